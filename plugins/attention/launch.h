@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "common/types.h"
+
+namespace padfree {
+
+// One of Q, K, V: element (t, h, d) lies at data[t * token_stride + h * head_stride + d].
+struct AttentionOperand {
+  const void* data;
+  const void* bias;      // element (h, d) at bias[h * bias_head_stride + d], or null
+  int64_t token_stride;  // elements; 16-byte aligned rows: strides % 8 == 0 for 2-byte types
+  int64_t head_stride;   // elements
+  int64_t bias_head_stride;
+};
+
+struct AttentionParams {
+  AttentionOperand q, k, v;
+  const int* cu_seqlens;  // [B+1], starts at 0, never falls; tokens from cu_seqlens[B] on are filler
+  void* y;                // [T, H*D]; filler rows become zeros
+  int T, B, H;
+  int D;            // head size, at most kMaxHeadSize, a multiple of 8
+  int max_seq_len;  // longest sequence the caller expects, 0 if unknown: a hint, longer ones stay right
+  float scale;
+  DataType type;  // of q, k, v, biases and y; softmax and accumulation are fp32
+};
+
+constexpr int kMaxHeadSize = 128;
+
+// softmax(Q K^T * scale) V inside each sequence. Nothing of size S*S leaves the chip, no host copy of lengths.
+cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream);
+
+}  // namespace padfree

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "common/types.h"
+
+namespace padfree {
+
+struct EmbeddingParams {
+  const int* ids;              // [T]
+  const int* token_types;      // [T] or null
+  const int* positions;        // [T] or null: counted from 0 in every sequence, plus position_offset
+  const int* cu_seqlens;       // [B+1], tokens from cu_seqlens[B] on are filler and become zeros
+  const void* word_table;      // [V, E]
+  const void* position_table;  // [P, E] or null
+  const void* type_table;      // [N, E], with token_types
+  const void* gamma;           // [E]
+  const void* beta;            // [E] or null
+  void* y;                     // [T, E]
+  int T, B, E;
+  int V, P, N;  // rows of the tables; an id outside its table contributes zeros
+  int position_offset;
+  float epsilon;
+  DataType type;  // of tables, gamma, beta and y; sums and statistics are fp32
+};
+
+// Layer norm of word + position + type embedding.
+cudaError_t launchEmbedding(const EmbeddingParams& params, cudaStream_t stream);
+
+}  // namespace padfree
