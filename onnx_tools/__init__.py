@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rewrites ONNX encoders so that they compute no padding. Needs neither TensorRT nor CUDA."""
+
+from .errors import ModelFileError, RewriteError, VerificationError
+
+__all__ = ["ModelFileError", "RewriteError", "VerificationError"]

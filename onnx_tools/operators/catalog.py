@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators of the ONNX domain `padfree`, each described once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from .spec import INT32_MAX, AttributeSpec, Condition, OperatorSpec, TensorSpec
+
+DOMAIN = "padfree"
+DOMAIN_VERSION = 1
+
+_FUSED_LAYOUTS = ("3HD", "H3D")
+
+
+def _flag(name: str, doc: str) -> AttributeSpec:
+    return AttributeSpec(name, "int", doc, allowed=(0, 1), selects_body=True)
+
+
+def _when(attribute: str) -> Condition:
+    return Condition(attribute, (1,))
+
+
+_EPSILON = AttributeSpec("epsilon", "float", "added to the variance (or mean square)", minimum=0.0)
+
+_INDEX = OperatorSpec(
+    "PadfreeIndex",
+    "Lists the kept slots of a mask, in order. The one place where the number of tokens T depends on data.",
+    inputs=(TensorSpec("mask", "int32", "[B,S]"),),
+    outputs=(
+        TensorSpec("token_index", "int32", "[T]"),  # b*S+s, ascending
+        TensorSpec("seq_lens", "int32", "[B]"),
+        TensorSpec("num_tokens", "int32", "[]"),
+    ),
+)
+
+_PACK = OperatorSpec(
+    "PadfreePack",
+    "Gathers the slots of token_index (b*S+s); an index of -1, or one out of range, gives zeros.",
+    inputs=(TensorSpec("x", "act or int32", "[B,S,...]"), TensorSpec("token_index", "int32", "[T]")),
+    outputs=(TensorSpec("packed", "act or int32", "[T,...]"),),
+)
+
+_UNPACK = OperatorSpec(
+    "PadfreeUnpack",
+    "Scatters tokens to the slots of token_index (b*S+s), zeros elsewhere; an index of -1, or one out of range, goes "
+    "nowhere. B and S come from dimensions: of seq_lens, and the last one of extent.",
+    inputs=(
+        TensorSpec("packed", "act or int32", "[T,...]"),
+        TensorSpec("token_index", "int32", "[T]"),
+        TensorSpec("seq_lens", "int32", "[B]"),
+        TensorSpec("extent", "int32", "[...,S]"),
+    ),
+    outputs=(TensorSpec("x", "act or int32", "[B,S,...]"),),
+)
+
+_SCHEDULE = OperatorSpec(
+    "PadfreeSchedule",
+    "Prefix sum of the lengths: negative lengths count 0 and no sum exceeds T. With has_extent also the slot b*S+s of "
+    "every token (-1 for filler and for s >= S).",
+    inputs=(
+        TensorSpec("seq_lens", "int32", "[B]"),
+        TensorSpec("tokens", "int32", "[T]"),
+        TensorSpec("extent", "int32", "[S]", _when("has_extent")),
+    ),
+    outputs=(
+        TensorSpec("cu_seqlens", "int32", "[B+1]"),
+        TensorSpec("token_index", "int32", "[T]", _when("has_extent")),
+    ),
+    attributes=(_flag("has_extent", "whether extent and token_index are there"),),
+)
+
+_EMBEDDING = OperatorSpec(
+    "PadfreeEmbedding",
+    "Layer norm of word + position + token type embedding. An id out of its table's range contributes zeros; filler "
+    "tokens give zeros. Without positions they count from position_offset in every sequence.",
+    inputs=(
+        TensorSpec("ids", "int32", "[T]"),
+        TensorSpec("token_types", "int32", "[T]", _when("has_token_types")),
+        TensorSpec("positions", "int32", "[T]", _when("has_positions")),
+        TensorSpec("cu_seqlens", "int32", "[B+1]"),
+        TensorSpec("word_table", "act", "[V,E]"),
+        TensorSpec("position_table", "act", "[P,E]", _when("has_position_table")),
+        TensorSpec("type_table", "act", "[N,E]", _when("has_token_types")),
+        TensorSpec("gamma", "act", "[E]"),
+        TensorSpec("beta", "act", "[E]", _when("has_beta")),
+    ),
+    outputs=(TensorSpec("y", "act", "[T,E]"),),
+    attributes=(
+        _EPSILON,
+        AttributeSpec(
+            "position_offset",
+            "int",
+            "position of a sequence's first token, without positions",
+            minimum=0,
+            maximum=INT32_MAX,
+        ),
+        _flag("has_token_types", "whether token_types and type_table are there"),
+        _flag("has_positions", "whether positions are given"),
+        _flag("has_position_table", "whether position_table is there"),
+        _flag("has_beta", "whether beta is there"),
+    ),
+    requires=(("has_positions", "has_position_table"),),
+)
+
+_ATTENTION = OperatorSpec(
+    "PadfreeAttention",
+    "softmax(Q K^T * scale) V inside each sequence and head, softmax in float32. Filler rows are zeros.",
+    inputs=(
+        TensorSpec("qkv", "act", "[T,3*H*D]", Condition("qkv_layout", _FUSED_LAYOUTS)),
+        TensorSpec("q", "act", "[T,H*D]", Condition("qkv_layout", ("separate",))),
+        TensorSpec("k", "act", "[T,H*D]", Condition("qkv_layout", ("separate",))),
+        TensorSpec("v", "act", "[T,H*D]", Condition("qkv_layout", ("separate",))),
+        TensorSpec("qkv_bias", "act", "[3*H*D]", _when("has_qkv_bias")),
+        TensorSpec("cu_seqlens", "int32", "[B+1]"),
+    ),
+    outputs=(TensorSpec("y", "act", "[T,H*D]"),),
+    attributes=(
+        AttributeSpec("num_heads", "int", "H", minimum=1, maximum=INT32_MAX),
+        AttributeSpec("head_size", "int", "D", minimum=1, maximum=INT32_MAX),
+        AttributeSpec("scale", "float", "factor of the scores"),
+        AttributeSpec(
+            "qkv_layout",
+            "string",
+            "one tensor as [T,3,H,D] or [T,H,3,D], or three of [T,H*D]; the bias in the same order (separate: q, k, v "
+            "one after the other)",
+            allowed=(*_FUSED_LAYOUTS, "separate"),
+            selects_body=True,
+        ),
+        _flag("has_qkv_bias", "whether qkv_bias is there"),
+        AttributeSpec(
+            "max_seq_len",
+            "int",
+            "longest sequence that the engine is built for, to choose among kernels; 0: unknown",
+            minimum=0,
+            maximum=INT32_MAX,
+        ),
+    ),
+)
+
+_LAYER_NORM = OperatorSpec(
+    "PadfreeLayerNorm",
+    "Layer norm, or RMS norm, of x + bias + residual over the last axis, statistics in float32.",
+    inputs=(
+        TensorSpec("x", "act", "[...,E]"),
+        TensorSpec("bias", "act", "[E]", _when("has_bias")),
+        TensorSpec("residual", "act", "[...,E]", _when("has_residual")),
+        TensorSpec("gamma", "act", "[E]"),
+        TensorSpec("beta", "act", "[E]", _when("has_beta")),
+    ),
+    outputs=(
+        TensorSpec("y", "act", "[...,E]"),
+        TensorSpec("sum", "act", "[...,E]", _when("has_sum")),
+    ),
+    attributes=(
+        _EPSILON,
+        _flag("rms", "1: RMS norm, no mean is taken away"),
+        _flag("has_bias", "whether bias is there"),
+        _flag("has_residual", "whether residual is there"),
+        _flag("has_beta", "whether beta is there"),
+        _flag("has_sum", "whether x + bias + residual is an output too"),
+    ),
+)
+
+_POOL = OperatorSpec(
+    "PadfreePool",
+    "One row a sequence: its first or last token, the mean or the maximum over its tokens. An empty sequence gives zeros.",
+    inputs=(TensorSpec("x", "act", "[T,E]"), TensorSpec("cu_seqlens", "int32", "[B+1]")),
+    outputs=(TensorSpec("y", "act", "[B,E]"),),
+    attributes=(
+        AttributeSpec("mode", "string", "what is taken", allowed=("first", "last", "mean", "max"), selects_body=True),
+        _flag("normalize", "1: divide by max(L2 norm over E, 1e-12)"),
+    ),
+)
+
+OPERATORS: Mapping[str, OperatorSpec] = MappingProxyType(
+    {spec.name: spec for spec in (_INDEX, _PACK, _UNPACK, _SCHEDULE, _EMBEDDING, _ATTENTION, _LAYER_NORM, _POOL)}
+)
