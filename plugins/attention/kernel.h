@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels behind launchAttention, one compilation unit each.
+#pragma once
+
+#include "attention/launch.h"
+
+namespace padfree {
+
+// fp16 and bf16 on tensor cores, sm_80 and newer (mma.sync).
+cudaError_t launchAttentionMma(const AttentionParams& params, cudaStream_t stream);
+
+// fp32 in plain FMA: for correctness, not for speed.
+cudaError_t launchAttentionFp32(const AttentionParams& params, cudaStream_t stream);
+
+}  // namespace padfree

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/fields.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <stdexcept>
+
+#include "common/text.h"
+
+namespace padfree {
+namespace {
+
+using nvinfer1::PluginField;
+using nvinfer1::PluginFieldCollection;
+using nvinfer1::PluginFieldType;
+
+constexpr const char* kNextStep = "; correct the node's attribute, or rewrite the model with 'padfree optimize'";
+
+std::string nameOf(PluginFieldType type) {
+  switch (type) {
+    case PluginFieldType::kINT32:
+      return "INT32";
+    case PluginFieldType::kFLOAT32:
+      return "FLOAT32";
+    case PluginFieldType::kCHAR:
+      return "CHAR";
+    default:
+      return text("field type ", static_cast<int32_t>(type));
+  }
+}
+
+std::string allowedValues(const FieldSpec& spec) {
+  if (spec.type == PluginFieldType::kCHAR) return join(spec.choices, ", ");
+  if (spec.type == PluginFieldType::kFLOAT32) return spec.minimum == 0 ? "finite, at least 0" : "finite";
+  std::string range = text(spec.minimum, " to ", spec.maximum);
+  return spec.multiple_of == 1 ? range : text(range, ", multiples of ", spec.multiple_of);
+}
+
+template <class Shown>
+[[noreturn]] void refuse(const FieldSpec& spec, const Shown& shown) {
+  throw std::invalid_argument(
+      text("attribute ", spec.name, " is ", shown, "; allowed: ", allowedValues(spec), kNextStep));
+}
+
+std::string allNames(const std::vector<FieldSpec>& specs) {
+  std::vector<std::string> names;
+  for (const FieldSpec& spec : specs) names.emplace_back(spec.name);
+  return names.empty() ? "none" : join(names, ", ");
+}
+
+}  // namespace
+
+FieldSpec flagField(const char* name) { return integerField(name, 0, 1); }
+
+FieldSpec integerField(const char* name, int64_t minimum, int64_t maximum, int64_t multiple_of) {
+  return {name, PluginFieldType::kINT32, minimum, maximum, multiple_of, {}};
+}
+
+FieldSpec realField(const char* name) { return {name, PluginFieldType::kFLOAT32}; }
+
+FieldSpec nonNegativeRealField(const char* name) { return {name, PluginFieldType::kFLOAT32, 0}; }
+
+FieldSpec choiceField(const char* name, std::vector<std::string> choices) {
+  FieldSpec spec{name, PluginFieldType::kCHAR};
+  spec.choices = std::move(choices);
+  return spec;
+}
+
+Attributes::Attributes(const std::vector<FieldSpec>& specs, const PluginFieldCollection& fields)
+    : specs_(specs), values_(specs.size()) {
+  std::vector<bool> seen(specs.size(), false);
+  for (int32_t i = 0; i < fields.nbFields; ++i) {
+    const PluginField& field = fields.fields[i];
+    const char* name = field.name == nullptr ? "" : field.name;
+    size_t k = 0;
+    while (k < specs.size() && std::strcmp(specs[k].name, name) != 0) ++k;
+    if (k == specs.size()) {
+      throw std::invalid_argument(text("attribute ", name, " is unknown; allowed: ", allNames(specs), kNextStep));
+    }
+    if (seen[k]) throw std::invalid_argument(text("attribute ", name, " is given twice; give it once"));
+    seen[k] = true;
+    values_[k] = parse(specs[k], field);
+  }
+  serialised_.reserve(specs.size() + 1);  // never a null pointer, even without attributes
+  for (size_t k = 0; k < specs.size(); ++k) {
+    const FieldSpec& spec = specs[k];
+    if (!seen[k]) refuse(spec, "missing");
+    const Value& value = values_[k];
+    if (spec.type == PluginFieldType::kINT32) {
+      serialised_.emplace_back(spec.name, &value.integer, spec.type, 1);
+    } else if (spec.type == PluginFieldType::kFLOAT32) {
+      serialised_.emplace_back(spec.name, &value.real, spec.type, 1);
+    } else {
+      serialised_.emplace_back(spec.name, value.choice.data(), spec.type, static_cast<int32_t>(value.choice.size()));
+    }
+  }
+  collection_ = {static_cast<int32_t>(serialised_.size()), serialised_.data()};
+}
+
+Attributes::Value Attributes::parse(const FieldSpec& spec, const PluginField& field) {
+  if (field.type != spec.type) {
+    throw std::invalid_argument(
+        text("attribute ", spec.name, " has type ", nameOf(field.type), "; allowed: ", nameOf(spec.type), kNextStep));
+  }
+  const bool is_text = spec.type == PluginFieldType::kCHAR;
+  if (field.data == nullptr || field.length < 1 || (!is_text && field.length != 1)) {
+    throw std::invalid_argument(text("attribute ", spec.name, " has ", field.data == nullptr ? 0 : field.length,
+                                     " values; allowed: ", is_text ? allowedValues(spec) : "one value", kNextStep));
+  }
+  Value value;
+  if (is_text) {
+    const char* data = static_cast<const char*>(field.data);
+    value.choice.assign(data, strnlen(data, static_cast<size_t>(field.length)));  // some callers count the final zero
+    bool known = false;
+    for (const std::string& choice : spec.choices) known = known || choice == value.choice;
+    if (!known) refuse(spec, text('"', value.choice, '"'));
+  } else if (spec.type == PluginFieldType::kFLOAT32) {
+    std::memcpy(&value.real, field.data, sizeof(value.real));  // memcpy: a plan's bytes need not be aligned
+    if (!std::isfinite(value.real) || value.real < static_cast<float>(spec.minimum)) refuse(spec, value.real);
+  } else {
+    std::memcpy(&value.integer, field.data, sizeof(value.integer));
+    const bool in_range = value.integer >= spec.minimum && value.integer <= spec.maximum;
+    if (!in_range || value.integer % spec.multiple_of != 0) refuse(spec, value.integer);
+  }
+  return value;
+}
+
+const Attributes::Value& Attributes::value(const char* name) const {
+  for (size_t k = 0; k < specs_.size(); ++k) {
+    if (std::strcmp(specs_[k].name, name) == 0) return values_[k];
+  }
+  throw std::logic_error(text("no attribute ", name));
+}
+
+int Attributes::integer(const char* name) const { return value(name).integer; }
+float Attributes::real(const char* name) const { return value(name).real; }
+const std::string& Attributes::choice(const char* name) const { return value(name).choice; }
+
+std::string Attributes::describe() const {
+  std::vector<std::string> parts;
+  for (size_t k = 0; k < specs_.size(); ++k) {
+    const Value& value = values_[k];
+    char number[32];
+    if (specs_[k].type == PluginFieldType::kFLOAT32) {
+      std::snprintf(number, sizeof(number), "%.9g", static_cast<double>(value.real));  // 9 digits tell floats apart
+    } else {
+      std::snprintf(number, sizeof(number), "%d", value.integer);
+    }
+    parts.push_back(text(specs_[k].name, "=", specs_[k].type == PluginFieldType::kCHAR ? value.choice : number));
+  }
+  return join(parts, " ");
+}
+
+}  // namespace padfree

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Host helpers shared by the launchers.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "common/types.h"
+
+namespace padfree {
+
+template <typename T>
+struct TypeTag {
+  using Type = T;
+};
+
+// Calls function(TypeTag<T>{}) with the C++ type of an activation type.
+template <typename Function>
+cudaError_t dispatchActivation(DataType type, Function function) {
+  switch (type) {
+    case DataType::kFloat32:
+      return function(TypeTag<float>{});
+    case DataType::kFloat16:
+      return function(TypeTag<half>{});
+    case DataType::kBFloat16:
+      return function(TypeTag<__nv_bfloat16>{});
+    case DataType::kInt32:
+      break;
+  }
+  return cudaErrorInvalidValue;
+}
+
+template <typename Integer>
+constexpr Integer ceilDiv(Integer a, Integer b) {
+  return (a + b - 1) / b;
+}
+
+constexpr bool isAligned(int64_t bytes, int64_t alignment) {
+  return bytes % alignment == 0;
+}
+
+// Blocks of a one-dimensional grid; a grid-stride loop covers what lies beyond the limit.
+constexpr int64_t kMaxGridX = 0x7fffffff;
+
+inline unsigned gridSize(int64_t blocks) {
+  return static_cast<unsigned>(blocks < kMaxGridX ? blocks : kMaxGridX);
+}
+
+}  // namespace padfree

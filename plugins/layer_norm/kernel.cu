@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bias + residual + layer norm in one pass (ByteTransformer, arXiv 2210.03052, section III.C).
+#include "common/row_norm.cuh"
+#include "layer_norm/launch.h"
+
+namespace padfree {
+namespace {
+
+template <typename T>
+struct ResidualSource {
+  const T* x;         // [rows, E]
+  const T* bias;      // [E] or null
+  const T* residual;  // [rows, E] or null
+  int E;
+  int64_t base = 0;
+
+  __device__ bool begin(int64_t row) {
+    base = row * E;
+    return true;
+  }
+
+  template <int N>
+  __device__ void load(int column, float (&out)[N]) const {
+    loadFloats(x + base + column, out);
+    if (residual) addFloats(residual + base + column, out);
+    if (bias) addFloats(bias + column, out);
+  }
+};
+
+}  // namespace
+
+cudaError_t launchLayerNorm(const LayerNormParams& params, cudaStream_t stream) {
+  return dispatchActivation(params.type, [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    const ResidualSource<T> source{static_cast<const T*>(params.x), static_cast<const T*>(params.bias),
+                                   static_cast<const T*>(params.residual), params.E};
+    const RowNorm<T> norm{static_cast<const T*>(params.gamma),
+                          static_cast<const T*>(params.beta),
+                          static_cast<T*>(params.y),
+                          static_cast<T*>(params.sum),
+                          params.rows,
+                          params.E,
+                          params.epsilon,
+                          params.rms};
+    return launchRowNorm(source, norm, stream);
+  });
+}
+
+}  // namespace padfree
