@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""padfree.runtime: runs padfree engines (TensorRT) and rewritten ONNX files (onnxruntime) on ragged batches."""
+
+from .errors import SessionError
+from .metadata import EngineInfo, InputInfo, Metadata, OutputInfo, Profile
+from .session import Session
+
+__all__ = ["EngineInfo", "InputInfo", "Metadata", "OutputInfo", "Profile", "Session", "SessionError"]

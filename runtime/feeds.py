@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a checked ragged batch to a model's inputs, and from its outputs back to one result a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import SessionError
+from .metadata import Metadata
+from .request import Ragged
+
+Array = npt.NDArray[Any]
+
+
+def packed_feeds(ragged: Ragged, metadata: Metadata) -> dict[str, Array]:
+    """Inputs of the packed interface: tokens [T], seq_lens [B], and max_seqlen [S] (read for its shape alone).
+
+    A batch of empty sequences gets one filler token: engines take at least one.
+    """
+    feeds: dict[str, Array] = {}
+    for item in metadata.inputs:
+        if item.role == "tokens":
+            tokens = ragged.tokens[item.name]
+            feeds[item.name] = tokens if tokens.size else np.zeros(1, dtype=np.int32)
+        elif item.role == "seq_lens":
+            feeds[item.name] = ragged.seq_lens
+        elif item.role == "max_seqlen":
+            feeds[item.name] = np.zeros(max(1, int(ragged.seq_lens.max(initial=0))), dtype=np.int32)
+    return feeds
+
+
+def padded_feeds(ragged: Ragged, metadata: Metadata) -> dict[str, Array]:
+    """Inputs of the padded interface: tokens and mask [B, S], right-padded with zeros to the longest sequence."""
+    seq_lens = ragged.seq_lens
+    width = max(1, int(seq_lens.max(initial=0)))
+    kept = np.arange(width, dtype=np.int32)[None, :] < seq_lens[:, None]
+    feeds: dict[str, Array] = {}
+    for item in metadata.inputs:
+        grid: Array
+        if item.role == "mask":
+            grid = kept.astype(item.dtype)
+        else:
+            grid = np.zeros(kept.shape, dtype=item.dtype)
+            grid[kept] = ragged.tokens[item.name]
+        feeds[item.name] = grid
+    return feeds
+
+
+def split_outputs(outputs: Mapping[str, Array], ragged: Ragged, metadata: Metadata) -> dict[str, list[Array]]:
+    """One result a sequence: [len, ...] for packed and padded outputs, [...] for those with one row a sequence.
+
+    Raises:
+        SessionError: an output's shape does not fit its layout.
+    """
+    seq_lens = ragged.seq_lens.tolist()
+    cuts = np.cumsum(ragged.seq_lens, dtype=np.int64)[:-1].tolist()
+    results: dict[str, list[Array]] = {}
+    for item in metadata.outputs:
+        array = outputs[item.name]
+        fits = array.shape[0] >= sum(seq_lens) if item.layout == "packed" else array.shape[0] == len(seq_lens)
+        if not fits:
+            raise SessionError(
+                f"output '{item.name}' has shape {list(array.shape)}, which is not {item.layout} for {len(seq_lens)} "
+                f"sequences of {sum(seq_lens)} tokens; make the model again with this version of padfree"
+            )
+        if item.layout == "packed":
+            results[item.name] = np.split(array[: sum(seq_lens)], cuts)
+        elif item.layout == "per_sequence":
+            results[item.name] = list(array)
+        else:
+            results[item.name] = [row[:length] for row, length in zip(array, seq_lens, strict=True)]
+    return results

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs rewritten ONNX files in onnxruntime on the CPU: no GPU, no TensorRT, the operators' own ONNX bodies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import onnxruntime as ort
+
+from .errors import SessionError
+from .metadata import ONNX_METADATA_KEY, Metadata, parse_metadata
+
+Array = npt.NDArray[Any]
+
+ERRORS_ONLY = 3
+
+
+class OnnxBackend:
+    """One onnxruntime session; `metadata` is what the rewriter wrote into the file."""
+
+    metadata: Metadata
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise SessionError(f"{path}: no such file; make one with: padfree optimize model.onnx -o {path}")
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.log_severity_level = ERRORS_ONLY
+        try:
+            self._session: Any = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime's error classes share no public base
+            raise SessionError(_load_message(path, error)) from error
+        properties = self._session.get_modelmeta().custom_metadata_map
+        if ONNX_METADATA_KEY not in properties:
+            raise SessionError(
+                f"{path}: holds no padfree metadata, so it is not a rewritten model; first run: "
+                f"padfree optimize {path.name} -o packed.onnx"
+            )
+        try:
+            raw = json.loads(properties[ONNX_METADATA_KEY])
+        except json.JSONDecodeError as error:
+            raise SessionError(f"{path}: damaged padfree metadata ({error}); rewrite the model again") from error
+        self.metadata = parse_metadata(raw, str(path))
+        self._outputs = [item.name for item in self.metadata.outputs]
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Runs the model once; outputs by name."""
+        if self._session is None:
+            raise SessionError("the session is closed; open a new one")
+        try:
+            values = self._session.run(self._outputs, dict(feeds))
+        except Exception as error:  # onnxruntime's error classes share no public base
+            shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in feeds.items())
+            raise SessionError(f"onnxruntime failed on {shapes}: {_first_line(error)}") from error
+        return dict(zip(self._outputs, values, strict=True))
+
+    def close(self) -> None:
+        """Frees the onnxruntime session."""
+        self._session = None
+
+
+def _load_message(path: Path, error: Exception) -> str:
+    text = _first_line(error)
+    if "NOT_IMPLEMENTED" in text or "bfloat16" in text:
+        return (
+            f"{path}: onnxruntime on a CPU lacks a kernel that this file needs ({text}); rewrite the model with "
+            "--precision fp32, or build an engine and run that"
+        )
+    return f"{path}: onnxruntime cannot load it ({text}); check that it is a whole ONNX file, or rewrite it again"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

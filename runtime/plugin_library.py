@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds libpadfree.so and loads it into TensorRT's plugin registry."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+from .errors import SessionError
+
+LIBRARY_NAME = "libpadfree.so"
+BUILD_INFO_NAME = "build_info.json"
+ENVIRONMENT_VARIABLE = "PADFREE_LIBRARY"
+PROBE_PLUGIN = "PadfreeAttention"
+
+
+def find() -> Path:
+    """The plugin library: PADFREE_LIBRARY if set, else lib/ in any folder that padfree is installed in.
+
+    Raises:
+        SessionError: there is none; the message names every place that was looked at.
+    """
+    named = os.environ.get(ENVIRONMENT_VARIABLE)
+    if named:
+        if Path(named).is_file():
+            return Path(named).resolve()
+        raise SessionError(
+            f"{ENVIRONMENT_VARIABLE}={named} is no file; set it to the path of {LIBRARY_NAME}, or unset it"
+        )
+    looked_at = library_folders()
+    for folder in looked_at:
+        if (folder / LIBRARY_NAME).is_file():
+            return (folder / LIBRARY_NAME).resolve()
+    places = ", ".join(str(folder) for folder in looked_at)
+    raise SessionError(
+        f"{LIBRARY_NAME} was not found in {places}: padfree was installed without its plugin library; run "
+        f"`padfree doctor` to see what the build misses, or set {ENVIRONMENT_VARIABLE} to the library's path"
+    )
+
+
+def library_folders() -> list[Path]:
+    """Where the library is looked for: an editable install has Python files and library in different folders."""
+    package = importlib.import_module("padfree")
+    return [Path(entry) / "lib" for entry in package.__path__]
+
+
+def is_loaded(registry: Any) -> bool:
+    """Whether the registry has padfree's creators already, whoever loaded them."""
+    return any(creator.name == PROBE_PLUGIN for creator in registry.all_creators)
+
+
+def load(library: Path | None = None) -> Path:
+    """Loads the library into TensorRT's registry; calling it again, or after another loader, changes nothing.
+
+    Args:
+        library: another file than the one that find() gives.
+
+    Raises:
+        SessionError: no TensorRT, no library, or TensorRT cannot load it.
+    """
+    from .trt import import_tensorrt
+
+    path = library or find()
+    trt = import_tensorrt()
+    registry = trt.get_plugin_registry()
+    if is_loaded(registry):
+        return path
+    registry.load_library(str(path))
+    if not is_loaded(registry):
+        raise SessionError(
+            f"TensorRT {trt.__version__} loaded {path} but it registered no {PROBE_PLUGIN}; the file is damaged or not "
+            "padfree's library: install padfree again, or check it with `padfree doctor`"
+        )
+    return path

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns what callers pass into checked ragged batches, on the host, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import SessionError
+from .metadata import InputInfo, Metadata
+
+Int32Array = npt.NDArray[np.int32]
+IntArray = npt.NDArray[Any]
+
+INT32_MAX = 2**31 - 1
+ZERO_WHEN_MISSING = "token_type_ids"  # tokenisers leave it out for single texts, and mean zeros
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one run takes; None is no limit. Tokens are counted with padding where `counts_padding`."""
+
+    max_batch: int | None
+    max_tokens: int | None
+    max_seq_len: int | None
+    counts_padding: bool
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """A checked ragged batch in the caller's order.
+
+    tokens: token input name -> int32 [T], all sequences one after the other.
+    seq_lens: int32 [B].
+    """
+
+    tokens: Mapping[str, Int32Array]
+    seq_lens: Int32Array
+
+    def part(self, start: int, stop: int) -> Ragged:
+        """The sequences start..stop-1."""
+        ends = np.cumsum(self.seq_lens, dtype=np.int64)
+        first = int(ends[start - 1]) if start else 0
+        last = int(ends[stop - 1])
+        return Ragged({name: row[first:last] for name, row in self.tokens.items()}, self.seq_lens[start:stop])
+
+
+def read_request(request: Any, metadata: Metadata) -> Ragged:
+    """Checks a request of one array a sequence and packs it.
+
+    Args:
+        request: a mapping of token input name -> list of id arrays, or a bare list of id arrays.
+        metadata: the model's inputs and limits.
+
+    Raises:
+        SessionError: unknown or missing inputs, wrong types or ranks, lengths that differ between inputs, values
+            outside the model's tables.
+    """
+    ids = metadata.ids_input()
+    columns = dict(request) if isinstance(request, Mapping) else {ids.name: request}
+    _check_names(columns, metadata)
+    rows = {name: _rows(name, column) for name, column in columns.items()}
+    seq_lens = np.asarray([row.size for row in rows[ids.name]], dtype=np.int32)
+    tokens: dict[str, Int32Array] = {}
+    for item in metadata.token_inputs():
+        if item.name not in rows:
+            tokens[item.name] = np.zeros(int(seq_lens.sum()), dtype=np.int32)
+            continue
+        _check_same_lengths(item.name, rows[item.name], ids.name, seq_lens)
+        tokens[item.name] = _pack(item, rows[item.name])
+    check_sequence_lengths(seq_lens, metadata)
+    for item in metadata.token_inputs():
+        check_values(item, tokens[item.name], seq_lens)
+    return Ragged(tokens, seq_lens)
+
+
+def read_packed(inputs: Any, seq_lens: Any, metadata: Metadata, *, filler_tokens: int = 0) -> Ragged:
+    """Checks a request that is packed already: token arrays [T] and seq_lens [B].
+
+    Args:
+        inputs: token input name -> integers [T], or the ids [T] alone.
+        seq_lens: integers [B].
+        metadata: the model's inputs and limits.
+        filler_tokens: how many tokens after the last sequence belong to none (they round T up to a fixed size).
+
+    Raises:
+        SessionError: as read_request; also lengths that are negative or do not add up to T.
+    """
+    ids = metadata.ids_input()
+    columns = dict(inputs) if isinstance(inputs, Mapping) else {ids.name: inputs}
+    _check_names(columns, metadata)
+    lens = as_int32(seq_lens, "seq_lens")
+    if filler_tokens < 0:
+        raise SessionError(f"filler_tokens is {filler_tokens}, allowed: 0 or more; pass T minus the lengths' sum")
+    total = as_int32(columns[ids.name], ids.name).size
+    check_lengths(lens, total - filler_tokens, ids.name)
+    tokens: dict[str, Int32Array] = {}
+    for item in metadata.token_inputs():
+        packed = np.zeros(total, dtype=np.int32)
+        if item.name in columns:
+            packed = as_int32(columns[item.name], item.name)
+        if packed.size != total:
+            raise SessionError(
+                f"'{item.name}' has {packed.size} tokens, '{ids.name}' has {total}; pass one value for every token"
+            )
+        tokens[item.name] = packed
+    check_sequence_lengths(lens, metadata)
+    for item in metadata.token_inputs():
+        check_values(item, tokens[item.name], lens)
+    return Ragged(tokens, lens)
+
+
+def check_lengths(seq_lens: Int32Array, tokens: int, name: str) -> None:
+    """Raises SessionError unless every length is 0 or more and they add up to `tokens`."""
+    negative = np.flatnonzero(seq_lens < 0)
+    if negative.size:
+        at = int(negative[0])
+        raise SessionError(
+            f"seq_lens[{at}] is {int(seq_lens[at])}, allowed: 0 or more; pass the number of tokens of each sequence"
+        )
+    total = int(seq_lens.sum(dtype=np.int64))
+    if total != tokens:
+        raise SessionError(
+            f"seq_lens add up to {total}, but '{name}' has {tokens} tokens that belong to sequences; pass lengths "
+            "that add up, and count tokens after the last sequence in filler_tokens"
+        )
+
+
+def check_sequence_lengths(seq_lens: Int32Array, metadata: Metadata) -> None:
+    """Raises SessionError when a sequence is longer than the model's positions or the engine's profile."""
+    longest = int(seq_lens.max(initial=0))
+    at = int(seq_lens.argmax()) if seq_lens.size else 0
+    if metadata.max_positions is not None and longest > metadata.max_positions:
+        raise SessionError(
+            f"sequence {at} has {longest} tokens, the model has {metadata.max_positions} positions; truncate it to "
+            f"{metadata.max_positions} tokens or split it"
+        )
+    if metadata.engine is not None:
+        profile = metadata.engine.profile
+        allowed = min(profile.max_seq_len, profile.max_tokens)
+        if longest > allowed:
+            raise SessionError(
+                f"sequence {at} has {longest} tokens, the engine's profile takes {allowed}; truncate it, or build "
+                f"the engine with --max-seq-len {longest}"
+            )
+
+
+def check_values(item: InputInfo, packed: Int32Array, seq_lens: Int32Array) -> None:
+    """Raises SessionError when a token value lies outside the model's table for this input."""
+    if packed.size == 0:
+        return
+    if item.limit is None and int(packed.min()) >= 0:
+        return
+    limit = INT32_MAX if item.limit is None else item.limit
+    # Seen as unsigned, negative values are the largest: one comparison finds both kinds.
+    bad = np.flatnonzero(packed.view(np.uint32) >= np.uint32(limit))
+    if not bad.size:
+        return
+    at = int(bad[0])
+    ends = np.cumsum(seq_lens, dtype=np.int64)
+    sequence = int(np.searchsorted(ends, at, side="right"))
+    start = int(ends[sequence - 1]) if sequence else 0
+    where = f"sequence {sequence}, position {at - start}" if sequence < seq_lens.size else f"filler token {at}"
+    raise SessionError(
+        f"'{item.name}' value {int(packed[at])} at {where}: allowed 0..{limit - 1}; "
+        "tokenise with the tokenizer that belongs to this model"
+    )
+
+
+def split(ragged: Ragged, limits: Limits) -> Iterator[tuple[int, int]]:
+    """Cuts a batch, in order, into runs (start, stop) that each fit the limits; every sequence must fit by itself."""
+    start = 0
+    tokens = 0
+    longest = 0
+    for at, length in enumerate(ragged.seq_lens.tolist()):
+        count = at - start + 1
+        grown = max(longest, length) * count if limits.counts_padding else tokens + length
+        too_many = limits.max_batch is not None and count > limits.max_batch
+        if at > start and (too_many or (limits.max_tokens is not None and grown > limits.max_tokens)):
+            yield start, at
+            start, tokens, longest = at, 0, 0
+        tokens += length
+        longest = max(longest, length)
+    if start < ragged.seq_lens.size:
+        yield start, int(ragged.seq_lens.size)
+
+
+def as_int32(value: Any, name: str) -> Int32Array:
+    """A rank-1 integer array as int32.
+
+    Raises:
+        SessionError: not integers, not one-dimensional, or beyond 32 bits.
+    """
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise SessionError(f"'{name}': cannot become an array ({error}); pass a flat list of integers") from error
+    if array.size == 0 and array.ndim == 1:
+        return np.zeros(0, dtype=np.int32)
+    if array.dtype.kind not in "iu":
+        raise SessionError(f"'{name}' has type {array.dtype}, allowed: integers; pass int32 or int64 arrays")
+    if array.ndim != 1:
+        raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: one dimension; pass one row a sequence")
+    if array.dtype != np.int32:
+        low, high = int(array.min()), int(array.max())
+        if low < -INT32_MAX - 1 or high > INT32_MAX:
+            raise SessionError(f"'{name}' holds {low if low < 0 else high}, allowed: 32-bit integers; check the ids")
+    return np.ascontiguousarray(array, dtype=np.int32)
+
+
+def _check_names(columns: Mapping[str, Any], metadata: Metadata) -> None:
+    known = [item.name for item in metadata.token_inputs()]
+    for name in columns:
+        if name not in known:
+            mask = metadata.interface == "padded" and metadata.input_of_role("mask")
+            hint = "; masks and lengths follow from the lengths of the arrays" if mask else ""
+            raise SessionError(f"unknown input '{name}', the model's token inputs are {', '.join(known)}{hint}")
+    for name in known:
+        if name not in columns and (name != ZERO_WHEN_MISSING):
+            raise SessionError(f"input '{name}' is missing; pass one array a sequence for {', '.join(known)}")
+
+
+def _rows(name: str, column: Any) -> list[IntArray]:
+    if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype != object:
+        raise SessionError(
+            f"'{name}' is one array of shape {list(column.shape)}; pass a list with one array a sequence, or use "
+            "run_packed for tokens that are packed already"
+        )
+    if isinstance(column, (str, bytes)) or not isinstance(column, (Sequence, np.ndarray)):
+        raise SessionError(f"'{name}' is a {type(column).__name__}; pass a list with one array of ids a sequence")
+    return [_row(name, at, row) for at, row in enumerate(column)]
+
+
+def _row(name: str, at: int, row: Any) -> IntArray:
+    try:
+        array = np.asarray(row)
+    except ValueError as error:
+        raise SessionError(f"'{name}', sequence {at}: not a flat list of integers ({error})") from error
+    if array.ndim == 1 and array.size == 0:
+        return np.zeros(0, dtype=np.int32)
+    if array.dtype.kind not in "iu":
+        raise SessionError(
+            f"'{name}', sequence {at}: type {array.dtype}, allowed: integers; pass token ids, int32 or int64"
+        )
+    if array.ndim != 1:
+        raise SessionError(
+            f"'{name}', sequence {at}: shape {list(array.shape)}, allowed: one dimension; pass one array of ids a "
+            "sequence"
+        )
+    return array
+
+
+def _check_same_lengths(name: str, rows: list[IntArray], ids_name: str, seq_lens: Int32Array) -> None:
+    if len(rows) != seq_lens.size:
+        raise SessionError(
+            f"'{name}' has {len(rows)} sequences, '{ids_name}' has {seq_lens.size}; pass one array for every sequence"
+        )
+    for at, row in enumerate(rows):
+        if row.size != seq_lens[at]:
+            raise SessionError(
+                f"'{name}', sequence {at}: {row.size} values, '{ids_name}' has {int(seq_lens[at])}; "
+                "pass one value for every token"
+            )
+
+
+def _pack(item: InputInfo, rows: list[IntArray]) -> Int32Array:
+    if not rows:
+        return np.zeros(0, dtype=np.int32)
+    return as_int32(np.concatenate(rows), item.name)
