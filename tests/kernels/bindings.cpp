@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// The launchers as C functions, for ctypes. Built with -DPADFREE_KERNEL_TESTS=ON; see launchers.py.
+#include "attention/launch.h"
+#include "embedding/launch.h"
+#include "index/launch.h"
+#include "layer_norm/launch.h"
+#include "pack/launch.h"
+#include "pool/launch.h"
+#include "schedule/launch.h"
+#include "unpack/launch.h"
+
+using padfree::AttentionOperand;
+using padfree::DataType;
+using padfree::PoolMode;
+
+#define PADFREE_TEST_EXPORT extern "C" __attribute__((visibility("default")))
+
+PADFREE_TEST_EXPORT int padfreeIndex(const int* mask, int* token_index, int* seq_lens, int* num_tokens, int B, int S,
+                                     cudaStream_t stream) {
+  return padfree::launchIndex({mask, token_index, seq_lens, num_tokens, B, S}, stream);
+}
+
+PADFREE_TEST_EXPORT int padfreePack(const void* x, const int* token_index, void* y, int T, int64_t num_slots,
+                                    int64_t row_bytes, cudaStream_t stream) {
+  return padfree::launchPack({x, token_index, y, T, num_slots, row_bytes}, stream);
+}
+
+PADFREE_TEST_EXPORT int padfreeUnpack(const void* packed, const int* token_index, void* y, int T, int64_t num_slots,
+                                      int64_t row_bytes, cudaStream_t stream) {
+  return padfree::launchUnpack({packed, token_index, y, T, num_slots, row_bytes}, stream);
+}
+
+PADFREE_TEST_EXPORT int padfreeSchedule(const int* seq_lens, int* cu_seqlens, int* token_index, int B, int T, int S,
+                                        cudaStream_t stream) {
+  return padfree::launchSchedule({seq_lens, cu_seqlens, token_index, B, T, S}, stream);
+}
+
+PADFREE_TEST_EXPORT int padfreeEmbedding(const int* ids, const int* token_types, const int* positions,
+                                         const int* cu_seqlens, const void* word_table, const void* position_table,
+                                         const void* type_table, const void* gamma, const void* beta, void* y, int T,
+                                         int B, int E, int V, int P, int N, int position_offset, float epsilon,
+                                         int type, cudaStream_t stream) {
+  return padfree::launchEmbedding(
+      {ids, token_types, positions, cu_seqlens, word_table, position_table, type_table, gamma, beta, y, T, B, E, V, P,
+       N, position_offset, epsilon, static_cast<DataType>(type)},
+      stream);
+}
+
+PADFREE_TEST_EXPORT int padfreeLayerNorm(const void* x, const void* bias, const void* residual, const void* gamma,
+                                         const void* beta, void* y, void* sum, int64_t rows, int E, float epsilon,
+                                         int rms, int type, cudaStream_t stream) {
+  return padfree::launchLayerNorm({x, bias, residual, gamma, beta, y, sum, rows, E, epsilon, rms != 0,
+                                   static_cast<DataType>(type)},
+                                  stream);
+}
+
+PADFREE_TEST_EXPORT int padfreePool(const void* x, const int* cu_seqlens, void* y, int T, int B, int E, int mode,
+                                    int normalize, int type, cudaStream_t stream) {
+  return padfree::launchPool({x, cu_seqlens, y, T, B, E, static_cast<PoolMode>(mode), normalize != 0,
+                              static_cast<DataType>(type)},
+                             stream);
+}
+
+// Operands as (data, bias, token_stride, head_stride, bias_head_stride) each.
+PADFREE_TEST_EXPORT int padfreeAttention(const void* q, const void* q_bias, int64_t q_token_stride,
+                                         int64_t q_head_stride, const void* k, const void* k_bias,
+                                         int64_t k_token_stride, int64_t k_head_stride, const void* v,
+                                         const void* v_bias, int64_t v_token_stride, int64_t v_head_stride,
+                                         int64_t bias_head_stride, const int* cu_seqlens, void* y, int T, int B, int H,
+                                         int D, int max_seq_len, float scale, int type, cudaStream_t stream) {
+  const AttentionOperand query{q, q_bias, q_token_stride, q_head_stride, bias_head_stride};
+  const AttentionOperand key{k, k_bias, k_token_stride, k_head_stride, bias_head_stride};
+  const AttentionOperand value{v, v_bias, v_token_stride, v_head_stride, bias_head_stride};
+  return padfree::launchAttention(
+      {query, key, value, cu_seqlens, y, T, B, H, D, max_seq_len, scale, static_cast<DataType>(type)}, stream);
+}

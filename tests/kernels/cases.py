@@ -1,0 +1,74 @@
+"""Length patterns, poisoned memory and error measures that all kernel tests share."""
+
+# SPDX-License-Identifier: Apache-2.0
+from collections.abc import Sequence
+
+import torch
+
+DEVICE = "cuda"
+GUARD = 4096
+"""Elements of poison before and after every output."""
+
+POISON = {torch.int32: -(2**31) + 7}
+
+LENGTHS = {
+    "one": [1],
+    "tile edges": [63, 64, 65, 127, 128, 129, 31, 32, 33],
+    "mixed": [5, 200, 1, 77, 64, 300, 16, 128],
+    "empty between": [0, 3, 0, 0, 70, 0],
+    "all empty": [0, 0, 0],
+    "one long": [8, 12, 1100, 9, 30, 3],
+    "many short": [1 + (7 * i) % 40 for i in range(120)],
+}
+"""Sequence lengths by name: 0, 1, a tile and one off it, one long among short ones, many short ones."""
+
+FLOOR = {torch.float32: 1e-6, torch.float16: 5e-4, torch.bfloat16: 4e-3}
+"""Relative error that rounding the result to the type alone can cause (half a unit in the last place)."""
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    """A seeded generator on the GPU."""
+    return torch.Generator(device=DEVICE).manual_seed(seed)
+
+
+def cumulative(lengths: Sequence[int]) -> torch.Tensor:
+    """cu_seqlens int32 [B+1] of lengths."""
+    return torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0).to(DEVICE, torch.int32)
+
+
+def poisoned(shape: Sequence[int], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """An output full of poison inside a buffer with guard bands: (the view to write, the whole buffer)."""
+    count = int(torch.Size(shape).numel())
+    buffer = torch.full((count + 2 * GUARD,), POISON.get(dtype, float("nan")), dtype=dtype, device=DEVICE)
+    return buffer[GUARD : GUARD + count].view(*shape), buffer
+
+
+def assert_guards(buffer: torch.Tensor) -> None:
+    """Nothing outside the output was written."""
+    bands = torch.cat([buffer[:GUARD], buffer[-GUARD:]])
+    intact = bands == POISON[bands.dtype] if bands.dtype in POISON else bands.isnan()
+    assert bool(intact.all()), "the kernel wrote outside its output"
+
+
+def with_filler(x: torch.Tensor, filler: int) -> torch.Tensor:
+    """Tokens x [T, ...] followed by `filler` tokens of NaN, which no kernel may let through."""
+    tail = torch.full((filler, *x.shape[1:]), float("nan"), dtype=x.dtype, device=x.device)
+    return torch.cat([x, tail])
+
+
+def assert_accurate(ours: torch.Tensor, plain: torch.Tensor, truth: torch.Tensor) -> None:
+    """Our error against float64 truth is at most twice that of plain PyTorch in the same type, in norm and at worst.
+
+    Below FLOOR, where the type's own rounding speaks, twice FLOOR is allowed.
+    """
+    assert ours.shape == truth.shape
+    if truth.numel() == 0:
+        return
+    assert bool(ours.isfinite().all()), "the result holds NaN or infinity"
+    floor = FLOOR[ours.dtype]
+    ours64, plain64 = ours.double(), plain.double()
+    norm, peak = truth.norm().clamp(min=1e-30), truth.abs().max().clamp(min=1e-30)
+    error, plain_error = (ours64 - truth).norm() / norm, (plain64 - truth).norm() / norm
+    assert error <= 2 * max(float(plain_error), floor), f"relative error {error:.2e}, PyTorch {plain_error:.2e}"
+    worst, plain_worst = (ours64 - truth).abs().max() / peak, (plain64 - truth).abs().max() / peak
+    assert worst <= 2 * max(float(plain_worst), floor), f"worst error {worst:.2e}, PyTorch {plain_worst:.2e}"

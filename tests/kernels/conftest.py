@@ -1,0 +1,28 @@
+"""Kernel tests need a GPU, torch and libpadfree_kernels.so; without one of them they say which and are skipped."""
+
+# SPDX-License-Identifier: Apache-2.0
+import os
+
+import pytest
+
+collect_ignore_glob: list[str] = []
+try:
+    import torch
+
+    missing = "" if torch.cuda.is_available() else "no GPU"
+except ImportError:
+    missing = "torch is not installed"
+if not missing and not os.environ.get("PADFREE_KERNELS_LIBRARY"):
+    missing = "PADFREE_KERNELS_LIBRARY does not name libpadfree_kernels.so (build with -DPADFREE_KERNEL_TESTS=ON)"
+if missing:
+    collect_ignore_glob = ["test_*.py"]
+
+
+def pytest_report_header() -> str:
+    return f"kernel tests: {'skipped, ' + missing if missing else 'on'}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "kernels" in item.path.parts:
+            item.add_marker(pytest.mark.gpu)

@@ -1,0 +1,73 @@
+"""The CUDA launchers as Python functions on torch tensors, through libpadfree_kernels.so (see bindings.cpp)."""
+
+# SPDX-License-Identifier: Apache-2.0
+import ctypes
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+DATA_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int32: 3}
+POOL_MODES = {"first": 0, "last": 1, "mean": 2, "max": 3}
+
+LIBRARY = os.environ.get("PADFREE_KERNELS_LIBRARY", "")
+"""Path of libpadfree_kernels.so, built with -DPADFREE_KERNEL_TESTS=ON."""
+
+Int64 = ctypes.c_int64
+Float = ctypes.c_float
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Calls one launcher on torch's current stream; tensors pass as pointers, None as null. Raises on a bad status."""
+    function = getattr(_library(), name)
+    converted = [_convert(argument) for argument in arguments]
+    status = function(*converted, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+    if status != 0:
+        raise RuntimeError(f"{name} returned CUDA error {status}")
+
+
+def attention(
+    operands: Sequence[torch.Tensor],
+    cu_seqlens: torch.Tensor,
+    y: torch.Tensor,
+    *,
+    scale: float,
+    max_seq_len: int = 0,
+    biases: Sequence[torch.Tensor] | None = None,
+) -> None:
+    """Attention over three views [T, H, D] of any token and head stride; y is [T, H*D], biases are views [H, D]."""
+    arguments: list[Any] = []
+    for i, operand in enumerate(operands):
+        bias = biases[i] if biases else None
+        arguments += [operand, bias, Int64(operand.stride(0)), Int64(operand.stride(1))]
+    arguments.append(Int64(biases[0].stride(0) if biases else 0))
+    tokens, heads, head_size = operands[0].shape
+    call(
+        "padfreeAttention",
+        *arguments,
+        cu_seqlens,
+        y,
+        tokens,
+        len(cu_seqlens) - 1,
+        heads,
+        head_size,
+        max_seq_len,
+        Float(scale),
+        DATA_TYPES[y.dtype],
+    )
+
+
+def _convert(argument: Any) -> Any:
+    if argument is None:
+        return ctypes.c_void_p(None)
+    if isinstance(argument, torch.Tensor):
+        return ctypes.c_void_p(argument.data_ptr())
+    return argument
+
+
+_loaded: dict[str, ctypes.CDLL] = {}
+
+
+def _library() -> ctypes.CDLL:
+    return _loaded.setdefault(LIBRARY, ctypes.CDLL(LIBRARY))

@@ -1,0 +1,151 @@
+"""PadfreeAttention's kernels against float64 truth."""
+
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+from cases import (
+    DEVICE,
+    LENGTHS,
+    assert_accurate,
+    assert_guards,
+    cumulative,
+    generator,
+    poisoned,
+    with_filler,
+)
+from launchers import attention
+
+LAYOUTS = ["3HD", "H3D", "separate"]
+TYPES = [torch.float16, torch.bfloat16, torch.float32]
+
+
+def make_operands(
+    layout: str, tokens: int, heads: int, head_size: int, dtype: torch.dtype, spread: float, filler: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Views [T + filler, H, D] of random Q, K and V in one tensor of the layout, or in three."""
+    shape = {"3HD": (3, heads, head_size), "H3D": (heads, 3, head_size), "separate": (3, heads, head_size)}[layout]
+    qkv = torch.randn(tokens, *shape, device=DEVICE, generator=generator()) * spread
+    qkv = with_filler(qkv.to(dtype), filler)
+    axis = 2 if layout == "H3D" else 1
+    q, k, v = (part.squeeze(axis) for part in qkv.split(1, dim=axis))
+    if layout == "separate":
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    return q, k, v
+
+
+def reference(operands: list[torch.Tensor], lengths: list[int], scale: float, dtype: torch.dtype) -> torch.Tensor:
+    """Plain softmax(QK^T * scale)V, one sequence after the other, in the given type."""
+    q, k, v = (operand.to(dtype) for operand in operands)
+    rows, start = [], 0
+    for length in lengths:
+        part = slice(start, start + length)
+        scores = torch.einsum("qhd,khd->hqk", q[part], k[part]) * scale
+        rows.append(torch.einsum("hqk,khd->qhd", scores.softmax(-1), v[part]).reshape(length, -1))
+        start += length
+    return torch.cat(rows)
+
+
+def check(
+    lengths: list[int],
+    *,
+    heads: int = 3,
+    head_size: int = 64,
+    layout: str = "3HD",
+    dtype: torch.dtype = torch.float16,
+    filler: int = 37,
+    spread: float = 1.0,
+    max_seq_len: int = 0,
+    with_bias: bool = False,
+) -> torch.Tensor:
+    tokens = sum(lengths)
+    operands = make_operands(layout, tokens, heads, head_size, dtype, spread, filler)
+    scale = head_size**-0.5
+    biases = None
+    biased = [operand[:tokens].double() for operand in operands]
+    if with_bias:
+        bias = torch.randn(3, heads, head_size, device=DEVICE, generator=generator(1)).to(dtype)
+        biases = list(bias)
+        biased = [operand + part.double() for operand, part in zip(biased, biases, strict=True)]
+    y, buffer = poisoned((tokens + filler, heads * head_size), dtype)
+    attention(operands, cumulative(lengths), y, scale=scale, max_seq_len=max_seq_len, biases=biases)
+    torch.cuda.synchronize()
+    assert_guards(buffer)
+    assert bool((y[tokens:] == 0).all()), "filler rows must become zeros"
+    truth = reference(biased, lengths, scale, torch.float64)
+    plain = reference([operand.to(dtype) for operand in biased], lengths, scale, dtype)
+    assert_accurate(y[:tokens], plain, truth)
+    return y
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("max_seq_len", [0, 128])
+def test_lengths(name: str, dtype: torch.dtype, max_seq_len: int) -> None:
+    check(LENGTHS[name], dtype=dtype, max_seq_len=max_seq_len)
+
+
+@pytest.mark.parametrize("head_size", [8, 16, 24, 32, 40, 64, 72, 80, 96, 104, 128])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_head_sizes(head_size: int, dtype: torch.dtype) -> None:
+    for max_seq_len in (0, 128):
+        check(LENGTHS["mixed"], head_size=head_size, dtype=dtype, max_seq_len=max_seq_len)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_layouts(layout: str, dtype: torch.dtype, with_bias: bool) -> None:
+    check(LENGTHS["mixed"], layout=layout, dtype=dtype, with_bias=with_bias)
+    check(LENGTHS["mixed"], layout=layout, dtype=dtype, with_bias=with_bias, head_size=40, max_seq_len=64)
+
+
+def test_wide_scores_do_not_overflow() -> None:
+    check(LENGTHS["mixed"], spread=30.0)
+
+
+def test_same_sequence_alone_and_in_a_batch_gives_the_same_bits() -> None:
+    lengths = LENGTHS["mixed"]
+    operands = make_operands("3HD", sum(lengths), 3, 64, torch.float16, 1.0, 0)
+    batch, _ = poisoned((sum(lengths), 192), torch.float16)
+    attention(operands, cumulative(lengths), batch, scale=0.125)
+    start = 0
+    for length in lengths:
+        part = [operand[start : start + length] for operand in operands]
+        alone, _ = poisoned((length, 192), torch.float16)
+        attention(part, cumulative([length]), alone, scale=0.125)
+        assert torch.equal(alone, batch[start : start + length])
+        start += length
+
+
+def test_hostile_cu_seqlens_stay_in_bounds() -> None:
+    operands = make_operands("3HD", 100, 2, 64, torch.float16, 1.0, 0)
+    for values in ([0, -50, 2**31 - 1, 40, 7], [90, 80, 1000, 10**9, -(2**31)], [5, 5, 300, 300, 100]):
+        y, buffer = poisoned((100, 128), torch.float16)
+        attention(operands, torch.tensor(values, dtype=torch.int32, device=DEVICE), y, scale=0.125)
+        torch.cuda.synchronize()
+        assert_guards(buffer)
+
+
+def test_rejects_what_it_cannot_do() -> None:
+    operands = make_operands("3HD", 10, 2, 64, torch.float16, 1.0, 0)
+    y, _ = poisoned((10, 128), torch.float16)
+    with pytest.raises(RuntimeError):
+        attention(operands, cumulative([10]), y, scale=-1.0)
+    with pytest.raises(RuntimeError):
+        attention([operand[:, :, :12] for operand in operands], cumulative([10]), y, scale=1.0)
+
+
+def test_captured_in_a_graph() -> None:
+    lengths = LENGTHS["mixed"]
+    operands = make_operands("3HD", sum(lengths), 3, 64, torch.float16, 1.0, 0)
+    y, _ = poisoned((sum(lengths), 192), torch.float16)
+    cu_seqlens = cumulative(lengths)
+    attention(operands, cu_seqlens, y, scale=0.125)
+    eager = y.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        attention(operands, cu_seqlens, y, scale=0.125)
+    y.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(y, eager)

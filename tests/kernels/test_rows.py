@@ -1,0 +1,154 @@
+"""Layer norm, embedding and pooling kernels against float64 truth."""
+
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+from cases import (
+    DEVICE,
+    LENGTHS,
+    assert_accurate,
+    assert_guards,
+    cumulative,
+    generator,
+    poisoned,
+    with_filler,
+)
+from launchers import DATA_TYPES, POOL_MODES, Float, Int64, call
+
+TYPES = [torch.float16, torch.bfloat16, torch.float32]
+WIDTHS = [8, 64, 100, 384, 768, 1024, 2048, 5000]
+
+
+def normal(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, device=DEVICE, generator=generator(seed)).to(dtype)
+
+
+def norm_rows(x: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor | None, rms: bool, eps: float) -> torch.Tensor:
+    if rms:
+        y = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * gamma
+        return y if beta is None else y + beta
+    return torch.nn.functional.layer_norm(x, (x.shape[-1],), gamma, beta, eps)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("options", ["", "bias residual beta sum", "residual beta", "rms residual sum"])
+def test_layer_norm(dtype: torch.dtype, width: int, options: str) -> None:
+    rows, eps = 133, 1e-5
+    x = normal(rows, width, dtype=dtype, seed=1) * 3 + 1
+    bias = normal(width, dtype=dtype, seed=2) if "bias" in options else None
+    residual = normal(rows, width, dtype=dtype, seed=3) if "residual" in options else None
+    gamma = normal(width, dtype=dtype, seed=4)
+    beta = normal(width, dtype=dtype, seed=5) if "beta" in options else None
+    y, buffer = poisoned((rows, width), dtype)
+    total, total_buffer = poisoned((rows, width), dtype)
+    sum_out = total if "sum" in options else None
+    rms = "rms" in options
+    call(
+        "padfreeLayerNorm", x, bias, residual, gamma, beta, y, sum_out, Int64(rows), width, Float(eps), int(rms),
+        DATA_TYPES[dtype],
+    )  # fmt: skip
+    torch.cuda.synchronize()
+    assert_guards(buffer)
+    assert_guards(total_buffer)
+    parts = [part for part in (x, bias, residual) if part is not None]
+    truth_sum = sum(part.double() for part in parts)
+    plain_sum = sum(part.float() for part in parts).to(dtype)
+    if sum_out is None:
+        assert bool(total.isnan().all())
+    else:
+        assert_accurate(total, plain_sum, truth_sum)
+    beta64 = None if beta is None else beta.double()
+    truth = norm_rows(truth_sum, gamma.double(), beta64, rms, eps)
+    plain = norm_rows(plain_sum, gamma, beta, rms, eps)
+    assert_accurate(y, plain, truth)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("width", [64, 100, 768])
+@pytest.mark.parametrize("name", ["mixed", "empty between", "all empty", "many short"])
+@pytest.mark.parametrize("options", ["types beta", "positions types", "beta offset"])
+def test_embedding(dtype: torch.dtype, width: int, name: str, options: str) -> None:
+    lengths = LENGTHS[name]
+    tokens, filler, eps = sum(lengths), 21, 1e-12
+    words, positions_count, kinds = 997, 600, 3
+    word_table = normal(words, width, dtype=dtype, seed=1)
+    position_table = normal(positions_count, width, dtype=dtype, seed=2)
+    type_table = normal(kinds, width, dtype=dtype, seed=3)
+    gamma = normal(width, dtype=dtype, seed=4)
+    beta = normal(width, dtype=dtype, seed=5) if "beta" in options else None
+    total = tokens + filler
+    ids = torch.randint(0, words, (total,), device=DEVICE, dtype=torch.int32, generator=generator(6))
+    ids[tokens:] = -123456789
+    types = torch.randint(0, kinds, (total,), device=DEVICE, dtype=torch.int32, generator=generator(7))
+    given = torch.randint(0, positions_count, (total,), device=DEVICE, dtype=torch.int32, generator=generator(8))
+    offset = 2 if "offset" in options else 0
+    y, buffer = poisoned((total, width), dtype)
+    call(
+        "padfreeEmbedding", ids, types if "types" in options else None, given if "positions" in options else None,
+        cumulative(lengths), word_table, position_table, type_table if "types" in options else None, gamma, beta, y,
+        total, len(lengths), width, words, positions_count, kinds, offset, Float(eps), DATA_TYPES[dtype],
+    )  # fmt: skip
+    torch.cuda.synchronize()
+    assert_guards(buffer)
+    assert bool((y[tokens:] == 0).all()), "filler rows must become zeros"
+    counted = torch.cat([torch.arange(length) for length in lengths]).to(DEVICE) + offset
+    positions = given[:tokens].long() if "positions" in options else counted
+    inside = (positions < positions_count).unsqueeze(-1)
+
+    def embed(kind: torch.dtype) -> torch.Tensor:
+        x = word_table[ids[:tokens].long()].to(kind)
+        x = x + position_table[positions.clamp(max=positions_count - 1)].to(kind) * inside
+        return x + type_table[types[:tokens].long()].to(kind) if "types" in options else x
+
+    truth = norm_rows(embed(torch.float64), gamma.double(), None if beta is None else beta.double(), False, eps)
+    plain = norm_rows(embed(dtype), gamma, beta, False, eps)
+    assert_accurate(y[:tokens], plain, truth)
+
+
+def test_embedding_takes_ids_out_of_range_as_zeros() -> None:
+    width, words = 64, 10
+    table = normal(words, width, dtype=torch.float16)
+    gamma = torch.ones(width, device=DEVICE, dtype=torch.float16)
+    beta = torch.full((width,), 0.5, device=DEVICE, dtype=torch.float16)
+    ids = torch.tensor([-1, 10, 2**31 - 1, -(2**31)], dtype=torch.int32, device=DEVICE)
+    y, buffer = poisoned((4, width), torch.float16)
+    call(
+        "padfreeEmbedding", ids, None, None, cumulative([4]), table, None, None, gamma, beta, y, 4, 1, width, words, 0,
+        0, 0, Float(1e-5), DATA_TYPES[torch.float16],
+    )  # fmt: skip
+    torch.cuda.synchronize()
+    assert_guards(buffer)
+    assert bool((y == 0.5).all())
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("mode", POOL_MODES)
+@pytest.mark.parametrize("normalize", [False, True])
+def test_pool(dtype: torch.dtype, width: int, mode: str, normalize: bool) -> None:
+    for name in ("mixed", "empty between", "all empty", "one long"):
+        lengths = LENGTHS[name]
+        tokens = sum(lengths)
+        x = with_filler(normal(tokens, width, dtype=dtype) + 0.5, 9)
+        y, buffer = poisoned((len(lengths), width), dtype)
+        call(
+            "padfreePool", x, cumulative(lengths), y, tokens + 9, len(lengths), width, POOL_MODES[mode],
+            int(normalize), DATA_TYPES[dtype],
+        )  # fmt: skip
+        torch.cuda.synchronize()
+        assert_guards(buffer)
+
+        def pool(kind: torch.dtype, x: torch.Tensor = x, lengths: list[int] = lengths) -> torch.Tensor:
+            rows, start = [], 0
+            for length in lengths:
+                part = x[start : start + length].to(kind)
+                start += length
+                if length == 0:
+                    rows.append(torch.zeros(width, dtype=kind, device=DEVICE))
+                else:
+                    rows.append({"first": part[0], "last": part[-1], "mean": part.mean(0), "max": part.amax(0)}[mode])
+            pooled = torch.stack(rows)
+            return torch.nn.functional.normalize(pooled, dim=-1) if normalize else pooled
+
+        assert_accurate(y, pool(dtype), pool(torch.float64))
