@@ -51,15 +51,21 @@ std::string allNames(const std::vector<FieldSpec>& specs) {
 
 }  // namespace
 
-FieldSpec flagField(const char* name) { return integerField(name, 0, 1); }
+FieldSpec flagField(const char* name) {
+  return integerField(name, 0, 1);
+}
 
 FieldSpec integerField(const char* name, int64_t minimum, int64_t maximum, int64_t multiple_of) {
   return {name, PluginFieldType::kINT32, minimum, maximum, multiple_of, {}};
 }
 
-FieldSpec realField(const char* name) { return {name, PluginFieldType::kFLOAT32}; }
+FieldSpec realField(const char* name) {
+  return {name, PluginFieldType::kFLOAT32};
+}
 
-FieldSpec nonNegativeRealField(const char* name) { return {name, PluginFieldType::kFLOAT32, 0}; }
+FieldSpec nonNegativeRealField(const char* name) {
+  return {name, PluginFieldType::kFLOAT32, 0};
+}
 
 FieldSpec choiceField(const char* name, std::vector<std::string> choices) {
   FieldSpec spec{name, PluginFieldType::kCHAR};
@@ -133,9 +139,15 @@ const Attributes::Value& Attributes::value(const char* name) const {
   throw std::logic_error(text("no attribute ", name));
 }
 
-int Attributes::integer(const char* name) const { return value(name).integer; }
-float Attributes::real(const char* name) const { return value(name).real; }
-const std::string& Attributes::choice(const char* name) const { return value(name).choice; }
+int Attributes::integer(const char* name) const {
+  return value(name).integer;
+}
+float Attributes::real(const char* name) const {
+  return value(name).real;
+}
+const std::string& Attributes::choice(const char* name) const {
+  return value(name).choice;
+}
 
 std::string Attributes::describe() const {
   std::vector<std::string> parts;

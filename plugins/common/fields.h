@@ -14,7 +14,7 @@ namespace padfree {
 // One attribute. Every attribute must be given: there are no defaults.
 struct FieldSpec {
   const char* name;
-  nvinfer1::PluginFieldType type;                        // kINT32, kFLOAT32 or kCHAR
+  nvinfer1::PluginFieldType type;                         // kINT32, kFLOAT32 or kCHAR
   int64_t minimum = std::numeric_limits<int32_t>::min();  // of numbers
   int64_t maximum = std::numeric_limits<int32_t>::max();  // of integers; floats need only be finite
   int64_t multiple_of = 1;                                // of integers
@@ -23,8 +23,8 @@ struct FieldSpec {
 
 FieldSpec flagField(const char* name);  // 0 or 1
 FieldSpec integerField(const char* name, int64_t minimum, int64_t maximum, int64_t multiple_of = 1);
-FieldSpec realField(const char* name);                 // any finite number
-FieldSpec nonNegativeRealField(const char* name);      // finite, at least 0
+FieldSpec realField(const char* name);             // any finite number
+FieldSpec nonNegativeRealField(const char* name);  // finite, at least 0
 FieldSpec choiceField(const char* name, std::vector<std::string> choices);
 
 // The checked values of one node. Does not change after construction and lends its memory to the serialised fields.

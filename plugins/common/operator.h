@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one operator's plugin.cpp says about itself; shell.h makes a TensorRT plugin of it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "NvInferRuntime.h"
+#include "common/fields.h"
+#include "common/shape.h"
+#include "common/types.h"
+
+namespace padfree {
+
+enum class TensorKind {
+  kInt32,
+  kActivation,  // fp32, fp16 or bf16: the same type for all of a node's tensors of this kind
+  kElement,     // as kActivation, or int32
+};
+
+struct Port {
+  const char* name;
+  TensorKind kind;
+  ShapeSpec shape;
+};
+
+constexpr int kAbsent = -1;  // index of an optional input that the node does not have
+
+// T of a node whose T depends on data: `symbol` is counted by output `output` and never above the product of `bounds`.
+struct CountedSize {
+  std::string symbol;
+  int output;
+  std::vector<std::string> bounds;
+};
+
+// The pointers and sizes of one call. Zero-volume tensors may be null.
+class Tensors {
+ public:
+  Tensors(const nvinfer1::PluginTensorDesc* input_descs, const void* const* inputs, void* const* outputs)
+      : input_descs_(input_descs), inputs_(inputs), outputs_(outputs) {}
+
+  template <class T = void>
+  const T* input(int index) const {
+    return index == kAbsent ? nullptr : static_cast<const T*>(inputs_[index]);
+  }
+  template <class T = void>
+  T* output(int index) const {
+    return index == kAbsent ? nullptr : static_cast<T*>(outputs_[index]);
+  }
+  int rank(int index) const { return input_descs_[index].dims.nbDims; }
+  // Size of one axis, negative ones from the end; 0 for an absent input. onShapeChange has seen that it fits an int.
+  int size(int index, int axis) const {
+    if (index == kAbsent) return 0;
+    const nvinfer1::Dims& dims = input_descs_[index].dims;
+    return static_cast<int>(dims.d[axis < 0 ? dims.nbDims + axis : axis]);
+  }
+  // Number of elements over the axes [first, last).
+  int64_t volume(int index, int first, int last) const;
+  DataType type(int index) const;
+
+ private:
+  const nvinfer1::PluginTensorDesc* input_descs_;
+  const void* const* inputs_;
+  void* const* outputs_;
+};
+
+// One node's computation. Immutable after construction: shared by clones, called from several threads.
+class Operator {
+ public:
+  virtual ~Operator() = default;
+
+  const std::vector<Port>& inputs() const { return inputs_; }
+  const std::vector<Port>& outputs() const { return outputs_; }
+  const CountedSize* countedSize() const { return counted_.symbol.empty() ? nullptr : &counted_; }
+
+  // Limits beyond what the ports' shapes say. Throws std::invalid_argument.
+  virtual void checkSizes(const Sizes&) const {}
+  // Only puts work on the stream: no allocation, no synchronisation.
+  virtual cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const = 0;
+
+ protected:
+  // Both give the tensor's index, kAbsent where `present` is false.
+  int addInput(const char* name, TensorKind kind, const std::string& shape, bool present = true);
+  int addOutput(const char* name, TensorKind kind, const std::string& shape, bool present = true);
+  void countSize(CountedSize counted) { counted_ = std::move(counted); }
+
+ private:
+  std::vector<Port> inputs_, outputs_;
+  CountedSize counted_{};
+};
+
+struct OperatorInfo {
+  const char* name;
+  std::vector<FieldSpec> fields;
+  std::unique_ptr<const Operator> (*make)(const Attributes& attributes);  // throws std::invalid_argument
+};
+
+template <class Made>
+std::unique_ptr<const Operator> makeOperator(const Attributes& attributes) {
+  return std::make_unique<const Made>(attributes);
+}
+
+// One a plugin.cpp; library.cpp lists them.
+OperatorInfo attentionOperator();
+OperatorInfo embeddingOperator();
+OperatorInfo indexOperator();
+OperatorInfo layerNormOperator();
+OperatorInfo packOperator();
+OperatorInfo poolOperator();
+OperatorInfo scheduleOperator();
+OperatorInfo unpackOperator();
+
+}  // namespace padfree

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/operator.h"
+#include "index/launch.h"
+
+namespace padfree {
+namespace {
+
+class Index final : public Operator {
+ public:
+  explicit Index(const Attributes&) {
+    addInput("mask", TensorKind::kInt32, "[B,S]");
+    addOutput("token_index", TensorKind::kInt32, "[T]");
+    addOutput("seq_lens", TensorKind::kInt32, "[B]");
+    const int num_tokens = addOutput("num_tokens", TensorKind::kInt32, "[]");
+    countSize({"T", num_tokens, {"B", "S"}});
+  }
+
+  void checkSizes(const Sizes& sizes) const override { sizes.checkProduct({"B", "S"}); }
+
+  cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {
+    IndexParams params{};
+    params.mask = tensors.input<int>(0);
+    params.token_index = tensors.output<int>(0);
+    params.seq_lens = tensors.output<int>(1);
+    params.num_tokens = tensors.output<int>(2);
+    params.B = tensors.size(0, 0);
+    params.S = tensors.size(0, 1);
+    return launchIndex(params, stream);
+  }
+};
+
+}  // namespace
+
+OperatorInfo indexOperator() {
+  return {"PadfreeIndex", {}, makeOperator<Index>};
+}
+
+}  // namespace padfree
