@@ -16,9 +16,9 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarpSize;
-constexpr int kKeys = 64;        // keys a tile
+constexpr int kKeys = 64;  // keys a tile
 constexpr int kKeyBlocks = kKeys / 8;
-constexpr int kPad = 8;          // elements: an odd number of 16-byte chunks a row keeps ldmatrix free of bank conflicts
+constexpr int kPad = 8;  // elements: an odd number of 16-byte chunks a row keeps ldmatrix free of bank conflicts
 
 // kD: head size rounded up to what the registers are laid out for; kBlocks: 16-row fragments of queries a warp.
 template <int kD, int kBlocks>
@@ -260,10 +260,16 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
 }
 
 // Two fragments a warp halve the reads of K and V from shared memory, but a tile of 128 rows leaves more of itself
-// empty and needs enough tiles to fill the chip.
+// empty with short sequences, and takes enough tokens to give every multiprocessor two of them.
+bool wantsTallTiles(const AttentionParams& params) {
+  constexpr int kTallRows = 128, kTilesToFillTheChip = 256;
+  const bool may_be_long = params.max_seq_len == 0 || params.max_seq_len > kTallRows;
+  return may_be_long && static_cast<int64_t>(params.T / kTallRows) * params.H >= kTilesToFillTheChip;
+}
+
 template <typename T>
 cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
-  const bool tall = params.max_seq_len == 0 || params.max_seq_len > 128;
+  const bool tall = wantsTallTiles(params);
   if (params.D <= 32) return tall ? launch<T, 32, 2>(params, stream) : launch<T, 32, 1>(params, stream);
   if (params.D <= 64) return tall ? launch<T, 64, 2>(params, stream) : launch<T, 64, 1>(params, stream);
   if (params.D <= 96) return launch<T, 96, 1>(params, stream);

@@ -14,9 +14,9 @@ struct QueryTile {
   bool filler;
 };
 
-// Sequence b owns the tile numbers from cu_seqlens[b] / kRows + b on. That leaves it room for ceil(length / kRows) tiles
-// because floor(x + length) >= floor(x) + ceil(length) - 1, and lets every block find its sequence by a search over
-// cu_seqlens alone. At most one number a sequence stays unused. Warp-collective.
+// Sequence b owns the tile numbers from cu_seqlens[b] / kRows + b on. That leaves it room for ceil(length / kRows)
+// tiles because floor(x + length) >= floor(x) + ceil(length) - 1, and lets every block find its sequence by a search
+// over cu_seqlens alone. At most one number a sequence stays unused. Warp-collective.
 template <int kRows>
 __device__ inline QueryTile findQueryTile(const int* cu_seqlens, int B, int T, int tile) {
   const auto firstTile = [&](int b) { return sequenceStart(cu_seqlens, b, T) / kRows + b; };

@@ -91,7 +91,8 @@ __device__ inline float blockSum(float x, float* scratch) {
 }
 
 // The last i in [0, n) with key(i) <= value, or 0 if there is none; key must not fall. Every lane of the warp calls it
-// with the same arguments: 32 keys are compared at a time, so that 1024 take two rounds. Stays inside [0, n) for any keys.
+// with the same arguments: 32 keys are compared at a time, so that 1024 take two rounds. Stays inside [0, n) for any
+// keys.
 template <typename Value, typename Key>
 __device__ inline int warpFindLast(int n, Value value, Key key) {
   const int lane = threadIdx.x % kWarpSize;

@@ -49,16 +49,14 @@ PADFREE_TEST_EXPORT int padfreeEmbedding(const int* ids, const int* token_types,
 PADFREE_TEST_EXPORT int padfreeLayerNorm(const void* x, const void* bias, const void* residual, const void* gamma,
                                          const void* beta, void* y, void* sum, int64_t rows, int E, float epsilon,
                                          int rms, int type, cudaStream_t stream) {
-  return padfree::launchLayerNorm({x, bias, residual, gamma, beta, y, sum, rows, E, epsilon, rms != 0,
-                                   static_cast<DataType>(type)},
-                                  stream);
+  return padfree::launchLayerNorm(
+      {x, bias, residual, gamma, beta, y, sum, rows, E, epsilon, rms != 0, static_cast<DataType>(type)}, stream);
 }
 
 PADFREE_TEST_EXPORT int padfreePool(const void* x, const int* cu_seqlens, void* y, int T, int B, int E, int mode,
                                     int normalize, int type, cudaStream_t stream) {
-  return padfree::launchPool({x, cu_seqlens, y, T, B, E, static_cast<PoolMode>(mode), normalize != 0,
-                              static_cast<DataType>(type)},
-                             stream);
+  return padfree::launchPool(
+      {x, cu_seqlens, y, T, B, E, static_cast<PoolMode>(mode), normalize != 0, static_cast<DataType>(type)}, stream);
 }
 
 // Operands as (data, bias, token_stride, head_stride, bias_head_stride) each.
