@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+# libpadfree.so (kernels and TensorRT plugins), libpadfree_register.so (registers them when loaded), libpadfree_kernels.so
+# (launchers for the kernel tests).
+include_guard()
+
+set(PADFREE_PLUGIN_ROOT "${PROJECT_SOURCE_DIR}/plugins")
+
+function(padfree_add_libraries)
+  padfree_use_object_cache()
+  file(GLOB kernels CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/*/kernel*.cu" "${PADFREE_PLUGIN_ROOT}/common/*.cu")
+  file(GLOB shells CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/*/plugin.cpp" "${PADFREE_PLUGIN_ROOT}/common/*.cpp")
+  file(GLOB registration CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/register/*.cpp")
+  padfree_add_kernel_objects("${kernels}" kernel_objects)
+
+  add_library(padfree SHARED ${shells})
+  padfree_shared_library(padfree)
+  set_target_properties(padfree PROPERTIES LINKER_LANGUAGE CUDA)
+  target_link_libraries(padfree PRIVATE ${kernel_objects})
+  install(TARGETS padfree LIBRARY DESTINATION lib)
+
+  add_library(padfree_register SHARED ${registration})
+  padfree_shared_library(padfree_register)
+  target_link_libraries(padfree_register PRIVATE ${CMAKE_DL_LIBS})
+  install(TARGETS padfree_register LIBRARY DESTINATION lib)
+
+  if(PADFREE_KERNEL_TESTS)
+    add_library(padfree_kernels SHARED "${PROJECT_SOURCE_DIR}/tests/kernels/bindings.cpp")
+    padfree_shared_library(padfree_kernels)
+    set_target_properties(padfree_kernels PROPERTIES LINKER_LANGUAGE CUDA CXX_VISIBILITY_PRESET default)
+    target_link_libraries(padfree_kernels PRIVATE ${kernel_objects})
+  endif()
+endfunction()
+
+# padfree_add_kernel_objects(<sources> <variable>): object libraries of all sources. A file named *_sm90.cu is compiled for
+# that one architecture, and not at all where the list has none of its number; PADFREE_ARCH_<number> is defined for each
+# number in the list, so that a dispatcher knows what was compiled.
+function(padfree_add_kernel_objects sources variable)
+  set(numbers "")
+  foreach(architecture ${PADFREE_ARCHITECTURES})
+    string(REGEX MATCH "^[0-9]+" number "${architecture}")
+    list(APPEND numbers ${number})
+    set(architecture_${number} "${architecture}")
+  endforeach()
+  set(general "${sources}")
+  list(FILTER general EXCLUDE REGEX "_sm[0-9]+\\.cu$")
+  padfree_kernel_object_library(padfree_kernel_objects "${PADFREE_ARCHITECTURES}" "${general}")
+  set(libraries padfree_kernel_objects)
+  foreach(number ${numbers})
+    set(special "${sources}")
+    list(FILTER special INCLUDE REGEX "_sm${number}\\.cu$")
+    if(special)
+      padfree_kernel_object_library(padfree_kernel_objects_sm${number} "${architecture_${number}}" "${special}")
+      list(APPEND libraries padfree_kernel_objects_sm${number})
+    endif()
+  endforeach()
+  foreach(library ${libraries})
+    foreach(number ${numbers})
+      target_compile_definitions(${library} PRIVATE PADFREE_ARCH_${number}=1)
+    endforeach()
+  endforeach()
+  set(${variable} "${libraries}" PARENT_SCOPE)
+endfunction()
+
+function(padfree_kernel_object_library name architectures sources)
+  add_library(${name} OBJECT ${sources})
+  list(TRANSFORM architectures APPEND "-real")
+  set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES "${architectures}")
+  padfree_compile_options(${name})
+  target_include_directories(${name} SYSTEM PRIVATE "${PADFREE_CUTLASS_INCLUDE}")
+endfunction()
+
+function(padfree_compile_options name)
+  set_target_properties(${name} PROPERTIES
+    CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
+    CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF
+    CUDA_RUNTIME_LIBRARY Static
+    CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+    POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(${name} PRIVATE "${PADFREE_PLUGIN_ROOT}")
+  target_compile_options(${name} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra>
+    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra>
+    $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${PADFREE_LINE_INFO}>>:-lineinfo>)
+endfunction()
+
+# A shared library that exports what its sources mark for export and nothing of the static libraries in it.
+function(padfree_shared_library name)
+  padfree_compile_options(${name})
+  set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES OFF)
+  target_include_directories(${name} SYSTEM PRIVATE "${PADFREE_TENSORRT_INCLUDE}"
+                             "${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES}")
+  target_compile_definitions(${name} PRIVATE PADFREE_VERSION="${PROJECT_VERSION}")
+  target_link_options(${name} PRIVATE LINKER:--exclude-libs,ALL LINKER:--no-undefined LINKER:--gc-sections)
+endfunction()

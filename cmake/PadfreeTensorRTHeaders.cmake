@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+# TensorRT's C++ headers: from an installed TensorRT, or from the crate that carries them, fetched by cargo.
+#
+# padfree_find_tensorrt_headers() sets PADFREE_TENSORRT_INCLUDE, PADFREE_TENSORRT_VERSION and PADFREE_TENSORRT_SOURCE.
+# The library never links to TensorRT: headers alone are enough, and one binary loads in TensorRT 10 and 11.
+include_guard()
+
+set(PADFREE_TENSORRT_MINIMUM 10.0)
+set(PADFREE_CRATE trtx-sys)
+set(PADFREE_CRATE_VERSION 0.9.1)
+set(PADFREE_CRATE_SHA256 5480ee056292951daa1bc74532162d6cb75190f091e45d7d97c0c356916ae171)
+# What the crate depends on, none of it needed for headers; empty packages stand in so that nothing else is fetched.
+set(PADFREE_CRATE_DEPENDENCIES autocxx=0.30.999 autocxx-build=0.30.999 bindgen=0.72.999 bitflags=2.999.0 cc=1.999.0
+                               cxx=1.999.0 regex=1.999.0)
+
+macro(padfree_find_tensorrt_headers)
+  padfree_installed_tensorrt_headers()
+  if(NOT PADFREE_TENSORRT_INCLUDE)
+    padfree_tensorrt_headers_by_cargo()
+  endif()
+  if(PADFREE_TENSORRT_INCLUDE)
+    message(STATUS "TensorRT headers: ${PADFREE_TENSORRT_VERSION} (${PADFREE_TENSORRT_SOURCE})")
+  else()
+    padfree_missing("no TensorRT headers (${PADFREE_CARGO_PROBLEM})"
+                    "set TENSORRT_ROOT to a TensorRT >= ${PADFREE_TENSORRT_MINIMUM} with its include folder, or install \
+cargo (Debian, Ubuntu: apt-get install cargo), which fetches the headers")
+  endif()
+endmacro()
+
+# padfree_header_version(<include folder> <variable>): "11.4.0", or "" where there is no NvInferVersion.h.
+function(padfree_header_version folder variable)
+  set(version "")
+  if(EXISTS "${folder}/NvInferVersion.h")
+    file(STRINGS "${folder}/NvInferVersion.h" lines REGEX "^#define [A-Z_]+_(MAJOR|MINOR|PATCH)(_ENTERPRISE)? [0-9]+")
+    foreach(part MAJOR MINOR PATCH)
+      if(NOT lines MATCHES "_${part}(_ENTERPRISE)? ([0-9]+)")
+        message(FATAL_ERROR "${folder}/NvInferVersion.h defines no ${part} version; is it TensorRT's?")
+      endif()
+      list(APPEND version "${CMAKE_MATCH_2}")
+    endforeach()
+    list(JOIN version "." version)
+  endif()
+  set(${variable} "${version}" PARENT_SCOPE)
+endfunction()
+
+function(padfree_installed_tensorrt_headers)
+  set(PADFREE_TENSORRT_INCLUDE "" PARENT_SCOPE)
+  set(root "${TENSORRT_ROOT}")
+  if(NOT root)
+    set(root "$ENV{TENSORRT_ROOT}")
+  endif()
+  if(root)
+    find_path(include NvInferVersion.h NO_DEFAULT_PATH NO_CACHE HINTS "${root}" PATH_SUFFIXES include "")
+    if(NOT include)
+      message(FATAL_ERROR "TENSORRT_ROOT is '${root}', where no include/NvInferVersion.h lies; correct or unset it")
+    endif()
+  else()
+    find_path(include NvInferVersion.h NO_CACHE PATH_SUFFIXES x86_64-linux-gnu aarch64-linux-gnu
+              HINTS /usr/include /usr/local/include /usr/local/tensorrt/include /usr/local/TensorRT/include
+                    /opt/tensorrt/include)
+  endif()
+  if(NOT include)
+    return()
+  endif()
+  padfree_header_version("${include}" version)
+  if(version VERSION_LESS PADFREE_TENSORRT_MINIMUM)
+    message(STATUS "TensorRT headers ${version} in ${include} are older than ${PADFREE_TENSORRT_MINIMUM}: not used")
+    return()
+  endif()
+  set(PADFREE_TENSORRT_INCLUDE "${include}" PARENT_SCOPE)
+  set(PADFREE_TENSORRT_VERSION "${version}" PARENT_SCOPE)
+  set(PADFREE_TENSORRT_SOURCE "installed" PARENT_SCOPE)
+endfunction()
+
+# Vendors the crate into the build folder once; later configurations find it there.
+function(padfree_tensorrt_headers_by_cargo)
+  set(work "${CMAKE_BINARY_DIR}/trt_headers")
+  file(GLOB crate "${work}/vendor/${PADFREE_CRATE}-${PADFREE_CRATE_VERSION}*")
+  if(NOT crate)
+    find_program(PADFREE_CARGO cargo HINTS "$ENV{CARGO_HOME}/bin" "$ENV{HOME}/.cargo/bin")
+    if(NOT PADFREE_CARGO)
+      set(PADFREE_CARGO_PROBLEM "none installed, and no cargo to fetch them" PARENT_SCOPE)
+      return()
+    endif()
+    padfree_write_cargo_manifest("${work}")
+    execute_process(COMMAND "${PADFREE_CARGO}" vendor --quiet --versioned-dirs "${work}/vendor"
+                    WORKING_DIRECTORY "${work}" RESULT_VARIABLE status OUTPUT_QUIET ERROR_VARIABLE error)
+    file(GLOB crate "${work}/vendor/${PADFREE_CRATE}-${PADFREE_CRATE_VERSION}*")
+    if(NOT status EQUAL 0 OR NOT crate)
+      string(STRIP "${error}" error)
+      message(STATUS "cargo vendor failed:\n${error}")
+      set(PADFREE_CARGO_PROBLEM "none installed, and cargo could not fetch ${PADFREE_CRATE} ${PADFREE_CRATE_VERSION}"
+          PARENT_SCOPE)
+      return()
+    endif()
+  endif()
+  file(READ "${crate}/.cargo-checksum.json" checksums)
+  string(JSON sha256 GET "${checksums}" package)
+  if(NOT sha256 STREQUAL PADFREE_CRATE_SHA256)
+    message(FATAL_ERROR "${PADFREE_CRATE} ${PADFREE_CRATE_VERSION} has SHA-256 ${sha256}; expected "
+                        "${PADFREE_CRATE_SHA256}. Remove ${work} and try again, or set TENSORRT_ROOT.")
+  endif()
+  set(include "${crate}/TensorRT-Headers/TRT-Enterprise-11.4")
+  padfree_header_version("${include}" version)
+  set(PADFREE_TENSORRT_INCLUDE "${include}" PARENT_SCOPE)
+  set(PADFREE_TENSORRT_VERSION "${version}" PARENT_SCOPE)
+  set(PADFREE_TENSORRT_SOURCE "crate ${PADFREE_CRATE} ${PADFREE_CRATE_VERSION}" PARENT_SCOPE)
+endfunction()
+
+# A manifest that asks for the crate alone. No lock file: the exact version and the checksum above pin the crate.
+function(padfree_write_cargo_manifest folder)
+  set(library "\n[lib]\npath = \"${folder}/empty.rs\"\n")
+  set(manifest "[package]\nname = \"padfree-trt-headers\"\nversion = \"0.0.0\"\nedition = \"2021\"\n${library}")
+  string(APPEND manifest "\n[dependencies]\n${PADFREE_CRATE} = \"=${PADFREE_CRATE_VERSION}\"\n\n[patch.crates-io]\n")
+  foreach(dependency ${PADFREE_CRATE_DEPENDENCIES})
+    string(REPLACE "=" ";" dependency "${dependency}")
+    list(GET dependency 0 name)
+    list(GET dependency 1 version)
+    string(APPEND manifest "${name} = { path = \"stubs/${name}\" }\n")
+    file(WRITE "${folder}/stubs/${name}/Cargo.toml"
+         "[package]\nname = \"${name}\"\nversion = \"${version}\"\nedition = \"2021\"\n${library}")
+  endforeach()
+  file(WRITE "${folder}/empty.rs" "")
+  file(WRITE "${folder}/Cargo.toml" "${manifest}")
+endfunction()
