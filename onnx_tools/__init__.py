@@ -2,5 +2,6 @@
 """Rewrites ONNX encoders so that they compute no padding. Needs neither TensorRT nor CUDA."""
 
 from .errors import ModelFileError, RewriteError, VerificationError
+from .operators import without_functions
 
-__all__ = ["ModelFileError", "RewriteError", "VerificationError"]
+__all__ = ["ModelFileError", "RewriteError", "VerificationError", "without_functions"]

@@ -2,6 +2,7 @@
 """The padfree operators: descriptions, nodes, and bodies of standard ONNX operators."""
 
 from .catalog import DOMAIN, DOMAIN_VERSION, OPERATORS
+from .functions import check_opset, functions_for, opset_of, overload_of, with_functions, without_functions
 from .nodes import check_node, check_nodes, make_node, node_attributes, padfree_nodes
 from .spec import AttributeSpec, AttributeValue, Condition, OperatorSpec, TensorSpec
 
@@ -16,7 +17,13 @@ __all__ = [
     "TensorSpec",
     "check_node",
     "check_nodes",
+    "check_opset",
+    "functions_for",
     "make_node",
     "node_attributes",
+    "opset_of",
+    "overload_of",
     "padfree_nodes",
+    "with_functions",
+    "without_functions",
 ]

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each operator computes, in standard ONNX operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+from onnx import TensorProto
+
+from .body_builder import BodyBuilder
+from .ragged import bool_to_bias, grid_token, is_live, pad_index, ragged_from_cu_seqlens, token_slot
+
+
+def _index(b: BodyBuilder) -> None:
+    kept = b.op("Cast", b.op("Not", b.op("Equal", "mask", b.const(0, np.int32))), to=TensorProto.INT64)
+    flat = b.op("Reshape", kept, b.const([-1]))
+    b.output_index("token_index", b.op("Squeeze", b.op("NonZero", flat), b.const([0])))
+    b.output_index("seq_lens", b.reduce("ReduceSum", kept, 1))
+    b.output_index("num_tokens", b.reduce("ReduceSum", flat, 0))
+
+
+def _pack(b: BodyBuilder) -> None:
+    slots = b.op("Mul", b.dim("x", 0), b.dim("x", 1))
+    flat = b.reshape("x", slots, b.dims_from("x", 2))
+    b.output_as_is("packed", b.gather_rows(flat, b.load_index("token_index")))
+
+
+def _unpack(b: BodyBuilder) -> None:
+    batch, length = b.op("Shape", "seq_lens"), b.dim("extent", -1)
+    slots = b.op("Mul", batch, length)
+    index = b.load_index("token_index")
+    inside = b.op("And", b.op("GreaterOrEqual", index, b.const(0)), b.op("Less", index, slots))
+    # One slot more than there are takes what goes nowhere.
+    nowhere = b.filled(b.op("Add", slots, b.const([1])), -1)
+    target = b.op("Where", inside, index, slots)
+    source = b.op("ScatterElements", nowhere, target, b.range(b.op("Shape", "token_index")), axis=0)
+    rows = b.gather_rows("packed", b.op("Slice", source, b.const([0]), slots))
+    b.output_as_is("x", b.reshape(rows, batch, length, b.dims_from("packed", 1)))
+
+
+def _schedule(b: BodyBuilder) -> None:
+    tokens = b.op("Shape", "tokens")
+    lens = b.op("Max", b.load_index("seq_lens"), b.const([0]))
+    sums = b.op("CumSum", lens, b.const(0))
+    # Not Min: onnxruntime 1.31 takes the wrong side for int64 beyond 2^31.
+    sums = b.op("Where", b.op("Less", sums, tokens), sums, tokens)
+    cu = b.op("Concat", b.const([0]), sums, axis=0)
+    b.output_index("cu_seqlens", cu)
+    if b.attributes["has_extent"]:
+        length = b.op("Shape", "extent")
+        sequence, place = token_slot(b, ragged_from_cu_seqlens(b, cu))
+        slot = b.op("Add", b.op("Mul", sequence, length), place)
+        slot = b.op("Where", b.op("Less", place, length), slot, b.const(-1))
+        b.output_index("token_index", pad_index(b, slot, tokens, -1))
+
+
+def _table_rows(b: BodyBuilder, table: str, ids: str) -> str:
+    """float32 [T,E]: rows of a table, zeros for ids out of its range (without a copy of the table)."""
+    last = b.op("Sub", b.dim(table, 0), b.const([1]))
+    near = b.op("Max", b.op("Min", ids, last), b.const([0]))
+    rows = b.load(b.op("Gather", table, near, axis=0))
+    return b.where_or_zero(b.unsqueeze(b.op("Equal", near, ids), 1), rows)
+
+
+def _embedding(b: BodyBuilder) -> None:
+    tokens = b.op("Shape", "ids")
+    ragged = ragged_from_cu_seqlens(b, b.load_index("cu_seqlens"))
+    total = _table_rows(b, "word_table", b.load_index("ids"))
+    if b.attributes["has_position_table"]:
+        if b.attributes["has_positions"]:
+            positions = b.load_index("positions")
+        else:
+            place = pad_index(b, token_slot(b, ragged)[1], tokens, 0)
+            positions = b.op("Add", place, b.attribute("position_offset"))
+        total = b.op("Add", total, _table_rows(b, "position_table", positions))
+    if b.attributes["has_token_types"]:
+        total = b.op("Add", total, _table_rows(b, "type_table", b.load_index("token_types")))
+    beta = b.load("beta") if b.attributes["has_beta"] else None
+    y = b.norm(total, b.load("gamma"), beta, rms=False)
+    b.output("y", b.where_or_zero(is_live(b, ragged, tokens), y))
+
+
+def _attention(b: BodyBuilder) -> None:
+    heads, size = b.as_vector(b.attribute("num_heads")), b.as_vector(b.attribute("head_size"))
+    width = b.op("Mul", heads, size)
+    cu = b.load_index("cu_seqlens")
+    ragged = ragged_from_cu_seqlens(b, cu)
+    grid = grid_token(b, ragged)
+    batch = b.op("Shape", ragged.lens)
+
+    if b.attributes["qkv_layout"] == "separate":
+        parts = [b.load(name) for name in ("q", "k", "v")]
+        if b.attributes["has_qkv_bias"]:
+            bias = b.reshape(b.load("qkv_bias"), b.const([3]), width)
+            parts = [b.op("Add", part, b.op("Gather", bias, b.const(i), axis=0)) for i, part in enumerate(parts)]
+        tokens = b.dim("q", 0)
+        split = [b.reshape(b.gather_rows(part, grid), batch, ragged.smax, heads, size) for part in parts]
+    else:
+        qkv = b.load("qkv")
+        if b.attributes["has_qkv_bias"]:
+            qkv = b.op("Add", qkv, b.load("qkv_bias"))
+        tokens = b.dim("qkv", 0)
+        is_3hd = b.attributes["qkv_layout"] == "3HD"
+        inner = (b.const([3]), heads, size) if is_3hd else (heads, b.const([3]), size)
+        padded = b.reshape(b.gather_rows(qkv, grid), batch, ragged.smax, *inner)
+        split = [b.op("Gather", padded, b.const(i), axis=2 if is_3hd else 3) for i in range(3)]
+
+    q = b.op("Mul", b.op("Transpose", split[0], perm=[0, 2, 1, 3]), b.attribute("scale"))  # [B,H,Smax,D]
+    k = b.op("Transpose", split[1], perm=[0, 2, 3, 1])  # [B,H,D,Smax]
+    v = b.op("Transpose", split[2], perm=[0, 2, 1, 3])
+    scores = b.op("Add", b.op("MatMul", q, k), b.unsqueeze(bool_to_bias(b, ragged.mask), 1, 2))
+    context = b.op("MatMul", b.op("Softmax", scores, axis=-1), v)
+    slots = b.op("Mul", batch, ragged.smax)
+    rows = b.reshape(b.op("Transpose", context, perm=[0, 2, 1, 3]), slots, width)
+
+    flat_mask = b.op("Reshape", ragged.mask, b.const([-1]))
+    live = b.op("Squeeze", b.op("NonZero", flat_mask), b.const([0]))
+    missing = b.op("Concat", b.op("Sub", tokens, ragged.total), width, axis=0)
+    filler = b.op("ConstantOfShape", missing)
+    b.output("y", b.op("Concat", b.op("Gather", rows, live, axis=0), filler, axis=0))
+
+
+def _layer_norm(b: BodyBuilder) -> None:
+    total = b.load("x")
+    for name in ("bias", "residual"):
+        if b.attributes[f"has_{name}"]:
+            total = b.op("Add", total, b.load(name))
+    beta = b.load("beta") if b.attributes["has_beta"] else None
+    b.output("y", b.norm(total, b.load("gamma"), beta, rms=b.attributes["rms"] == 1))
+    if b.attributes["has_sum"]:
+        b.output("sum", total)
+
+
+def _pool(b: BodyBuilder) -> None:
+    ragged = ragged_from_cu_seqlens(b, b.load_index("cu_seqlens"))
+    x = b.load("x")
+    some = b.op("Greater", ragged.lens, b.const(0))
+    mode = b.attributes["mode"]
+    if mode in ("first", "last"):
+        token = ragged.starts
+        if mode == "last":
+            token = b.op("Sub", b.op("Add", ragged.starts, ragged.lens), b.const(1))
+        y = b.gather_rows(x, b.op("Where", some, token, b.const(-1)))
+    else:
+        padded = b.gather_rows(x, grid_token(b, ragged))  # [B,Smax,E]
+        if mode == "mean":
+            count = b.op("Cast", b.op("Max", ragged.lens, b.const(1)), to=TensorProto.FLOAT)
+            y = b.op("Div", b.reduce("ReduceSum", padded, 1), b.unsqueeze(count, 1))
+        else:
+            hidden = b.op("Where", b.unsqueeze(ragged.mask, 2), padded, b.const(-np.inf, np.float32))
+            y = b.where_or_zero(b.unsqueeze(some, 1), b.reduce("ReduceMax", hidden, 1))
+    if b.attributes["normalize"]:
+        norm = b.op("Sqrt", b.reduce("ReduceSum", b.op("Mul", y, y), -1, keepdims=True))
+        y = b.op("Div", y, b.op("Max", norm, b.const(1e-12, np.float32)))
+    b.output("y", y)
+
+
+BODIES: Mapping[str, Callable[[BodyBuilder], None]] = MappingProxyType(
+    {
+        "PadfreeIndex": _index,
+        "PadfreePack": _pack,
+        "PadfreeUnpack": _unpack,
+        "PadfreeSchedule": _schedule,
+        "PadfreeEmbedding": _embedding,
+        "PadfreeAttention": _attention,
+        "PadfreeLayerNorm": _layer_norm,
+        "PadfreePool": _pool,
+    }
+)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Function bodies for a model's padfree nodes, so that it runs where no plugin is; and models without them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, helper
+
+from ..errors import RewriteError
+from .bodies import BODIES
+from .body_builder import BodyBuilder
+from .catalog import DOMAIN, DOMAIN_VERSION, OPERATORS
+from .nodes import check_node, node_attributes, padfree_nodes
+
+MIN_OPSET = 14
+MAX_OPSET = 23
+_OVERLOAD_IR_VERSION = 10  # the first with several functions of one name
+
+ACT_TYPES: Mapping[str, int] = MappingProxyType(
+    {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
+)
+
+
+def functions_for(model_opset: int, nodes: Iterable[NodeProto], precision: str = "fp32") -> list[FunctionProto]:
+    """One function for each operator and variant among the nodes, in the model's own opset.
+
+    Operators whose attributes change their inputs or their computation have one body a variant, told apart by the
+    function's `overload` (see `overload_of`). Nodes of other domains are passed over.
+    `precision` is the activation type of the graph: "fp32", "fp16" or "bf16".
+    Raises RewriteError for an opset outside 14..23, another precision, or a node that does not fit its description.
+    """
+    check_opset(model_opset)
+    if precision not in ACT_TYPES:
+        raise RewriteError(f"precision is {precision!r}, allowed are {', '.join(ACT_TYPES)}; choose one of them")
+    functions: dict[tuple[str, str], FunctionProto] = {}
+    for node in nodes:
+        if node.domain != DOMAIN:
+            continue
+        check_node(node)
+        key = (node.op_type, overload_of(node))
+        if key not in functions:
+            functions[key] = _function(node, model_opset, ACT_TYPES[precision])
+    return [functions[key] for key in sorted(functions)]
+
+
+def overload_of(node: NodeProto) -> str:
+    """The overload under which the node's function body is found; empty for operators with one body."""
+    return OPERATORS[node.op_type].variant(node_attributes(node))
+
+
+def opset_of(model: ModelProto) -> int:
+    """The version of the standard operators that the model imports. Raises RewriteError when it imports none."""
+    for entry in model.opset_import:
+        if entry.domain in ("", "ai.onnx"):
+            return int(entry.version)
+    raise RewriteError("the model imports no standard operator set (domain ''); export it again with opset 17")
+
+
+def check_opset(opset: int) -> None:
+    """Raises RewriteError for an opset in which no bodies can be written."""
+    if not MIN_OPSET <= opset <= MAX_OPSET:
+        raise RewriteError(
+            f"the model's opset is {opset}, allowed is {MIN_OPSET} to {MAX_OPSET}; export it again with opset 17, or "
+            f"convert it with onnx.version_converter"
+        )
+
+
+def with_functions(model: ModelProto, precision: str = "fp32") -> ModelProto:
+    """A copy in which every padfree node has its function body: it runs in onnxruntime without plugins.
+
+    Function bodies that were there are replaced. Raises RewriteError as `functions_for` does.
+    """
+    result = without_functions(model)
+    nodes = list(padfree_nodes(result.graph))
+    result.functions.extend(functions_for(opset_of(result), nodes, precision))
+    for node in nodes:
+        node.overload = overload_of(node)
+    if any(function.overload for function in result.functions):
+        result.ir_version = max(result.ir_version, _OVERLOAD_IR_VERSION)
+    return result
+
+
+def without_functions(model: ModelProto) -> ModelProto:
+    """A copy with plain padfree nodes and no padfree function body, as TensorRT needs it (its parser prefers bodies)."""
+    result = ModelProto()
+    result.CopyFrom(model)
+    kept = [function for function in result.functions if function.domain != DOMAIN]
+    del result.functions[:]
+    result.functions.extend(kept)
+    count = 0
+    for node in padfree_nodes(result.graph):
+        node.ClearField("overload")
+        count += 1
+    others = [entry for entry in result.opset_import if entry.domain != DOMAIN]
+    del result.opset_import[:]
+    result.opset_import.extend(others)
+    if count:
+        result.opset_import.append(helper.make_opsetid(DOMAIN, DOMAIN_VERSION))
+    return result
+
+
+def _function(node: NodeProto, opset: int, act_type: int) -> FunctionProto:
+    spec = OPERATORS[node.op_type]
+    attributes = node_attributes(node)
+    builder = BodyBuilder(spec, attributes, opset, act_type)
+    BODIES[spec.name](builder)
+    return helper.make_function(
+        DOMAIN,
+        spec.name,
+        [tensor.name for tensor in spec.inputs_for(attributes)],
+        [tensor.name for tensor in spec.outputs_for(attributes)],
+        builder.nodes,
+        [helper.make_opsetid("", opset)],
+        [attribute.name for attribute in spec.attributes],
+        doc_string=spec.doc,
+        overload=overload_of(node),
+    )

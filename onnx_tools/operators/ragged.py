@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inside function bodies: ragged tokens as a grid [B,Smax] that ends at the longest sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import TensorProto
+
+from .body_builder import BodyBuilder
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Names of the values that describe the sequences of a body. Smax is the longest length, at least 1."""
+
+    starts: str  # int64 [B]
+    lens: str  # int64 [B]
+    total: str  # int64 [1], tokens that are not filler
+    smax: str  # int64 [1]
+    mask: str  # bool [B,Smax], true where a token is
+
+
+def ragged_from_cu_seqlens(b: BodyBuilder, cu: str) -> Ragged:
+    """From cu_seqlens int64 [B+1]."""
+    end = b.const([np.iinfo(np.int64).max])
+    starts = b.op("Slice", cu, b.const([0]), b.const([-1]))
+    ends = b.op("Slice", cu, b.const([1]), end)
+    lens = b.op("Sub", ends, starts)
+    longest = b.reduce("ReduceMax", b.op("Concat", lens, b.const([1]), axis=0), 0, keepdims=True)
+    mask = b.op("Less", b.unsqueeze(b.range(longest), 0), b.unsqueeze(lens, 1))
+    return Ragged(starts, lens, b.op("Slice", cu, b.const([-1]), end), longest, mask)
+
+
+def grid_token(b: BodyBuilder, ragged: Ragged) -> str:
+    """int64 [B,Smax]: the token in each slot of the grid, -1 where none is."""
+    column = b.unsqueeze(b.range(ragged.smax), 0)
+    token = b.op("Add", b.unsqueeze(ragged.starts, 1), column)
+    return b.op("Where", ragged.mask, token, b.const(-1))
+
+
+def token_slot(b: BodyBuilder, ragged: Ragged) -> tuple[str, str]:
+    """int64 [N] and [N]: sequence and place in it of every token that is not filler."""
+    slots = b.op("NonZero", ragged.mask)
+    sequence, place = (b.op("Gather", slots, b.const(row), axis=0) for row in (0, 1))
+    return sequence, place
+
+
+def pad_index(b: BodyBuilder, index: str, tokens: str, value: int) -> str:
+    """int64 [T]: `index` [N], then `value` for every filler token; tokens is T as int64 [1]."""
+    missing = b.op("Sub", tokens, b.op("Shape", index))
+    return b.op("Concat", index, b.filled(missing, value), axis=0)
+
+
+def is_live(b: BodyBuilder, ragged: Ragged, tokens: str) -> str:
+    """bool [T,1]: whether a token is not filler."""
+    return b.unsqueeze(b.op("Less", b.range(tokens), ragged.total), 1)
+
+
+def bool_to_bias(b: BodyBuilder, mask: str) -> str:
+    """float32 of the mask's shape: 0 where it is true, the lowest float elsewhere (finite: no NaN in empty rows)."""
+    hidden = b.op("Cast", b.op("Not", mask), to=TensorProto.FLOAT)
+    return b.op("Mul", hidden, b.const(np.finfo(np.float32).min, np.float32))

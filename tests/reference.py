@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The truth: every padfree operator in plain numpy, sequence by sequence, computed in float64.
+
+Inputs are numpy arrays; activations may have any float type and come back as float64 (Pack and Unpack keep the type).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.generic]
+Floats = npt.NDArray[np.float64]
+
+
+def f64(x: npt.ArrayLike) -> Floats:
+    """As float64."""
+    return np.asarray(x).astype(np.float64)
+
+
+def index(mask: Array) -> tuple[Array, Array, Array]:
+    """token_index, seq_lens and num_tokens of a mask [B,S]."""
+    batch, length = mask.shape
+    slots = [b * length + s for b in range(batch) for s in range(length) if mask[b, s] != 0]
+    lens = [int(np.count_nonzero(mask[b])) for b in range(batch)]
+    return np.array(slots, np.int32), np.array(lens, np.int32), np.array(len(slots), np.int32)
+
+
+def pack(x: Array, token_index: Array) -> Array:
+    """The slots [T,...] of x [B,S,...]; zeros for indices out of range."""
+    flat = x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
+    result = np.zeros((len(token_index), *x.shape[2:]), x.dtype)
+    for token, slot in enumerate(token_index):
+        if 0 <= slot < len(flat):
+            result[token] = flat[slot]
+    return result
+
+
+def unpack(packed: Array, token_index: Array, seq_lens: Array, extent: Array) -> Array:
+    """[B,S,...] with every token of packed [T,...] in its slot, zeros elsewhere."""
+    batch, length = len(seq_lens), extent.shape[-1]
+    flat = np.zeros((batch * length, *packed.shape[1:]), packed.dtype)
+    for token, slot in enumerate(token_index):
+        if 0 <= slot < len(flat):
+            flat[slot] = packed[token]
+    return flat.reshape(batch, length, *packed.shape[1:])
+
+
+def schedule(seq_lens: Array, num_tokens: int, padded_length: int | None = None) -> tuple[Array, Array | None]:
+    """cu_seqlens [B+1] and, with a padded length, token_index [T]."""
+    cu = [0]
+    for length in seq_lens:
+        cu.append(min(cu[-1] + max(int(length), 0), num_tokens))
+    if padded_length is None:
+        return np.array(cu, np.int32), None
+    slots = np.full(num_tokens, -1, np.int32)
+    for b in range(len(seq_lens)):
+        for s in range(min(cu[b + 1] - cu[b], padded_length)):
+            slots[cu[b] + s] = b * padded_length + s
+    return np.array(cu, np.int32), slots
+
+
+def _row(table: Array, row: int) -> Floats:
+    return f64(table[row]) if 0 <= row < len(table) else np.zeros(table.shape[1])
+
+
+def normalise(x: Floats, gamma: Array, beta: Array | None, epsilon: float, rms: bool = False) -> Floats:
+    """Layer norm or RMS norm over the last axis."""
+    centred = x if rms else x - x.mean(-1, keepdims=True)
+    y = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon) * f64(gamma)
+    return y if beta is None else y + f64(beta)
+
+
+def embedding(
+    ids: Array,
+    cu_seqlens: Array,
+    word_table: Array,
+    gamma: Array,
+    beta: Array | None = None,
+    *,
+    epsilon: float,
+    token_types: Array | None = None,
+    type_table: Array | None = None,
+    positions: Array | None = None,
+    position_table: Array | None = None,
+    position_offset: int = 0,
+) -> Floats:
+    """[T,E]: layer norm of the summed embeddings; zeros for filler tokens."""
+    y = np.zeros((len(ids), word_table.shape[1]))
+    for start, end in zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True):
+        for token in range(start, end):
+            total = _row(word_table, int(ids[token]))
+            if position_table is not None:
+                position = token - start + position_offset if positions is None else positions[token]
+                total = total + _row(position_table, int(position))
+            if token_types is not None:
+                assert type_table is not None
+                total = total + _row(type_table, int(token_types[token]))
+            y[token] = normalise(total, gamma, beta, epsilon)
+    return y
+
+
+def split_qkv(qkv: Array, num_heads: int, head_size: int, layout: str) -> tuple[Array, Array, Array]:
+    """q, k and v, each [...,H*D], of qkv [...,3*H*D] in the layout "3HD" or "H3D"."""
+    lead = qkv.shape[:-1]
+    width = num_heads * head_size
+    if layout == "3HD":
+        q, k, v = (qkv.reshape(*lead, 3, width)[..., i, :] for i in range(3))
+    else:
+        q, k, v = (qkv.reshape(*lead, num_heads, 3, head_size)[..., i, :].reshape(*lead, width) for i in range(3))
+    return q, k, v
+
+
+def attention(
+    q: Array, k: Array, v: Array, cu_seqlens: Array, *, num_heads: int, head_size: int, scale: float
+) -> Floats:
+    """[T,H*D] of q, k, v [T,H*D]; zeros for filler tokens."""
+    y = np.zeros(q.shape)
+    for start, end in zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True):
+        for head in range(num_heads):
+            columns = slice(head * head_size, (head + 1) * head_size)
+            qs, ks, vs = (f64(x[start:end, columns]) for x in (q, k, v))
+            if len(qs) == 0:
+                continue
+            scores = qs @ ks.T * scale
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            y[start:end, columns] = weights / weights.sum(-1, keepdims=True) @ vs
+    return y
+
+
+def layer_norm(
+    x: Array,
+    gamma: Array,
+    beta: Array | None = None,
+    *,
+    epsilon: float,
+    bias: Array | None = None,
+    residual: Array | None = None,
+    rms: bool = False,
+) -> tuple[Floats, Floats]:
+    """The norm of x + bias + residual, and that sum; both [...,E]."""
+    total = f64(x)
+    if bias is not None:
+        total = total + f64(bias)
+    if residual is not None:
+        total = total + f64(residual)
+    return normalise(total, gamma, beta, epsilon, rms), total
+
+
+def pool(x: Array, cu_seqlens: Array, mode: str, normalize: bool = False) -> Floats:
+    """[B,E]: one row a sequence, zeros for empty ones."""
+    y = np.zeros((len(cu_seqlens) - 1, x.shape[1]))
+    for b, (start, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
+        rows = f64(x[start:end])
+        if len(rows) == 0:
+            continue
+        y[b] = {"first": rows[0], "last": rows[-1], "mean": rows.mean(0), "max": rows.max(0)}[mode]
+        if normalize:
+            y[b] /= max(float(np.sqrt((y[b] ** 2).sum())), 1e-12)
+    return y
