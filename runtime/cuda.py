@@ -199,7 +199,7 @@ class PinnedBuffer:
         self._bytes = 0
 
     def view(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """Lays an array of this shape over the buffer; valid until the next view() or close()."""
+        """Lays an array of this shape over the buffer; valid until the buffer is used or closed again."""
         count = int(np.prod(shape, dtype=np.int64))
         size_bytes = count * np.dtype(dtype).itemsize
         if size_bytes > self._bytes or not self._address:

@@ -225,7 +225,7 @@ def _parse_engine(raw: Mapping[str, Any]) -> EngineInfo:
 
 
 def _check_allowed(metadata: Metadata, source: str) -> None:
-    choices = [("interface", metadata.interface, INTERFACES)]
+    choices: list[tuple[str, str, tuple[str, ...]]] = [("interface", metadata.interface, INTERFACES)]
     choices += [(f"role of input '{item.name}'", item.role, INPUT_ROLES) for item in metadata.inputs]
     choices += [(f"layout of output '{item.name}'", item.layout, OUTPUT_LAYOUTS) for item in metadata.outputs]
     for what, value, allowed in choices:

@@ -118,11 +118,13 @@ class Session:
         return make(ragged, self._metadata)
 
     def _check_one_run(self, ragged: Ragged) -> None:
+        if self._metadata.engine is None:
+            return
+        profile = self._metadata.engine.profile
         tokens = next(iter(ragged.tokens.values())).size
-        engine = self._metadata.engine
         for what, value, allowed, option in (
-            ("sequences", ragged.seq_lens.size, engine and engine.profile.max_batch, "--max-batch"),
-            ("tokens", tokens, engine and engine.profile.max_tokens, "--max-tokens"),
+            ("sequences", ragged.seq_lens.size, profile.max_batch, "--max-batch"),
+            ("tokens", tokens, profile.max_tokens, "--max-tokens"),
         ):
             if allowed is not None and value > allowed:
                 raise SessionError(

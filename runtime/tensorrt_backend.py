@@ -129,8 +129,9 @@ class TensorRTBackend:
             return
         self._stream.synchronize()
         self._context = self._engine = self._runtime = None
-        for buffer in (*self._device_buffers.values(), *self._host_buffers.values()):
-            buffer.close()
+        for name in self._names:
+            self._device_buffers[name].close()
+            self._host_buffers[name].close()
         self._stream.close()
 
     def _bind(self, name: str, address: int) -> None:

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds an engine from an ONNX model: rewrite, profile, TensorRT, checks, plan and metadata."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import onnx
+from padfree.onnx_tools import load_model, rewrite, without_functions
+from padfree.onnx_tools.operators import check_nodes
+from padfree.runtime import Profile, plugin_library
+from padfree.runtime.metadata import ONNX_METADATA_KEY, parse_metadata, sidecar_path
+from rich.progress import Progress
+
+from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOptions
+from .errors import BuildError
+from .files import check_destination, write_files
+from .network import name_plugin_nodes, set_max_seq_len
+from .profile import ProfileOptions, choose_profile, shape_ranges
+
+DEFAULT_PRECISION = "fp16"
+
+_log = logging.getLogger(__name__)
+
+
+def build_engine(
+    model: str | Path | onnx.ModelProto,
+    plan_path: str | Path,
+    *,
+    interface: str | None = None,
+    precision: str | None = None,
+    strict: bool = False,
+    verify: bool = True,
+    max_batch: int | None = None,
+    max_seq_len: int | None = None,
+    max_tokens: int | None = None,
+    opt_tokens: int | None = None,
+    timing_cache: str | Path | None = DEFAULT_CACHE,
+    workspace_bytes: int | None = None,
+    optimization_level: int | None = None,
+    device: int = 0,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Builds a plan, with its metadata in `<plan>.json` beside it.
+
+    Args:
+        model: an exported model (it is rewritten first) or one that `rewrite` made.
+        plan_path: where the plan goes; written whole or not at all.
+        interface: "packed" (default) or "padded"; of a rewritten model it can only be what the model is.
+        precision: "fp32", "fp16" (default) or "bf16"; of a rewritten model it can only be what the model is.
+        strict: rewriting fails unless everything could be packed.
+        verify: rewriting compares original and rewritten model in onnxruntime.
+        max_batch: most sequences in one run (32).
+        max_seq_len: longest sequence in tokens (the model's positions).
+        max_tokens: most tokens in one run (max_batch * max_seq_len, bounded); packed engines only.
+        opt_tokens: the token count that TensorRT tunes for (0.6 of the most).
+        timing_cache: a file, "default" for one in the user's cache folder, None for none.
+        workspace_bytes: limit of TensorRT's scratch memory; None is all of the GPU.
+        optimization_level: TensorRT's builder effort, 0..5; None is TensorRT's default.
+        device: CUDA device number.
+        progress: rich bars that show the build's phases.
+
+    Returns:
+        The metadata object that was written beside the plan.
+
+    Raises:
+        BuildError: profile, machine, TensorRT or disk; padfree.onnx_tools.RewriteError: the model;
+        padfree.runtime.SessionError: no TensorRT, no usable GPU, no plugin library.
+    """
+    check_destination(Path(plan_path))
+    rewritten = prepare_model(model, interface=interface, precision=precision, strict=strict, verify=verify)
+    raw = metadata_of(rewritten)
+    metadata = parse_metadata(raw, "the rewritten model")
+    profile = choose_profile(metadata, ProfileOptions(max_batch, max_seq_len, max_tokens, opt_tokens))
+    check_nodes(rewritten)
+    for_tensorrt = without_functions(rewritten)
+    name_plugin_nodes(for_tensorrt)
+    set_max_seq_len(for_tensorrt, profile.max_seq_len)
+    options = TacticOptions(workspace_bytes, optimization_level, timing_cache)
+    builder = EngineBuilder(device, options, progress)
+    if metadata.plugins:
+        plugin_library.load()
+    built = builder.build(for_tensorrt, shape_ranges(metadata, profile))
+    return write_plan(Path(plan_path), built, raw, profile, builder)
+
+
+def prepare_model(
+    model: str | Path | onnx.ModelProto, *, interface: str | None, precision: str | None, strict: bool, verify: bool
+) -> onnx.ModelProto:
+    """The rewritten model: `model` itself if it carries padfree's metadata, else what `rewrite` makes of it.
+
+    Raises:
+        BuildError: a rewritten model of another interface or precision than asked for.
+    """
+    loaded = load_model(model) if isinstance(model, (str, Path)) else model
+    if not any(item.key == ONNX_METADATA_KEY for item in loaded.metadata_props):
+        result = rewrite(
+            loaded,
+            interface=interface or "packed",
+            precision=precision or DEFAULT_PRECISION,
+            strict=strict,
+            verify=verify,
+        )
+        return result.model
+    raw = metadata_of(loaded)
+    for what, wanted in (("interface", interface), ("precision", precision)):
+        if wanted is not None and raw.get(what) != wanted:
+            raise BuildError(
+                f"the model was rewritten with {what} {raw.get(what)}, {wanted} was asked for; leave --{what} out, or "
+                f"build from the original model with --{what} {wanted}"
+            )
+    return copy.deepcopy(loaded)
+
+
+def metadata_of(model: onnx.ModelProto) -> dict[str, Any]:
+    """The metadata object in a rewritten model.
+
+    Raises:
+        BuildError: it is not JSON.
+    """
+    text = next(item.value for item in model.metadata_props if item.key == ONNX_METADATA_KEY)
+    try:
+        raw: dict[str, Any] = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BuildError(f"the model's padfree metadata is damaged ({error}); rewrite the model again") from error
+    return raw
+
+
+def write_plan(
+    path: Path, built: BuiltEngine, raw: Mapping[str, Any], profile: Profile, builder: EngineBuilder
+) -> dict[str, Any]:
+    """Writes a plan and its metadata, both or neither; returns the metadata.
+
+    Raises:
+        BuildError: the disk is full or the folder cannot be written.
+    """
+    written = {
+        **raw,
+        "engine": {
+            "tensorrt": builder.tensorrt_version,
+            "gpu_name": builder.device.name,
+            "compute_capability": builder.device.compute_capability,
+            "profile": asdict(profile),
+            "plan_bytes": len(built.plan),
+            "plan_sha256": hashlib.sha256(built.plan).hexdigest(),
+            "plugin_layers": dict(built.plugin_layers),
+        },
+    }
+    parse_metadata(written, str(path))
+    text = json.dumps(written, indent=2).encode() + b"\n"
+    write_files([(path, built.plan), (sidecar_path(path), text)])
+    _log.info("%s: %d bytes, plugin layers %s", path, len(built.plan), dict(built.plugin_layers))
+    return written

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TensorRT's builder, wrapped: network, configuration, timing cache, and the checks on what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+from padfree.runtime.trt import import_tensorrt, make_logger, short_version
+from rich.progress import Progress
+
+from . import timing_cache
+from .errors import BuildError
+from .inspection import count_engine_plugins, engine_layer_names
+from .network import count_plugin_layers, parse, plugin_node_names
+from .profile import ShapeRange
+from .progress import PhaseBars, make_monitor
+
+if TYPE_CHECKING:
+    from padfree.runtime.cuda import Device
+
+DEFAULT_CACHE = "default"
+MAX_OPTIMIZATION_LEVEL = 5
+
+
+@dataclass(frozen=True)
+class TacticOptions:
+    """How TensorRT searches.
+
+    workspace_bytes limits its scratch memory, None is all of the GPU. optimization_level is 0..5, None TensorRT's own.
+    timing_cache is a file, DEFAULT_CACHE for one in the user's cache folder, None for none.
+    """
+
+    workspace_bytes: int | None = None
+    optimization_level: int | None = None
+    timing_cache: str | Path | None = DEFAULT_CACHE
+
+
+@dataclass(frozen=True)
+class BuiltEngine:
+    """A serialised engine and its plugin layers by operator."""
+
+    plan: bytes
+    plugin_layers: Mapping[str, int]
+
+
+class EngineBuilder:
+    """TensorRT's builder for one GPU.
+
+    Raises:
+        SessionError: no TensorRT, no GPU, or one older than compute capability 8.0.
+        BuildError: TensorRT cannot create a builder here, or an option is out of range.
+    """
+
+    def __init__(self, device: int, options: TacticOptions, progress: Progress | None) -> None:
+        level = options.optimization_level
+        if level is not None and not 0 <= level <= MAX_OPTIMIZATION_LEVEL:
+            raise BuildError(f"optimization level {level}, allowed: 0..{MAX_OPTIMIZATION_LEVEL}; leave it out for 3")
+        self._trt = import_tensorrt()
+        from padfree.runtime.cuda import open_device  # here, so that a missing TensorRT is named first
+
+        # TensorRT may end the process where CUDA does not work, so CUDA is asked first.
+        self.device: Device = open_device(device)
+        self.tensorrt_version = short_version(self._trt.__version__)
+        self._options = options
+        self._logger = make_logger(self._trt)
+        self._bars = PhaseBars(progress) if progress else None
+        try:
+            self._builder = self._trt.Builder(self._logger)
+        except TypeError as error:
+            raise BuildError(
+                f"TensorRT {self._trt.__version__} cannot create a builder ({self._last_error()}); run `padfree doctor`"
+            ) from error
+
+    def build(
+        self,
+        model: onnx.ModelProto,
+        ranges: list[ShapeRange],
+        *,
+        strongly_typed: bool = True,
+        builder_flags: tuple[str, ...] = (),
+    ) -> BuiltEngine:
+        """Builds a serialised engine and checks its plugin layers.
+
+        Args:
+            model: without functions; padfree nodes named.
+            ranges: shapes for the one optimisation profile.
+            strongly_typed: types come from the graph; False lets TensorRT 10 choose (11 cannot).
+            builder_flags: names of trt.BuilderFlag.
+
+        Raises:
+            BuildError: parser or builder failed, or a plugin layer is missing.
+        """
+        trt = self._trt
+        flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED) if strongly_typed else 0
+        network = self._builder.create_network(flags)
+        parser = parse(trt, self._logger, network, model)
+        wanted = plugin_node_names(model)
+        count_plugin_layers(trt, network, wanted)
+        config = self._config(ranges, builder_flags)
+        monitor = make_monitor(trt, self._bars) if self._bars else None
+        if monitor is not None:
+            config.progress_monitor = monitor
+        cache = self._cache_path()
+        if cache is not None:
+            timing_cache.attach(config, cache)
+        serialized = self._builder.build_serialized_network(network, config)
+        if self._bars is not None and self._bars.cancelled:
+            raise KeyboardInterrupt
+        if serialized is None:
+            raise BuildError(
+                f"TensorRT {trt.__version__} built no engine: {self._last_error()}; with too little GPU memory lower "
+                "--max-tokens or --workspace-mib, otherwise run again with PADFREE_DEBUG=1 for TensorRT's log"
+            )
+        if cache is not None:
+            timing_cache.save(config, cache)
+        del parser  # the network's weights lay in it until here
+        plan = bytes(serialized)
+        return BuiltEngine(plan, self._check_plugins(plan, wanted))
+
+    def has_flag(self, name: str) -> bool:
+        """Whether this TensorRT has a builder flag of this name."""
+        return hasattr(self._trt.BuilderFlag, name)
+
+    def _config(self, ranges: list[ShapeRange], builder_flags: tuple[str, ...]) -> Any:
+        trt = self._trt
+        config = self._builder.create_builder_config()
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+        if self._options.workspace_bytes is not None:
+            config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, self._options.workspace_bytes)
+        if self._options.optimization_level is not None:
+            config.builder_optimization_level = self._options.optimization_level
+        for name in builder_flags:
+            config.set_flag(getattr(trt.BuilderFlag, name))
+        profile = self._builder.create_optimization_profile()
+        for item in ranges:
+            profile.set_shape(item.name, item.minimum, item.optimum, item.maximum)
+        if config.add_optimization_profile(profile) < 0:
+            raise BuildError(f"TensorRT refused the optimisation profile {ranges}: {self._last_error()}")
+        return config
+
+    def _cache_path(self) -> Path | None:
+        if self._options.timing_cache is None:
+            return None
+        if self._options.timing_cache != DEFAULT_CACHE:
+            return Path(self._options.timing_cache)
+        return timing_cache.default_path(
+            self.tensorrt_version, self.device.name, self.device.compute_capability.replace(".", "")
+        )
+
+    def _check_plugins(self, plan: bytes, wanted: dict[str, str]) -> dict[str, int]:
+        if not wanted:
+            return {}
+        engine = self._trt.Runtime(self._logger).deserialize_cuda_engine(plan)
+        if engine is None:
+            raise BuildError(f"TensorRT cannot load the engine it built ({self._last_error()}); report this")
+        return count_engine_plugins(engine_layer_names(self._trt, engine), wanted)
+
+    def _last_error(self) -> str:
+        return self._logger.errors[-1] if self._logger.errors else "TensorRT gave no reason"

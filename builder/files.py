@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes files whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from .errors import BuildError
+
+
+def check_destination(path: Path) -> None:
+    """Fails early, before long work, where a file could not be written anyway.
+
+    Raises:
+        BuildError: the folder is missing or not writable, or the path is a folder.
+    """
+    if path.is_dir():
+        raise BuildError(f"{path} is a folder; name a file in it, such as {path / 'model.plan'}")
+    if not path.parent.is_dir():
+        raise BuildError(f"{path}: the folder {path.parent} does not exist; make it first: mkdir -p {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise BuildError(f"{path}: the folder {path.parent} is not writable; choose another path")
+
+
+def write_files(files: Sequence[tuple[Path, bytes]]) -> None:
+    """Writes all files beside their destinations first and moves them into place only when every one is complete.
+
+    Raises:
+        BuildError: the folder is missing, not writable, or the disk is full; nothing has changed then.
+    """
+    staged: list[tuple[Path, Path]] = []
+    try:
+        for path, content in files:
+            staged.append((_stage(path, partial(_write_all, content)), path))
+        for temporary, path in staged:
+            temporary.replace(path)
+    except OSError as error:
+        raise _readable(staged[-1][1] if len(staged) == len(files) else files[len(staged)][0], error) from error
+    finally:
+        for temporary, _ in staged:
+            temporary.unlink(missing_ok=True)
+
+
+def write_with(path: Path, writer: Callable[[IO[bytes]], object]) -> None:
+    """Lets `writer` fill a file beside `path` and moves it into place when it is complete.
+
+    Raises:
+        BuildError: as write_files.
+    """
+    try:
+        temporary = _stage(path, writer)
+        temporary.replace(path)
+    except OSError as error:
+        raise _readable(path, error) from error
+
+
+def _write_all(content: bytes, file: IO[bytes]) -> None:
+    file.write(content)
+
+
+def _stage(path: Path, writer: Callable[[IO[bytes]], object]) -> Path:
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            writer(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return temporary
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def _readable(path: Path, error: OSError) -> BuildError:
+    reason = error.strerror or str(error)
+    return BuildError(
+        f"{path}: cannot be written ({reason}); nothing was changed: check that {path.parent} exists, is writable and "
+        "has room, or choose another path"
+    )

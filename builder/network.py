@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an ONNX model to a TensorRT network, with errors that people can act on."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import onnx
+from padfree.onnx_tools.operators import DOMAIN, padfree_nodes
+
+from .errors import BuildError
+
+MAX_PROTOBUF_BYTES = 2**31 - 1
+MAX_ERRORS_SHOWN = 3
+EXTERNAL_DATA_NAME = "weights.bin"
+
+
+def name_plugin_nodes(model: onnx.ModelProto) -> None:
+    """Gives every padfree node a name of its own, in place: the built engine is checked by these names."""
+    taken = Counter(node.name for node in model.graph.node)
+    for index, node in enumerate(padfree_nodes(model.graph)):
+        if not node.name or taken[node.name] > 1:
+            node.name = f"{node.op_type}_{index}" if not taken[f"{node.op_type}_{index}"] else f"padfree_node_{index}"
+            taken[node.name] += 1
+
+
+def set_max_seq_len(model: onnx.ModelProto, max_seq_len: int) -> None:
+    """Writes the build's longest sequence into every attention node, in place; it chooses among kernels."""
+    for node in padfree_nodes(model.graph):
+        for attribute in node.attribute:
+            if attribute.name == "max_seq_len":
+                attribute.i = max_seq_len
+
+
+def plugin_node_names(model: onnx.ModelProto) -> dict[str, str]:
+    """Name -> operator of every node that must become a plugin layer."""
+    return {node.name: node.op_type for node in padfree_nodes(model.graph)}
+
+
+def parse(trt: Any, logger: Any, network: Any, model: onnx.ModelProto) -> Any:
+    """Parses a model into a network.
+
+    Models beyond protobuf's 2 GB go through a temporary file with the weights beside it.
+
+    Returns:
+        The parser, which owns weights that the network points to: keep it until the build is over.
+
+    Raises:
+        BuildError: the parser refused a node; the message names node, operator and reason.
+    """
+    parser = trt.OnnxParser(network, logger)
+    if model.ByteSize() <= MAX_PROTOBUF_BYTES:
+        parsed = parser.parse(model.SerializeToString())
+    else:
+        with tempfile.TemporaryDirectory(prefix="padfree-") as folder:
+            path = Path(folder) / "model.onnx"
+            onnx.save_model(model, str(path), save_as_external_data=True, location=EXTERNAL_DATA_NAME)
+            parsed = parser.parse_from_file(str(path))
+    if not parsed:
+        raise BuildError(_parser_message(trt, parser, logger))
+    return parser
+
+
+def count_plugin_layers(trt: Any, network: Any, names: dict[str, str]) -> dict[str, int]:
+    """Plugin layers of a parsed network by operator.
+
+    Raises:
+        BuildError: a padfree node became something else than a plugin layer.
+    """
+    layers = {network.get_layer(index).name: network.get_layer(index).type for index in range(network.num_layers)}
+    lost = [f"{name} ({op})" for name, op in names.items() if layers.get(name) != trt.LayerType.PLUGIN_V3]
+    if lost:
+        raise BuildError(
+            f"TensorRT {trt.__version__} made no plugin layer of {len(lost)} nodes, first {lost[0]}; the plugin "
+            "library is older than the model: install padfree again, then rewrite the model"
+        )
+    return dict(Counter(names.values()))
+
+
+def _parser_message(trt: Any, parser: Any, logger: Any) -> str:
+    problems = []
+    for index in range(min(parser.num_errors, MAX_ERRORS_SHOWN)):
+        error = parser.get_error(index)
+        op = error.node_operator()
+        hint = "the plugin library lacks it or refused it" if _is_padfree(op) else "this TensorRT does not support it"
+        problems.append(f"node '{error.node_name()}' ({op or 'no operator'}): {error.desc()}; {hint}")
+    if not problems:
+        problems.append(logger.errors[-1] if logger.errors else "no reason given")
+    if logger.errors and logger.errors[-1] not in problems[0]:
+        problems.append(f"log: {logger.errors[0]}")
+    return (
+        f"TensorRT {trt.__version__} cannot parse the model: {'. '.join(problems)}. Check `padfree doctor`, export the "
+        "model with opset 17, or use a newer TensorRT"
+    )
+
+
+def _is_padfree(op: str) -> bool:
+    return op.lower().startswith(DOMAIN)

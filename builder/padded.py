@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the original, padded model with TensorRT alone: the peer that padfree is measured against."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import onnx
+from padfree.onnx_tools import load_model
+from padfree.runtime.metadata import FORMAT, parse_metadata
+from rich.progress import Progress
+
+from .build import write_plan
+from .engine_builder import DEFAULT_CACHE, EngineBuilder, TacticOptions
+from .errors import BuildError
+from .files import check_destination
+from .profile import ProfileOptions, choose_profile, shape_ranges
+
+Typing = Literal["weak", "strong"]
+
+FP16_FLAG = "FP16"
+
+
+def build_padded_engine(
+    model: str | Path | onnx.ModelProto,
+    plan_path: str | Path,
+    *,
+    max_batch: int,
+    max_seq_len: int,
+    typing: Typing = "strong",
+    timing_cache: str | Path | None = DEFAULT_CACHE,
+    device: int = 0,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Builds an exported model, as it is, in fp16; Session runs the plan like any padded engine.
+
+    Args:
+        model: an exported encoder with ids and mask [B, S].
+        plan_path: where the plan goes; its metadata goes beside it.
+        max_batch: most sequences in one run, and what TensorRT tunes for.
+        max_seq_len: longest sequence in one run, and what TensorRT tunes for.
+        typing: "weak" lets TensorRT 10 choose between fp16 and fp32 layer by layer; "strong" converts the graph to
+            fp16 first, the only way in TensorRT 11.
+        timing_cache: as build_engine.
+        device: CUDA device number.
+        progress: rich bars that show the build's phases.
+
+    Returns:
+        The metadata written beside the plan.
+
+    Raises:
+        BuildError: as build_engine; also "weak" on TensorRT 11.
+    """
+    path = Path(plan_path)
+    check_destination(path)
+    original = load_model(model) if isinstance(model, (str, Path)) else model
+    raw = padded_metadata(original)
+    metadata = parse_metadata(raw, "the original model")
+    profile = choose_profile(metadata, ProfileOptions(max_batch=max_batch, max_seq_len=max_seq_len))
+    builder = EngineBuilder(device, TacticOptions(timing_cache=timing_cache), progress)
+    ranges = shape_ranges(metadata, profile)
+    if typing == "strong":
+        built = builder.build(to_fp16(original), ranges)
+    elif builder.has_flag(FP16_FLAG):
+        built = builder.build(original, ranges, strongly_typed=False, builder_flags=(FP16_FLAG,))
+    else:
+        raise BuildError(
+            f"typing 'weak' needs TensorRT 10, this is {builder.tensorrt_version}, which knows strongly typed networks "
+            "only; pass typing='strong'"
+        )
+    return write_plan(path, built, raw, profile, builder)
+
+
+def to_fp16(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy with weights and activations in fp16 and the original's input and output types."""
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    converted: onnx.ModelProto = convert_float_to_float16(copied, keep_io_types=True)
+    return converted
+
+
+def padded_metadata(model: onnx.ModelProto) -> dict[str, Any]:
+    """The metadata of an original model, read off its inputs and outputs: int inputs [B, S], the mask by its name.
+
+    Raises:
+        BuildError: an input is not a grid of integers, or there is no mask.
+    """
+    inputs = []
+    for value in model.graph.input:
+        if value.name in {initializer.name for initializer in model.graph.initializer}:
+            continue
+        tensor = value.type.tensor_type
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+        if len(tensor.shape.dim) != 2 or dtype not in ("int32", "int64"):
+            raise BuildError(
+                f"input '{value.name}' is {dtype} of rank {len(tensor.shape.dim)}, allowed: integer grids [B, S]; "
+                "export the encoder with ids and attention mask as its inputs"
+            )
+        role = "mask" if "mask" in value.name else "tokens"
+        inputs.append({"name": value.name, "role": role, "limit": None, "dtype": dtype})
+    if not any(item["role"] == "mask" for item in inputs):
+        raise BuildError("the model has no mask input; export it with attention_mask, padding cannot be told otherwise")
+    return {
+        "format": FORMAT,
+        "version": "original",
+        "interface": "padded",
+        "precision": "fp16",
+        "inputs": inputs,
+        "outputs": [_padded_output(value) for value in model.graph.output],
+        "max_positions": None,
+        "hidden_size": None,
+        "num_layers": 0,
+        "coverage": {},
+        "plugins": {},
+    }
+
+
+def _padded_output(value: onnx.ValueInfoProto) -> dict[str, str]:
+    dims = value.type.tensor_type.shape.dim
+    # [B, S, ...] has two dynamic axes, [B, E] one: exporters name the sequence axis, or leave it open.
+    layout = "padded" if len(dims) > 1 and not dims[1].HasField("dim_value") else "per_sequence"
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name
+    return {"name": value.name, "layout": layout, "dtype": dtype}

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TensorRT's timing cache: kept between builds, one file for every TensorRT version and GPU model."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from .errors import BuildError
+from .files import write_files
+
+_log = logging.getLogger(__name__)
+
+
+def default_path(tensorrt_version: str, gpu_name: str, compute_capability: str) -> Path:
+    """The cache file in the user's cache folder (XDG_CACHE_HOME, or ~/.cache)."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    gpu = re.sub(r"[^A-Za-z0-9]+", "-", gpu_name).strip("-").lower()
+    return base / "padfree" / f"timing-tensorrt{tensorrt_version}-{gpu}-sm{compute_capability}.cache"
+
+
+def attach(config: Any, path: Path) -> None:
+    """Gives a builder configuration the cache in `path`, or an empty one.
+
+    A file that cannot be read or that TensorRT refuses is dropped with a warning: the build takes longer, no more.
+    """
+    content = b""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        _log.debug("timing cache %s: none yet", path)
+    except OSError as error:
+        _log.warning("timing cache %s: cannot be read (%s); building without it", path, error)
+    if content and not _set(config, content):
+        _log.warning("timing cache %s: damaged or from another TensorRT or GPU; dropped, built anew", path)
+        content = b""
+    if not content and not _set(config, b""):
+        raise BuildError("TensorRT refused an empty timing cache; pass --no-timing-cache")
+
+
+def save(config: Any, path: Path) -> None:
+    """Writes the configuration's cache; a folder that cannot be written costs a warning only."""
+    cache = config.get_timing_cache()
+    if cache is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_files([(path, bytes(cache.serialize()))])
+    except (BuildError, OSError) as error:
+        _log.warning("timing cache not kept: %s", error)
+
+
+def _set(config: Any, content: bytes) -> bool:
+    try:
+        cache = config.create_timing_cache(content)
+        return cache is not None and bool(config.set_timing_cache(cache, ignore_mismatch=False))
+    except (RuntimeError, TypeError, ValueError) as error:
+        _log.debug("timing cache refused: %s", error)
+        return False
