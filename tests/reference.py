@@ -6,6 +6,8 @@ Inputs are numpy arrays; activations may have any float type and come back as fl
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import numpy.typing as npt
 
@@ -87,7 +89,7 @@ def embedding(
 ) -> Floats:
     """[T,E]: layer norm of the summed embeddings; zeros for filler tokens."""
     y = np.zeros((len(ids), word_table.shape[1]))
-    for start, end in zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True):
+    for start, end in itertools.pairwise(cu_seqlens):
         for token in range(start, end):
             total = _row(word_table, int(ids[token]))
             if position_table is not None:
@@ -116,7 +118,7 @@ def attention(
 ) -> Floats:
     """[T,H*D] of q, k, v [T,H*D]; zeros for filler tokens."""
     y = np.zeros(q.shape)
-    for start, end in zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True):
+    for start, end in itertools.pairwise(cu_seqlens):
         for head in range(num_heads):
             columns = slice(head * head_size, (head + 1) * head_size)
             qs, ks, vs = (f64(x[start:end, columns]) for x in (q, k, v))
@@ -150,7 +152,7 @@ def layer_norm(
 def pool(x: Array, cu_seqlens: Array, mode: str, normalize: bool = False) -> Floats:
     """[B,E]: one row a sequence, zeros for empty ones."""
     y = np.zeros((len(cu_seqlens) - 1, x.shape[1]))
-    for b, (start, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
+    for b, (start, end) in enumerate(itertools.pairwise(cu_seqlens)):
         rows = f64(x[start:end])
         if len(rows) == 0:
             continue

@@ -118,7 +118,7 @@ class BodyBuilder:
         return self.op("Where", condition, value, self.const(0.0, np.float32))
 
     def gather_rows(self, rows: str, index: str) -> str:
-        """rows[index] along axis 0, for rows [N,...] of any type; an index below 0 or from N on gives a row of zeros."""
+        """rows[index] along axis 0, for rows [N,...] of any type; an index below 0 or from N on gives zeros."""
         count = self.dim(rows, 0)
         inside = self.op(
             "And",

@@ -165,7 +165,7 @@ _LAYER_NORM = OperatorSpec(
 
 _POOL = OperatorSpec(
     "PadfreePool",
-    "One row a sequence: its first or last token, the mean or the maximum over its tokens. An empty sequence gives zeros.",
+    "One row a sequence: its first or last token, the mean or the maximum over its tokens; zeros for an empty one.",
     inputs=(TensorSpec("x", "act", "[T,E]"), TensorSpec("cu_seqlens", "int32", "[B+1]")),
     outputs=(TensorSpec("y", "act", "[B,E]"),),
     attributes=(

@@ -83,7 +83,7 @@ def with_functions(model: ModelProto, precision: str = "fp32") -> ModelProto:
 
 
 def without_functions(model: ModelProto) -> ModelProto:
-    """A copy with plain padfree nodes and no padfree function body, as TensorRT needs it (its parser prefers bodies)."""
+    """A copy with plain padfree nodes and without their bodies, as TensorRT needs it: its parser prefers bodies."""
     result = ModelProto()
     result.CopyFrom(model)
     kept = [function for function in result.functions if function.domain != DOMAIN]

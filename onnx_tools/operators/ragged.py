@@ -54,7 +54,7 @@ def pad_index(b: BodyBuilder, index: str, tokens: str, value: int) -> str:
 
 
 def is_live(b: BodyBuilder, ragged: Ragged, tokens: str) -> str:
-    """bool [T,1]: whether a token is not filler."""
+    """Bool [T,1]: whether a token is not filler."""
     return b.unsqueeze(b.op("Less", b.range(tokens), ragged.total), 1)
 
 

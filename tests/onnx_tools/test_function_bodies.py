@@ -13,12 +13,11 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
-
 from padfree.onnx_tools import RewriteError, without_functions
 from padfree.onnx_tools.operators import DOMAIN, OPERATORS, functions_for, make_node, with_functions
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import reference as ref  # noqa: E402
+import reference as ref
 
 OPSETS = (14, 17, 20, 23)
 HEADS, SIZE = 3, 8

@@ -6,7 +6,6 @@ from __future__ import annotations
 import onnx
 import pytest
 from onnx import TensorProto, helper
-
 from padfree.onnx_tools import RewriteError
 from padfree.onnx_tools.operators import DOMAIN, OPERATORS, check_nodes, make_node
 
