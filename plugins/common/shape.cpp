@@ -21,6 +21,8 @@ DimSpec parseDim(const std::string& token) {
 }  // namespace
 
 ShapeSpec::ShapeSpec(const std::string& notation) : notation_(notation) {
+  const size_t star = notation_.find('*');
+  if (star != std::string::npos) notation_.replace(star, 1, "...");  // the same to the reader of a message
   std::istringstream inside(notation.substr(1, notation.size() - 2));
   for (std::string token; std::getline(inside, token, ',');) dims_.push_back(parseDim(token));
 }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/tensorrt_abi.h"
+#include "register/python.h"
 
 namespace padfree {
 namespace {
@@ -61,7 +62,9 @@ void* loadPlugins() {
 }
 
 void registerAll() {
-  const auto tensorrts = loadedTensorRts();
+  auto tensorrts = loadedTensorRts();
+  // Polygraphy loads plugins before it imports TensorRT, whose libraries only the Python package knows to find.
+  if (tensorrts.empty() && importPythonModule("tensorrt")) tensorrts = loadedTensorRts();
   if (tensorrts.empty()) {
     std::fprintf(stderr,
                  "padfree: no TensorRT of version 10 or later is loaded in this process; load TensorRT before "

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the plugin library from the host's side: they need the built library, and no GPU but where marked so."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # plugin_abi and its like, whatever the import mode
+
+from padfree.runtime import SessionError, plugin_library
+from plugin_abi import LogCapture, PluginLibrary
+
+
+@pytest.fixture(scope="session")
+def library_path() -> Path:
+    """Path of libpadfree.so; skips the test where it was not built."""
+    try:
+        return plugin_library.find()
+    except SessionError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def library(library_path: Path) -> PluginLibrary:
+    """The library, opened without TensorRT's help."""
+    return PluginLibrary(library_path)
+
+
+@pytest.fixture
+def log(library: PluginLibrary, capfd: pytest.CaptureFixture[str]) -> Iterator[LogCapture]:
+    """What the library logs during a test, to a TensorRT logger or to stderr."""
+    with LogCapture(library, lambda: capfd.readouterr().err) as capture:
+        yield capture

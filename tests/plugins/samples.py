@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Valid attributes of every operator, in the variants that change tensors, and concrete sizes for the letters."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+from padfree.onnx_tools.operators import OPERATORS
+from padfree.onnx_tools.operators.spec import AttributeSpec, AttributeValue, TensorSpec
+
+LETTERS = {"T": 7, "B": 3, "S": 5, "E": 16, "H": 2, "D": 8, "V": 11, "P": 9, "N": 2}
+GROUP = (4, 6)  # the axes that "..." stands for
+FIXED = {"num_heads": LETTERS["H"], "head_size": LETTERS["D"], "max_seq_len": 512, "position_offset": 2}
+
+
+def _values(spec: AttributeSpec) -> tuple[AttributeValue, ...]:
+    if spec.allowed is not None:
+        return spec.allowed
+    return (FIXED[spec.name],) if spec.type == "int" else (0.125,)
+
+
+def variants(operator: str) -> Iterator[dict[str, AttributeValue]]:
+    """Every combination of the operator's flags and choices that it allows."""
+    spec = OPERATORS[operator]
+    names = [attribute.name for attribute in spec.attributes]
+    for values in itertools.product(*(_values(attribute) for attribute in spec.attributes)):
+        attributes = dict(zip(names, values, strict=True))
+        if all(attributes[first] == 0 or attributes[second] == 1 for first, second in spec.requires):
+            yield attributes
+
+
+def all_variants() -> list[tuple[str, dict[str, AttributeValue]]]:
+    return [(operator, attributes) for operator in OPERATORS for attributes in variants(operator)]
+
+
+def concrete_shape(tensor: TensorSpec, letters: Mapping[str, int] = LETTERS) -> tuple[int, ...]:
+    """The tensor's shape with numbers for the letters of its description."""
+    shape: list[int] = []
+    for axis in tensor.shape.strip("[]").split(","):
+        if axis == "...":
+            shape += GROUP
+        elif axis:
+            shape.append(_size(axis, letters))
+    return tuple(shape)
+
+
+def _size(axis: str, letters: Mapping[str, int]) -> int:
+    total = 0
+    for term in axis.split("+"):
+        product = 1
+        for factor in term.split("*"):
+            product *= int(factor) if factor.isdigit() else letters[factor]
+        total += product
+    return total

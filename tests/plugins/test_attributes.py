@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Creators against the operators' description: fields, valid and refused attributes, serialisation, clones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from padfree.onnx_tools.operators import OPERATORS
+from plugin_abi import FIELD_CHAR, FIELD_FLOAT32, FIELD_INT32, LogCapture, PluginLibrary
+from samples import all_variants, variants
+
+FIELD_TYPES = {"int": FIELD_INT32, "float": FIELD_FLOAT32, "string": FIELD_CHAR}
+
+
+def test_creators_are_those_of_the_description(library: PluginLibrary) -> None:
+    assert sorted(library.creators) == sorted(OPERATORS)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_fields_are_those_of_the_description(library: PluginLibrary, operator: str) -> None:
+    expected = {attribute.name: FIELD_TYPES[attribute.type] for attribute in OPERATORS[operator].attributes}
+    assert library.field_types(operator) == expected
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_variant_serialises_and_clones(library: PluginLibrary, operator: str) -> None:
+    identities = set()
+    for attributes in variants(operator):
+        plugin = library.create(operator, attributes)
+        assert plugin is not None, attributes
+        assert plugin.identity() == (operator, "1", "")
+        assert plugin.serialised() == attributes
+        copy = plugin.clone()
+        identity = plugin.timing_cache_id()
+        plugin.destroy()  # a clone stands on its own
+        again = library.create(operator, copy.serialised())
+        attached = copy.attach()
+        assert again is not None
+        for other in (copy, again, attached):
+            assert other.serialised() == attributes
+            assert other.timing_cache_id() == identity
+            assert other.output_count() == len(OPERATORS[operator].outputs_for(attributes))
+            other.destroy()
+        identities.add(identity)
+    assert len(identities) == len(list(variants(operator)))
+
+
+@pytest.mark.parametrize(
+    ("operator", "changes", "message"),
+    [
+        ("PadfreePool", {"mode": "median"}, 'mode is "median"; allowed: first, last, mean, max'),
+        ("PadfreePool", {"mode": ""}, "mode has 0 values; allowed: first, last, mean, max"),
+        ("PadfreePool", {"mode": 1}, "mode has type INT32; allowed: CHAR"),
+        ("PadfreePool", {"normalize": 2}, "normalize is 2; allowed: 0 to 1"),
+        ("PadfreePool", {"normalize": None}, "normalize is missing; allowed: 0 to 1"),
+        ("PadfreePool", {"axis": 1}, "axis is unknown; allowed: mode, normalize"),
+        ("PadfreeIndex", {"axis": 1}, "axis is unknown; allowed: none"),
+        ("PadfreeAttention", {"head_size": 60}, "head_size is 60; allowed: 8 to 128, multiples of 8"),
+        ("PadfreeAttention", {"head_size": 136}, "head_size is 136; allowed: 8 to 128, multiples of 8"),
+        ("PadfreeAttention", {"num_heads": 0}, "num_heads is 0; allowed: 1 to "),
+        ("PadfreeAttention", {"scale": float("nan")}, "scale is nan; allowed: finite"),
+        ("PadfreeAttention", {"qkv_layout": "HD3"}, 'qkv_layout is "HD3"; allowed: 3HD, H3D, separate'),
+        ("PadfreeAttention", {"max_seq_len": -1}, "max_seq_len is -1; allowed: 0 to 2147483647"),
+        ("PadfreeLayerNorm", {"epsilon": -1e-5}, "epsilon is -1e-05; allowed: finite, at least 0"),
+        ("PadfreeLayerNorm", {"epsilon": float("inf")}, "epsilon is inf; allowed: finite, at least 0"),
+        ("PadfreeLayerNorm", {"epsilon": 0}, "epsilon has type INT32; allowed: FLOAT32"),
+        ("PadfreeEmbedding", {"position_offset": -1}, "position_offset is -1; allowed: 0 to 2147483647"),
+        (
+            "PadfreeEmbedding",
+            {"has_positions": 1, "has_position_table": 0},
+            "has_positions is 1 with has_position_table 0",
+        ),
+        ("PadfreeSchedule", {"has_extent": -1}, "has_extent is -1; allowed: 0 to 1"),
+    ],
+)
+def test_bad_attribute_is_refused(
+    library: PluginLibrary, log: LogCapture, operator: str, changes: dict[str, Any], message: str
+) -> None:
+    attributes = {**next(variants(operator)), **changes}
+    assert library.create(operator, {name: value for name, value in attributes.items() if value is not None}) is None
+    text = log.text()
+    assert f"padfree: {operator} 'node_1': " in text
+    assert message in text
+
+
+def test_attribute_given_twice_is_refused(library: PluginLibrary, log: LogCapture) -> None:
+    assert library.create("PadfreePool", [("mode", "mean"), ("normalize", 0), ("mode", "max")]) is None
+    assert "attribute mode is given twice" in log.text()
+
+
+def test_string_with_its_final_zero_is_taken(library: PluginLibrary) -> None:
+    plugin = library.create("PadfreePool", {"mode": "mean\0", "normalize": 0})
+    assert plugin is not None
+    assert plugin.serialised()["mode"] == "mean"
+    plugin.destroy()
+
+
+def test_samples_cover_every_operator() -> None:
+    assert {operator for operator, _ in all_variants()} == set(OPERATORS)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shapes, types and formats of every plugin against the operators' description, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from expressions import ExpressionBuilder, Size, SizeTensor
+from padfree.onnx_tools.operators import OPERATORS
+from padfree.onnx_tools.operators.spec import AttributeValue, TensorSpec
+from plugin_abi import BF16, BOOL, CHW32, FP16, FP32, INT8, INT32, INT64, LINEAR, LogCapture, Plugin, PluginLibrary
+from samples import LETTERS, concrete_shape, variants
+
+
+def create(library: PluginLibrary, operator: str, attributes: dict[str, AttributeValue]) -> Plugin:
+    plugin = library.create(operator, attributes)
+    assert plugin is not None
+    return plugin
+
+
+def tensors(operator: str, attributes: dict[str, AttributeValue]) -> tuple[list[TensorSpec], list[TensorSpec]]:
+    spec = OPERATORS[operator]
+    return list(spec.inputs_for(attributes)), list(spec.outputs_for(attributes))
+
+
+def types_of(specs: Sequence[TensorSpec], activation: int) -> list[int]:
+    return [INT32 if spec.type == "int32" else activation for spec in specs]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("constant", [False, True], ids=["dynamic", "static"])
+def test_output_shapes(library: PluginLibrary, operator: str, constant: bool) -> None:
+    for attributes in variants(operator):
+        inputs, outputs = tensors(operator, attributes)
+        plugin = create(library, operator, attributes)
+        builder = ExpressionBuilder(counted=LETTERS["T"])
+        sizes = [[Size(size, constant) for size in concrete_shape(spec)] for spec in inputs]
+        assert builder.output_shapes(plugin, sizes) == [concrete_shape(spec) for spec in outputs], attributes
+        slots = LETTERS["B"] * LETTERS["S"]
+        counted = [SizeTensor(output=2, opt=-(-slots // 2), upper=slots)] if operator == "PadfreeIndex" else []
+        assert builder.size_tensors == counted
+        assert plugin.on_shape_change([concrete_shape(spec) for spec in inputs])
+        plugin.destroy()
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_shapes_with_nothing_in_them(library: PluginLibrary, operator: str) -> None:
+    letters = {**LETTERS, "T": 0, "B": 0}
+    attributes = next(variants(operator))
+    plugin = create(library, operator, attributes)
+    assert plugin.on_shape_change([concrete_shape(spec, letters) for spec in tensors(operator, attributes)[0]])
+    plugin.destroy()
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_types_and_formats(library: PluginLibrary, operator: str) -> None:
+    for attributes in variants(operator):
+        inputs, outputs = tensors(operator, attributes)
+        everything = [*inputs, *outputs]
+        plugin = create(library, operator, attributes)
+        allowed = [FP32, FP16, BF16]
+        if any(spec.type == "act or int32" for spec in inputs):
+            allowed.append(INT32)
+        for activation in allowed:
+            types = types_of(everything, activation)
+            assert plugin.output_types(types[: len(inputs)]) == types[len(inputs) :]
+            for position in range(len(types)):
+                assert plugin.supports(position, types)
+                formats = [LINEAR] * len(types)
+                formats[position] = CHW32
+                assert not plugin.supports(position, types, formats)
+        for position, spec in enumerate(everything):
+            bad = [INT8, BOOL, INT64, *([INT32] if spec.type == "act" else [FP16] if spec.type == "int32" else [])]
+            for wrong in bad:
+                types = types_of(everything, FP32)
+                types[position] = wrong
+                assert not plugin.supports(position, types), (spec.name, wrong)
+        plugin.destroy()
+
+
+def test_mixed_activation_types_are_refused(library: PluginLibrary, log: LogCapture) -> None:
+    attributes = {"epsilon": 1e-5, "rms": 0, "has_bias": 0, "has_residual": 0, "has_beta": 1, "has_sum": 0}
+    plugin = create(library, "PadfreeLayerNorm", attributes)
+    assert plugin.output_types([FP16, FP16, FP32]) is None
+    assert "input beta has type FP32; allowed: FP16 as input x; cast it in the graph" in log.text()
+    assert not plugin.supports(2, [FP16, FP16, FP32, FP16])
+    plugin.destroy()
+
+
+def test_a_type_that_no_kernel_has_is_refused(library: PluginLibrary, log: LogCapture) -> None:
+    plugin = create(library, "PadfreeIndex", {})
+    assert plugin.output_types([INT64]) is None
+    assert "PadfreeIndex 'node_1': input mask has type INT64; allowed: INT32; cast it in the graph" in log.text()
+    plugin.destroy()
+
+
+@pytest.mark.parametrize(
+    ("operator", "changes", "shapes", "message"),
+    [
+        ("PadfreePool", {}, [(7, 16, 1), (4,)], "input x has shape [7,16,1]; allowed: [T,E]"),
+        ("PadfreePool", {}, [(7, 16), (0,)], "input cu_seqlens has shape [0]; allowed: [B+1] with B at least 0"),
+        ("PadfreePool", {}, [(7, 16)], "the node has 1 inputs; allowed with its attributes: 2 (x, cu_seqlens)"),
+        ("PadfreePool", {}, [(7, 2**31), (4,)], "allowed: [T,E], sizes up to 2147483647"),
+        ("PadfreeAttention", {"qkv_layout": "3HD"}, [(7, 32), (4,)], "input qkv has shape [7,32]; allowed: [T,48]"),
+        (
+            "PadfreeAttention",
+            {"qkv_layout": "separate"},
+            [(7, 16), (6, 16), (7, 16), (4,)],
+            "input k has shape [6,16]; allowed: [T,16] with T = 7 as in input q",
+        ),
+        (
+            "PadfreeLayerNorm",
+            {"has_residual": 1},
+            [(4, 6, 16), (24, 16), (16,)],
+            "input residual has shape [24,16]; allowed: [...,E] with ",
+        ),
+        ("PadfreeLayerNorm", {}, [(), (16,)], "input x has shape []; allowed: [...,E]"),
+        ("PadfreeIndex", {}, [(65536, 65536)], "B*S is above 2147483647 at S = 65536"),
+        ("PadfreeSchedule", {"has_extent": 1}, [(65536,), (7,), (65536,)], "B*S is above 2147483647"),
+        (
+            "PadfreeUnpack",
+            {},
+            [(7, 16), (6,), (3,), (3, 5)],
+            "input token_index has shape [6]; allowed: [T] with T = 7",
+        ),
+        ("PadfreeUnpack", {}, [(7, 16), (7,), (3,), ()], "input extent has shape []; allowed: [...,S]"),
+    ],
+)
+def test_bad_shape_is_refused(
+    library: PluginLibrary,
+    log: LogCapture,
+    operator: str,
+    changes: dict[str, AttributeValue],
+    shapes: list[tuple[int, ...]],
+    message: str,
+) -> None:
+    attributes = next(
+        candidate for candidate in variants(operator) if all(candidate[name] == changes[name] for name in changes)
+    )
+    plugin = create(library, operator, attributes)
+    assert not plugin.on_shape_change(shapes)
+    text = log.text()
+    assert f"padfree: {operator} 'node_1': " in text
+    assert message in text
+    builder = ExpressionBuilder(counted=0)
+    assert builder.output_shapes(plugin, [[Size(size, constant=True) for size in shape] for shape in shapes]) is None
+    assert message in log.text()
+    plugin.destroy()
+
+
+def test_more_axes_than_tensorrt_has_are_refused(library: PluginLibrary, log: LogCapture) -> None:
+    plugin = create(library, "PadfreeUnpack", {})
+    shapes = [(7, *[1] * 7), (7,), (3,), (5,)]
+    assert (
+        ExpressionBuilder(counted=0).output_shapes(plugin, [[Size(size) for size in shape] for shape in shapes]) is None
+    )
+    assert "would have 9 axes; allowed: up to 8" in log.text()
+    plugin.destroy()
