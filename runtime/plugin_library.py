@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,12 @@ def find() -> Path:
         if (folder / LIBRARY_NAME).is_file():
             return (folder / LIBRARY_NAME).resolve()
     places = ", ".join(str(folder) for folder in looked_at)
+    info = read_build_info()
+    reasons = "; ".join(info.get("missing", [])) or "padfree was installed without its plugin library"
+    steps = "; ".join(info.get("next_steps", [])) or "run `padfree doctor` to see what a build of it misses here"
     raise SessionError(
-        f"{LIBRARY_NAME} was not found in {places}: padfree was installed without its plugin library; run "
-        f"`padfree doctor` to see what the build misses, or set {ENVIRONMENT_VARIABLE} to the library's path"
+        f"{LIBRARY_NAME} was not found in {places}: {reasons}. Next step: {steps}, then install padfree again; or set "
+        f"{ENVIRONMENT_VARIABLE} to the library's path"
     )
 
 
@@ -44,6 +48,18 @@ def library_folders() -> list[Path]:
     """Where the library is looked for: an editable install has Python files and library in different folders."""
     package = importlib.import_module("padfree")
     return [Path(entry) / "lib" for entry in package.__path__]
+
+
+def read_build_info() -> dict[str, Any]:
+    """What the installation wrote about the library: versions and architectures, or what was missing; {} if nothing."""
+    for folder in library_folders():
+        try:
+            info = json.loads((folder / BUILD_INFO_NAME).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(info, dict):
+            return info
+    return {}
 
 
 def is_loaded(registry: Any) -> bool:

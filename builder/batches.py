@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads batches from files (JSON lines, NPZ, texts) and writes results."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+from padfree.runtime import Metadata
+
+from .errors import BuildError
+from .files import write_with
+
+Array = npt.NDArray[Any]
+Request = dict[str, list[Any]]
+
+SUFFIXES = (".jsonl", ".npz", ".txt")
+MASK_NAME = "attention_mask"
+LENGTHS_NAME = "seq_lens"
+
+
+def read_batch(path: Path, metadata: Metadata, *, tokenizer: Path | None = None, truncate: bool = False) -> Request:
+    """Reads a batch for Session.run.
+
+    Args:
+        path: .jsonl: one object a line, token input name -> list of integers, or {"text": "..."}, or a bare list of
+            ids. .npz: token inputs [T] with seq_lens [B], or grids [B, S] with attention_mask. .txt: one text a line.
+        metadata: the model's inputs.
+        tokenizer: a Hugging Face tokenizer.json; texts need it.
+        truncate: cut texts to the model's positions instead of refusing longer ones.
+
+    Raises:
+        BuildError: the file cannot be read, or holds something else; the message names line and value.
+    """
+    if path.suffix not in SUFFIXES:
+        raise BuildError(f"{path}: unknown kind of input {path.suffix!r}, allowed: {', '.join(SUFFIXES)}; rename it")
+    try:
+        if path.suffix == ".npz":
+            return _read_npz(path)
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BuildError(f"{path}: cannot be read ({reason}); pass a UTF-8 text file or an .npz file") from error
+    if path.suffix == ".txt":
+        return _tokenize(lines, path, metadata, tokenizer, truncate)
+    records = [_read_line(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if records and all("text" in record for record in records):
+        return _tokenize([str(record["text"]) for record in records], path, metadata, tokenizer, truncate)
+    names = list(records[0]) if records else [metadata.ids_input().name]
+    request: Request = {name: [] for name in names}
+    for number, record in enumerate(records, 1):
+        if set(record) != set(names):
+            raise BuildError(
+                f"{path}, entry {number}: has {sorted(record)}, entry 1 has {sorted(names)}; make them alike"
+            )
+        for name in names:
+            request[name].append(record[name])
+    if "" in request:  # bare lists of ids
+        request[metadata.ids_input().name] = request.pop("")
+    return request
+
+
+def write_results(path: Path, results: Mapping[str, Sequence[Array]], metadata: Metadata) -> None:
+    """Writes results as .npz: outputs with one row a sequence as [B, ...], others packed [T, ...] with their seq_lens.
+
+    Raises:
+        BuildError: the disk is full or the folder cannot be written; no file is left behind.
+    """
+    arrays: dict[str, Array] = {}
+    for item in metadata.outputs:
+        rows = results[item.name]
+        if item.layout == "per_sequence":
+            arrays[item.name] = np.stack(rows) if rows else np.zeros((0,), dtype=np.float32)
+        else:
+            arrays[item.name] = np.concatenate(rows) if rows else np.zeros((0,), dtype=np.float32)
+            arrays[LENGTHS_NAME] = np.asarray([len(row) for row in rows], dtype=np.int32)
+
+    def save(file: IO[bytes]) -> None:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+
+    write_with(path, save)
+
+
+def _read_line(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise BuildError(f"{path}, line {number}: not JSON ({error}); write one object or list a line") from error
+    if isinstance(record, list):
+        return {"": record}
+    if not isinstance(record, dict) or not record:
+        raise BuildError(
+            f"{path}, line {number}: {line[:60]!r}, allowed: an object or a list of ids a line; correct it"
+        )
+    return record
+
+
+def _read_npz(path: Path) -> Request:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise BuildError(f"{path}: not an .npz file of plain arrays ({error}); write it with numpy.savez") from error
+    if LENGTHS_NAME in arrays:
+        return _split_packed(path, arrays)
+    if MASK_NAME in arrays:
+        return _split_padded(path, arrays)
+    raise BuildError(
+        f"{path}: holds {sorted(arrays)}, neither {LENGTHS_NAME} (for packed tokens [T]) nor {MASK_NAME} (for grids "
+        "[B, S]); add one of them"
+    )
+
+
+def _split_packed(path: Path, arrays: dict[str, Array]) -> Request:
+    lengths = arrays.pop(LENGTHS_NAME)
+    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 0).any():
+        raise BuildError(
+            f"{path}: {LENGTHS_NAME} must be integers [B], 0 or more; got {lengths.dtype} {lengths.tolist()[:8]}"
+        )
+    total = int(lengths.sum())
+    for name, array in arrays.items():
+        if array.ndim != 1 or array.size != total:
+            raise BuildError(
+                f"{path}: '{name}' has shape {list(array.shape)}, but {LENGTHS_NAME} add up to {total}; "
+                "pass one value for every token"
+            )
+    cuts = np.cumsum(lengths)[:-1]
+    return {name: list(np.split(array, cuts)) if lengths.size else [] for name, array in arrays.items()}
+
+
+def _split_padded(path: Path, arrays: dict[str, Array]) -> Request:
+    kept = arrays.pop(MASK_NAME) != 0
+    for name, array in arrays.items():
+        if array.ndim != 2 or array.shape != kept.shape:
+            raise BuildError(
+                f"{path}: '{name}' has shape {list(array.shape)}, {MASK_NAME} has {list(kept.shape)}; make them alike, [B, S]"
+            )
+    return {name: [row[keep] for row, keep in zip(array, kept, strict=True)] for name, array in arrays.items()}
+
+
+def _tokenize(texts: list[str], path: Path, metadata: Metadata, file: Path | None, truncate: bool) -> Request:
+    from .tokenization import tokenize
+
+    if file is None:
+        raise BuildError(
+            f"{path}: texts need a tokenizer; pass --tokenizer tokenizer.json (beside the model on the Hub)"
+        )
+    return tokenize(texts, file, metadata, truncate=truncate)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `padfree` command: one module a subcommand, errors as one paragraph, no tracebacks."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+
+from rich.logging import RichHandler
+
+from . import build, demo, doctor, inspect, optimize, run
+from .console import error_console, print_error
+
+EXIT_OK = 0
+EXIT_FAILURE = 1
+EXIT_INTERRUPTED = 130
+DEBUG_VARIABLE = "PADFREE_DEBUG"
+SUBCOMMANDS = (optimize, build, run, inspect, doctor, demo)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+        argv: the arguments after the command's name; None takes the process's.
+
+    Returns:
+        0 when all went well, 1 after a failure (one paragraph on stderr), 2 for wrong usage, 130 after Ctrl-C.
+    """
+    debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
+    try:
+        arguments = make_parser().parse_args(argv)
+    except SystemExit as stop:  # argparse has printed help or usage
+        return stop.code if isinstance(stop.code, int) else EXIT_FAILURE
+    _configure_logging(debug)
+    try:
+        return int(arguments.function(arguments))
+    except KeyboardInterrupt:
+        print_error("interrupted; no file was changed")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone, such as `| head`: nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILURE
+    except Exception as error:
+        if debug:
+            raise
+        print_error(describe(error))
+        return EXIT_FAILURE
+
+
+def describe(error: Exception) -> str:
+    """An error as one paragraph; errors that are not padfree's own say where to look further."""
+    text = " ".join(str(error).split())
+    if type(error).__module__.startswith("padfree."):
+        return text
+    if isinstance(error, MemoryError):
+        return "out of memory; use smaller batches or a machine with more memory"
+    name = type(error).__name__
+    return f"{name}: {text or 'no message'}; run again with {DEBUG_VARIABLE}=1 to see where this came from"
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command's parser with all subcommands."""
+    parser = argparse.ArgumentParser(
+        prog="padfree", description="Turns Hugging Face encoders into TensorRT engines that compute no padding."
+    )
+    parser.add_argument("--version", action="version", version=f"padfree {version()}")
+    subparsers = parser.add_subparsers(title="subcommands", metavar="SUBCOMMAND", required=True)
+    for module in SUBCOMMANDS:
+        module.add_parser(subparsers)
+    return parser
+
+
+def version() -> str:
+    """The installed version, or "unknown" when padfree runs from a source tree without being installed."""
+    try:
+        return metadata.version("padfree")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _configure_logging(debug: bool) -> None:
+    handler = RichHandler(console=error_console(), show_time=False, show_path=False, show_level=debug)
+    logger = logging.getLogger("padfree")
+    logger.handlers[:] = [handler]
+    logger.setLevel(logging.DEBUG if debug else logging.WARNING)
+    logger.propagate = False

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`padfree build`: builds a TensorRT engine."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from .console import error_console, facts_table, output_console, print_line
+from .options import add_output_option, add_profile_options, add_rewrite_options
+
+MIB = 1 << 20
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the subcommand."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "build",
+        help="build a TensorRT engine",
+        description="Builds a TensorRT engine from an exported model, which is rewritten first, or from a rewritten "
+        "one. Writes the plan and, beside it, its metadata (FILE.json): keep the two together.",
+    )
+    parser.add_argument("model", type=Path, help="exported or rewritten model")
+    add_output_option(parser, "model.plan")
+    add_rewrite_options(parser, precision=None, interface=None)
+    add_profile_options(parser)
+    group = parser.add_argument_group("TensorRT")
+    cache = group.add_mutually_exclusive_group()
+    cache.add_argument(
+        "--timing-cache", type=Path, metavar="FILE", help="timing cache (default: one in the user's cache folder)"
+    )
+    cache.add_argument("--no-timing-cache", action="store_true", help="neither read nor keep a timing cache")
+    group.add_argument("--workspace-mib", type=int, metavar="MIB", help="limit of TensorRT's scratch memory")
+    group.add_argument(
+        "--optimization-level", type=int, choices=range(6), metavar="0..5", help="TensorRT's effort (default 3)"
+    )
+    group.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
+    parser.set_defaults(function=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the subcommand."""
+    from padfree.builder.build import build_engine
+    from padfree.builder.engine_builder import DEFAULT_CACHE
+    from padfree.builder.progress import make_progress
+
+    cache = None if arguments.no_timing_cache else arguments.timing_cache or DEFAULT_CACHE
+    with make_progress(error_console()) as progress:
+        metadata = build_engine(
+            arguments.model,
+            arguments.output,
+            interface=arguments.interface,
+            precision=arguments.precision,
+            strict=arguments.strict,
+            verify=arguments.verify,
+            max_batch=arguments.max_batch,
+            max_seq_len=arguments.max_seq_len,
+            max_tokens=arguments.max_tokens,
+            opt_tokens=arguments.opt_tokens,
+            timing_cache=cache,
+            workspace_bytes=None if arguments.workspace_mib is None else arguments.workspace_mib * MIB,
+            optimization_level=arguments.optimization_level,
+            device=arguments.device,
+            progress=progress,
+        )
+    console = output_console()
+    console.print(facts_table("engine", metadata["engine"]))
+    print_line(console, f"wrote {arguments.output} and {arguments.output}.json")
+    return 0

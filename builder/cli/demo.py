@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`padfree demo`: the whole way on this machine, without downloads and without PyTorch."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from .console import error_console, make_table, output_console, print_line
+from .coverage import print_coverage
+
+if TYPE_CHECKING:
+    from padfree.builder.demo import Comparison, DemoModel
+
+BASE_LAYERS = 12
+QUICK_LAYERS = 2
+QUICK_TEXTS = 4
+ENGINE_PARTS = ("gpu", "driver", "tensorrt", "library", "registration")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the subcommand."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "demo",
+        help="show what padfree does, on this machine",
+        description="Tokenises real texts of very different lengths, rewrites a small exported BERT and a BERT-base-shaped "
+        "model with random weights, and compares original (padded) and rewritten (packed) in onnxruntime and, with a GPU "
+        "and TensorRT, as engines. Downloads nothing.",
+    )
+    parser.add_argument("--quick", action="store_true", help="two layers and few texts: seconds instead of a minute")
+    parser.set_defaults(function=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the subcommand."""
+    from padfree.builder.demo import DEMO_DATA, compare_on_cpu, compare_on_gpu, prepare
+    from padfree.builder.diagnosis import diagnose
+    from padfree.builder.progress import make_progress
+    from padfree.onnx_tools import load_model
+    from padfree.onnx_tools.synthetic import bert_model
+
+    console = output_console()
+    texts = (DEMO_DATA / "texts.txt").read_text(encoding="utf-8").splitlines()
+    if arguments.quick:
+        texts = sorted(texts, key=len)[:: max(1, len(texts) // QUICK_TEXTS)]
+    layers = QUICK_LAYERS if arguments.quick else BASE_LAYERS
+    missing = [finding for finding in diagnose() if finding.name in ENGINE_PARTS and finding.state != "ok"]
+    comparisons: list[Comparison] = []
+    with tempfile.TemporaryDirectory(prefix="padfree-demo-") as name:
+        folder = Path(name)
+        for title, make in (
+            ("bert-tiny", lambda: load_model(DEMO_DATA / "bert_tiny.onnx")),
+            ("bert-base", lambda: bert_model(num_layers=layers)),
+        ):
+            print_line(console, f"{title}: rewriting, then running original and rewritten in onnxruntime ...")
+            model = prepare(title, make(), texts, folder)
+            _print_batch(console, model)
+            comparisons.append(compare_on_cpu(model))
+            if not missing:
+                print_line(console, f"{title}: building padded and packed engines ...")
+                with make_progress(error_console()) as progress:
+                    comparisons.append(compare_on_gpu(model, folder, progress))
+    _print_comparisons(console, comparisons)
+    if missing:
+        reasons = "; ".join(f"{finding.name}: {finding.detail}" for finding in missing)
+        print_line(console, f"No engines were built here ({reasons}). `padfree doctor` says what to do.")
+    return 0
+
+
+def _print_batch(console: Console, model: DemoModel) -> None:
+    print_coverage(console, model.coverage)
+    lengths = sorted(model.batch.seq_lens.tolist())
+    print_line(console, f"{len(lengths)} texts of {lengths[0]} to {lengths[-1]} tokens, {sum(lengths)} in all")
+
+
+def _print_comparisons(console: Console, comparisons: list[Comparison]) -> None:
+    columns = (
+        "model",
+        "runs in",
+        "tokens",
+        "padded tokens",
+        "saved",
+        "agreement",
+        "padded ms",
+        "packed ms",
+        "faster x",
+    )
+    rows = [
+        (
+            item.name,
+            item.engine,
+            str(item.tokens),
+            str(item.padded_tokens),
+            f"{100 * item.tokens_saved:.0f} %",
+            f"within {item.largest_error:.1e}",
+            f"{item.padded_ms:.2f}",
+            f"{item.packed_ms:.2f}",
+            f"{item.speedup:.2f}",
+        )
+        for item in comparisons
+    ]
+    console.print(make_table("original (padded) and rewritten (packed): same answers, fewer tokens", columns, rows))

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`padfree doctor`: what works on this machine, and what to do about what does not."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import Any
+
+from .console import make_table, output_console, print_line
+
+REQUIRABLE = ("python", "gpu", "driver", "tensorrt", "library", "registration", "compiler", "nvcc", "headers")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the subcommand."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "doctor",
+        help="check this machine",
+        description="Checks GPU, driver, TensorRT, plugin library and build tools. What is merely absent is no failure, "
+        "for rewriting and the CPU need none of it; something that is there and does not work is one, and so is anything "
+        "that --require names.",
+    )
+    parser.add_argument(
+        "--require", default="", metavar="LIST", help=f"fail unless these work, by commas: {', '.join(REQUIRABLE)}"
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.set_defaults(function=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the subcommand; 0 unless something present is broken or something required does not work."""
+    from padfree.builder.diagnosis import capabilities, diagnose
+    from padfree.builder.errors import BuildError
+
+    required = [name.strip() for name in arguments.require.split(",") if name.strip()]
+    for name in required:
+        if name not in REQUIRABLE:
+            raise BuildError(f"--require {name}: unknown, allowed: {', '.join(REQUIRABLE)}; correct the list")
+    findings = diagnose()
+    console = output_console()
+    failed = [f for f in findings if f.state == "problem" or (f.state == "missing" and f.name in required)]
+    uses = capabilities(findings)
+    if arguments.json:
+        print_line(console, json.dumps({"findings": [asdict(f) for f in findings], "works": uses}, indent=2))
+        return 1 if failed else 0
+    rows = [(f.name, f.state, f.detail) for f in findings]
+    console.print(make_table("this machine", ("part", "state", "detail"), rows))
+    console.print(make_table("what works here", ("use", "works"), [(k, "yes" if v else "no") for k, v in uses.items()]))
+    for finding in findings:
+        if finding.state != "ok" and finding.next_step:
+            print_line(console, f"{finding.name}: {finding.next_step}")
+    return 1 if failed else 0

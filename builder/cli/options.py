@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Option groups that several subcommands share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+INTERFACES = ("packed", "padded")
+PRECISIONS = ("fp32", "fp16", "bf16")
+
+
+def add_rewrite_options(parser: argparse.ArgumentParser, *, precision: str | None, interface: str | None) -> None:
+    """--interface, --precision, --strict, --no-verify. Defaults None: taken from a model that is rewritten already."""
+    group = parser.add_argument_group("rewriting")
+    group.add_argument(
+        "--interface",
+        choices=INTERFACES,
+        default=interface,
+        help="packed: tokens without padding and sequence lengths (default); padded: the original inputs and outputs",
+    )
+    shown = precision or "fp16, or what a rewritten model has"
+    group.add_argument("--precision", choices=PRECISIONS, default=precision, help=f"default: {shown}")
+    group.add_argument("--strict", action="store_true", help="fail unless the whole model could be packed")
+    group.add_argument(
+        "--no-verify",
+        dest="verify",
+        action="store_false",
+        help="do not compare original and rewritten model in onnxruntime",
+    )
+
+
+def add_profile_options(parser: argparse.ArgumentParser) -> None:
+    """--max-batch, --max-seq-len, --max-tokens, --opt-tokens."""
+    group = parser.add_argument_group("optimisation profile")
+    group.add_argument("--max-batch", type=int, metavar="B", help="most sequences in one run (default 32)")
+    group.add_argument(
+        "--max-seq-len", type=int, metavar="S", help="longest sequence in tokens (default: the model's positions)"
+    )
+    group.add_argument(
+        "--max-tokens", type=int, metavar="T", help="most tokens in one run (default B x S, at most 65536)"
+    )
+    group.add_argument(
+        "--opt-tokens", type=int, metavar="T", help="tokens that TensorRT tunes for (default 0.6 of the most)"
+    )
+
+
+def add_output_option(parser: argparse.ArgumentParser, example: str) -> None:
+    """-o/--output, required."""
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=f"file to write ({example})")

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`padfree run`: runs an engine or a rewritten model on a file of inputs."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+from .console import make_table, output_console, print_line
+from .options import add_output_option
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the subcommand."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "run",
+        help="run an engine or a rewritten model",
+        description="Runs an engine (TensorRT) or a rewritten .onnx file (onnxruntime, CPU) on a ragged batch. Results "
+        "are written as .npz in the order of the inputs: outputs with one row a sequence as [B, ...], outputs with one "
+        "row a token as [T, ...] with seq_lens.",
+    )
+    parser.add_argument("model", type=Path, help="model.plan or packed.onnx")
+    parser.add_argument(
+        "--input",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="batch.jsonl (an object of token inputs, a text, or a list of ids a line), .npz (packed with seq_lens, or "
+        "grids with attention_mask), or texts.txt (one text a line)",
+    )
+    add_output_option(parser, "out.npz")
+    parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="tokenizer.json; needed for texts")
+    parser.add_argument("--truncate", action="store_true", help="cut texts to the model's positions")
+    parser.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
+    parser.add_argument(
+        "--allow-other-gpu", action="store_true", help="run a plan built on another GPU of the same architecture"
+    )
+    parser.set_defaults(function=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the subcommand."""
+    from padfree.builder.batches import read_batch, write_results
+    from padfree.builder.files import check_destination
+    from padfree.runtime import Session
+
+    check_destination(arguments.output)
+    with Session(arguments.model, device=arguments.device, allow_other_gpu=arguments.allow_other_gpu) as session:
+        request = read_batch(
+            arguments.input, session.metadata, tokenizer=arguments.tokenizer, truncate=arguments.truncate
+        )
+        start = time.perf_counter()
+        results = session.run(request)
+        elapsed_ms = 1000 * (time.perf_counter() - start)
+        metadata = session.metadata
+    write_results(arguments.output, results, metadata)
+    ids = request[metadata.ids_input().name]
+    console = output_console()
+    rows = [
+        (item.name, item.layout, str(list(results[item.name][0].shape)) if ids else "-") for item in metadata.outputs
+    ]
+    console.print(make_table("results", ("output", "layout", "shape of the first"), rows))
+    tokens = sum(len(row) for row in ids)
+    print_line(console, f"{len(ids)} sequences, {tokens} tokens, {elapsed_ms:.1f} ms; wrote {arguments.output}")
+    return 0

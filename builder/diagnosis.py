@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What works on this machine and what to do about what does not; `padfree doctor` prints it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from padfree.runtime import SessionError, plugin_library
+from padfree.runtime.trt import import_tensorrt
+
+State = Literal["ok", "missing", "problem"]
+
+NVIDIA_SMI_TIMEOUT_S = 20
+HEADER_FOLDERS = ("/usr/include", "/usr/local/include", "/usr/local/tensorrt/include", "/opt/tensorrt/include")
+TENSORRT_SMOKE_TEST = (
+    "import tensorrt as trt; logger = trt.Logger(trt.Logger.ERROR); "
+    "assert trt.Builder(logger) is not None; print(trt.__version__)"
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. "missing" is absent and optional; "problem" is there and does not work."""
+
+    name: str
+    state: State
+    detail: str
+    next_step: str = ""
+
+
+def diagnose() -> list[Finding]:
+    """Looks at everything; never raises, changes nothing."""
+    return [
+        find_python_packages(),
+        find_gpu(),
+        find_driver(),
+        find_tensorrt(),
+        find_library(),
+        find_registration(),
+        *find_build_tools(),
+    ]
+
+
+def capabilities(findings: list[Finding]) -> dict[str, bool]:
+    """What can be done here: each of the command's uses, and whether all that it needs is there."""
+    ok = {finding.name: finding.state == "ok" for finding in findings}
+    engines = all(ok[name] for name in ("gpu", "driver", "tensorrt", "library", "registration"))
+    return {
+        "optimize and inspect models": ok["python"],
+        "run rewritten models on the CPU": ok["python"],
+        "build and run engines": engines,
+        "compile the plugin library": all(ok[name] for name in ("compiler", "nvcc", "headers")),
+    }
+
+
+def find_python_packages() -> Finding:
+    """The packages that every use needs."""
+    names = ("numpy", "onnx", "onnx_graphsurgeon", "onnxruntime", "tokenizers", "rich")
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        return Finding("python", "problem", f"cannot import {', '.join(missing)}", "pip install padfree again")
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Finding("python", "ok", f"Python {version}, onnxruntime {_version('onnxruntime')}, onnx {_version('onnx')}")
+
+
+def find_gpu() -> Finding:
+    """The GPUs: through CUDA, or through nvidia-smi where cuda-bindings is missing."""
+    step = "engines need an NVIDIA GPU of compute capability 8.0 or newer; rewritten models run on the CPU"
+    try:
+        cuda = importlib.import_module("padfree.runtime.cuda")
+    except SessionError as error:
+        seen = _nvidia_smi("name,compute_cap")
+        if seen:
+            return Finding("gpu", "problem", f"{seen}, but {error}", "pip install 'padfree[trt]'")
+        return Finding("gpu", "missing", str(error).partition(";")[0], "pip install 'padfree[trt]'")
+    count = cuda.device_count()
+    if not count:
+        seen = _nvidia_smi("name,compute_cap")
+        if seen:
+            return Finding(
+                "gpu", "problem", f"{seen}, but CUDA cannot use it", "check CUDA_VISIBLE_DEVICES and the driver"
+            )
+        return Finding("gpu", "missing", "no GPU that CUDA can use", step)
+    try:
+        device = cuda.open_device(0)
+    except SessionError as error:
+        return Finding("gpu", "problem", str(error), step)
+    return Finding("gpu", "ok", f"{count} x {device.name}, compute capability {device.compute_capability}")
+
+
+def find_driver() -> Finding:
+    """The driver's CUDA version against the one that the library was built with."""
+    try:
+        cuda = importlib.import_module("padfree.runtime.cuda")
+        newest = cuda.driver_version()
+    except SessionError as error:
+        return Finding("driver", "missing", str(error).partition(";")[0], "install NVIDIA's driver and padfree[trt]")
+    if not newest:
+        return Finding("driver", "missing", "no NVIDIA driver", "install NVIDIA's driver to run engines")
+    known = f"{newest // 1000}.{newest % 1000 // 10}"
+    detail = f"driver {_nvidia_smi('driver_version') or 'of unknown version'}, CUDA up to {known}"
+    built = str(plugin_library.read_build_info().get("cuda_version", ""))
+    if built and int(built.split(".")[0]) > newest // 1000:
+        step = (
+            f"install a driver that knows CUDA {built}, or install padfree with CUDACXX naming an older nvcc (>= 12.4)"
+        )
+        return Finding("driver", "problem", f"{detail}; the plugin library was built with CUDA {built}", step)
+    return Finding("driver", "ok", f"{detail}; library built with CUDA {built}" if built else detail)
+
+
+def find_tensorrt() -> Finding:
+    """TensorRT: whether it imports and, with a GPU, whether it can create a builder (in a process of its own)."""
+    try:
+        version = str(import_tensorrt().__version__)
+    except SessionError as error:
+        state: State = "missing" if "not installed" in str(error) else "problem"
+        detail, _, step = str(error).partition("; ")
+        return Finding("tensorrt", state, detail, step)
+    if find_gpu().state != "ok":
+        return Finding("tensorrt", "ok", f"TensorRT {version} (plugin registry only: its builder needs a GPU)")
+    result = subprocess.run(
+        [sys.executable, "-c", TENSORRT_SMOKE_TEST], capture_output=True, text=True, check=False, env=dict(os.environ)
+    )
+    if result.returncode:
+        text = (result.stderr.strip() or f"exit code {result.returncode}").splitlines()[-1]
+        step = "install a TensorRT whose CUDA version the driver supports: pip install tensorrt-cu12 or tensorrt-cu13"
+        return Finding("tensorrt", "problem", f"TensorRT {version} cannot create a builder: {text}", step)
+    return Finding("tensorrt", "ok", f"TensorRT {version}")
+
+
+def find_library() -> Finding:
+    """libpadfree.so, and what the installation says about it."""
+    info = plugin_library.read_build_info()
+    try:
+        path = plugin_library.find()
+    except SessionError as error:
+        detail, _, step = str(error).partition(" Next step: ")
+        return Finding("library", "missing", detail, step or detail.partition("; ")[2])
+    architectures = ", ".join(str(item) for item in info.get("architectures", [])) or "unknown architectures"
+    return Finding("library", "ok", f"{path} ({architectures}; CUDA {info.get('cuda_version', 'unknown')})")
+
+
+def find_registration() -> Finding:
+    """Whether TensorRT takes the library; tried in a process of its own, so that a broken file cannot end this one."""
+    if find_library().state != "ok" or find_tensorrt().state != "ok":
+        return Finding("registration", "missing", "needs TensorRT and the library", "see the lines above")
+    code = "from padfree.runtime import plugin_library; plugin_library.load()"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=dict(os.environ)
+    )
+    if result.returncode:
+        text = (result.stderr.strip() or f"exit code {result.returncode}").splitlines()[-1]
+        return Finding(
+            "registration", "problem", f"TensorRT does not take the library: {text}", "install padfree again"
+        )
+    return Finding("registration", "ok", "TensorRT loads the plugins")
+
+
+def find_build_tools() -> list[Finding]:
+    """What compiling the library needs. All of it is optional once the library is there."""
+    findings = []
+    compiler = os.environ.get("CXX") or "g++"
+    found = shutil.which(compiler)
+    findings.append(
+        Finding("compiler", "ok", found)
+        if found
+        else Finding("compiler", "missing", f"no {compiler}", "apt-get install g++, or set CXX")
+    )
+    nvcc = os.environ.get("CUDACXX") or shutil.which("nvcc")
+    cuda_home = os.environ.get("CUDA_HOME")
+    if not nvcc and cuda_home and (Path(cuda_home) / "bin" / "nvcc").is_file():
+        nvcc = str(Path(cuda_home) / "bin" / "nvcc")
+    findings.append(Finding("nvcc", "ok", nvcc or "none installed; pip brings one of its own while it builds padfree"))
+    roots = [Path(root) / "include" for root in [os.environ.get("TENSORRT_ROOT")] if root]
+    folders = [*roots, *(Path(folder) for folder in HEADER_FOLDERS), Path("/usr/include/x86_64-linux-gnu")]
+    header = next((folder for folder in folders if (folder / "NvInferVersion.h").is_file()), None)
+    cargo = shutil.which("cargo") or shutil.which("cargo", path=str(Path.home() / ".cargo" / "bin"))
+    if header:
+        findings.append(Finding("headers", "ok", f"TensorRT headers in {header}"))
+    elif cargo:
+        findings.append(Finding("headers", "ok", f"none installed; {cargo} fetches them while padfree is built"))
+    else:
+        step = "apt-get install cargo, or set TENSORRT_ROOT to an unpacked TensorRT"
+        findings.append(Finding("headers", "missing", "no TensorRT headers and no cargo to fetch them", step))
+    return findings
+
+
+def _version(package: str) -> str:
+    module: Any = importlib.import_module(package)
+    return str(getattr(module, "__version__", "unknown"))
+
+
+def _nvidia_smi(fields: str) -> str:
+    program = shutil.which("nvidia-smi")
+    if not program:
+        return ""
+    try:
+        result = subprocess.run(
+            [program, f"--query-gpu={fields}", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=NVIDIA_SMI_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    lines = result.stdout.strip().splitlines()
+    return lines[0] if result.returncode == 0 and lines else ""
