@@ -138,7 +138,8 @@ def _split_padded(path: Path, arrays: dict[str, Array]) -> Request:
     for name, array in arrays.items():
         if array.ndim != 2 or array.shape != kept.shape:
             raise BuildError(
-                f"{path}: '{name}' has shape {list(array.shape)}, {MASK_NAME} has {list(kept.shape)}; make them alike, [B, S]"
+                f"{path}: '{name}' has shape {list(array.shape)}, {MASK_NAME} has {list(kept.shape)}; "
+                "make them alike, [B, S]"
             )
     return {name: [row[keep] for row, keep in zip(array, kept, strict=True)] for name, array in arrays.items()}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from padfree.onnx_tools import load_model, rewrite, without_functions
+from padfree.onnx_tools import load_model, without_functions
 from padfree.onnx_tools.operators import check_nodes
 from padfree.runtime import Profile, plugin_library
 from padfree.runtime.metadata import ONNX_METADATA_KEY, parse_metadata, sidecar_path
@@ -101,6 +101,8 @@ def prepare_model(
     """
     loaded = load_model(model) if isinstance(model, (str, Path)) else model
     if not any(item.key == ONNX_METADATA_KEY for item in loaded.metadata_props):
+        from padfree.onnx_tools import rewrite  # brings onnxruntime, which a rewritten model does not need
+
         result = rewrite(
             loaded,
             interface=interface or "packed",

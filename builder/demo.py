@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,11 +111,11 @@ def compare_on_cpu(model: DemoModel) -> Comparison:
     session = ort.InferenceSession(model.original.SerializeToString(), options, providers=["CPUExecutionProvider"])
     feeds = padded_feeds(model.batch, model.original_metadata)
     names = [item.name for item in model.original_metadata.outputs]
-    outputs, padded_ms = timed(lambda: session.run(names, feeds))
+    outputs, padded_ms = timed(partial(session.run, names, feeds))
     expected = split_outputs(dict(zip(names, outputs, strict=True)), model.batch, model.original_metadata)
     del session
     with Session(model.packed_file) as packed:
-        results, packed_ms = timed(lambda: packed.run(model.request))
+        results, packed_ms = timed(partial(packed.run, model.request))
     error = largest_error(expected, results)
     require_agreement(model.name, error, FP32_TOLERANCE)
     return comparison(model, "onnxruntime CPU, fp32", error, padded_ms, packed_ms)
@@ -172,8 +173,8 @@ def require_agreement(name: str, error: float, tolerance: float) -> None:
     """Raises BuildError unless the error is a number within the tolerance."""
     if not error <= tolerance:
         raise BuildError(
-            f"{name}: original and rewritten model differ by {error:.2e} of the largest output, allowed: {tolerance:.0e}; "
-            "this is a bug of padfree: please report it with the output of `padfree doctor`"
+            f"{name}: original and rewritten model differ by {error:.2e} of the largest output, allowed: "
+            f"{tolerance:.0e}; this is a bug of padfree: please report it with the output of `padfree doctor`"
         )
 
 

@@ -27,9 +27,9 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "demo",
         help="show what padfree does, on this machine",
-        description="Tokenises real texts of very different lengths, rewrites a small exported BERT and a BERT-base-shaped "
-        "model with random weights, and compares original (padded) and rewritten (packed) in onnxruntime and, with a GPU "
-        "and TensorRT, as engines. Downloads nothing.",
+        description="Tokenises real texts of very different lengths, rewrites a small exported BERT and a "
+        "BERT-base-shaped model with random weights, and compares original (padded) and rewritten (packed) in "
+        "onnxruntime and, with a GPU and TensorRT, as engines. Downloads nothing.",
     )
     parser.add_argument("--quick", action="store_true", help="two layers and few texts: seconds instead of a minute")
     parser.set_defaults(function=run)
@@ -84,7 +84,7 @@ def _print_comparisons(console: Console, comparisons: list[Comparison]) -> None:
         "tokens",
         "padded tokens",
         "saved",
-        "agreement",
+        "agree",
         "padded ms",
         "packed ms",
         "faster x",

@@ -18,9 +18,9 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "doctor",
         help="check this machine",
-        description="Checks GPU, driver, TensorRT, plugin library and build tools. What is merely absent is no failure, "
-        "for rewriting and the CPU need none of it; something that is there and does not work is one, and so is anything "
-        "that --require names.",
+        description="Checks GPU, driver, TensorRT, plugin library and build tools. What is merely absent is no "
+        "failure, for rewriting and the CPU need none of it; something that is there and does not work is one, and so "
+        "is anything that --require names.",
     )
     parser.add_argument(
         "--require", default="", metavar="LIST", help=f"fail unless these work, by commas: {', '.join(REQUIRABLE)}"

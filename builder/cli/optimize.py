@@ -18,8 +18,8 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "optimize",
         help="rewrite an exported ONNX model",
-        description="Rewrites an exported ONNX encoder so that it computes no padding. Needs no GPU; the result runs in "
-        "onnxruntime (padfree run) and builds into an engine (padfree build).",
+        description="Rewrites an exported ONNX encoder so that it computes no padding. Needs no GPU; the result "
+        "runs in onnxruntime (padfree run) and builds into an engine (padfree build).",
     )
     parser.add_argument("model", type=Path, help="exported model, such as model.onnx")
     add_output_option(parser, "packed.onnx")
