@@ -53,7 +53,7 @@ def call(this: int, slot: int, result: Any, *arguments: Any) -> Any:
     assert table is not None
     address = ctypes.c_void_p.from_address(table + slot * ctypes.sizeof(ctypes.c_void_p)).value
     assert address is not None
-    types = [ctypes.c_void_p, *(type(argument) for argument in arguments)]
+    types: list[Any] = [ctypes.c_void_p, *(type(argument) for argument in arguments)]
     return ctypes.CFUNCTYPE(result, *types)(address)(this, *arguments)
 
 
@@ -73,7 +73,7 @@ def decode_fields(address: int) -> dict[str, AttributeValue]:
             values[field.name.decode()] = ctypes.string_at(field.data, field.length).decode()
         else:
             assert field.length == 1
-            kind = {FIELD_INT32: ctypes.c_int32, FIELD_FLOAT32: ctypes.c_float}[field.type]
+            kind: Any = {FIELD_INT32: ctypes.c_int32, FIELD_FLOAT32: ctypes.c_float}[field.type]
             values[field.name.decode()] = kind.from_address(field.data).value
     return values
 
@@ -248,7 +248,7 @@ def virtual_object(functions: Mapping[int, Any]) -> Any:
     table = (ctypes.c_void_p * (max(functions) + 1))()
     for slot, function in functions.items():
         table[slot] = ctypes.cast(function, ctypes.c_void_p)
-    made = (ctypes.c_void_p * 2)(ctypes.cast(table, ctypes.c_void_p))  # the table, then room for mImpl
+    made: Any = (ctypes.c_void_p * 2)(ctypes.cast(table, ctypes.c_void_p))  # the table, then room for mImpl
     made.keep_alive = (table, dict(functions))
     return made
 

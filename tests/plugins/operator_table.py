@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators' part of docs/plugins.md, written from their description.
+
+python tests/plugins/operator_table.py      writes it anew
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from padfree.onnx_tools.operators import OPERATORS
+from padfree.onnx_tools.operators.spec import AttributeSpec, OperatorSpec, TensorSpec
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "plugins.md"
+BEGIN = "<!-- operators: written by tests/plugins/operator_table.py -->"
+END = "<!-- end of operators -->"
+
+_FIELD_TYPES = {"int": "INT32", "float": "FLOAT32", "string": "CHAR"}
+
+
+def _tensor(spec: TensorSpec, role: str) -> str:
+    when = "" if spec.when is None else str(spec.when)
+    return f"| {role} | `{spec.name}` | {spec.type} `{spec.shape}` | {when} |"
+
+
+def _attribute(spec: AttributeSpec) -> str:
+    allowed = "" if spec.allowed is None else " (" + ", ".join(f"`{value}`" for value in spec.allowed) + ")"
+    return f"| attribute | `{spec.name}` | {_FIELD_TYPES[spec.type]} | {spec.doc}{allowed} |"
+
+
+def _operator(spec: OperatorSpec) -> list[str]:
+    return [
+        f"### {spec.name}",
+        spec.doc,
+        "",
+        "| | name | type | present when, or meaning |",
+        "|---|---|---|---|",
+        *(_tensor(tensor, "input") for tensor in spec.inputs),
+        *(_tensor(tensor, "output") for tensor in spec.outputs),
+        *(_attribute(attribute) for attribute in spec.attributes),
+        "",
+    ]
+
+
+def render() -> str:
+    """The operators' part, without the two marker lines."""
+    return "\n".join(line for spec in OPERATORS.values() for line in _operator(spec))
+
+
+def written() -> str:
+    """What stands between the marker lines."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    return text.split(BEGIN + "\n")[1].split(END)[0]
+
+
+def main() -> None:
+    """Replaces what stands between the marker lines."""
+    before, rest = DOCUMENT.read_text(encoding="utf-8").split(BEGIN + "\n")
+    DOCUMENT.write_text(before + BEGIN + "\n" + render() + END + rest.split(END)[1], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

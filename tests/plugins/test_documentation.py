@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/plugins.md says what the operators' description says."""
+
+from __future__ import annotations
+
+from operator_table import render, written
+
+
+def test_operators_in_the_document_are_those_of_the_description() -> None:
+    assert written() == render(), "run: python tests/plugins/operator_table.py"
