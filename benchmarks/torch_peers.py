@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch beside the engines: truth, plain fp16, torch.compile, and the time of the matrix products alone."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+import torch
+from models import Batch
+from transformers import BertModel
+
+ROUNDS = 9
+RUNS_PER_ROUND = 10
+
+
+def time_ms(work: Callable[[], object]) -> float:
+    """Median GPU time of one call: rounds of back-to-back calls between two events."""
+    for _ in range(3):
+        work()
+    torch.cuda.synchronize()
+    times = []
+    for _ in range(ROUNDS):
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(RUNS_PER_ROUND):
+            work()
+        stop.record()
+        stop.synchronize()
+        times.append(start.elapsed_time(stop) / RUNS_PER_ROUND)
+    return statistics.median(times)
+
+
+def captured(work: Callable[[], object]) -> Callable[[], object]:
+    """The replay of a CUDA graph of the work."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
+def outputs(model: BertModel, batch: Batch, dtype: torch.dtype) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """(last_hidden_state of every sequence's valid tokens, pooler_output), computed padded on the GPU in the type."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    model = model.to("cuda", dtype)
+    with torch.inference_mode():
+        result = model(
+            input_ids=batch.input_ids.cuda(),
+            attention_mask=batch.mask.cuda(),
+            token_type_ids=batch.token_type_ids.cuda(),
+        )
+    hidden = result.last_hidden_state.double().cpu()
+    rows = [row[:length] for row, length in zip(hidden, batch.lengths, strict=True)]
+    return rows, result.pooler_output.double().cpu()
+
+
+def compiled_ms(model: BertModel, batch: Batch) -> dict[str, float]:
+    """torch.compile on the padded batch in fp16, plainly and in a CUDA graph."""
+    model = model.to("cuda", torch.float16)
+    compiled = torch.compile(model, dynamic=False)
+    ids, mask, types = batch.input_ids.cuda(), batch.mask.cuda(), batch.token_type_ids.cuda()
+
+    def work() -> object:
+        with torch.inference_mode():
+            return compiled(input_ids=ids, attention_mask=mask, token_type_ids=types)
+
+    times = {"plain": time_ms(work)}
+    try:
+        times["graph"] = time_ms(captured(work))
+    except RuntimeError:  # a model whose forward synchronises cannot be captured
+        torch.cuda.synchronize()
+    return times
+
+
+def gemm_limit_ms(model: BertModel, num_tokens: int) -> float:
+    """The time that cuBLAS takes for the packed matrix products of all layers alone, in a CUDA graph, fp16."""
+    config = model.config
+    hidden, inner = config.hidden_size, config.intermediate_size
+    shapes = [(hidden, 3 * hidden), (hidden, hidden), (hidden, inner), (inner, hidden)]
+    half = {"device": "cuda", "dtype": torch.float16}
+    layers = [[torch.randn(*shape, **half) for shape in shapes] for _ in range(config.num_hidden_layers)]
+    inputs = [torch.randn(num_tokens, shape[0], **half) for shape in shapes]
+    results = [torch.empty(num_tokens, shape[1], **half) for shape in shapes]
+
+    def work() -> None:
+        for weights in layers:
+            for x, weight, y in zip(inputs, weights, results, strict=True):
+                torch.mm(x, weight, out=y)
+
+    return time_ms(captured(work))
