@@ -5,6 +5,9 @@ include_guard()
 
 set(PADFREE_PLUGIN_ROOT "${PROJECT_SOURCE_DIR}/plugins")
 
+# TensorRT's two entry points alone; hidden visibility does not cover the standard library's templates.
+set(PADFREE_EXPORTS "${CMAKE_CURRENT_LIST_DIR}/exports.map")
+
 function(padfree_add_libraries)
   padfree_use_object_cache()
   file(GLOB kernels CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/*/kernel*.cu" "${PADFREE_PLUGIN_ROOT}/common/*.cu")
@@ -16,11 +19,13 @@ function(padfree_add_libraries)
   padfree_shared_library(padfree)
   set_target_properties(padfree PROPERTIES LINKER_LANGUAGE CUDA)
   target_link_libraries(padfree PRIVATE ${kernel_objects})
+  padfree_export_entry_points(padfree)
   install(TARGETS padfree LIBRARY DESTINATION lib)
 
   add_library(padfree_register SHARED ${registration})
   padfree_shared_library(padfree_register)
   target_link_libraries(padfree_register PRIVATE ${CMAKE_DL_LIBS})
+  padfree_export_entry_points(padfree_register)
   install(TARGETS padfree_register LIBRARY DESTINATION lib)
 
   if(PADFREE_KERNEL_TESTS)
@@ -83,7 +88,12 @@ function(padfree_compile_options name)
     $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${PADFREE_LINE_INFO}>>:-lineinfo>)
 endfunction()
 
-# A shared library that exports what its sources mark for export and nothing of the static libraries in it.
+function(padfree_export_entry_points name)
+  target_link_options(${name} PRIVATE "LINKER:--version-script=${PADFREE_EXPORTS}")
+  set_property(TARGET ${name} APPEND PROPERTY LINK_DEPENDS "${PADFREE_EXPORTS}")
+endfunction()
+
+# What all shared libraries have in common: TensorRT's headers without the library, nothing left undefined.
 function(padfree_shared_library name)
   padfree_compile_options(${name})
   set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES OFF)
