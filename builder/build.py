@@ -7,16 +7,18 @@ import copy
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import onnx
 from padfree.onnx_tools import load_model, without_functions
 from padfree.onnx_tools.operators import check_nodes
-from padfree.runtime import Profile, plugin_library
+from padfree.runtime import Profile, SessionError, plugin_library
 from padfree.runtime.metadata import ONNX_METADATA_KEY, parse_metadata, sidecar_path
+from padfree.runtime.trt import import_tensorrt
 from rich.progress import Progress
 
 from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOptions
@@ -84,11 +86,41 @@ def build_engine(
     name_plugin_nodes(for_tensorrt)
     set_max_seq_len(for_tensorrt, profile.max_seq_len)
     options = TacticOptions(workspace_bytes, optimization_level, timing_cache)
+    check_machine(device, needs_plugins=bool(metadata.plugins))
     builder = EngineBuilder(device, options, progress)
     if metadata.plugins:
         plugin_library.load()
     built = builder.build(for_tensorrt, shape_ranges(metadata, profile))
     return write_plan(Path(plan_path), built, raw, profile, builder)
+
+
+def check_machine(device: int, *, needs_plugins: bool) -> None:
+    """Names everything at once that this machine lacks for a build.
+
+    Raises:
+        BuildError: TensorRT, a usable GPU or the plugin library is missing; the message says what to install.
+    """
+    problems = [_problem(import_tensorrt), _problem(partial(open_gpu, device))]
+    if needs_plugins:
+        problems.append(_problem(plugin_library.find))
+    found = [problem for problem in problems if problem]
+    if found:
+        raise BuildError("engines cannot be built here: " + "; also: ".join(found))
+
+
+def _problem(check: Callable[[], object]) -> str:
+    try:
+        check()
+    except SessionError as error:
+        return str(error)
+    return ""
+
+
+def open_gpu(device: int) -> None:
+    """Makes the GPU current; raises SessionError where there is none that fits."""
+    from padfree.runtime.cuda import open_device  # raises where cuda-bindings is missing, which is one of the problems
+
+    open_device(device)
 
 
 def prepare_model(

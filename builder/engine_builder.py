@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
+from padfree.runtime.device import Device
 from padfree.runtime.trt import import_tensorrt, make_logger, short_version
 from rich.progress import Progress
 
@@ -18,9 +19,6 @@ from .inspection import count_engine_plugins, engine_layer_names
 from .network import count_plugin_layers, parse, plugin_node_names
 from .profile import ShapeRange
 from .progress import PhaseBars, make_monitor
-
-if TYPE_CHECKING:
-    from padfree.runtime.cuda import Device
 
 DEFAULT_CACHE = "default"
 MAX_OPTIMIZATION_LEVEL = 5

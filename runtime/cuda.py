@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from .device import Device, check_compute_capability
 from .errors import SessionError
 
 try:
@@ -20,23 +20,7 @@ except (ImportError, OSError) as _error:
         f"cuda-bindings cannot be imported ({_error}); install it with: pip install cuda-bindings"
     ) from _error
 
-MIN_COMPUTE_CAPABILITY = (8, 0)
 GROWTH = 1.25  # buffers grow a little further than asked, so that slowly growing requests do not reallocate each time
-
-
-@dataclass(frozen=True)
-class Device:
-    """One GPU as CUDA sees it."""
-
-    index: int
-    name: str
-    major: int
-    minor: int
-
-    @property
-    def compute_capability(self) -> str:
-        """Such as "9.0"."""
-        return f"{self.major}.{self.minor}"
 
 
 def check(result: Any) -> Any:
@@ -80,15 +64,6 @@ def open_device(index: int) -> Device:
     check_compute_capability(device)
     check(_cuda.cudaSetDevice(index))
     return device
-
-
-def check_compute_capability(device: Device) -> None:
-    """Raises SessionError for a GPU that padfree's kernels are not built for."""
-    if (device.major, device.minor) < MIN_COMPUTE_CAPABILITY:
-        raise SessionError(
-            f"GPU {device.index} ({device.name}) has compute capability {device.compute_capability}, padfree needs "
-            "8.0 (Ampere) or newer; use a newer GPU, or run the rewritten .onnx file on the CPU"
-        )
 
 
 class Stream:

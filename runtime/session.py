@@ -15,6 +15,7 @@ from .errors import SessionError
 from .feeds import packed_feeds, padded_feeds, split_outputs
 from .metadata import Metadata, open_plan
 from .request import Limits, Ragged, read_packed, read_request, split
+from .trt import import_tensorrt
 
 Array = npt.NDArray[Any]
 
@@ -48,6 +49,7 @@ class Session:
             self._backend, self._metadata = onnx_backend, onnx_backend.metadata
         else:
             self._metadata = open_plan(file)
+            import_tensorrt()  # named first where both TensorRT and cuda-bindings are missing
             from .tensorrt_backend import TensorRTBackend
 
             self._backend = TensorRTBackend(file, self._metadata, device=device, allow_other_gpu=allow_other_gpu)

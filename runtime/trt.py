@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import importlib
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .device import Device
 from .errors import SessionError
 from .metadata import EngineInfo
-
-if TYPE_CHECKING:
-    from .cuda import Device
 
 VERSION_PARTS = 3  # 10.15.1.29 and 10.15.1.30 run each other's plans
 MAX_ERRORS_KEPT = 50

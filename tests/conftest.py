@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures that tests of several folders share: tiny models as the rewriter would describe them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+VOCABULARY = 100
+MAX_POSITIONS = 16
+
+ModelWriter = Callable[..., Path]
+
+
+def _tensorrt_works() -> bool:
+    if importlib.util.find_spec("tensorrt") is None:
+        return False
+    try:
+        importlib.import_module("tensorrt")
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+def _gpu_works() -> bool:
+    if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
+        return False
+    from padfree.runtime.cuda import device_count
+
+    return device_count() > 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips tests whose machine this is not; nothing is looked for unless a test is marked."""
+    for marker, works, reason in (
+        ("needs_tensorrt", _tensorrt_works, "`import tensorrt` does not work here"),
+        ("gpu", _gpu_works, "no GPU that CUDA can use, or no cuda-bindings"),
+    ):
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        if marked and not works():
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _metadata(interface: str, inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "version": "0.1.0",
+        "interface": interface,
+        "precision": "fp32",
+        "inputs": inputs,
+        "outputs": outputs,
+        "max_positions": MAX_POSITIONS,
+        "hidden_size": 2,
+        "num_layers": 1,
+        "coverage": {"packed_nodes": 3, "unpacked": [{"node": "head", "reason": "reads a masked slot"}]},
+        "plugins": {},
+    }
+
+
+def _save(graph: onnx.GraphProto, metadata: dict[str, Any], path: Path) -> Path:
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    helper.set_model_props(model, {"padfree": json.dumps(metadata)})
+    onnx.save_model(model, str(path))
+    return path
+
+
+@pytest.fixture
+def packed_metadata() -> dict[str, Any]:
+    """The metadata of the packed model: two token inputs, one output a token, one a sequence."""
+    return _metadata(
+        "packed",
+        [
+            {"name": "input_ids", "role": "tokens", "limit": VOCABULARY, "dtype": "int32"},
+            {"name": "token_type_ids", "role": "tokens", "limit": 2, "dtype": "int32"},
+            {"name": "seq_lens", "role": "seq_lens", "limit": None, "dtype": "int32"},
+        ],
+        [
+            {"name": "hidden", "layout": "packed", "dtype": "float32"},
+            {"name": "lengths", "layout": "per_sequence", "dtype": "float32"},
+        ],
+    )
+
+
+@pytest.fixture
+def packed_model(packed_metadata: dict[str, Any], tmp_path: Path) -> ModelWriter:
+    """Writes a packed model: hidden [T, 2] is (id, type) of every token, lengths [B, 1] each sequence's length."""
+
+    def write(name: str = "packed.onnx", **changes: Any) -> Path:
+        axes = helper.make_tensor("last_axis", TensorProto.INT64, [1], [1])
+        nodes = [
+            helper.make_node("Cast", ["input_ids"], ["ids"], to=TensorProto.FLOAT),
+            helper.make_node("Cast", ["token_type_ids"], ["types"], to=TensorProto.FLOAT),
+            helper.make_node("Cast", ["seq_lens"], ["lens"], to=TensorProto.FLOAT),
+            helper.make_node("Unsqueeze", ["ids", "last_axis"], ["ids_column"]),
+            helper.make_node("Unsqueeze", ["types", "last_axis"], ["types_column"]),
+            helper.make_node("Concat", ["ids_column", "types_column"], ["hidden"], axis=1),
+            helper.make_node("Unsqueeze", ["lens", "last_axis"], ["lengths"]),
+        ]
+        graph = helper.make_graph(
+            nodes,
+            "packed",
+            [
+                helper.make_tensor_value_info("input_ids", TensorProto.INT32, ["T"]),
+                helper.make_tensor_value_info("token_type_ids", TensorProto.INT32, ["T"]),
+                helper.make_tensor_value_info("seq_lens", TensorProto.INT32, ["B"]),
+            ],
+            [
+                helper.make_tensor_value_info("hidden", TensorProto.FLOAT, ["T", 2]),
+                helper.make_tensor_value_info("lengths", TensorProto.FLOAT, ["B", 1]),
+            ],
+            [axes],
+        )
+        return _save(graph, {**packed_metadata, **changes}, tmp_path / name)
+
+    return write
+
+
+@pytest.fixture
+def padded_model(tmp_path: Path) -> ModelWriter:
+    """Writes a padded model: hidden [B, S, 1] is id + 1000 * mask, kept [B, 1] the number of kept slots."""
+
+    def write(name: str = "padded.onnx") -> Path:
+        initializers = [
+            helper.make_tensor("last_axis", TensorProto.INT64, [1], [2]),
+            helper.make_tensor("slots", TensorProto.INT64, [1], [1]),
+            helper.make_tensor("thousand", TensorProto.INT64, [], [1000]),
+        ]
+        nodes = [
+            helper.make_node("Mul", ["attention_mask", "thousand"], ["marked"]),
+            helper.make_node("Add", ["input_ids", "marked"], ["sum"]),
+            helper.make_node("Cast", ["sum"], ["sum_float"], to=TensorProto.FLOAT),
+            helper.make_node("Unsqueeze", ["sum_float", "last_axis"], ["hidden"]),
+            helper.make_node("ReduceSum", ["attention_mask", "slots"], ["count"]),
+            helper.make_node("Cast", ["count"], ["kept"], to=TensorProto.FLOAT),
+        ]
+        grid = ["B", "S"]
+        graph = helper.make_graph(
+            nodes,
+            "padded",
+            [
+                helper.make_tensor_value_info("input_ids", TensorProto.INT64, grid),
+                helper.make_tensor_value_info("attention_mask", TensorProto.INT64, grid),
+            ],
+            [
+                helper.make_tensor_value_info("hidden", TensorProto.FLOAT, [*grid, 1]),
+                helper.make_tensor_value_info("kept", TensorProto.FLOAT, ["B", 1]),
+            ],
+            initializers,
+        )
+        metadata = _metadata(
+            "padded",
+            [
+                {"name": "input_ids", "role": "tokens", "limit": VOCABULARY, "dtype": "int64"},
+                {"name": "attention_mask", "role": "mask", "limit": None, "dtype": "int64"},
+            ],
+            [
+                {"name": "hidden", "layout": "padded", "dtype": "float32"},
+                {"name": "kept", "layout": "per_sequence", "dtype": "float32"},
+            ],
+        )
+        return _save(graph, metadata, tmp_path / name)
+
+    return write

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans: metadata beside them, whole or damaged files, other machines. None of it needs TensorRT or a GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from padfree.runtime import EngineInfo, Profile, Session, SessionError
+from padfree.runtime.device import Device, check_compute_capability
+from padfree.runtime.metadata import open_plan, parse_metadata
+from padfree.runtime.request import read_packed, read_request
+from padfree.runtime.trt import check_engine, short_version
+
+PLAN = b"plan" * 100
+PlanWriter = Callable[..., Path]
+
+
+@pytest.fixture
+def plan(packed_metadata: dict[str, Any], tmp_path: Path) -> PlanWriter:
+    def write(**changes: Any) -> Path:
+        path = tmp_path / "model.plan"
+        path.write_bytes(PLAN)
+        engine = {
+            "tensorrt": "10.6.0",
+            "gpu_name": "NVIDIA H200",
+            "compute_capability": "9.0",
+            "profile": {"min_tokens": 1, "opt_tokens": 20, "max_tokens": 24, "max_batch": 3, "max_seq_len": 12},
+            "plan_bytes": len(PLAN),
+            "plan_sha256": hashlib.sha256(PLAN).hexdigest(),
+            "plugin_layers": {"PadfreeAttention": 1},
+        }
+        (tmp_path / "model.plan.json").write_text(json.dumps({**packed_metadata, "engine": {**engine, **changes}}))
+        return path
+
+    return write
+
+
+def engine_info(**changes: Any) -> EngineInfo:
+    values: dict[str, Any] = {
+        "tensorrt": "10.6.0",
+        "gpu_name": "NVIDIA H200",
+        "compute_capability": "9.0",
+        "profile": Profile(1, 1, 1, 1, 1),
+        "plan_bytes": 0,
+        "plan_sha256": "",
+        "plugin_layers": {},
+    }
+    return EngineInfo(**{**values, **changes})
+
+
+def test_metadata_is_read(plan: PlanWriter) -> None:
+    metadata = open_plan(plan())
+    assert metadata.engine is not None
+    assert metadata.engine.profile == Profile(1, 20, 24, 3, 12)
+    assert metadata.interface == "packed"
+
+
+def test_missing_plan(tmp_path: Path) -> None:
+    with pytest.raises(SessionError, match=r"model\.plan: no such plan; build one with: padfree build"):
+        Session(tmp_path / "model.plan")
+
+
+def test_missing_metadata(plan: PlanWriter) -> None:
+    path = plan()
+    path.with_name("model.plan.json").unlink()
+    with pytest.raises(SessionError, match=r"its metadata model\.plan\.json is missing; copy it along with the plan"):
+        Session(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("[]", "is a list, not an object"),
+        ("{}", "metadata format None, this version reads format 1"),
+    ],
+)
+def test_damaged_metadata(plan: PlanWriter, text: str, message: str) -> None:
+    path = plan()
+    path.with_name("model.plan.json").write_text(text)
+    with pytest.raises(SessionError, match=message):
+        Session(path)
+
+
+def test_metadata_of_a_model_is_not_that_of_a_plan(plan: PlanWriter, packed_metadata: dict[str, Any]) -> None:
+    path = plan()
+    path.with_name("model.plan.json").write_text(json.dumps(packed_metadata))
+    with pytest.raises(SessionError, match="holds no 'engine' entry"):
+        Session(path)
+
+
+def test_truncated_plan(plan: PlanWriter) -> None:
+    path = plan()
+    path.write_bytes(PLAN[:-1])
+    with pytest.raises(SessionError, match="399 bytes, its metadata says 400: the plan is truncated"):
+        Session(path)
+
+
+def test_changed_plan(plan: PlanWriter) -> None:
+    path = plan()
+    path.write_bytes(PLAN[:-1] + b"x")
+    with pytest.raises(SessionError, match=r"SHA-256 [0-9a-f]{16}\.\.\., its metadata says [0-9a-f]{16}"):
+        Session(path)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorrt") is not None, reason="TensorRT is installed")
+def test_no_tensorrt(plan: PlanWriter) -> None:
+    with pytest.raises(SessionError, match=r"TensorRT is not installed.*pip install 'padfree\[trt\]'"):
+        Session(plan())
+
+
+@pytest.mark.parametrize("version", ["10.6.0", "10.6.0.26"])
+def test_a_plan_from_this_machine_passes(version: str) -> None:
+    gpu = Device(0, "NVIDIA H200", 9, 0)
+    check_engine(engine_info(), "a.plan", version=version, device=gpu, allow_other_gpu=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tensorrt": "10.15.1"}, "built by TensorRT 10.15.1, this machine has 10.6.0"),
+        (
+            {"compute_capability": "8.0", "gpu_name": "NVIDIA A100"},
+            "built for compute capability 8.0 (NVIDIA A100), GPU 0 (NVIDIA H200) has 9.0; build the plan again",
+        ),
+        ({"gpu_name": "NVIDIA H100"}, "built on NVIDIA H100, GPU 0 is NVIDIA H200; build the plan again"),
+    ],
+)
+def test_a_plan_from_elsewhere_is_refused(changes: dict[str, Any], message: str) -> None:
+    gpu = Device(0, "NVIDIA H200", 9, 0)
+    with pytest.raises(SessionError) as caught:
+        check_engine(engine_info(**changes), "a.plan", version="10.6.0.26", device=gpu, allow_other_gpu=False)
+    assert message in str(caught.value)
+
+
+def test_another_gpu_of_the_same_architecture_can_be_allowed() -> None:
+    gpu = Device(0, "NVIDIA H200", 9, 0)
+    h100 = engine_info(gpu_name="NVIDIA H100")
+    check_engine(h100, "a.plan", version="10.6.0", device=gpu, allow_other_gpu=True)
+    a100 = engine_info(compute_capability="8.0")
+    with pytest.raises(SessionError, match="compute capability"):
+        check_engine(a100, "a.plan", version="10.6.0", device=gpu, allow_other_gpu=True)
+
+
+def test_old_gpus_are_refused() -> None:
+    check_compute_capability(Device(0, "NVIDIA A100", 8, 0))
+    with pytest.raises(SessionError, match=r"compute capability 7\.5, padfree needs 8\.0"):
+        check_compute_capability(Device(0, "Tesla T4", 7, 5))
+
+
+@pytest.mark.parametrize(("version", "short"), [("10.15.1.29", "10.15.1"), ("10.6.0", "10.6.0")])
+def test_short_versions(version: str, short: str) -> None:
+    assert short_version(version) == short
+
+
+def test_a_sequence_beyond_the_profile_is_refused(plan: PlanWriter) -> None:
+    metadata = open_plan(plan())
+    read_request([[1] * 12], metadata)
+    for read in (lambda ids: read_request([ids], metadata), lambda ids: read_packed(ids, [len(ids)], metadata)):
+        with pytest.raises(SessionError, match=r"13 tokens, the engine's profile takes 12.*--max-seq-len 13"):
+            read([1] * 13)
+
+
+class RecordingBackend:
+    """Stands where an engine would: computes the packed model's outputs and keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.runs: list[list[int]] = []
+
+    def run(self, feeds: dict[str, Any]) -> dict[str, Any]:
+        import numpy as np
+
+        self.runs.append(feeds["seq_lens"].tolist())
+        pairs = np.stack([feeds["input_ids"], feeds["token_type_ids"]], axis=1).astype(np.float32)
+        return {"hidden": pairs, "lengths": feeds["seq_lens"][:, None].astype(np.float32)}
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def plan_session(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Session, RecordingBackend]:
+    backend = RecordingBackend()
+    module = SimpleNamespace(TensorRTBackend=lambda *_args, **_options: backend)
+    monkeypatch.setitem(sys.modules, "padfree.runtime.tensorrt_backend", module)
+    monkeypatch.setattr("padfree.runtime.session.import_tensorrt", lambda: None)
+    return Session(path), backend
+
+
+def test_requests_beyond_the_profile_become_several_runs(plan: PlanWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, backend = plan_session(plan(), monkeypatch)
+    lengths = [12, 12, 1, 0, 0, 5, 12, 8]
+    results = session.run([[at] * length for at, length in enumerate(lengths)])
+    assert backend.runs == [[12, 12], [1, 0, 0], [5, 12], [8]]
+    assert [row[:, 0].tolist() for row in results["hidden"]] == [[at] * length for at, length in enumerate(lengths)]
+
+
+def test_run_packed_beyond_the_profile_is_refused(plan: PlanWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, backend = plan_session(plan(), monkeypatch)
+    with pytest.raises(SessionError, match=r"25 tokens in one run, the engine's profile takes 24.*--max-tokens 25"):
+        session.run_packed([1] * 25, [12, 12], filler_tokens=1)
+    with pytest.raises(SessionError, match=r"4 sequences in one run, the engine's profile takes 3.*--max-batch 4"):
+        session.run_packed([1] * 4, [1, 1, 1, 1])
+    assert backend.runs == []
+
+
+def test_max_seqlen_is_a_shape(packed_metadata: dict[str, Any]) -> None:
+    from padfree.runtime.feeds import packed_feeds
+
+    shape_input = {"name": "max_seqlen", "role": "max_seqlen", "limit": None, "dtype": "int32"}
+    raw = {**packed_metadata, "inputs": [*packed_metadata["inputs"], shape_input]}
+    metadata = parse_metadata(raw, "test")
+    for lengths, expected in (([2, 3], 3), ([0], 1)):
+        feeds = packed_feeds(read_request([[1] * length for length in lengths], metadata), metadata)
+        assert feeds["max_seqlen"].shape == (expected,)
