@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, TensorProto
 
 from .errors import ModelFileError
