@@ -82,7 +82,8 @@ inline void appendTensorRt(void* handle, std::vector<TensorRt>& found) {
 inline std::vector<TensorRt> loadedTensorRts() {
   std::vector<TensorRt> found;
   appendTensorRt(RTLD_DEFAULT, found);
-  for (const char* name : {"libnvinfer.so.11", "libnvinfer.so.10", "libnvinfer_lean.so.11", "libnvinfer_lean.so.10"}) {
+  for (const char* name : {"libnvinfer.so.11", "libnvinfer.so.10", "libnvinfer_lean.so.11", "libnvinfer_lean.so.10",
+                           "libnvinfer_dispatch.so.11", "libnvinfer_dispatch.so.10"}) {
     // The reference that this adds keeps the TensorRT that we call into from being unloaded.
     if (void* handle = dlopen(name, RTLD_LAZY | RTLD_NOLOAD)) appendTensorRt(handle, found);
   }

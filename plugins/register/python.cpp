@@ -25,7 +25,7 @@ bool importPythonModule(const char* name) {
       importModule == nullptr || dropReference == nullptr || clearError == nullptr || isInitialized() == 0) {
     return false;
   }
-  const int state = lockInterpreter();
+  const int state = lockInterpreter();  // ctypes calls dlopen with the lock held: this only counts up
   void* module = importModule(name);
   if (module == nullptr) {
     clearError();
