@@ -120,7 +120,8 @@ def _split_packed(path: Path, arrays: dict[str, Array]) -> Request:
     lengths = arrays.pop(LENGTHS_NAME)
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 0).any():
         raise BuildError(
-            f"{path}: {LENGTHS_NAME} must be integers [B], 0 or more; got {lengths.dtype} {lengths.tolist()[:8]}"
+            f"{path}: {LENGTHS_NAME} is {lengths.dtype} {lengths.tolist()[:8]}, allowed: integers [B], 0 or more; "
+            "pass the number of tokens of each sequence"
         )
     total = int(lengths.sum())
     for name, array in arrays.items():

@@ -102,9 +102,7 @@ def test_every_object_of_the_table_is_used() -> None:
 
 
 def test_the_collector_sees_modules_objects_and_calls() -> None:
-    source = (
-        "trt.Builder(x).reset(); config.set_flag(trt.BuilderFlag.TF32); other.set_flag(trt.__version__)"
-    )
+    source = "trt.Builder(x).reset(); config.set_flag(trt.BuilderFlag.TF32); other.set_flag(trt.__version__)"
     assert used_names(source, {"config": "IBuilderConfig", "trt.Builder()": "Builder"}) == {
         "Builder",
         "Builder.reset",

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches from files, and results to files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from padfree.builder import BuildError
+from padfree.builder.batches import read_batch, write_results
+from padfree.runtime.metadata import Metadata, parse_metadata
+
+
+@pytest.fixture
+def metadata(packed_metadata: dict[str, Any]) -> Metadata:
+    return parse_metadata(packed_metadata, "test")
+
+
+def as_lists(request: dict[str, list[Any]]) -> dict[str, list[list[int]]]:
+    return {name: [list(map(int, row)) for row in rows] for name, rows in request.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"input_ids": [1, 2]}\n\n{"input_ids": []}\n', {"input_ids": [[1, 2], []]}),
+        ("[1, 2]\n[3]", {"input_ids": [[1, 2], [3]]}),
+        ('{"input_ids": [1], "token_type_ids": [0]}', {"input_ids": [[1]], "token_type_ids": [[0]]}),
+        ("", {"input_ids": []}),
+    ],
+)
+def test_json_lines(metadata: Metadata, tmp_path: Path, text: str, expected: dict[str, Any]) -> None:
+    path = tmp_path / "batch.jsonl"
+    path.write_text(text)
+    assert read_batch(path, metadata) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1]\n{", "line 2: not JSON"),
+        ("3", "line 1: '3', allowed: an object or a list of ids"),
+        ('{"input_ids": [1]}\n[2]', "entry 2: has [''], entry 1 has ['input_ids']"),
+        ('{"text": "hello"}', "texts need a tokenizer"),
+    ],
+)
+def test_json_lines_that_are_refused(metadata: Metadata, tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "batch.jsonl"
+    path.write_text(text)
+    with pytest.raises(BuildError) as caught:
+        read_batch(path, metadata)
+    assert message in str(caught.value)
+
+
+def test_packed_arrays(metadata: Metadata, tmp_path: Path) -> None:
+    path = tmp_path / "batch.npz"
+    np.savez(path, input_ids=np.array([1, 2, 3]), seq_lens=np.array([2, 0, 1]))
+    assert as_lists(read_batch(path, metadata)) == {"input_ids": [[1, 2], [], [3]]}
+
+
+def test_grids_keep_what_the_mask_keeps(metadata: Metadata, tmp_path: Path) -> None:
+    path = tmp_path / "batch.npz"
+    np.savez(path, input_ids=np.array([[0, 1, 2], [3, 9, 4]]), attention_mask=np.array([[0, 1, 1], [1, 0, 1]]))
+    assert as_lists(read_batch(path, metadata)) == {"input_ids": [[1, 2], [3, 4]]}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"input_ids": [1, 2], "seq_lens": [1]}, "'input_ids' has shape [2], but seq_lens add up to 1"),
+        ({"input_ids": [1, 2], "seq_lens": [3, -1]}, "seq_lens is int64 [3, -1], allowed: integers [B], 0 or more"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, "'input_ids' has shape [1, 2], attention_mask has [1, 1]"),
+        ({"input_ids": [1]}, "neither seq_lens (for packed tokens [T]) nor attention_mask"),
+    ],
+)
+def test_arrays_that_are_refused(metadata: Metadata, tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+    path = tmp_path / "batch.npz"
+    np.savez(path, **arrays)
+    with pytest.raises(BuildError) as caught:
+        read_batch(path, metadata)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("batch.csv", b"", "unknown kind of input '.csv', allowed: .jsonl, .npz, .txt"),
+        ("batch.npz", b"no archive", "not an .npz file of plain arrays"),
+        ("batch.jsonl", b"\xff\xfe", "cannot be read"),
+    ],
+)
+def test_files_that_are_refused(metadata: Metadata, tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(BuildError) as caught:
+        read_batch(path, metadata)
+    assert message in str(caught.value)
+
+
+def test_a_missing_file_is_named(metadata: Metadata, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"nothing\.jsonl: cannot be read \(No such file"):
+        read_batch(tmp_path / "nothing.jsonl", metadata)
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = Tokenizer(models.WordLevel({"a": 1, "b": 2, "[UNK]": 0}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.enable_padding()
+    words.enable_truncation(3)
+    path = tmp_path / "tokenizer.json"
+    words.save(str(path))
+    return path
+
+
+def test_texts_are_neither_padded_nor_cut(metadata: Metadata, tmp_path: Path, tokenizer: Path) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_text("a b a b a\nb\n")
+    request = read_batch(path, metadata, tokenizer=tokenizer)
+    assert request == {"input_ids": [[1, 2, 1, 2, 1], [2]], "token_type_ids": [[0] * 5, [0]]}
+
+
+def test_texts_are_cut_to_the_positions_on_demand(metadata: Metadata, tmp_path: Path, tokenizer: Path) -> None:
+    path = tmp_path / "batch.jsonl"
+    path.write_text('{"text": "' + "a " * 20 + '"}')
+    assert len(read_batch(path, metadata, tokenizer=tokenizer, truncate=True)["input_ids"][0]) == 16
+
+
+def test_a_file_that_is_no_tokenizer(metadata: Metadata, tmp_path: Path) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_text("a")
+    for name, message in (("texts.txt", "not a tokenizer file"), ("none.json", "no such tokenizer")):
+        with pytest.raises(BuildError, match=message):
+            read_batch(path, metadata, tokenizer=tmp_path / name)
+
+
+def test_results_are_packed_with_their_lengths(metadata: Metadata, tmp_path: Path) -> None:
+    results = {
+        "hidden": [np.ones((2, 2)), np.zeros((0, 2)), np.full((1, 2), 3.0)],
+        "lengths": [np.array([2.0]), np.array([0.0]), np.array([1.0])],
+    }
+    write_results(tmp_path / "out.npz", results, metadata)
+    with np.load(tmp_path / "out.npz") as file:
+        assert file["hidden"].tolist() == [[1, 1], [1, 1], [3, 3]]
+        assert file["seq_lens"].tolist() == [2, 0, 1]
+        assert file["lengths"].tolist() == [[2], [0], [1]]

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens to a model on its way into TensorRT, and the checks on the engine that comes out."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from padfree.builder import BuildError
+from padfree.builder.inspection import count_engine_plugins, layer_names
+from padfree.builder.network import (
+    count_plugin_layers,
+    name_plugin_nodes,
+    parse,
+    plugin_node_names,
+    set_max_seq_len,
+)
+
+
+def model_of(*names_and_ops: tuple[str, str]) -> onnx.ModelProto:
+    nodes = [
+        helper.make_node(op, ["x"], [f"y{at}"], name=name, domain="padfree" if op.startswith("Padfree") else "")
+        for at, (name, op) in enumerate(names_and_ops)
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["T"])
+    return helper.make_model(helper.make_graph(nodes, "g", [x], [x]))
+
+
+def test_plugin_nodes_get_names_of_their_own() -> None:
+    model = model_of(
+        ("", "PadfreePool"), ("same", "PadfreePool"), ("same", "Relu"), ("own", "PadfreePack"), ("", "Relu")
+    )
+    name_plugin_nodes(model)
+    names = plugin_node_names(model)
+    assert sorted(names.values()) == ["PadfreePack", "PadfreePool", "PadfreePool"]
+    assert names["own"] == "PadfreePack"
+    assert "same" not in names
+    assert "" not in names
+
+
+def test_names_never_collide_with_those_that_were_there() -> None:
+    model = model_of(("PadfreePool_1", "Relu"), ("a", "PadfreePack"), ("", "PadfreePool"))
+    name_plugin_nodes(model)
+    assert len({node.name for node in model.graph.node}) == 3
+
+
+def test_the_longest_sequence_reaches_the_attention_nodes_alone() -> None:
+    model = model_of(("a", "PadfreeAttention"), ("b", "Relu"))
+    for node in model.graph.node:
+        node.attribute.append(helper.make_attribute("max_seq_len", 0))
+    set_max_seq_len(model, 384)
+    assert [node.attribute[0].i for node in model.graph.node] == [384, 0]
+
+
+@pytest.mark.parametrize(
+    "layers", [["attention", "MatMul"], [{"Name": "attention", "LayerType": "PluginV3"}, {"Name": "MatMul"}]]
+)
+def test_layer_names_at_either_verbosity(layers: list[Any]) -> None:
+    assert layer_names(json.dumps({"Layers": layers})) == ["attention", "MatMul"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"Layers": [{"LayerType": "x"}]}'])
+def test_unreadable_layer_information(text: str) -> None:
+    with pytest.raises(BuildError, match="engine inspector gave something unreadable"):
+        layer_names(text)
+
+
+def test_engines_without_their_plugins_are_refused() -> None:
+    wanted = {"a": "PadfreeAttention", "b": "PadfreeAttention", "c": "PadfreePool"}
+    assert count_engine_plugins(["x", "c", "b", "a"], wanted) == {"PadfreeAttention": 2, "PadfreePool": 1}
+    with pytest.raises(BuildError, match=r"lacks 1 of 3 plugin layers, first b \(PadfreeAttention\)"):
+        count_engine_plugins(["a", "c", "{ForeignNode[b]}"], wanted)
+
+
+def test_networks_without_their_plugins_are_refused() -> None:
+    trt = SimpleNamespace(__version__="10.6.0", LayerType=SimpleNamespace(PLUGIN_V3="plugin"))
+    layers = [SimpleNamespace(name="a", type="plugin"), SimpleNamespace(name="b", type="constant")]
+    network = SimpleNamespace(num_layers=2, get_layer=lambda index: layers[index])
+    assert count_plugin_layers(trt, network, {"a": "PadfreePool"}) == {"PadfreePool": 1}
+    with pytest.raises(BuildError, match=r"made no plugin layer of 1 nodes, first b \(PadfreePack\)"):
+        count_plugin_layers(trt, network, {"a": "PadfreePool", "b": "PadfreePack"})
+
+
+def test_parser_errors_name_node_operator_and_next_step() -> None:
+    error = SimpleNamespace(node_name=lambda: "head", node_operator=lambda: "PadfreePool", desc=lambda: "no creator")
+    parser = SimpleNamespace(parse=lambda _content: False, num_errors=1, get_error=lambda _index: error)
+    trt = SimpleNamespace(__version__="10.6.0", OnnxParser=lambda _network, _logger: parser)
+    with pytest.raises(BuildError) as caught:
+        parse(trt, SimpleNamespace(errors=["plugin: mode 'x' is unknown"]), None, model_of(("head", "PadfreePool")))
+    for part in ("node 'head' (PadfreePool): no creator", "the plugin library lacks it", "mode 'x'", "padfree doctor"):
+        assert part in str(caught.value)
