@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Helpers over onnx-graphsurgeon's graph that the analysis and all passes share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from .operators import DOMAIN, DOMAIN_VERSION, OPERATORS, AttributeValue
+
+STANDARD_DOMAINS = (None, "", "ai.onnx")
+
+
+def is_standard(node: gs.Node, *ops: str) -> bool:
+    """Whether the node is one of the standard operators `ops`."""
+    return node.domain in STANDARD_DOMAINS and node.op in ops
+
+
+def is_padfree(node: gs.Node, *ops: str) -> bool:
+    """Whether the node is one of the padfree operators `ops`."""
+    return node.domain == DOMAIN and node.op in ops
+
+
+def producer(tensor: gs.Tensor) -> gs.Node | None:
+    """The node that makes the tensor; None for inputs and constants."""
+    return tensor.inputs[0] if tensor.inputs else None
+
+
+def made_by(tensor: gs.Tensor, *ops: str) -> gs.Node | None:
+    """The node that makes the tensor if it is one of the standard operators `ops`."""
+    node = producer(tensor)
+    return node if node is not None and is_standard(node, *ops) else None
+
+
+def present(tensors: Sequence[gs.Tensor]) -> list[gs.Tensor]:
+    """The tensors that are there: an empty name is an optional input left out."""
+    return [tensor for tensor in tensors if not tensor.is_empty()]
+
+
+def argument(node: gs.Node, position: int) -> gs.Tensor | None:
+    """Input number `position`, or None where it is left out."""
+    if position >= len(node.inputs) or node.inputs[position].is_empty():
+        return None
+    return node.inputs[position]
+
+
+def opset(graph: gs.Graph) -> int:
+    """Version of the standard operators."""
+    return int(graph.opset)
+
+
+def node_name(node: gs.Node) -> str:
+    """A name for messages: the node's own, or that of its first output."""
+    return str(node.name or (node.outputs[0].name if node.outputs else node.op))
+
+
+def is_output(graph: gs.Graph, tensor: gs.Tensor) -> bool:
+    """Whether the tensor is an output of the graph."""
+    return any(tensor is output for output in graph.outputs)
+
+
+def used_once(graph: gs.Graph, tensor: gs.Tensor) -> bool:
+    """Whether exactly one node input reads the tensor."""
+    reads = sum(1 for node in tensor.outputs for item in node.inputs if item is tensor)
+    return not is_output(graph, tensor) and _distinct(tensor.outputs) == 1 and reads == len(tensor.outputs) == 1
+
+
+def _distinct(nodes: Sequence[gs.Node]) -> int:
+    return len({id(node) for node in nodes})
+
+
+def dtype_name(dtype: Any) -> str | None:
+    """The name of a numpy or ONNX element type, as numpy writes it; None where it is not known."""
+    if dtype is None:
+        return None
+    if isinstance(dtype, int):
+        return str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(dtype)).name)
+    return str(np.dtype(dtype).name)
+
+
+def names_in_use(graph: gs.Graph) -> set[str]:
+    """The names of all tensors and nodes."""
+    names = {tensor.name for tensor in [*graph.inputs, *graph.outputs]}
+    for node in graph.nodes:
+        names.add(node.name)
+        names.update(tensor.name for tensor in [*node.inputs, *node.outputs])
+    return names
+
+
+class Editor:
+    """Adds nodes to one graph under names that nothing else uses."""
+
+    def __init__(self, graph: gs.Graph) -> None:
+        self.graph = graph
+        self._names = names_in_use(graph)
+        self._counts: dict[str, int] = {}
+
+    def fresh(self, stem: str) -> str:
+        """A name that no tensor or node has: `stem`, or `stem` and a number."""
+        count = self._counts.get(stem, 0)
+        name = stem if count == 0 else f"{stem}_{count}"
+        while name in self._names:
+            count += 1
+            name = f"{stem}_{count}"
+        self._counts[stem] = count + 1
+        self._names.add(name)
+        return name
+
+    def constant(self, stem: str, values: np.ndarray) -> gs.Constant:
+        """A new constant."""
+        return gs.Constant(self.fresh(stem), np.ascontiguousarray(values))
+
+    def variable(self, stem: str, dtype: Any = None) -> gs.Variable:
+        """A new tensor of the given type."""
+        return gs.Variable(self.fresh(stem), dtype=dtype)
+
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[gs.Tensor],
+        *,
+        stem: str,
+        dtype: Any = None,
+        attrs: Mapping[str, Any] | None = None,
+        output: gs.Tensor | None = None,
+        domain: str | None = None,
+    ) -> gs.Tensor:
+        """Adds a node with one output (a new tensor unless given) and returns that output."""
+        result = output if output is not None else self.variable(stem, dtype)
+        self.graph.nodes.append(
+            gs.Node(op, self.fresh(f"{stem}_node"), dict(attrs or {}), list(inputs), [result], domain=domain)
+        )
+        return result
+
+    def padfree(
+        self, op: str, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.Tensor], **attributes: AttributeValue
+    ) -> gs.Node:
+        """Adds a padfree node; the attributes are those that its description lists, all of them."""
+        floats = {item.name for item in OPERATORS[op].attributes if item.type == "float"}
+        attrs = {key: float(value) if key in floats else value for key, value in attributes.items()}
+        node = gs.Node(op, self.fresh(op), attrs, list(inputs), list(outputs), domain=DOMAIN)
+        self.graph.nodes.append(node)
+        return node
+
+    def cast(self, tensor: gs.Tensor, dtype: Any, stem: str) -> gs.Tensor:
+        """The tensor as another element type."""
+        target = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        return self.node("Cast", [tensor], stem=stem, dtype=np.dtype(dtype), attrs={"to": target})
+
+    def take_over(self, tensor: gs.Tensor) -> gs.Tensor:
+        """The tensor without the node that made it, so that another node can make it."""
+        tensor.inputs.clear()
+        return tensor
+
+    def redirect(self, old: gs.Tensor, new: gs.Tensor) -> None:
+        """Makes every reader of `old` read `new`; a graph output keeps its name and is made by `new`'s producer."""
+        for node in list(old.outputs):
+            for position, item in enumerate(node.inputs):
+                if item is old:
+                    node.inputs[position] = new
+        if is_output(self.graph, old):
+            old.inputs.clear()
+            self.node("Identity", [new], stem=f"{old.name}_output", output=old)
+
+
+def add_domain(graph: gs.Graph) -> None:
+    """Declares the padfree operators in the graph's opsets."""
+    domains = list(graph.import_domains or [])
+    if not any(item.domain == DOMAIN for item in domains):
+        graph.import_domains = [*domains, onnx.helper.make_opsetid(DOMAIN, DOMAIN_VERSION)]
+
+
+def tidy(graph: gs.Graph) -> None:
+    """Removes what leads to no output and sorts the nodes; the graph's inputs stay."""
+    graph.cleanup(remove_unused_node_outputs=False, remove_unused_graph_inputs=False).toposort()

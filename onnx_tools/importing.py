@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brings an ONNX model into the form that the passes work on: one flat graph, typed tensors, dimensions B and S."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from onnx import ModelProto, TensorProto
+
+from .errors import RewriteError
+from .graph import dtype_name
+from .operators import DOMAIN
+
+logger = logging.getLogger(__name__)
+
+_SMALL = 1024  # elements; smaller constants may hold shapes, which the inference of types needs
+
+
+@dataclass(frozen=True)
+class Source:
+    """The original model as a graph, with its inputs' and outputs' written shapes kept for the padded interface."""
+
+    graph: gs.Graph
+    token_inputs: tuple[str, ...]  # integer (or bool) inputs [B,S], in order
+
+
+def import_model(model: ModelProto) -> Source:
+    """Imports a model; its weights are shared, not copied.
+
+    Raises RewriteError for a model that is rewritten already, has control flow, or whose inputs are not [B,S].
+    """
+    _refuse(model)
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    token_inputs = _token_inputs(model)
+    graph = gs.import_onnx(model)
+    for tensor in graph.inputs:
+        if tensor.name in token_inputs:
+            tensor.shape = ["B", "S"]
+    _add_types(graph, model, token_inputs)
+    return Source(graph, token_inputs)
+
+
+def _refuse(model: ModelProto) -> None:
+    if any(node.domain == DOMAIN for node in model.graph.node):
+        raise RewriteError(
+            f"the model holds operators of the domain '{DOMAIN}' already; it has been rewritten: build or run it, or "
+            "rewrite the original export"
+        )
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g") or attribute.graphs:
+                raise RewriteError(
+                    f"node '{node.name or node.output[0]}' ({node.op_type}) holds a subgraph; control flow cannot be "
+                    "packed; export the model with fixed choices (torch.onnx.export traces them away)"
+                )
+
+
+def _token_inputs(model: ModelProto) -> tuple[str, ...]:
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    names = []
+    for value in model.graph.input:
+        if value.name in initializers:
+            continue
+        tensor = value.type.tensor_type
+        if tensor.elem_type not in (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL):
+            continue
+        dims = tensor.shape.dim
+        if len(dims) != 2:
+            continue
+        fixed = [dim.dim_value for dim in dims if dim.HasField("dim_value")]
+        if fixed:
+            raise RewriteError(
+                f"input '{value.name}' has fixed sizes ({', '.join(_dim(dim) for dim in dims)}); batch and sequence "
+                "must both be dynamic; export the model with dynamic axes 0 and 1 for every token input"
+            )
+        names.append(value.name)
+    if not names:
+        found = ", ".join(value.name for value in model.graph.input) or "none"
+        raise RewriteError(
+            f"no attention found: the model has no integer input [batch, sequence] (inputs: {found}); padfree rewrites "
+            "encoders exported with input_ids and attention_mask"
+        )
+    return tuple(names)
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> str:
+    return dim.dim_param or str(dim.dim_value) if dim.WhichOneof("value") else "?"
+
+
+def _add_types(graph: gs.Graph, model: ModelProto, token_inputs: tuple[str, ...]) -> None:
+    """Writes the types and shapes that ONNX infers at every tensor; large weights take no part but by their shape."""
+    skeleton = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    skeleton.graph.name = "skeleton"
+    skeleton.graph.node.extend(model.graph.node)
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    for value in model.graph.input:
+        if value.name in token_inputs:
+            item = onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, ["B", "S"])
+            skeleton.graph.input.append(item)
+        elif value.name not in initializers:
+            skeleton.graph.input.append(value)
+    for tensor in model.graph.initializer:
+        if int(np.prod(tensor.dims, dtype=np.int64)) <= _SMALL and not tensor.external_data:
+            skeleton.graph.initializer.append(tensor)
+        else:
+            item = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            skeleton.graph.input.append(item)
+    for value in model.graph.output:
+        item = onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, None)
+        skeleton.graph.output.append(item)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(skeleton, strict_mode=False, data_prop=True).graph
+    except onnx.shape_inference.InferenceError as error:
+        raise RewriteError(f"the model's types cannot be inferred: {error}; run onnx.checker on the export") from error
+    known = {value.name: value.type.tensor_type for value in [*inferred.value_info, *inferred.output]}
+    for name, tensor in graph.tensors().items():
+        if isinstance(tensor, gs.Variable) and name in known and name not in token_inputs:
+            found = known[name]
+            tensor.dtype = np.dtype(dtype_name(found.elem_type)) if found.elem_type else tensor.dtype
+            tensor.shape = [_size(dim) for dim in found.shape.dim] if found.HasField("shape") else None
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    return dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layouts of tensors, told from their shapes in B, S and T."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from .symbolic import Poly
+from .symbolic.facts import Facts, Shape
+
+B, S, T = Poly.atom("B"), Poly.atom("S"), Poly.atom("T")
+
+
+class Layout(str, Enum):
+    """How a tensor holds the tokens of a batch."""
+
+    PACKED = "packed"  # [T,...]
+    PER_SEQUENCE = "per_sequence"  # [B,...]
+    CONSTANT = "constant"  # the same for every batch
+    PADDED = "padded"  # [B,S,...], or anything else that S is in
+
+
+def layout_of(facts: Facts) -> Layout:
+    """The layout that a tensor's shape tells; what is not known counts as padded."""
+    shape = facts.shape
+    if shape is None:
+        return Layout.CONSTANT if facts.constant else Layout.PADDED
+    atoms = set().union(*(size.atoms() for size in shape)) if shape else set()
+    if shape and shape[0] == T and "S" not in atoms and "B" not in atoms:
+        return Layout.PACKED
+    if atoms == {"B"} and shape[0] == B:
+        return Layout.PER_SEQUENCE
+    return Layout.CONSTANT if not atoms and facts.constant else Layout.PADDED
+
+
+def is_token_shape(shape: Shape | None) -> bool:
+    """Whether the shape is [B,S,...] with nothing of B and S in the other axes."""
+    if shape is None or len(shape) < 2 or shape[:2] != (B, S):
+        return False
+    return all(not ({"B", "S", "T"} & size.atoms()) for size in shape[2:])

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention on packed tokens: PadfreeAttention, with one MatMul for the Q, K and V projections of one input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ..errors import RewriteError
+from ..graph import Editor, made_by, node_name
+from ..symbolic import Analysis, analyse
+from .attention_match import Attention, is_candidate, match
+from .base import Boundary, Miss, NoMatch, PassResult, add_boundary, pack, unpack
+from .heads import HeadsSource
+
+NAME = "attention"
+
+
+def attention(graph: gs.Graph) -> PassResult:
+    """Replaces every attention whose mask is the padding mask, and adds the boundary that all passes use.
+
+    Raises RewriteError where no attention can be replaced.
+    """
+    analysis = analyse(graph)
+    found, missed = list[Attention](), list[Miss]()
+    for node in graph.nodes:
+        if is_candidate(analysis, node):
+            try:
+                found.append(match(analysis, node))
+            except NoMatch as reason:
+                missed.append(Miss(node_name(node), str(reason)))
+    _refuse_nothing(found, missed)
+    editor = Editor(graph)
+    mask = next(tensor for tensor in graph.inputs if tensor.name == found[0].mask)
+    boundary = add_boundary(editor, mask)
+    projections = Projections(editor, analysis)
+    for item in found:
+        _replace(editor, analysis, boundary, projections, item)
+    return PassResult(NAME, len(found), tuple(missed))
+
+
+def _refuse_nothing(found: list[Attention], missed: list[Miss]) -> None:
+    if not found and not missed:
+        raise RewriteError(
+            "no attention found: the model has no Softmax over [..., sequence, sequence] and no Attention operator; "
+            "padfree rewrites transformer encoders; check that this is the right file"
+        )
+    if not found:
+        reasons = "; ".join(dict.fromkeys(miss.reason for miss in missed[:3]))
+        raise RewriteError(
+            f"no attention can be packed ({len(missed)} found): {reasons}; export an encoder whose attention_mask is "
+            "a plain padding mask [batch, sequence]"
+        )
+    masks = sorted({item.mask for item in found})
+    if len(masks) > 1:
+        raise RewriteError(
+            f"attention is masked by several inputs ({', '.join(masks)}); one padding mask is expected; export the "
+            "model with a single attention_mask"
+        )
+
+
+@dataclass(frozen=True)
+class Linear:
+    """x W + b; the bias may be absent."""
+
+    x: gs.Tensor
+    weight: gs.Constant  # [K,N]
+    bias: gs.Constant | None
+
+
+class Projections:
+    """Puts the Q, K and V projections of one input together, once for weights that layers share."""
+
+    def __init__(self, editor: Editor, analysis: Analysis) -> None:
+        self._editor = editor
+        self._analysis = analysis
+        self._weights: dict[tuple[str, ...], gs.Constant] = {}
+
+    def fused(self, parts: tuple[gs.Tensor, gs.Tensor, gs.Tensor]) -> gs.Tensor | None:
+        """The tensor [B,S,3E] with q, k and v side by side, or None where they are not projections of one input."""
+        found = [self._linear(part) for part in parts]
+        linears = [item for item in found if item is not None]
+        if len(linears) != 3 or any(item.x is not linears[0].x for item in linears):
+            return None
+        if len({str(item.weight.dtype) for item in linears}) != 1:
+            return None
+        editor = self._editor
+        weight = self._joined([item.weight for item in linears], "qkv_weight")
+        result = editor.node("MatMul", [linears[0].x, weight], stem="qkv", dtype=weight.dtype)
+        if all(item.bias is None for item in linears):
+            return result
+        bias = self._joined([item.bias or self._zeros(item) for item in linears], "qkv_bias")
+        return editor.node("Add", [result, bias], stem="qkv_with_bias", dtype=weight.dtype)
+
+    def _zeros(self, linear: Linear) -> gs.Constant:
+        return gs.Constant(f"zeros_for_{linear.weight.name}", np.zeros(linear.weight.shape[-1], linear.weight.dtype))
+
+    def _joined(self, constants: list[gs.Constant], stem: str) -> gs.Constant:
+        key = tuple(constant.name for constant in constants)
+        if key not in self._weights:
+            values = np.concatenate([constant.values for constant in constants], axis=-1)
+            self._weights[key] = self._editor.constant(stem, values)
+        return self._weights[key]
+
+    def _linear(self, tensor: gs.Tensor) -> Linear | None:
+        bias: gs.Constant | None = None
+        add = made_by(tensor, "Add")
+        if add is not None:
+            constants = [item for item in add.inputs if isinstance(item, gs.Constant)]
+            others = [item for item in add.inputs if not isinstance(item, gs.Constant)]
+            if len(constants) != 1 or len(constants[0].shape) != 1:
+                return None
+            bias, tensor = constants[0], others[0]
+        product = made_by(tensor, "MatMul")
+        if product is None or not isinstance(product.inputs[1], gs.Constant) or len(product.inputs[1].shape) != 2:
+            return None
+        if bias is not None and tuple(bias.shape) != tuple(product.inputs[1].shape[1:]):
+            return None
+        if self._analysis[product.inputs[0]].rank != 3:
+            return None
+        return Linear(product.inputs[0], product.inputs[1], bias)
+
+
+def _replace(
+    editor: Editor, analysis: Analysis, boundary: Boundary, projections: Projections, item: Attention
+) -> None:
+    layout, tensors = _arranged(editor, analysis, projections, item)
+    dtype = analysis[item.context].dtype
+    packed = [pack(editor, tensor, boundary, dtype) for tensor in tensors]
+    result = editor.variable("attention", None if dtype is None else np.dtype(dtype))
+    editor.padfree(
+        "PadfreeAttention",
+        [*packed, boundary.cu_seqlens],
+        [result],
+        num_heads=item.num_heads,
+        head_size=item.head_size,
+        scale=item.scale,
+        qkv_layout=layout,
+        has_qkv_bias=0,
+        max_seq_len=0,
+    )
+    unpack(editor, result, boundary, dtype, item.context)
+
+
+def _arranged(
+    editor: Editor, analysis: Analysis, projections: Projections, item: Attention
+) -> tuple[str, list[gs.Tensor]]:
+    """The layout and the tensors [B,S,...] that hold Q, K and V."""
+    heads, size = item.num_heads, item.head_size
+    sources = (item.q, item.k, item.v)
+    plain = np.arange(heads * size).reshape(heads, size)
+    if all(source.tensor is item.q.tensor for source in sources) and _width(analysis, item.q) == 3 * heads * size:
+        if all(np.array_equal(source.columns, plain + i * heads * size) for i, source in enumerate(sources)):
+            return "3HD", [item.q.tensor]
+        by_head = np.arange(3 * heads * size).reshape(heads, 3, size)
+        if all(np.array_equal(source.columns, by_head[:, i]) for i, source in enumerate(sources)):
+            return "H3D", [item.q.tensor]
+    whole = [_selected(editor, analysis, source, plain) for source in sources]
+    fused = projections.fused((whole[0], whole[1], whole[2]))
+    return ("3HD", [fused]) if fused is not None else ("separate", whole)
+
+
+def _width(analysis: Analysis, source: HeadsSource) -> int | None:
+    shape = analysis[source.tensor].shape
+    return None if shape is None else shape[2].constant()
+
+
+def _selected(editor: Editor, analysis: Analysis, source: HeadsSource, plain: np.ndarray) -> gs.Tensor:
+    """The source's columns in the order [H,D]: itself, or a Gather of its last axis."""
+    if np.array_equal(source.columns, plain) and _width(analysis, source) == plain.size:
+        return source.tensor
+    columns = editor.constant("columns", source.columns.reshape(-1).astype(np.int64))
+    return editor.node("Gather", [source.tensor, columns], stem="heads", dtype=source.tensor.dtype, attrs={"axis": 2})

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all passes share: their result, and the tensors between the padded and the packed world."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ..graph import Editor, is_padfree, made_by, producer
+
+
+@dataclass(frozen=True)
+class Miss:
+    """A place where a pass nearly applied."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """What a pass did to its graph."""
+
+    name: str
+    replaced: int
+    missed: tuple[Miss, ...] = ()
+
+
+class NoMatch(Exception):
+    """Raised inside a pass where a check fails; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """The tensors that lead from padded to packed and back."""
+
+    mask: gs.Tensor  # int32 [B,S]
+    token_index: gs.Tensor  # int32 [T]
+    seq_lens: gs.Tensor  # int32 [B]
+    cu_seqlens: gs.Tensor  # int32 [B+1]
+
+
+def boundary_of(graph: gs.Graph) -> Boundary:
+    """The boundary of a graph that `add_boundary` has been applied to."""
+    index = next(node for node in graph.nodes if is_padfree(node, "PadfreeIndex"))
+    schedule = next(node for node in graph.nodes if is_padfree(node, "PadfreeSchedule"))
+    return Boundary(index.inputs[0], index.outputs[0], index.outputs[1], schedule.outputs[0])
+
+
+def add_boundary(editor: Editor, mask: gs.Tensor) -> Boundary:
+    """Derives the token index, the lengths and their prefix sum from the mask input [B,S]."""
+    int32 = np.dtype(np.int32)
+    mask32 = mask
+    if np.dtype(mask.dtype) != int32:
+        if np.issubdtype(mask.dtype, np.integer):
+            # Any non-zero value keeps a slot, and must stay non-zero as int32.
+            mask = editor.cast(mask, np.bool_, "padfree_kept")
+        mask32 = editor.cast(mask, int32, "padfree_mask")
+    token_index = editor.variable("padfree_token_index", int32)
+    seq_lens = editor.variable("padfree_seq_lens", int32)
+    num_tokens = editor.variable("padfree_num_tokens", int32)
+    cu_seqlens = editor.variable("padfree_cu_seqlens", int32)
+    editor.padfree("PadfreeIndex", [mask32], [token_index, seq_lens, num_tokens])
+    editor.padfree("PadfreeSchedule", [seq_lens, token_index], [cu_seqlens], has_extent=0)
+    return Boundary(mask32, token_index, seq_lens, cu_seqlens)
+
+
+def pack(editor: Editor, tensor: gs.Tensor, boundary: Boundary, dtype: str | None) -> gs.Tensor:
+    """The tensor [B,S,...] as [T,...]: what it was unpacked from, or a PadfreePack of it, one for all readers.
+
+    Types that PadfreePack does not take (int64, bool) go through int32 and come back.
+    """
+    source = producer(tensor)
+    if source is not None and is_padfree(source, "PadfreeUnpack"):
+        return source.inputs[0]
+    if source is not None and made_by(tensor, "Cast") is not None and dtype in ("int64", "bool"):
+        origin = producer(source.inputs[0])
+        if origin is not None and is_padfree(origin, "PadfreeUnpack") and origin.inputs[0].dtype == np.int32:
+            return editor.cast(origin.inputs[0], dtype, "padfree_tokens")
+    if dtype in ("int64", "bool"):
+        return editor.cast(pack_int32(editor, tensor, boundary, dtype), dtype, "padfree_tokens")
+    for reader in tensor.outputs:
+        if is_padfree(reader, "PadfreePack"):
+            return reader.outputs[0]
+    packed = editor.variable(f"{tensor.name}_packed", tensor.dtype if dtype is None else np.dtype(dtype))
+    editor.padfree("PadfreePack", [tensor, boundary.token_index], [packed])
+    return packed
+
+
+def pack_int32(editor: Editor, tensor: gs.Tensor, boundary: Boundary, dtype: str | None) -> gs.Tensor:
+    """An integer tensor [B,S] as int32 [T]."""
+    if dtype == "int32":
+        return pack(editor, tensor, boundary, "int32")
+    for reader in tensor.outputs:
+        cast = reader if reader.op == "Cast" and reader.outputs[0].dtype == np.int32 else None
+        if cast is not None and any(is_padfree(node, "PadfreePack") for node in cast.outputs[0].outputs):
+            return pack(editor, cast.outputs[0], boundary, "int32")
+    return pack(editor, editor.cast(tensor, np.int32, f"{tensor.name}_int32"), boundary, "int32")
+
+
+def unpack(
+    editor: Editor, tensor: gs.Tensor, boundary: Boundary, dtype: str | None, output: gs.Tensor | None = None
+) -> gs.Tensor:
+    """The tensor [T,...] as [B,S,...], zeros at masked slots; written to `output` where that is given."""
+    if dtype in ("int64", "bool"):
+        if output is not None:
+            editor.take_over(output)
+        narrow = unpack(editor, editor.cast(tensor, np.int32, f"{tensor.name}_int32"), boundary, "int32")
+        return editor.node(
+            "Cast",
+            [narrow],
+            stem=f"{tensor.name}_padded",
+            dtype=np.dtype(dtype),
+            attrs={"to": 7 if dtype == "int64" else 9},
+            output=output,
+        )
+    if output is not None:
+        editor.take_over(output)
+    padded = output if output is not None else editor.variable(f"{tensor.name}_padded", tensor.dtype)
+    if padded.dtype is None and dtype is not None:
+        padded.dtype = np.dtype(dtype)
+    editor.padfree("PadfreeUnpack", [tensor, boundary.token_index, boundary.seq_lens, boundary.mask], [padded])
+    return padded

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Word, position and token type embedding with their layer norm: PadfreeEmbedding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ..graph import Editor, made_by, node_name
+from ..symbolic import Analysis, Axis, Element, Index, Poly, analyse
+from ..symbolic.expr import axis_index
+from . import norm_match
+from .base import Miss, NoMatch, PassResult, boundary_of, pack_int32, unpack
+
+NAME = "embedding"
+
+
+@dataclass
+class _Tables:
+    """The leaves of a sum of table look-ups."""
+
+    by_input: list[tuple[gs.Constant, gs.Tensor]] = field(default_factory=list)  # rows that an input names
+    counted: list[tuple[gs.Constant, int, gs.Tensor]] = field(default_factory=list)  # rows 0, 1, ... plus an offset
+    computed: list[tuple[gs.Constant, gs.Tensor]] = field(default_factory=list)  # rows that the graph computes
+    rows: list[np.ndarray] = field(default_factory=list)  # the same row for every token
+
+
+def embedding(padded: bool) -> Callable[[gs.Graph], PassResult]:
+    """The pass for one interface: in the padded one, positions are slots, which the mask may skip."""
+
+    def run(graph: gs.Graph) -> PassResult:
+        analysis = analyse(graph)
+        replaced, missed = 0, list[Miss]()
+        for node in list(graph.nodes):
+            if not norm_match.is_candidate(node):
+                continue
+            try:
+                found = norm_match.match(analysis, node)
+                if found is None or not _has_look_up(found.x):
+                    continue
+                tables = _Tables()
+                _collect(analysis, found.x, tables)
+                _replace(graph, analysis, found, tables, padded)
+            except NoMatch as reason:
+                if _has_look_up(node.inputs[0]):
+                    missed.append(Miss(node_name(node), str(reason)))
+                continue
+            replaced += 1
+        return PassResult(NAME, replaced, tuple(missed))
+
+    return run
+
+
+def _has_look_up(tensor: gs.Tensor, depth: int = 4) -> bool:
+    """Whether a table look-up is among the terms of a sum."""
+    node = made_by(tensor, "Add", "Gather")
+    if node is None or depth == 0:
+        return False
+    if node.op == "Gather":
+        return isinstance(node.inputs[0], gs.Constant)
+    return any(_has_look_up(item, depth - 1) for item in node.inputs)
+
+
+def _collect(analysis: Analysis, tensor: gs.Tensor, tables: _Tables) -> None:
+    add = made_by(tensor, "Add")
+    if add is not None:
+        for item in add.inputs:
+            _collect(analysis, item, tables)
+        return
+    if isinstance(tensor, gs.Constant) and len(tensor.shape) and np.prod(tensor.shape) == tensor.shape[-1]:
+        tables.rows.append(tensor.values.reshape(-1))
+        return
+    gather = made_by(tensor, "Gather")
+    if gather is None:
+        made = tensor.inputs[0] if tensor.inputs else None
+        what = tensor.name if made is None else f"{node_name(made)}' ({made.op}) '"
+        raise NoMatch(f"the sum before the norm holds '{what}', which is no look-up in a table")
+    table, indices = gather.inputs
+    if int(gather.attrs.get("axis", 0)) != 0 or not isinstance(table, gs.Constant) or len(table.shape) != 2:
+        raise NoMatch(f"'{node_name(gather)}' (Gather) does not take rows of a constant table [rows, E]")
+    _classify(analysis, table, indices, tables, gather)
+
+
+def _classify(analysis: Analysis, table: gs.Constant, indices: gs.Tensor, tables: _Tables, gather: gs.Node) -> None:
+    facts = analysis[indices]
+    expr, rank = facts.expr, facts.rank
+    if rank != 2:
+        raise NoMatch(f"'{node_name(gather)}' (Gather) is not indexed by a [batch, sequence] tensor")
+    if isinstance(expr, Index):
+        row = expr.poly.constant()
+        offset = (expr.poly - Poly.atom(Axis(1))).constant()
+        if row is not None:
+            tables.rows.append(table.values[row])
+            return
+        if offset is not None and offset >= 0:
+            tables.counted.append((table, offset, indices))
+            return
+    whole = facts.shape is not None and facts.shape[0] == Poly.atom("B") and facts.shape[1] == Poly.atom("S")
+    if not whole:
+        raise NoMatch(f"the rows that '{node_name(gather)}' (Gather) takes are not known for every token")
+    own = (axis_index(0), axis_index(1))
+    if isinstance(expr, Element) and expr.indices == own and not indices.inputs:
+        tables.by_input.append((table, indices))
+    else:
+        tables.computed.append((table, indices))
+
+
+def _replace(
+    graph: gs.Graph, analysis: Analysis, found: norm_match.LayerNorm, tables: _Tables, padded: bool
+) -> None:
+    editor, boundary = Editor(graph), boundary_of(graph)
+    by_size = sorted(tables.by_input, key=lambda item: -int(item[0].shape[0]))
+    positions: tuple[gs.Constant, int, gs.Tensor | None] | None = None
+    if len(tables.counted) == 1:
+        table, offset, slots = tables.counted[0]
+        positions = (table, offset, slots if padded else None)
+    elif len(tables.computed) == 1:
+        positions = (tables.computed[0][0], 0, tables.computed[0][1])
+    elif len(by_size) == 3:
+        positions = (by_size[1][0], 0, by_size[1][1])
+        by_size = [by_size[0], by_size[2]]
+    if not by_size or len(by_size) > 2 or len(tables.counted) + len(tables.computed) > 1:
+        raise NoMatch(
+            f"the sum before '{found.node}' has {len(tables.by_input)} look-ups by inputs and "
+            f"{len(tables.counted) + len(tables.computed)} by positions; 1 to 3 and at most 1 are known"
+        )
+    (word_table, ids), types = by_size[0], by_size[1] if len(by_size) == 2 else None
+    position_table, offset, given = positions if positions is not None else (None, 0, None)
+    if tables.rows:
+        row = np.sum(tables.rows, axis=0, dtype=np.float32)
+        if position_table is not None:
+            position_table = _shifted(editor, position_table, row)
+        else:
+            word_table = _shifted(editor, word_table, row)
+
+    def packed(tensor: gs.Tensor) -> gs.Tensor:
+        return pack_int32(editor, tensor, boundary, analysis[tensor].dtype)
+
+    inputs = [packed(ids)]
+    inputs += [packed(types[1])] if types is not None else []
+    inputs += [packed(_stretched(editor, analysis, given, ids))] if given is not None else []
+    inputs += [boundary.cu_seqlens, word_table]
+    inputs += [position_table] if position_table is not None else []
+    inputs += [types[0]] if types is not None else []
+    inputs += [found.gamma] + ([found.beta] if found.beta is not None else [])
+    result = editor.variable("embedding", word_table.dtype)
+    editor.padfree(
+        "PadfreeEmbedding",
+        inputs,
+        [result],
+        epsilon=found.epsilon,
+        position_offset=offset if given is None else 0,
+        has_token_types=int(types is not None),
+        has_positions=int(given is not None),
+        has_position_table=int(position_table is not None),
+        has_beta=int(found.beta is not None),
+    )
+    dtype = analysis[found.output].dtype
+    unpack(editor, result, boundary, dtype, found.output)
+
+
+def _shifted(editor: Editor, table: gs.Constant, row: np.ndarray) -> gs.Constant:
+    """The table with a row added to each of its rows."""
+    values = (table.values.astype(np.float32) + row).astype(table.values.dtype)
+    return editor.constant(f"{table.name}_with_row", values)
+
+
+def _stretched(editor: Editor, analysis: Analysis, tensor: gs.Tensor, like: gs.Tensor) -> gs.Tensor:
+    """Positions [1,S] as [B,S]."""
+    if analysis[tensor].shape == analysis[like].shape:
+        return tensor
+    shape = editor.node("Shape", [like], stem="token_shape", dtype=np.dtype(np.int64))
+    return editor.node("Expand", [tensor, shape], stem="positions", dtype=tensor.dtype)
+

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The packed interface: token inputs [T] and sequence lengths instead of [B,S] inputs and a mask."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ..graph import Editor, is_padfree, is_standard, tidy
+from ..layout import is_token_shape
+from ..symbolic import Analysis, analyse
+from .base import Boundary, PassResult, boundary_of, pack, unpack
+
+NAME = "interface"
+SEQ_LENS, MAX_SEQLEN = "seq_lens", "max_seqlen"
+_INT32 = np.dtype(np.int32)
+
+
+def packed_interface(graph: gs.Graph) -> PassResult:
+    """Replaces the padded inputs; what stays padded reads them unpacked, right-padded to the longest sequence."""
+    analysis = analyse(graph)
+    boundary = boundary_of(graph)
+    _pack_outputs(Editor(graph), analysis, boundary)
+    tidy(graph)
+    mask = next(tensor for tensor in graph.inputs if tensor is _origin(boundary.mask))
+    inputs = [tensor for tensor in graph.inputs if tensor is not mask and list(tensor.shape or ()) == ["B", "S"]]
+    reserved = {SEQ_LENS, MAX_SEQLEN} & {tensor.name for tensor in graph.tensors().values()}
+    for tensor in graph.tensors().values():
+        if tensor.name in reserved or tensor in inputs or tensor is mask:
+            tensor.name = f"{tensor.name}_padded"
+    editor = Editor(graph)
+    seq_lens = gs.Variable(SEQ_LENS, _INT32, ["B"])
+    tokens = [gs.Variable(tensor.name.removesuffix("_padded"), _INT32, ["T"]) for tensor in inputs]
+    others = [tensor for tensor in graph.inputs if tensor not in inputs and tensor is not mask]
+    if not tokens:
+        raise AssertionError("a model without token inputs has no attention")
+    for padded, packed in zip(inputs, tokens, strict=True):
+        _feed(padded, packed)
+    graph.inputs = [*tokens, seq_lens, *others]
+    _schedule(graph, editor, seq_lens, tokens[0], boundary, [*inputs, mask])
+    for padded, packed in zip(inputs, tokens, strict=True):
+        _restore(editor, boundary_of_packed(graph), padded, packed)
+    if mask.outputs:
+        _restore(editor, boundary_of_packed(graph), mask, _ones(editor, tokens[0]))
+    tidy(graph)
+    _drop_extent(graph, editor)
+    tidy(graph)
+    return PassResult(NAME, len(tokens) + 1)
+
+
+def _origin(tensor: gs.Tensor) -> gs.Tensor:
+    while tensor.inputs:
+        tensor = tensor.inputs[0].inputs[0]
+    return tensor
+
+
+def _pack_outputs(editor: Editor, analysis: Analysis, boundary: Boundary) -> None:
+    """Every output [B,S,...] becomes [T,...] under its own name."""
+    graph = editor.graph
+    for position, tensor in enumerate(graph.outputs):
+        facts = analysis[tensor]
+        if not is_token_shape(facts.shape):
+            continue
+        packed = pack(editor, tensor, boundary, facts.dtype)
+        name, tensor.name = tensor.name, editor.fresh(f"{tensor.name}_padded")
+        if packed.dtype is None and facts.dtype is not None:
+            packed.dtype = np.dtype(facts.dtype)
+        shared = any(packed is item for item in [*graph.inputs, *graph.outputs])
+        result = editor.node("Identity", [packed], stem=name, dtype=packed.dtype) if shared else packed
+        result.name = name
+        graph.outputs[position] = result
+
+
+def _feed(padded: gs.Tensor, packed: gs.Tensor) -> None:
+    """Lets everything that packed the old input read the new one."""
+    for holder in [padded, *(node.outputs[0] for node in padded.outputs if is_standard(node, "Cast"))]:
+        for node in list(holder.outputs):
+            if is_padfree(node, "PadfreePack"):
+                result = node.outputs[0]
+                for reader in list(result.outputs):
+                    for position, item in enumerate(reader.inputs):
+                        if item is result:
+                            reader.inputs[position] = packed
+                node.inputs.clear()
+
+
+def _schedule(
+    graph: gs.Graph,
+    editor: Editor,
+    seq_lens: gs.Tensor,
+    tokens: gs.Tensor,
+    boundary: Boundary,
+    padded: list[gs.Tensor],
+) -> None:
+    """Lengths come from the input; slots from the schedule; shapes from both."""
+    extent = gs.Variable(MAX_SEQLEN, _INT32, ["S"])
+    graph.inputs = [*graph.inputs, extent]
+    _full_shapes(editor, seq_lens, extent, padded)
+    token_index = editor.variable("padfree_token_index", _INT32)
+    cu_seqlens = editor.take_over(boundary.cu_seqlens)
+    for old, new in (
+        (boundary.token_index, token_index),
+        (boundary.seq_lens, seq_lens),
+    ):
+        editor.take_over(old)
+        editor.redirect(old, new)
+    for node in list(boundary.mask.outputs):
+        if is_padfree(node, "PadfreeUnpack"):
+            node.inputs[3] = extent
+    for node in [item for item in graph.nodes if is_padfree(item, "PadfreeIndex", "PadfreeSchedule")]:
+        node.inputs.clear()
+        node.outputs.clear()
+        graph.nodes.remove(node)
+    editor.padfree("PadfreeSchedule", [seq_lens, tokens, extent], [cu_seqlens, token_index], has_extent=1)
+
+
+def boundary_of_packed(graph: gs.Graph) -> Boundary:
+    """The boundary in a graph of the packed interface; `mask` is the extent."""
+    schedule = next(node for node in graph.nodes if is_padfree(node, "PadfreeSchedule"))
+    return Boundary(schedule.inputs[2], schedule.outputs[1], schedule.inputs[0], schedule.outputs[0])
+
+
+def _full_shapes(editor: Editor, seq_lens: gs.Tensor, extent: gs.Tensor, padded: list[gs.Tensor]) -> None:
+    """Shape of an old input: [B] from the lengths, [S] from the extent."""
+    int64 = np.dtype(np.int64)
+    batch: gs.Tensor | None = None
+    for tensor in padded:
+        for node in [item for item in tensor.outputs if is_standard(item, "Shape") and not item.attrs]:
+            shape = node.outputs[0]
+            batch = batch if batch is not None else editor.node("Shape", [seq_lens], stem="batch_shape", dtype=int64)
+            for reader in list(shape.outputs):
+                if _takes_first(reader):
+                    reader.inputs[0] = batch
+            if shape.outputs:
+                length = editor.node("Shape", [extent], stem="length_shape", dtype=int64)
+                whole = editor.node("Concat", [batch, length], stem="shape", dtype=int64, attrs={"axis": 0})
+                editor.redirect(shape, whole)
+
+
+def _takes_first(node: gs.Node) -> bool:
+    index = node.inputs[1] if is_standard(node, "Gather") else None
+    return isinstance(index, gs.Constant) and bool(np.all(index.values == 0))
+
+
+def _restore(editor: Editor, boundary: Boundary, padded: gs.Tensor, packed: gs.Tensor) -> None:
+    """What stays padded reads the new input unpacked."""
+    if padded.outputs:
+        dtype = np.dtype(padded.dtype).name
+        if dtype == "int32":
+            unpack(editor, packed, boundary, dtype, padded)
+        else:
+            narrow = unpack(editor, packed, boundary, "int32")
+            target = {"int64": 7, "bool": 9}[dtype]
+            editor.node("Cast", [narrow], stem=padded.name, attrs={"to": target}, output=padded)
+
+
+def _ones(editor: Editor, tokens: gs.Tensor) -> gs.Tensor:
+    shape = editor.node("Shape", [tokens], stem="token_count", dtype=np.dtype(np.int64))
+    value = gs.Constant("value", np.ones(1, np.int32))
+    return editor.node("ConstantOfShape", [shape], stem="kept_tokens", dtype=_INT32, attrs={"value": value})
+
+
+def _drop_extent(graph: gs.Graph, editor: Editor) -> None:
+    """Without padded islands nobody needs the padded length."""
+    schedule = next(node for node in graph.nodes if is_padfree(node, "PadfreeSchedule"))
+    seq_lens, tokens, extent = schedule.inputs
+    others = [node for node in extent.outputs if node is not schedule]
+    if others or schedule.outputs[1].outputs:
+        return
+    cu_seqlens = schedule.outputs[0]
+    schedule.inputs.clear()
+    schedule.outputs.clear()
+    graph.nodes.remove(schedule)
+    editor.padfree("PadfreeSchedule", [seq_lens, tokens], [cu_seqlens], has_extent=0)
+    graph.inputs = [tensor for tensor in graph.inputs if tensor is not extent]

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Proves that what is added to attention scores, or selects among them, is a plain padding mask and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..symbolic import Axis, Element, Expr, Index, Poly, evaluate
+from ..symbolic.expr import leaves
+from ..symbolic.facts import Facts, Shape, broadcast_expr
+from .base import NoMatch
+
+# exp(-1000) is 0 in every type, whatever the scores of a trained model are.
+VERY_NEGATIVE = -1000.0
+_AXIS_NAMES = ("sequence of the batch", "head", "query position", "key position")
+
+
+@dataclass(frozen=True)
+class MaskUse:
+    """A tensor that masks the scores: added to them (times `factor`), or choosing them where it is `keeps`."""
+
+    facts: Facts
+    kind: str  # "add" or "select"
+    factor: float = 1.0
+    keeps: bool = True
+    masked_value: float = -np.inf  # of "select"
+
+
+def prove(uses: list[MaskUse], scores: Shape, node: str) -> str:
+    """The name of the mask input, where every use keeps exactly the keys whose mask is not 0. Raises NoMatch."""
+    names = {_prove_one(use, scores, node) for use in uses}
+    if not names:
+        raise NoMatch(f"no mask reaches node '{node}': it reads padding")
+    if len(names) > 1:
+        raise NoMatch(f"masks of node '{node}' come from several inputs: {', '.join(sorted(names))}")
+    return names.pop()
+
+
+def _prove_one(use: MaskUse, scores: Shape, node: str) -> str:
+    prefix = f"mask of node '{node}' is not a plain padding mask because"
+    expr = broadcast_expr(use.facts, scores)
+    if expr is None:
+        raise NoMatch(f"{prefix} it cannot be followed back to a [batch, sequence] input")
+    element = _only_element(expr, prefix)
+    kept, masked = (evaluate(expr, {element: value}) for value in (1, 0))
+    if use.kind == "select":
+        if bool(kept) != use.keeps or bool(masked) == use.keeps:
+            raise NoMatch(f"{prefix} it selects kept keys = {bool(kept)}, masked keys = {bool(masked)}")
+        value = use.masked_value * use.factor
+        if not value <= VERY_NEGATIVE:
+            raise NoMatch(f"{prefix} masked scores become {use.masked_value}, not below {VERY_NEGATIVE}")
+        return element.source
+    if float(kept) != 0.0:
+        raise NoMatch(f"{prefix} it adds {float(kept)} to the scores of kept keys")
+    if not float(masked) * use.factor <= VERY_NEGATIVE:
+        raise NoMatch(f"{prefix} it adds {float(masked)} to masked scores, which is not below {VERY_NEGATIVE}")
+    return element.source
+
+
+def _only_element(expr: Expr, prefix: str) -> Element:
+    wanted = (Poly.atom(Axis(0)), Poly.atom(Axis(3)))
+    found: set[Element] = set()
+    for leaf in leaves(expr):
+        if isinstance(leaf, Index) and leaf.poly.constant() is None:
+            axes = sorted(leaf.poly.axes())
+            what = f"the {_AXIS_NAMES[axes[0]]}" if axes else f"the size {leaf.poly}"
+            raise NoMatch(f"{prefix} it depends on {what}")
+        if isinstance(leaf, Element):
+            if leaf.indices != wanted:
+                where = ", ".join(str(index) for index in leaf.indices)
+                raise NoMatch(f"{prefix} it reads {leaf.source}[{where}] instead of the key's [i0, i3]")
+            found.add(leaf)
+    if len(found) != 1:
+        names = ", ".join(sorted(item.source for item in found)) or "none"
+        raise NoMatch(f"{prefix} it depends on {len(found)} inputs ({names}) where one mask is expected")
+    return found.pop()
+
+
+def is_mask_element(analysis_facts: Facts, mask: str, axes: tuple[int, int], rank: int) -> bool:
+    """Whether a tensor is 1 where the mask is 1 and 0 where it is 0, by the given batch and sequence axes alone."""
+    expr = analysis_facts.expr
+    if expr is None or analysis_facts.rank != rank:
+        return False
+    found = [leaf for leaf in leaves(expr) if isinstance(leaf, Element)]
+    wanted = (Poly.atom(Axis(axes[0])), Poly.atom(Axis(axes[1])))
+    if len(found) != 1 or found[0].source != mask or found[0].indices != wanted:
+        return False
+    if any(isinstance(leaf, Index) and leaf.poly.constant() is None for leaf in leaves(expr)):
+        return False
+    return float(evaluate(expr, {found[0]: 1})) == 1.0 and float(evaluate(expr, {found[0]: 0})) == 0.0
+

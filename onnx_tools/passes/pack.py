@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves the boundary outward: what works on packed tokens is computed packed, whatever is left becomes an island."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ..graph import Editor, is_padfree, is_standard, node_name
+from ..layout import is_token_shape
+from ..layout_rules import NoRule, Packed, packed_form
+from ..symbolic import Analysis, Element, analyse
+from ..symbolic.expr import evaluate, leaves
+from ..symbolic.facts import Facts
+from .base import Boundary, Miss, PassResult, boundary_of, pack, unpack
+
+NAME = "layout"
+
+
+def packing(graph: gs.Graph) -> PassResult:
+    """Computes every node that a layout rule knows on packed tokens; names those that stay padded and why."""
+    analysis = analyse(graph)
+    editor, boundary = Editor(graph), boundary_of(graph)
+    dirty = _below_unpack(graph)
+    replaced, missed = 0, list[Miss]()
+    for node in list(graph.nodes):
+        if id(node) not in dirty or is_padfree(node, "PadfreePack", "PadfreeUnpack", "PadfreePool"):
+            continue
+        if is_padfree(node, "PadfreeAttention", "PadfreeEmbedding", "PadfreeIndex", "PadfreeSchedule"):
+            continue
+        if not any(is_token_shape(analysis[tensor].shape) for tensor in [*node.inputs, *node.outputs]):
+            continue
+        known = [analysis[tensor] for tensor in node.inputs]
+        try:
+            for tensor in node.outputs:
+                form = packed_form(node, known, analysis[tensor])
+        except NoRule as reason:
+            if not is_standard(node, "Shape"):
+                missed.append(Miss(node_name(node), f"'{node_name(node)}' ({node.op}) stays padded: {reason}"))
+            continue
+        _replace(editor, analysis, boundary, node, form)
+        replaced += 1
+    _join(editor)
+    return PassResult(NAME, replaced, tuple(missed))
+
+
+def _join(editor: Editor) -> None:
+    """Packing what was just unpacked gives the packed tensor back."""
+    for node in list(editor.graph.nodes):
+        source = node.inputs[0].inputs if is_padfree(node, "PadfreePack") else []
+        if source and is_padfree(source[0], "PadfreeUnpack"):
+            editor.redirect(node.outputs[0], source[0].inputs[0])
+
+
+def _below_unpack(graph: gs.Graph) -> set[int]:
+    """The nodes that read, however indirectly, what was unpacked. Others see the original inputs alone."""
+    found: set[int] = set()
+    reached = {tensor.name for node in graph.nodes if is_padfree(node, "PadfreeUnpack") for tensor in node.outputs}
+    for node in graph.nodes:
+        if _is_look_up(node) or (any(item.name in reached for item in node.inputs) and not is_standard(node, "Shape")):
+            found.add(id(node))
+            reached.update(tensor.name for tensor in node.outputs)
+    return found
+
+
+def _is_look_up(node: gs.Node) -> bool:
+    """Rows of a table of numbers: worth packing wherever its indices come from."""
+    table = node.inputs[0] if is_standard(node, "Gather") else None
+    return isinstance(table, gs.Constant) and np.issubdtype(table.dtype, np.floating)
+
+
+def _replace(editor: Editor, analysis: Analysis, boundary: Boundary, node: gs.Node, form: Packed) -> None:
+    inputs: list[gs.Tensor] = []
+    for position, tensor in enumerate(node.inputs):
+        if position in form.constants:
+            inputs.append(editor.constant("packed_argument", form.constants[position]))
+        elif position in form.tokens:
+            inputs.append(_token_operand(editor, analysis, boundary, tensor, len(form.tokens) > 1))
+        else:
+            inputs.append(tensor)
+    outputs = [editor.variable(f"{tensor.name}_packed", _dtype(analysis[tensor])) for tensor in node.outputs]
+    packed = gs.Node(
+        node.op, editor.fresh(f"{node.name or node.op}_packed"), {**node.attrs, **form.attrs}, inputs, outputs,
+        domain=node.domain,
+    )  # fmt: skip
+    editor.graph.nodes.append(packed)
+    for tensor, result in zip(list(node.outputs), outputs, strict=True):
+        unpack(editor, result, boundary, analysis[tensor].dtype, tensor)
+
+
+def _token_operand(
+    editor: Editor, analysis: Analysis, boundary: Boundary, tensor: gs.Tensor, others: bool
+) -> gs.Tensor:
+    """An operand [T,...]; one that the mask alone makes is the number that it is at every kept slot."""
+    facts = analysis[tensor]
+    if others and facts.expr is not None:
+        mask = _mask_name(boundary)
+        elements = {leaf for leaf in leaves(facts.expr) if isinstance(leaf, Element)}
+        if elements and all(leaf.source == mask for leaf in elements) and _own_slot(elements):
+            try:
+                value = evaluate(facts.expr, dict.fromkeys(elements, 1))
+            except ValueError:
+                return pack(editor, tensor, boundary, facts.dtype)
+            return editor.constant("kept", np.asarray(value, dtype=facts.dtype))
+    return pack(editor, tensor, boundary, facts.dtype)
+
+
+def _own_slot(elements: set[Element]) -> bool:
+    return all(len(leaf.indices) == 2 and [str(i) for i in leaf.indices] == ["i0", "i1"] for leaf in elements)
+
+
+def _mask_name(boundary: Boundary) -> str:
+    tensor = boundary.mask
+    while tensor.inputs:
+        tensor = tensor.inputs[0].inputs[0]
+    return str(tensor.name)
+
+
+def _dtype(facts: Facts) -> np.dtype | None:
+    return None if facts.dtype is None else np.dtype(facts.dtype)

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One vector a sequence: the first token, or the mean over the kept tokens, with L2 normalisation where it follows."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ..graph import Editor, argument, is_output, is_standard, made_by, node_name, producer
+from ..symbolic import Analysis, Poly, analyse
+from ..symbolic.rules import axes_of_node, slice_arguments
+from .base import Boundary, Miss, NoMatch, PassResult, boundary_of, pack
+from .mask import is_mask_element
+
+NAME = "pooling"
+_MAX_NORM_EPSILON = 1e-6
+
+
+def pooling(graph: gs.Graph) -> PassResult:
+    """Replaces first-token and masked-mean pooling by PadfreePool."""
+    analysis = analyse(graph)
+    editor, boundary = Editor(graph), boundary_of(graph)
+    mask = _mask_input(boundary)
+    replaced, missed = 0, list[Miss]()
+    for node in list(graph.nodes):
+        try:
+            found = _first_token(analysis, node) or _mean(analysis, node, mask)
+        except NoMatch as reason:
+            missed.append(Miss(node_name(node), str(reason)))
+            continue
+        if found is None:
+            continue
+        mode, x, pooled = found
+        normalized = _normalized(analysis, graph, pooled)
+        target = normalized if normalized is not None else pooled
+        shape, dtype = analysis[target].shape, analysis[x].dtype
+        kept = shape is not None and len(shape) == 3
+        editor.take_over(target)
+        result = editor.variable("pooled", target.dtype) if kept else target
+        editor.padfree(
+            "PadfreePool",
+            [pack(editor, x, boundary, dtype), boundary.cu_seqlens],
+            [result],
+            mode=mode,
+            normalize=int(normalized is not None),
+        )
+        if kept:
+            axis = editor.constant("axis", np.asarray([1], np.int64))
+            editor.node("Unsqueeze", [result, axis], stem="pooled_kept", output=target)
+        replaced += 1
+    return PassResult(NAME, replaced, tuple(missed))
+
+
+def _mask_input(boundary: Boundary) -> str:
+    tensor = boundary.mask
+    while producer(tensor) is not None:
+        tensor = tensor.inputs[0].inputs[0]
+    return str(tensor.name)
+
+
+def _is_hidden(analysis: Analysis, tensor: gs.Tensor) -> bool:
+    facts = analysis[tensor]
+    if facts.shape is None or len(facts.shape) != 3 or not (facts.dtype or "").startswith(("float", "bfloat")):
+        return False
+    tokens = facts.shape[:2] == (Poly.atom("B"), Poly.atom("S"))
+    return tokens and facts.shape[2].constant() is not None and facts.expr is None
+
+
+def _first_token(analysis: Analysis, node: gs.Node) -> tuple[str, gs.Tensor, gs.Tensor] | None:
+    """x[:, 0] by a Gather, or x[:, 0:1] by a Slice, of a tensor [B,S,E]."""
+    if not is_standard(node, "Gather", "Slice") or not _is_hidden(analysis, node.inputs[0]):
+        return None
+    known = [analysis[tensor] for tensor in node.inputs]
+    if is_standard(node, "Gather"):
+        if int(node.attrs.get("axis", 0)) not in (1, -2):
+            return None
+        if known[1].plain_integers() != [0] or known[1].rank not in (0, 1):
+            raise NoMatch(f"'{node_name(node)}' (Gather) takes other tokens than the first")
+        return "first", node.inputs[0], node.outputs[0]
+    limits = slice_arguments(node, known)
+    if limits is None or 1 not in limits[2]:
+        return None
+    starts, ends, axes, steps = limits
+    if axes != [1] or steps != [1] or starts[0].constant() != 0 or ends[0].constant() != 1:
+        if starts[0].constant() == 0 and ends[0] == Poly.atom("S"):
+            return None
+        raise NoMatch(f"'{node_name(node)}' (Slice) takes other tokens than the first")
+    return "first", node.inputs[0], node.outputs[0]
+
+
+def _mean(analysis: Analysis, node: gs.Node, mask: str) -> tuple[str, gs.Tensor, gs.Tensor] | None:
+    """sum(x * mask) / max(sum(mask), tiny)."""
+    if not is_standard(node, "Div"):
+        return None
+    total = made_by(node.inputs[0], "ReduceSum")
+    if total is None or not _over_sequence(analysis, total):
+        return None
+    product = made_by(total.inputs[0], "Mul")
+    if product is None:
+        return None
+    name = node_name(node)
+    pairs = [(product.inputs[i], product.inputs[1 - i]) for i in (0, 1)]
+    hidden = [(x, weight) for x, weight in pairs if _is_hidden(analysis, x) and analysis[weight].expr is not None]
+    if not hidden:
+        return None
+    x, weight = hidden[0]
+    if not is_mask_element(analysis[weight], mask, (0, 1), 3):
+        raise NoMatch(f"'{name}' averages with other weights than the mask '{mask}'")
+    if not _counts_mask(analysis, node.inputs[1], mask):
+        raise NoMatch(f"'{name}' divides the sum over the tokens by something else than their number")
+    return "mean", x, node.outputs[0]
+
+
+def _over_sequence(analysis: Analysis, node: gs.Node) -> bool:
+    axes = axes_of_node(node, [analysis[tensor] for tensor in node.inputs], 1)
+    return axes in ([1], [-2])
+
+
+def _counts_mask(analysis: Analysis, tensor: gs.Tensor, mask: str) -> bool:
+    """Whether the tensor is the number of kept tokens, at least some number not above 1."""
+    while True:
+        node = producer(tensor)
+        if node is None:
+            return False
+        if is_standard(node, "Clip", "Max"):
+            if not _at_most(analysis, node, 1.0):
+                return False
+            tensor = node.inputs[0]
+        elif is_standard(node, "Expand", "Unsqueeze", "Cast", "Identity"):
+            tensor = node.inputs[0]
+        elif is_standard(node, "ReduceSum"):
+            axes = axes_of_node(node, [analysis[item] for item in node.inputs], 1)
+            facts = analysis[node.inputs[0]]
+            last = [-1] if facts.rank == 2 else [-2]
+            return axes in ([1], last) and is_mask_element(facts, mask, (0, 1), facts.rank or 0)
+        else:
+            return False
+
+
+def _at_most(analysis: Analysis, node: gs.Node, limit: float) -> bool:
+    """Whether a Clip or Max only raises the value, to a known number from 0 to `limit`."""
+    low = argument(node, 1)
+    number = node.attrs.get("min") if low is None else analysis[low].scalar()
+    return argument(node, 2) is None and "max" not in node.attrs and number is not None and 0 <= float(number) <= limit
+
+
+def _normalized(analysis: Analysis, graph: gs.Graph, pooled: gs.Tensor) -> gs.Tensor | None:
+    """The tensor pooled / max(norm(pooled), tiny) where that is all that becomes of `pooled`."""
+    divisions = [node for node in pooled.outputs if is_standard(node, "Div") and node.inputs[0] is pooled]
+    if len(divisions) != 1 or is_output(graph, pooled):
+        return None
+    tensor, clipped = divisions[0].inputs[1], False
+    while True:
+        node = producer(tensor)
+        if node is None:
+            return None
+        if is_standard(node, "Expand", "Identity"):
+            tensor = node.inputs[0]
+        elif is_standard(node, "Clip", "Max") and _at_most(analysis, node, _MAX_NORM_EPSILON):
+            tensor, clipped = node.inputs[0], True
+        else:
+            break
+    if not clipped or not _is_norm(analysis, node, pooled):
+        return None
+    others = [reader for reader in pooled.outputs if reader is not divisions[0] and not _leads_to(reader, tensor)]
+    return None if others else divisions[0].outputs[0]
+
+
+def _is_norm(analysis: Analysis, node: gs.Node, pooled: gs.Tensor) -> bool:
+    """ReduceL2 over the last axis, keeping it."""
+    if not is_standard(node, "ReduceL2") or node.inputs[0] is not pooled or not int(node.attrs.get("keepdims", 1)):
+        return False
+    rank = analysis[pooled].rank
+    return rank is not None and axes_of_node(node, [analysis[item] for item in node.inputs], 1) in ([-1], [rank - 1])
+
+
+def _leads_to(node: gs.Node, tensor: gs.Tensor) -> bool:
+    return any(output is tensor for output in node.outputs)
+

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folds what is constant and drops what does nothing, so that the other passes meet fewer forms of the same graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from ..graph import Editor, argument, dtype_name, is_standard, present, tidy, used_once
+from ..symbolic import Analysis, Index, Number, Poly, analyse
+from .base import PassResult
+
+NAME = "simplify"
+_SMALL = 4096  # elements; only below it may a folded constant stand beside the one it was made from
+
+
+def simplify(graph: gs.Graph) -> PassResult:
+    """Folds constants and known shapes, takes shapes from the inputs, removes what changes nothing."""
+    before = len(graph.nodes)
+    _inline_constants(graph)
+    tidy(graph)
+    editor = Editor(graph)
+    analysis = analyse(graph)
+    shapes = ShapeBuilder(editor, _shape_source(graph))
+    for node in list(graph.nodes):
+        if len(node.outputs) != 1 or not present(node.inputs):
+            continue
+        if _fold_value(editor, node, analysis) or _fold_movement(graph, editor, node):
+            continue
+        if is_standard(node, "Shape") and node.inputs[0] is not shapes.source:
+            polys = analysis[node.outputs[0]].integers()
+            if polys is not None and all(poly.atoms() <= {"B", "S"} for poly in polys):
+                editor.redirect(node.outputs[0], shapes.build(polys))
+                continue
+        _bypass(editor, node, analysis)
+    tidy(graph)
+    return PassResult(NAME, max(0, before - len(graph.nodes)))
+
+
+class ShapeBuilder:
+    """Makes shape tensors from the sizes of one input [B,S], so that shapes keep no other tensor alive."""
+
+    def __init__(self, editor: Editor, source: gs.Tensor) -> None:
+        self.source = source
+        self._editor = editor
+        self._known: dict[Poly, gs.Tensor] = {}
+        self._shape: gs.Tensor | None = None
+
+    def build(self, sizes: list[Poly]) -> gs.Tensor:
+        """A 1-D int64 tensor of the sizes."""
+        parts = [self._size(size) for size in sizes]
+        if not parts:
+            return self._editor.constant("shape", np.zeros(0, np.int64))
+        return self._editor.node("Concat", parts, stem="shape", dtype=np.dtype(np.int64), attrs={"axis": 0})
+
+    def _size(self, size: Poly) -> gs.Tensor:
+        if size not in self._known:
+            self._known[size] = self._make(size)
+        return self._known[size]
+
+    def _make(self, size: Poly) -> gs.Tensor:
+        constant = size.constant()
+        if constant is not None:
+            return self._editor.constant("size", np.asarray([constant], np.int64))
+        if size in (Poly.atom("B"), Poly.atom("S")):
+            if self._shape is None:
+                self._shape = self._op("Shape", [self.source])
+            position = np.asarray([0 if size == Poly.atom("B") else 1], np.int64)
+            return self._op("Gather", [self._shape, self._editor.constant("axis", position)], {"axis": 0})
+        total: gs.Tensor | None = None
+        for monomial, factor in size.terms:
+            product = self._size(Poly.of(factor))
+            for atom in monomial:
+                product = self._op("Mul", [product, self._size(Poly.atom(atom))])
+            total = product if total is None else self._op("Add", [total, product])
+        return total if total is not None else self._size(Poly())
+
+    def _op(self, op: str, inputs: list[gs.Tensor], attrs: Mapping[str, object] | None = None) -> gs.Tensor:
+        return self._editor.node(op, inputs, stem="size", dtype=np.dtype(np.int64), attrs=attrs)
+
+
+def _shape_source(graph: gs.Graph) -> gs.Tensor:
+    return next(tensor for tensor in graph.inputs if list(tensor.shape or ()) == ["B", "S"])
+
+
+def _inline_constants(graph: gs.Graph) -> None:
+    types = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+    for node in graph.nodes:
+        if not is_standard(node, "Constant") or len(node.attrs) != 1:
+            continue
+        key, value = next(iter(node.attrs.items()))
+        if key == "value":
+            values = np.asarray(value.values)
+        elif key in types:
+            values = np.asarray(value, dtype=types[key])
+        else:
+            continue
+        tensor = node.outputs[0]
+        node.outputs.clear()
+        tensor.to_constant(values)
+
+
+def _fold_value(editor: Editor, node: gs.Node, analysis: Analysis) -> bool:
+    """A small tensor whose every element is a known number becomes a constant."""
+    facts = analysis[node.outputs[0]]
+    if facts.elements is None or facts.dtype is None:
+        return False
+    plain = [_plain(item) for item in facts.elements.reshape(-1)]
+    if any(item is None for item in plain):
+        return False
+    values = np.asarray(plain, dtype=facts.dtype).reshape(facts.elements.shape)
+    editor.redirect(node.outputs[0], editor.constant("folded", values))
+    return True
+
+
+def _plain(item: object) -> bool | int | float | None:
+    if isinstance(item, Number):
+        return item.value
+    return item.poly.constant() if isinstance(item, Index) else None
+
+
+def _cast(node: gs.Node, values: np.ndarray) -> np.ndarray:
+    return values.astype(onnx.helper.tensor_dtype_to_np_dtype(int(node.attrs["to"])))
+
+
+_MOVEMENTS: Mapping[str, Callable[[gs.Node, np.ndarray], np.ndarray]] = MappingProxyType(
+    {
+        "Cast": _cast,
+        "Identity": lambda _, values: values,
+        "Transpose": lambda node, values: values.transpose(node.attrs.get("perm")),
+    }
+)
+
+
+def _fold_movement(graph: gs.Graph, editor: Editor, node: gs.Node) -> bool:
+    """Transposes and casts of constants, where that stores no weight twice."""
+    source = node.inputs[0]
+    if not is_standard(node, *_MOVEMENTS) or not isinstance(source, gs.Constant):
+        return False
+    if not used_once(graph, source) and np.prod(source.shape, dtype=np.int64) > _SMALL:
+        return False
+    editor.redirect(node.outputs[0], editor.constant(source.name, _MOVEMENTS[node.op](node, source.values)))
+    return True
+
+
+def _bypass(editor: Editor, node: gs.Node, analysis: Analysis) -> None:
+    source, result = node.inputs[0], node.outputs[0]
+    same = is_standard(node, "Identity") or (is_standard(node, "Dropout") and argument(node, 2) is None)
+    if is_standard(node, "Cast"):
+        same = analysis[source].dtype == dtype_name(int(node.attrs["to"]))
+    if is_standard(node, "Expand", "Reshape"):
+        shape = analysis[source].shape
+        same = shape is not None and shape == analysis[result].shape
+    if same and not any(result is output for output in editor.graph.outputs):
+        editor.redirect(result, source)

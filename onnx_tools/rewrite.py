@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rewrites a padded encoder into one that works on packed tokens."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from onnx import ModelProto
+
+from .check import check_graph
+from .errors import RewriteError
+from .graph import add_domain, is_padfree, tidy
+from .importing import import_model
+from .model_file import load_model
+from .operators import check_nodes, with_functions
+from .passes import PassResult, pipeline
+from .report import CoverageReport, coverage, embedding_tables, first_width, limit_of
+from .symbolic import Analysis
+
+logger = logging.getLogger(__name__)
+
+INTERFACES = ("packed", "padded")
+PRECISIONS = ("fp32", "fp16", "bf16")
+METADATA_KEY = "padfree"
+FORMAT, VERSION = 1, "0.1.0"
+
+
+@dataclass(frozen=True)
+class RewriteResult:
+    """A rewritten model and what was done to it."""
+
+    model: ModelProto
+    report: CoverageReport
+
+
+def rewrite_graph(model: ModelProto, interface: str) -> tuple[gs.Graph, Analysis, tuple[PassResult, ...]]:
+    """Runs all passes, each on a copy of the graph that is checked afterwards. Raises RewriteError."""
+    graph = import_model(model).graph
+    add_domain(graph)
+    graph.toposort()
+    analysis, results = None, list[PassResult]()
+    for step in pipeline(interface):
+        graph = graph.copy()
+        result = step(graph)
+        tidy(graph)
+        analysis = check_graph(graph, result.name)
+        logger.info("%s: %d replaced, %d missed", result.name, result.replaced, len(result.missed))
+        results.append(result)
+    if analysis is None:
+        raise AssertionError("there is no pass")
+    return graph, analysis, tuple(results)
+
+
+def rewrite(
+    model: str | os.PathLike[str] | ModelProto,
+    *,
+    interface: str = "packed",
+    precision: str = "fp32",
+    strict: bool = False,
+    verify: bool = True,
+    seed: int = 0,
+) -> RewriteResult:
+    """Rewrites an exported encoder so that it computes no padding.
+
+    Args:
+        model: an ONNX model or its path.
+        interface: "packed" (tokens [T] and lengths) or "padded" (the original inputs and outputs).
+        precision: type of weights and activations in the result: "fp32", "fp16" or "bf16".
+        strict: whether anything that stays padded is an error.
+        verify: whether original and rewritten model are run in onnxruntime on ragged batches and compared.
+        seed: of the batches that `verify` draws.
+
+    Raises RewriteError where the model cannot be rewritten (VerificationError: the results differ).
+    """
+    if interface not in INTERFACES:
+        raise RewriteError(f"interface is '{interface}', allowed are {', '.join(INTERFACES)}; choose one of them")
+    if precision not in PRECISIONS:
+        raise RewriteError(f"precision is '{precision}', allowed are {', '.join(PRECISIONS)}; choose one of them")
+    original = model if isinstance(model, ModelProto) else load_model(model)
+    graph, analysis, results = rewrite_graph(original, interface)
+    report = coverage(graph, analysis, results)
+    if strict and not report.complete:
+        reasons = "; ".join(item.reason for item in report.islands[:5]) or "linear layers stayed padded"
+        raise RewriteError(f"not everything was packed ({len(report.islands)} nodes): {reasons}; rewrite without strict")
+    return RewriteResult(_exported(graph, analysis, original, report, interface), report)
+
+
+def _exported(
+    graph: gs.Graph, analysis: Analysis, original: ModelProto, report: CoverageReport, interface: str
+) -> ModelProto:
+    """The graph as a model with its metadata and operator bodies."""
+    _write_shapes(graph, analysis)
+    result = gs.export_onnx(graph, do_type_check=False)
+    result.ir_version = max(original.ir_version, 10)  # overloads of functions
+    result.producer_name, result.producer_version = "padfree", VERSION
+    del result.metadata_props[:]
+    for item in original.metadata_props:
+        result.metadata_props.append(item)
+    entry = result.metadata_props.add()
+    entry.key = METADATA_KEY
+    entry.value = json.dumps(_metadata(graph, analysis, report, interface, "fp32"))
+    check_nodes(result)
+    return with_functions(result)
+
+
+def _write_shapes(graph: gs.Graph, analysis: Analysis) -> None:
+    """Writes what is known of types and shapes at the tensors."""
+    for tensor in graph.tensors().values():
+        if isinstance(tensor, gs.Variable):
+            facts = analysis[tensor]
+            if facts.dtype is not None:
+                tensor.dtype = np.dtype(facts.dtype)
+            tensor.shape = None if facts.shape is None else [_size(str(size), size.constant()) for size in facts.shape]
+
+
+def _size(text: str, constant: int | None) -> int | str | None:
+    return constant if constant is not None else text
+
+
+def _metadata(
+    graph: gs.Graph, analysis: Analysis, report: CoverageReport, interface: str, precision: str
+) -> dict[str, Any]:
+    """The description of the result for whoever builds or runs it."""
+    embeddings = [node for node in graph.nodes if is_padfree(node, "PadfreeEmbedding")]
+    limits = [
+        embedding_tables(node)["positions"] - int(node.attrs["position_offset"])
+        for node in embeddings
+        if node.attrs["has_position_table"]
+    ]
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "interface": interface,
+        "precision": precision,
+        "inputs": [_input(graph, tensor, interface) for tensor in graph.inputs],
+        "outputs": [
+            {"name": tensor.name, "layout": report.outputs[tensor.name], "dtype": str(analysis[tensor].dtype)}
+            for tensor in graph.outputs
+        ],
+        "max_positions": min(limits) if limits else None,
+        "hidden_size": first_width(analysis, graph),
+        "num_layers": report.plugins.get("PadfreeAttention", 0),
+        "coverage": report.to_dict(),
+        "plugins": dict(report.plugins),
+    }
+
+
+def _input(graph: gs.Graph, tensor: gs.Tensor, interface: str) -> dict[str, Any]:
+    role = "tokens"
+    if interface == "packed" and tensor.name in ("seq_lens", "max_seqlen"):
+        role = tensor.name
+    elif interface == "padded" and _leads_to_index(tensor):
+        role = "mask"
+    limit = limit_of(graph, tensor.name) if role == "tokens" else None
+    return {"name": tensor.name, "role": role, "limit": limit, "dtype": np.dtype(tensor.dtype).name}
+
+
+def _leads_to_index(tensor: gs.Tensor) -> bool:
+    return any(
+        is_padfree(node, "PadfreeIndex") or (node.op == "Cast" and _leads_to_index(node.outputs[0]))
+        for node in tensor.outputs
+    )

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of a graph's tensors without running it: shapes in B and S, small values, and how masks are made."""
+
+from .analysis import Analysis, Facts, analyse
+from .expr import Apply, Element, Expr, Index, Number, evaluate, substitute
+from .poly import Axis, Poly
+
+__all__ = [
+    "Analysis",
+    "Apply",
+    "Axis",
+    "Element",
+    "Expr",
+    "Facts",
+    "Index",
+    "Number",
+    "Poly",
+    "analyse",
+    "evaluate",
+    "substitute",
+]

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One element of a tensor as an expression of its indices: how masks and positions are proved to be what they seem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Union
+
+import numpy as np
+
+from .poly import Atom, Axis, Poly
+
+
+@dataclass(frozen=True)
+class Index:
+    """An integer made of axis indices and dimensions."""
+
+    poly: Poly
+    dtype: str = "int64"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A constant; `value` is a plain bool, int or float."""
+
+    value: bool | int | float
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Element:
+    """The element of a graph input at the given indices."""
+
+    source: str
+    indices: tuple[Poly, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Apply:
+    """An element-wise operator applied to expressions; Cast keeps its target in `dtype`."""
+
+    op: str
+    args: tuple[Expr, ...]
+    dtype: str
+
+
+Expr = Union[Index, Number, Element, Apply]
+
+
+def _divide(a: Any, b: Any) -> Any:
+    return a // b if np.issubdtype(np.asarray(a).dtype, np.integer) else a / b
+
+
+def _clip(x: Any, low: Any = None, high: Any = None) -> Any:
+    low = x if low is None else low
+    return np.maximum(x, low) if high is None else np.minimum(np.maximum(x, low), high)
+
+
+ELEMENTWISE: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "Abs": np.abs,
+        "Add": np.add,
+        "And": np.logical_and,
+        "Clip": _clip,
+        "Div": _divide,
+        "Equal": np.equal,
+        "Exp": np.exp,
+        "Greater": np.greater,
+        "GreaterOrEqual": np.greater_equal,
+        "Less": np.less,
+        "LessOrEqual": np.less_equal,
+        "Max": np.maximum,
+        "Min": np.minimum,
+        "Mul": np.multiply,
+        "Neg": np.negative,
+        "Not": np.logical_not,
+        "Or": np.logical_or,
+        "Pow": np.power,
+        "Sqrt": np.sqrt,
+        "Sub": np.subtract,
+        "Where": np.where,
+        "Xor": np.logical_xor,
+    }
+)
+COMPARISONS = frozenset({"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or", "Xor"})
+
+
+def apply(op: str, args: tuple[Expr, ...], dtype: str) -> Expr:
+    """The expression op(args), simplified where the result is certain."""
+    polys = [_poly(arg) for arg in args]
+    if op in ("Add", "Sub", "Mul") and polys[0] is not None and polys[1] is not None:
+        first, second = polys[0], polys[1]
+        return Index(first + second if op == "Add" else first - second if op == "Sub" else first * second, dtype)
+    if op == "Cast" and polys[0] is not None and dtype.startswith("int"):
+        return Index(polys[0], dtype)
+    if len(polys) == 2 and polys[0] is not None and polys[1] is not None:
+        known = _compared(op, polys[0] - polys[1])
+        if known is not None:
+            return Number(known, "bool")
+    if all(is_constant(arg) for arg in args):
+        return number(evaluate(Apply(op, args, dtype), {}), dtype)
+    if op in ("And", "Or"):
+        for this, other in (args, args[::-1]):
+            if isinstance(this, Number):
+                return other if bool(this.value) == (op == "And") else this
+    if op == "Where" and isinstance(args[0], Number):
+        return args[1] if args[0].value else args[2]
+    if op == "Cast" and args[0].dtype == dtype:
+        return args[0]
+    return Apply(op, args, dtype)
+
+
+def is_constant(expr: Expr) -> bool:
+    """Whether the expression is one known value."""
+    return isinstance(expr, Number) or (isinstance(expr, Index) and expr.poly.constant() is not None)
+
+
+def number(value: Any, dtype: str) -> Expr:
+    """A constant expression; integers become an Index so that index arithmetic goes on."""
+    plain = value.item() if hasattr(value, "item") else value
+    if np.issubdtype(np.dtype(dtype), np.integer):
+        return Index(Poly.of(int(plain)), dtype)
+    return Number(plain, dtype)
+
+
+def substitute(expr: Expr, values: Mapping[Atom, Poly], sizes: Mapping[int, Poly]) -> Expr:
+    """Puts polynomials in the place of axes; `sizes` are those of the axes in the result."""
+    if isinstance(expr, Index):
+        return Index(expr.poly.substitute(values, sizes), expr.dtype)
+    if isinstance(expr, Element):
+        return Element(expr.source, tuple(p.substitute(values, sizes) for p in expr.indices), expr.dtype)
+    if isinstance(expr, Apply):
+        return apply(expr.op, tuple(substitute(arg, values, sizes) for arg in expr.args), expr.dtype)
+    return expr
+
+
+def leaves(expr: Expr) -> set[Expr]:
+    """Every Index, Number and Element in the expression."""
+    if isinstance(expr, Apply):
+        return set().union(*(leaves(arg) for arg in expr.args))
+    return {expr}
+
+
+def axes_of(expr: Expr) -> set[int]:
+    """The axes that the expression depends on."""
+    found: set[int] = set()
+    for leaf in leaves(expr):
+        if isinstance(leaf, Index):
+            found |= leaf.poly.axes()
+        elif isinstance(leaf, Element):
+            found |= set().union(*(p.axes() for p in leaf.indices))
+    return found
+
+
+def evaluate(expr: Expr, elements: Mapping[Element, Any]) -> Any:
+    """Its value (numpy scalar) where the elements of graph inputs are as given.
+
+    Raises KeyError for an element that is not given, ValueError where it depends on a dimension or an index.
+    """
+    if isinstance(expr, Number):
+        return np.dtype(expr.dtype).type(expr.value)
+    if isinstance(expr, Index):
+        value = expr.poly.constant()
+        if value is None:
+            raise ValueError(f"'{expr.poly}' is no constant")
+        return np.dtype(expr.dtype).type(value)
+    if isinstance(expr, Element):
+        return np.dtype(expr.dtype).type(elements[expr])
+    args = [evaluate(arg, elements) for arg in expr.args]
+    with np.errstate(all="ignore"):
+        result = args[0] if expr.op == "Cast" else ELEMENTWISE[expr.op](*args)
+        return np.asarray(result).astype(expr.dtype)[()]
+
+
+def axis_index(number_: int) -> Poly:
+    """The index along an axis, as a polynomial."""
+    return Poly.atom(Axis(number_))
+
+
+def _poly(expr: Expr) -> Poly | None:
+    return expr.poly if isinstance(expr, Index) else None
+
+
+def _compared(op: str, difference: Poly) -> bool | None:
+    """a op b for a - b = difference, or None where that is not certain."""
+    above, below = difference.is_positive(), (-difference).is_positive()
+    at_least, at_most = difference.is_non_negative(), (-difference).is_non_negative()
+    if op == "Equal":
+        return True if not difference.terms else False if above or below else None
+    if op == "Greater":
+        return True if above else False if at_most else None
+    if op == "GreaterOrEqual":
+        return True if at_least else False if below else None
+    if op == "Less":
+        return True if below else False if at_least else None
+    if op == "LessOrEqual":
+        return True if at_most else False if above else None
+    return None

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts about one tensor, and how they follow for constants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from .expr import Apply, Expr, Index, apply, axes_of, axis_index, number, substitute
+from .poly import Atom, Axis, Poly
+
+Shape = tuple[Poly, ...]
+Elements = npt.NDArray[np.object_]
+
+# Larger constants are weights: nobody computes shapes or masks with them, and reading them costs time.
+MAX_ELEMENTS = 64
+MAX_PATTERN = 1 << 18
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """What is known of a tensor; None: not known."""
+
+    shape: Shape | None = None
+    dtype: str | None = None
+    expr: Expr | None = None  # one element, in terms of its own axes
+    elements: Elements | None = None  # every element of a small tensor: an Index or a Number each
+    constant: bool = False  # made of constants alone
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.shape is None else len(self.shape)
+
+    def static_shape(self) -> tuple[int, ...] | None:
+        """The shape as integers, or None where it depends on the inputs or is not known."""
+        if self.shape is None:
+            return None
+        sizes = [size.constant() for size in self.shape]
+        return None if any(size is None for size in sizes) else tuple(size for size in sizes if size is not None)
+
+    def scalar(self) -> float | None:
+        """The value where every element has the same known one."""
+        expr = self.uniform()
+        if isinstance(expr, Index):
+            value = expr.poly.constant()
+            return None if value is None else float(value)
+        return None if expr is None or not hasattr(expr, "value") else float(expr.value)
+
+    def uniform(self) -> Expr | None:
+        """The expression where it is the same for every element."""
+        return self.expr if self.expr is not None and not axes_of(self.expr) else None
+
+    def integers(self) -> list[Poly] | None:
+        """The elements of a 0-D or 1-D integer tensor."""
+        if self.elements is None or self.elements.ndim > 1:
+            return None
+        polys = [item.poly for item in self.elements.reshape(-1) if isinstance(item, Index)]
+        return polys if len(polys) == self.elements.size else None
+
+    def plain_integers(self) -> list[int] | None:
+        """The elements of a 0-D or 1-D tensor of known integers."""
+        polys = self.integers()
+        values = None if polys is None else [poly.constant() for poly in polys]
+        if values is None or any(value is None for value in values):
+            return None
+        return [value for value in values if value is not None]
+
+
+def sizes_of(shape: Shape) -> dict[int, Poly]:
+    """Axis number to size."""
+    return dict(enumerate(shape))
+
+
+def from_elements(elements: Elements, dtype: str) -> Facts:
+    """Facts of a small tensor whose elements are all known."""
+    shape = tuple(Poly.of(size) for size in elements.shape)
+    flat = list(elements.reshape(-1))
+    expr = flat[0] if flat and all(item == flat[0] for item in flat) else None
+    return Facts(shape, dtype, expr, elements)
+
+
+def constant_facts(shape: Sequence[int], dtype: str, values: np.ndarray | None) -> Facts:
+    """Facts of a constant; `values` may be left out for large ones."""
+    facts = Facts(tuple(Poly.of(int(size)) for size in shape), dtype, constant=True)
+    if values is None or values.size == 0:
+        return facts
+    if values.size <= MAX_ELEMENTS:
+        elements = np.empty(values.shape, dtype=object)
+        for position in np.ndindex(*values.shape):
+            elements[position] = number(values[position], dtype)
+        facts = replace(facts, elements=elements)
+    return replace(facts, expr=_pattern(values, dtype))
+
+
+def _pattern(values: np.ndarray, dtype: str) -> Expr | None:
+    """A constant that is the same everywhere, or that counts up along one axis."""
+    first = values.reshape(-1)[0]
+    if np.all(values == first):
+        return number(first, dtype)
+    if not np.issubdtype(values.dtype, np.integer):
+        return None
+    for axis, size in enumerate(values.shape):
+        counted = np.arange(size).reshape([-1 if i == axis else 1 for i in range(values.ndim)]) + first
+        if np.array_equal(np.broadcast_to(counted, values.shape), values):
+            return Index(axis_index(axis) + int(first), dtype)
+    return None
+
+
+def moved(expr: Expr | None, mapping: Sequence[Poly], sizes: Shape) -> Expr | None:
+    """The expression with axis i replaced by mapping[i], in a tensor of the given sizes."""
+    if expr is None:
+        return None
+    values: dict[Atom, Poly] = {Axis(i): poly for i, poly in enumerate(mapping)}
+    return substitute(expr, values, sizes_of(sizes))
+
+
+def broadcast_shape(shapes: Sequence[Shape | None]) -> Shape | None:
+    """The shape that element-wise operators give, or None where it is not certain."""
+    if any(shape is None for shape in shapes):
+        return None
+    known = [shape for shape in shapes if shape is not None]
+    rank = max((len(shape) for shape in known), default=0)
+    result = []
+    for axis in range(-rank, 0):
+        sizes = {shape[axis] for shape in known if len(shape) >= -axis}
+        sizes = {size for size in sizes if size.constant() != 1} or {Poly.of(1)}
+        if len(sizes) > 1:
+            return None
+        result.append(sizes.pop())
+    return tuple(result)
+
+
+def broadcast_expr(facts: Facts, shape: Shape) -> Expr | None:
+    """The expression of a tensor in terms of the axes of the broadcast result."""
+    if facts.expr is None or facts.shape is None:
+        return facts.uniform()
+    offset = len(shape) - len(facts.shape)
+    mapping = []
+    for axis, size in enumerate(facts.shape):
+        stretched = size.constant() == 1 and shape[axis + offset].constant() != 1
+        mapping.append(Poly() if stretched else axis_index(axis + offset))
+    return moved(facts.expr, mapping, shape)
+
+
+def elementwise(op: str, operands: Sequence[Facts], dtype: str | None) -> Facts:
+    """Facts of op applied to broadcast operands; `op` is a name of the ELEMENTWISE table, or Cast."""
+    shape = broadcast_shape([facts.shape for facts in operands])
+    constant = all(facts.constant for facts in operands)
+    if dtype is None:
+        return Facts(shape, dtype, constant=constant)
+    expr: Expr | None = None
+    if shape is not None:
+        exprs = [broadcast_expr(facts, shape) for facts in operands]
+        if all(item is not None for item in exprs):
+            expr = apply(op, tuple(item for item in exprs if item is not None), dtype)
+    elements = _elementwise_elements(op, operands, dtype)
+    if elements is not None and expr is None:
+        expr = from_elements(elements, dtype).expr
+    return Facts(shape, dtype, expr, elements, constant)
+
+
+def _elementwise_elements(op: str, operands: Sequence[Facts], dtype: str) -> Elements | None:
+    arrays = [facts.elements for facts in operands]
+    if any(array is None for array in arrays):
+        return None
+    spread = np.broadcast_arrays(*[array for array in arrays if array is not None])
+    result = np.empty(spread[0].shape, dtype=object)
+    for position in np.ndindex(*result.shape):
+        item = apply(op, tuple(array[position] for array in spread), dtype)
+        if isinstance(item, Apply):
+            return None
+        result[position] = item
+    return result

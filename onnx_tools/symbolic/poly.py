@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Integer polynomials in dimension names (B, S, ...) and axis indices: sizes and index arithmetic of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Union
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The index along one axis of a tensor: 0 up to the axis's size less one."""
+
+    number: int
+
+    def __str__(self) -> str:
+        return f"i{self.number}"
+
+
+@dataclass(frozen=True)
+class Division:
+    """The quotient or the remainder of two polynomials that nothing simpler is known for."""
+
+    kind: str  # "div" or "mod"
+    numerator: Poly
+    denominator: Poly
+
+    def __str__(self) -> str:
+        return f"({self.numerator} {self.kind} {self.denominator})"
+
+
+Atom = Union[str, Axis, Division]
+Monomial = tuple[Atom, ...]
+
+
+def _monomial(atoms: Monomial) -> Monomial:
+    return tuple(sorted(atoms, key=str))
+
+
+@dataclass(frozen=True)
+class Poly:
+    """A sum of integer multiples of products of atoms. No atom is ever negative."""
+
+    terms: tuple[tuple[Monomial, int], ...] = ()
+
+    @staticmethod
+    def of(value: int | Poly) -> Poly:
+        if isinstance(value, Poly):
+            return value
+        return Poly((((), int(value)),)) if value else Poly()
+
+    @staticmethod
+    def atom(atom: Atom) -> Poly:
+        return Poly((((atom,), 1),))
+
+    @staticmethod
+    def _from(terms: Mapping[Monomial, int]) -> Poly:
+        return Poly(tuple(sorted(((m, c) for m, c in terms.items() if c), key=str)))
+
+    def __add__(self, other: int | Poly) -> Poly:
+        terms = dict(self.terms)
+        for monomial, factor in Poly.of(other).terms:
+            terms[monomial] = terms.get(monomial, 0) + factor
+        return Poly._from(terms)
+
+    def __neg__(self) -> Poly:
+        return Poly(tuple((m, -c) for m, c in self.terms))
+
+    def __sub__(self, other: int | Poly) -> Poly:
+        return self + -Poly.of(other)
+
+    def __mul__(self, other: int | Poly) -> Poly:
+        terms: dict[Monomial, int] = {}
+        for m, c in self.terms:
+            for n, d in Poly.of(other).terms:
+                key = _monomial(m + n)
+                terms[key] = terms.get(key, 0) + c * d
+        return Poly._from(terms)
+
+    def constant(self) -> int | None:
+        """The integer it is, or None."""
+        if not self.terms:
+            return 0
+        return self.terms[0][1] if len(self.terms) == 1 and not self.terms[0][0] else None
+
+    def atoms(self) -> set[Atom]:
+        """Every atom, those inside divisions included."""
+        found: set[Atom] = set()
+        for monomial, _ in self.terms:
+            for atom in monomial:
+                found.add(atom)
+                if isinstance(atom, Division):
+                    found |= atom.numerator.atoms() | atom.denominator.atoms()
+        return found
+
+    def axes(self) -> set[int]:
+        """The axes that it depends on."""
+        return {atom.number for atom in self.atoms() if isinstance(atom, Axis)}
+
+    def is_non_negative(self) -> bool:
+        """Whether it is provably >= 0 (False: not known)."""
+        return all(factor >= 0 for _, factor in self.terms)
+
+    def is_positive(self) -> bool:
+        """Whether it is provably > 0 (False: not known)."""
+        return self.is_non_negative() and any(not monomial for monomial, _ in self.terms)
+
+    def divided_exactly(self, other: Poly) -> Poly | None:
+        """The quotient if `other` is one product that divides every term, else None. Sizes of 0 do not matter."""
+        if len(other.terms) != 1:
+            return None
+        divisor, factor = other.terms[0]
+        terms: dict[Monomial, int] = {}
+        for monomial, count in self.terms:
+            rest = list(monomial)
+            for atom in divisor:
+                if atom not in rest:
+                    return None
+                rest.remove(atom)
+            if count % factor:
+                return None
+            terms[tuple(rest)] = count // factor
+        return Poly._from(terms)
+
+    def substitute(self, values: Mapping[Atom, Poly], sizes: Mapping[int, Poly]) -> Poly:
+        """Puts polynomials in the place of atoms; `sizes` are those of the axes in the result."""
+        total = Poly()
+        for monomial, factor in self.terms:
+            product = Poly.of(factor)
+            for atom in monomial:
+                product = product * _replaced(atom, values, sizes)
+            total = total + product
+        return total
+
+    def divmod(self, other: Poly, sizes: Mapping[int, Poly]) -> tuple[Poly, Poly]:
+        """Quotient and remainder, simplified where the sizes of the axes allow it."""
+        if other == Poly.of(1):
+            return self, Poly()
+        quotient, rest = Poly(), Poly()
+        for term in self.terms:
+            part = Poly((term,))
+            exact = part.divided_exactly(other)
+            if exact is None:
+                rest = rest + part
+            else:
+                quotient = quotient + exact
+        if _is_below(rest, other, sizes):
+            return quotient, rest
+        return (
+            quotient + Poly.atom(Division("div", rest, other)),
+            Poly.atom(Division("mod", rest, other)),
+        )
+
+    def evaluate(self, value: Callable[[str], int]) -> int:
+        """Its value with dimension names replaced; it must not depend on axes."""
+        total = 0
+        for monomial, factor in self.terms:
+            for atom in monomial:
+                if isinstance(atom, str):
+                    factor *= value(atom)
+                elif isinstance(atom, Division):
+                    pair = divmod(atom.numerator.evaluate(value), atom.denominator.evaluate(value))
+                    factor *= pair[0] if atom.kind == "div" else pair[1]
+                else:
+                    raise ValueError(f"{self} depends on the index {atom}")
+            total += factor
+        return total
+
+    def __str__(self) -> str:
+        def text(monomial: Monomial, factor: int) -> str:
+            parts = [str(atom) for atom in monomial]
+            return "*".join(parts if factor == 1 and parts else [str(factor), *parts])
+
+        return " + ".join(text(m, c) for m, c in self.terms) or "0"
+
+
+def _is_below(value: Poly, limit: Poly, sizes: Mapping[int, Poly]) -> bool:
+    """Whether 0 <= value < limit is certain."""
+    if not value.terms:
+        return True
+    known, bound = value.constant(), limit.constant()
+    if known is not None and bound is not None:
+        return 0 <= known < bound
+    # Mixed radix: the largest value of sum(stride * index) is sum(stride * (size - 1)).
+    largest = Poly()
+    for monomial, factor in value.terms:
+        axes = [atom for atom in monomial if isinstance(atom, Axis)]
+        if factor < 0 or len(axes) != 1 or axes[0].number not in sizes:
+            return False
+        rest = Poly(((tuple(atom for atom in monomial if atom != axes[0]), factor),))
+        largest = largest + rest * (sizes[axes[0].number] - 1)
+    return (limit - 1 - largest).is_non_negative()
+
+
+def _replaced(atom: Atom, values: Mapping[Atom, Poly], sizes: Mapping[int, Poly]) -> Poly:
+    if atom in values:
+        return values[atom]
+    if isinstance(atom, Division):
+        quotient, rest = atom.numerator.substitute(values, sizes).divmod(atom.denominator, sizes)
+        return quotient if atom.kind == "div" else rest
+    return Poly.atom(atom)
