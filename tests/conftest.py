@@ -60,7 +60,14 @@ def _metadata(interface: str, inputs: list[dict[str, Any]], outputs: list[dict[s
         "max_positions": MAX_POSITIONS,
         "hidden_size": 2,
         "num_layers": 1,
-        "coverage": {"packed_nodes": 3, "unpacked": [{"node": "head", "reason": "reads a masked slot"}]},
+        "coverage": {
+            "complete": False,
+            "packed_gemm_share": 0.5,
+            "passes": [{"name": "attention", "replaced": 1, "missed": [{"node": "a", "reason": "causal mask"}]}],
+            "islands": [{"node": "head", "reason": "reads a masked slot"}],
+            "outputs": {"hidden": interface},
+            "plugins": {},
+        },
         "plugins": {},
     }
 

@@ -8,18 +8,22 @@ from typing import Any
 
 from rich.console import Console
 
-from .console import facts_table, make_table, short
+from .console import facts_table, make_table, print_line
 
 
 def print_coverage(console: Console, report: Mapping[str, Any]) -> None:
-    """Prints a report's figures as one table, and every list of objects in it as a table of its own."""
-    lists = {name: value for name, value in report.items() if _is_records(value)}
-    console.print(facts_table("coverage", {name: value for name, value in report.items() if name not in lists}))
-    for name, records in lists.items():
-        columns = list(dict.fromkeys(key for record in records for key in record))
-        rows = [[short(record.get(column)) for column in columns] for record in records]
-        console.print(make_table(name.replace("_", " "), columns, rows))
-
-
-def _is_records(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
+    """Prints a coverage report: the figures, every pass, and the reason for everything that stayed padded."""
+    facts = {
+        "everything packed": "yes" if report["complete"] else "no",
+        "linear layers on packed tokens": f"{100 * report['packed_gemm_share']:.1f} %",
+        "outputs": report["outputs"],
+        "plugins": report["plugins"],
+    }
+    console.print(facts_table("coverage", facts))
+    rows = [(item["name"], str(item["replaced"]), str(len(item["missed"]))) for item in report["passes"]]
+    console.print(make_table("passes", ("pass", "replaced count", "missed count"), rows))
+    for item in report["passes"]:
+        for miss in item["missed"]:
+            print_line(console, f"{item['name']} missed {miss['node']}: {miss['reason']}")
+    for island in report["islands"]:
+        print_line(console, f"stays padded: {island['node']}: {island['reason']}")
