@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an installation holds: every file of the packages, and a library that needs and exports what it should."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from padfree.runtime import SessionError, plugin_library
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("onnx_tools", "builder", "runtime")
+SYSTEM_LIBRARIES = {"libstdc++.so.6", "libgcc_s.so.1", "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0"}
+SYSTEM_LIBRARIES |= {"librt.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+
+
+@pytest.fixture
+def installed_files() -> dict[str, Path]:
+    """The files of an installed wheel by name, as its record lists them."""
+    try:
+        distribution = metadata.distribution("padfree")
+    except metadata.PackageNotFoundError:
+        pytest.skip("padfree is not installed; pip install .")
+    origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    if origin.get("dir_info", {}).get("editable"):
+        pytest.skip("padfree is installed in editable mode: its files stay in the source tree")
+    return {str(path): Path(str(path.locate())) for path in distribution.files or []}
+
+
+def library(name: str) -> Path:
+    """A library beside libpadfree.so; skips the test where none was built."""
+    try:
+        return plugin_library.find().with_name(name)
+    except SessionError as error:
+        pytest.skip(str(error))
+
+
+def readelf(*arguments: str) -> str:
+    """Output of binutils' readelf."""
+    program = shutil.which("readelf")
+    if program is None:
+        pytest.skip("needs readelf (binutils)")
+    return subprocess.run([program, "-W", *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def exported(path: Path) -> set[str]:
+    """Names that a library defines for others."""
+    columns = [line.split() for line in readelf("--dyn-syms", str(path)).splitlines()]
+    return {row[7].partition("@")[0] for row in columns if len(row) > 7 and row[0].endswith(":") and row[6] != "UND"}
+
+
+def test_the_wheel_holds_every_file_of_the_packages(installed_files: dict[str, Path]) -> None:
+    sources = [path for name in PACKAGES for path in (ROOT / name).rglob("*") if path.is_file()]
+    expected = {f"padfree/{path.relative_to(ROOT)}" for path in sources if "__pycache__" not in path.parts}
+    assert any(name.startswith("padfree/builder/demo_data/") for name in expected)
+    assert expected - set(installed_files) == set()
+
+
+def test_the_wheel_holds_nothing_else(installed_files: dict[str, Path]) -> None:
+    allowed = r"padfree/(onnx_tools|builder|runtime)/.*"
+    allowed += r"|padfree/lib/(build_info\.json|libpadfree\.so|libpadfree_register\.so)"
+    allowed += r"|padfree-[^/]*\.dist-info/.*|.*/bin/padfree"
+    assert [name for name in installed_files if not re.fullmatch(allowed, name)] == []
+
+
+def test_build_info_tells_the_truth(installed_files: dict[str, Path]) -> None:
+    info = json.loads(installed_files["padfree/lib/build_info.json"].read_text(encoding="utf-8"))
+    assert info["format"] == 1
+    assert info["version"] == metadata.version("padfree")
+    assert info["built"] is ("padfree/lib/libpadfree.so" in installed_files)
+    if info["built"]:
+        assert info["architectures"]
+        assert info["nvcc_version"].startswith(info["cuda_version"])
+    else:
+        assert info["missing"]
+        assert len(info["missing"]) == len(info["next_steps"])
+
+
+def test_every_part_has_one_version() -> None:
+    stated = re.search(r"^project\(padfree VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text("utf-8"), re.MULTILINE)
+    project = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
+    assert stated is not None
+    assert project is not None
+    assert stated.group(1) == project.group(1)
+
+
+@pytest.mark.parametrize("name", ["libpadfree.so", "libpadfree_register.so"])
+def test_the_library_needs_system_libraries_alone(name: str) -> None:
+    needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", readelf("-d", str(library(name)))))
+    assert needed  # readelf was understood
+    assert needed - SYSTEM_LIBRARIES == set()
+
+
+def test_the_library_exports_tensorrts_entry_points_alone() -> None:
+    assert exported(library("libpadfree.so")) == {"getCreators", "setLoggerFinder"}
+
+
+def test_the_registering_library_exports_nothing() -> None:
+    assert exported(library("libpadfree_register.so")) == set()
