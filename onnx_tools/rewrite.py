@@ -19,7 +19,8 @@ from .graph import add_domain, is_padfree, tidy
 from .importing import import_model
 from .model_file import load_model
 from .operators import check_nodes, with_functions
-from .passes import PassResult, pipeline
+from .passes import Miss, PassResult, pipeline
+from .probe import probe
 from .report import CoverageReport, coverage, embedding_tables, first_width, limit_of
 from .symbolic import Analysis
 
@@ -52,6 +53,9 @@ def rewrite_graph(model: ModelProto, interface: str) -> tuple[gs.Graph, Analysis
         analysis = check_graph(graph, result.name)
         logger.info("%s: %d replaced, %d missed", result.name, result.replaced, len(result.missed))
         results.append(result)
+        if result.name == "layer norm":
+            reasons = probe(graph, analysis, right_padded_only=interface == "packed")
+            results.append(PassResult("probe", 0, tuple(Miss("padded part", reason) for reason in reasons)))
     if analysis is None:
         raise AssertionError("there is no pass")
     return graph, analysis, tuple(results)

@@ -49,6 +49,14 @@ def boundary_of(graph: gs.Graph) -> Boundary:
     return Boundary(index.inputs[0], index.outputs[0], index.outputs[1], schedule.outputs[0])
 
 
+def mask_input(boundary: Boundary) -> gs.Tensor:
+    """The graph input that the boundary's mask is cast from."""
+    tensor = boundary.mask
+    while tensor.inputs:
+        tensor = tensor.inputs[0].inputs[0]
+    return tensor
+
+
 def add_boundary(editor: Editor, mask: gs.Tensor) -> Boundary:
     """Derives the token index, the lengths and their prefix sum from the mask input [B,S]."""
     int32 = np.dtype(np.int32)

@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 from ..graph import Editor, is_padfree, is_standard, tidy
 from ..layout import is_token_shape
 from ..symbolic import Analysis, analyse
-from .base import Boundary, PassResult, boundary_of, pack, unpack
+from .base import Boundary, PassResult, boundary_of, mask_input, pack, unpack
 
 NAME = "interface"
 SEQ_LENS, MAX_SEQLEN = "seq_lens", "max_seqlen"
@@ -22,7 +22,7 @@ def packed_interface(graph: gs.Graph) -> PassResult:
     boundary = boundary_of(graph)
     _pack_outputs(Editor(graph), analysis, boundary)
     tidy(graph)
-    mask = next(tensor for tensor in graph.inputs if tensor is _origin(boundary.mask))
+    mask = mask_input(boundary)
     inputs = [tensor for tensor in graph.inputs if tensor is not mask and list(tensor.shape or ()) == ["B", "S"]]
     reserved = {SEQ_LENS, MAX_SEQLEN} & {tensor.name for tensor in graph.tensors().values()}
     for tensor in graph.tensors().values():
@@ -46,12 +46,6 @@ def packed_interface(graph: gs.Graph) -> PassResult:
     _drop_extent(graph, editor)
     tidy(graph)
     return PassResult(NAME, len(tokens) + 1)
-
-
-def _origin(tensor: gs.Tensor) -> gs.Tensor:
-    while tensor.inputs:
-        tensor = tensor.inputs[0].inputs[0]
-    return tensor
 
 
 def _pack_outputs(editor: Editor, analysis: Analysis, boundary: Boundary) -> None:

@@ -12,7 +12,7 @@ from ..layout_rules import NoRule, Packed, packed_form
 from ..symbolic import Analysis, Element, analyse
 from ..symbolic.expr import evaluate, leaves
 from ..symbolic.facts import Facts
-from .base import Boundary, Miss, PassResult, boundary_of, pack, unpack
+from .base import Boundary, Miss, PassResult, boundary_of, mask_input, pack, unpack
 
 NAME = "layout"
 
@@ -94,7 +94,7 @@ def _token_operand(
     """An operand [T,...]; one that the mask alone makes is the number that it is at every kept slot."""
     facts = analysis[tensor]
     if others and facts.expr is not None:
-        mask = _mask_name(boundary)
+        mask = str(mask_input(boundary).name)
         elements = {leaf for leaf in leaves(facts.expr) if isinstance(leaf, Element)}
         if elements and all(leaf.source == mask for leaf in elements) and _own_slot(elements):
             try:
@@ -107,13 +107,6 @@ def _token_operand(
 
 def _own_slot(elements: set[Element]) -> bool:
     return all(len(leaf.indices) == 2 and [str(i) for i in leaf.indices] == ["i0", "i1"] for leaf in elements)
-
-
-def _mask_name(boundary: Boundary) -> str:
-    tensor = boundary.mask
-    while tensor.inputs:
-        tensor = tensor.inputs[0].inputs[0]
-    return str(tensor.name)
 
 
 def _dtype(facts: Facts) -> np.dtype | None:

@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 from ..graph import Editor, argument, is_output, is_standard, made_by, node_name, producer
 from ..symbolic import Analysis, Poly, analyse
 from ..symbolic.rules import axes_of_node, slice_arguments
-from .base import Boundary, Miss, NoMatch, PassResult, boundary_of, pack
+from .base import Miss, NoMatch, PassResult, boundary_of, mask_input, pack
 from .mask import is_mask_element
 
 NAME = "pooling"
@@ -20,7 +20,7 @@ def pooling(graph: gs.Graph) -> PassResult:
     """Replaces first-token and masked-mean pooling by PadfreePool."""
     analysis = analyse(graph)
     editor, boundary = Editor(graph), boundary_of(graph)
-    mask = _mask_input(boundary)
+    mask = str(mask_input(boundary).name)
     replaced, missed = 0, list[Miss]()
     for node in list(graph.nodes):
         try:
@@ -49,13 +49,6 @@ def pooling(graph: gs.Graph) -> PassResult:
             editor.node("Unsqueeze", [result, axis], stem="pooled_kept", output=target)
         replaced += 1
     return PassResult(NAME, replaced, tuple(missed))
-
-
-def _mask_input(boundary: Boundary) -> str:
-    tensor = boundary.mask
-    while producer(tensor) is not None:
-        tensor = tensor.inputs[0].inputs[0]
-    return str(tensor.name)
 
 
 def _is_hidden(analysis: Analysis, tensor: gs.Tensor) -> bool:

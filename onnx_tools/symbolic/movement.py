@@ -236,6 +236,21 @@ def _position(index: object, size: Poly) -> Poly | None:
     return None if known is None else size + known
 
 
+def gather_elements(x: Facts, indices: Facts, axis: int) -> Facts:
+    """GatherElements."""
+    shape = indices.shape
+    if shape is None or x.expr is None or x.shape is None:
+        return Facts(shape, x.dtype, x.uniform())
+    axis %= len(shape)
+    where: Poly | None = Poly()
+    if axis in axes_of(x.expr):
+        where = _position(indices.expr, x.shape[axis])
+    if where is None:
+        return Facts(shape, x.dtype)
+    mapping = [where if i == axis else axis_index(i) for i in range(len(shape))]
+    return Facts(shape, x.dtype, moved(x.expr, mapping, shape))
+
+
 def gather_nd(x: Facts, indices: Sequence[Facts], shape: Shape | None) -> Facts:
     """GatherND without batch dimensions; `indices` holds one tensor for each leading axis of x, already separated."""
     if x.shape is None or shape is None:

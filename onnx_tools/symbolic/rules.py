@@ -173,6 +173,10 @@ def _gather(node: gs.Node, known: Known) -> Found:
     return [movement.gather(known[0], known[1], int(node.attrs.get("axis", 0)))]
 
 
+def _gather_elements(node: gs.Node, known: Known) -> Found:
+    return [movement.gather_elements(known[0], known[1], int(node.attrs.get("axis", 0)))]
+
+
 def _gather_nd(node: gs.Node, known: Known, lookup: Lookup) -> Found:
     """GatherND by indices that a Concat put together, one column an axis."""
     concat = made_by(node.inputs[1], "Concat")
@@ -339,6 +343,7 @@ _RULES: Mapping[str, Callable[[gs.Node, Known], Found]] = MappingProxyType(
         "Expand": _expand,
         "Flatten": _flatten,
         "Gather": _gather,
+        "GatherElements": _gather_elements,
         "Gemm": _gemm,
         "Identity": _same,
         "IsInf": _is_nan,

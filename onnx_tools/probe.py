@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds out whether what stayed padded reads masked slots: there the rewritten graph holds zeros, the original does not.
+
+The padded parts are run alone, twice, with different values in the masked slots. A part whose results on kept tokens
+change cannot be reproduced, and is refused instead of being silently different.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+import onnxruntime as ort
+
+from .errors import RewriteError
+from .graph import is_padfree, is_standard, node_name
+from .layout import B, S
+from .passes.base import boundary_of, mask_input
+from .symbolic import Analysis
+from .symbolic.poly import Poly
+
+_LENGTHS, _LENGTH = (7, 2, 4), 7
+_GARBAGE = 8.0  # standard deviation in masked slots; kept ones have 1
+_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The padded part of a graph as a graph of its own; names of its results in order, and who makes them."""
+
+    graph: gs.Graph
+    results: tuple[str, ...]
+    final: frozenset[str]
+    makers: dict[str, str]
+    mask: str
+
+
+def probe(graph: gs.Graph, analysis: Analysis, *, right_padded_only: bool) -> tuple[str, ...]:
+    """Checks all padded parts of a graph of the padded interface.
+
+    Returns the reasons why results differ under masks that are not right-padded (none where `right_padded_only`).
+    Raises RewriteError where results depend on masked slots of right-padded batches too.
+    """
+    part = _padded_part(graph, analysis)
+    if part is None:
+        return ()
+    reason = _difference(part, analysis, _masks()[0])
+    if reason is not None:
+        raise RewriteError(
+            f"{reason}: its result depends on padding, and so on the other sequences of the batch; no packed graph can "
+            "reproduce it; mask the tokens before they are mixed (multiply by the attention mask)"
+        )
+    if right_padded_only:
+        return ()
+    found = [_difference(part, analysis, mask) for mask in _masks()[1:]]
+    return tuple(dict.fromkeys(f"{item}: right-padded batches only" for item in found if item is not None))
+
+
+def _masks() -> tuple[np.ndarray, ...]:
+    slots, lengths = np.arange(_LENGTH), np.asarray(_LENGTHS)[:, None]
+    holes = np.asarray([[1, 0, 1, 1, 0, 0, 1], [0, 1, 0, 1, 1, 1, 0], [1, 1, 0, 0, 0, 1, 1]], dtype=bool)
+    return slots < lengths, slots >= _LENGTH - lengths, holes
+
+
+def _padded_part(graph: gs.Graph, analysis: Analysis) -> _Part | None:
+    """Everything between PadfreeUnpack and PadfreePack or the outputs; None where there is nothing."""
+    part = graph.copy()
+    reached: set[str] = set()
+    makers: dict[str, str] = {}
+    packed: set[str] = set()
+    for node in part.nodes:
+        if is_padfree(node, "PadfreeUnpack"):
+            reached.add(node.outputs[0].name)
+        elif is_padfree(node, "PadfreePack"):
+            packed.add(node.inputs[0].name)
+        elif not is_padfree(node, node.op) and not is_standard(node, "Shape"):
+            if any(tensor.name in reached for tensor in node.inputs):
+                for tensor in node.outputs:
+                    reached.add(tensor.name)
+                    makers[tensor.name] = f"'{node_name(node)}' ({node.op})"
+    final = {name for name in makers if name in packed or name in {tensor.name for tensor in part.outputs}}
+    if not final:
+        return None
+    tensors = part.tensors()
+    inputs = list(part.inputs)
+    for node in [item for item in part.nodes if is_padfree(item, item.op)]:
+        inputs += [tensor for tensor in node.outputs if tensor.outputs]
+        node.outputs.clear()
+    for tensor in inputs:
+        tensor.dtype, tensor.shape = np.dtype(analysis[tensor].dtype or "float32"), None
+    results = [name for name in makers if analysis.facts[name].dtype is not None]
+    for name in results:
+        tensors[name].dtype, tensors[name].shape = np.dtype(analysis.facts[name].dtype or "float32"), None
+    part.inputs, part.outputs = inputs, [tensors[name] for name in results]
+    part.cleanup(remove_unused_graph_inputs=True).toposort()
+    return _Part(part, tuple(results), frozenset(final), makers, mask_input(boundary_of(graph)).name)
+
+
+def _difference(part: _Part, analysis: Analysis, mask: np.ndarray) -> str | None:
+    """Why results on kept tokens differ for two fillings of the masked slots; None where they do not."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    model = gs.export_onnx(part.graph, do_type_check=False)
+    try:
+        session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        first, second = (session.run(None, _feed(part, analysis, mask, garbage)) for garbage in (0.0, _GARBAGE))
+    except Exception as error:  # onnxruntime's errors have no common base of their own
+        names = ", ".join(sorted({part.makers[name] for name in part.final})[:3])
+        raise RewriteError(
+            f"what stays padded around {names} cannot be tried in onnxruntime ({str(error).splitlines()[0]}); whether it "
+            "reads padding is not known; replace these operators by standard ones"
+        ) from error
+    changed = []
+    for name, before, after in zip(part.results, first, second, strict=True):
+        kept = _kept(analysis.facts[name].shape, mask, before.shape)
+        if not np.allclose(before[kept], after[kept], rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
+            changed.append(name)
+    if not any(name in part.final for name in changed):
+        return None
+    return f"{part.makers[changed[0]]} reads masked slots"
+
+
+def _feed(part: _Part, analysis: Analysis, mask: np.ndarray, garbage: float) -> dict[str, np.ndarray]:
+    """Inputs that are the same in kept slots for every `garbage`."""
+    generator = np.random.default_rng(1)
+    sizes = {"B": mask.shape[0], "S": mask.shape[1], "T": int(mask.sum())}
+    feed = {}
+    for tensor in part.graph.inputs:
+        shape = analysis.facts[tensor.name].shape
+        if shape is None:
+            raise RewriteError(f"the shape of '{tensor.name}' is not known")
+        size = [poly.evaluate(lambda name: sizes[name]) for poly in shape]
+        dtype = np.dtype(tensor.dtype)
+        noise = generator.standard_normal(size), generator.standard_normal(size)
+        if np.issubdtype(dtype, np.floating):
+            values = noise[0]
+            if tuple(shape[:2]) == (B, S):
+                values = values.copy()
+                values[~mask] = noise[1][~mask] * garbage
+        else:
+            values = noise[0] > 0
+            if tuple(shape) == (B, S):
+                values = mask if tensor.name == part.mask else np.where(mask, values, garbage > 0)
+        feed[tensor.name] = np.asarray(values).astype(dtype)
+    return feed
+
+
+def _kept(shape: tuple[Poly, ...] | None, mask: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
+    """Which elements of a result belong to kept tokens: along every S axis, and along B*S."""
+    kept = np.ones(sizes, dtype=bool)
+    if shape is None or len(shape) != len(sizes):
+        return kept
+    batch = next((axis for axis, size in enumerate(shape) if size == B), None)
+    for axis, size in enumerate(shape):
+        if size == B * S:
+            kept &= mask.reshape([-1 if i == axis else 1 for i in range(len(sizes))])
+        elif size == S and batch is not None:
+            oriented = mask if batch < axis else mask.T
+            wanted = [mask.shape[0] if i == batch else mask.shape[1] if i == axis else 1 for i in range(len(sizes))]
+            kept &= oriented.reshape(wanted)
+    return kept
