@@ -184,7 +184,7 @@ def largest_error(expected: Results, results: Results) -> float:
         scale = max(float(np.abs(row).max(initial=0.0)) for row in rows) or 1.0
         for row, other in zip(rows, results[name], strict=True):
             difference = np.abs(row.astype(np.float64) - other.astype(np.float64)).max(initial=0.0)
-            worst = max(worst, float(difference) / scale)
+            worst = float(np.maximum(worst, difference / scale))  # unlike max(), keeps a NaN
     return worst
 
 

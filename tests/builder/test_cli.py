@@ -79,9 +79,7 @@ def test_a_full_disk(packed_model: ModelWriter, batch: Path, capsys: Capture, mo
     assert sorted(path.name for path in batch.parent.iterdir()) == ["batch.jsonl", "packed.onnx"]
 
 
-def test_a_missing_folder_is_named_first(
-    packed_model: ModelWriter, batch: Path, capsys: Capture
-) -> None:
+def test_a_missing_folder_is_named_first(packed_model: ModelWriter, batch: Path, capsys: Capture) -> None:
     out = batch.parent / "nowhere" / "out.npz"
     assert "mkdir -p" in refused(capsys, "run", packed_model(), "--input", batch, "-o", out)
 

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything about a build that comes before and after TensorRT."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import onnx
+import pytest
+from padfree.builder import BuildError, build, build_engine
+from padfree.builder.cli import main
+from padfree.builder.engine_builder import BuiltEngine, EngineBuilder, TacticOptions
+from padfree.runtime import Profile, SessionError
+from padfree.runtime.device import Device
+from padfree.runtime.metadata import open_plan
+
+ModelWriter = Callable[..., Path]
+Capture = pytest.CaptureFixture[str]
+
+
+def test_a_rewritten_model_keeps_interface_and_precision(packed_model: ModelWriter) -> None:
+    path = packed_model()
+    same = build.prepare_model(path, interface="packed", precision="fp32", strict=False, verify=True)
+    assert same == onnx.load(str(path))
+    for option, value in (("interface", "padded"), ("precision", "fp16")):
+        wanted: dict[str, Any] = {"interface": None, "precision": None, option: value}
+        with pytest.raises(BuildError, match=f"{value} was asked for; leave --{option} out"):
+            build.prepare_model(path, **wanted, strict=False, verify=True)
+
+
+def test_the_callers_model_is_not_changed(packed_model: ModelWriter) -> None:
+    model = onnx.load(str(packed_model()))
+    prepared = build.prepare_model(model, interface=None, precision=None, strict=False, verify=True)
+    prepared.graph.node[0].name = "changed"
+    assert model.graph.node[0].name != "changed"
+
+
+def test_damaged_metadata_in_a_model(packed_model: ModelWriter) -> None:
+    model = onnx.load(str(packed_model()))
+    model.metadata_props[0].value = "{"
+    with pytest.raises(BuildError, match="the model's padfree metadata is damaged"):
+        build_engine(model, "model.plan")
+
+
+def test_a_contradicting_profile_is_named_on_any_machine(
+    packed_model: ModelWriter, tmp_path: Path, capsys: Capture
+) -> None:
+    plan = tmp_path / "model.plan"
+    assert main(["build", str(packed_model()), "-o", str(plan), "--max-seq-len", "600"]) == 1
+    assert "profile max 600 > model limit 16 for 'input_ids'; pass --max-seq-len 16" in capsys.readouterr().err
+    assert not plan.exists()
+
+
+def test_everything_missing_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(text: str) -> Callable[..., None]:
+        def raise_it(*_arguments: object) -> None:
+            raise SessionError(text)
+
+        return raise_it
+
+    monkeypatch.setattr(build, "import_tensorrt", refuse("no TensorRT; pip install it"))
+    monkeypatch.setattr(build, "open_gpu", refuse("no GPU; buy one"))
+    monkeypatch.setattr(build.plugin_library, "find", refuse("no library; apt-get install g++"))
+    with pytest.raises(BuildError) as caught:
+        build.check_machine(0, needs_plugins=True)
+    for part in ("no TensorRT; pip install it", "no GPU; buy one", "no library; apt-get install g++"):
+        assert part in str(caught.value)
+    with pytest.raises(BuildError) as caught:
+        build.check_machine(0, needs_plugins=False)
+    assert "no library" not in str(caught.value)
+
+
+def test_the_builder_effort_is_checked_before_tensorrt() -> None:
+    with pytest.raises(BuildError, match=r"optimization level 6, allowed: 0\.\.5"):
+        EngineBuilder(0, TacticOptions(optimization_level=6), None)
+
+
+def test_a_plan_and_its_metadata_belong_together(packed_metadata: dict[str, Any], tmp_path: Path) -> None:
+    machine = SimpleNamespace(tensorrt_version="10.6.0", device=Device(0, "NVIDIA H200", 9, 0))
+    profile = Profile(1, 5, 10, 2, 8)
+    built = BuiltEngine(b"a plan", {"PadfreePool": 1})
+    path = tmp_path / "model.plan"
+    written = build.write_plan(path, built, packed_metadata, profile, cast(EngineBuilder, machine))
+    metadata = open_plan(path)
+    assert metadata.raw == written
+    assert metadata.engine is not None
+    assert metadata.engine.profile == profile
+    assert metadata.engine.gpu_name == "NVIDIA H200"
+    assert dict(metadata.engine.plugin_layers) == {"PadfreePool": 1}
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["model.plan", "model.plan.json"]
+
+
+@pytest.mark.parametrize("content", [b"not an onnx file", b""])
+def test_files_that_are_no_models(tmp_path: Path, capsys: Capture, content: bytes) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(content)
+    for command in ("build", "optimize"):
+        out = tmp_path / "out"
+        assert main([command, str(model), "-o", str(out)]) == 1
+        error = capsys.readouterr().err
+        assert str(model) in error
+        assert "Traceback" not in error
+        assert not out.exists()
