@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives a rewritten float32 model another activation type, with every cast written out (strong typing).
+
+Rules, node by node in order:
+- padfree operators and matrix products compute in the new type (their statistics and sums are float32 inside);
+- reductions, softmax, norms, exponentials and logarithms that stand outside padfree operators stay float32, and so does
+  what is computed element by element from their results, up to the next matrix product or padfree operator;
+- a constant that the new type cannot hold (a mask's finfo.min, an epsilon of 1e-12) keeps the nodes that read it in
+  float32 in the same way; a weight of a matrix product or padfree operator that would overflow is refused by name;
+- graph inputs and outputs keep their type: results are float32 whatever the precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from .element_types import check_element_types, infer_element_types
+from .errors import RewriteError, VerificationError
+from .operators import DOMAIN, without_functions
+from .operators.functions import ACT_TYPES
+
+Floats = npt.NDArray[np.float32]
+
+_FLOAT = TensorProto.FLOAT
+_PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention"})
+_FLOAT32_ONLY = frozenset(
+    (
+        *("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceProd"),
+        *("ReduceLogSum", "ReduceLogSumExp", "CumSum", "Softmax", "LogSoftmax"),
+        *("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization"),
+        *("BatchNormalization", "LpNormalization", "Pow", "Sqrt", "Exp", "Log", "Reciprocal"),
+        *("Range", "RandomNormal", "RandomUniform", "Resize"),
+    )
+)
+_LARGEST: Mapping[str, float] = MappingProxyType({"fp16": 65504.0, "bf16": 3.3895314e38})
+_ROUNDOFF: Mapping[str, float] = MappingProxyType({"fp16": 2.0**-11, "bf16": 2.0**-8})
+_SMALLEST: Mapping[str, float] = MappingProxyType({"fp16": 2.0**-25, "bf16": 2.0**-134})  # half of the last step
+
+
+def convert(model: ModelProto, precision: str) -> ModelProto:
+    """A copy of a rewritten float32 model with activations and weights of type `precision`, without function bodies.
+
+    Precision is "fp32", "fp16" or "bf16"; "fp32" only checks the types. The result is checked: every weight against
+    the original, and every node's types. Raises RewriteError for what the type cannot hold and for subgraphs,
+    VerificationError when the result is not consistent.
+    """
+    if precision not in ACT_TYPES:
+        raise RewriteError(f"precision is {precision!r}, allowed are {', '.join(ACT_TYPES)}; choose one of them")
+    result = without_functions(model)
+    if precision != "fp32":
+        for node in result.graph.node:
+            if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+                raise RewriteError(
+                    f"{node.op_type} '{node.name}' holds a subgraph, which precision {precision} does not allow; "
+                    f"choose precision fp32"
+                )
+        _Conversion(result, precision).run()
+    check_element_types(result, precision)
+    if precision != "fp32":
+        check_weights(model, result, precision)
+    return result
+
+
+def round_to(values: Floats, precision: str) -> TensorProto:
+    """A nameless tensor with the values rounded to nearest, ties to even; infinite beyond the largest number."""
+    if precision == "fp16":
+        with np.errstate(over="ignore"):
+            return numpy_helper.from_array(values.astype(np.float16))
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    rounded = ((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16).astype("<u2")
+    rounded[np.isnan(values)] = 0x7FC0
+    return TensorProto(data_type=TensorProto.BFLOAT16, dims=values.shape, raw_data=rounded.tobytes())
+
+
+def to_float32(tensor: TensorProto) -> Floats:
+    """The values of a float tensor of any precision."""
+    return np.asarray(numpy_helper.to_array(tensor)).astype(np.float32)
+
+
+def check_weights(original: ModelProto, converted: ModelProto, precision: str) -> None:
+    """Checks that every converted weight is the original's, rounded. Raises VerificationError naming the first other."""
+    before = {tensor.name: tensor for tensor in original.graph.initializer}
+    for tensor in converted.graph.initializer:
+        source = before.get(tensor.name) or before.get(tensor.name.removesuffix(f".{precision}"))
+        if source is None or tensor.data_type == source.data_type:
+            continue
+        wanted, found = to_float32(source), to_float32(tensor)
+        finite = np.isfinite(wanted)
+        allowed = np.abs(wanted[finite]) * _ROUNDOFF[precision] + _SMALLEST[precision]
+        far = np.abs(found[finite] - wanted[finite]) > allowed
+        if far.any() or not np.array_equal(found[~finite], wanted[~finite], equal_nan=True):
+            raise VerificationError(
+                f"weight '{tensor.name}' is not the original rounded to {precision} ({int(far.sum())} of {far.size} "
+                f"values differ); this is a defect of padfree's conversion: please report it, or choose precision fp32"
+            )
+
+
+class _Conversion:
+    """Rewrites one model's graph in place."""
+
+    def __init__(self, model: ModelProto, precision: str) -> None:
+        self.model, self.graph, self.precision = model, model.graph, precision
+        self.act = ACT_TYPES[precision]
+        self.types = infer_element_types(model, "fp32")
+        self.nodes: list[NodeProto] = []
+        self.casts: set[str] = set()
+        self.constants = {t.name: t for t in self.graph.initializer if t.data_type == _FLOAT}
+        self.copies: dict[str, TensorProto] = {}  # converted constants by original name
+        self.read_as_float32: set[str] = set()  # constants
+        self.outputs = {item.name: item.type.tensor_type.elem_type for item in self.graph.output}
+
+    def run(self) -> None:
+        for node in list(self.graph.node):
+            if node.op_type == "Constant" and node.domain == "" and self.types[node.output[0]] == _FLOAT:
+                self._lift_constant(node)
+            else:
+                self._convert(node)
+        self._finish_outputs()
+        del self.graph.node[:]
+        self.graph.node.extend(self.nodes)
+        self._replace_constants()
+        for item in list(self.graph.value_info):
+            if item.name in self.types:
+                item.type.tensor_type.elem_type = self.types[item.name]
+
+    def _lift_constant(self, node: NodeProto) -> None:
+        """A Constant node of floats becomes an initializer, which is converted like all others."""
+        value = helper.get_attribute_value(node.attribute[0])
+        tensor = TensorProto()
+        if isinstance(value, TensorProto):
+            tensor.CopyFrom(value)
+        else:
+            tensor.CopyFrom(numpy_helper.from_array(np.asarray(value, np.float32)))
+        tensor.name = node.output[0]
+        if tensor.name in self.outputs:
+            self.nodes.append(node)
+            return
+        self.graph.initializer.append(tensor)
+        self.constants[tensor.name] = tensor
+
+    def _convert(self, node: NodeProto) -> None:
+        floats = [name for name in node.input if name and self._is_float(name)]
+        makes_float = any(name and self.types[name] == _FLOAT for name in node.output)
+        if not floats and not makes_float:
+            self.nodes.append(node)
+            return
+        target = self._type_for(node, floats)
+        if node.op_type == "Cast" and node.domain == "":
+            self._convert_cast(node, target)
+            return
+        for position, name in enumerate(node.input):
+            if name and self._is_float(name):
+                node.input[position] = self._as_type(name, target, node)
+        for attribute in node.attribute:
+            if attribute.name == "dtype" and attribute.i == _FLOAT:
+                attribute.i = target
+            if attribute.name == "value" and attribute.t.data_type == _FLOAT and target != _FLOAT:
+                attribute.t.CopyFrom(round_to(to_float32(attribute.t), self.precision))
+        self._make(node, target)
+
+    def _make(self, node: NodeProto, target: int) -> None:
+        for name in node.output:
+            if name and self.types[name] == _FLOAT:
+                self.types[name] = target
+        self.nodes.append(node)
+
+    def _convert_cast(self, node: NodeProto, target: int) -> None:
+        for attribute in node.attribute:
+            if attribute.name == "to" and attribute.i == _FLOAT:
+                attribute.i = target
+        if self._is_float(node.input[0]) and node.input[0] in self.constants:
+            self.read_as_float32.add(node.input[0])
+        self._make(node, target)
+
+    def _type_for(self, node: NodeProto, floats: Iterable[str]) -> int:
+        """The type in which a node computes."""
+        if node.domain == DOMAIN or (node.domain == "" and node.op_type in _PRODUCTS):
+            return self.act
+        if node.domain != "" or node.op_type in _FLOAT32_ONLY:
+            return _FLOAT
+        if node.op_type == "Cast":
+            source = self.types[node.input[0]]
+            # Whole numbers may be too large for the type; what was float already keeps its type.
+            if source in (TensorProto.BOOL, self.act):
+                return self.act
+            return _FLOAT
+        if node.op_type == "ConstantOfShape":
+            value = [to_float32(attribute.t) for attribute in node.attribute if attribute.name == "value"]
+            return self.act if all(self._fits(item) for item in value) else _FLOAT
+        for name in floats:
+            if name in self.constants:
+                if not self._fits(to_float32(self.constants[name])):
+                    return _FLOAT
+            elif self.types[name] == _FLOAT:
+                return _FLOAT
+        return self.act
+
+    def _fits(self, values: Floats) -> bool:
+        """Whether a constant survives: nothing overflows, and single numbers keep their value but for rounding."""
+        finite = values[np.isfinite(values)]
+        if np.any(np.abs(finite) > _LARGEST[self.precision]):
+            return False
+        if values.size > 1:
+            return True
+        rounded = to_float32(round_to(finite, self.precision))
+        return bool(np.all(np.abs(rounded - finite) <= np.abs(finite) * _ROUNDOFF[self.precision]))
+
+    def _is_float(self, name: str) -> bool:
+        return name in self.constants or self.types[name] in (_FLOAT, self.act)
+
+    def _as_type(self, name: str, target: int, reader: NodeProto) -> str:
+        """The name under which a tensor can be read as `target`, after a Cast where needed."""
+        if name in self.constants:
+            return self._constant_as(name, target, reader)
+        if self.types[name] == target:
+            return name
+        cast = f"{name}.to_{TensorProto.DataType.Name(target).lower()}"
+        if cast not in self.casts:
+            self.casts.add(cast)
+            self.nodes.append(helper.make_node("Cast", [name], [cast], name=cast, to=target))
+            self.types[cast] = target
+        return cast
+
+    def _constant_as(self, name: str, target: int, reader: NodeProto) -> str:
+        if target == _FLOAT:
+            self.read_as_float32.add(name)
+            return name
+        if name not in self.copies:
+            values = to_float32(self.constants[name])
+            self._refuse_overflow(name, values, reader)
+            self.copies[name] = round_to(values, self.precision)
+            self.copies[name].name = f"{name}.{self.precision}"
+        return f"{name}.{self.precision}"
+
+    def _refuse_overflow(self, name: str, values: Floats, reader: NodeProto) -> None:
+        finite = np.abs(np.where(np.isfinite(values), values, 0))
+        largest = float(finite.max(initial=0))
+        if largest > _LARGEST[self.precision]:
+            advice = "bf16 or fp32" if self.precision == "fp16" else "fp32"
+            raise RewriteError(
+                f"weight '{name}' of {reader.op_type} '{reader.name or reader.output[0]}' holds {largest:g}, "
+                f"{self.precision} holds at most {_LARGEST[self.precision]:g}; choose precision {advice}"
+            )
+
+    def _finish_outputs(self) -> None:
+        """Outputs keep their type: what is made in the new type is cast under the output's name."""
+        for name, wanted in self.outputs.items():
+            if wanted != _FLOAT or self.types[name] == _FLOAT:
+                continue
+            inner = f"{name}.{self.precision}"
+            for node in self.nodes:
+                for names in (node.input, node.output):
+                    for position, item in enumerate(names):
+                        if item == name:
+                            names[position] = inner
+            self.types[inner] = self.types[name]
+            self.types[name] = _FLOAT
+            self.nodes.append(helper.make_node("Cast", [inner], [name], name=f"{name}.to_float", to=_FLOAT))
+
+    def _replace_constants(self) -> None:
+        """Each weight is stored once: in the new type under its own name, unless it is read as float32 too."""
+        renamed = {f"{name}.{self.precision}": name for name in self.copies if name not in self.read_as_float32}
+        for node in self.graph.node:
+            for position, name in enumerate(node.input):
+                if name in renamed:
+                    node.input[position] = renamed[name]
+        kept: list[TensorProto] = []
+        for tensor in self.graph.initializer:
+            copy = self.copies.get(tensor.name)
+            if copy is not None and tensor.name not in self.read_as_float32:
+                copy.name = tensor.name
+            else:
+                kept.append(tensor)
+        del self.graph.initializer[:]
+        self.graph.initializer.extend([*kept, *self.copies.values()])
