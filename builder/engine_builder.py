@@ -127,6 +127,7 @@ class EngineBuilder:
         trt = self._trt
         config = self._builder.create_builder_config()
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+        config.clear_flag(trt.BuilderFlag.TF32)  # who asks for fp32 gets its 24 bits, not TF32's 11
         if self._options.workspace_bytes is not None:
             config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, self._options.workspace_bytes)
         if self._options.optimization_level is not None:
