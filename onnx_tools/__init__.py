@@ -4,12 +4,17 @@
 from .errors import ModelFileError, RewriteError, VerificationError
 from .model_file import load_model, save_model
 from .operators import without_functions
+from .report import CoverageReport
+from .rewrite import RewriteResult, rewrite
 
 __all__ = [
+    "CoverageReport",
     "ModelFileError",
     "RewriteError",
+    "RewriteResult",
     "VerificationError",
     "load_model",
+    "rewrite",
     "save_model",
     "without_functions",
 ]

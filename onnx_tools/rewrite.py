@@ -23,6 +23,7 @@ from .passes import Miss, PassResult, pipeline
 from .probe import probe
 from .report import CoverageReport, coverage, embedding_tables, first_width, limit_of
 from .symbolic import Analysis
+from .verify import verify as verify_models
 
 logger = logging.getLogger(__name__)
 
@@ -92,12 +93,14 @@ def rewrite(
     if strict and not report.complete:
         reasons = "; ".join(item.reason for item in report.islands[:5]) or "linear layers stayed padded"
         raise RewriteError(f"not everything was packed ({len(report.islands)} nodes): {reasons}; rewrite without strict")
-    return RewriteResult(_exported(graph, analysis, original, report, interface), report)
+    metadata = _metadata(graph, analysis, report, interface, precision)
+    result = _exported(graph, analysis, original, metadata)
+    if verify:
+        verify_models(original, result, metadata, seed=seed)
+    return RewriteResult(result, report)
 
 
-def _exported(
-    graph: gs.Graph, analysis: Analysis, original: ModelProto, report: CoverageReport, interface: str
-) -> ModelProto:
+def _exported(graph: gs.Graph, analysis: Analysis, original: ModelProto, metadata: dict[str, Any]) -> ModelProto:
     """The graph as a model with its metadata and operator bodies."""
     _write_shapes(graph, analysis)
     result = gs.export_onnx(graph, do_type_check=False)
@@ -108,7 +111,7 @@ def _exported(
         result.metadata_props.append(item)
     entry = result.metadata_props.add()
     entry.key = METADATA_KEY
-    entry.value = json.dumps(_metadata(graph, analysis, report, interface, "fp32"))
+    entry.value = json.dumps(metadata)
     check_nodes(result)
     return with_functions(result)
 
