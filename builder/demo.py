@@ -137,7 +137,7 @@ def compare_on_cpu(model: DemoModel) -> Comparison:
         results, packed_ms = timed(partial(packed.run, model.request))
     error = largest_error(expected, results)
     require_agreement(model.name, error, FP32_TOLERANCE)
-    return comparison(model, "onnxruntime CPU, fp32", error, padded_ms, packed_ms)
+    return comparison(model, "onnxruntime, fp32", error, padded_ms, packed_ms)
 
 
 def compare_on_gpu(model: DemoModel, folder: Path, progress: Progress | None) -> Comparison:

@@ -153,7 +153,8 @@ class EngineBuilder:
     def _check_plugins(self, plan: bytes, wanted: dict[str, str]) -> dict[str, int]:
         if not wanted:
             return {}
-        engine = self._trt.Runtime(self._logger).deserialize_cuda_engine(plan)
+        runtime = self._trt.Runtime(self._logger)  # has to outlive the engine
+        engine = runtime.deserialize_cuda_engine(plan)
         if engine is None:
             raise BuildError(f"TensorRT cannot load the engine it built ({self._last_error()}); report this")
         return count_engine_plugins(engine_layer_names(self._trt, engine), wanted)

@@ -62,8 +62,13 @@ def open_device(index: int) -> Device:
     properties = check(_cuda.cudaGetDeviceProperties(index))
     device = Device(index, _text(properties.name), int(properties.major), int(properties.minor))
     check_compute_capability(device)
-    check(_cuda.cudaSetDevice(index))
+    make_current(index)
     return device
+
+
+def make_current(index: int) -> None:
+    """Makes a GPU the current one of this thread."""
+    check(_cuda.cudaSetDevice(index))
 
 
 class Stream:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from . import plugin_library
 from .backend import widen_bfloat16
-from .cuda import DeviceBuffer, Graph, PinnedBuffer, Stream, open_device
+from .cuda import DeviceBuffer, Graph, PinnedBuffer, Stream, make_current, open_device
 from .errors import SessionError
 from .metadata import Metadata
 from .trt import check_engine, import_tensorrt, make_logger
@@ -41,6 +41,8 @@ class TensorRTBackend:
         if info.plugin_layers:
             plugin_library.load()
         self._metadata = metadata
+        self._device = gpu.index
+        self._shapes: dict[str, tuple[int, ...]] = {}
         self._logger = make_logger(trt)
         self._runtime: Any = trt.Runtime(self._logger)
         self._engine: Any = self._runtime.deserialize_cuda_engine(plan.read_bytes())
@@ -67,19 +69,16 @@ class TensorRTBackend:
         """Copies inputs to the device, sets their shapes, and makes room for the outputs."""
         if self._context is None:
             raise SessionError("the session is closed; open a new one")
-        self._stream.synchronize()  # staging memory may still be read by an earlier copy
+        make_current(self._device)  # the caller may be on another thread than the one that opened the session
         for name, array in feeds.items():
             if not self._context.set_input_shape(name, tuple(array.shape)):
                 raise SessionError(
                     f"the engine refused shape {list(array.shape)} for '{name}' ({self._last_error()}); compare with "
                     "its profile in `padfree inspect`"
                 )
-            staging = self._host_buffers[name].view(array.shape, self._dtypes[name])
-            np.copyto(staging, array, casting="same_kind")
-            address = self._device_buffers[name].reserve(staging.nbytes)
-            if staging.nbytes:
-                self._stream.upload(staging, address)
-            self._bind(name, address)
+            self._bind(name, self._device_buffers[name].reserve(array.size * self._dtypes[name].itemsize))
+        self._shapes = {name: array.shape for name, array in feeds.items()}
+        self.replace_values(feeds)
         missing = self._context.infer_shapes()
         if missing:
             raise SessionError(f"inputs without a shape or address: {', '.join(missing)}; build the plan again")
@@ -87,6 +86,23 @@ class TensorRTBackend:
             shape = self._output_shape(item.name)
             size_bytes = int(np.prod(shape, dtype=np.int64)) * self._dtypes[item.name].itemsize
             self._bind(item.name, self._device_buffers[item.name].reserve(size_bytes))
+
+    def replace_values(self, feeds: Mapping[str, Array]) -> None:
+        """Copies other values of the same shapes to the device, where a captured graph finds them.
+
+        Raises:
+            SessionError: a shape differs from the one uploaded last.
+        """
+        self._stream.synchronize()  # staging memory may still be read by an earlier copy
+        for name, array in feeds.items():
+            if self._shapes.get(name) != array.shape:
+                raise SessionError(
+                    f"'{name}' has shape {list(array.shape)}, uploaded was {self._shapes.get(name)}; call upload"
+                )
+            staging = self._host_buffers[name].view(array.shape, self._dtypes[name])
+            np.copyto(staging, array, casting="same_kind")
+            if staging.nbytes:
+                self._stream.upload(staging, self._device_buffers[name].reserve(0))
 
     def enqueue(self) -> None:
         """Puts one run of the engine on the stream."""

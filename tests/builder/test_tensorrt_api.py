@@ -22,7 +22,7 @@ OBJECTS = {
         "self._builder": "Builder",
         "config": "IBuilderConfig",
         "profile": "IOptimizationProfile",
-        "self._trt.Runtime()": "Runtime",
+        "runtime": "Runtime",
     },
     "builder/inspection.py": {"engine": "ICudaEngine", "inspector": "EngineInspector"},
     "builder/network.py": {
