@@ -10,6 +10,18 @@ bool isVectorAligned(const AttentionOperand& operand) {
          reinterpret_cast<uintptr_t>(operand.data) % 16 == 0;
 }
 
+// Sequences up to this length leave half of a Hopper tile of 128 rows empty; the mma kernel has tiles of 64.
+constexpr int kShort = 64;
+constexpr int kHopper = 9;
+
+bool wantsSm90(const AttentionParams& params) {
+  int device = 0, major = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return false;
+  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) return false;
+  const bool may_be_long = params.max_seq_len == 0 || params.max_seq_len > kShort;
+  return major == kHopper && may_be_long && params.D > 32;
+}
+
 }  // namespace
 
 cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream) {
@@ -21,7 +33,7 @@ cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream) 
   if (!isVectorAligned(params.q) || !isVectorAligned(params.k) || !isVectorAligned(params.v)) {
     return cudaErrorMisalignedAddress;
   }
-  return launchAttentionMma(params, stream);
+  return wantsSm90(params) ? launchAttentionSm90(params, stream) : launchAttentionMma(params, stream);
 }
 
 }  // namespace padfree

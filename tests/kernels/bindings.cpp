@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The launchers as C functions, for ctypes. Built with -DPADFREE_KERNEL_TESTS=ON; see launchers.py.
-#include "attention/launch.h"
+#include "attention/kernel.h"
 #include "embedding/launch.h"
 #include "index/launch.h"
 #include "layer_norm/launch.h"
@@ -59,16 +59,19 @@ PADFREE_TEST_EXPORT int padfreePool(const void* x, const int* cu_seqlens, void* 
       {x, cu_seqlens, y, T, B, E, static_cast<PoolMode>(mode), normalize != 0, static_cast<DataType>(type)}, stream);
 }
 
-// Operands as (data, bias, token_stride, head_stride, bias_head_stride) each.
+// Operands as (data, bias, token_stride, head_stride) each; kernel: 0 as the plugin chooses, 1 mma, 2 sm90.
 PADFREE_TEST_EXPORT int padfreeAttention(const void* q, const void* q_bias, int64_t q_token_stride,
                                          int64_t q_head_stride, const void* k, const void* k_bias,
                                          int64_t k_token_stride, int64_t k_head_stride, const void* v,
                                          const void* v_bias, int64_t v_token_stride, int64_t v_head_stride,
                                          int64_t bias_head_stride, const int* cu_seqlens, void* y, int T, int B, int H,
-                                         int D, int max_seq_len, float scale, int type, cudaStream_t stream) {
+                                         int D, int max_seq_len, float scale, int type, int kernel,
+                                         cudaStream_t stream) {
   const AttentionOperand query{q, q_bias, q_token_stride, q_head_stride, bias_head_stride};
   const AttentionOperand key{k, k_bias, k_token_stride, k_head_stride, bias_head_stride};
   const AttentionOperand value{v, v_bias, v_token_stride, v_head_stride, bias_head_stride};
-  return padfree::launchAttention(
+  constexpr decltype(&padfree::launchAttention) kLaunchers[] = {padfree::launchAttention, padfree::launchAttentionMma,
+                                                                padfree::launchAttentionSm90};
+  return kLaunchers[kernel](
       {query, key, value, cu_seqlens, y, T, B, H, D, max_seq_len, scale, static_cast<DataType>(type)}, stream);
 }

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 DATA_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int32: 3}
+ATTENTION_KERNELS = {"auto": 0, "mma": 1, "sm90": 2}
 POOL_MODES = {"first": 0, "last": 1, "mean": 2, "max": 3}
 
 LIBRARY = os.environ.get("PADFREE_KERNELS_LIBRARY", "")
@@ -35,8 +36,12 @@ def attention(
     scale: float,
     max_seq_len: int = 0,
     biases: Sequence[torch.Tensor] | None = None,
+    kernel: str = "auto",
 ) -> None:
-    """Attention over three views [T, H, D] of any token and head stride; y is [T, H*D], biases are views [H, D]."""
+    """Attention over three views [T, H, D] of any token and head stride; y is [T, H*D], biases are views [H, D].
+
+    kernel names the one to launch: "auto" is the plugin's own choice.
+    """
     arguments: list[Any] = []
     for i, operand in enumerate(operands):
         bias = biases[i] if biases else None
@@ -55,6 +60,7 @@ def attention(
         max_seq_len,
         Float(scale),
         DATA_TYPES[y.dtype],
+        ATTENTION_KERNELS[kernel],
     )
 
 

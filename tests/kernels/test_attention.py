@@ -21,6 +21,18 @@ MANY_HEADS = 48
 """Enough tiles in a batch of a few hundred tokens that the kernel takes 128 query rows to a block, not 64."""
 
 
+KERNELS = ["auto", "mma", "sm90"]
+
+
+def choose(kernel: str, dtype: torch.dtype) -> str:
+    """The kernel to launch, or a skip: fp32 has one kernel, and only Hopper has sm90's."""
+    if kernel != "auto" and dtype == torch.float32:
+        pytest.skip("fp32 has one kernel")
+    if kernel == "sm90" and torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("the sm90 kernel needs a Hopper GPU")
+    return kernel
+
+
 def make_operands(
     layout: str, tokens: int, heads: int, head_size: int, dtype: torch.dtype, spread: float, filler: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -58,6 +70,7 @@ def check(
     spread: float = 1.0,
     max_seq_len: int = 0,
     with_bias: bool = False,
+    kernel: str = "auto",
 ) -> torch.Tensor:
     tokens = sum(lengths)
     operands = make_operands(layout, tokens, heads, head_size, dtype, spread, filler)
@@ -69,7 +82,7 @@ def check(
         biases = list(bias)
         biased = [operand + part.double() for operand, part in zip(biased, biases, strict=True)]
     y, buffer = poisoned((tokens + filler, heads * head_size), dtype)
-    attention(operands, cumulative(lengths), y, scale=scale, max_seq_len=max_seq_len, biases=biases)
+    attention(operands, cumulative(lengths), y, scale=scale, max_seq_len=max_seq_len, biases=biases, kernel=kernel)
     torch.cuda.synchronize()
     assert_guards(buffer)
     assert bool((y[tokens:] == 0).all()), "filler rows must become zeros"
@@ -82,8 +95,9 @@ def check(
 @pytest.mark.parametrize("name", LENGTHS)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("heads", [3, MANY_HEADS])
-def test_lengths(name: str, dtype: torch.dtype, heads: int) -> None:
-    check(LENGTHS[name], dtype=dtype, heads=heads)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_lengths(name: str, dtype: torch.dtype, heads: int, kernel: str) -> None:
+    check(LENGTHS[name], dtype=dtype, heads=heads, kernel=choose(kernel, dtype))
 
 
 def test_max_seq_len_is_a_hint_only() -> None:
@@ -92,43 +106,58 @@ def test_max_seq_len_is_a_hint_only() -> None:
 
 @pytest.mark.parametrize("head_size", [8, 16, 24, 32, 40, 64, 72, 80, 96, 104, 128])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_head_sizes(head_size: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_head_sizes(head_size: int, dtype: torch.dtype, kernel: str) -> None:
     for heads in (3, MANY_HEADS):
-        check(LENGTHS["mixed"], head_size=head_size, dtype=dtype, heads=heads)
+        check(LENGTHS["mixed"], head_size=head_size, dtype=dtype, heads=heads, kernel=choose(kernel, dtype))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_layouts(layout: str, dtype: torch.dtype, with_bias: bool) -> None:
-    check(LENGTHS["mixed"], layout=layout, dtype=dtype, with_bias=with_bias)
-    check(LENGTHS["mixed"], layout=layout, dtype=dtype, with_bias=with_bias, head_size=40, heads=MANY_HEADS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_layouts(layout: str, dtype: torch.dtype, with_bias: bool, kernel: str) -> None:
+    for heads, head_size in ((3, 64), (MANY_HEADS, 40), (3, 128)):
+        check(
+            LENGTHS["mixed"],
+            layout=layout,
+            dtype=dtype,
+            with_bias=with_bias,
+            heads=heads,
+            head_size=head_size,
+            kernel=choose(kernel, dtype),
+        )
 
 
-def test_wide_scores_do_not_overflow() -> None:
-    check(LENGTHS["mixed"], spread=30.0)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_wide_scores_do_not_overflow(kernel: str) -> None:
+    check(LENGTHS["mixed"], spread=30.0, kernel=choose(kernel, torch.float16))
 
 
-def test_same_sequence_alone_and_in_a_batch_gives_the_same_bits() -> None:
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_same_sequence_alone_and_in_a_batch_gives_the_same_bits(kernel: str) -> None:
+    choose(kernel, torch.float16)
     lengths = LENGTHS["mixed"]
     width = MANY_HEADS * 64
     operands = make_operands("3HD", sum(lengths), MANY_HEADS, 64, torch.float16, 1.0, 0)
     batch, _ = poisoned((sum(lengths), width), torch.float16)
-    attention(operands, cumulative(lengths), batch, scale=0.125)
+    attention(operands, cumulative(lengths), batch, scale=0.125, kernel=kernel)
     start = 0
     for length in lengths:
         part = [operand[start : start + length] for operand in operands]
         alone, _ = poisoned((length, width), torch.float16)
-        attention(part, cumulative([length]), alone, scale=0.125)
+        attention(part, cumulative([length]), alone, scale=0.125, kernel=kernel)
         assert torch.equal(alone, batch[start : start + length])
         start += length
 
 
-def test_hostile_cu_seqlens_stay_in_bounds() -> None:
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_hostile_cu_seqlens_stay_in_bounds(kernel: str) -> None:
+    choose(kernel, torch.float16)
     operands = make_operands("3HD", 100, 2, 64, torch.float16, 1.0, 0)
     for values in ([0, -50, 2**31 - 1, 40, 7], [90, 80, 1000, 10**9, -(2**31)], [5, 5, 300, 300, 100]):
         y, buffer = poisoned((100, 128), torch.float16)
-        attention(operands, torch.tensor(values, dtype=torch.int32, device=DEVICE), y, scale=0.125)
+        attention(operands, torch.tensor(values, dtype=torch.int32, device=DEVICE), y, scale=0.125, kernel=kernel)
         torch.cuda.synchronize()
         assert_guards(buffer)
 
