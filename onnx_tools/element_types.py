@@ -112,5 +112,6 @@ def _check_standard(node: NodeProto, types: Mapping[str, int], schema: onnx.defs
 def _error(node: NodeProto, formal: str, name: str, kind: int, allowed: list[str]) -> VerificationError:
     return VerificationError(
         f"{node.op_type} '{node.name or node.output[0]}': '{name}' ({formal}) is {_SCHEMA_NAMES.get(kind, kind)}, "
-        f"allowed is {', '.join(allowed)}; this is a defect of padfree's conversion: please report it, or choose precision fp32"
+        f"allowed is {', '.join(allowed)}; this is a defect of padfree's conversion: please report it, or choose "
+        f"precision fp32"
     )

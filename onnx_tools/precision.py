@@ -83,7 +83,7 @@ def to_float32(tensor: TensorProto) -> Floats:
 
 
 def check_weights(original: ModelProto, converted: ModelProto, precision: str) -> None:
-    """Checks that every converted weight is the original's, rounded. Raises VerificationError naming the first other."""
+    """Checks that each converted weight is the original's, rounded. Raises VerificationError naming one that is not."""
     before = {tensor.name: tensor for tensor in original.graph.initializer}
     for tensor in converted.graph.initializer:
         source = before.get(tensor.name) or before.get(tensor.name.removesuffix(f".{precision}"))
