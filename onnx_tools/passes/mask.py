@@ -62,11 +62,13 @@ def _prove_one(use: MaskUse, scores: Shape, node: str) -> str:
 def _only_element(expr: Expr, prefix: str) -> Element:
     wanted = (Poly.atom(Axis(0)), Poly.atom(Axis(3)))
     found: set[Element] = set()
+    indices = [leaf for leaf in leaves(expr) if isinstance(leaf, Index) and leaf.poly.constant() is None]
+    if indices:
+        axes = set().union(*(leaf.poly.axes() for leaf in indices))
+        first = next((axis for axis in (2, 1, 0, 3) if axis in axes), None)
+        what = f"the size {indices[0].poly}" if first is None else f"the {_AXIS_NAMES[first]}"
+        raise NoMatch(f"{prefix} it depends on {what}")
     for leaf in leaves(expr):
-        if isinstance(leaf, Index) and leaf.poly.constant() is None:
-            axes = sorted(leaf.poly.axes())
-            what = f"the {_AXIS_NAMES[axes[0]]}" if axes else f"the size {leaf.poly}"
-            raise NoMatch(f"{prefix} it depends on {what}")
         if isinstance(leaf, Element):
             if leaf.indices != wanted:
                 where = ", ".join(str(index) for index in leaf.indices)

@@ -21,27 +21,63 @@ def packing(graph: gs.Graph) -> PassResult:
     """Computes every node that a layout rule knows on packed tokens; names those that stay padded and why."""
     analysis = analyse(graph)
     editor, boundary = Editor(graph), boundary_of(graph)
-    dirty = _below_unpack(graph)
-    replaced, missed = 0, list[Miss]()
-    for node in list(graph.nodes):
-        if id(node) not in dirty or is_padfree(node, "PadfreePack", "PadfreeUnpack", "PadfreePool"):
-            continue
-        if is_padfree(node, "PadfreeAttention", "PadfreeEmbedding", "PadfreeIndex", "PadfreeSchedule"):
-            continue
-        if not any(is_token_shape(analysis[tensor].shape) for tensor in [*node.inputs, *node.outputs]):
-            continue
+    forms, missed = dict[int, Packed](), list[Miss]()
+    for node in _candidates(graph, analysis):
         known = [analysis[tensor] for tensor in node.inputs]
         try:
             for tensor in node.outputs:
-                form = packed_form(node, known, analysis[tensor])
+                forms[id(node)] = packed_form(node, known, analysis[tensor])
         except NoRule as reason:
-            if not is_standard(node, "Shape"):
-                missed.append(Miss(node_name(node), f"'{node_name(node)}' ({node.op}) stays padded: {reason}"))
-            continue
-        _replace(editor, analysis, boundary, node, form)
-        replaced += 1
+            missed.append(Miss(node_name(node), f"'{node_name(node)}' ({node.op}) stays padded: {reason}"))
+    staying = _kept_for_islands(graph, analysis, forms, str(mask_input(boundary).name))
+    for node in [item for item in graph.nodes if id(item) in forms]:
+        if id(node) in staying:
+            name = node_name(node)
+            missed.append(Miss(name, f"'{name}' ({node.op}) stays padded: it masks tokens that an island reads"))
+        else:
+            _replace(editor, analysis, boundary, node, forms[id(node)])
     _join(editor)
-    return PassResult(NAME, replaced, tuple(missed))
+    return PassResult(NAME, len(forms) - len(staying), tuple(missed))
+
+
+def _candidates(graph: gs.Graph, analysis: Analysis) -> list[gs.Node]:
+    """The standard nodes that take part in the tokens' way and that have a [B,S,...] operand or result."""
+    dirty = _below_unpack(graph)
+    found = []
+    for node in graph.nodes:
+        tokens = any(is_token_shape(analysis[tensor].shape) for tensor in [*node.inputs, *node.outputs])
+        if id(node) in dirty and tokens and not is_padfree(node, node.op):
+            found.append(node)
+    return found
+
+
+def _kept_for_islands(graph: gs.Graph, analysis: Analysis, forms: dict[int, Packed], mask: str) -> set[int]:
+    """Nodes whose values in masked slots an island may rely on: those that apply the mask, and what leads from them.
+
+    Unpacking gives zeros there, where the original has what the mask made (such as -1e9 before a maximum).
+    """
+    leaking: set[int] = set()
+    for node in reversed(graph.nodes):
+        for reader in [item for tensor in node.outputs for item in tensor.outputs]:
+            inside = is_padfree(reader, reader.op) or is_standard(reader, "Shape")
+            if not inside and (id(reader) not in forms or id(reader) in leaking):
+                leaking.add(id(node))
+    staying: set[int] = set()
+    reached: set[str] = set()
+    for node in graph.nodes:
+        if id(node) not in forms or id(node) not in leaking:
+            continue
+        if any(tensor.name in reached or _reads(analysis[tensor], mask) for tensor in node.inputs):
+            staying.add(id(node))
+            reached.update(tensor.name for tensor in node.outputs)
+    return staying
+
+
+def _reads(facts: Facts, mask: str) -> bool:
+    """Whether the tensor is computed from the mask alone."""
+    return facts.expr is not None and any(
+        isinstance(leaf, Element) and leaf.source == mask for leaf in leaves(facts.expr)
+    )
 
 
 def _join(editor: Editor) -> None:

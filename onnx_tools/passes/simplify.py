@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from ..graph import Editor, argument, dtype_name, is_standard, present, tidy, used_once
+from ..graph import Editor, argument, dtype_name, is_output, is_standard, present, tidy, used_once
 from ..symbolic import Analysis, Index, Number, Poly, analyse
 from .base import PassResult
 
@@ -155,5 +155,12 @@ def _bypass(editor: Editor, node: gs.Node, analysis: Analysis) -> None:
     if is_standard(node, "Expand", "Reshape"):
         shape = analysis[source].shape
         same = shape is not None and shape == analysis[result].shape
-    if same and not any(result is output for output in editor.graph.outputs):
+    if not same:
+        return
+    if not is_output(editor.graph, result):
         editor.redirect(result, source)
+    elif source.inputs and not is_output(editor.graph, source):
+        maker = source.inputs[0]
+        position = next(i for i, tensor in enumerate(maker.outputs) if tensor is source)
+        editor.redirect(source, editor.take_over(result))
+        maker.outputs[position] = result

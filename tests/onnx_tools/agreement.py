@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs an original and its rewritten model in onnxruntime and compares them on every kept token."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnxruntime as ort
+from onnx import ModelProto
+
+from padfree.onnx_tools import RewriteResult
+
+LENGTHS, LENGTH = (9, 1, 4, 6), 9
+_TOLERANCE = 2e-5  # float32, one or two layers, sums of at most a few dozen terms in another order
+
+
+def masks(interface: str) -> dict[str, np.ndarray]:
+    slots, lengths = np.arange(LENGTH), np.asarray(LENGTHS)[:, None]
+    found = {"prefix": slots < lengths}
+    if interface == "padded":
+        holes = np.random.default_rng(3).random((len(LENGTHS), LENGTH)) < 0.5
+        holes[:, 0] = True
+        found |= {"left": slots >= LENGTH - lengths, "holes": holes, "full": np.ones_like(holes)}
+    return found
+
+
+def run(model: ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, feeds))
+
+
+def feeds_for(original: ModelProto, mask: np.ndarray, limit: int) -> dict[str, np.ndarray]:
+    """Random ids everywhere, in masked slots too."""
+    rng = np.random.default_rng(7)
+    feeds = {}
+    for value in original.graph.input:
+        high = 2 if "type" in value.name else limit
+        feeds[value.name] = rng.integers(0, high, mask.shape)
+    feeds["attention_mask"] = mask.astype(np.int64)
+    return feeds
+
+
+def assert_agree(original: ModelProto, result: RewriteResult, *, limit: int = 20, only: str | None = None) -> None:
+    """Every output is the same on every kept token; per sequence, wherever the mask keeps the first slot."""
+    metadata = json.loads(next(item.value for item in result.model.metadata_props if item.key == "padfree"))
+    for name, mask in masks(metadata["interface"]).items():
+        if only is not None and name != only:
+            continue
+        feeds = feeds_for(original, mask, limit)
+        wanted = run(original, feeds)
+        given = feeds
+        if metadata["interface"] == "packed":
+            given = {key: value[mask].astype(np.int32) for key, value in feeds.items() if key != "attention_mask"}
+            given["seq_lens"] = mask.sum(1).astype(np.int32)
+            if any(item["role"] == "max_seqlen" for item in metadata["inputs"]):
+                given["max_seqlen"] = np.zeros(LENGTH, np.int32)
+        found = run(result.model, given)
+        for output, a, b in zip(metadata["outputs"], wanted, found, strict=True):
+            if output["layout"] == "packed":
+                a = a[mask]
+            elif output["layout"] == "per_sequence":
+                a, b = a[mask[:, 0]], b[mask[:, 0]]
+            elif a.shape[:2] == mask.shape:
+                a, b = a[mask], b[mask]
+            assert a.shape == b.shape, output
+            assert np.allclose(a, b, rtol=_TOLERANCE, atol=_TOLERANCE), (name, output, np.abs(a - b).max())

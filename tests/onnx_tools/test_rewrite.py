@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rewriter on tiny graphs: what comes out, that it computes the same, and why near misses are refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto
+
+from padfree.onnx_tools import RewriteError, rewrite
+
+from .agreement import assert_agree
+from .encoder import HIDDEN, EncoderBuilder, one_layer
+
+INTERFACES = ("packed", "padded")
+TOKENS = ["batch", "sequence", HIDDEN]
+
+
+def operators(model: ModelProto) -> list[str]:
+    return sorted(node.op_type for node in model.graph.node)
+
+
+def with_output(tail: str, builder: EncoderBuilder, shape: list[object]) -> ModelProto:
+    builder.op("Identity", tail, output="y")
+    return builder.model({"y": shape})
+
+
+def test_one_layer_packed() -> None:
+    builder, hidden = one_layer()
+    model = with_output(hidden, builder, TOKENS)
+    result = rewrite(model, strict=True)
+    assert operators(result.model) == [
+        "Add", "MatMul", "MatMul", "PadfreeAttention", "PadfreeEmbedding", "PadfreeLayerNorm", "PadfreeSchedule",
+    ]  # fmt: skip
+    assert [value.name for value in result.model.graph.input] == ["input_ids", "seq_lens"]
+    assert result.report.complete
+    assert result.report.outputs == {"y": "packed"}
+    assert_agree(model, result)
+
+
+def test_one_layer_padded() -> None:
+    builder, hidden = one_layer()
+    model = with_output(hidden, builder, TOKENS)
+    result = rewrite(model, interface="padded", strict=True)
+    counts = Counter(operators(result.model))
+    assert {op: counts[op] for op in counts if op.startswith("Padfree")} == {
+        "PadfreeIndex": 1, "PadfreeSchedule": 1, "PadfreePack": 2, "PadfreeEmbedding": 1, "PadfreeAttention": 1,
+        "PadfreeLayerNorm": 1, "PadfreeUnpack": 1,
+    }  # fmt: skip
+    assert [value.name for value in result.model.graph.input] == ["input_ids", "attention_mask"]
+    assert_agree(model, result)
+
+
+def test_attention_facts() -> None:
+    builder, hidden = one_layer()
+    result = rewrite(with_output(hidden, builder, TOKENS))
+    node = next(node for node in result.model.graph.node if node.op_type == "PadfreeAttention")
+    facts = {attribute.name: attribute for attribute in node.attribute}
+    assert (facts["num_heads"].i, facts["head_size"].i, facts["max_seq_len"].i) == (2, 8, 0)
+    assert facts["scale"].f == np.float32(0.35)
+    assert facts["qkv_layout"].s == b"3HD"
+
+
+def test_each_weight_is_stored_once() -> None:
+    builder, hidden = one_layer()
+    model = with_output(hidden, builder, TOKENS)
+    result = rewrite(model)
+    floats = [t for t in result.model.graph.initializer if t.data_type == TensorProto.FLOAT]
+    before = [t for t in model.graph.initializer if t.data_type == TensorProto.FLOAT and np.prod(t.dims) > 1]
+    assert sum(int(np.prod(t.dims)) for t in floats) == sum(int(np.prod(t.dims)) for t in before)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_first_token_and_dense(interface: str) -> None:
+    builder, hidden = one_layer()
+    first = builder.op("Gather", hidden, builder.constant(0, np.int64), axis=1)
+    pooled = builder.op("Tanh", builder.linear(first, HIDDEN, 5))
+    model = with_output(pooled, builder, ["batch", 5])
+    result = rewrite(model, interface=interface, strict=True)
+    assert result.report.outputs == {"y": "per_sequence"}
+    assert result.report.plugins["PadfreePool"] == 1
+    assert_agree(model, result)
+
+
+def mean_pool(builder: EncoderBuilder, hidden: str, minimum: float = 1e-9) -> str:
+    mask = builder.op("Cast", builder.op("Unsqueeze", "attention_mask", builder.axes(2)), to=TensorProto.FLOAT)
+    total = builder.op("ReduceSum", builder.op("Mul", hidden, mask), builder.axes(1), keepdims=0)
+    count = builder.op("ReduceSum", mask, builder.axes(1), keepdims=0)
+    return builder.op("Div", total, builder.op("Clip", count, builder.constant(minimum)))
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("normalize", [False, True])
+def test_mean_pooling(interface: str, normalize: bool) -> None:
+    builder, hidden = one_layer()
+    pooled = mean_pool(builder, hidden)
+    if normalize:
+        norm = builder.op("ReduceL2", pooled, axes=[-1], keepdims=1)
+        pooled = builder.op("Div", pooled, builder.op("Clip", norm, builder.constant(1e-12)))
+    model = with_output(pooled, builder, ["batch", HIDDEN])
+    result = rewrite(model, interface=interface, strict=True)
+    pool = next(node for node in result.model.graph.node if node.op_type == "PadfreePool")
+    assert {attribute.name: attribute.i for attribute in pool.attribute}["normalize"] == int(normalize)
+    assert "ReduceL2" not in operators(result.model)
+    assert_agree(model, result)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_mean_over_at_least_three_tokens_is_an_island(interface: str) -> None:
+    builder, hidden = one_layer()
+    model = with_output(mean_pool(builder, hidden, minimum=3.0), builder, ["batch", HIDDEN])
+    result = rewrite(model, interface=interface)
+    assert "PadfreePool" not in result.report.plugins
+    reasons = [miss.reason for item in result.report.passes if item.name == "pooling" for miss in item.missed]
+    assert any("divides the sum over the tokens by something else than their number" in reason for reason in reasons)
+    assert_agree(model, result)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_unknown_operator_is_an_island(interface: str) -> None:
+    builder, hidden = one_layer()
+    summed = builder.op("CumSum", hidden, builder.constant(2, np.int64))
+    model = with_output(builder.norm(builder.op("Add", summed, hidden)), builder, TOKENS)
+    result = rewrite(model, interface=interface)
+    assert not result.report.complete
+    assert any("no rule knows the operator CumSum" in island.reason for island in result.report.islands)
+    assert result.report.plugins["PadfreeLayerNorm"] == 2
+    if interface == "packed":
+        assert [value.name for value in result.model.graph.input] == ["input_ids", "seq_lens", "max_seqlen"]
+    assert_agree(model, result)
+    with pytest.raises(RewriteError, match="no rule knows the operator CumSum"):
+        rewrite(model, interface=interface, strict=True)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_masked_maximum_over_the_sequence(interface: str) -> None:
+    builder, hidden = one_layer()
+    kept = builder.op("Cast", builder.op("Unsqueeze", "attention_mask", builder.axes(2)), to=TensorProto.BOOL)
+    filled = builder.op("Where", kept, hidden, builder.constant(-1e9))
+    model = with_output(builder.op("ReduceMax", filled, axes=[1], keepdims=0), builder, ["batch", HIDDEN])
+    result = rewrite(model, interface=interface)
+    assert not result.report.complete
+    assert_agree(model, result)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_reshape_that_merges_batch_and_sequence(interface: str) -> None:
+    builder, hidden = one_layer()
+    flat = builder.op("Reshape", hidden, builder.axes(-1, HIDDEN))
+    dense = builder.op("Gemm", flat, builder.weight(HIDDEN, HIDDEN), builder.weight(HIDDEN))
+    back = builder.op("Reshape", dense, builder.op("Shape", hidden))
+    model = with_output(back, builder, TOKENS)
+    assert_agree(model, rewrite(model, interface=interface))
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_transposed_sequence(interface: str) -> None:
+    builder, hidden = one_layer()
+    turned = builder.linear(builder.op("Transpose", hidden, perm=[1, 0, 2]), HIDDEN, HIDDEN)
+    model = with_output(builder.op("Transpose", turned, perm=[1, 0, 2]), builder, TOKENS)
+    assert_agree(model, rewrite(model, interface=interface))
+
+
+def test_running_sum_over_the_sequence() -> None:
+    builder, hidden = one_layer()
+    model = with_output(builder.op("CumSum", hidden, builder.constant(1, np.int64)), builder, TOKENS)
+    assert_agree(model, rewrite(model))
+    result = rewrite(model, interface="padded", verify=False)
+    probed = next(item for item in result.report.passes if item.name == "probe")
+    assert "right-padded batches only" in probed.missed[0].reason
+    assert_agree(model, result, only="prefix")
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [("ReduceMean", {"axes": [1], "keepdims": 0}), ("ReduceMax", {"axes": [1], "keepdims": 0})],
+)
+def test_reading_padding_is_refused(interface: str, op: str, attributes: dict[str, object]) -> None:
+    builder, hidden = one_layer()
+    model = with_output(builder.op(op, hidden, **attributes), builder, ["batch", HIDDEN])
+    with pytest.raises(RewriteError, match=rf"\({op}\) reads masked slots: its result depends on padding"):
+        rewrite(model, interface=interface, verify=False)
+
+
+def test_last_slot_is_refused() -> None:
+    builder, hidden = one_layer()
+    model = with_output(builder.op("Gather", hidden, builder.constant(-1, np.int64), axis=1), builder, ["batch", HIDDEN])
+    with pytest.raises(RewriteError, match=r"\(Gather\) reads masked slots"):
+        rewrite(model, verify=False)
+
+
+def test_causal_mask_is_refused() -> None:
+    builder = EncoderBuilder()
+    x = builder.embedding()
+    mask = builder.op("Add", builder.padding_mask(), builder.causal_mask())
+    model = with_output(builder.layer(x, mask), builder, TOKENS)
+    with pytest.raises(RewriteError, match="is not a plain padding mask because it depends on the query position"):
+        rewrite(model)
+
+
+def test_mask_of_queries_is_refused() -> None:
+    builder = EncoderBuilder()
+    x = builder.embedding()
+    mask = builder.op("Transpose", builder.padding_mask(), perm=[0, 1, 3, 2])
+    model = with_output(builder.layer(x, mask), builder, TOKENS)
+    with pytest.raises(RewriteError, match=r"it reads attention_mask\[i0, i2\] instead of the key's"):
+        rewrite(model)
+
+
+def test_weak_mask_is_refused() -> None:
+    builder = EncoderBuilder()
+    x = builder.embedding()
+    mask = builder.op("Mul", builder.padding_mask(), builder.constant(1e-4))
+    model = with_output(builder.layer(x, mask), builder, TOKENS)
+    with pytest.raises(RewriteError, match=r"adds -1\.0 to masked scores, which is not below -1000"):
+        rewrite(model)
+
+
+def test_attention_without_mask_is_refused() -> None:
+    builder = EncoderBuilder()
+    x = builder.embedding()
+    hidden = builder.layer(builder.layer(x, None), builder.padding_mask())
+    model = with_output(hidden, builder, TOKENS)
+    with pytest.raises(RewriteError, match="reads masked slots"):
+        rewrite(model, verify=False)
+
+
+def test_causal_layer_stays_padded() -> None:
+    builder = EncoderBuilder()
+    hidden = builder.layer(builder.layer(builder.embedding(), builder.causal_mask()), builder.padding_mask())
+    model = with_output(hidden, builder, TOKENS)
+    result = rewrite(model)
+    assert result.report.plugins["PadfreeAttention"] == 1
+    missed = [miss.reason for item in result.report.passes if item.name == "attention" for miss in item.missed]
+    assert len(missed) == 1
+    assert "depends on the query position" in missed[0]
+    assert_agree(model, result)
+
+
+def test_rewritten_model_is_refused() -> None:
+    builder, hidden = one_layer()
+    result = rewrite(with_output(hidden, builder, TOKENS))
+    with pytest.raises(RewriteError, match="it has been rewritten"):
+        rewrite(result.model)
+
+
+def test_no_attention() -> None:
+    builder = EncoderBuilder()
+    model = with_output(builder.linear(builder.embedding(), HIDDEN, HIDDEN), builder, TOKENS)
+    with pytest.raises(RewriteError, match="no attention found"):
+        rewrite(model)
+
+
+@pytest.mark.parametrize(("argument", "value"), [("interface", "ragged"), ("precision", "int8")])
+def test_bad_arguments(argument: str, value: str) -> None:
+    builder, hidden = one_layer()
+    model = with_output(hidden, builder, TOKENS)
+    with pytest.raises(RewriteError, match=f"{argument} is '{value}', allowed are"):
+        rewrite(model, **{argument: value})  # type: ignore[arg-type]
+
+
+def test_fixed_sizes_are_refused() -> None:
+    builder, hidden = one_layer()
+    model = with_output(hidden, builder, TOKENS)
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 128
+    with pytest.raises(RewriteError, match=r"input 'input_ids' has fixed sizes \(batch, 128\)"):
+        rewrite(model)
