@@ -45,24 +45,24 @@ _SMALLEST: Mapping[str, float] = MappingProxyType({"fp16": 2.0**-25, "bf16": 2.0
 def convert(model: ModelProto, precision: str) -> ModelProto:
     """A copy of a rewritten float32 model with activations and weights of type `precision`, without function bodies.
 
-    Precision is "fp32", "fp16" or "bf16"; "fp32" only checks the types. The result is checked: every weight against
-    the original, and every node's types. Raises RewriteError for what the type cannot hold and for subgraphs,
+    Precision is "fp32" (nothing changes), "fp16" or "bf16". The result is checked: every weight against the original,
+    and every node's types. Raises RewriteError for what the type cannot hold and for subgraphs,
     VerificationError when the result is not consistent.
     """
     if precision not in ACT_TYPES:
         raise RewriteError(f"precision is {precision!r}, allowed are {', '.join(ACT_TYPES)}; choose one of them")
     result = without_functions(model)
-    if precision != "fp32":
-        for node in result.graph.node:
-            if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
-                raise RewriteError(
-                    f"{node.op_type} '{node.name}' holds a subgraph, which precision {precision} does not allow; "
-                    f"choose precision fp32"
-                )
-        _Conversion(result, precision).run()
+    if precision == "fp32":
+        return result
+    for node in result.graph.node:
+        if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+            raise RewriteError(
+                f"{node.op_type} '{node.name}' holds a subgraph, which precision {precision} does not allow; "
+                f"choose precision fp32"
+            )
+    _Conversion(result, precision).run()
     check_element_types(result, precision)
-    if precision != "fp32":
-        check_weights(model, result, precision)
+    check_weights(model, result, precision)
     return result
 
 

@@ -11,7 +11,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from padfree.onnx_tools import RewriteError, VerificationError
+from padfree.onnx_tools import RewriteError, VerificationError, without_functions
 from padfree.onnx_tools.element_types import check_element_types
 from padfree.onnx_tools.operators import DOMAIN, make_node, with_functions
 from padfree.onnx_tools.precision import check_weights, convert, round_to, to_float32
@@ -160,7 +160,7 @@ def test_constant_nodes_and_casts_to_float() -> None:
         assert types[name] == TensorProto.FLOAT, name
 
 
-def test_fp32_checks_and_changes_nothing() -> None:
+def test_fp32_changes_nothing() -> None:
     model = small_model()
     assert convert(model, "fp32").SerializeToString() == model.SerializeToString()
 
@@ -184,6 +184,16 @@ def test_other_precisions_and_subgraphs_are_refused() -> None:
     nodes = [condition, helper.make_node("If", ["c"], ["out"], name="choice", then_branch=branch, else_branch=branch)]
     with pytest.raises(RewriteError, match="If 'choice' holds a subgraph"):
         convert(island(nodes), "fp16")
+
+
+def test_operators_of_unknown_types_are_refused_but_for_fp32() -> None:
+    model = island(
+        [helper.make_node("Strange", ["h"], ["s"], domain="other"), helper.make_node("Tanh", ["s"], ["out"])]
+    )
+    model.opset_import.append(helper.make_opsetid("other", 1))
+    with pytest.raises(RewriteError, match="type of 's', which Strange '' makes, cannot be worked out"):
+        convert(model, "fp16")
+    assert convert(model, "fp32").SerializeToString() == without_functions(model).SerializeToString()
 
 
 def test_rounding_to_bfloat16_is_to_nearest_even() -> None:
