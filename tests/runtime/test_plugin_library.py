@@ -61,6 +61,18 @@ def test_the_package_folders_end_in_lib() -> None:
 
 
 @pytest.mark.needs_tensorrt
+def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
+    import tensorrt as trt
+
+    if plugin_library.is_loaded(trt.get_plugin_registry()):
+        pytest.skip("the plugins are loaded in this process already")
+    path = tmp_path / "libpadfree.so"
+    path.write_bytes(b"no library")
+    with pytest.raises(SessionError, match=r"libpadfree\.so"):
+        plugin_library.load(path)
+
+
+@pytest.mark.needs_tensorrt
 def test_loading_twice_changes_nothing() -> None:
     import tensorrt as trt
 
@@ -73,15 +85,3 @@ def test_loading_twice_changes_nothing() -> None:
     plugin_library.load()
     assert sorted(creator.name for creator in trt.get_plugin_registry().all_creators) == names
     assert "PadfreeAttention" in names
-
-
-@pytest.mark.needs_tensorrt
-def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
-    import tensorrt as trt
-
-    if plugin_library.is_loaded(trt.get_plugin_registry()):
-        pytest.skip("the plugins are loaded in this process already")
-    path = tmp_path / "libpadfree.so"
-    path.write_bytes(b"no library")
-    with pytest.raises(SessionError, match=r"libpadfree\.so"):
-        plugin_library.load(path)

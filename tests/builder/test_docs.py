@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every `padfree` command in the documentation is one that the command line takes, and every option is documented."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from padfree.builder import cli
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "cli.md"
+
+
+def documented_commands() -> list[str]:
+    lines = DOCUMENT.read_text(encoding="utf-8").splitlines()
+    return [line.strip().partition(" #")[0] for line in lines if line.startswith("    padfree ")]
+
+
+@pytest.mark.parametrize("command", documented_commands())
+def test_documented_commands_parse(command: str) -> None:
+    assert cli.make_parser().parse_args(shlex.split(command)[1:]).function
+
+
+def test_every_option_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    for module in cli.SUBCOMMANDS:
+        cli.main([module.__name__.rpartition(".")[2], "--help"])
+    options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help", "--output"}
+    assert len(options) > 15
+    assert not sorted(option for option in options if option not in text)
