@@ -9,10 +9,11 @@ from .errors import RewriteError
 from .graph import is_padfree, node_name, present
 from .layout import B, S, T
 from .symbolic import Analysis, analyse
+from .symbolic.facts import Shape
 
 
 def check_graph(graph: gs.Graph, after: str) -> Analysis:
-    """Checks that every tensor is made once and before it is read, that names are unique, and shapes fit padfree nodes.
+    """Checks that every tensor is made once, before it is read, under a name of its own, and in a fitting layout.
 
     Returns what is known of its tensors. Raises RewriteError naming the pass `after` which the graph is wrong.
     """
@@ -29,7 +30,8 @@ def check_graph(graph: gs.Graph, after: str) -> Analysis:
                 if made.setdefault(tensor.name, tensor) is not tensor:
                     raise _error(after, f"two tensors are called '{tensor.name}'")
             elif made.get(tensor.name) is not tensor:
-                raise _error(after, f"'{tensor.name}' is read by '{node_name(node)}' ({node.op}) before anything makes it")
+                reader = f"'{node_name(node)}' ({node.op})"
+                raise _error(after, f"{reader} reads '{tensor.name}' before anything makes it")
         for tensor in present(node.outputs):
             _add(made, tensor, after)
     for tensor in graph.outputs:
@@ -49,18 +51,19 @@ def _add(made: dict[str, gs.Tensor], tensor: gs.Tensor, after: str) -> None:
 
 def _check_layout(analysis: Analysis, node: gs.Node, after: str) -> None:
     """The first input of a padfree node starts with the axes that the operator works on."""
-    wanted = None
+    wanted: Shape = ()
     if is_padfree(node, "PadfreePack"):
         wanted = (B, S)
     elif is_padfree(node, "PadfreeUnpack", "PadfreeAttention", "PadfreeLayerNorm", "PadfreePool", "PadfreeEmbedding"):
         wanted = (T,)
     shape = analysis[node.inputs[0]].shape if wanted else None
-    if wanted is not None and (shape is None or shape[: len(wanted)] != wanted):
+    if wanted and (shape is None or shape[: len(wanted)] != wanted):
         text = "unknown" if shape is None else f"[{', '.join(str(size) for size in shape)}]"
         raise _error(after, f"'{node_name(node)}' ({node.op}) reads '{node.inputs[0].name}' of shape {text}")
 
 
 def _error(after: str, what: str) -> RewriteError:
     return RewriteError(
-        f"the graph is wrong after the pass '{after}': {what}; this is a defect of padfree: please report it with the model"
+        f"the graph is wrong after the pass '{after}': {what}; this is a defect of padfree: please report it with the "
+        "model"
     )

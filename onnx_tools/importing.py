@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, TensorProto, inliner
 
 from .errors import RewriteError
 from .graph import dtype_name
@@ -35,7 +35,7 @@ def import_model(model: ModelProto) -> Source:
     """
     _refuse(model)
     if model.functions:
-        model = onnx.inliner.inline_local_functions(model)
+        model = inliner.inline_local_functions(model)
     token_inputs = _token_inputs(model)
     graph = gs.import_onnx(model)
     for tensor in graph.inputs:

@@ -109,6 +109,7 @@ def _matmul(_: gs.Node, known: Known, output: Facts) -> Packed:
 
 def _gather(node: gs.Node, known: Known, output: Facts) -> Packed:
     """Rows of a constant table, or columns behind batch and sequence."""
+    del output
     axis, rank = int(node.attrs.get("axis", 0)), len(known[0].shape or ())
     if known[0].constant and axis in (0, -rank) and is_token_shape(known[1].shape):
         return Packed((1,))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds out whether what stayed padded reads masked slots: there the rewritten graph holds zeros, the original does not.
+"""Finds out whether what stayed padded reads masked slots, where the rewritten graph holds zeros.
 
 The padded parts are run alone, twice, with different values in the masked slots. A part whose results on kept tokens
 change cannot be reproduced, and is refused instead of being silently different.
@@ -74,11 +74,10 @@ def _padded_part(graph: gs.Graph, analysis: Analysis) -> _Part | None:
             reached.add(node.outputs[0].name)
         elif is_padfree(node, "PadfreePack"):
             packed.add(node.inputs[0].name)
-        elif not is_padfree(node, node.op) and not is_standard(node, "Shape"):
-            if any(tensor.name in reached for tensor in node.inputs):
-                for tensor in node.outputs:
-                    reached.add(tensor.name)
-                    makers[tensor.name] = f"'{node_name(node)}' ({node.op})"
+        elif any(tensor.name in reached for tensor in node.inputs) and not is_standard(node, "Shape"):
+            for tensor in node.outputs:
+                reached.add(tensor.name)
+                makers[tensor.name] = f"'{node_name(node)}' ({node.op})"
     final = {name for name in makers if name in packed or name in {tensor.name for tensor in part.outputs}}
     if not final:
         return None
@@ -109,8 +108,8 @@ def _difference(part: _Part, analysis: Analysis, mask: np.ndarray) -> str | None
     except Exception as error:  # onnxruntime's errors have no common base of their own
         names = ", ".join(sorted({part.makers[name] for name in part.final})[:3])
         raise RewriteError(
-            f"what stays padded around {names} cannot be tried in onnxruntime ({str(error).splitlines()[0]}); whether it "
-            "reads padding is not known; replace these operators by standard ones"
+            f"what stays padded around {names} cannot be tried in onnxruntime ({str(error).splitlines()[0]}); whether "
+            "it reads padding is not known; replace these operators by standard ones"
         ) from error
     changed = []
     for name, before, after in zip(part.results, first, second, strict=True):
@@ -140,10 +139,11 @@ def _feed(part: _Part, analysis: Analysis, mask: np.ndarray, garbage: float) -> 
                 values = values.copy()
                 values[~mask] = noise[1][~mask] * garbage
         else:
-            values = noise[0] > 0
+            flags = noise[0] > 0
             if tuple(shape) == (B, S):
-                values = mask if tensor.name == part.mask else np.where(mask, values, garbage > 0)
-        feed[tensor.name] = np.asarray(values).astype(dtype)
+                flags = mask if tensor.name == part.mask else np.where(mask, flags, garbage > 0)
+            values = flags.astype(np.float64)
+        feed[tensor.name] = values.astype(dtype)
     return feed
 
 

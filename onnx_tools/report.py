@@ -81,7 +81,7 @@ def _islands(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...]
         if is_padfree(node, node.op) or not node.outputs or is_standard(node, "Cast", "Shape"):
             continue
         padded = any(
-            layout_of(analysis[tensor]) is Layout.PADDED and not analysis[tensor].constant and _is_number(analysis, tensor)
+            layout_of(analysis[tensor]) is Layout.PADDED and _is_number(analysis, tensor)
             for tensor in node.outputs
         )
         if padded:
@@ -93,11 +93,12 @@ def _islands(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...]
 
 def _is_number(analysis: Analysis, tensor: gs.Tensor) -> bool:
     facts = analysis[tensor]
-    return facts.expr is None and facts.elements is None and (facts.dtype or "float").startswith(("float", "bfloat"))
+    known = facts.constant or facts.expr is not None or facts.elements is not None
+    return not known and (facts.dtype or "float").startswith(("float", "bfloat"))
 
 
 def _packed_share(graph: gs.Graph, analysis: Analysis) -> float:
-    """Multiplications per token in MatMul and Gemm with a weight: those on [T,...] among all that are not per sequence."""
+    """Multiplications per token in MatMul and Gemm with a weight: the part that is done on [T,...]."""
     packed, total = 0, 0
     for node in graph.nodes:
         if not is_standard(node, "MatMul", "Gemm"):

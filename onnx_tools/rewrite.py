@@ -15,11 +15,12 @@ from onnx import ModelProto
 
 from .check import check_graph
 from .errors import RewriteError
-from .graph import add_domain, is_padfree, tidy
+from .graph import add_domain, dtype_name, is_padfree, tidy
 from .importing import import_model
 from .model_file import load_model
 from .operators import check_nodes, with_functions
 from .passes import Miss, PassResult, pipeline
+from .precision import convert
 from .probe import probe
 from .report import CoverageReport, coverage, embedding_tables, first_width, limit_of
 from .symbolic import Analysis
@@ -92,28 +93,33 @@ def rewrite(
     report = coverage(graph, analysis, results)
     if strict and not report.complete:
         reasons = "; ".join(item.reason for item in report.islands[:5]) or "linear layers stayed padded"
-        raise RewriteError(f"not everything was packed ({len(report.islands)} nodes): {reasons}; rewrite without strict")
+        count = len(report.islands)
+        raise RewriteError(f"{count} nodes stayed padded: {reasons}; rewrite without strict to accept that")
     metadata = _metadata(graph, analysis, report, interface, precision)
-    result = _exported(graph, analysis, original, metadata)
+    result = _exported(graph, analysis, original)
     if verify:
-        verify_models(original, result, metadata, seed=seed)
-    return RewriteResult(result, report)
+        verify_models(original, with_functions(result), metadata, seed=seed)
+    if precision != "fp32":
+        result = convert(result, precision)
+    types = {value.name: value.type.tensor_type.elem_type for value in result.graph.output}
+    for output in metadata["outputs"]:
+        output["dtype"] = dtype_name(types[output["name"]])
+    entry = result.metadata_props.add()
+    entry.key, entry.value = METADATA_KEY, json.dumps(metadata)
+    return RewriteResult(with_functions(result, precision), report)
 
 
-def _exported(graph: gs.Graph, analysis: Analysis, original: ModelProto, metadata: dict[str, Any]) -> ModelProto:
-    """The graph as a model with its metadata and operator bodies."""
+def _exported(graph: gs.Graph, analysis: Analysis, original: ModelProto) -> ModelProto:
+    """The graph as a model, with the original's metadata."""
     _write_shapes(graph, analysis)
-    result = gs.export_onnx(graph, do_type_check=False)
+    result: ModelProto = gs.export_onnx(graph, do_type_check=False)
     result.ir_version = max(original.ir_version, 10)  # overloads of functions
     result.producer_name, result.producer_version = "padfree", VERSION
     del result.metadata_props[:]
     for item in original.metadata_props:
         result.metadata_props.append(item)
-    entry = result.metadata_props.add()
-    entry.key = METADATA_KEY
-    entry.value = json.dumps(metadata)
     check_nodes(result)
-    return with_functions(result)
+    return result
 
 
 def _write_shapes(graph: gs.Graph, analysis: Analysis) -> None:

@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 Array = npt.NDArray[Any]
 
 # Allowed difference, as a part of the output's root mean square. Both models compute in float32, with sums of up to a
-# few thousand terms in another order: 6e-6 was measured after the 12 layers of BERT-base, and deeper models may have ten
-# times that. A bias or a residual that is lost shows from 1e-2 on.
+# few thousand terms in another order: 6e-6 was measured after the 12 layers of BERT-base, and deeper models may have
+# ten times that. A bias or a residual that is lost shows from 1e-2 on.
 RELATIVE_TOLERANCE = 2e-4
 _LONGEST = 512  # tokens of the longest sequence, where the model allows more: verification stays a matter of seconds
 _LONGEST_WITHOUT_LIMIT = 128  # where the model knows no largest position

@@ -31,10 +31,12 @@ class Attention:
 
     @property
     def num_heads(self) -> int:
+        """H."""
         return int(self.q.columns.shape[0])
 
     @property
     def head_size(self) -> int:
+        """D."""
         return int(self.q.columns.shape[1])
 
 

@@ -130,7 +130,7 @@ def _replace(
     (word_table, ids), types = by_size[0], by_size[1] if len(by_size) == 2 else None
     position_table, offset, given = positions if positions is not None else (None, 0, None)
     if tables.rows:
-        row = np.sum(tables.rows, axis=0, dtype=np.float32)
+        row: np.ndarray = np.asarray(np.sum(tables.rows, axis=0, dtype=np.float32))
         if position_table is not None:
             position_table = _shifted(editor, position_table, row)
         else:

@@ -128,7 +128,8 @@ def _moved(
             raise NoMatch(f"'{node_name(node)}' ({node.op}) depends on the unknown size {poly}") from None
 
     if node.op == "Transpose":
-        return values.transpose(node.attrs.get("perm"))
+        moved: np.ndarray = values.transpose(node.attrs.get("perm"))
+        return moved
     if node.op in ("Reshape", "Squeeze", "Unsqueeze"):
         shape = analysis[output].shape
         if shape is None:
@@ -139,7 +140,9 @@ def _moved(
         if parts is None:
             raise NoMatch(f"'{node_name(node)}' (Split) has no known sizes")
         position = next(i for i, item in enumerate(node.outputs) if item is output)
-        return np.split(values, np.cumsum(parts)[:-1], axis=int(node.attrs.get("axis", 0)))[position]
+        ends = np.cumsum(parts)
+        piece = np.arange(ends[position] - parts[position], ends[position])
+        return np.take(values, piece, axis=int(node.attrs.get("axis", 0)))
     if node.op == "Slice":
         limits = slice_arguments(node, known)
         if limits is None:
@@ -157,13 +160,13 @@ def _moved(
 
 def follow_context(analysis: Analysis, start: gs.Tensor, heads: int, size: int) -> gs.Tensor:
     """The tensor [B,S,H*D] that the context [B,H,S,D] becomes. Raises NoMatch where it does not."""
-    current, chain = start, []
+    current, chain = start, list[tuple[gs.Node, gs.Tensor]]()
     for _ in range(8):
         shape = analysis[current].shape
         if _is_tokens(analysis, current) and shape is not None and shape[2].constant() == heads * size and chain:
             _check_context(analysis, chain, heads, size, current)
             return current
-        readers = [node for node in current.outputs if is_standard(node, "Transpose", "Reshape", "Squeeze", "Unsqueeze")]
+        readers = [node for node in current.outputs if is_standard(node, *MOVEMENTS[:4])]
         if len(readers) != 1:
             break
         chain.append((readers[0], readers[0].outputs[0]))

@@ -83,11 +83,11 @@ def _inside(found: norm_match.LayerNorm) -> list[gs.Node]:
     reads = list(found.x.outputs)
     if len(reads) == 1:
         return reads
-    kept = []
-    for node in reads:
-        if node.op == "Sub" or (node.op == "ReduceMean" and all(r.op == "Sub" for r in node.outputs[0].outputs)):
-            kept.append(node)
-    return kept
+    return [
+        node
+        for node in reads
+        if node.op == "Sub" or (node.op == "ReduceMean" and all(r.op == "Sub" for r in node.outputs[0].outputs))
+    ]
 
 
 def _parts(graph: gs.Graph, analysis: Analysis, x: gs.Tensor) -> _Sum:
@@ -118,7 +118,8 @@ def _bias(analysis: Analysis, tensor: gs.Tensor) -> tuple[gs.Tensor, gs.Constant
     shape = analysis[tensor].shape
     for this, other in ((0, 1), (1, 0)):
         constant = add.inputs[other]
-        if isinstance(constant, gs.Constant) and shape is not None and analysis[add.inputs[this]].shape == shape:
-            if list(constant.shape) == [shape[-1].constant()]:
-                return add.inputs[this], constant
+        if not isinstance(constant, gs.Constant) or shape is None or analysis[add.inputs[this]].shape != shape:
+            continue
+        if list(constant.shape) == [shape[-1].constant()]:
+            return add.inputs[this], constant
     return None

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known of a graph's tensors without running it: shapes in B and S, small values, and how masks are made."""
 
-from .analysis import Analysis, Facts, analyse
+from .analysis import Analysis, analyse
 from .expr import Apply, Element, Expr, Index, Number, evaluate, substitute
+from .facts import Facts
 from .poly import Axis, Poly
 
 __all__ = [

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class Apply:
     dtype: str
 
 
-Expr = Union[Index, Number, Element, Apply]
+Expr = Index | Number | Element | Apply
 
 
 def _divide(a: Any, b: Any) -> Any:

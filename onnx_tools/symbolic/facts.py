@@ -32,6 +32,7 @@ class Facts:
 
     @property
     def rank(self) -> int | None:
+        """Number of axes."""
         return None if self.shape is None else len(self.shape)
 
     def static_shape(self) -> tuple[int, ...] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Union
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Division:
         return f"({self.numerator} {self.kind} {self.denominator})"
 
 
-Atom = Union[str, Axis, Division]
+Atom = str | Axis | Division
 Monomial = tuple[Atom, ...]
 
 
@@ -46,12 +45,14 @@ class Poly:
 
     @staticmethod
     def of(value: int | Poly) -> Poly:
+        """An integer as a polynomial; polynomials stay as they are."""
         if isinstance(value, Poly):
             return value
         return Poly((((), int(value)),)) if value else Poly()
 
     @staticmethod
     def atom(atom: Atom) -> Poly:
+        """One atom as a polynomial."""
         return Poly((((atom,), 1),))
 
     @staticmethod

@@ -8,7 +8,6 @@ import json
 import numpy as np
 import onnxruntime as ort
 from onnx import ModelProto
-
 from padfree.onnx_tools import RewriteResult
 
 LENGTHS, LENGTH = (9, 1, 4, 6), 9

@@ -8,7 +8,6 @@ from collections import Counter
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto
-
 from padfree.onnx_tools import RewriteError, rewrite
 
 from .agreement import assert_agree
@@ -187,7 +186,8 @@ def test_reading_padding_is_refused(interface: str, op: str, attributes: dict[st
 
 def test_last_slot_is_refused() -> None:
     builder, hidden = one_layer()
-    model = with_output(builder.op("Gather", hidden, builder.constant(-1, np.int64), axis=1), builder, ["batch", HIDDEN])
+    last = builder.op("Gather", hidden, builder.constant(-1, np.int64), axis=1)
+    model = with_output(last, builder, ["batch", HIDDEN])
     with pytest.raises(RewriteError, match=r"\(Gather\) reads masked slots"):
         rewrite(model, verify=False)
 

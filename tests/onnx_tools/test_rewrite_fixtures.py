@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-
 from padfree.onnx_tools import rewrite
 from padfree.onnx_tools.synthetic import bert_model
 
@@ -99,3 +98,15 @@ def test_original_is_left_alone() -> None:
     before = model.SerializeToString(deterministic=True)
     rewrite(model, verify=False)
     assert model.SerializeToString(deterministic=True) == before
+
+
+@interfaces
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_precision(interface: str, precision: str) -> None:
+    result = rewrite(FILES[0], interface=interface, precision=precision)
+    kind = {"fp16": onnx.TensorProto.FLOAT16, "bf16": onnx.TensorProto.BFLOAT16}[precision]
+    tables = [t for t in result.model.graph.initializer if len(t.dims) == 2]
+    assert tables
+    assert {t.data_type for t in tables if t.data_type != onnx.TensorProto.INT64} == {kind}
+    metadata = json.loads(result.model.metadata_props[-1].value)
+    assert metadata["precision"] == precision
