@@ -291,7 +291,7 @@ def test_pool(batch: str, mode: str, normalize: int) -> None:
         check(y, ref.pool(x, cu, mode, bool(normalize)))
 
 
-@pytest.mark.parametrize("opset", [15, 17, 20])
+@opsets
 def test_half_precision_bodies_compute_in_float32(opset: int) -> None:
     """fp16 in and out; between them only the output's rounding (2^-11 of values up to 8) may show."""
     cu, tokens = cu_of("filler and empty")
