@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `padfree doctor` finds on machines of other kinds than this one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from padfree.builder import diagnosis
+from padfree.builder.diagnosis import Finding, capabilities
+from padfree.runtime import SessionError
+from padfree.runtime.device import Device
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Stands for padfree.runtime.cuda on a machine with one H200 and a driver for CUDA 12.8."""
+    module = SimpleNamespace(
+        device_count=lambda: 1,
+        open_device=lambda _index: Device(0, "NVIDIA H200", 9, 0),
+        driver_version=lambda: 12080,
+    )
+    monkeypatch.setitem(sys.modules, "padfree.runtime.cuda", module)
+    monkeypatch.setattr(diagnosis, "_nvidia_smi", lambda _fields: "")
+    return module
+
+
+def build_info(monkeypatch: pytest.MonkeyPatch, **info: Any) -> None:
+    monkeypatch.setattr(diagnosis.plugin_library, "read_build_info", lambda: info)
+
+
+@pytest.mark.usefixtures("cuda")
+def test_a_good_gpu() -> None:
+    assert diagnosis.find_gpu() == Finding("gpu", "ok", "1 x NVIDIA H200, compute capability 9.0")
+
+
+def test_an_old_gpu_is_a_problem(cuda: SimpleNamespace) -> None:
+    def refuse(_index: int) -> Device:
+        raise SessionError("GPU 0 (Tesla T4) has compute capability 7.5")
+
+    cuda.open_device = refuse
+    assert diagnosis.find_gpu().state == "problem"
+    assert "Tesla T4" in diagnosis.find_gpu().detail
+
+
+def test_a_gpu_that_cuda_cannot_use_is_a_problem(cuda: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda.device_count = lambda: 0
+    assert diagnosis.find_gpu().state == "missing"
+    monkeypatch.setattr(diagnosis, "_nvidia_smi", lambda _fields: "NVIDIA H200, 9.0")
+    assert diagnosis.find_gpu().state == "problem"
+
+
+@pytest.mark.usefixtures("cuda")
+@pytest.mark.parametrize(("built", "state"), [("12.4", "ok"), ("13.0", "problem"), ("", "ok")])
+def test_the_driver_has_to_know_the_librarys_cuda(monkeypatch: pytest.MonkeyPatch, built: str, state: str) -> None:
+    build_info(monkeypatch, cuda_version=built)
+    finding = diagnosis.find_driver()
+    assert finding.state == state
+    assert "CUDA up to 12.8" in finding.detail
+    if state == "problem":
+        assert "built with CUDA 13.0" in finding.detail
+        assert "CUDACXX" in finding.next_step
+
+
+def test_no_driver(cuda: SimpleNamespace) -> None:
+    cuda.driver_version = lambda: 0
+    assert diagnosis.find_driver().state == "missing"
+
+
+def test_what_the_build_missed_becomes_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PADFREE_LIBRARY", raising=False)
+    monkeypatch.setattr(diagnosis.plugin_library, "library_folders", lambda: [tmp_path])
+    build_info(monkeypatch, built=False, missing=["no C++ compiler"], next_steps=["apt-get install g++"])
+    finding = diagnosis.find_library()
+    assert finding.state == "missing"
+    assert "no C++ compiler" in finding.detail
+    assert finding.next_step.startswith("apt-get install g++")
+
+
+def test_a_wrong_library_variable_keeps_its_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PADFREE_LIBRARY", "/nowhere/libpadfree.so")
+    assert "unset it" in diagnosis.find_library().next_step
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "state"), [(0, "", "ok"), (1, "Traceback\nOSError: bad ELF", "problem"), (-11, "", "problem")]
+)
+def test_a_library_that_tensorrt_refuses_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch, code: int, error: str, state: str
+) -> None:
+    for name in ("find_library", "find_tensorrt"):
+        monkeypatch.setattr(diagnosis, name, lambda: Finding("x", "ok", ""))
+    result = subprocess.CompletedProcess([], code, "", error)
+    monkeypatch.setattr(diagnosis.subprocess, "run", lambda *_arguments, **_options: result)
+    finding = diagnosis.find_registration()
+    assert finding.state == state
+    assert error.splitlines()[-1:] == [] or error.splitlines()[-1] in finding.detail
+
+
+def test_headers_or_cargo_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def headers() -> Finding:
+        return next(finding for finding in diagnosis.find_build_tools() if finding.name == "headers")
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setattr(diagnosis, "HEADER_FOLDERS", ())
+    monkeypatch.delenv("TENSORRT_ROOT", raising=False)
+    assert headers().state == "missing"
+    assert "cargo" in headers().next_step
+    (tmp_path / "cargo").touch(mode=0o755)
+    assert headers().state == "ok"
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "NvInferVersion.h").touch()
+    monkeypatch.setenv("TENSORRT_ROOT", str(tmp_path))
+    assert str(tmp_path / "include") in headers().detail
+
+
+def test_engines_need_all_of_it() -> None:
+    names = ("python", "gpu", "driver", "tensorrt", "library", "registration", "compiler", "nvcc", "headers")
+    findings = [Finding(name, "ok", "") for name in names]
+    assert all(capabilities(findings).values())
+    for at in range(1, 6):
+        broken = [*findings[:at], Finding(names[at], "missing", ""), *findings[at + 1 :]]
+        works = capabilities(broken)
+        assert not works["build and run engines"]
+        assert works["run rewritten models on the CPU"]
