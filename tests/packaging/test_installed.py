@@ -51,7 +51,8 @@ def readelf(*arguments: str) -> str:
 def exported(path: Path) -> set[str]:
     """Names that a library defines for others."""
     columns = [line.split() for line in readelf("--dyn-syms", str(path)).splitlines()]
-    return {row[7].partition("@")[0] for row in columns if len(row) > 7 and row[0].endswith(":") and row[6] != "UND"}
+    symbols = [row for row in columns if len(row) > 7 and re.fullmatch(r"\d+:", row[0])]
+    return {row[7].partition("@")[0] for row in symbols if row[6] != "UND"}
 
 
 def test_the_wheel_holds_every_file_of_the_packages(installed_files: dict[str, Path]) -> None:
