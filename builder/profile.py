@@ -49,11 +49,12 @@ def choose_profile(metadata: Metadata, options: ProfileOptions) -> Profile:
     ):
         if value is not None and value < 1:
             raise BuildError(f"profile: {option} {value}, allowed: 1 or more; pass {option} 1 or leave it out")
-    if metadata.interface == "padded" and options.max_tokens is not None:
-        raise BuildError(
-            f"profile: --max-tokens {options.max_tokens} given for a padded engine, whose tokens follow from "
-            "--max-batch times --max-seq-len; leave --max-tokens out, or build with --interface packed"
-        )
+    for option, value in (("--max-tokens", options.max_tokens), ("--opt-tokens", options.opt_tokens)):
+        if metadata.interface == "padded" and value is not None:
+            raise BuildError(
+                f"profile: {option} {value} given for a padded engine, whose tokens follow from --max-batch times "
+                f"--max-seq-len; leave {option} out, or build with --interface packed"
+            )
     max_batch = options.max_batch or DEFAULT_MAX_BATCH
     max_seq_len = _max_seq_len(metadata, options)
     reachable = max_batch * max_seq_len

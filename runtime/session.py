@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -54,6 +55,8 @@ class Session:
 
             self._backend = TensorRTBackend(file, self._metadata, device=device, allow_other_gpu=allow_other_gpu)
         self._limits = _limits(self._metadata)
+        # Frees GPU memory of sessions that nobody closed, at the latest when the process ends.
+        self._finalizer = weakref.finalize(self, self._backend.close)
 
     @property
     def metadata(self) -> Metadata:
@@ -136,7 +139,7 @@ class Session:
 
     def close(self) -> None:
         """Frees buffers and the engine; harmless when called again."""
-        self._backend.close()
+        self._finalizer()
 
     def __enter__(self) -> Session:
         return self

@@ -64,6 +64,8 @@ def test_contradictions(metadata: Metadata, options: dict[str, int], message: st
 def test_padded_engines_have_no_token_limit_of_their_own(padded: Metadata) -> None:
     with pytest.raises(BuildError, match="leave --max-tokens out"):
         choose_profile(padded, ProfileOptions(max_tokens=100))
+    with pytest.raises(BuildError, match="leave --opt-tokens out"):
+        choose_profile(padded, ProfileOptions(opt_tokens=100))
     assert choose_profile(padded, ProfileOptions(max_batch=300)).max_tokens == 300 * 512
 
 

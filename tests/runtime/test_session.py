@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from padfree.runtime import Session, SessionError
-from padfree.runtime.request import Limits
+from padfree.runtime.request import Limits, read_request
 
 ModelWriter = Callable[..., Path]
 
@@ -147,6 +148,16 @@ def test_a_closed_session_says_so(packed: Session) -> None:
     packed.close()
     with pytest.raises(SessionError, match="the session is closed"):
         packed.run([[1]])
+
+
+def test_forgotten_sessions_free_what_they_hold(packed_model: ModelWriter) -> None:
+    session = Session(packed_model())
+    backend, feeds = session.backend, session.feeds(read_request([[1]], session.metadata))
+    assert backend.run(feeds)["hidden"].tolist() == [[1, 0]]
+    del session
+    gc.collect()
+    with pytest.raises(SessionError, match="the session is closed"):
+        backend.run(feeds)
 
 
 def test_onnx_sessions_import_neither_tensorrt_nor_cuda(packed_model: ModelWriter) -> None:
