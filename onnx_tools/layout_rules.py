@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from .graph import STANDARD_DOMAINS, is_padfree
+from .graph import STANDARD_DOMAINS, is_padfree, present
 from .layout import is_token_shape
 from .symbolic.facts import Facts
 from .symbolic.rules import axes_of_node, split_sizes
@@ -91,6 +91,8 @@ def _norm(node: gs.Node, known: Known, output: Facts) -> Packed:
     axis = int(node.attrs.get("axis", -1)) % rank
     if axis < 2:
         raise NoRule(f"{node.op} is over the batch or the sequence")
+    if len(present(node.outputs)) > 1:
+        raise NoRule(f"{node.op} gives out its statistics")
     if any(is_token_shape(facts.shape) for facts in known[1:]):
         raise NoRule(f"{node.op} has parameters that differ between tokens")
     return Packed((0,), {"axis": axis - 1})

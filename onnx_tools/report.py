@@ -11,9 +11,10 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from .graph import is_padfree, is_standard, node_name
-from .layout import Layout, T, layout_of
+from .layout import Layout, S, T, layout_of
 from .passes import Miss, PassResult
-from .symbolic import Analysis, Poly
+from .symbolic import Analysis, Index, Poly
+from .symbolic.expr import axis_index
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,7 @@ def _islands(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...]
         if is_padfree(node, node.op) or not node.outputs or is_standard(node, "Cast", "Shape"):
             continue
         padded = any(
-            layout_of(analysis[tensor]) is Layout.PADDED and _is_number(analysis, tensor)
-            for tensor in node.outputs
+            layout_of(analysis[tensor]) is Layout.PADDED and _is_number(analysis, tensor) for tensor in node.outputs
         )
         if padded:
             name = node_name(node)
@@ -143,6 +143,24 @@ def embedding_tables(node: gs.Node) -> dict[str, int]:
     position = 2 + node.attrs["has_token_types"] + node.attrs["has_positions"]
     roles = ["ids"] + ["positions"] * node.attrs["has_position_table"] + ["types"] * node.attrs["has_token_types"]
     return {role: int(node.inputs[position + i].shape[0]) for i, role in enumerate(roles)}
+
+
+def longest_sequence(graph: gs.Graph, analysis: Analysis) -> int | None:
+    """How many tokens a sequence may have: what position tables and buffers allow; None where nothing limits it."""
+    limits: list[int] = []
+    for node in graph.nodes:
+        if is_padfree(node, "PadfreeEmbedding") and node.attrs["has_position_table"]:
+            limits.append(embedding_tables(node)["positions"] - int(node.attrs["position_offset"]))
+        elif is_standard(node, "Slice") and isinstance(node.inputs[0], gs.Constant):
+            shape = analysis[node.outputs[0]].shape or ()
+            limits += [int(size) for size, new in zip(node.inputs[0].shape, shape, strict=False) if new == S]
+        elif is_standard(node, "Gather") and isinstance(node.inputs[0], gs.Constant) and len(node.inputs[0].shape) == 2:
+            expr = analysis[node.inputs[1]].expr
+            counted = expr.poly - axis_index(1) if isinstance(expr, Index) else None
+            offset = None if counted is None else counted.constant()
+            if offset is not None and int(node.attrs.get("axis", 0)) == 0:
+                limits.append(int(node.inputs[0].shape[0]) - offset)
+    return min(limits) if limits else None
 
 
 def first_width(analysis: Analysis, graph: gs.Graph) -> int | None:

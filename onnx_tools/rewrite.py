@@ -22,7 +22,7 @@ from .operators import check_nodes, with_functions
 from .passes import Miss, PassResult, pipeline
 from .precision import convert
 from .probe import probe
-from .report import CoverageReport, coverage, embedding_tables, first_width, limit_of
+from .report import CoverageReport, coverage, first_width, limit_of, longest_sequence
 from .symbolic import Analysis
 from .verify import verify as verify_models
 
@@ -140,12 +140,6 @@ def _metadata(
     graph: gs.Graph, analysis: Analysis, report: CoverageReport, interface: str, precision: str
 ) -> dict[str, Any]:
     """The description of the result for whoever builds or runs it."""
-    embeddings = [node for node in graph.nodes if is_padfree(node, "PadfreeEmbedding")]
-    limits = [
-        embedding_tables(node)["positions"] - int(node.attrs["position_offset"])
-        for node in embeddings
-        if node.attrs["has_position_table"]
-    ]
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -156,7 +150,7 @@ def _metadata(
             {"name": tensor.name, "layout": report.outputs[tensor.name], "dtype": str(analysis[tensor].dtype)}
             for tensor in graph.outputs
         ],
-        "max_positions": min(limits) if limits else None,
+        "max_positions": longest_sequence(graph, analysis),
         "hidden_size": first_width(analysis, graph),
         "num_layers": report.plugins.get("PadfreeAttention", 0),
         "coverage": report.to_dict(),

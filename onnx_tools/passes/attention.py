@@ -123,9 +123,7 @@ class Projections:
         return Linear(product.inputs[0], product.inputs[1], bias)
 
 
-def _replace(
-    editor: Editor, analysis: Analysis, boundary: Boundary, projections: Projections, item: Attention
-) -> None:
+def _replace(editor: Editor, analysis: Analysis, boundary: Boundary, projections: Projections, item: Attention) -> None:
     layout, tensors = _arranged(editor, analysis, projections, item)
     dtype = analysis[item.context].dtype
     packed = [pack(editor, tensor, boundary, dtype) for tensor in tensors]

@@ -108,9 +108,7 @@ def _classify(analysis: Analysis, table: gs.Constant, indices: gs.Tensor, tables
         tables.computed.append((table, indices))
 
 
-def _replace(
-    graph: gs.Graph, analysis: Analysis, found: norm_match.LayerNorm, tables: _Tables, padded: bool
-) -> None:
+def _replace(graph: gs.Graph, analysis: Analysis, found: norm_match.LayerNorm, tables: _Tables, padded: bool) -> None:
     editor, boundary = Editor(graph), boundary_of(graph)
     by_size = sorted(tables.by_input, key=lambda item: -int(item[0].shape[0]))
     positions: tuple[gs.Constant, int, gs.Tensor | None] | None = None
@@ -174,4 +172,3 @@ def _stretched(editor: Editor, analysis: Analysis, tensor: gs.Tensor, like: gs.T
         return tensor
     shape = editor.node("Shape", [like], stem="token_shape", dtype=np.dtype(np.int64))
     return editor.node("Expand", [tensor, shape], stem="positions", dtype=tensor.dtype)
-

@@ -187,5 +187,3 @@ def _check_context(
             values = _moved(analysis, node, output, values, {"B": batch, "S": length})
         if not np.array_equal(values, expected.reshape(batch, length, heads * size)):
             raise NoMatch(f"the context becomes '{target.name}' in another order than [batch, sequence, head, size]")
-
-

@@ -92,4 +92,3 @@ def is_mask_element(analysis_facts: Facts, mask: str, axes: tuple[int, int], ran
     if any(isinstance(leaf, Index) and leaf.poly.constant() is None for leaf in leaves(expr)):
         return False
     return float(evaluate(expr, {found[0]: 1})) == 1.0 and float(evaluate(expr, {found[0]: 0})) == 0.0
-

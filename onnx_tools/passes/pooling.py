@@ -169,4 +169,3 @@ def _is_norm(analysis: Analysis, node: gs.Node, pooled: gs.Tensor) -> bool:
 
 def _leads_to(node: gs.Node, tensor: gs.Tensor) -> bool:
     return any(output is tensor for output in node.outputs)
-

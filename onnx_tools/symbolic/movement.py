@@ -126,9 +126,7 @@ def expand(x: Facts, target: Sequence[Poly] | None) -> Facts:
     return Facts(shape, x.dtype, moved(x.expr, mapping, shape), constant=x.constant)
 
 
-def slice_(
-    x: Facts, starts: Sequence[Poly], ends: Sequence[Poly], axes: Sequence[int], steps: Sequence[int]
-) -> Facts:
+def slice_(x: Facts, starts: Sequence[Poly], ends: Sequence[Poly], axes: Sequence[int], steps: Sequence[int]) -> Facts:
     """Slice. A slice to the length of the sequence of a longer constant table has that length."""
     if x.shape is None:
         return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
@@ -210,8 +208,13 @@ def gather(x: Facts, indices: Facts, axis: int) -> Facts:
         if all(item is not None for item in plain):
             picked = np.asarray(plain, dtype=np.int64).reshape(numbers.shape)
             elements = np.take(x.elements, picked, axis=axis)
-            return Facts(shape, x.dtype, from_elements(np.asarray(elements, dtype=object), x.dtype or "int64").expr,
-                         np.asarray(elements, dtype=object), constant)
+            return Facts(
+                shape,
+                x.dtype,
+                from_elements(np.asarray(elements, dtype=object), x.dtype or "int64").expr,
+                np.asarray(elements, dtype=object),
+                constant,
+            )
     if x.expr is None:
         return Facts(shape, x.dtype, constant=constant)
     where: Poly | None = Poly()

@@ -25,7 +25,7 @@ Lookup = Callable[[gs.Tensor], Facts]
 SAME_SHAPE = frozenset(
     {
         "Acos", "Asin", "Atan", "BatchNormalization", "Ceil", "Celu", "Cos", "CumSum", "Elu", "Erf", "Floor", "Gelu",
-        "HardSigmoid", "HardSwish", "Hardmax", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax",
+        "HardSigmoid", "HardSwish", "Hardmax", "LeakyRelu", "Log", "LogSoftmax",
         "LpNormalization", "Mish", "PRelu", "RMSNormalization", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid",
         "Sign", "Sin", "Softmax", "Softplus", "Softsign", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Trilu",
     }
@@ -40,6 +40,8 @@ def infer(node: gs.Node, known: Known, lookup: Lookup) -> Found:
         return None
     if node.op == "GatherND":
         return _gather_nd(node, known, lookup)
+    if node.op == "LayerNormalization":
+        return _layer_norm(node, known)
     if node.op in SAME_SHAPE:
         return [Facts(known[0].shape, known[0].dtype, constant=all(item.constant for item in known))]
     if node.op in ELEMENTWISE:
@@ -55,6 +57,16 @@ def _elementwise(node: gs.Node, known: Known) -> Facts:
     if any(item.is_empty() for item in node.inputs) or (node.op in ("Max", "Min") and len(known) != 2):
         return Facts(broadcast_shape([item.shape for item in known[:1]]), dtype)
     return elementwise(node.op, known, dtype)
+
+
+def _layer_norm(node: gs.Node, known: Known) -> Found:
+    """The result, and the mean and the inverse deviation with axes of size 1."""
+    x = known[0]
+    if x.shape is None:
+        return [Facts(dtype=x.dtype)]
+    axis = int(node.attrs.get("axis", -1)) % len(x.shape)
+    statistics = (*x.shape[:axis], *(Poly.of(1) for _ in x.shape[axis:]))
+    return [Facts(x.shape, x.dtype), Facts(statistics, "float32"), Facts(statistics, "float32")]
 
 
 def _cast(node: gs.Node, known: Known) -> Found:
@@ -144,9 +156,7 @@ def _slice(node: gs.Node, known: Known) -> Found:
     return [movement.slice_(x, *limits)]
 
 
-def slice_arguments(
-    node: gs.Node, known: Known
-) -> tuple[list[Poly], list[Poly], list[int], list[int]] | None:
+def slice_arguments(node: gs.Node, known: Known) -> tuple[list[Poly], list[Poly], list[int], list[int]] | None:
     """Starts, ends, axes (counted from 0) and steps of a Slice, or None where they are not known."""
     if "starts" in node.attrs:
         starts: list[Poly] | None = [Poly.of(int(value)) for value in node.attrs["starts"]]
@@ -298,6 +308,20 @@ def _matmul(_: gs.Node, known: Known) -> Found:
     return [Facts(None if batch is None else (*batch, a[-2], b[-1]), known[0].dtype, constant=constant)]
 
 
+def _attention(node: gs.Node, known: Known) -> Found:
+    """The result of Attention: as the queries, with the width of the values."""
+    q, v = known[0].shape, known[2].shape
+    if q is None or v is None:
+        return [Facts(dtype=known[0].dtype)]
+    width = v[-1]
+    if len(q) == 3:
+        size = v[-1].divided_exactly(Poly.of(int(node.attrs.get("kv_num_heads", 1))))
+        if size is None:
+            return [Facts(dtype=known[0].dtype)]
+        width = size * int(node.attrs.get("q_num_heads", 1))
+    return [Facts((*q[:-1], width), known[0].dtype)]
+
+
 def _gemm(node: gs.Node, known: Known) -> Found:
     a, b = known[0].shape, known[1].shape
     if a is None or b is None or len(a) != 2 or len(b) != 2:
@@ -335,6 +359,7 @@ _RULES: Mapping[str, Callable[[gs.Node, Known], Found]] = MappingProxyType(
     {
         "ArgMax": _arg_reduce,
         "ArgMin": _arg_reduce,
+        "Attention": _attention,
         "Cast": _cast,
         "CastLike": _cast_like,
         "Concat": _concat,
