@@ -95,9 +95,9 @@ macro(padfree_use_nvcc)
   set(PADFREE_NVCC_USED "${PADFREE_NVCC}" CACHE INTERNAL "nvcc of the last configuration")
   set(PADFREE_NVCC_USED_SOURCE "${PADFREE_NVCC_SOURCE}" CACHE INTERNAL "what named it")
   set(ENV{CUDACXX} "${PADFREE_NVCC}")
-  if(PADFREE_NVCC_SOURCE STREQUAL "Python package")
-    # The packages have lib/ where nvcc looks in lib64/.
-    cmake_path(GET PADFREE_NVCC PARENT_PATH padfree_nvcc_bin)
+  # The Python packages have lib/ where nvcc looks in lib64/ or, in a toolkit of a distribution, elsewhere.
+  cmake_path(GET PADFREE_NVCC PARENT_PATH padfree_nvcc_bin)
+  if(EXISTS "${padfree_nvcc_bin}/../lib/libcudart_static.a")
     set(ENV{CUDAFLAGS} "$ENV{CUDAFLAGS} -L${padfree_nvcc_bin}/../lib")
   endif()
 endmacro()
