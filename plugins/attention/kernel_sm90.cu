@@ -22,6 +22,7 @@ constexpr int kKeys = 64;       // keys a stage
 constexpr int kStages = 4;
 constexpr int kAhead =
     kStages - 2;  // how far loads run ahead: a warpgroup may lag one stage without stalling the other
+constexpr float kLazyLog2 = 8.f;
 constexpr int kPanelBytes = kKeys * kPanelRowBytes;
 
 template <int kD, int kGroups>
@@ -82,6 +83,7 @@ __global__ void __launch_bounds__(kGroups* kWarpgroup, kBlocksPerSm)
     load(maps.v, shared_v + stage * S::kTileBytes, j * kKeys, &barriers.values[stage]);
   };
   if (threadIdx.x == 0) {
+    for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.v}) prefetchMap(*map);
     barrierInit(&barriers.queries, 1);
     for (int stage = 0; stage < kStages; ++stage) {
       barrierInit(&barriers.keys[stage], 1);
@@ -178,9 +180,24 @@ __global__ void __launch_bounds__(kGroups* kWarpgroup, kBlocksPerSm)
       for (int n = 0; n < 8; ++n) peak = fmaxf(peak, fmaxf(scores[n][row * 2], scores[n][row * 2 + 1]));
       peak = fmaxf(peak, __shfl_xor_sync(kFullMask, peak, 1));
       peak = fmaxf(peak, __shfl_xor_sync(kFullMask, peak, 2));
-      const float correction = exp2Fast((maximum[row] - peak) * scale_log2);
-      maximum[row] = peak;
-      const float shift = peak * scale_log2;
+      // The running maximum only has to keep the exponentials in range: it moves when they would grow beyond 2^8, and
+      // the output is rescaled then alone. Four lanes share a row and agree; a warp moves as one.
+      const bool moves = (peak - maximum[row]) * scale_log2 > kLazyLog2;
+      if (__any_sync(kFullMask, moves)) {
+        const float reference = moves ? peak : maximum[row];
+        const float correction = exp2Fast((maximum[row] - reference) * scale_log2);
+        maximum[row] = reference;
+        sum[row] *= correction;
+#pragma unroll
+        for (int panel = 0; panel < S::kPanels; ++panel) {
+#pragma unroll
+          for (int n = 0; n < 8; ++n) {
+            output[panel][n][row * 2] *= correction;
+            output[panel][n][row * 2 + 1] *= correction;
+          }
+        }
+      }
+      const float shift = maximum[row] * scale_log2;
       float total = 0.f;
 #pragma unroll
       for (int n = 0; n < 8; ++n) {
@@ -189,15 +206,7 @@ __global__ void __launch_bounds__(kGroups* kWarpgroup, kBlocksPerSm)
         total += a + b;
         weights[n / 2][n % 2 * 2 + row] = packPair<T>(a, b);
       }
-      sum[row] = sum[row] * correction + total;
-#pragma unroll
-      for (int panel = 0; panel < S::kPanels; ++panel) {
-#pragma unroll
-        for (int n = 0; n < 8; ++n) {
-          output[panel][n][row * 2] *= correction;
-          output[panel][n][row * 2 + 1] *= correction;
-        }
-      }
+      sum[row] += total;
     }
   };
 

@@ -69,6 +69,10 @@ __device__ inline void barrierExpect(uint64_t* barrier, unsigned bytes) {
                : "memory");
 }
 
+__device__ inline void prefetchMap(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
 // Copies the box of a tensor map at (column, head, token) to shared memory; completes at the barrier.
 __device__ inline void copyBox(unsigned shared_address, const CUtensorMap& map, int column, int head, int token,
                                uint64_t* barrier) {
