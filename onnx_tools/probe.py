@@ -42,7 +42,7 @@ def probe(graph: gs.Graph, analysis: Analysis, *, right_padded_only: bool) -> tu
     Returns the reasons why results differ under masks that are not right-padded (none where `right_padded_only`).
     Raises RewriteError where results depend on masked slots of right-padded batches too.
     """
-    part = _padded_part(graph, analysis)
+    part = _padded_part(graph, analysis, inputs_too=right_padded_only)
     if part is None:
         return ()
     reason = _difference(part, analysis, _masks()[0])
@@ -63,10 +63,14 @@ def _masks() -> tuple[np.ndarray, ...]:
     return slots < lengths, slots >= _LENGTH - lengths, holes
 
 
-def _padded_part(graph: gs.Graph, analysis: Analysis) -> _Part | None:
-    """Everything between PadfreeUnpack and PadfreePack or the outputs; None where there is nothing."""
+def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part | None:
+    """Everything between PadfreeUnpack and PadfreePack or the outputs; None where there is nothing.
+
+    With `inputs_too` also what is computed from token inputs: the packed interface does not get their masked slots.
+    """
     part = graph.copy()
-    reached: set[str] = set()
+    mask = str(mask_input(boundary_of(graph)).name)
+    reached = {tensor.name for tensor in part.inputs if inputs_too and tensor.name != mask}
     makers: dict[str, str] = {}
     packed: set[str] = set()
     for node in part.nodes:
@@ -93,7 +97,7 @@ def _padded_part(graph: gs.Graph, analysis: Analysis) -> _Part | None:
         tensors[name].dtype, tensors[name].shape = np.dtype(analysis.facts[name].dtype or "float32"), None
     part.inputs, part.outputs = inputs, [tensors[name] for name in results]
     part.cleanup(remove_unused_graph_inputs=True).toposort()
-    return _Part(part, tuple(results), frozenset(final), makers, mask_input(boundary_of(graph)).name)
+    return _Part(part, tuple(results), frozenset(final), makers, mask)
 
 
 def _difference(part: _Part, analysis: Analysis, mask: np.ndarray) -> str | None:

@@ -268,3 +268,23 @@ def test_fixed_sizes_are_refused() -> None:
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 128
     with pytest.raises(RewriteError, match=r"input 'input_ids' has fixed sizes \(batch, 128\)"):
         rewrite(model)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("reverse", [0, 1])
+def test_positions_that_the_graph_counts(interface: str, reverse: int) -> None:
+    """RoBERTa counts the tokens that are no padding. From the end, it would count masked slots, which have any id."""
+    builder = EncoderBuilder()
+    words = builder.op("Gather", builder.weight(20, HIDDEN), "input_ids")
+    real = builder.op("Cast", builder.op("Not", builder.op("Equal", "input_ids", builder.constant(1, np.int64))), to=7)
+    counted = builder.op("CumSum", real, builder.constant(1, np.int64), reverse=reverse)
+    positions = builder.op("Gather", builder.weight(32, HIDDEN), counted)
+    embedded = builder.norm(builder.op("Add", words, positions))
+    model = with_output(builder.layer(embedded, builder.padding_mask()), builder, TOKENS)
+    if interface == "packed" and reverse:
+        with pytest.raises(RewriteError, match=r"\(CumSum\) reads masked slots"):
+            rewrite(model, verify=False)
+        return
+    result = rewrite(model, interface=interface, verify=False)
+    assert result.report.plugins["PadfreeEmbedding"] == 1
+    assert_agree(model, result)
