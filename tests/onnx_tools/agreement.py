@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 import onnxruntime as ort
-from onnx import ModelProto
+from onnx import ModelProto, helper
 from padfree.onnx_tools import RewriteResult
 
 LENGTHS, LENGTH = (9, 1, 4, 6), 9
@@ -39,8 +39,9 @@ def feeds_for(original: ModelProto, mask: np.ndarray, limit: int) -> dict[str, n
     for value in original.graph.input:
         high = 2 if "type" in value.name else limit
         feeds[value.name] = rng.integers(0, high, mask.shape)
-    feeds["attention_mask"] = mask.astype(np.int64)
-    return feeds
+    feeds["attention_mask"] = mask
+    types = {value.name: value.type.tensor_type.elem_type for value in original.graph.input}
+    return {name: value.astype(helper.tensor_dtype_to_np_dtype(types[name])) for name, value in feeds.items()}
 
 
 def assert_agree(original: ModelProto, result: RewriteResult, *, limit: int = 20, only: str | None = None) -> None:

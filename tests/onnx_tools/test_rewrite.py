@@ -288,3 +288,19 @@ def test_positions_that_the_graph_counts(interface: str, reverse: int) -> None:
     result = rewrite(model, interface=interface, verify=False)
     assert result.report.plugins["PadfreeEmbedding"] == 1
     assert_agree(model, result)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("kind", [TensorProto.INT32, TensorProto.BOOL])
+@pytest.mark.parametrize("island", [False, True])
+def test_types_of_inputs(interface: str, kind: int, island: bool) -> None:
+    builder, hidden = one_layer()
+    if island:
+        hidden = builder.op("CumSum", hidden, builder.constant(2, np.int64))
+        kept = builder.op("Cast", builder.op("Unsqueeze", "attention_mask", builder.axes(2)), to=TensorProto.FLOAT)
+        hidden = builder.op("ReduceSum", builder.op("Mul", hidden, kept), builder.axes(1), keepdims=0)
+    model = with_output(hidden, builder, ["batch", HIDDEN] if island else TOKENS)
+    model.graph.input[1].type.tensor_type.elem_type = kind
+    if kind == TensorProto.INT32:
+        model.graph.input[0].type.tensor_type.elem_type = kind
+    assert_agree(model, rewrite(model, interface=interface, verify=False))
