@@ -37,11 +37,15 @@ def import_model(model: ModelProto) -> Source:
     if model.functions:
         model = inliner.inline_local_functions(model)
     token_inputs = _token_inputs(model)
+    types = _inferred(model, token_inputs)
     graph = gs.import_onnx(model)
     for tensor in graph.inputs:
-        if tensor.name in token_inputs:
-            tensor.shape = ["B", "S"]
-    _add_types(graph, model, token_inputs)
+        tensor.shape = ["B", "S"]
+    for name, tensor in graph.tensors().items():
+        if isinstance(tensor, gs.Variable) and name in types and name not in token_inputs:
+            found = types[name]
+            tensor.dtype = np.dtype(dtype_name(found.elem_type)) if found.elem_type else tensor.dtype
+            tensor.shape = [_size(dim) for dim in found.shape.dim] if found.HasField("shape") else None
     return Source(graph, token_inputs)
 
 
@@ -66,12 +70,13 @@ def _token_inputs(model: ModelProto) -> tuple[str, ...]:
     for value in model.graph.input:
         if value.name in initializers:
             continue
-        tensor = value.type.tensor_type
-        if tensor.elem_type not in (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL):
-            continue
-        dims = tensor.shape.dim
-        if len(dims) != 2:
-            continue
+        tensor, dims = value.type.tensor_type, value.type.tensor_type.shape.dim
+        if tensor.elem_type not in (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL) or len(dims) != 2:
+            kind = TensorProto.DataType.Name(tensor.elem_type)
+            raise RewriteError(
+                f"input '{value.name}' is {kind} [{', '.join(_dim(dim) for dim in dims)}]; every input must be an "
+                "integer or bool tensor [batch, sequence]; export the encoder with its token inputs alone"
+            )
         fixed = [dim.dim_value for dim in dims if dim.HasField("dim_value")]
         if fixed:
             raise RewriteError(
@@ -80,11 +85,7 @@ def _token_inputs(model: ModelProto) -> tuple[str, ...]:
             )
         names.append(value.name)
     if not names:
-        found = ", ".join(value.name for value in model.graph.input) or "none"
-        raise RewriteError(
-            f"no attention found: the model has no integer input [batch, sequence] (inputs: {found}); padfree rewrites "
-            "encoders exported with input_ids and attention_mask"
-        )
+        raise RewriteError("no attention found: the model has no input; padfree rewrites encoders with token inputs")
     return tuple(names)
 
 
@@ -92,8 +93,8 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> str:
     return dim.dim_param or str(dim.dim_value) if dim.WhichOneof("value") else "?"
 
 
-def _add_types(graph: gs.Graph, model: ModelProto, token_inputs: tuple[str, ...]) -> None:
-    """Writes the types and shapes that ONNX infers at every tensor; large weights take no part but by their shape."""
+def _inferred(model: ModelProto, token_inputs: tuple[str, ...]) -> dict[str, onnx.TypeProto.Tensor]:
+    """Checks the model, and infers types and shapes; large weights take no part but by their type and shape."""
     skeleton = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     skeleton.graph.name = "skeleton"
     skeleton.graph.node.extend(model.graph.node)
@@ -111,18 +112,17 @@ def _add_types(graph: gs.Graph, model: ModelProto, token_inputs: tuple[str, ...]
             item = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
             skeleton.graph.input.append(item)
     for value in model.graph.output:
-        item = onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, None)
+        item = onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, [])
         skeleton.graph.output.append(item)
     try:
+        onnx.checker.check_model(skeleton)
+        for value in skeleton.graph.output:
+            value.type.tensor_type.ClearField("shape")  # the checker wants one; it is inferred, not believed
         inferred = onnx.shape_inference.infer_shapes(skeleton, strict_mode=False, data_prop=True).graph
-    except onnx.shape_inference.InferenceError as error:
-        raise RewriteError(f"the model's types cannot be inferred: {error}; run onnx.checker on the export") from error
-    known = {value.name: value.type.tensor_type for value in [*inferred.value_info, *inferred.output]}
-    for name, tensor in graph.tensors().items():
-        if isinstance(tensor, gs.Variable) and name in known and name not in token_inputs:
-            found = known[name]
-            tensor.dtype = np.dtype(dtype_name(found.elem_type)) if found.elem_type else tensor.dtype
-            tensor.shape = [_size(dim) for dim in found.shape.dim] if found.HasField("shape") else None
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise RewriteError(f"the model is not valid ONNX: {reason}; export it again") from error
+    return {value.name: value.type.tensor_type for value in [*inferred.value_info, *inferred.output]}
 
 
 def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:

@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, TensorProto, helper
 from padfree.onnx_tools import RewriteError, rewrite
 
 from .agreement import assert_agree
@@ -304,3 +304,44 @@ def test_types_of_inputs(interface: str, kind: int, island: bool) -> None:
     if kind == TensorProto.INT32:
         model.graph.input[0].type.tensor_type.elem_type = kind
     assert_agree(model, rewrite(model, interface=interface, verify=False))
+
+
+def valid_model() -> ModelProto:
+    builder, hidden = one_layer()
+    return with_output(hidden, builder, TOKENS)
+
+
+def test_dangling_tensor() -> None:
+    model = valid_model()
+    model.graph.node[-1].input[0] = "nobody"
+    with pytest.raises(RewriteError, match=r"the model is not valid ONNX.*nobody"):
+        rewrite(model)
+
+
+def test_cycle() -> None:
+    model = valid_model()
+    model.graph.node[5].input[0] = model.graph.node[9].output[0]
+    with pytest.raises(RewriteError, match="the model is not valid ONNX"):
+        rewrite(model)
+
+
+def test_tensor_made_twice() -> None:
+    model = valid_model()
+    model.graph.node[-2].output[0] = model.graph.node[-3].output[0]
+    with pytest.raises(RewriteError, match="the model is not valid ONNX"):
+        rewrite(model)
+
+
+def test_input_of_another_kind() -> None:
+    model = valid_model()
+    model.graph.input[1].type.tensor_type.elem_type = TensorProto.FLOAT
+    with pytest.raises(RewriteError, match=r"input 'attention_mask' is FLOAT \[batch, sequence\]; every input must be"):
+        rewrite(model)
+
+
+def test_control_flow() -> None:
+    model = valid_model()
+    empty = helper.make_graph([], "branch", [], [helper.make_tensor_value_info("y0", TensorProto.FLOAT, None)])
+    model.graph.node.append(helper.make_node("If", ["y"], ["z"], name="choice", then_branch=empty, else_branch=empty))
+    with pytest.raises(RewriteError, match=r"node 'choice' \(If\) holds a subgraph"):
+        rewrite(model)
