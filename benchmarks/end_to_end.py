@@ -25,7 +25,8 @@ import torch
 import torch_peers
 from environment import environment
 from models import Batch, bert, export, ragged_batch
-from padfree.builder import build_engine, build_padded_engine
+from padfree.builder import build_engine
+from padfree.builder.padded import build_padded_engine
 from padfree.runtime import Session
 
 ITERATIONS = 100
@@ -80,19 +81,41 @@ def request_of(batch: Batch) -> dict[str, list[np.ndarray]]:
     }
 
 
-def measure_session(path: Path, batch: Batch, truth: list[torch.Tensor], *, graph: bool) -> Measured:
-    """Answers and GPU times of a plan."""
+def padded_arrays(batch: Batch, mask: torch.Tensor) -> dict[str, np.ndarray]:
+    """The batch as the original takes it, padded to S."""
+    return {
+        "input_ids": batch.input_ids.numpy(),
+        "attention_mask": mask.numpy(),
+        "token_type_ids": batch.token_type_ids.numpy(),
+    }
+
+
+def time_backend(backend: Any) -> dict[str, float]:
+    """Median GPU times of the batch uploaded last: plain, and in a CUDA graph where the engine can be captured."""
+    backend.time_ms(10)
+    times = {"plain": statistics.median(backend.time_ms(ITERATIONS))}
+    if backend.can_capture:
+        graph = backend.capture()
+        backend.time_ms(10, graph=graph)
+        times["graph"] = statistics.median(backend.time_ms(ITERATIONS, graph=graph))
+        graph.close()
+    return times
+
+
+def measure_packed(path: Path, batch: Batch, truth: list[torch.Tensor]) -> Measured:
+    """Answers and times of a packed plan."""
     with Session(path) as session:
         error = relative_error(session.run(request_of(batch))["last_hidden_state"], truth)
-        backend: Any = session.backend  # its buffers hold this batch now
-        backend.time_ms(10)
-        times = {"plain": statistics.median(backend.time_ms(ITERATIONS))}
-        if graph:
-            captured = backend.capture()
-            backend.time_ms(10, graph=captured)
-            times["graph"] = statistics.median(backend.time_ms(ITERATIONS, graph=captured))
-            captured.close()
-    return Measured(times, error)
+        return Measured(time_backend(session.backend), error)
+
+
+def measure_padded(path: Path, batch: Batch, truth: list[torch.Tensor]) -> Measured:
+    """Answers and times of a plan with the padded interface, at B x S."""
+    with Session(path) as session:
+        backend: Any = session.backend
+        hidden = backend.run(padded_arrays(batch, batch.mask))["last_hidden_state"]
+        rows = [row[:length] for row, length in zip(hidden, batch.lengths, strict=True)]
+        return Measured(time_backend(backend), relative_error(rows, truth))
 
 
 def measure_masks(path: Path, batch: Batch, model: Any) -> dict[str, float]:
@@ -104,12 +127,8 @@ def measure_masks(path: Path, batch: Batch, model: Any) -> dict[str, float]:
     errors = {}
     with Session(path) as session:
         for name, mask in masks.items():
-            arrays = {
-                "input_ids": batch.input_ids.numpy(),
-                "attention_mask": mask.numpy(),
-                "token_type_ids": batch.token_type_ids.numpy(),
-            }
-            hidden = session.backend.run(arrays)["last_hidden_state"]
+            backend: Any = session.backend
+            hidden = backend.run(padded_arrays(batch, mask))["last_hidden_state"]
             with torch.inference_mode():
                 truth = model.to("cuda", torch.float32)(
                     input_ids=batch.input_ids.cuda(),
@@ -151,11 +170,11 @@ def run_case(case: Case, folder: Path, timing_cache: str, say: Callable[[str], N
     wanted, held = built["plugins"], built["engine"]["plugin_layers"]
     if wanted != held:
         raise SystemExit(f"{case.name}: the engine holds plugin layers {held}, the graph asked for {wanted}")
-    ours = measure_session(packed, batch, truth, graph=True)
+    ours = measure_packed(packed, batch, truth)
     padded, _ = build(
         "padded", lambda plan: build_engine(onnx_path, plan, interface="padded", precision="fp16", **shape)
     )
-    drop_in = measure_session(padded, batch, truth, graph=False)
+    drop_in = measure_padded(padded, batch, truth)
     mask_errors = measure_masks(padded, batch, bert(case.layers, case.hidden, case.heads))
     peers: dict[str, dict[str, float]] = {}
     for typing in ("weak", "strong"):
@@ -163,7 +182,7 @@ def run_case(case: Case, folder: Path, timing_cache: str, say: Callable[[str], N
         plan, _ = build(
             f"original_{typing}", lambda plan, t=typing: build_padded_engine(onnx_path, plan, typing=t, **shape)
         )
-        measured = measure_session(plan, batch, truth, graph=True)
+        measured = measure_padded(plan, batch, truth)
         peers[name] = measured.times_ms
         say(f"  {name}: {measured.best_ms:.3f} ms, error {measured.error:.1e}")
     peers["torch.compile padded"] = torch_peers.compiled_ms(bert(case.layers, case.hidden, case.heads), batch)

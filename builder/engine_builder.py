@@ -99,6 +99,8 @@ class EngineBuilder:
         wanted = plugin_node_names(model)
         count_plugin_layers(trt, network, wanted)
         config = self._config(ranges, builder_flags)
+        if strongly_typed:
+            config.clear_flag(trt.BuilderFlag.TF32)  # who asks for fp32 gets its 24 bits, not TF32's 11
         monitor = make_monitor(trt, self._bars) if self._bars else None
         if monitor is not None:
             config.progress_monitor = monitor
@@ -127,7 +129,6 @@ class EngineBuilder:
         trt = self._trt
         config = self._builder.create_builder_config()
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
-        config.clear_flag(trt.BuilderFlag.TF32)  # who asks for fp32 gets its 24 bits, not TF32's 11
         if self._options.workspace_bytes is not None:
             config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, self._options.workspace_bytes)
         if self._options.optimization_level is not None:

@@ -123,13 +123,19 @@ class TensorRTBackend:
             for item in self._metadata.outputs
         }
 
+    @property
+    def can_capture(self) -> bool:
+        """Whether every shape follows from the inputs' shapes: PadfreeIndex alone makes one that depends on data."""
+        return "PadfreeIndex" not in self._metadata.plugins
+
     def capture(self) -> Graph:
-        """A CUDA graph of enqueue() for the shapes uploaded last; valid until the next upload(). Packed engines only.
+        """A CUDA graph of enqueue() for the shapes uploaded last; valid until the next upload().
 
         Raises:
-            SessionError: a padded engine, whose token count depends on data, or a capture that fails.
+            SessionError: an engine with the padded interface, whose token count depends on data, or a capture that
+                fails.
         """
-        if self._metadata.interface != "packed":
+        if not self.can_capture:
             raise SessionError("CUDA graphs need a packed engine, this one is padded; build with --interface packed")
         self.enqueue()  # the first run after a change of shapes may allocate, which a capture forbids
         self._stream.synchronize()

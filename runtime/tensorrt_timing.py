@@ -13,7 +13,7 @@ WARM_UP_RUNS = 10
 
 
 def measure_ms(session: Session, batch: Ragged, iterations: int) -> float:
-    """The median GPU time in ms of one run, without copies; packed engines run as a CUDA graph where that is faster.
+    """The median GPU time in ms of one run, without copies; as a CUDA graph where that can be and is faster.
 
     Raises:
         SessionError: the session runs in onnxruntime, not in TensorRT.
@@ -26,7 +26,7 @@ def measure_ms(session: Session, batch: Ragged, iterations: int) -> float:
     backend.upload(session.feeds(batch))
     backend.time_ms(WARM_UP_RUNS)
     plain_ms = statistics.median(backend.time_ms(iterations))
-    if session.metadata.interface != "packed":
+    if not backend.can_capture:
         return plain_ms
     graph = backend.capture()
     try:
