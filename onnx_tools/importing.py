@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass
-
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
@@ -15,20 +12,10 @@ from .errors import RewriteError
 from .graph import dtype_name
 from .operators import DOMAIN
 
-logger = logging.getLogger(__name__)
-
 _SMALL = 1024  # elements; smaller constants may hold shapes, which the inference of types needs
 
 
-@dataclass(frozen=True)
-class Source:
-    """The original model as a graph, with its inputs' and outputs' written shapes kept for the padded interface."""
-
-    graph: gs.Graph
-    token_inputs: tuple[str, ...]  # integer (or bool) inputs [B,S], in order
-
-
-def import_model(model: ModelProto) -> Source:
+def import_model(model: ModelProto) -> gs.Graph:
     """Imports a model; its weights are shared, not copied.
 
     Raises RewriteError for a model that is rewritten already, has control flow, or whose inputs are not [B,S].
@@ -46,7 +33,7 @@ def import_model(model: ModelProto) -> Source:
             found = types[name]
             tensor.dtype = np.dtype(dtype_name(found.elem_type)) if found.elem_type else tensor.dtype
             tensor.shape = [_size(dim) for dim in found.shape.dim] if found.HasField("shape") else None
-    return Source(graph, token_inputs)
+    return graph
 
 
 def _refuse(model: ModelProto) -> None:

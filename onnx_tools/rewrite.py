@@ -44,7 +44,7 @@ class RewriteResult:
 
 def rewrite_graph(model: ModelProto, interface: str) -> tuple[gs.Graph, Analysis, tuple[PassResult, ...]]:
     """Runs all passes, each on a copy of the graph that is checked afterwards. Raises RewriteError."""
-    graph = import_model(model).graph
+    graph = import_model(model)
     add_domain(graph)
     graph.toposort()
     analysis, results = None, list[PassResult]()

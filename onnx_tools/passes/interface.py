@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ..errors import RewriteError
 from ..graph import Editor, is_padfree, is_standard, tidy
 from ..layout import is_token_shape
 from ..symbolic import Analysis, analyse
@@ -33,7 +34,10 @@ def packed_interface(graph: gs.Graph) -> PassResult:
     tokens = [gs.Variable(tensor.name.removesuffix("_padded"), _INT32, ["T"]) for tensor in inputs]
     others = [tensor for tensor in graph.inputs if tensor not in inputs and tensor is not mask]
     if not tokens:
-        raise AssertionError("a model without token inputs has no attention")
+        raise RewriteError(
+            f"the model reads nothing but its mask '{mask.name}'; the packed interface needs a token input such as "
+            "input_ids; choose the padded interface"
+        )
     for padded, packed in zip(inputs, tokens, strict=True):
         _feed(padded, packed)
     graph.inputs = [*tokens, seq_lens, *others]
