@@ -3,46 +3,10 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable
-
 import torch
 from models import Batch
+from timing import captured, time_ms
 from transformers import BertModel
-
-ROUNDS = 9
-RUNS_PER_ROUND = 10
-
-
-def time_ms(work: Callable[[], object]) -> float:
-    """Median GPU time of one call: rounds of back-to-back calls between two events."""
-    for _ in range(3):
-        work()
-    torch.cuda.synchronize()
-    times = []
-    for _ in range(ROUNDS):
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        for _ in range(RUNS_PER_ROUND):
-            work()
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop) / RUNS_PER_ROUND)
-    return statistics.median(times)
-
-
-def captured(work: Callable[[], object]) -> Callable[[], object]:
-    """The replay of a CUDA graph of the work."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return graph.replay
 
 
 def outputs(model: BertModel, batch: Batch, dtype: torch.dtype) -> tuple[list[torch.Tensor], torch.Tensor]:
