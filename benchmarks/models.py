@@ -78,6 +78,7 @@ class Exported(torch.nn.Module):
     def __init__(self, model: BertModel) -> None:
         super().__init__()
         self.model = model
+        self.eval()  # the exporter puts every submodule back into the mode of the outermost
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor

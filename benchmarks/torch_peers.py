@@ -12,6 +12,7 @@ from transformers import BertModel
 def outputs(model: BertModel, batch: Batch, dtype: torch.dtype) -> tuple[list[torch.Tensor], torch.Tensor]:
     """(last_hidden_state of every sequence's valid tokens, pooler_output), computed padded on the GPU in the type."""
     torch.backends.cuda.matmul.allow_tf32 = False
+    assert not model.training, "dropout would be part of the truth"
     model = model.to("cuda", dtype)
     with torch.inference_mode():
         result = model(
