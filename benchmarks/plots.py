@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of recorded measurements: attention beside its peers, and whole models.
+
+    python benchmarks/plots.py --results benchmarks/results/h200 --images docs/images
+
+Reads attention.jsonl and end_to_end.jsonl where they exist (of lines with the same case the last one counts) and writes
+attention.svg and end_to_end.svg. Text and lines are of a grey that can be read on white and on black. Needs matplotlib.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+GREY = "#7d8590"
+OURS = "#2f81f7"
+MARKERS = "osD^vPX<>p"
+PEER_COLOURS = (
+    "#d29922",
+    "#3fb950",
+    "#db6d28",
+    "#a371f7",
+    "#f778ba",
+    "#8b949e",
+    "#39c5cf",
+    "#e5534b",
+    "#b3a11f",
+    "#6e7681",
+)
+STYLE = {
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "padfree",
+    "text.color": GREY,
+    "axes.labelcolor": GREY,
+    "axes.edgecolor": GREY,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "grid.color": GREY,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+}
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One way of running a model: its name in the legend, its time, and its colour."""
+
+    label: str
+    time_ms: float
+    colour: str
+
+
+def read(path: Path) -> list[Record]:
+    """The records of a file, the last one of every case, in the order in which the cases came first."""
+    records: dict[str, Record] = {}
+    for line in path.read_text("utf-8").splitlines():
+        if line.strip():
+            record = json.loads(line)
+            records[record["case"]] = record
+    return list(records.values())
+
+
+def ratios(record: Record) -> dict[str, float]:
+    """Of every peer how many times as long as ours it took."""
+    return {name: time / record["ours_us"] for name, time in record["peers_us"].items()}
+
+
+def bars(record: Record) -> list[Bar]:
+    """The bars of one model: the better padded TensorRT engine, the other peers, padfree, and the limit."""
+    peers: Mapping[str, float] = record["peers_ms"]
+    tensorrt = [time for name, time in peers.items() if name.startswith("TensorRT padded")]
+    rest = {name: time for name, time in peers.items() if not name.startswith("TensorRT padded")}
+    found = [Bar("TensorRT, padded", min(tensorrt), PEER_COLOURS[0])] if tensorrt else []
+    found += [Bar(name, time, colour) for (name, time), colour in zip(rest.items(), PEER_COLOURS[1:], strict=False)]
+    found.append(Bar("padfree", record["ours_ms"], OURS))
+    found.append(Bar("limit: matrix products of packed tokens alone", record["limit_ms"], GREY))
+    return found
+
+
+def machine(records: Sequence[Record]) -> str:
+    """What the records were measured on, for the title."""
+    return ", ".join(dict.fromkeys(str(record["gpu"]) for record in records if "gpu" in record))
+
+
+def draw_attention(records: Sequence[Record], path: Path) -> None:
+    """A row a case, a mark a peer: its time over ours, on a logarithmic axis."""
+    from matplotlib import pyplot, ticker
+
+    records = [record for record in records if record["ours_us"] and record["peers_us"]]
+    names = list(dict.fromkeys(name for record in records for name in record["peers_us"]))
+    with pyplot.rc_context(STYLE):
+        figure, axes = pyplot.subplots(figsize=(9, 1.6 + 0.3 * len(records)))
+        for name, marker, colour in zip(names, MARKERS, PEER_COLOURS, strict=False):
+            points = [(ratios(record)[name], y) for y, record in enumerate(records) if name in record["peers_us"]]
+            x, y = zip(*points, strict=True)
+            axes.scatter(x, y, s=28, marker=marker, color=colour, label=name, linewidths=0, zorder=3)
+        axes.axvline(1.0, color=OURS, linewidth=1.5, label="padfree", zorder=2)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+        axes.xaxis.set_minor_formatter(ticker.NullFormatter())
+        axes.set_yticks(range(len(records)), [f"{r['case']}   {r['ours_us']:.1f} us" for r in records])
+        axes.invert_yaxis()
+        axes.grid(axis="both")
+        axes.set_xlabel("time of a peer / time of padfree (to the right of 1: padfree is faster)")
+        axes.set_title(f"Attention alone, fp16, {machine(records)}", loc="left")
+        figure.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4)
+        save(figure, path)
+
+
+def draw_end_to_end(records: Sequence[Record], path: Path) -> None:
+    """A group of bars a model: milliseconds for a batch."""
+    from matplotlib import pyplot
+
+    with pyplot.rc_context(STYLE):
+        figure, row = pyplot.subplots(1, len(records), figsize=(2.2 + 2.4 * len(records), 3.0), squeeze=False)
+        for axes, record in zip(row[0], records, strict=True):
+            found = bars(record)
+            drawn = axes.bar(
+                range(len(found)), [bar.time_ms for bar in found], width=0.8, color=[bar.colour for bar in found]
+            )
+            axes.bar_label(drawn, labels=[f"{bar.time_ms:.2f}" for bar in found], padding=2, color=GREY)
+            axes.set_xticks([])
+            axes.margins(y=0.12)
+            padding = 1 - record["tokens"] / record["slots"]
+            axes.set_title(f"{record['case']}\n{record['tokens']} tokens, {padding:.0%} padding", loc="left")
+            axes.set_ylabel("ms for a batch" if axes is row[0][0] else "")
+        handles = {bar.label: patch for bar, patch in zip(found, drawn.patches, strict=True)}
+        figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=2, bbox_to_anchor=(0.5, -0.14))
+        figure.suptitle(f"BERT, fp16, {machine(records)}", x=0.01, ha="left", fontsize=10)
+        figure.tight_layout()
+        save(figure, path)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Writes the picture, the same bytes for the same records."""
+    from matplotlib import pyplot
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, transparent=True, bbox_inches="tight", metadata={"Date": None})
+    pyplot.close(figure)
+
+
+PICTURES: Mapping[str, Callable[[Sequence[Record], Path], None]] = {
+    "attention": draw_attention,
+    "end_to_end": draw_end_to_end,
+}
+
+
+def draw_all(results: Path, images: Path) -> list[Path]:
+    """Draws what there are records of; returns the pictures' paths."""
+    written = []
+    for name, draw in PICTURES.items():
+        source = results / f"{name}.jsonl"
+        if source.exists():
+            draw(read(source), images / f"{name}.svg")
+            written.append(images / f"{name}.svg")
+    return written
+
+
+def main() -> int:
+    """Draws the pictures; exit code 1 if there was nothing to draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results" / "h200", help="JSON lines")
+    parser.add_argument("--images", type=Path, default=ROOT / "docs" / "images", help="where pictures go")
+    arguments = parser.parse_args()
+    written = draw_all(arguments.results, arguments.images)
+    for path in written:
+        print(path)
+    if not written:
+        print(f"no records in {arguments.results}; run benchmarks/attention.py or benchmarks/end_to_end.py first")
+    return 0 if written else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the attention benchmark does around the kernels: truth, padding, grouping, errors. On the CPU, with PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import attention
+import attention_peers
+import pytest
+import torch
+from attention_cases import Case
+
+LENGTHS = (5, 17, 1, 8, 30, 12, 3)
+
+
+@pytest.fixture
+def problem(monkeypatch: pytest.MonkeyPatch) -> attention_peers.Problem:
+    """A small ragged case on the CPU."""
+    monkeypatch.setattr(attention_peers, "DEVICE", "cpu")
+    generator = torch.Generator().manual_seed(0)
+    case = Case("small", 3, 16, LENGTHS, ())
+    inputs = tuple(torch.randn(case.tokens, 3, 3, 16, generator=generator).half() for _ in range(2))
+    cu_seqlens = torch.tensor([0, *LENGTHS]).cumsum(0).to(torch.int32)
+    return attention_peers.Problem(case, inputs, cu_seqlens)
+
+
+def test_truth_is_attention_inside_each_sequence(problem: attention_peers.Problem) -> None:
+    truth = attention.plain_attention(problem, torch.float64)
+    start = 0
+    for length in LENGTHS:
+        q, k, v = (x[start : start + length].double().transpose(0, 1) for x in problem.operands(0))
+        wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(0, 1).flatten(1)
+        torch.testing.assert_close(truth[start : start + length], wanted)
+        start += length
+
+
+def test_padded_peer_gives_the_truth(problem: attention_peers.Problem) -> None:
+    launch = attention_peers.padded_matmul(problem)
+    truth = attention.plain_attention(problem, torch.float64)
+    assert attention.max_error(launch.packed(launch.run(0)), truth) < 2e-3
+    assert attention.max_error(launch.packed(launch.run(1)), truth) > 0.1  # another input set
+
+
+def test_padding_and_back_is_the_identity(problem: attention_peers.Problem) -> None:
+    q = problem.operands(0)[0]
+    padded = attention_peers.padding(problem)(q)
+    assert padded.shape == (len(LENGTHS), 3, max(LENGTHS), 16)
+    assert torch.equal(padded[1, :, : LENGTHS[1]], q[LENGTHS[0] : LENGTHS[0] + LENGTHS[1]].transpose(0, 1))
+    assert not bool(padded[0, :, LENGTHS[0] :].any())
+    assert torch.equal(attention_peers.unpadding(problem)(padded), q.flatten(1))
+
+
+def test_groups_of_like_lengths_give_the_truth(
+    problem: attention_peers.Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups: list[list[int]] = []
+
+    def varlen_attn(q: Any, k: Any, v: Any, offsets: Any, _: Any, longest: int, __: int) -> Any:
+        lengths = offsets.diff().tolist()
+        assert longest == max(lengths)
+        groups.append(lengths)
+        case = Case("group", q.shape[1], q.shape[2], tuple(lengths), ())
+        part = attention_peers.Problem(case, (torch.stack([q, k, v], 1),), offsets)
+        return attention.plain_attention(part, torch.float64).unflatten(1, q.shape[1:])
+
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", SimpleNamespace(varlen_attn=varlen_attn))
+    stream = SimpleNamespace(wait_stream=lambda _: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    launch = attention_peers.grouped_streams(problem)
+    output = launch.packed(launch.run(0))
+    torch.testing.assert_close(output, attention.plain_attention(problem, torch.float64))
+    assert groups == [[5, 1, 8, 3], [12], [17], [30]]
+
+
+def test_peers_say_what_they_cannot_do(problem: attention_peers.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(attention_peers.UnsupportedError, match="lengths differ"):
+        attention_peers.cudnn_equal(problem)
+    monkeypatch.setattr(attention_peers, "MAX_SCORE_BYTES", 1000)
+    with pytest.raises(attention_peers.UnsupportedError, match="padded scores"):
+        attention_peers.padded_matmul(problem)
+    monkeypatch.setattr(attention_peers, "SPLIT_KEYS_BELOW_TILES", 21)
+    with pytest.raises(attention_peers.UnsupportedError, match="21 tiles"):
+        attention_peers.flash_attention_4_split(problem)
+
+
+def test_errors_are_relative_to_the_largest_value() -> None:
+    truth = torch.tensor([[4.0, -8.0]], dtype=torch.float64)
+    assert attention.max_error(torch.tensor([[4.0, -7.0]]), truth) == 0.125
+    assert attention.max_error(torch.tensor([[4.0, float("nan")]]), truth) == float("inf")
+    assert attention.max_error(torch.tensor([[4.0]]), truth) == float("inf")
+
+
+def test_a_peer_that_fails_is_recorded_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Any:
+        raise ModuleNotFoundError("No module named 'flash_attn'")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert attention.attempt("flash-attn-4", missing) == "ModuleNotFoundError: No module named 'flash_attn'"
+
+    def broken() -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", broken)
+    with pytest.raises(attention.BrokenContextError, match="flash-attn-4: ModuleNotFoundError"):
+        attention.attempt("flash-attn-4", missing)
+
+
+def test_a_wrong_peer_is_not_timed(problem: attention_peers.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    truth = attention.plain_attention(problem, torch.float64)
+
+    def make(_: attention_peers.Problem) -> attention_peers.Launch:
+        return attention_peers.Launch(lambda _: 2 * truth)
+
+    with pytest.raises(attention_peers.UnsupportedError, match=r"wrong: relative error 1.0e\+00"):
+        attention.prepare(make, problem, truth, 1e-3, repeats=False)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures from recorded measurements."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import plots
+import pytest
+
+ATTENTION = [
+    {"case": "ragged", "ours_us": 16.0, "peers_us": {"FA2 varlen": 36.0, "cuDNN ragged": 20.0}, "gpu": "NVIDIA H200"},
+    {"case": "equal", "ours_us": 90.0, "peers_us": {"cuDNN": 88.0}, "gpu": "NVIDIA H200"},
+    {"case": "failed", "ours_us": None, "peers_us": {"cuDNN": 88.0}, "gpu": "NVIDIA H200"},
+]
+END_TO_END = [
+    {
+        "case": "base, 16 x 512",
+        "tokens": 4802,
+        "slots": 8192,
+        "ours_ms": 2.1,
+        "limit_ms": 1.5,
+        "peers_ms": {
+            "TensorRT padded (weakly typed fp16)": 4.9,
+            "TensorRT padded (strongly typed fp16)": 5.3,
+            "torch.compile padded": 4.0,
+        },
+        "gpu": "NVIDIA H200",
+    }
+]
+
+
+def write(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+
+
+def test_the_last_line_of_a_case_counts(tmp_path: Path) -> None:
+    write(tmp_path / "x.jsonl", [*ATTENTION, {**ATTENTION[0], "ours_us": 15.0}])
+    records = plots.read(tmp_path / "x.jsonl")
+    assert [record["case"] for record in records] == ["ragged", "equal", "failed"]
+    assert records[0]["ours_us"] == 15.0
+
+
+def test_bars_show_the_better_engine_of_tensorrt_and_the_limit_last() -> None:
+    found = plots.bars(END_TO_END[0])
+    assert [(bar.label.split(",")[0].split(":")[0], bar.time_ms) for bar in found] == [
+        ("TensorRT", 4.9),
+        ("torch.compile padded", 4.0),
+        ("padfree", 2.1),
+        ("limit", 1.5),
+    ]
+    assert len({bar.colour for bar in found}) == len(found)
+
+
+def test_ratios_are_above_one_where_ours_is_faster() -> None:
+    assert plots.ratios(ATTENTION[0]) == {"FA2 varlen": 2.25, "cuDNN ragged": 1.25}
+
+
+def test_nothing_recorded_draws_nothing(tmp_path: Path) -> None:
+    assert plots.draw_all(tmp_path, tmp_path) == []
+
+
+def test_pictures_are_readable_svg_and_repeat_byte_by_byte(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    write(tmp_path / "attention.jsonl", ATTENTION)
+    write(tmp_path / "end_to_end.jsonl", END_TO_END)
+    first = plots.draw_all(tmp_path, tmp_path / "first")
+    second = plots.draw_all(tmp_path, tmp_path / "second")
+    assert [path.name for path in first] == ["attention.svg", "end_to_end.svg"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    texts = [" ".join(ElementTree.parse(path).getroot().itertext()) for path in first]
+    assert all(word in texts[0] for word in ("FA2 varlen", "cuDNN ragged", "ragged   16.0 us", "NVIDIA H200"))
+    assert "failed" not in texts[0]
+    assert all(word in texts[1] for word in ("4.90", "4.00", "2.10", "1.50", "41% padding", "padfree"))
