@@ -46,11 +46,11 @@ class Config:
         self.profiles.append(profile)
         return len(self.profiles) - 1
 
-    def create_timing_cache(self, content: bytes) -> bytes:
-        return content
+    def create_timing_cache(self, content: bytes) -> Any:
+        return SimpleNamespace(serialize=lambda: content)
 
-    def set_timing_cache(self, cache: bytes, ignore_mismatch: bool) -> bool:
-        self.cache = cache
+    def set_timing_cache(self, cache: Any, ignore_mismatch: bool) -> bool:
+        self.cache = cache.serialize()
         return not ignore_mismatch
 
     def get_timing_cache(self) -> Any:
