@@ -175,5 +175,9 @@ def add_domain(graph: gs.Graph) -> None:
 
 
 def tidy(graph: gs.Graph) -> None:
-    """Removes what leads to no output and sorts the nodes; the graph's inputs stay."""
+    """Removes what leads to no output and sorts the nodes; the graph's inputs and the tokens' index stay."""
+    outputs = list(graph.outputs)
+    anchors = [node.outputs[0] for node in graph.nodes if is_padfree(node, "PadfreeIndex", "PadfreeSchedule")]
+    graph.outputs = outputs + [tensor for tensor in anchors if not is_output(graph, tensor)]
     graph.cleanup(remove_unused_node_outputs=False, remove_unused_graph_inputs=False).toposort()
+    graph.outputs = outputs

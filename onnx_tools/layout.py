@@ -35,6 +35,24 @@ def layout_of(facts: Facts) -> Layout:
 
 def is_token_shape(shape: Shape | None) -> bool:
     """Whether the shape is [B,S,...] with nothing of B and S in the other axes."""
-    if shape is None or len(shape) < 2 or shape[:2] != (B, S):
-        return False
-    return all(not ({"B", "S", "T"} & size.atoms()) for size in shape[2:])
+    return token_axis(shape) == 1
+
+
+def token_axis(shape: Shape | None) -> int | None:
+    """Which axis is the sequence in [B,...,S,...], such as the 2 of [B,H,S,D]; None for any other shape.
+
+    Packed, such a tensor is [T,...] with the other axes in their order.
+    """
+    if shape is None or len(shape) < 2 or shape[0] != B:
+        return None
+    axes = [axis for axis, size in enumerate(shape) if size == S]
+    if len(axes) != 1 or any(({"B", "S", "T"} & size.atoms()) for i, size in enumerate(shape) if i not in (0, axes[0])):
+        return None
+    return axes[0]
+
+
+def packed_axis(axis: int, sequence: int) -> int | None:
+    """Where an axis of [B,...,S,...] is in [T,...]; None for those of batch and sequence."""
+    if axis in (0, sequence):
+        return None
+    return axis if axis < sequence else axis - 1

@@ -12,9 +12,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from .graph import STANDARD_DOMAINS, is_padfree, present
-from .layout import is_token_shape
+from .layout import is_token_shape, packed_axis, token_axis
 from .symbolic.facts import Facts
-from .symbolic.rules import axes_of_node, split_sizes
+from .symbolic.rules import axes_of_node, slice_arguments, split_sizes
 
 Known = Sequence[Facts]
 
@@ -30,6 +30,7 @@ class Packed:
     tokens: tuple[int, ...]  # inputs that become [T,...]
     attrs: Mapping[str, Any] = field(default_factory=dict)  # attributes that change
     constants: Mapping[int, np.ndarray] = field(default_factory=dict)  # inputs that become these constants
+    is_same: bool = False  # the result is the input: only batch and sequence have moved
 
 
 # Each element of the result depends on the same element of the operands alone.
@@ -51,59 +52,87 @@ def packed_form(node: gs.Node, known: Known, output: Facts) -> Packed:
         return Packed(tuple(i for i, facts in enumerate(known) if is_token_shape(facts.shape)))
     if node.domain not in STANDARD_DOMAINS:
         raise NoRule(f"no rule knows the operator {node.domain}.{node.op}")
-    if not is_token_shape(output.shape):
+    if token_axis(output.shape) is None:
         raise NoRule(f"{node.op} makes a tensor that is not [batch, sequence, ...]")
     if node.op in ELEMENTWISE:
         return _elementwise(node, known, output)
     rule = _RULES.get(node.op)
     if rule is None:
         raise NoRule(f"no rule knows the operator {node.op}")
-    if not is_token_shape(known[0].shape) and node.op != "Gather":
+    if token_axis(known[0].shape) is None and node.op != "Gather":
         raise NoRule(f"{node.op} reads a tensor that is not [batch, sequence, ...]")
     return rule(node, known, output)
 
 
+def _sequence(facts: Facts) -> int:
+    """The sequence's axis of a tensor that is known to have one."""
+    axis = token_axis(facts.shape)
+    if axis is None:
+        raise NoRule("a tensor is not [batch, sequence, ...]")
+    return axis
+
+
+def _moved(node: gs.Node, axis: int, facts: Facts) -> int:
+    """The packed place of an axis of the tensor."""
+    moved = packed_axis(axis % len(facts.shape or ()), _sequence(facts))
+    if moved is None:
+        raise NoRule(f"{node.op} is over the batch or the sequence")
+    return moved
+
+
 def _elementwise(node: gs.Node, known: Known, output: Facts) -> Packed:
-    """Operands are [B,S,...], or have nothing along the batch and the sequence."""
-    rank = len(output.shape or ())
+    """Operands are [B,...,S,...] like the result, or have nothing along the batch and the sequence."""
+    rank, sequence = len(output.shape or ()), _sequence(output)
     tokens: list[int] = []
+    constants: dict[int, np.ndarray] = {}
     for position, facts in enumerate(known):
-        if node.inputs[position].is_empty():
+        tensor = node.inputs[position]
+        if tensor.is_empty():
             continue
         shape = facts.shape
         if shape is None:
             raise NoRule(f"an operand of {node.op} has an unknown shape")
-        if is_token_shape(shape) and len(shape) == rank:
+        behind = rank - 1 - sequence
+        if len(shape) == rank and token_axis(shape) == sequence:
             tokens.append(position)
         elif node.op == "PRelu" and position == 1:
             raise NoRule("PRelu has slopes that may lie along the sequence")
-        elif len(shape) >= rank - 1 and any(size.constant() != 1 for size in shape[: len(shape) - (rank - 2)]):
+        elif len(shape) > behind and (not isinstance(tensor, gs.Constant) or shape[-1 - behind].constant() != 1):
             raise NoRule(f"{node.op} has an operand along the batch or the sequence that is not [batch, sequence, ...]")
-        elif len(shape) >= rank:
-            raise NoRule(f"{node.op} has an operand with axes of size 1 for batch and sequence")
-    return Packed(tuple(tokens))
+        elif len(shape) == rank and shape[0].constant() != 1:
+            raise NoRule(f"{node.op} has an operand along the batch that is not [batch, sequence, ...]")
+        elif len(shape) > behind:
+            constants[position] = _without_tokens(tensor.values, rank, sequence)
+    return Packed(tuple(tokens), constants=constants)
+
+
+def _without_tokens(values: np.ndarray, rank: int, sequence: int) -> np.ndarray:
+    """A constant without its axes of size 1 at batch and sequence."""
+    offset = rank - values.ndim
+    gone = tuple(axis - offset for axis in (0, sequence) if axis >= offset)
+    return np.squeeze(values, gone)
 
 
 def _norm(node: gs.Node, known: Known, output: Facts) -> Packed:
-    """LayerNormalization, Softmax and their like over axes behind batch and sequence."""
+    """LayerNormalization, Softmax and their like over one axis, or the axes behind batch and sequence."""
     del output
-    rank = len(known[0].shape or ())
-    axis = int(node.attrs.get("axis", -1)) % rank
-    if axis < 2:
+    axis = int(node.attrs.get("axis", -1)) % len(known[0].shape or ())
+    moved = _moved(node, axis, known[0])
+    if node.op in ("LayerNormalization", "RMSNormalization") and axis < _sequence(known[0]):
         raise NoRule(f"{node.op} is over the batch or the sequence")
     if len(present(node.outputs)) > 1:
         raise NoRule(f"{node.op} gives out its statistics")
-    if any(is_token_shape(facts.shape) for facts in known[1:]):
+    if any(token_axis(facts.shape) is not None for facts in known[1:]):
         raise NoRule(f"{node.op} has parameters that differ between tokens")
-    return Packed((0,), {"axis": axis - 1})
+    return Packed((0,), {"axis": moved})
 
 
 def _matmul(_: gs.Node, known: Known, output: Facts) -> Packed:
     """x W with one matrix W for all tokens."""
     del output
     weight = known[1]
-    if len(known[0].shape or ()) != 3:
-        raise NoRule("MatMul has a first operand that is not [batch, sequence, K]")
+    if _sequence(known[0]) == len(known[0].shape or ()) - 1:
+        raise NoRule("MatMul has a first operand that ends with the sequence")
     if not weight.constant or weight.static_shape() is None or len(weight.shape or ()) != 2:
         raise NoRule("MatMul has a second operand that is no constant matrix")
     return Packed((0,))
@@ -113,84 +142,82 @@ def _gather(node: gs.Node, known: Known, output: Facts) -> Packed:
     """Rows of a constant table, or columns behind batch and sequence."""
     del output
     axis, rank = int(node.attrs.get("axis", 0)), len(known[0].shape or ())
-    if known[0].constant and axis in (0, -rank) and is_token_shape(known[1].shape):
+    if known[0].constant and axis in (0, -rank) and token_axis(known[1].shape) is not None:
         return Packed((1,))
-    axis %= max(rank, 1)
-    if not is_token_shape(known[0].shape) or axis < 2 or not known[1].constant:
+    if token_axis(known[0].shape) is None or not known[1].constant or axis % rank in (0, _sequence(known[0])):
         raise NoRule("Gather takes elements along the batch or the sequence")
-    return Packed((0,), {"axis": axis - 1})
+    return Packed((0,), {"axis": _moved(node, axis, known[0])})
 
 
-def _axis(node: gs.Node, known: Known, output: Facts) -> Packed:
-    """Concat of token tensors, along an axis behind batch and sequence."""
-    del output
-    axis = int(node.attrs["axis"]) % len(known[0].shape or ())
-    if axis < 2:
-        raise NoRule(f"{node.op} is along the batch or the sequence")
-    if any(not is_token_shape(facts.shape) for facts in known):
+def _concat(node: gs.Node, known: Known, output: Facts) -> Packed:
+    """Concat of token tensors, along an axis that is neither batch nor sequence."""
+    if any(token_axis(facts.shape) != _sequence(output) for facts in known):
         raise NoRule(f"{node.op} joins tensors of which one is not [batch, sequence, ...]")
-    return Packed(tuple(range(len(known))), {"axis": axis - 1})
+    return Packed(tuple(range(len(known))), {"axis": _moved(node, int(node.attrs["axis"]), output)})
 
 
 def _split(node: gs.Node, known: Known, output: Facts) -> Packed:
     del output
-    axis = int(node.attrs.get("axis", 0)) % len(known[0].shape or ())
-    if axis < 2 or split_sizes(node, known) is None:
-        raise NoRule("Split is along the batch or the sequence")
-    return Packed((0,), {"axis": axis - 1})
+    if split_sizes(node, known) is None:
+        raise NoRule("Split has sizes that are not known")
+    return Packed((0,), {"axis": _moved(node, int(node.attrs.get("axis", 0)), known[0])})
 
 
 def _slice(node: gs.Node, known: Known, output: Facts) -> Packed:
     del output
-    rank = len(known[0].shape or ())
-    if len(known) < 4 or node.inputs[3].is_empty():
-        raise NoRule("Slice does not name its axes")
-    axes = known[3].plain_integers()
-    if axes is None or any(axis % rank < 2 for axis in axes) or not all(facts.constant for facts in known[1:]):
-        raise NoRule("Slice is along the batch or the sequence")
-    return Packed((0,), constants={3: np.asarray([axis % rank - 1 for axis in axes], np.int64)})
+    limits = slice_arguments(node, known)
+    if limits is None or len(known) < 4 or node.inputs[3].is_empty() or not all(facts.constant for facts in known[1:]):
+        raise NoRule("Slice has limits or axes that are not known")
+    return Packed((0,), constants={3: np.asarray([_moved(node, axis, known[0]) for axis in limits[2]], np.int64)})
 
 
 def _unsqueeze(node: gs.Node, known: Known, output: Facts) -> Packed:
-    return _axes(node, known, len(output.shape or ()))
+    return _axes(node, known, output)
 
 
 def _reduced(node: gs.Node, known: Known, output: Facts) -> Packed:
-    """Squeeze and Reduce..., over axes behind batch and sequence."""
+    """Squeeze and Reduce..., over axes that are neither batch nor sequence."""
     del output
-    return _axes(node, known, len(known[0].shape or ()))
+    return _axes(node, known, known[0])
 
 
-def _axes(node: gs.Node, known: Known, rank: int) -> Packed:
+def _axes(node: gs.Node, known: Known, counted: Facts) -> Packed:
     axes = axes_of_node(node, known, 1)
-    if axes is None or any(axis % rank < 2 for axis in axes):
+    if axes is None:
         raise NoRule(f"{node.op} is over the batch or the sequence")
-    moved = [axis % rank - 1 for axis in axes]
+    moved = [_moved(node, axis, counted) for axis in axes]
     if "axes" in node.attrs:
         return Packed((0,), {"axes": moved})
     return Packed((0,), constants={1: np.asarray(moved, np.int64)})
 
 
 def _transpose(node: gs.Node, known: Known, output: Facts) -> Packed:
-    del known, output
     perm = [int(axis) for axis in node.attrs.get("perm", [])]
-    if perm[:2] != [0, 1]:
-        raise NoRule("Transpose moves the batch or the sequence")
-    return Packed((0,), {"perm": [0, *(axis - 1 for axis in perm[2:])]})
+    source, target = _sequence(known[0]), _sequence(output)
+    if not perm or perm[0] != 0 or perm[target] != source:
+        raise NoRule("Transpose moves the batch")
+    rest = [packed_axis(axis, source) for i, axis in enumerate(perm) if i not in (0, target)]
+    packed = [0, *(axis for axis in rest if axis is not None)]
+    return Packed((0,), {"perm": packed}, is_same=packed == sorted(packed))
 
 
 def _reshape(node: gs.Node, known: Known, output: Facts) -> Packed:
-    """Only axes behind batch and sequence change: both shapes are [B,S, known integers]."""
-    del node, known
-    rest = [size.constant() for size in (output.shape or ())[2:]]
+    """The axes before the sequence and those behind it may change, each group in itself."""
+    source, target = known[0].shape or (), output.shape or ()
+    before, after = _sequence(known[0]), _sequence(output)
+    sizes = [[size.constant() or 0 for size in part] for part in (source[1:before], target[1:after])]
+    if np.prod(sizes[0], dtype=np.int64) != np.prod(sizes[1], dtype=np.int64):
+        raise NoRule("Reshape moves elements across the sequence")
+    rest = [size.constant() for i, size in enumerate(target) if i not in (0, after)]
     if any(size is None for size in rest):
         raise NoRule("Reshape makes axes of unknown sizes")
-    return Packed((0,), {"allowzero": 0}, {1: np.asarray([-1, *rest], np.int64)})
+    attrs = {"allowzero": 0} if "allowzero" in node.attrs else {}
+    return Packed((0,), attrs, {1: np.asarray([-1, *rest], np.int64)})
 
 
 _RULES: Mapping[str, Callable[[gs.Node, Known, Facts], Packed]] = MappingProxyType(
     {
-        "Concat": _axis,
+        "Concat": _concat,
         "Gather": _gather,
         "LayerNormalization": _norm,
         "LogSoftmax": _norm,

@@ -25,6 +25,10 @@ _GARBAGE = 8.0  # standard deviation in masked slots; kept ones have 1
 _TOLERANCE = 1e-4
 
 
+class PaddingIsReadError(RewriteError):
+    """Raised where a result on kept tokens depends on masked slots."""
+
+
 @dataclass(frozen=True)
 class _Part:
     """The padded part of a graph as a graph of its own; names of its results in order, and who makes them."""
@@ -40,14 +44,14 @@ def probe(graph: gs.Graph, analysis: Analysis, *, right_padded_only: bool) -> tu
     """Checks all padded parts of a graph of the padded interface.
 
     Returns the reasons why results differ under masks that are not right-padded (none where `right_padded_only`).
-    Raises RewriteError where results depend on masked slots of right-padded batches too.
+    Raises PaddingIsReadError where results depend on masked slots of right-padded batches too.
     """
     part = _padded_part(graph, analysis, inputs_too=right_padded_only)
     if part is None:
         return ()
     reason = _difference(part, analysis, _masks()[0])
     if reason is not None:
-        raise RewriteError(
+        raise PaddingIsReadError(
             f"{reason}: its result depends on padding, and so on the other sequences of the batch; no packed graph can "
             "reproduce it; mask the tokens before they are mixed (multiply by the attention mask)"
         )

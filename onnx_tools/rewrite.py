@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -19,12 +20,13 @@ from .graph import add_domain, dtype_name, is_padfree, tidy
 from .importing import import_model
 from .model_file import load_model
 from .operators import check_nodes, with_functions
-from .passes import Miss, PassResult, pipeline
+from .passes import KEPT_MASKING, Miss, PassResult, pipeline
 from .precision import convert
-from .probe import probe
+from .probe import PaddingIsReadError, probe
 from .report import CoverageReport, coverage, first_width, limit_of, longest_sequence
 from .symbolic import Analysis
 from .verify import verify as verify_models
+from .widen import narrow_outputs, widen
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +49,19 @@ def rewrite_graph(model: ModelProto, interface: str) -> tuple[gs.Graph, Analysis
     graph = import_model(model)
     add_domain(graph)
     graph.toposort()
+    first, *others = KEPT_MASKING
+    try:
+        return _run(graph, interface, first)
+    except PaddingIsReadError as refused:
+        for keep in others:
+            with contextlib.suppress(PaddingIsReadError):
+                return _run(graph, interface, keep)
+        raise refused
+
+
+def _run(graph: gs.Graph, interface: str, keep: str) -> tuple[gs.Graph, Analysis, tuple[PassResult, ...]]:
     analysis, results = None, list[PassResult]()
-    for step in pipeline(interface):
+    for step in pipeline(interface, keep):
         graph = graph.copy()
         result = step(graph)
         tidy(graph)
@@ -56,7 +69,11 @@ def rewrite_graph(model: ModelProto, interface: str) -> tuple[gs.Graph, Analysis
         logger.info("%s: %d replaced, %d missed", result.name, result.replaced, len(result.missed))
         results.append(result)
         if result.name == "layer norm":
-            reasons = probe(graph, analysis, right_padded_only=interface == "packed")
+            try:
+                reasons = probe(graph, analysis, right_padded_only=interface == "packed")
+            except PaddingIsReadError as error:
+                missed = [miss.reason for item in results if item.name == "attention" for miss in item.missed[:3]]
+                raise PaddingIsReadError("; ".join(dict.fromkeys([str(error), *missed]))) from None
             results.append(PassResult("probe", 0, tuple(Miss("padded part", reason) for reason in reasons)))
     if analysis is None:
         raise AssertionError("there is no pass")
@@ -88,7 +105,8 @@ def rewrite(
         raise RewriteError(f"interface is '{interface}', allowed are {', '.join(INTERFACES)}; choose one of them")
     if precision not in PRECISIONS:
         raise RewriteError(f"precision is '{precision}', allowed are {', '.join(PRECISIONS)}; choose one of them")
-    original = model if isinstance(model, ModelProto) else load_model(model)
+    given = model if isinstance(model, ModelProto) else load_model(model)
+    original = widen(given)
     graph, analysis, results = rewrite_graph(original, interface)
     report = coverage(graph, analysis, results)
     if strict and not report.complete:
@@ -101,6 +119,7 @@ def rewrite(
         verify_models(original, with_functions(result), metadata, seed=seed)
     if precision != "fp32":
         result = convert(result, precision)
+    narrow_outputs(result, given)
     types = {value.name: value.type.tensor_type.elem_type for value in result.graph.output}
     for output in metadata["outputs"]:
         output["dtype"] = dtype_name(types[output["name"]])

@@ -12,17 +12,17 @@ from .base import Miss, PassResult
 from .embedding import embedding
 from .interface import packed_interface
 from .layer_norm import layer_norm
-from .pack import packing
+from .pack import KEPT_MASKING, packing
 from .pooling import pooling
 from .simplify import simplify
 
 Pass = Callable[[gs.Graph], PassResult]
 
-__all__ = ["Miss", "Pass", "PassResult", "pipeline"]
+__all__ = ["KEPT_MASKING", "Miss", "Pass", "PassResult", "pipeline"]
 
 
-def pipeline(interface: str) -> tuple[Pass, ...]:
-    """The passes for an engine interface ("packed" or "padded"), in order."""
+def pipeline(interface: str, keep: str) -> tuple[Pass, ...]:
+    """The passes for an engine interface ("packed" or "padded"), in order; `keep` is one of KEPT_MASKING."""
     padded = interface == "padded"
-    passes = (simplify, attention, embedding(padded), pooling, packing, layer_norm)
+    passes = (simplify, attention, embedding(padded), pooling, packing(keep), layer_norm)
     return passes if padded else (*passes, packed_interface)

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..errors import RewriteError
-from ..graph import Editor, made_by, node_name
+from ..graph import Editor, is_standard, made_by, node_name
 from ..symbolic import Analysis, analyse
 from .attention_match import Attention, is_candidate, match
 from .base import Boundary, Miss, NoMatch, PassResult, add_boundary, pack, unpack
@@ -21,7 +21,7 @@ NAME = "attention"
 def attention(graph: gs.Graph) -> PassResult:
     """Replaces every attention whose mask is the padding mask, and adds the boundary that all passes use.
 
-    Raises RewriteError where no attention can be replaced.
+    What cannot be replaced stays padded. Raises RewriteError where there is no attention, or no padding mask.
     """
     analysis = analyse(graph)
     found, missed = list[Attention](), list[Miss]()
@@ -31,9 +31,8 @@ def attention(graph: gs.Graph) -> PassResult:
                 found.append(match(analysis, node))
             except NoMatch as reason:
                 missed.append(Miss(node_name(node), str(reason)))
-    _refuse_nothing(found, missed)
+    mask = _padding_mask(graph, found, missed)
     editor = Editor(graph)
-    mask = next(tensor for tensor in graph.inputs if tensor.name == found[0].mask)
     boundary = add_boundary(editor, mask)
     projections = Projections(editor, analysis)
     for item in found:
@@ -41,17 +40,12 @@ def attention(graph: gs.Graph) -> PassResult:
     return PassResult(NAME, len(found), tuple(missed))
 
 
-def _refuse_nothing(found: list[Attention], missed: list[Miss]) -> None:
+def _padding_mask(graph: gs.Graph, found: list[Attention], missed: list[Miss]) -> gs.Tensor:
+    """The input that tells which tokens are kept: the one that masks attention, or the only one that can."""
     if not found and not missed:
         raise RewriteError(
             "no attention found: the model has no Softmax over [..., sequence, sequence] and no Attention operator; "
             "padfree rewrites transformer encoders; check that this is the right file"
-        )
-    if not found:
-        reasons = "; ".join(dict.fromkeys(miss.reason for miss in missed[:3]))
-        raise RewriteError(
-            f"no attention can be packed ({len(missed)} found): {reasons}; export an encoder whose attention_mask is "
-            "a plain padding mask [batch, sequence]"
         )
     masks = sorted({item.mask for item in found})
     if len(masks) > 1:
@@ -59,6 +53,26 @@ def _refuse_nothing(found: list[Attention], missed: list[Miss]) -> None:
             f"attention is masked by several inputs ({', '.join(masks)}); one padding mask is expected; export the "
             "model with a single attention_mask"
         )
+    if masks:
+        return next(tensor for tensor in graph.inputs if tensor.name == masks[0])
+    others = [tensor for tensor in graph.inputs if tensor.outputs and not _chooses_rows(tensor)]
+    if len(others) != 1:
+        reasons = "; ".join(dict.fromkeys(miss.reason for miss in missed[:3]))
+        raise RewriteError(
+            f"no attention can be packed ({len(missed)} found): {reasons}; export an encoder whose attention_mask is "
+            "a plain padding mask [batch, sequence]"
+        )
+    return others[0]
+
+
+def _chooses_rows(tensor: gs.Tensor) -> bool:
+    """Whether an input's values are rows of a table, as ids are."""
+    for node in tensor.outputs:
+        if is_standard(node, "Gather") and node.inputs[1] is tensor and isinstance(node.inputs[0], gs.Constant):
+            return True
+        if is_standard(node, "Cast", "Identity") and _chooses_rows(node.outputs[0]):
+            return True
+    return False
 
 
 @dataclass(frozen=True)
@@ -149,7 +163,8 @@ def _arranged(
     heads, size = item.num_heads, item.head_size
     sources = (item.q, item.k, item.v)
     plain = np.arange(heads * size).reshape(heads, size)
-    if all(source.tensor is item.q.tensor for source in sources) and _width(analysis, item.q) == 3 * heads * size:
+    together = all(source.tensor is item.q.tensor and source.order is None for source in sources)
+    if together and _width(analysis, item.q) == 3 * heads * size:
         if all(np.array_equal(source.columns, plain + i * heads * size) for i, source in enumerate(sources)):
             return "3HD", [item.q.tensor]
         by_head = np.arange(3 * heads * size).reshape(heads, 3, size)
@@ -167,7 +182,19 @@ def _width(analysis: Analysis, source: HeadsSource) -> int | None:
 
 def _selected(editor: Editor, analysis: Analysis, source: HeadsSource, plain: np.ndarray) -> gs.Tensor:
     """The source's columns in the order [H,D]: itself, or a Gather of its last axis."""
-    if np.array_equal(source.columns, plain) and _width(analysis, source) == plain.size:
-        return source.tensor
+    tensor, width = source.tensor, _width(analysis, source)
+    if source.order is not None:
+        tensor, width = _joined_heads(editor, source), plain.size
+    if np.array_equal(source.columns, plain) and width == plain.size:
+        return tensor
     columns = editor.constant("columns", source.columns.reshape(-1).astype(np.int64))
-    return editor.node("Gather", [source.tensor, columns], stem="heads", dtype=source.tensor.dtype, attrs={"axis": 2})
+    return editor.node("Gather", [tensor, columns], stem="heads", dtype=tensor.dtype, attrs={"axis": 2})
+
+
+def _joined_heads(editor: Editor, source: HeadsSource) -> gs.Tensor:
+    """Heads [B,S,H,D] or [B,H,S,D] as [B,S,H*D]."""
+    tensor, order = source.tensor, source.order
+    if order is not None and order != (0, 1, 2, 3):
+        tensor = editor.node("Transpose", [tensor], stem="heads", dtype=tensor.dtype, attrs={"perm": list(order)})
+    shape = editor.constant("heads_shape", np.asarray([0, 0, source.columns.size], np.int64))
+    return editor.node("Reshape", [tensor, shape], stem="heads", dtype=tensor.dtype)

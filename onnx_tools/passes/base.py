@@ -9,6 +9,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..graph import Editor, is_padfree, made_by, producer
+from ..layout import token_axis
+from ..symbolic.facts import Facts
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,39 @@ def pack(editor: Editor, tensor: gs.Tensor, boundary: Boundary, dtype: str | Non
     packed = editor.variable(f"{tensor.name}_packed", tensor.dtype if dtype is None else np.dtype(dtype))
     editor.padfree("PadfreePack", [tensor, boundary.token_index], [packed])
     return packed
+
+
+def to_front(facts: Facts) -> list[int] | None:
+    """The permutation that makes [B,S,...] of [B,...,S,...]; None where that is what it is, or is not known."""
+    sequence, rank = token_axis(facts.shape), facts.rank or 0
+    if sequence in (None, 1):
+        return None
+    return [0, sequence, *(axis for axis in range(1, rank) if axis != sequence)]
+
+
+def pack_tokens(editor: Editor, tensor: gs.Tensor, boundary: Boundary, facts: Facts) -> gs.Tensor:
+    """The tensor [B,...,S,...] as [T,...]."""
+    order = to_front(facts)
+    if order is None:
+        return pack(editor, tensor, boundary, facts.dtype)
+    back = [int(axis) for axis in np.argsort(order)]
+    source = made_by(tensor, "Transpose")
+    if source is not None and [int(axis) for axis in source.attrs.get("perm", [])] == back:
+        return pack(editor, source.inputs[0], boundary, facts.dtype)
+    moved = editor.node("Transpose", [tensor], stem=f"{tensor.name}_tokens", dtype=tensor.dtype, attrs={"perm": order})
+    return pack(editor, moved, boundary, facts.dtype)
+
+
+def unpack_tokens(editor: Editor, tensor: gs.Tensor, boundary: Boundary, facts: Facts, output: gs.Tensor) -> None:
+    """Writes the tensor [T,...] to `output` [B,...,S,...], zeros at masked slots."""
+    order = to_front(facts)
+    if order is None:
+        unpack(editor, tensor, boundary, facts.dtype, output)
+        return
+    back = [int(axis) for axis in np.argsort(order)]
+    editor.take_over(output)
+    padded = unpack(editor, tensor, boundary, facts.dtype)
+    editor.node("Transpose", [padded], stem=output.name, attrs={"perm": back}, output=output)
 
 
 def pack_int32(editor: Editor, tensor: gs.Tensor, boundary: Boundary, dtype: str | None) -> gs.Tensor:

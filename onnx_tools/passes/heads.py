@@ -10,6 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..graph import is_standard, made_by, node_name
+from ..layout import token_axis
 from ..symbolic import Analysis, Poly
 from ..symbolic.rules import slice_arguments, split_sizes
 from .base import NoMatch
@@ -20,11 +21,16 @@ _SIZES = ((2, 3), (3, 5))  # B, S to try movements with; two pairs tell B, S and
 
 @dataclass(frozen=True)
 class HeadsSource:
-    """A tensor [B,S,N] and the column that each head's element is read from."""
+    """A tensor [B,S,N] and the column that each head's element is read from.
+
+    Where heads are worked on before the scores, as rotary embeddings do it, there is no such tensor: then `order` is
+    the permutation that makes [B,S,H,D] of the tensor, and N is H*D.
+    """
 
     tensor: gs.Tensor
     columns: np.ndarray  # [H,D]
     factor: float
+    order: tuple[int, ...] | None = None
 
 
 def trace_heads(analysis: Analysis, tensor: gs.Tensor, what: str, *, transposed: bool = False) -> HeadsSource:
@@ -32,9 +38,12 @@ def trace_heads(analysis: Analysis, tensor: gs.Tensor, what: str, *, transposed:
     chain: list[tuple[gs.Node, gs.Tensor]] = []
     factor, current = 1.0, tensor
     best: tuple[gs.Tensor, int, float] | None = None
+    split: tuple[gs.Tensor, int, float] | None = None
     while True:
         if _is_tokens(analysis, current):
             best = (current, len(chain), factor)
+        elif _order(analysis, current) is not None:
+            split = (current, len(chain), factor)
         scaled = scale_of(analysis, current)
         if scaled is not None:
             current, part = scaled
@@ -46,12 +55,22 @@ def trace_heads(analysis: Analysis, tensor: gs.Tensor, what: str, *, transposed:
         if not is_standard(node, "Identity"):
             chain.append((node, current))
         current = node.inputs[0]
-    if best is None:
+    found = best or split
+    if found is None:
         made = current.inputs[0].op if current.inputs else "input"
         raise NoMatch(f"{what} is no [batch, sequence, hidden] tensor split into heads: it comes from {made}")
-    source, length, total = best
-    moves = chain[:length][::-1]
-    return HeadsSource(source, _columns(analysis, source, moves, tensor, what, transposed), total)
+    source, length, total = found
+    moves, order = chain[:length][::-1], _order(analysis, source) if best is None else None
+    return HeadsSource(source, _columns(analysis, source, moves, tensor, what, transposed), total, order)
+
+
+def _order(analysis: Analysis, tensor: gs.Tensor) -> tuple[int, ...] | None:
+    """The permutation that makes [B,S,H,D] of [B,S,H,D] or [B,H,S,D]; None for other shapes."""
+    shape = analysis[tensor].shape
+    axis = token_axis(shape)
+    if shape is None or len(shape) != 4 or axis not in (1, 2):
+        return None
+    return (0, 1, 2, 3) if axis == 1 else (0, 2, 1, 3)
 
 
 def scale_of(analysis: Analysis, tensor: gs.Tensor) -> tuple[gs.Tensor, float] | None:
@@ -84,11 +103,14 @@ def _columns(
     what: str,
     transposed: bool,
 ) -> np.ndarray:
-    shape = analysis[source].shape or ()
-    width = shape[2].constant() or 0
+    shape, order = analysis[source].shape or (), _order(analysis, source)
+    sizes = [shape[axis].constant() or 0 for axis in (order[2:] if order is not None else (2,))]
+    width = int(np.prod(sizes))
     found: np.ndarray | None = None
     for batch, length in _SIZES:
-        values = np.arange(batch * length * width).reshape(batch, length, width)
+        values = np.arange(batch * length * width).reshape(batch, length, *sizes)
+        if order is not None:
+            values = values.transpose(order)  # its own inverse
         for node, output in moves:
             values = _moved(analysis, node, output, values, {"B": batch, "S": length})
         values = _as_heads(values, batch, what, target)

@@ -11,6 +11,7 @@ from ..graph import Editor, is_padfree, is_standard, tidy
 from ..layout import is_token_shape
 from ..symbolic import Analysis, analyse
 from .base import Boundary, PassResult, boundary_of, mask_input, pack, unpack
+from .positions import counted
 
 NAME = "interface"
 SEQ_LENS, MAX_SEQLEN = "seq_lens", "max_seqlen"
@@ -40,6 +41,7 @@ def packed_interface(graph: gs.Graph) -> PassResult:
         )
     for padded, packed in zip(inputs, tokens, strict=True):
         _feed(padded, packed)
+    _count_positions(editor, analysis, seq_lens, tokens[0])
     graph.inputs = [*tokens, seq_lens, *others]
     _schedule(graph, editor, seq_lens, tokens[0], boundary, [*inputs, mask])
     for padded, packed in zip(inputs, tokens, strict=True):
@@ -94,6 +96,7 @@ def _schedule(
     extent = gs.Variable(MAX_SEQLEN, _INT32, ["S"])
     graph.inputs = [*graph.inputs, extent]
     _full_shapes(editor, seq_lens, extent, padded)
+    before = _boundary_nodes(graph, boundary)
     token_index = editor.variable("padfree_token_index", _INT32)
     cu_seqlens = editor.take_over(boundary.cu_seqlens)
     for old, new in (
@@ -105,16 +108,59 @@ def _schedule(
     for node in list(boundary.mask.outputs):
         if is_padfree(node, "PadfreeUnpack"):
             node.inputs[3] = extent
-    for node in [item for item in graph.nodes if is_padfree(item, "PadfreeIndex", "PadfreeSchedule")]:
+    for node in before:
         node.inputs.clear()
         node.outputs.clear()
         graph.nodes.remove(node)
     editor.padfree("PadfreeSchedule", [seq_lens, tokens, extent], [cu_seqlens, token_index], has_extent=1)
 
 
+def _boundary_nodes(graph: gs.Graph, boundary: Boundary) -> list[gs.Node]:
+    """The nodes that made the boundary of the padded interface."""
+    return [
+        node
+        for node in graph.nodes
+        if is_padfree(node, "PadfreeIndex", "PadfreeSchedule")
+        and any(tensor is boundary.mask or tensor is boundary.seq_lens for tensor in node.inputs)
+    ]
+
+
+def _count_positions(editor: Editor, analysis: Analysis, seq_lens: gs.Tensor, tokens: gs.Tensor) -> None:
+    """Positions that were packed from a row of slots are counted in every sequence."""
+    places = [
+        (node, counted(analysis[node.inputs[0]], 1))
+        for node in editor.graph.nodes
+        if is_padfree(node, "PadfreePack") and node.inputs and is_token_shape(analysis[node.inputs[0]].shape)
+    ]
+    for node, offset in places:
+        if offset is not None:
+            result = node.outputs[0]
+            node.inputs.clear()
+            node.outputs.clear()
+            _positions(editor, seq_lens, tokens, offset, result)
+
+
+def _positions(editor: Editor, seq_lens: gs.Tensor, tokens: gs.Tensor, offset: int, output: gs.Tensor) -> None:
+    """int32 [T]: place of every token in its sequence, plus an offset. Slots of rows as long as T show it."""
+    cu_seqlens, slots = editor.variable("cu_seqlens", _INT32), editor.variable("slots", _INT32)
+    editor.padfree("PadfreeSchedule", [seq_lens, tokens, tokens], [cu_seqlens, slots], has_extent=1)
+    size = editor.node("Shape", [tokens], stem="token_count", dtype=np.dtype(np.int64))
+    zero = editor.constant("zero", np.asarray(0, np.int32))
+    known = editor.node("Max", [slots, zero], stem="slots", dtype=_INT32)  # filler has none
+    inputs, shift = (
+        [known, editor.cast(size, _INT32, "row_length")],
+        editor.constant("offset", np.asarray([offset], np.int32)),
+    )
+    if offset == 0:
+        editor.node("Mod", inputs, stem="positions", output=output)
+    else:
+        places = editor.node("Mod", inputs, stem="places", dtype=_INT32)
+        editor.node("Add", [places, shift], stem="positions", output=output)
+
+
 def boundary_of_packed(graph: gs.Graph) -> Boundary:
     """The boundary in a graph of the packed interface; `mask` is the extent."""
-    schedule = next(node for node in graph.nodes if is_padfree(node, "PadfreeSchedule"))
+    schedule = _schedule_of_slots(graph)
     return Boundary(schedule.inputs[2], schedule.outputs[1], schedule.inputs[0], schedule.outputs[0])
 
 
@@ -158,9 +204,15 @@ def _ones(editor: Editor, tokens: gs.Tensor) -> gs.Tensor:
     return editor.node("ConstantOfShape", [shape], stem="kept_tokens", dtype=_INT32, attrs={"value": value})
 
 
+def _schedule_of_slots(graph: gs.Graph) -> gs.Node:
+    """The schedule that has the longest sequence's length."""
+    schedules = [node for node in graph.nodes if is_padfree(node, "PadfreeSchedule")]
+    return next(node for node in schedules if node.inputs[2] in graph.inputs and node.inputs[2] is not node.inputs[1])
+
+
 def _drop_extent(graph: gs.Graph, editor: Editor) -> None:
     """Without padded islands nobody needs the padded length."""
-    schedule = next(node for node in graph.nodes if is_padfree(node, "PadfreeSchedule"))
+    schedule = _schedule_of_slots(graph)
     seq_lens, tokens, extent = schedule.inputs
     others = [node for node in extent.outputs if node is not schedule]
     if others or schedule.outputs[1].outputs:
@@ -169,5 +221,6 @@ def _drop_extent(graph: gs.Graph, editor: Editor) -> None:
     schedule.inputs.clear()
     schedule.outputs.clear()
     graph.nodes.remove(schedule)
-    editor.padfree("PadfreeSchedule", [seq_lens, tokens], [cu_seqlens], has_extent=0)
+    if cu_seqlens.outputs:
+        editor.padfree("PadfreeSchedule", [seq_lens, tokens], [cu_seqlens], has_extent=0)
     graph.inputs = [tensor for tensor in graph.inputs if tensor is not extent]

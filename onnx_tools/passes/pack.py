@@ -3,64 +3,83 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..graph import Editor, is_padfree, is_standard, node_name
-from ..layout import is_token_shape
+from ..layout import token_axis
 from ..layout_rules import NoRule, Packed, packed_form
 from ..symbolic import Analysis, Element, analyse
 from ..symbolic.expr import evaluate, leaves
 from ..symbolic.facts import Facts
-from .base import Boundary, Miss, PassResult, boundary_of, mask_input, pack, unpack
+from .base import Boundary, Miss, PassResult, boundary_of, mask_input, pack_tokens, unpack_tokens
+from .positions import Positions, counted, spread_positions
 
 NAME = "layout"
 
 
-def packing(graph: gs.Graph) -> PassResult:
-    """Computes every node that a layout rule knows on packed tokens; names those that stay padded and why."""
-    analysis = analyse(graph)
-    editor, boundary = Editor(graph), boundary_of(graph)
-    forms, missed = dict[int, Packed](), list[Miss]()
-    for node in _candidates(graph, analysis):
-        known = [analysis[tensor] for tensor in node.inputs]
-        try:
-            for tensor in node.outputs:
-                forms[id(node)] = packed_form(node, known, analysis[tensor])
-        except NoRule as reason:
-            missed.append(Miss(node_name(node), f"'{node_name(node)}' ({node.op}) stays padded: {reason}"))
-    staying = _kept_for_islands(graph, analysis, forms, str(mask_input(boundary).name))
-    for node in [item for item in graph.nodes if id(item) in forms]:
-        if id(node) in staying:
-            name = node_name(node)
-            missed.append(Miss(name, f"'{name}' ({node.op}) stays padded: it masks tokens that an island reads"))
-        else:
-            _replace(editor, analysis, boundary, node, forms[id(node)])
-    _join(editor)
-    return PassResult(NAME, len(forms) - len(staying), tuple(missed))
+# Which nodes that apply the mask stay padded, so that islands find in masked slots what the mask made there. To be
+# tried in this order: most islands do not care, some want what is made right before them.
+KEPT_MASKING = ("none", "near", "all")
+
+
+def packing(keep: str) -> Callable[[gs.Graph], PassResult]:
+    """The pass that computes every node that a layout rule knows on packed tokens; the others stay, with a reason."""
+
+    def run(graph: gs.Graph) -> PassResult:
+        boundary = boundary_of(graph)
+        spread_positions(graph, analyse(graph), boundary)
+        graph.toposort()
+        analysis = analyse(graph)
+        editor = Editor(graph)
+        positions = Positions(editor, boundary)
+        forms, missed = dict[int, Packed](), list[Miss]()
+        for node in _candidates(graph, analysis):
+            known = [analysis[tensor] for tensor in node.inputs]
+            try:
+                for tensor in node.outputs:
+                    forms[id(node)] = packed_form(node, known, analysis[tensor])
+            except NoRule as reason:
+                missed.append(Miss(node_name(node), f"'{node_name(node)}' ({node.op}) stays padded: {reason}"))
+        staying = _kept_for_islands(graph, analysis, forms, str(mask_input(boundary).name), keep)
+        for node in [item for item in graph.nodes if id(item) in forms]:
+            if id(node) in staying:
+                name = node_name(node)
+                missed.append(Miss(name, f"'{name}' ({node.op}) stays padded: it masks tokens that an island reads"))
+            else:
+                _replace(editor, analysis, boundary, positions, node, forms[id(node)])
+        _join(editor)
+        return PassResult(NAME, len(forms) - len(staying), tuple(missed))
+
+    return run
 
 
 def _candidates(graph: gs.Graph, analysis: Analysis) -> list[gs.Node]:
     """The standard nodes that take part in the tokens' way and that have a [B,S,...] operand or result."""
-    dirty = _below_unpack(graph)
+    dirty = _below_unpack(graph, analysis)
     found = []
     for node in graph.nodes:
-        tokens = any(is_token_shape(analysis[tensor].shape) for tensor in [*node.inputs, *node.outputs])
+        tokens = any(token_axis(analysis[tensor].shape) for tensor in [*node.inputs, *node.outputs])
         if id(node) in dirty and tokens and not is_padfree(node, node.op):
             found.append(node)
     return found
 
 
-def _kept_for_islands(graph: gs.Graph, analysis: Analysis, forms: dict[int, Packed], mask: str) -> set[int]:
+def _kept_for_islands(graph: gs.Graph, analysis: Analysis, forms: dict[int, Packed], mask: str, keep: str) -> set[int]:
     """Nodes whose values in masked slots an island may rely on: those that apply the mask, and what leads from them.
 
     Unpacking gives zeros there, where the original has what the mask made (such as -1e9 before a maximum).
     """
+    if keep == "none":
+        return set()
     leaking: set[int] = set()
     for node in reversed(graph.nodes):
         for reader in [item for tensor in node.outputs for item in tensor.outputs]:
             inside = is_padfree(reader, reader.op) or is_standard(reader, "Shape")
-            if not inside and (id(reader) not in forms or id(reader) in leaking):
+            passed_on = id(reader) in leaking and (keep == "all" or not is_standard(reader, "MatMul"))
+            if not inside and (id(reader) not in forms or passed_on):
                 leaking.add(id(node))
     staying: set[int] = set()
     reached: set[str] = set()
@@ -88,15 +107,27 @@ def _join(editor: Editor) -> None:
             editor.redirect(node.outputs[0], source[0].inputs[0])
 
 
-def _below_unpack(graph: gs.Graph) -> set[int]:
+def _below_unpack(graph: gs.Graph, analysis: Analysis) -> set[int]:
     """The nodes that read, however indirectly, what was unpacked. Others see the original inputs alone."""
     found: set[int] = set()
     reached = {tensor.name for node in graph.nodes if is_padfree(node, "PadfreeUnpack") for tensor in node.outputs}
     for node in graph.nodes:
-        if _is_look_up(node) or (any(item.name in reached for item in node.inputs) and not is_standard(node, "Shape")):
+        if (
+            _is_look_up(node)
+            or _reads_positions(analysis, node)
+            or (any(item.name in reached for item in node.inputs) and not is_standard(node, "Shape"))
+        ):
             found.add(id(node))
             reached.update(tensor.name for tensor in node.outputs)
     return found
+
+
+def _reads_positions(analysis: Analysis, node: gs.Node) -> bool:
+    """Whether numbers are computed from the positions of a whole batch."""
+    if not any((analysis[tensor].dtype or "").startswith(("float", "bfloat")) for tensor in node.outputs):
+        return False
+    known = [analysis[tensor] for tensor in node.inputs]
+    return any(counted(item, token_axis(item.shape) or 0) is not None for item in known if token_axis(item.shape))
 
 
 def _is_look_up(node: gs.Node) -> bool:
@@ -105,15 +136,20 @@ def _is_look_up(node: gs.Node) -> bool:
     return isinstance(table, gs.Constant) and np.issubdtype(table.dtype, np.floating)
 
 
-def _replace(editor: Editor, analysis: Analysis, boundary: Boundary, node: gs.Node, form: Packed) -> None:
+def _replace(
+    editor: Editor, analysis: Analysis, boundary: Boundary, positions: Positions, node: gs.Node, form: Packed
+) -> None:
     inputs: list[gs.Tensor] = []
     for position, tensor in enumerate(node.inputs):
         if position in form.constants:
             inputs.append(editor.constant("packed_argument", form.constants[position]))
         elif position in form.tokens:
-            inputs.append(_token_operand(editor, analysis, boundary, tensor, len(form.tokens) > 1))
+            inputs.append(_token_operand(editor, analysis, boundary, positions, tensor, len(form.tokens) > 1))
         else:
             inputs.append(tensor)
+    if form.is_same:
+        unpack_tokens(editor, inputs[0], boundary, analysis[node.outputs[0]], node.outputs[0])
+        return
     outputs = [editor.variable(f"{tensor.name}_packed", _dtype(analysis[tensor])) for tensor in node.outputs]
     packed = gs.Node(
         node.op, editor.fresh(f"{node.name or node.op}_packed"), {**node.attrs, **form.attrs}, inputs, outputs,
@@ -121,11 +157,11 @@ def _replace(editor: Editor, analysis: Analysis, boundary: Boundary, node: gs.No
     )  # fmt: skip
     editor.graph.nodes.append(packed)
     for tensor, result in zip(list(node.outputs), outputs, strict=True):
-        unpack(editor, result, boundary, analysis[tensor].dtype, tensor)
+        unpack_tokens(editor, result, boundary, analysis[tensor], tensor)
 
 
 def _token_operand(
-    editor: Editor, analysis: Analysis, boundary: Boundary, tensor: gs.Tensor, others: bool
+    editor: Editor, analysis: Analysis, boundary: Boundary, positions: Positions, tensor: gs.Tensor, others: bool
 ) -> gs.Tensor:
     """An operand [T,...]; one that the mask alone makes is the number that it is at every kept slot."""
     facts = analysis[tensor]
@@ -136,9 +172,10 @@ def _token_operand(
             try:
                 value = evaluate(facts.expr, dict.fromkeys(elements, 1))
             except ValueError:
-                return pack(editor, tensor, boundary, facts.dtype)
+                return pack_tokens(editor, tensor, boundary, facts)
             return editor.constant("kept", np.asarray(value, dtype=facts.dtype))
-    return pack(editor, tensor, boundary, facts.dtype)
+    row = positions.packed(facts)
+    return row if row is not None else pack_tokens(editor, tensor, boundary, facts)
 
 
 def _own_slot(elements: set[Element]) -> bool:

@@ -31,6 +31,9 @@ SAME_SHAPE = frozenset(
     }
 )  # fmt: skip
 
+# Element-wise operators whose values nobody needs to know.
+BROADCASTING = frozenset({"BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mean", "Mod", "Sum"})
+
 
 def infer(node: gs.Node, known: Known, lookup: Lookup) -> Found:
     """Facts about the outputs, or None where no rule knows the operator."""
@@ -46,6 +49,9 @@ def infer(node: gs.Node, known: Known, lookup: Lookup) -> Found:
         return [Facts(known[0].shape, known[0].dtype, constant=all(item.constant for item in known))]
     if node.op in ELEMENTWISE:
         return [_elementwise(node, known)]
+    if node.op in BROADCASTING:
+        shape = broadcast_shape([item.shape for item in known])
+        return [Facts(shape, known[0].dtype, constant=all(item.constant for item in known))]
     if node.op.startswith("Reduce"):
         return [_reduce(node, known)]
     rule = _RULES.get(node.op)

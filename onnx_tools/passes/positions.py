@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is computed from positions alone, as rotary angles are: one row a token instead of one a slot."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ..graph import Editor, is_output, is_standard
+from ..layout import S, packed_axis, token_axis
+from ..layout_rules import ELEMENTWISE
+from ..symbolic import Analysis, Apply, Expr, Index
+from ..symbolic.expr import axis_index
+from ..symbolic.facts import Facts, Shape
+from ..symbolic.rules import axes_of_node, slice_arguments
+from .base import Boundary, NoMatch, pack
+
+
+def spread_positions(graph: gs.Graph, analysis: Analysis, boundary: Boundary) -> None:
+    """Gives positions [1,S,...] the batch's axis where what is made of them meets tokens [B,...,S,...].
+
+    From there on they are tokens like all others, and the layout pass packs them.
+    """
+    found = _Spread(analysis)
+    for node in graph.nodes:
+        sequence = token_axis(analysis[node.outputs[0]].shape) if node.outputs else None
+        if sequence is None or not is_standard(node, *ELEMENTWISE):
+            continue
+        for tensor in node.inputs:
+            same_rank = analysis[tensor].rank == analysis[node.outputs[0]].rank
+            if same_rank and position_axis(analysis[tensor].shape) == sequence:
+                found.add(node, tensor)
+    if not found.leaves or not found.is_closed(graph):
+        return
+    editor = Editor(graph)
+    batch = editor.node("Shape", [boundary.seq_lens], stem="batch_shape", dtype=np.dtype(np.int64))
+    for leaf, readers in found.leaves.values():
+        ones = editor.constant("ones", np.ones((analysis[leaf].rank or 1) - 1, np.int64))
+        shape = editor.node("Concat", [batch, ones], stem="shape", dtype=np.dtype(np.int64), attrs={"axis": 0})
+        spread = editor.node("Expand", [leaf, shape], stem=f"{leaf.name}_of_batch", dtype=leaf.dtype)
+        for reader in readers:
+            for position, item in enumerate(reader.inputs):
+                if item is leaf:
+                    reader.inputs[position] = spread
+
+
+def position_axis(shape: Shape | None) -> int | None:
+    """Which axis is the sequence in [1,...,S,...]; None for any other shape."""
+    if shape is None or len(shape) < 2 or shape[0].constant() != 1:
+        return None
+    axes = [axis for axis, size in enumerate(shape) if size == S]
+    known = all(size.constant() is not None for axis, size in enumerate(shape) if axis not in axes)
+    return axes[0] if len(axes) == 1 and known else None
+
+
+class _Spread:
+    """Collects the tensors that positions start from, and the nodes between them and the tokens."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.leaves: dict[str, tuple[gs.Tensor, list[gs.Node]]] = {}
+        self._analysis = analysis
+        self._inside: dict[int, gs.Node] = {}
+        self._ends: set[int] = set()
+
+    def add(self, reader: gs.Node, tensor: gs.Tensor) -> None:
+        """Takes in all that leads to an operand of a node that works on tokens, or nothing of it."""
+        inside, leaves = dict[int, gs.Node](), list[tuple[gs.Node, gs.Tensor]]()
+        try:
+            self._walk(reader, tensor, inside, leaves)
+        except NoMatch:
+            return
+        self._inside |= inside
+        self._ends.add(id(reader))
+        for node, leaf in leaves:
+            readers = self.leaves.setdefault(leaf.name, (leaf, []))[1]
+            if all(item is not node for item in readers):
+                readers.append(node)
+
+    def is_closed(self, graph: gs.Graph) -> bool:
+        """Whether nobody else reads what gets another shape."""
+        allowed = self._ends | set(self._inside)
+        tensors = [tensor for node in self._inside.values() for tensor in node.outputs]
+        return not any(is_output(graph, item) or any(id(r) not in allowed for r in item.outputs) for item in tensors)
+
+    def _walk(
+        self, reader: gs.Node, tensor: gs.Tensor, inside: dict[int, gs.Node], leaves: list[tuple[gs.Node, gs.Tensor]]
+    ) -> None:
+        facts = self._analysis[tensor]
+        sequence = position_axis(facts.shape)
+        if sequence is None:
+            raise NoMatch(f"'{tensor.name}' is not made of positions alone")
+        if counted(facts, sequence) is not None:
+            leaves.append((reader, tensor))
+            return
+        node = tensor.inputs[0] if tensor.inputs else None
+        if node is None or not self._keeps_batch(node):
+            raise NoMatch(f"'{tensor.name}' is not computed from positions")
+        if id(node) not in inside:
+            inside[id(node)] = node
+            for item in node.inputs:
+                if S in (self._analysis[item].shape or ()):
+                    self._walk(node, item, inside, leaves)
+
+    def _keeps_batch(self, node: gs.Node) -> bool:
+        """Whether the node computes the same for a batch of more than one."""
+        known = [self._analysis[item] for item in node.inputs]
+        rank = self._analysis[node.outputs[0]].rank or 0
+        if is_standard(node, *ELEMENTWISE):
+            return all(item.rank == rank or S not in (item.shape or ()) for item in known)
+        if is_standard(node, "Concat"):
+            return int(node.attrs["axis"]) % rank != 0 and all(S in (item.shape or ()) for item in known)
+        if is_standard(node, "Unsqueeze", "Squeeze"):
+            axes, counted_in = axes_of_node(node, known, 1), rank if node.op == "Unsqueeze" else known[0].rank or 0
+            return axes is not None and all(axis % counted_in != 0 for axis in axes)
+        if is_standard(node, "Transpose"):
+            return bool(node.attrs.get("perm")) and int(node.attrs["perm"][0]) == 0
+        if is_standard(node, "Slice"):
+            limits = slice_arguments(node, known)
+            return limits is not None and 0 not in limits[2]
+        return is_standard(node, "MatMul") and known[1].constant and known[1].rank == 2
+
+
+def counted(facts: Facts, sequence: int) -> int | None:
+    """The offset c where the tensor is its index along the sequence plus c, in whatever type; None where it is not."""
+    expr = facts.expr
+    while isinstance(expr, Apply) and expr.op == "Cast":
+        expr = expr.args[0]
+    if not isinstance(expr, Index) or any(size.constant() != 1 for size in (facts.shape or ())[1:] if size != S):
+        return None
+    return (expr.poly - axis_index(sequence)).constant()
+
+
+class Positions:
+    """The position of every token of a graph, made once."""
+
+    def __init__(self, editor: Editor, boundary: Boundary) -> None:
+        self._editor = editor
+        self._boundary = boundary
+        self._packed: gs.Tensor | None = None
+
+    def packed(self, facts: Facts) -> gs.Tensor | None:
+        """A tensor [B,...,S,...] of positions as [T,...]; None where it holds something else."""
+        sequence = token_axis(facts.shape)
+        offset = None if sequence is None else counted(facts, sequence)
+        if sequence is None or offset is None or facts.expr is None:
+            return None
+        editor, result = self._editor, self._slots()
+        if offset:
+            shift = editor.constant("offset", np.asarray(offset, np.int32))
+            result = editor.node("Add", [result, shift], stem="positions", dtype=np.dtype(np.int32))
+        result = _cast(editor, result, facts.expr)
+        rank = len(facts.shape or ())
+        others = [packed_axis(axis, sequence) for axis in range(rank) if axis not in (0, sequence)]
+        if not others:
+            return result
+        axes = editor.constant("axes", np.asarray(others, np.int64))
+        return editor.node("Unsqueeze", [result, axes], stem="positions", dtype=result.dtype)
+
+    def _slots(self) -> gs.Tensor:
+        """int32 [T]: the slot of each token in its row."""
+        if self._packed is None:
+            editor, int64 = self._editor, np.dtype(np.int64)
+            shape = editor.node("Shape", [self._boundary.mask], stem="slot_shape", dtype=int64)
+            axis, zero, one = (editor.constant("number", np.asarray(value, np.int64)) for value in (1, 0, 1))
+            length = editor.node("Gather", [shape, axis], stem="slot_count", dtype=int64, attrs={"axis": 0})
+            row = editor.node("Range", [zero, length, one], stem="slots", dtype=int64)
+            slots = editor.node("Expand", [editor.cast(row, np.int32, "slots"), shape], stem="slots", dtype=np.int32)
+            self._packed = pack(editor, slots, self._boundary, "int32")
+        return self._packed
+
+
+def _cast(editor: Editor, tensor: gs.Tensor, expr: Expr) -> gs.Tensor:
+    """The tensor in the types that the expression goes through."""
+    if isinstance(expr, Apply):
+        tensor = _cast(editor, tensor, expr.args[0])
+    return tensor if tensor.dtype == np.dtype(expr.dtype) else editor.cast(tensor, expr.dtype, "positions")

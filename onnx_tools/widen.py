@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Half precision files as float32: passes and verification know one type, and outputs get theirs back at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from .model_file import model_tensors
+
+HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+_FLOAT = TensorProto.FLOAT
+_TYPE_ATTRIBUTES = ("to", "dtype")
+
+
+def widen(model: ModelProto) -> ModelProto:
+    """The model with float32 in the place of float16 and bfloat16; the model itself where it has neither."""
+    nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
+    if not any(tensor.data_type in HALVES for tensor in model_tensors(model.graph)) and not _names_half(nodes):
+        return model
+    result = ModelProto()
+    result.CopyFrom(model)
+    for tensor in model_tensors(result.graph):
+        _widen_tensor(tensor)
+    for function in result.functions:
+        _widen_nodes(function.node)
+        for node in function.node:
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    _widen_tensor(attribute.t)
+    _widen_nodes(result.graph.node)
+    del result.graph.value_info[:]
+    for value in (*result.graph.input, *result.graph.output):
+        if value.type.tensor_type.elem_type in HALVES:
+            value.type.tensor_type.elem_type = _FLOAT
+    return result
+
+
+def narrow_outputs(model: ModelProto, original: ModelProto) -> None:
+    """Gives the outputs of a rewritten model the half precision types that they had in the original, in place."""
+    wanted = {item.name: item.type.tensor_type.elem_type for item in original.graph.output}
+    for output in model.graph.output:
+        kind = wanted.get(output.name)
+        if kind not in HALVES or output.type.tensor_type.elem_type == kind:
+            continue
+        inner = f"{output.name}_wide"
+        for node in model.graph.node:
+            for names in (node.input, node.output):
+                for position, name in enumerate(names):
+                    if name == output.name:
+                        names[position] = inner
+        model.graph.node.append(helper.make_node("Cast", [inner], [output.name], name=f"{inner}_cast", to=kind))
+        output.type.tensor_type.elem_type = kind
+
+
+def _names_half(nodes: Iterable[NodeProto]) -> bool:
+    return any(item.name in _TYPE_ATTRIBUTES and item.i in HALVES for node in nodes for item in node.attribute)
+
+
+def _widen_nodes(nodes: Iterable[NodeProto]) -> None:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.name in _TYPE_ATTRIBUTES and attribute.i in HALVES:
+                attribute.i = _FLOAT
+
+
+def _widen_tensor(tensor: TensorProto) -> None:
+    if tensor.data_type in HALVES:
+        values = np.asarray(numpy_helper.to_array(tensor)).astype(np.float32)
+        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
