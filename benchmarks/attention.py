@@ -250,6 +250,8 @@ def main() -> int:
     if options.list:
         print("\n".join(["cases:", *(f"  {case.name}" for case in cases), "peers:", *(f"  {name}" for name in peers)]))
         return 0
+    if not os.environ.get("PADFREE_KERNELS_LIBRARY"):
+        raise SystemExit("PADFREE_KERNELS_LIBRARY does not name libpadfree_kernels.so (-DPADFREE_KERNEL_TESTS=ON)")
     records = []
     for number, case in enumerate(cases[options.from_case :], options.from_case):
         try:

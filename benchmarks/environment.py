@@ -11,7 +11,18 @@ import platform
 import subprocess
 from importlib import metadata
 
-PACKAGES = ("torch", "transformers", "onnxruntime", "onnx", "cuda-bindings")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "onnxruntime",
+    "onnx",
+    "cuda-bindings",
+    "nvidia-cudnn-cu13",
+    "nvidia-cudnn-frontend",
+    "flash-attn-4",
+    "nvidia-cutlass-dsl",
+    "flashinfer-python",
+)
 
 
 def environment() -> dict[str, str]:

@@ -34,6 +34,10 @@ def steps(results: Path, timing_cache: str) -> list[Step]:
     return [
         Step("kernel tests", (*PYTEST, "tests/kernels")),
         Step("kernel tests under memcheck", (*SANITIZER, *PYTEST, "-m", "gpu and not slow", "tests/kernels")),
+        Step(
+            "attention",
+            (sys.executable, "benchmarks/attention.py", "--json", str(results / "attention.jsonl")),
+        ),
         Step("engine tests", (*PYTEST, "tests/gpu")),
         Step(
             "end to end",

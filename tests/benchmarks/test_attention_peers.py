@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -120,3 +121,58 @@ def test_a_wrong_peer_is_not_timed(problem: attention_peers.Problem, monkeypatch
 
     with pytest.raises(attention_peers.UnsupportedError, match=r"wrong: relative error 1.0e\+00"):
         attention.prepare(make, problem, truth, 1e-3, repeats=False)
+
+
+def test_one_case_end_to_end(problem: attention_peers.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything but the GPU: kernels, graphs and clocks are stood in for."""
+
+    def kernel(operands: Any, cu_seqlens: Any, y: Any, **_: Any) -> None:
+        part = attention_peers.Problem(problem.case, (torch.stack(list(operands), 1),), cu_seqlens)
+        y.copy_(attention.plain_attention(part, torch.float64))
+
+    def absent(_: attention_peers.Problem) -> attention_peers.Launch:
+        raise ModuleNotFoundError("No module named 'flashinfer'")
+
+    monkeypatch.setattr(attention, "DEVICE", "cpu")
+    monkeypatch.setattr(attention_peers, "attention", kernel)
+    monkeypatch.setattr(attention, "captured", lambda work: work)
+    monkeypatch.setattr(attention, "mean_ms", lambda work, runs: (work(), 0.5 + 0.001 * runs)[1])
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    cache = SimpleNamespace(L2_cache_size=10 * problem.case.bytes_moved)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: cache)
+    peers = {
+        "padded matmul": attention_peers.padded_matmul,
+        "cuDNN": attention_peers.cudnn_equal,
+        "flashinfer": absent,
+        "flash-attn-4": attention_peers.flash_attention_4,
+    }
+    said: list[str] = []
+    record = attention.run_case(
+        problem.case, peers, {"flash-attn-4": "broke the CUDA context"}, warm=False, say=said.append
+    )
+    assert record["input_sets"] == attention.CACHE_MULTIPLE * 10
+    assert record["ours_us"] == record["peers_us"]["padded matmul"] > 0
+    assert record["max_error"] <= record["reference_error"]  # the stand-in computes in float64
+    assert record["unavailable"] == {
+        "cuDNN": "lengths differ",
+        "flashinfer": "ModuleNotFoundError: No module named 'flashinfer'",
+        "flash-attn-4": "broke the CUDA context",
+    }
+    assert record["passed"] is True
+    assert record["l2"] == "cold"
+    assert any("flashinfer: ModuleNotFoundError" in line for line in said)
+    json.dumps(record)
+
+
+def test_a_wrong_result_of_ours_fails_the_case(
+    problem: attention_peers.Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "DEVICE", "cpu")
+    monkeypatch.setattr(attention_peers, "attention", lambda *arguments, **_: arguments[2].zero_())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(L2_cache_size=1))
+    record = attention.run_case(problem.case, {}, {}, warm=True, say=lambda _: None)
+    assert record["passed"] is False
+    assert record["ours_us"] is None
+    assert record["unavailable"]["ours"].startswith("wrong: relative error 1.0e+00")
+    assert "wrong" in attention.table([record])
