@@ -213,8 +213,6 @@ def run_case(case: Case, peers: Mapping[str, Prepare], left_out: Mapping[str, st
         "unavailable": reasons,
         "targets": targets,
         "passed": bool(ours_us) and all(required),
-        "cudnn": torch.backends.cudnn.version(),
-        **environment(),
     }
     for name, value in sorted(medians.items(), key=lambda item: item[1]):
         say(f"  {name:28s} {value:10.2f} us  +- {spread(times[name]):.2f}")
@@ -252,6 +250,7 @@ def main() -> int:
         return 0
     if not os.environ.get("PADFREE_KERNELS_LIBRARY"):
         raise SystemExit("PADFREE_KERNELS_LIBRARY does not name libpadfree_kernels.so (-DPADFREE_KERNEL_TESTS=ON)")
+    made_with = {"cudnn": torch.backends.cudnn.version(), **environment()}
     records = []
     for number, case in enumerate(cases[options.from_case :], options.from_case):
         try:
@@ -264,7 +263,7 @@ def main() -> int:
             os.execv(sys.executable, [sys.executable, *again])
         torch.cuda.empty_cache()
         if options.json:
-            append(options.json, record)
+            append(options.json, {**record, **made_with})
         records.append(record)
     print(table(records), flush=True)
     return 0 if all(record["passed"] for record in records) else 1

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,12 +39,17 @@ class Engine:
             raise RuntimeError("TensorRT could not enqueue the engine")
 
 
+@functools.cache
+def shared_builder() -> Any:
+    """TensorRT's builder, which takes seconds to make."""
+    return trt.Builder(_LOGGER)
+
+
 class NetworkBuilder:
     """A network of fixed shapes, and the engine that TensorRT builds of it."""
 
     def __init__(self) -> None:
-        self.builder = trt.Builder(_LOGGER)
-        self.network = self.builder.create_network(0)
+        self.network = shared_builder().create_network(0)
 
     def input(self, name: str, shape: Sequence[int], dtype: Any) -> Any:
         """A network input."""
@@ -54,10 +60,10 @@ class NetworkBuilder:
         output.name = "y"
         self.network.mark_output(output)
         output.dtype = trt.float16
-        config = self.builder.create_builder_config()
+        config = shared_builder().create_builder_config()
         config.set_flag(trt.BuilderFlag.FP16)
         config.max_aux_streams = 0
-        plan = self.builder.build_serialized_network(self.network, config)
+        plan = shared_builder().build_serialized_network(self.network, config)
         if plan is None:
             raise UnsupportedError("TensorRT could not build the engine")
         engine = trt.Runtime(_LOGGER).deserialize_cuda_engine(plan)

@@ -33,7 +33,7 @@ PEER_COLOURS = (
     "#b3a11f",
     "#6e7681",
 )
-STYLE = {
+STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 9,
     "svg.fonttype": "none",

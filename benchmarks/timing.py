@@ -20,7 +20,7 @@ def mean_ms(work: Callable[[], object], runs: int) -> float:
         work()
     stop.record()
     stop.synchronize()
-    return start.elapsed_time(stop) / runs
+    return float(start.elapsed_time(stop)) / runs
 
 
 def time_ms(work: Callable[[], object]) -> float:
@@ -42,4 +42,5 @@ def captured(work: Callable[[], object]) -> Callable[[], object]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         work()
-    return graph.replay
+    replay: Callable[[], object] = graph.replay
+    return replay
