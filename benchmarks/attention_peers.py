@@ -21,8 +21,6 @@ DEVICE = "cuda"
 MAX_SCORE_BYTES = 16 * 2**30
 """A padded batch whose scores take more than this is left out."""
 NUM_GROUPS = 4
-SPLIT_KEYS_BELOW_TILES = 132
-"""Batches with fewer tiles of 128 query rows than a H200 has SMs can gain from splitting the keys."""
 
 
 class UnsupportedError(Exception):
@@ -180,8 +178,8 @@ def cudnn_ragged(problem: Problem) -> Launch:
     return Launch(run)
 
 
-def flash_attention_4(problem: Problem, num_splits: int = 1) -> Launch:
-    """The CuTe DSL forward of flash-attn-4, compiled on its first call."""
+def flash_attention_4(problem: Problem) -> Launch:
+    """The CuTe DSL forward of flash-attn-4, compiled on its first call; whether to split the keys is left to it."""
     from flash_attn.cute import flash_attn_varlen_func
 
     longest, offsets = problem.case.longest, problem.cu_seqlens
@@ -194,20 +192,11 @@ def flash_attention_4(problem: Problem, num_splits: int = 1) -> Launch:
             max_seqlen_q=longest,
             max_seqlen_k=longest,
             softmax_scale=problem.scale,
-            num_splits=num_splits,
+            num_splits=0,
         )
         return result[0] if isinstance(result, tuple) else result
 
     return Launch(run)
-
-
-def flash_attention_4_split(problem: Problem) -> Launch:
-    """The same with its own choice of how often to split the keys, where tiles are few."""
-    case = problem.case
-    tiles = sum(-(-length // 128) for length in case.lengths) * case.heads
-    if tiles >= SPLIT_KEYS_BELOW_TILES:
-        raise UnsupportedError(f"{tiles} tiles fill the GPU without splitting keys")
-    return flash_attention_4(problem, num_splits=0)
 
 
 def flashinfer_ragged(problem: Problem) -> Launch:
@@ -349,7 +338,6 @@ PEERS: Mapping[str, Prepare] = {
     "cuDNN ragged": cudnn_ragged,
     "flashinfer": flashinfer_ragged,
     "flash-attn-4": flash_attention_4,
-    "flash-attn-4, keys split": flash_attention_4_split,
     "TensorRT fused, padded": tensorrt_fused,
     "TensorRT varseqlen plugin": tensorrt_varseqlen,
 }

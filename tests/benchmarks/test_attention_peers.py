@@ -85,9 +85,6 @@ def test_peers_say_what_they_cannot_do(problem: attention_peers.Problem, monkeyp
     monkeypatch.setattr(attention_peers, "MAX_SCORE_BYTES", 1000)
     with pytest.raises(attention_peers.UnsupportedError, match="padded scores"):
         attention_peers.padded_matmul(problem)
-    monkeypatch.setattr(attention_peers, "SPLIT_KEYS_BELOW_TILES", 21)
-    with pytest.raises(attention_peers.UnsupportedError, match="21 tiles"):
-        attention_peers.flash_attention_4_split(problem)
 
 
 def test_errors_are_relative_to_the_largest_value() -> None:
