@@ -10,11 +10,16 @@ PADFREE_KERNELS_LIBRARY (built with -DPADFREE_KERNEL_TESTS=ON). Exit code 1 if a
 from __future__ import annotations
 
 import argparse
+import json
+import re
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from environment import environment
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu")
@@ -33,11 +38,11 @@ def steps(results: Path, timing_cache: str) -> list[Step]:
     """All steps, quick ones first."""
     return [
         Step("kernel tests", (*PYTEST, "tests/kernels")),
-        Step("kernel tests under memcheck", (*SANITIZER, *PYTEST, "-m", "gpu and not slow", "tests/kernels")),
         Step(
             "attention",
             (sys.executable, "benchmarks/attention.py", "--json", str(results / "attention.jsonl")),
         ),
+        Step("plugin tests", (*PYTEST, "tests/plugins")),
         Step("engine tests", (*PYTEST, "tests/gpu")),
         Step(
             "end to end",
@@ -50,6 +55,7 @@ def steps(results: Path, timing_cache: str) -> list[Step]:
                 timing_cache,
             ),
         ),
+        Step("kernel tests under memcheck", (*SANITIZER, *PYTEST, "tests/kernels")),
     ]
 
 
@@ -62,17 +68,35 @@ def main() -> int:
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     parser.add_argument("--only", nargs="*", help="names of steps")
     arguments = parser.parse_args()
-    summary = []
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    records = []
     for step in steps(arguments.results, arguments.timing_cache):
         if arguments.only and step.name not in arguments.only:
             continue
         print(f"== {step.name}", flush=True)
-        start = time.monotonic()
-        status = subprocess.run(step.command, cwd=ROOT, check=False).returncode
-        summary.append((step.name, status, time.monotonic() - start))
-    for name, status, seconds in summary:
-        print(f"{name:30s} {'passed' if status == 0 else f'FAILED ({status})':14s} {seconds:7.1f} s", flush=True)
-    return 0 if all(status == 0 for _, status, _ in summary) else 1
+        records.append(run(step))
+        with (arguments.results / "checks.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({**records[-1], **environment()}) + "\n")
+    for record in records:
+        verdict = "passed" if record["status"] == 0 else f"FAILED ({record['status']})"
+        print(f"{record['step']:30s} {verdict:14s} {record['seconds']:7.1f} s  {record['summary']}", flush=True)
+    return 0 if all(record["status"] == 0 for record in records) else 1
+
+
+def run(step: Step) -> dict[str, Any]:
+    """Runs one step and shows its output as it comes; the record holds pytest's closing line, or the last one."""
+    start = time.monotonic()
+    process = subprocess.Popen(step.command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    last = closing = ""
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        last = line.strip() or last
+        if re.match(r"=*\s*\d+ (passed|failed|skipped)", last):
+            closing = last.strip("= ")
+    status = process.wait()
+    seconds = round(time.monotonic() - start, 1)
+    return {"step": step.name, "status": status, "seconds": seconds, "summary": closing or last}
 
 
 if __name__ == "__main__":

@@ -6,6 +6,11 @@
 
 namespace padfree {
 
+// What the choice among kernels and tiles goes by: the length that the build expects, or else the mean.
+inline int expectedLength(const AttentionParams& params) {
+  return params.max_seq_len > 0 ? params.max_seq_len : params.T / (params.B > 0 ? params.B : 1);
+}
+
 // fp16 and bf16 on tensor cores, sm_80 and newer (mma.sync).
 cudaError_t launchAttentionMma(const AttentionParams& params, cudaStream_t stream);
 

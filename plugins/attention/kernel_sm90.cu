@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Variable-length attention for Hopper (sm_90a): warpgroups of 64 query rows multiply with wgmma while K and V arrive
-// in a ring of shared-memory stages by TMA. Two blocks share a multiprocessor, so that the matrix products of one
-// warpgroup run beside the softmax of the others (FlashAttention-3, arXiv 2407.08608, overlaps the same two).
+// in a ring of shared-memory stages by TMA. Several warpgroups share a multiprocessor, so that the matrix products of
+// one run beside the softmax of the others (FlashAttention-3, arXiv 2407.08608, overlaps the same two).
 //
 // A box of 64 rows may reach beyond its sequence. Scores of keys there are masked; rows of V there are overwritten by
 // zeros, because a weight of 0 does not silence a NaN.
@@ -19,14 +19,15 @@ namespace {
 constexpr int kWarpgroup = 128;
 constexpr int kGroupRows = 64;  // query rows a warpgroup
 constexpr int kKeys = 64;       // keys a stage
-constexpr int kStages = 4;
-constexpr int kAhead =
-    kStages - 2;  // how far loads run ahead: a warpgroup may lag one stage without stalling the other
 constexpr float kLazyLog2 = 8.f;
 constexpr int kPanelBytes = kKeys * kPanelRowBytes;
 
-template <int kD, int kGroups>
+template <int kD, int kGroups, int kStages>
 struct Shape {
+  // How far loads run ahead: with two warpgroups, one may lag a stage without stalling the other.
+  static constexpr int kAhead = kGroups == 1 ? kStages - 1 : kStages - 2;
+  // Wide heads leave no registers for Q; the matrix unit reads it from shared memory then.
+  static constexpr bool kQueriesInRegisters = kD <= 64;
   static constexpr int kPanels = kD / kPanelColumns;
   static constexpr int kTileBytes = kPanels * kPanelBytes;
   static constexpr int kRows = kGroups * kGroupRows;
@@ -38,17 +39,18 @@ struct Maps {
   CUtensorMap q, k, v;  // [T, H, D] in boxes of 64 tokens, one head, 64 columns
 };
 
+template <int kStages>
 struct Barriers {
   uint64_t queries, keys[kStages], values[kStages], empty[kStages];
 };
 
-template <typename T, int kD, int kGroups, int kBlocksPerSm>
+template <typename T, int kD, int kGroups, int kBlocksPerSm, int kStages>
 __global__ void __launch_bounds__(kGroups* kWarpgroup, kBlocksPerSm)
     attentionSm90Kernel(const __grid_constant__ AttentionParams p, const __grid_constant__ Maps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using S = Shape<kD, kGroups>;
+  using S = Shape<kD, kGroups, kStages>;
   extern __shared__ unsigned char shared_bytes[];
-  __shared__ Barriers barriers;
+  __shared__ Barriers<kStages> barriers;
   unsigned char* const shared_q = shared_bytes + (-sharedAddress(shared_bytes) & 1023);
   unsigned char* const shared_k = shared_q + kGroups * S::kTileBytes;
   unsigned char* const shared_v = shared_k + kStages * S::kTileBytes;
@@ -96,7 +98,7 @@ __global__ void __launch_bounds__(kGroups* kWarpgroup, kBlocksPerSm)
     for (int i = 0; i < groups; ++i) {
       load(maps.q, shared_q + i * S::kTileBytes, tile.first + i * kGroupRows, &barriers.queries);
     }
-    for (int j = 0; j < min(kAhead, tiles); ++j) loadStage(j);
+    for (int j = 0; j < min(S::kAhead, tiles); ++j) loadStage(j);
   }
   __syncthreads();
   if (group >= groups) return;
@@ -126,6 +128,14 @@ __global__ void __launch_bounds__(kGroups* kWarpgroup, kBlocksPerSm)
   float output[S::kPanels][8][4] = {};
   float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};  // rows lane / 4 and lane / 4 + 8; sums of this lane
 
+  unsigned q[S::kQueriesInRegisters ? kD / 16 : 1][4];
+  if constexpr (S::kQueriesInRegisters) {
+#pragma unroll
+    for (int d = 0; d < kD / 16; ++d) {
+      const int row = in_group / kWarpSize * 16 + lane % 16;
+      loadMatrices(q[d], group_q + d / 4 * kPanelBytes + panelOffset(row, d % 4 * 2 + lane / 16));
+    }
+  }
   const auto multiplyKeys = [&](int j) {
     const int stage = j % kStages;
     barrierWait(&barriers.keys[stage], j / kStages & 1);
@@ -134,7 +144,11 @@ __global__ void __launch_bounds__(kGroups* kWarpgroup, kBlocksPerSm)
 #pragma unroll
     for (int d = 0; d < kD / 16; ++d) {
       const int offset = (d / 4 * kPanelBytes + d % 4 * 32) >> 4;
-      wgmmaShared<T>(scores, q_descriptor + offset, k + offset, d > 0);
+      if constexpr (S::kQueriesInRegisters) {
+        wgmmaQueries<T>(scores, q[d], k + offset, d > 0);
+      } else {
+        wgmmaShared<T>(scores, q_descriptor + offset, k + offset, d > 0);
+      }
     }
     wgmmaCommit();
   };
@@ -213,10 +227,11 @@ __global__ void __launch_bounds__(kGroups* kWarpgroup, kBlocksPerSm)
   multiplyKeys(0);
   wgmmaWait<0>();
   for (int j = 0; j + 1 < tiles; ++j) {
-    if (threadIdx.x == 0 && j + kAhead < tiles) {
-      // The stage to fill held tile j - 2 of both warpgroups.
-      if (j >= 2) barrierWait(&barriers.empty[(j - 2) % kStages], (j - 2) / kStages & 1);
-      loadStage(j + kAhead);
+    if (threadIdx.x == 0 && j + S::kAhead < tiles) {
+      // The stage to fill held an earlier tile, which both warpgroups must have left.
+      const int before = j + S::kAhead - kStages;
+      if (before >= 0) barrierWait(&barriers.empty[before % kStages], before / kStages & 1);
+      loadStage(j + S::kAhead);
     }
     softmax(kKeys);
     multiplyValues(j);
@@ -231,6 +246,7 @@ __global__ void __launch_bounds__(kGroups* kWarpgroup, kBlocksPerSm)
   // Through this warp's rows of Q in shared memory, so that rows leave in 16-byte stores.
   const T* v_bias = p.v.bias ? static_cast<const T*>(p.v.bias) + head * p.v.bias_head_stride : nullptr;
   const int warp_row = in_group / kWarpSize * 16;
+  __syncwarp();
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     float total = sum[row];
@@ -293,24 +309,31 @@ bool encode(const AttentionParams& params, const AttentionOperand& operand, CUte
                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-template <typename T, int kD, int kGroups, int kBlocksPerSm>
+template <typename T, int kD, int kGroups, int kBlocksPerSm, int kStages>
 cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
-  using S = Shape<kD, kGroups>;
+  using S = Shape<kD, kGroups, kStages>;
   Maps maps;
   if (!encode(params, params.q, maps.q) || !encode(params, params.k, maps.k) || !encode(params, params.v, maps.v)) {
     return cudaErrorInvalidValue;
   }
-  const auto kernel = attentionSm90Kernel<T, kD, kGroups, kBlocksPerSm>;
+  const auto kernel = attentionSm90Kernel<T, kD, kGroups, kBlocksPerSm, kStages>;
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
   if (status != cudaSuccess) return status;
   const dim3 grid(countQueryTiles(params.T, params.B, S::kRows), params.H);
   kernel<<<grid, S::kThreads, S::kSharedBytes, stream>>>(params, maps);
   return cudaGetLastError();
 }
-
+// Blocks of one warpgroup, four to a multiprocessor, waste the least on ends of sequences and hide the most of each
+// other's start. Blocks of several warpgroups read K and V once for more rows: that pays for long sequences, and for
+// rows that are no multiple of 64 bytes, which TMA fetches slowly.
 template <typename T>
 cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
-  return params.D <= 64 ? launch<T, 64, 2, 2>(params, stream) : launch<T, 128, 2, 1>(params, stream);
+  const int length = expectedLength(params);
+  if (params.D <= 64) {
+    const bool tall = length >= 2048 || (length > 128 && params.D % 32 != 0);
+    return tall ? launch<T, 64, 2, 2, 4>(params, stream) : launch<T, 64, 1, 4, 2>(params, stream);
+  }
+  return length > 128 ? launch<T, 128, 3, 1, 3>(params, stream) : launch<T, 128, 1, 2, 2>(params, stream);
 }
 
 }  // namespace

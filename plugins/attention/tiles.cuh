@@ -23,8 +23,9 @@ __device__ inline QueryTile findQueryTile(const int* cu_seqlens, int B, int T, i
   const int b = warpFindLast(B + 1, tile, firstTile);
   const int begin = sequenceStart(cu_seqlens, b, T);
   const int end = b < B ? max(sequenceStart(cu_seqlens, b + 1, T), begin) : T;
-  const int first = (tile - firstTile(b)) * kRows;
-  return {begin, end - begin, first, min(kRows, end - begin - first), b == B};
+  const int first = (tile - firstTile(b)) * kRows;  // negative only if cu_seqlens falls somewhere
+  const int rows = first < 0 ? 0 : min(kRows, end - begin - first);
+  return {begin, end - begin, first, rows, b == B};
 }
 
 // Tile numbers that findQueryTile can be asked for, filler included.

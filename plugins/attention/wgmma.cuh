@@ -101,22 +101,31 @@ __device__ inline void namedBarrier(int id, int threads) {
 
 // c[64x64] (+)= a[64x16] b[64x16]^T, both in shared memory, rows along the reduction. 8 columns an entry of c, laid out
 // as by mma.sync.
-#define PADFREE_DEFINE_WGMMA(TYPE, NAME)                                                                \
-  template <>                                                                                           \
-  __device__ inline void wgmmaShared<TYPE>(float (&c)[8][4], uint64_t a, uint64_t b, bool accumulate) { \
-    asm volatile(                                                                                       \
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                    \
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " " PADFREE_WGMMA_C                 \
-        ", %32, %33, p, 1, 1, 0, 0;\n}\n"                                                               \
-        : PADFREE_WGMMA_ACCUMULATORS(c)                                                                 \
-        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));                                           \
-  }                                                                                                     \
-  template <>                                                                                           \
-  __device__ inline void wgmmaRegisters<TYPE>(float (&c)[8][4], const unsigned (&a)[4], uint64_t b) {   \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " " PADFREE_WGMMA_C        \
-                 ", {%32, %33, %34, %35}, %36, 1, 1, 1, 1;\n"                                           \
-                 : PADFREE_WGMMA_ACCUMULATORS(c)                                                        \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                 \
+#define PADFREE_DEFINE_WGMMA(TYPE, NAME)                                                                             \
+  template <>                                                                                                        \
+  __device__ inline void wgmmaShared<TYPE>(float (&c)[8][4], uint64_t a, uint64_t b, bool accumulate) {              \
+    asm volatile(                                                                                                    \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                                 \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " " PADFREE_WGMMA_C                              \
+        ", %32, %33, p, 1, 1, 0, 0;\n}\n"                                                                            \
+        : PADFREE_WGMMA_ACCUMULATORS(c)                                                                              \
+        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));                                                        \
+  }                                                                                                                  \
+  template <>                                                                                                        \
+  __device__ inline void wgmmaRegisters<TYPE>(float (&c)[8][4], const unsigned (&a)[4], uint64_t b) {                \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " " PADFREE_WGMMA_C                     \
+                 ", {%32, %33, %34, %35}, %36, 1, 1, 1, 1;\n"                                                        \
+                 : PADFREE_WGMMA_ACCUMULATORS(c)                                                                     \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                              \
+  }                                                                                                                  \
+  template <>                                                                                                        \
+  __device__ inline void wgmmaQueries<TYPE>(float (&c)[8][4], const unsigned (&a)[4], uint64_t b, bool accumulate) { \
+    asm volatile(                                                                                                    \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                                                                 \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " " PADFREE_WGMMA_C                              \
+        ", {%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}\n"                                                              \
+        : PADFREE_WGMMA_ACCUMULATORS(c)                                                                              \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));                    \
   }
 
 template <typename T>
@@ -125,6 +134,10 @@ __device__ void wgmmaShared(float (&c)[8][4], uint64_t a, uint64_t b, bool accum
 // c[64x64] += a[64x16] b[16x64]: a in registers, b in shared memory, rows across the reduction.
 template <typename T>
 __device__ void wgmmaRegisters(float (&c)[8][4], const unsigned (&a)[4], uint64_t b);
+
+// c[64x64] (+)= a[64x16] b[64x16]^T: a in registers, b in shared memory, rows along the reduction.
+template <typename T>
+__device__ void wgmmaQueries(float (&c)[8][4], const unsigned (&a)[4], uint64_t b, bool accumulate);
 
 PADFREE_DEFINE_WGMMA(half, "f16")
 PADFREE_DEFINE_WGMMA(__nv_bfloat16, "bf16")

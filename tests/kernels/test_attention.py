@@ -22,6 +22,8 @@ MANY_HEADS = 48
 
 
 KERNELS = ["auto", "mma", "sm90"]
+SHAPES = [(3, 0), (MANY_HEADS, 0), (3, 4096)]
+"""Heads and max_seq_len: between them they reach every tile shape of both tensor-core kernels."""
 
 
 def choose(kernel: str, dtype: torch.dtype) -> str:
@@ -94,10 +96,10 @@ def check(
 
 @pytest.mark.parametrize("name", LENGTHS)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("heads", [3, MANY_HEADS])
+@pytest.mark.parametrize(("heads", "max_seq_len"), SHAPES)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_lengths(name: str, dtype: torch.dtype, heads: int, kernel: str) -> None:
-    check(LENGTHS[name], dtype=dtype, heads=heads, kernel=choose(kernel, dtype))
+def test_lengths(name: str, dtype: torch.dtype, heads: int, max_seq_len: int, kernel: str) -> None:
+    check(LENGTHS[name], dtype=dtype, heads=heads, max_seq_len=max_seq_len, kernel=choose(kernel, dtype))
 
 
 def test_max_seq_len_is_a_hint_only() -> None:
@@ -108,8 +110,9 @@ def test_max_seq_len_is_a_hint_only() -> None:
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_head_sizes(head_size: int, dtype: torch.dtype, kernel: str) -> None:
-    for heads in (3, MANY_HEADS):
-        check(LENGTHS["mixed"], head_size=head_size, dtype=dtype, heads=heads, kernel=choose(kernel, dtype))
+    chosen = choose(kernel, dtype)
+    for heads, max_seq_len in SHAPES:
+        check(LENGTHS["mixed"], head_size=head_size, dtype=dtype, heads=heads, max_seq_len=max_seq_len, kernel=chosen)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
