@@ -215,9 +215,19 @@ def _reshape(node: gs.Node, known: Known, output: Facts) -> Packed:
     return Packed((0,), attrs, {1: np.asarray([-1, *rest], np.int64)})
 
 
+def _expand(node: gs.Node, known: Known, output: Facts) -> Packed:
+    """Only axes that are neither batch nor sequence are stretched."""
+    sequence = _sequence(output)
+    if _sequence(known[0]) != sequence or len(known[0].shape or ()) != len(output.shape or ()):
+        raise NoRule(f"{node.op} adds axes")
+    sizes = [size.constant() or 0 for i, size in enumerate(output.shape or ()) if i not in (0, sequence)]
+    return Packed((0,), constants={1: np.asarray([1, *sizes], np.int64)})
+
+
 _RULES: Mapping[str, Callable[[gs.Node, Known, Facts], Packed]] = MappingProxyType(
     {
         "Concat": _concat,
+        "Expand": _expand,
         "Gather": _gather,
         "LayerNormalization": _norm,
         "LogSoftmax": _norm,

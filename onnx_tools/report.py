@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from .graph import is_padfree, is_standard, node_name
+from .graph import is_padfree, is_standard, made_by, node_name
 from .layout import Layout, S, T, layout_of
 from .passes import Miss, PassResult
+from .passes.counted_ids import counted_ids
 from .symbolic import Analysis, Index, Poly
 from .symbolic.expr import axis_index
 
@@ -32,6 +33,11 @@ class CoverageReport:
     plugins: Mapping[str, int]
 
     @property
+    def excluded_ids(self) -> dict[str, tuple[int, ...]]:
+        """Padding ids by input, which kept tokens must not have: the packed graph counts every token it gets."""
+        return {name: ids for item in self.passes for name, ids in item.excluded}
+
+    @property
     def complete(self) -> bool:
         """Whether nothing that tokens take part in stayed padded."""
         return not self.islands and self.packed_gemm_share == 1.0
@@ -48,6 +54,7 @@ class CoverageReport:
             "islands": [asdict(item) for item in self.islands],
             "outputs": dict(self.outputs),
             "plugins": dict(self.plugins),
+            "excluded_ids": {name: list(ids) for name, ids in self.excluded_ids.items()},
         }
 
     def __str__(self) -> str:
@@ -56,6 +63,10 @@ class CoverageReport:
         lines += [f"  missed: {miss.reason}" for item in self.passes for miss in item.missed]
         lines += [f"padded: {item.node}: {item.reason}" for item in self.islands]
         lines += [f"output {name}: {layout}" for name, layout in self.outputs.items()]
+        lines += [
+            f"positions count every token: '{name}' must not hold {', '.join(str(i) for i in ids[:3])} in a sequence"
+            for name, ids in self.excluded_ids.items()
+        ]
         return "\n".join(lines)
 
 
@@ -150,7 +161,7 @@ def longest_sequence(graph: gs.Graph, analysis: Analysis) -> int | None:
     limits: list[int] = []
     for node in graph.nodes:
         if is_padfree(node, "PadfreeEmbedding") and node.attrs["has_position_table"]:
-            limits.append(embedding_tables(node)["positions"] - int(node.attrs["position_offset"]))
+            limits.append(embedding_tables(node)["positions"] - _first_position(node, analysis))
         elif is_standard(node, "Slice") and isinstance(node.inputs[0], gs.Constant):
             shape = analysis[node.outputs[0]].shape or ()
             limits += [int(size) for size, new in zip(node.inputs[0].shape, shape, strict=False) if new == S]
@@ -161,6 +172,17 @@ def longest_sequence(graph: gs.Graph, analysis: Analysis) -> int | None:
             if offset is not None and int(node.attrs.get("axis", 0)) == 0:
                 limits.append(int(node.inputs[0].shape[0]) - offset)
     return min(limits) if limits else None
+
+
+def _first_position(node: gs.Node, analysis: Analysis) -> int:
+    """The smallest row of the position table that tokens of a PadfreeEmbedding take."""
+    if not node.attrs["has_positions"]:
+        return int(node.attrs["position_offset"])
+    positions = node.inputs[1 + int(node.attrs["has_token_types"])]
+    while positions.inputs and (is_padfree(positions.inputs[0], "PadfreePack") or made_by(positions, "Cast")):
+        positions = positions.inputs[0].inputs[0]
+    found = counted_ids(analysis, positions, embedding_tables(node)["ids"])
+    return 0 if found is None else found.offset
 
 
 def first_width(analysis: Analysis, graph: gs.Graph) -> int | None:

@@ -107,6 +107,7 @@ def _original_feeds(
 ) -> dict[str, Array]:
     """The original's inputs; the one that is no token input of the rewritten model is the mask."""
     limits = {item["name"]: item["limit"] for item in metadata["inputs"] if item["role"] == "tokens"}
+    excluded = metadata.get("coverage", {}).get("excluded_ids", {})
     initializers = {tensor.name for tensor in original.graph.initializer}
     feeds: dict[str, Array] = {}
     for item in original.graph.input:
@@ -115,7 +116,10 @@ def _original_feeds(
         dtype = helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
         if item.name in limits:
             limit = limits[item.name] or _IDS_WITHOUT_LIMIT
-            feeds[item.name] = rng.integers(0, limit, batch.mask.shape).astype(dtype)
+            ids = rng.integers(0, limit, batch.mask.shape)
+            refused = set(excluded.get(item.name, ()))
+            other = next(value for value in range(len(refused) + 1) if value not in refused)
+            feeds[item.name] = np.where(np.isin(ids, list(refused)) & batch.mask, other, ids).astype(dtype)
         else:
             feeds[item.name] = batch.mask.astype(dtype)
     return feeds

@@ -11,6 +11,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from .model_file import model_tensors
 
 HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+# Exporters write out norms of half precision models in double.
+_REPLACED = HALVES | {TensorProto.DOUBLE}
 _FLOAT = TensorProto.FLOAT
 _TYPE_ATTRIBUTES = ("to", "dtype")
 
@@ -33,7 +35,7 @@ def widen(model: ModelProto) -> ModelProto:
     _widen_nodes(result.graph.node)
     del result.graph.value_info[:]
     for value in (*result.graph.input, *result.graph.output):
-        if value.type.tensor_type.elem_type in HALVES:
+        if value.type.tensor_type.elem_type in _REPLACED:
             value.type.tensor_type.elem_type = _FLOAT
     return result
 
@@ -43,7 +45,7 @@ def narrow_outputs(model: ModelProto, original: ModelProto) -> None:
     wanted = {item.name: item.type.tensor_type.elem_type for item in original.graph.output}
     for output in model.graph.output:
         kind = wanted.get(output.name)
-        if kind not in HALVES or output.type.tensor_type.elem_type == kind:
+        if kind not in _REPLACED or output.type.tensor_type.elem_type == kind:
             continue
         inner = f"{output.name}_wide"
         for node in model.graph.node:
@@ -62,11 +64,11 @@ def _names_half(nodes: Iterable[NodeProto]) -> bool:
 def _widen_nodes(nodes: Iterable[NodeProto]) -> None:
     for node in nodes:
         for attribute in node.attribute:
-            if attribute.name in _TYPE_ATTRIBUTES and attribute.i in HALVES:
+            if attribute.name in _TYPE_ATTRIBUTES and attribute.i in _REPLACED:
                 attribute.i = _FLOAT
 
 
 def _widen_tensor(tensor: TensorProto) -> None:
-    if tensor.data_type in HALVES:
+    if tensor.data_type in _REPLACED:
         values = np.asarray(numpy_helper.to_array(tensor)).astype(np.float32)
         tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))

@@ -23,11 +23,15 @@ class Miss:
 
 @dataclass(frozen=True)
 class PassResult:
-    """What a pass did to its graph."""
+    """What a pass did to its graph.
+
+    `excluded` are ids that an input must not hold among the kept tokens: padding ids, whose position is not counted.
+    """
 
     name: str
     replaced: int
     missed: tuple[Miss, ...] = ()
+    excluded: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 class NoMatch(Exception):

@@ -14,6 +14,7 @@ from ..symbolic import Analysis, Axis, Element, Index, Poly, analyse
 from ..symbolic.expr import axis_index
 from . import norm_match
 from .base import Miss, NoMatch, PassResult, boundary_of, pack_int32, unpack
+from .counted_ids import CountedIds, counted_ids
 
 NAME = "embedding"
 
@@ -24,6 +25,7 @@ class _Tables:
 
     by_input: list[tuple[gs.Constant, gs.Tensor]] = field(default_factory=list)  # rows that an input names
     counted: list[tuple[gs.Constant, int, gs.Tensor]] = field(default_factory=list)  # rows 0, 1, ... plus an offset
+    by_ids: list[CountedIds] = field(default_factory=list)  # what such rows are counted by, if that is the ids
     computed: list[tuple[gs.Constant, gs.Tensor]] = field(default_factory=list)  # rows that the graph computes
     rows: list[np.ndarray] = field(default_factory=list)  # the same row for every token
 
@@ -33,23 +35,26 @@ def embedding(padded: bool) -> Callable[[gs.Graph], PassResult]:
 
     def run(graph: gs.Graph) -> PassResult:
         analysis = analyse(graph)
-        replaced, missed = 0, list[Miss]()
+        replaced, missed, excluded = 0, list[Miss](), list[tuple[str, tuple[int, ...]]]()
         for node in list(graph.nodes):
             if not norm_match.is_candidate(node):
                 continue
             try:
                 found = norm_match.match(analysis, node)
-                if found is None or not _has_look_up(found.x):
+                if found is None or found.rms or not _has_look_up(found.x):
                     continue
                 tables = _Tables()
                 _collect(analysis, found.x, tables)
+                if not padded:
+                    _count(analysis, tables)
                 _replace(graph, analysis, found, tables, padded)
+                excluded += [(item.ids, item.padding) for item in tables.by_ids if item.padding]
             except NoMatch as reason:
                 if _has_look_up(node.inputs[0]):
                     missed.append(Miss(node_name(node), str(reason)))
                 continue
             replaced += 1
-        return PassResult(NAME, replaced, tuple(missed))
+        return PassResult(NAME, replaced, tuple(missed), tuple(excluded))
 
     return run
 
@@ -106,6 +111,18 @@ def _classify(analysis: Analysis, table: gs.Constant, indices: gs.Tensor, tables
         tables.by_input.append((table, indices))
     else:
         tables.computed.append((table, indices))
+
+
+def _count(analysis: Analysis, tables: _Tables) -> None:
+    """Positions counted by ids are those counted in every sequence, as long as no kept token has a padding id."""
+    for item in list(tables.computed):
+        table, indices = item
+        rows = max((int(words.shape[0]) for words, _ in tables.by_input), default=0)
+        found = counted_ids(analysis, indices, rows)
+        if found is not None:
+            tables.computed.remove(item)
+            tables.counted.append((table, found.offset, indices))
+            tables.by_ids.append(found)
 
 
 def _replace(graph: gs.Graph, analysis: Analysis, found: norm_match.LayerNorm, tables: _Tables, padded: bool) -> None:

@@ -70,7 +70,7 @@ def _replace(editor: Editor, analysis: Analysis, found: norm_match.LayerNorm) ->
         [parts.x, *(item for item in optional if item is not None)],
         outputs,
         epsilon=found.epsilon,
-        rms=0,
+        rms=int(found.rms),
         has_bias=int(parts.bias is not None),
         has_residual=int(parts.residual is not None),
         has_beta=int(found.beta is not None),
@@ -80,6 +80,8 @@ def _replace(editor: Editor, analysis: Analysis, found: norm_match.LayerNorm) ->
 
 def _inside(found: norm_match.LayerNorm) -> list[gs.Node]:
     """The readers of x that vanish with the norm."""
+    if found.readers:
+        return list(found.readers)
     reads = list(found.x.outputs)
     if len(reads) == 1:
         return reads

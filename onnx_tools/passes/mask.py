@@ -80,8 +80,8 @@ def _only_element(expr: Expr, prefix: str) -> Element:
     return found.pop()
 
 
-def is_mask_element(analysis_facts: Facts, mask: str, axes: tuple[int, int], rank: int) -> bool:
-    """Whether a tensor is 1 where the mask is 1 and 0 where it is 0, by the given batch and sequence axes alone."""
+def is_mask_element(analysis_facts: Facts, mask: str, axes: tuple[int, int], rank: int, kept: int = 1) -> bool:
+    """Whether a tensor is `kept` where the mask is 1 and 1 - `kept` where it is 0, by batch and sequence axes alone."""
     expr = analysis_facts.expr
     if expr is None or analysis_facts.rank != rank:
         return False
@@ -91,4 +91,5 @@ def is_mask_element(analysis_facts: Facts, mask: str, axes: tuple[int, int], ran
         return False
     if any(isinstance(leaf, Index) and leaf.poly.constant() is None for leaf in leaves(expr)):
         return False
-    return float(evaluate(expr, {found[0]: 1})) == 1.0 and float(evaluate(expr, {found[0]: 0})) == 0.0
+    values = [float(evaluate(expr, {found[0]: value})) for value in (1, 0)]
+    return values == [float(kept), float(1 - kept)]

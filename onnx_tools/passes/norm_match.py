@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recognises layer norm over the last axis: the operator, or the chain that old opsets write out."""
+"""Recognises layer norm and RMS norm over the last axis: the operators, or the chains that exporters write out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .base import NoMatch
 
 @dataclass(frozen=True)
 class LayerNorm:
-    """gamma * (x - mean) / sqrt(variance + epsilon) + beta over the last axis."""
+    """gamma * (x - mean) / sqrt(variance + epsilon) + beta over the last axis; RMS norm knows no mean."""
 
     node: str
     x: gs.Tensor
@@ -23,16 +23,18 @@ class LayerNorm:
     beta: gs.Constant | None
     epsilon: float
     output: gs.Tensor
+    rms: bool = False
+    readers: tuple[gs.Node, ...] = ()  # those of x that belong to the norm, where they are listed
 
 
 def is_candidate(node: gs.Node) -> bool:
     """Whether a layer norm may end around the node."""
-    return is_standard(node, "LayerNormalization", "Sqrt")
+    return is_standard(node, "LayerNormalization", "RMSNormalization", "Sqrt")
 
 
 def match(analysis: Analysis, node: gs.Node) -> LayerNorm | None:
-    """The layer norm of a candidate; None where it is none at all. Raises NoMatch where it nearly is one."""
-    if is_standard(node, "LayerNormalization"):
+    """The norm of a candidate; None where it is none at all. Raises NoMatch where it nearly is one."""
+    if is_standard(node, "LayerNormalization", "RMSNormalization"):
         return _operator(analysis, node)
     return _chain(analysis, node)
 
@@ -41,14 +43,14 @@ def _operator(analysis: Analysis, node: gs.Node) -> LayerNorm:
     name, rank = node_name(node), analysis[node.inputs[0]].rank
     axis = int(node.attrs.get("axis", -1))
     if rank is None or axis not in (-1, rank - 1):
-        raise NoMatch(f"'{name}' (LayerNormalization) is not over the last axis alone (axis {axis})")
+        raise NoMatch(f"'{name}' ({node.op}) is not over the last axis alone (axis {axis})")
     if any(tensor.outputs for tensor in node.outputs[1:]):
-        raise NoMatch(f"'{name}' (LayerNormalization) gives out its statistics")
+        raise NoMatch(f"'{name}' ({node.op}) gives out its statistics")
     gamma, beta = node.inputs[1], argument(node, 2)
     if not isinstance(gamma, gs.Constant) or (beta is not None and not isinstance(beta, gs.Constant)):
-        raise NoMatch(f"'{name}' (LayerNormalization) has a scale or bias that is no constant")
+        raise NoMatch(f"'{name}' ({node.op}) has a scale or bias that is no constant")
     epsilon = float(node.attrs.get("epsilon", 1e-5))
-    return LayerNorm(name, node.inputs[0], gamma, beta, epsilon, node.outputs[0])
+    return LayerNorm(name, node.inputs[0], gamma, beta, epsilon, node.outputs[0], node.op == "RMSNormalization")
 
 
 def _chain(analysis: Analysis, root: gs.Node) -> LayerNorm | None:
@@ -62,8 +64,10 @@ def _chain(analysis: Analysis, root: gs.Node) -> LayerNorm | None:
         return None
     centred = _squared(analysis, mean_square.inputs[0])
     sub = None if centred is None else made_by(centred, "Sub")
-    if centred is None or sub is None:
+    if centred is None:
         return None
+    if sub is None:
+        return _root_mean_square(analysis, root, centred, mean_square.inputs[0].inputs[0], epsilon)
     mean = made_by(sub.inputs[1], "ReduceMean")
     if mean is None or mean.inputs[0] is not sub.inputs[0] or not _last_axis(analysis, mean):
         return None
@@ -87,6 +91,27 @@ def _chain(analysis: Analysis, root: gs.Node) -> LayerNorm | None:
             raise NoMatch(f"the constants after '{node_name(divided)}' (Div) are not [E]")
     output = scaled.outputs[0] if final is None else final.outputs[0]
     return LayerNorm(name, sub.inputs[0], gamma, beta, epsilon, output)
+
+
+def _root_mean_square(
+    analysis: Analysis, root: gs.Node, x: gs.Tensor, square: gs.Node, epsilon: float
+) -> LayerNorm | None:
+    """x / sqrt(mean(x * x) + epsilon) * gamma: the root divides x, or 1, by which x is multiplied."""
+    name, inverse = node_name(root), root.outputs[0]
+    divided = _reader(inverse, "Div")
+    if divided is None or divided.inputs[0] is not x:
+        one_over = _reader(inverse, "Reciprocal") or divided
+        is_inverse = one_over is not None and (
+            one_over.op == "Reciprocal" or analysis[one_over.inputs[0]].scalar() == 1.0
+        )
+        divided = _reader(one_over.outputs[0], "Mul") if one_over is not None and is_inverse else None
+        if divided is None or all(item is not x for item in divided.inputs):
+            return None
+    scaled, gamma = _with_constant(_reader(divided.outputs[0], "Mul"))
+    shape = analysis[x].shape
+    if scaled is None or gamma is None or shape is None or [shape[-1].constant()] != list(gamma.shape):
+        raise NoMatch(f"'{node_name(divided)}' ({divided.op}) is not followed by one Mul with a constant [E]")
+    return LayerNorm(name, x, gamma, None, epsilon, scaled.outputs[0], True, (square, divided))
 
 
 def _with_number(analysis: Analysis, add: gs.Node) -> tuple[gs.Tensor | None, float | None]:

@@ -76,10 +76,11 @@ def _kept_for_islands(graph: gs.Graph, analysis: Analysis, forms: dict[int, Pack
         return set()
     leaking: set[int] = set()
     for node in reversed(graph.nodes):
+        if keep == "near" and is_standard(node, "MatMul"):
+            continue
         for reader in [item for tensor in node.outputs for item in tensor.outputs]:
             inside = is_padfree(reader, reader.op) or is_standard(reader, "Shape")
-            passed_on = id(reader) in leaking and (keep == "all" or not is_standard(reader, "MatMul"))
-            if not inside and (id(reader) not in forms or passed_on):
+            if not inside and (id(reader) not in forms or id(reader) in leaking):
                 leaking.add(id(node))
     staying: set[int] = set()
     reached: set[str] = set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One vector a sequence: the first token, or the mean over the kept tokens, with L2 normalisation where it follows."""
+"""One vector a sequence: first token, mean or maximum over the kept tokens, with L2 normalisation behind it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from .mask import is_mask_element
 
 NAME = "pooling"
 _MAX_NORM_EPSILON = 1e-6
+_LOWEST = -1e4  # hidden states of trained models are far above it
 
 
 def pooling(graph: gs.Graph) -> PassResult:
-    """Replaces first-token and masked-mean pooling by PadfreePool."""
+    """Replaces first-token, masked-mean and masked-maximum pooling by PadfreePool."""
     analysis = analyse(graph)
     editor, boundary = Editor(graph), boundary_of(graph)
     mask = str(mask_input(boundary).name)
     replaced, missed = 0, list[Miss]()
     for node in list(graph.nodes):
         try:
-            found = _first_token(analysis, node) or _mean(analysis, node, mask)
+            found = _first_token(analysis, node) or _mean(analysis, node, mask) or _maximum(analysis, node, mask)
         except NoMatch as reason:
             missed.append(Miss(node_name(node), str(reason)))
             continue
@@ -102,6 +103,25 @@ def _mean(analysis: Analysis, node: gs.Node, mask: str) -> tuple[str, gs.Tensor,
     if not _counts_mask(analysis, node.inputs[1], mask):
         raise NoMatch(f"'{name}' divides the sum over the tokens by something else than their number")
     return "mean", x, node.outputs[0]
+
+
+def _maximum(analysis: Analysis, node: gs.Node, mask: str) -> tuple[str, gs.Tensor, gs.Tensor] | None:
+    """The maximum over the sequence of x where the mask keeps a token, and of a very low number elsewhere."""
+    if not is_standard(node, "ReduceMax") or not _over_sequence(analysis, node):
+        return None
+    choice = made_by(node.inputs[0], "Where")
+    if choice is None:
+        return None
+    for low, hidden, kept in ((1, 2, 0), (2, 1, 1)):
+        number, x = analysis[choice.inputs[low]].scalar(), choice.inputs[hidden]
+        if number is None or not _is_hidden(analysis, x):
+            continue
+        if number > _LOWEST:
+            raise NoMatch(f"'{node_name(node)}' puts {number} in the place of masked tokens, not below {_LOWEST}")
+        if not is_mask_element(analysis[choice.inputs[0]], mask, (0, 1), 3, kept):
+            raise NoMatch(f"'{node_name(node)}' leaves out other tokens than the mask '{mask}'")
+        return "max", x, node.outputs[0]
+    return None
 
 
 def _over_sequence(analysis: Analysis, node: gs.Node) -> bool:

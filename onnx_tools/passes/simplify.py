@@ -130,7 +130,6 @@ def _cast(node: gs.Node, values: np.ndarray) -> np.ndarray:
 _MOVEMENTS: Mapping[str, Callable[[gs.Node, np.ndarray], np.ndarray]] = MappingProxyType(
     {
         "Cast": _cast,
-        "Identity": lambda _, values: values,
         "Transpose": lambda node, values: values.transpose(node.attrs.get("perm")),
     }
 )

@@ -314,6 +314,21 @@ def _matmul(_: gs.Node, known: Known) -> Found:
     return [Facts(None if batch is None else (*batch, a[-2], b[-1]), known[0].dtype, constant=constant)]
 
 
+def _conv(node: gs.Node, known: Known) -> Found:
+    """[batch, channels, ...]: as long as the padding makes up for the kernel, or shorter; steps of 1 only."""
+    x, kernel = known[0].shape, known[1].static_shape()
+    if x is None or kernel is None or any(step != 1 for step in node.attrs.get("strides", [1])):
+        return [Facts(dtype=known[0].dtype)]
+    axes = len(kernel) - 2
+    steps = node.attrs.get("dilations", [1] * axes)
+    pads = node.attrs.get("pads", [0] * (2 * axes))
+    reach = [int(step) * (size - 1) for step, size in zip(steps, kernel[2:], strict=True)]
+    if str(node.attrs.get("auto_pad", "NOTSET")).startswith("SAME"):
+        pads = [*reach, *([0] * axes)]
+    sizes = [x[axis + 2] + (int(pads[axis]) + int(pads[axis + axes]) - reach[axis]) for axis in range(axes)]
+    return [Facts((x[0], Poly.of(kernel[0]), *sizes), known[0].dtype)]
+
+
 def _attention(node: gs.Node, known: Known) -> Found:
     """The result of Attention: as the queries, with the width of the values."""
     q, v = known[0].shape, known[2].shape
@@ -369,6 +384,7 @@ _RULES: Mapping[str, Callable[[gs.Node, Known], Found]] = MappingProxyType(
         "Cast": _cast,
         "CastLike": _cast_like,
         "Concat": _concat,
+        "Conv": _conv,
         "ConstantOfShape": _constant_of_shape,
         "Dropout": _same,
         "Expand": _expand,

@@ -134,13 +134,17 @@ def test_unknown_operator_is_an_island(interface: str) -> None:
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-def test_masked_maximum_over_the_sequence(interface: str) -> None:
+@pytest.mark.parametrize(("low", "is_pooled"), [(-1e9, True), (-50.0, False)])
+def test_masked_maximum_over_the_sequence(interface: str, low: float, is_pooled: bool) -> None:
     builder, hidden = one_layer()
     kept = builder.op("Cast", builder.op("Unsqueeze", "attention_mask", builder.axes(2)), to=TensorProto.BOOL)
-    filled = builder.op("Where", kept, hidden, builder.constant(-1e9))
+    filled = builder.op("Where", kept, hidden, builder.constant(low))
     model = with_output(builder.op("ReduceMax", filled, axes=[1], keepdims=0), builder, ["batch", HIDDEN])
     result = rewrite(model, interface=interface)
-    assert not result.report.complete
+    assert result.report.complete == is_pooled
+    assert result.report.plugins.get("PadfreePool", 0) == int(is_pooled)
+    reasons = [miss.reason for item in result.report.passes if item.name == "pooling" for miss in item.missed]
+    assert any("puts -50.0 in the place of masked tokens" in reason for reason in reasons) != is_pooled
     assert_agree(model, result)
 
 
