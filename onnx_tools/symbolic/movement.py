@@ -158,7 +158,9 @@ def _bound(value: Poly, size: Poly) -> Poly | None:
             return Poly()
         if total is not None:
             return Poly.of(max(0, min(total, known + total if known < 0 else known)))
-        return Poly() if known == 0 else None
+        counted = size + known if known < 0 else value
+        inside = counted.is_non_negative() and (size - counted).is_non_negative()
+        return counted if inside else None
     if value == size or total is not None:
         return value  # of a constant table: the model is limited to its length
     return None
