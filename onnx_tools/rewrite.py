@@ -16,10 +16,11 @@ from onnx import ModelProto
 
 from .check import check_graph
 from .errors import RewriteError
+from .exporting import export_model
 from .graph import add_domain, dtype_name, is_padfree, tidy
 from .importing import import_model
 from .model_file import load_model
-from .operators import check_nodes, with_functions
+from .operators import add_functions, check_nodes, with_functions
 from .passes import KEPT_MASKING, Miss, PassResult, pipeline
 from .precision import convert
 from .probe import PaddingIsReadError, probe
@@ -125,13 +126,14 @@ def rewrite(
         output["dtype"] = dtype_name(types[output["name"]])
     entry = result.metadata_props.add()
     entry.key, entry.value = METADATA_KEY, json.dumps(metadata)
-    return RewriteResult(with_functions(result, precision), report)
+    add_functions(result, precision)
+    return RewriteResult(result, report)
 
 
 def _exported(graph: gs.Graph, analysis: Analysis, original: ModelProto) -> ModelProto:
     """The graph as a model, with the original's metadata."""
     _write_shapes(graph, analysis)
-    result: ModelProto = gs.export_onnx(graph, do_type_check=False)
+    result = export_model(graph)
     result.ir_version = max(original.ir_version, 10)  # overloads of functions
     result.producer_name, result.producer_version = "padfree", VERSION
     del result.metadata_props[:]

@@ -2,7 +2,15 @@
 """The padfree operators: descriptions, nodes, and bodies of standard ONNX operators."""
 
 from .catalog import DOMAIN, DOMAIN_VERSION, OPERATORS
-from .functions import check_opset, functions_for, opset_of, overload_of, with_functions, without_functions
+from .functions import (
+    add_functions,
+    check_opset,
+    functions_for,
+    opset_of,
+    overload_of,
+    with_functions,
+    without_functions,
+)
 from .nodes import check_node, check_nodes, make_node, node_attributes, padfree_nodes
 from .spec import AttributeSpec, AttributeValue, Condition, OperatorSpec, TensorSpec
 
@@ -15,6 +23,7 @@ __all__ = [
     "Condition",
     "OperatorSpec",
     "TensorSpec",
+    "add_functions",
     "check_node",
     "check_nodes",
     "check_opset",

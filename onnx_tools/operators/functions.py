@@ -73,13 +73,21 @@ def with_functions(model: ModelProto, precision: str = "fp32") -> ModelProto:
     Function bodies that were there are replaced. Raises RewriteError as `functions_for` does.
     """
     result = without_functions(model)
-    nodes = list(padfree_nodes(result.graph))
-    result.functions.extend(functions_for(opset_of(result), nodes, precision))
+    add_functions(result, precision)
+    return result
+
+
+def add_functions(model: ModelProto, precision: str = "fp32") -> None:
+    """Gives every padfree node of a model without such functions its body, in place: weights are not copied.
+
+    Raises RewriteError as `functions_for` does.
+    """
+    nodes = list(padfree_nodes(model.graph))
+    model.functions.extend(functions_for(opset_of(model), nodes, precision))
     for node in nodes:
         node.overload = overload_of(node)
-    if any(function.overload for function in result.functions):
-        result.ir_version = max(result.ir_version, _OVERLOAD_IR_VERSION)
-    return result
+    if any(function.overload for function in model.functions):
+        model.ir_version = max(model.ir_version, _OVERLOAD_IR_VERSION)
 
 
 def without_functions(model: ModelProto) -> ModelProto:
