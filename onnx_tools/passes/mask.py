@@ -42,7 +42,7 @@ def _prove_one(use: MaskUse, scores: Shape, node: str) -> str:
     prefix = f"mask of node '{node}' is not a plain padding mask because"
     expr = broadcast_expr(use.facts, scores)
     if expr is None:
-        raise NoMatch(f"{prefix} it cannot be followed back to a [batch, sequence] input")
+        raise NoMatch(f"{prefix} it cannot be followed back to a [batch, sequence] input: a bias by position, for one")
     element = _only_element(expr, prefix)
     kept, masked = (evaluate(expr, {element: value}) for value in (1, 0))
     if use.kind == "select":

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes docs/models.md from the files that test_families.py tests: python tests/onnx_tools/models_table.py."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from onnx_tools.families import Case, all_cases
+else:
+    from .families import Case, all_cases
+from padfree.onnx_tools import CoverageReport, rewrite
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
+HEAD = """# Tested models
+
+This page is written by `python tests/onnx_tools/models_table.py` from the files in `tests/fixtures/families`: tiny
+encoders with random weights that all matter, exported as users do it. `pytest tests/onnx_tools/test_families.py`
+rewrites each in both interfaces and compares every kept token with the original in onnxruntime: ragged batches, and in
+the padded interface also left padding, holes, full rows and an empty one. An architecture is not recognised by its
+name: what is not in this list goes the same way.
+
+"linear" is the packed share of the multiplications with weights, "attention" how many of the attentions
+PadfreeAttention computes. The others stay padded between an unpack and a pack, with the reason given.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    cases = [case for case in all_cases() if not case.static]
+    families = [case for case in cases if case.head == "hidden" and not case.activation]
+    heads = [case for case in cases if case.head != "hidden"]
+    forms = [case for case in cases if case.activation]
+    parts = [HEAD, "## Families\n", _table(families, "family"), "## Heads on BERT\n", _table(heads, "head")]
+    parts += ["## Forms of BERT\n", _forms(forms)]
+    return "\n".join(parts)
+
+
+def _table(cases: Iterable[Case], column: str) -> str:
+    lines = [f"| {column} | exporter | attention by | linear | attention | output | stays padded because |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for case in cases:
+        report = rewrite(case.path, verify=False).report
+        found = report.plugins.get("PadfreeAttention", 0)
+        missed = [miss.reason for item in report.passes if item.name == "attention" for miss in item.missed]
+        cells = [getattr(case, column), case.exporter, case.attention, f"{report.packed_gemm_share:.0%}"]
+        cells += [f"{found} of {found + len(missed)}", " ".join(sorted(set(report.outputs.values()))), _reason(report)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _reason(report: CoverageReport) -> str:
+    """Why attention stays padded, without the names of nodes."""
+    missed = [miss.reason for item in report.passes if item.name == "attention" for miss in item.missed]
+    if not missed:
+        return ""
+    for text, reason in (
+        ("query position", "the mask is no plain padding mask: it depends on the query's position"),
+        ("cannot be followed back", "a bias by distance is added to the scores"),
+        ("between Q K^T and the Softmax", "terms of positions are added to the scores"),
+    ):
+        if text in missed[0]:
+            return reason
+    return missed[0]
+
+
+def _forms(cases: list[Case]) -> str:
+    """Every choice; the files hold each pair of two choices at least once."""
+    lines = [f"{len(cases)} files hold every pair of two of these choices, as far as they go together:\n"]
+    for name in ("exporter", "opset", "attention", "dtype", "mask", "activation", "token_types", "external"):
+        values = sorted({str(getattr(case, name)) for case in cases})
+        lines.append(f"- {name.replace('_', ' ')}: {', '.join(values)}")
+    complete = all(rewrite(case.path, verify=False).report.complete for case in cases)
+    lines.append(f"\nAll of them are packed as a whole: {'yes' if complete else 'no'}.")
+    lines.append("Files with a fixed batch or sequence are refused by name: export them with both dynamic.\n")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
