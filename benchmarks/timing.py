@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 from collections.abc import Callable
 
@@ -39,8 +40,13 @@ def captured(work: Callable[[], object]) -> Callable[[], object]:
         for _ in range(3):
             work()
     torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
+    gc.collect()  # a graph or engine that is freed during the capture breaks it
+    gc.disable()
+    try:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            work()
+    finally:
+        gc.enable()
     replay: Callable[[], object] = graph.replay
     return replay
