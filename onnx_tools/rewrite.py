@@ -108,7 +108,13 @@ def rewrite(
         raise RewriteError(f"precision is '{precision}', allowed are {', '.join(PRECISIONS)}; choose one of them")
     given = model if isinstance(model, ModelProto) else load_model(model)
     original = widen(given)
-    graph, analysis, results = rewrite_graph(original, interface)
+    try:
+        graph, analysis, results = rewrite_graph(original, interface)
+    except RecursionError as error:
+        raise RewriteError(
+            f"the graph ({len(original.graph.node)} nodes) holds expressions nested too deeply to be followed; "
+            "simplify it (onnxruntime's offline optimisation, for one) and rewrite the result"
+        ) from error
     report = coverage(graph, analysis, results)
     if strict and not report.complete:
         reasons = "; ".join(item.reason for item in report.islands[:5]) or "linear layers stayed padded"

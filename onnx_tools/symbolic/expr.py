@@ -137,6 +137,14 @@ def substitute(expr: Expr, values: Mapping[Atom, Poly], sizes: Mapping[int, Poly
     return expr
 
 
+def size_of(expr: Expr) -> int:
+    """Number of parts: operators, leaves, and the atoms of their polynomials."""
+    if isinstance(expr, Apply):
+        return 1 + sum(size_of(arg) for arg in expr.args)
+    polys = (expr.poly,) if isinstance(expr, Index) else expr.indices if isinstance(expr, Element) else ()
+    return 1 + sum(len(monomial) for poly in polys for monomial, _ in poly.terms)
+
+
 def leaves(expr: Expr) -> set[Expr]:
     """Every Index, Number and Element in the expression."""
     if isinstance(expr, Apply):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from .expr import Apply, Expr, Index, apply, axes_of, axis_index, number, substitute
+from .expr import Apply, Expr, Index, apply, axes_of, axis_index, number, size_of, substitute
 from .poly import Atom, Axis, Poly
 
 Shape = tuple[Poly, ...]
@@ -18,6 +18,8 @@ Elements = npt.NDArray[np.object_]
 # Larger constants are weights: nobody computes shapes or masks with them, and reading them costs time.
 MAX_ELEMENTS = 64
 MAX_PATTERN = 1 << 18
+# Larger expressions than those of masks and positions are given up: a chain of x + x would double them every time.
+MAX_EXPRESSION = 150
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,12 +157,17 @@ def elementwise(op: str, operands: Sequence[Facts], dtype: str | None) -> Facts:
     expr: Expr | None = None
     if shape is not None:
         exprs = [broadcast_expr(facts, shape) for facts in operands]
-        if all(item is not None for item in exprs):
-            expr = apply(op, tuple(item for item in exprs if item is not None), dtype)
+        known = tuple(item for item in exprs if item is not None)
+        if len(known) == len(exprs) and _is_small(known):
+            expr = apply(op, known, dtype)
     elements = _elementwise_elements(op, operands, dtype)
     if elements is not None and expr is None:
         expr = from_elements(elements, dtype).expr
     return Facts(shape, dtype, expr, elements, constant)
+
+
+def _is_small(exprs: Sequence[Expr]) -> bool:
+    return sum(size_of(item) for item in exprs) <= MAX_EXPRESSION
 
 
 def _elementwise_elements(op: str, operands: Sequence[Facts], dtype: str) -> Elements | None:
@@ -170,7 +177,10 @@ def _elementwise_elements(op: str, operands: Sequence[Facts], dtype: str) -> Ele
     spread = np.broadcast_arrays(*[array for array in arrays if array is not None])
     result = np.empty(spread[0].shape, dtype=object)
     for position in np.ndindex(*result.shape):
-        item = apply(op, tuple(array[position] for array in spread), dtype)
+        parts = tuple(array[position] for array in spread)
+        if not _is_small(parts):
+            return None
+        item = apply(op, parts, dtype)
         if isinstance(item, Apply):
             return None
         result[position] = item

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -276,7 +277,7 @@ def _constant_of_shape(node: gs.Node, known: Known) -> Found:
         return [Facts(None, dtype, expr)]
     plain = [size.constant() for size in sizes]
     elements = None
-    if all(size is not None for size in plain) and np.prod([size or 0 for size in plain]) <= MAX_ELEMENTS:
+    if all(size is not None for size in plain) and 0 <= math.prod(size or 0 for size in plain) <= MAX_ELEMENTS:
         elements = np.full([size or 0 for size in plain], expr, dtype=object)
     return [Facts(tuple(sizes), dtype, expr, elements, known[0].constant)]
 

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Broken and malicious graphs: an error that names the trouble, soon and without much memory, or a right answer."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from padfree.onnx_tools import RewriteError, rewrite
+
+from .encoder import HIDDEN, one_layer
+
+HUGE = 1 << 40
+SECONDS, BYTES = 10.0, 1 << 30
+
+
+def encoder() -> ModelProto:
+    builder, hidden = one_layer()
+    builder.op("Identity", hidden, output="y")
+    return builder.model({"y": ["batch", "sequence", HIDDEN]})
+
+
+def node_of(model: ModelProto, op: str) -> onnx.NodeProto:
+    return next(node for node in model.graph.node if node.op_type == op)
+
+
+def add_constant(model: ModelProto, values: list[int]) -> str:
+    name = f"hostile{len(model.graph.initializer)}"
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray(values, np.int64), name))
+    return name
+
+
+def behind(model: ModelProto, op: str, *inputs: str, **attributes: object) -> None:
+    """Adds what an operator makes to the output."""
+    model.graph.node.append(helper.make_node(op, inputs, ["extra"], **attributes))
+    node_of(model, "Identity").output[0] = "inner"
+    model.graph.node.append(helper.make_node("Add", ["inner", "extra"], ["y"]))
+
+
+def cycle(model: ModelProto) -> None:
+    node_of(model, "LayerNormalization").input[0] = "y"
+
+
+def dangling(model: ModelProto) -> None:
+    node_of(model, "Softmax").input[0] = "nothing"
+
+
+def twice(model: ModelProto) -> None:
+    model.graph.node.append(helper.make_node("Relu", ["input_ids"], [node_of(model, "Softmax").output[0]]))
+
+
+def two_weights_of_one_name(model: ModelProto) -> None:
+    model.graph.initializer.append(model.graph.initializer[0])
+
+
+def wrong_type(model: ModelProto) -> None:
+    node_of(model, "Softmax").input[0] = "input_ids"
+
+
+def wrong_width(model: ModelProto) -> None:
+    node = node_of(model, "MatMul")
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.name == node.input[1])
+    tensor.CopyFrom(numpy_helper.from_array(np.ones((7, 5), np.float32), tensor.name))
+
+
+def short_data(model: ModelProto) -> None:
+    tensor = next(tensor for tensor in model.graph.initializer if len(tensor.dims) == 2)
+    tensor.dims[0] = HUGE
+
+
+def negative_size(model: ModelProto) -> None:
+    next(tensor for tensor in model.graph.initializer if len(tensor.dims) == 2).dims[0] = -3
+
+
+def unknown_operator(model: ModelProto) -> None:
+    node_of(model, "Softmax").op_type = "Softmaxx"
+
+
+def huge_constant(model: ModelProto) -> None:
+    behind(model, "ConstantOfShape", add_constant(model, [1 << 32, 1 << 32]))
+
+
+def huge_expand(model: ModelProto) -> None:
+    behind(model, "Expand", model.graph.initializer[0].name, add_constant(model, [HUGE, HUGE, 1, 1]))
+
+
+def huge_range(model: ModelProto) -> None:
+    limits = [add_constant(model, [value]) for value in (0, HUGE, 1)]
+    names = []
+    for item in limits:
+        model.graph.node.append(helper.make_node("Squeeze", [item], [f"{item}_number"]))
+        names.append(f"{item}_number")
+    model.graph.node.append(helper.make_node("Range", names, ["steps"]))
+    behind(model, "Cast", "steps", to=TensorProto.FLOAT)
+
+
+def deep_sum(model: ModelProto) -> None:
+    """A chain of a few thousand nodes: no recursion may end on it."""
+    name = "input_ids"
+    for count in range(3000):
+        model.graph.node.append(helper.make_node("Add", [name, name], [f"deep{count}"]))
+        name = f"deep{count}"
+    model.graph.node.append(helper.make_node("Unsqueeze", [name, add_constant(model, [2])], ["deep"]))
+    behind(model, "Cast", "deep", to=TensorProto.FLOAT)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [cycle, dangling, twice, two_weights_of_one_name, wrong_type, wrong_width, short_data, negative_size,
+     unknown_operator, huge_constant, huge_expand, huge_range],
+)  # fmt: skip
+def test_error_in_bounded_time(spoil: Callable[[ModelProto], None]) -> None:
+    model = encoder()
+    spoil(model)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    started = time.perf_counter()
+    with pytest.raises(RewriteError) as caught:
+        rewrite(model)
+    assert len(str(caught.value)) > 30
+    assert time.perf_counter() - started < SECONDS
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before < BYTES
+
+
+def test_a_doubling_chain_is_rewritten_in_bounded_time() -> None:
+    """Followed as a tree, the sum would have 2 to the power of 3000 leaves."""
+    model = encoder()
+    deep_sum(model)
+    started = time.perf_counter()
+    rewrite(model)
+    assert time.perf_counter() - started < SECONDS
