@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines of other families on a GPU: offsets of positions, rotary embeddings, padded islands in the packed interface."""
+"""Engines of other families on a GPU: positions with an offset, rotary embeddings, padded islands."""
 
 from __future__ import annotations
 
