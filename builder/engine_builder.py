@@ -16,7 +16,7 @@ from rich.progress import Progress
 from . import timing_cache
 from .errors import BuildError
 from .inspection import count_engine_plugins, engine_layer_names
-from .network import count_plugin_layers, parse, plugin_node_names
+from .network import count_plugin_layers, needed_plugin_names, parse, plugin_node_names
 from .profile import ShapeRange
 from .progress import PhaseBars, make_monitor
 
@@ -96,8 +96,7 @@ class EngineBuilder:
         flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED) if strongly_typed else 0
         network = self._builder.create_network(flags)
         parser = parse(trt, self._logger, network, model)
-        wanted = plugin_node_names(model)
-        count_plugin_layers(trt, network, wanted)
+        count_plugin_layers(trt, network, plugin_node_names(model))
         config = self._config(ranges, builder_flags)
         if strongly_typed:
             config.clear_flag(trt.BuilderFlag.TF32)  # who asks for fp32 gets its 24 bits, not TF32's 11
@@ -119,7 +118,7 @@ class EngineBuilder:
             timing_cache.save(config, cache)
         del parser  # the network's weights lay in it until here
         plan = bytes(serialized)
-        return BuiltEngine(plan, self._check_plugins(plan, wanted))
+        return BuiltEngine(plan, self._check_plugins(plan, needed_plugin_names(model)))
 
     def has_flag(self, name: str) -> bool:
         """Whether this TensorRT has a builder flag of this name."""

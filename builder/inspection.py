@@ -38,7 +38,7 @@ def count_engine_plugins(names: list[str], wanted: Mapping[str, str]) -> dict[st
 
     Args:
         names: the engine's layer names.
-        wanted: node name -> operator of every plugin layer that the graph asked for.
+        wanted: node name -> operator of every plugin layer that the outputs need.
 
     Raises:
         BuildError: a plugin layer is missing.

@@ -40,6 +40,27 @@ def plugin_node_names(model: onnx.ModelProto) -> dict[str, str]:
     return {node.name: node.op_type for node in padfree_nodes(model.graph)}
 
 
+def needed_plugin_names(model: onnx.ModelProto) -> dict[str, str]:
+    """Name -> operator of the plugin nodes whose values reach an output.
+
+    TensorRT drops the others: shapes follow from shapes, so that a tensor which is read by Shape alone is never made.
+    """
+    producers = {output: node for node in model.graph.node for output in node.output}
+    waiting = [value.name for value in model.graph.output]
+    needed = dict[str, str]()
+    seen = set[str]()
+    while waiting:
+        node = producers.get(name := waiting.pop())
+        if node is None or name in seen:
+            continue
+        seen.update(node.output)
+        if node.domain == DOMAIN:
+            needed[node.name] = node.op_type
+        if node.op_type != "Shape":
+            waiting.extend(node.input)
+    return needed
+
+
 def parse(trt: Any, logger: Any, network: Any, model: onnx.ModelProto) -> Any:
     """Parses a model into a network.
 

@@ -15,6 +15,7 @@ from padfree.builder.inspection import count_engine_plugins, layer_names
 from padfree.builder.network import (
     count_plugin_layers,
     name_plugin_nodes,
+    needed_plugin_names,
     parse,
     plugin_node_names,
     set_max_seq_len,
@@ -83,6 +84,20 @@ def test_networks_without_their_plugins_are_refused() -> None:
     assert count_plugin_layers(trt, network, {"a": "PadfreePool"}) == {"PadfreePool": 1}
     with pytest.raises(BuildError, match=r"made no plugin layer of 1 nodes, first b \(PadfreePack\)"):
         count_plugin_layers(trt, network, {"a": "PadfreePool", "b": "PadfreePack"})
+
+
+def test_a_plugin_whose_shape_alone_is_read_may_go() -> None:
+    nodes = [
+        helper.make_node("PadfreeUnpack", ["x"], ["wide"], name="unpack", domain="padfree"),
+        helper.make_node("Shape", ["wide"], ["shape"]),
+        helper.make_node("PadfreePack", ["x"], ["packed"], name="pack", domain="padfree"),
+        helper.make_node("Reshape", ["packed", "shape"], ["y"]),
+        helper.make_node("PadfreePool", ["x"], ["nobody"], name="pool", domain="padfree"),
+    ]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "y")]
+    model = helper.make_model(helper.make_graph(nodes, "g", values[:1], values[1:]))
+    assert set(plugin_node_names(model)) == {"unpack", "pack", "pool"}
+    assert needed_plugin_names(model) == {"pack": "PadfreePack"}
 
 
 def test_parser_errors_name_node_operator_and_next_step() -> None:
