@@ -22,12 +22,16 @@ HASH_CHUNK_BYTES = 1 << 22
 
 @dataclass(frozen=True)
 class InputInfo:
-    """One input: its role, its element type, and for token inputs the allowed values 0..limit-1."""
+    """One input: its role, its element type, and for token inputs the allowed values: 0..limit-1 without `excluded`.
+
+    Models that count positions by ids (RoBERTa) take a token with the padding id for padding; packed, it cannot occur.
+    """
 
     name: str
     role: str
     limit: int | None
     dtype: str
+    excluded: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,8 +112,15 @@ def parse_metadata(raw: Any, source: str) -> Metadata:
             "make the file again with this version of padfree"
         )
     try:
+        excluded = raw.get("coverage", {}).get("excluded_ids", {}) if raw["interface"] == "packed" else {}
         inputs = tuple(
-            InputInfo(str(item["name"]), str(item["role"]), _optional_int(item.get("limit")), str(item["dtype"]))
+            InputInfo(
+                str(item["name"]),
+                str(item["role"]),
+                _optional_int(item.get("limit")),
+                str(item["dtype"]),
+                tuple(int(value) for value in excluded.get(item["name"], ())),
+            )
             for item in raw["inputs"]
         )
         outputs = tuple(

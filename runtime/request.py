@@ -150,25 +150,34 @@ def check_sequence_lengths(seq_lens: Int32Array, metadata: Metadata) -> None:
 
 
 def check_values(item: InputInfo, packed: Int32Array, seq_lens: Int32Array) -> None:
-    """Raises SessionError when a token value lies outside the model's table for this input."""
+    """Raises SessionError when a token value lies outside the model's table for this input, or may not occur in it."""
     if packed.size == 0:
         return
-    if item.limit is None and int(packed.min()) >= 0:
-        return
-    limit = INT32_MAX if item.limit is None else item.limit
+    limit = INT32_MAX + 1 if item.limit is None else item.limit
     # Seen as unsigned, negative values are the largest: one comparison finds both kinds.
     bad = np.flatnonzero(packed.view(np.uint32) >= np.uint32(limit))
-    if not bad.size:
+    if bad.size:
+        raise SessionError(
+            f"'{item.name}' value {_place(packed, int(bad[0]), seq_lens)}: allowed 0..{limit - 1}; "
+            "tokenise with the tokenizer that belongs to this model"
+        )
+    if not item.excluded:
         return
-    at = int(bad[0])
+    bad = np.flatnonzero(np.isin(packed[: int(seq_lens.sum(dtype=np.int64))], item.excluded))
+    if bad.size:
+        raise SessionError(
+            f"'{item.name}' value {_place(packed, int(bad[0]), seq_lens)}: it stands for padding, and the model counts "
+            "no position for it; leave padding out of the sequences, or rewrite the model with --interface padded"
+        )
+
+
+def _place(packed: Int32Array, at: int, seq_lens: Int32Array) -> str:
+    """A value and where it is: "7 at sequence 0, position 3"."""
     ends = np.cumsum(seq_lens, dtype=np.int64)
     sequence = int(np.searchsorted(ends, at, side="right"))
     start = int(ends[sequence - 1]) if sequence else 0
     where = f"sequence {sequence}, position {at - start}" if sequence < seq_lens.size else f"filler token {at}"
-    raise SessionError(
-        f"'{item.name}' value {int(packed[at])} at {where}: allowed 0..{limit - 1}; "
-        "tokenise with the tokenizer that belongs to this model"
-    )
+    return f"{int(packed[at])} at {where}"
 
 
 def split(ragged: Ragged, limits: Limits) -> Iterator[tuple[int, int]]:
