@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
-import json
 import os
 import re
 import statistics
@@ -28,7 +27,7 @@ import torch
 from attention_cases import Case, all_cases
 from attention_peers import DEVICE, PEERS, Launch, Prepare, Problem, UnsupportedError, ours
 from attention_report import table
-from environment import environment
+from environment import append_record, environment
 from timing import captured, mean_ms
 
 CACHE_MULTIPLE = 3
@@ -219,13 +218,6 @@ def run_case(case: Case, peers: Mapping[str, Prepare], left_out: Mapping[str, st
     return record
 
 
-def append(path: Path, record: Mapping[str, Any]) -> None:
-    """Adds one JSON line to the file, which is made if need be."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
-
-
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -263,7 +255,7 @@ def main() -> int:
             os.execv(sys.executable, [sys.executable, *again])
         torch.cuda.empty_cache()
         if options.json:
-            append(options.json, {**record, **made_with})
+            append_record(options.json, {**record, **made_with})
         records.append(record)
     print(table(records), flush=True)
     return 0 if all(record["passed"] for record in records) else 1

@@ -10,7 +10,6 @@ padded engine of the original, compares their answers with fp32 truth, times the
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch_peers
-from environment import environment
+from environment import append_record, environment
 from models import Batch, bert, export, ragged_batch
 from padfree.builder import build_engine
 from padfree.builder.padded import build_padded_engine
@@ -148,8 +147,8 @@ def run_case(case: Case, folder: Path, timing_cache: str, say: Callable[[str], N
     onnx_path = folder / f"bert_{case.layers}x{case.hidden}.onnx"
     if not onnx_path.exists():
         export(model, onnx_path)
-    truth, _ = torch_peers.outputs(model, batch, torch.float32)
-    plain, _ = torch_peers.outputs(model, batch, torch.float16)
+    truth = torch_peers.outputs(model, batch, torch.float32)
+    plain = torch_peers.outputs(model, batch, torch.float16)
     torch_error = relative_error(plain, truth)
 
     shape = {"max_batch": case.batch, "max_seq_len": case.seq_len, "timing_cache": timing_cache}
@@ -231,9 +230,7 @@ def main() -> int:
             record = run_case(case, Path(name), arguments.timing_cache, say)
             passed = passed and record["passed"]
             if arguments.json:
-                arguments.json.parent.mkdir(parents=True, exist_ok=True)
-                with arguments.json.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(record) + "\n")
+                append_record(arguments.json, record)
             say(
                 f"  padfree {record['ours_ms']:.3f} ms, limit {record['limit_ms']:.3f}, padded interface "
                 f"{record['padded_interface_ms']:.3f}, peers {record['peers_ms']}, "

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a measurement was made with: GPU, driver, versions, commit."""
+"""What a measurement was made with (GPU, driver, versions, commit), and the JSON lines that keep it."""
 
 from __future__ import annotations
 
 import datetime
 import importlib
 import importlib.util
+import json
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib import metadata
+from pathlib import Path
+from typing import Any
 
 PACKAGES = (
     "torch",
@@ -50,3 +54,10 @@ def run(*command: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
+
+
+def append_record(path: Path, record: Mapping[str, Any]) -> None:
+    """Adds one JSON line to the file, which is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")

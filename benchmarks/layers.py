@@ -10,7 +10,6 @@ The profiler serialises layers, so that their sum is more than the engine's time
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import statistics
 import sys
@@ -19,7 +18,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from environment import environment
+from environment import append_record, environment
 from models import bert, export, ragged_batch
 from padfree.builder import build_engine
 from padfree.runtime import Session
@@ -98,7 +97,6 @@ def main() -> int:
         print(f"{kind:28s} {counts[kind]:3d} layers {total:9.1f} us", flush=True)
     print(f"{'sum':28s} {sum(counts.values()):3d} layers {sum(totals.values()):9.1f} us", flush=True)
     if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
         record = {
             "case": f"base, {arguments.batch} x {arguments.seq_len}",
             "tokens": batch.num_tokens,
@@ -106,8 +104,7 @@ def main() -> int:
             "layers_us": {layer: round(time_us, 2) for layer, time_us in layers.items()},
             **environment(),
         }
-        with arguments.json.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        append_record(arguments.json, record)
     return 0
 
 

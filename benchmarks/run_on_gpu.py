@@ -10,7 +10,6 @@ PADFREE_KERNELS_LIBRARY (built with -DPADFREE_KERNEL_TESTS=ON). Exit code 1 if a
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from environment import environment
+from environment import append_record, environment
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu")
@@ -68,15 +67,13 @@ def main() -> int:
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     parser.add_argument("--only", nargs="*", help="names of steps")
     arguments = parser.parse_args()
-    arguments.results.mkdir(parents=True, exist_ok=True)
     records = []
     for step in steps(arguments.results, arguments.timing_cache):
         if arguments.only and step.name not in arguments.only:
             continue
         print(f"== {step.name}", flush=True)
         records.append(run(step))
-        with (arguments.results / "checks.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**records[-1], **environment()}) + "\n")
+        append_record(arguments.results / "checks.jsonl", {**records[-1], **environment()})
     for record in records:
         verdict = "passed" if record["status"] == 0 else f"FAILED ({record['status']})"
         print(f"{record['step']:30s} {verdict:14s} {record['seconds']:7.1f} s  {record['summary']}", flush=True)

@@ -9,8 +9,8 @@ from timing import captured, time_ms
 from transformers import BertModel
 
 
-def outputs(model: BertModel, batch: Batch, dtype: torch.dtype) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """(last_hidden_state of every sequence's valid tokens, pooler_output), computed padded on the GPU in the type."""
+def outputs(model: BertModel, batch: Batch, dtype: torch.dtype) -> list[torch.Tensor]:
+    """The last_hidden_state of every sequence's valid tokens, computed padded on the GPU in the type."""
     torch.backends.cuda.matmul.allow_tf32 = False
     assert not model.training, "dropout would be part of the truth"
     model = model.to("cuda", dtype)
@@ -21,8 +21,7 @@ def outputs(model: BertModel, batch: Batch, dtype: torch.dtype) -> tuple[list[to
             token_type_ids=batch.token_type_ids.cuda(),
         )
     hidden = result.last_hidden_state.double().cpu()
-    rows = [row[:length] for row, length in zip(hidden, batch.lengths, strict=True)]
-    return rows, result.pooler_output.double().cpu()
+    return [row[:length] for row, length in zip(hidden, batch.lengths, strict=True)]
 
 
 def compiled_ms(model: BertModel, batch: Batch) -> dict[str, float]:

@@ -15,7 +15,6 @@ from rich.logging import RichHandler
 from . import build, demo, doctor, inspect, optimize, run
 from .console import error_console, print_error
 
-EXIT_OK = 0
 EXIT_FAILURE = 1
 EXIT_INTERRUPTED = 130
 DEBUG_VARIABLE = "PADFREE_DEBUG"
