@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from onnx import ModelProto
 from .check import check_graph
 from .errors import RewriteError
 from .exporting import export_model
-from .graph import add_domain, dtype_name, is_padfree, tidy
+from .graph import add_domain, dtype_name, is_padfree, names_in_use, tidy
 from .importing import import_model
 from .model_file import load_model
 from .operators import add_functions, check_nodes, with_functions
@@ -45,7 +46,17 @@ class RewriteResult:
     report: CoverageReport
 
 
-def rewrite_graph(model: ModelProto, interface: str) -> tuple[gs.Graph, Analysis, tuple[PassResult, ...]]:
+@dataclass(frozen=True)
+class PassedGraph:
+    """A graph after all passes. `origins`: tensor [T,...] -> the tensor [B,S,...] of the original that it replaces."""
+
+    graph: gs.Graph
+    analysis: Analysis
+    results: tuple[PassResult, ...]
+    origins: Mapping[str, str]
+
+
+def rewrite_graph(model: ModelProto, interface: str) -> PassedGraph:
     """Runs all passes, each on a copy of the graph that is checked afterwards. Raises RewriteError."""
     graph = import_model(model)
     add_domain(graph)
@@ -60,11 +71,15 @@ def rewrite_graph(model: ModelProto, interface: str) -> tuple[gs.Graph, Analysis
         raise refused
 
 
-def _run(graph: gs.Graph, interface: str, keep: str) -> tuple[gs.Graph, Analysis, tuple[PassResult, ...]]:
-    analysis, results = None, list[PassResult]()
+def _run(graph: gs.Graph, interface: str, keep: str) -> PassedGraph:
+    analysis, results, origins = None, list[PassResult](), dict[str, str]()
+    original = names_in_use(graph)
     for step in pipeline(interface, keep):
         graph = graph.copy()
         result = step(graph)
+        for node in graph.nodes:  # before those that were only needed between two passes are removed
+            if is_padfree(node, "PadfreeUnpack") and node.outputs[0].name in original:
+                origins[node.inputs[0].name] = node.outputs[0].name
         tidy(graph)
         analysis = check_graph(graph, result.name)
         logger.info("%s: %d replaced, %d missed", result.name, result.replaced, len(result.missed))
@@ -78,7 +93,9 @@ def _run(graph: gs.Graph, interface: str, keep: str) -> tuple[gs.Graph, Analysis
             results.append(PassResult("probe", 0, tuple(Miss("padded part", reason) for reason in reasons)))
     if analysis is None:
         raise AssertionError("there is no pass")
-    return graph, analysis, tuple(results)
+    names = names_in_use(graph)
+    kept = {name: origin for name, origin in origins.items() if name in names}
+    return PassedGraph(graph, analysis, tuple(results), kept)
 
 
 def rewrite(
@@ -109,18 +126,19 @@ def rewrite(
     given = model if isinstance(model, ModelProto) else load_model(model)
     original = widen(given)
     try:
-        graph, analysis, results = rewrite_graph(original, interface)
+        passed = rewrite_graph(original, interface)
     except RecursionError as error:
         raise RewriteError(
             f"the graph ({len(original.graph.node)} nodes) holds expressions nested too deeply to be followed; "
             "simplify it (onnxruntime's offline optimisation, for one) and rewrite the result"
         ) from error
-    report = coverage(graph, analysis, results)
+    graph, analysis = passed.graph, passed.analysis
+    report = coverage(graph, analysis, passed.results)
     if strict and not report.complete:
         reasons = "; ".join(item.reason for item in report.islands[:5]) or "linear layers stayed padded"
         count = len(report.islands)
         raise RewriteError(f"{count} nodes stayed padded: {reasons}; rewrite without strict to accept that")
-    metadata = _metadata(graph, analysis, report, interface, precision)
+    metadata = {**_metadata(graph, analysis, report, interface, precision), "origins": dict(passed.origins)}
     result = _exported(graph, analysis, original)
     if verify:
         verify_models(original, with_functions(result), metadata, seed=seed)
