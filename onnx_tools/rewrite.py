@@ -20,12 +20,14 @@ from .errors import RewriteError
 from .exporting import export_model
 from .graph import add_domain, dtype_name, is_padfree, names_in_use, tidy
 from .importing import import_model
+from .limits import first_width, limit_of, longest_sequence
 from .model_file import load_model
 from .operators import add_functions, check_nodes, with_functions
 from .passes import KEPT_MASKING, Miss, PassResult, pipeline
 from .precision import convert
 from .probe import PaddingIsReadError, probe
-from .report import CoverageReport, coverage, first_width, limit_of, longest_sequence
+from .products import Products, products_of
+from .report import CoverageReport, coverage
 from .symbolic import Analysis
 from .verify import verify as verify_models
 from .widen import narrow_outputs, widen
@@ -48,12 +50,16 @@ class RewriteResult:
 
 @dataclass(frozen=True)
 class PassedGraph:
-    """A graph after all passes. `origins`: tensor [T,...] -> the tensor [B,S,...] of the original that it replaces."""
+    """A graph after all passes. `origins`: tensor [T,...] -> the tensor [B,S,...] of the original that it replaces.
+
+    `products` are the original's matrix products.
+    """
 
     graph: gs.Graph
     analysis: Analysis
     results: tuple[PassResult, ...]
     origins: Mapping[str, str]
+    products: Products
 
 
 def rewrite_graph(model: ModelProto, interface: str) -> PassedGraph:
@@ -72,7 +78,7 @@ def rewrite_graph(model: ModelProto, interface: str) -> PassedGraph:
 
 
 def _run(graph: gs.Graph, interface: str, keep: str) -> PassedGraph:
-    analysis, results, origins = None, list[PassResult](), dict[str, str]()
+    analysis, products, results, origins = None, None, list[PassResult](), dict[str, str]()
     original = names_in_use(graph)
     for step in pipeline(interface, keep):
         graph = graph.copy()
@@ -84,6 +90,8 @@ def _run(graph: gs.Graph, interface: str, keep: str) -> PassedGraph:
         analysis = check_graph(graph, result.name)
         logger.info("%s: %d replaced, %d missed", result.name, result.replaced, len(result.missed))
         results.append(result)
+        if products is None:  # the first pass has made sizes known and changed no product
+            products = products_of(graph, analysis)
         if result.name == "layer norm":
             try:
                 reasons = probe(graph, analysis, right_padded_only=interface == "packed")
@@ -91,11 +99,11 @@ def _run(graph: gs.Graph, interface: str, keep: str) -> PassedGraph:
                 missed = [miss.reason for item in results if item.name == "attention" for miss in item.missed[:3]]
                 raise PaddingIsReadError("; ".join(dict.fromkeys([str(error), *missed]))) from None
             results.append(PassResult("probe", 0, tuple(Miss("padded part", reason) for reason in reasons)))
-    if analysis is None:
+    if analysis is None or products is None:
         raise AssertionError("there is no pass")
     names = names_in_use(graph)
     kept = {name: origin for name, origin in origins.items() if name in names}
-    return PassedGraph(graph, analysis, tuple(results), kept)
+    return PassedGraph(graph, analysis, tuple(results), kept, products)
 
 
 def rewrite(
@@ -133,7 +141,7 @@ def rewrite(
             "simplify it (onnxruntime's offline optimisation, for one) and rewrite the result"
         ) from error
     graph, analysis = passed.graph, passed.analysis
-    report = coverage(graph, analysis, passed.results)
+    report = coverage(graph, analysis, passed.results, passed.products)
     if strict and not report.complete:
         reasons = "; ".join(item.reason for item in report.islands[:5]) or "linear layers stayed padded"
         count = len(report.islands)

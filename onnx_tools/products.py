@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The matrix products of a graph, and how their sizes follow from the batch: what its work is counted from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from .graph import is_padfree, is_standard, node_name
+from .layout import Layout, layout_of
+from .symbolic import Analysis, Poly
+from .symbolic.facts import Facts, Shape
+
+LINEAR, ATTENTION, HEAD = PARTS = ("linear", "attention", "head")
+LETTERS = frozenset("BST")
+OWN_LENGTH = "L"
+UNCOUNTED = ("Einsum", "MatMulInteger", "QLinearMatMul", "ConvInteger", "QLinearConv")
+"""Operators that multiply matrices and that are named in the report instead of being counted."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """`count` equal products of matrices [rows, inner] x [inner, columns], each done `batch` times.
+
+    Sizes are sums of products of integers and letters: B sequences, S their padded length, T tokens in all; with L,
+    each sequence's own length, the product is done once for every sequence. `part` is where in the model it stands:
+    "linear" (weights), "attention" (activations by activations) or "head" (no residual sum depends on it).
+    """
+
+    part: str
+    op: str
+    weights: bool
+    batch: str
+    rows: str
+    inner: str
+    columns: str
+    count: int = 1
+
+    @property
+    def padded(self) -> bool:
+        """Whether it computes padding."""
+        return any("S" in factors(size) for size in (self.batch, self.rows, self.inner, self.columns))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> Product:
+        """What to_dict gave. Raises TypeError for other keys."""
+        return Product(**values)
+
+
+@dataclass(frozen=True)
+class Products:
+    """The products of one graph, equal ones joined, and the nodes that multiply matrices and could not be counted."""
+
+    items: tuple[Product, ...]
+    uncounted: tuple[str, ...]
+
+
+def factors(size: str) -> set[str]:
+    """The letters in a size."""
+    return {factor for term in size.split(" + ") for factor in term.split("*") if factor.isalpha()}
+
+
+def products_of(graph: gs.Graph, analysis: Analysis) -> Products:
+    """The matrix products of a sorted graph."""
+    found: list[tuple[int, gs.Node, Product]] = []
+    uncounted: list[str] = []
+    below: dict[str, int] = {}  # tensor -> bits of the products that it is computed from
+    body = 0
+    residual = False
+    for node in graph.nodes:
+        bits = 0
+        for tensor in node.inputs:
+            bits |= below.get(tensor.name, 0)
+        if _is_residual_sum(node, analysis, below):
+            body, residual = body | bits, True
+        product = _product(node, analysis)
+        if product is not None:
+            bit = 1 << len(found)
+            found.append((bit, node, product))
+            bits |= bit
+        elif _multiplies(node, analysis):
+            uncounted.append(node_name(node))
+        below.update((tensor.name, bits) for tensor in node.outputs)
+    counts: Counter[Product] = Counter()
+    for bit, node, product in found:
+        per_sequence = layout_of(analysis[node.outputs[0]]) is Layout.PER_SEQUENCE
+        head = not body & bit if residual else per_sequence
+        counts[replace(product, part=HEAD) if head else product] += product.count
+    return Products(tuple(replace(item, count=count) for item, count in counts.items()), tuple(uncounted))
+
+
+def _multiplies(node: gs.Node, analysis: Analysis) -> bool:
+    """Whether the node multiplies matrices that depend on the batch."""
+    names = (*UNCOUNTED, "MatMul", "Gemm", "Conv", "Attention")
+    known = is_standard(node, *names) or is_padfree(node, "PadfreeLinear")
+    return known and not all(analysis[tensor].constant for tensor in node.inputs)
+
+
+def _is_residual_sum(node: gs.Node, analysis: Analysis, below: Mapping[str, int]) -> bool:
+    """x + f(x) over tokens, with matrix products in f: the sums that make an encoder's layers."""
+    if is_padfree(node, "PadfreeLayerNorm"):
+        return bool(node.attrs.get("has_residual"))
+    if not is_standard(node, "Add"):
+        return False
+    shapes = [analysis[tensor].shape for tensor in node.inputs]
+    if shapes[0] is None or shapes[0] != shapes[1] or not {"S", "T"} & _letters(shapes[0]):
+        return False
+    one, other = (below.get(tensor.name, 0) for tensor in node.inputs)
+    return one != other and (one | other) in (one, other)
+
+
+def _letters(shape: Shape) -> set[str]:
+    return {str(atom) for size in shape for atom in size.atoms()}
+
+
+def _product(node: gs.Node, analysis: Analysis) -> Product | None:
+    """The product that a node is; None for other nodes, and for those whose sizes are not known."""
+    facts = [analysis[tensor] for tensor in node.inputs]
+    out = analysis[node.outputs[0]].shape if node.outputs else None
+    if is_padfree(node, "PadfreeAttention"):
+        heads, head_size = (str(int(node.attrs[name])) for name in ("num_heads", "head_size"))
+        return Product(ATTENTION, node.op, False, heads, OWN_LENGTH, head_size, OWN_LENGTH, 2)
+    if len(facts) < 2 or out is None or facts[0].shape is None or facts[1].shape is None:
+        return None
+    if all(item.constant for item in facts[:2]):
+        return None
+    if is_standard(node, "Attention"):
+        return _attention(node, facts[0].shape, facts[1].shape)
+    if is_standard(node, "MatMul", "Gemm") or is_padfree(node, "PadfreeLinear"):
+        return _matmul(node, facts[0], facts[1], out)
+    return _convolution(node, facts[1].shape, out) if is_standard(node, "Conv") else None
+
+
+def _matmul(node: gs.Node, left: Facts, right: Facts, out: Shape) -> Product | None:
+    assert left.shape is not None
+    assert right.shape is not None
+    if not left.shape or not right.shape:
+        return None
+    inner = left.shape[0] if node.attrs.get("transA") else left.shape[-1]
+    weights = any(item.constant and item.rank == 2 for item in (left, right))
+    columns = out[-1] if len(right.shape) > 1 else Poly.of(1)
+    leading = out[:-1] if len(right.shape) > 1 else out
+    # One weight for all rows: however many axes they are in, it is one product.
+    alone = len(right.shape) == 2 or len(leading) < 2
+    batch, rows = (Poly.of(1), _multiplied(leading)) if alone else (_multiplied(leading[:-1]), leading[-1])
+    return _sized(LINEAR if weights else ATTENTION, node, weights, (batch, rows, inner, columns))
+
+
+def _attention(node: gs.Node, query: Shape, key: Shape) -> Product | None:
+    """The standard Attention operator: query [B,H,S,D], or [B,S,H*D] with the number of heads as an attribute."""
+    if len(query) == 4:
+        sizes = (query[0] * query[1], query[2], query[3], key[2])
+    else:
+        heads, width = int(node.attrs.get("q_num_heads", 1)), query[-1].constant()
+        if len(query) != 3 or width is None:
+            return None
+        sizes = (query[0] * heads, query[1], Poly.of(width // heads), key[1])
+    return _sized(ATTENTION, node, False, sizes, count=2)
+
+
+def _convolution(node: gs.Node, weight: Shape, out: Shape) -> Product | None:
+    """A convolution over the tokens: [N,C,S] by weights [M, C / groups, kernel]."""
+    groups = int(node.attrs.get("group", 1))
+    columns = weight[0].constant()
+    if columns is None:
+        return None
+    sizes = (Poly.of(groups), _multiplied((out[0], *out[2:])), _multiplied(weight[1:]), Poly.of(columns // groups))
+    return _sized(LINEAR, node, True, sizes)
+
+
+def _sized(
+    part: str, node: gs.Node, weights: bool, sizes: tuple[Poly, Poly, Poly, Poly], count: int = 1
+) -> Product | None:
+    """The product of these sizes, unless one depends on something else than the batch."""
+    if any(not {str(atom) for atom in size.atoms()} <= LETTERS for size in sizes):
+        return None
+    batch, rows, inner, columns = (str(size) for size in sizes)
+    return Product(part, node.op, weights, batch, rows, inner, columns, count)
+
+
+def _multiplied(sizes: Shape) -> Poly:
+    return Poly.of(1) if not sizes else np.multiply.reduce(np.asarray(sizes, dtype=object))
