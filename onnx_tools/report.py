@@ -47,6 +47,11 @@ class CoverageReport:
         return {name: ids for item in self.passes for name, ids in item.excluded}
 
     @property
+    def right_padded_only(self) -> bool:
+        """Whether the original's attention takes lengths in the place of a mask: masks must be right-padded."""
+        return any(item.right_padded for item in self.passes)
+
+    @property
     def complete(self) -> bool:
         """Whether nothing that tokens take part in stayed padded."""
         return not self.islands and self.packed_gemm_share == 1.0
@@ -64,6 +69,7 @@ class CoverageReport:
             "outputs": dict(self.outputs),
             "plugins": dict(self.plugins),
             "excluded_ids": {name: list(ids) for name, ids in self.excluded_ids.items()},
+            "right_padded_only": self.right_padded_only,
             "products": {
                 "original": [item.to_dict() for item in self.original.items],
                 "rewritten": [item.to_dict() for item in self.rewritten.items],
@@ -81,6 +87,8 @@ class CoverageReport:
             f"positions count every token: '{name}' must not hold {', '.join(str(i) for i in ids[:3])} in a sequence"
             for name, ids in self.excluded_ids.items()
         ]
+        if self.right_padded_only:
+            lines.append("attention takes lengths: masks must be right-padded, as in the original")
         return "\n".join(lines)
 
 

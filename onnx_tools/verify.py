@@ -75,7 +75,10 @@ def verify(
 
 
 def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[Batch]:
-    """One token, the longest sequence, ragged ones; for the padded interface also left-padded and holed masks."""
+    """One token, the longest sequence, ragged ones; for the padded interface also left-padded and holed masks.
+
+    Those are left out where the original is only right for right-padded ones.
+    """
     limit = metadata.get("max_positions")
     longest = _LONGEST_WITHOUT_LIMIT if limit is None else min(limit, _LONGEST)
     some = max(1, min(longest, 19))
@@ -88,6 +91,8 @@ def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[
     if metadata["interface"] == "packed":
         mask = _prefix_mask(lengths)
         return [*batches, Batch("filler and empty", mask, filler_tokens=_FILLER_TOKENS, has_empty=True)]
+    if metadata.get("coverage", {}).get("right_padded_only", False):
+        return batches  # under other masks the original's attention reads padding
     prefix = _prefix_mask(lengths)
     holed = rng.random(prefix.shape) < 0.6
     holed[:, 0] = True

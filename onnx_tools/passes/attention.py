@@ -37,7 +37,7 @@ def attention(graph: gs.Graph) -> PassResult:
     projections = Projections(editor, analysis)
     for item in found:
         _replace(editor, analysis, boundary, projections, item)
-    return PassResult(NAME, len(found), tuple(missed))
+    return PassResult(NAME, len(found), tuple(missed), right_padded=any(item.mask.by_length for item in found))
 
 
 def _padding_mask(graph: gs.Graph, found: list[Attention], missed: list[Miss]) -> gs.Tensor:
@@ -47,7 +47,7 @@ def _padding_mask(graph: gs.Graph, found: list[Attention], missed: list[Miss]) -
             "no attention found: the model has no Softmax over [..., sequence, sequence] and no Attention operator; "
             "padfree rewrites transformer encoders; check that this is the right file"
         )
-    masks = sorted({item.mask for item in found})
+    masks = sorted({item.mask.source for item in found})
     if len(masks) > 1:
         raise RewriteError(
             f"attention is masked by several inputs ({', '.join(masks)}); one padding mask is expected; export the "

@@ -14,7 +14,7 @@ from ..symbolic import Analysis, Poly
 from ..symbolic.facts import Shape
 from .base import NoMatch
 from .heads import HeadsSource, follow_context, scale_of, trace_heads
-from .mask import MaskUse, prove
+from .mask import MaskUse, PaddingMask, prove
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Attention:
     k: HeadsSource
     v: HeadsSource
     scale: float
-    mask: str
+    mask: PaddingMask
     context: gs.Tensor  # [B,S,H*D]
 
     @property

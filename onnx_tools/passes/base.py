@@ -26,12 +26,14 @@ class PassResult:
     """What a pass did to its graph.
 
     `excluded` are ids that an input must not hold among the kept tokens: padding ids, whose position is not counted.
+    `right_padded`: whether the original is only right where masks are right-padded.
     """
 
     name: str
     replaced: int
     missed: tuple[Miss, ...] = ()
     excluded: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    right_padded: bool = False
 
 
 class NoMatch(Exception):

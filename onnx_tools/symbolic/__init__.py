@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known of a graph's tensors without running it: shapes in B and S, small values, and how masks are made."""
 
-from .analysis import Analysis, analyse
-from .expr import Apply, Element, Expr, Index, Number, evaluate, substitute
+from .analysis import Analysis, analyse, facts_of_inputs, learn
+from .expr import Apply, Element, Expr, Index, Number, RowSum, evaluate, substitute
 from .facts import Facts
 from .poly import Axis, Poly
 
@@ -16,7 +16,10 @@ __all__ = [
     "Index",
     "Number",
     "Poly",
+    "RowSum",
     "analyse",
     "evaluate",
+    "facts_of_inputs",
+    "learn",
     "substitute",
 ]

@@ -30,19 +30,27 @@ class Analysis:
 
 def analyse(graph: gs.Graph) -> Analysis:
     """Facts about every tensor of a sorted graph, from its inputs (dimensions named B, S, T) onward."""
-    facts: dict[str, Facts] = {}
-    for tensor in graph.inputs:
-        facts[tensor.name] = _input_facts(tensor)
+    facts = facts_of_inputs(graph)
     for node in graph.nodes:
-        for tensor in node.inputs:
-            if isinstance(tensor, gs.Constant) and tensor.name not in facts:
-                facts[tensor.name] = _constant(tensor)
-        known = [facts.get(tensor.name, Facts()) for tensor in node.inputs]
-        found = infer(node, known, lambda tensor: facts.get(tensor.name, Facts()))
-        for position, tensor in enumerate(node.outputs):
-            item = found[position] if found is not None and position < len(found) else None
-            facts[tensor.name] = _completed(tensor, item, known)
+        learn(facts, node)
     return Analysis(facts)
+
+
+def facts_of_inputs(graph: gs.Graph) -> dict[str, Facts]:
+    """What is known before the first node: for a walk that changes the graph on its way."""
+    return {tensor.name: input_facts(tensor) for tensor in graph.inputs}
+
+
+def learn(facts: dict[str, Facts], node: gs.Node) -> None:
+    """Adds the facts about a node's constants and outputs; those about its other inputs are there."""
+    for tensor in node.inputs:
+        if isinstance(tensor, gs.Constant) and tensor.name not in facts:
+            facts[tensor.name] = constant_of(tensor)
+    known = [facts.get(tensor.name, Facts()) for tensor in node.inputs]
+    found = infer(node, known, lambda tensor: facts.get(tensor.name, Facts()))
+    for position, tensor in enumerate(node.outputs):
+        item = found[position] if found is not None and position < len(found) else None
+        facts[tensor.name] = _completed(tensor, item, known)
 
 
 def _input_facts(tensor: gs.Tensor) -> Facts:
@@ -66,7 +74,8 @@ def declared_shape(tensor: gs.Tensor) -> tuple[Poly, ...] | None:
     return tuple(sizes)
 
 
-def _constant(tensor: gs.Constant) -> Facts:
+def constant_of(tensor: gs.Constant) -> Facts:
+    """Facts about a constant; the values of large weights are not looked at."""
     shape = tuple(int(size) for size in tensor.shape)
     dtype = dtype_name(tensor.dtype) or "float32"
     size = int(np.prod(shape, dtype=np.int64))

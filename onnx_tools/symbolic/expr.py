@@ -39,6 +39,15 @@ class Element:
 
 
 @dataclass(frozen=True)
+class RowSum:
+    """The sum of a row of a graph input [B,S]: of a mask, the number of its kept tokens."""
+
+    source: str
+    row: Poly
+    dtype: str
+
+
+@dataclass(frozen=True)
 class Apply:
     """An element-wise operator applied to expressions; Cast keeps its target in `dtype`."""
 
@@ -47,7 +56,7 @@ class Apply:
     dtype: str
 
 
-Expr = Index | Number | Element | Apply
+Expr = Index | Number | Element | RowSum | Apply
 
 
 def _divide(a: Any, b: Any) -> Any:
@@ -132,6 +141,8 @@ def substitute(expr: Expr, values: Mapping[Atom, Poly], sizes: Mapping[int, Poly
         return Index(expr.poly.substitute(values, sizes), expr.dtype)
     if isinstance(expr, Element):
         return Element(expr.source, tuple(p.substitute(values, sizes) for p in expr.indices), expr.dtype)
+    if isinstance(expr, RowSum):
+        return RowSum(expr.source, expr.row.substitute(values, sizes), expr.dtype)
     if isinstance(expr, Apply):
         return apply(expr.op, tuple(substitute(arg, values, sizes) for arg in expr.args), expr.dtype)
     return expr
@@ -141,12 +152,20 @@ def size_of(expr: Expr) -> int:
     """Number of parts: operators, leaves, and the atoms of their polynomials."""
     if isinstance(expr, Apply):
         return 1 + sum(size_of(arg) for arg in expr.args)
-    polys = (expr.poly,) if isinstance(expr, Index) else expr.indices if isinstance(expr, Element) else ()
-    return 1 + sum(len(monomial) for poly in polys for monomial, _ in poly.terms)
+    return 1 + sum(len(monomial) for poly in _polys(expr) for monomial, _ in poly.terms)
+
+
+def _polys(leaf: Expr) -> tuple[Poly, ...]:
+    """The polynomials of an Index, Number, Element or RowSum."""
+    if isinstance(leaf, Index):
+        return (leaf.poly,)
+    if isinstance(leaf, Element):
+        return leaf.indices
+    return (leaf.row,) if isinstance(leaf, RowSum) else ()
 
 
 def leaves(expr: Expr) -> set[Expr]:
-    """Every Index, Number and Element in the expression."""
+    """Every Index, Number, Element and RowSum in the expression."""
     if isinstance(expr, Apply):
         return set().union(*(leaves(arg) for arg in expr.args))
     return {expr}
@@ -154,19 +173,13 @@ def leaves(expr: Expr) -> set[Expr]:
 
 def axes_of(expr: Expr) -> set[int]:
     """The axes that the expression depends on."""
-    found: set[int] = set()
-    for leaf in leaves(expr):
-        if isinstance(leaf, Index):
-            found |= leaf.poly.axes()
-        elif isinstance(leaf, Element):
-            found |= set().union(*(p.axes() for p in leaf.indices))
-    return found
+    return set().union(*(poly.axes() for leaf in leaves(expr) for poly in _polys(leaf)))
 
 
 def evaluate(expr: Expr, elements: Mapping[Element, Any]) -> Any:
     """Its value (numpy scalar) where the elements of graph inputs are as given.
 
-    Raises KeyError for an element that is not given, ValueError where it depends on a dimension or an index.
+    Raises KeyError for an element that is not given, ValueError where it depends on a dimension, an index or a sum.
     """
     if isinstance(expr, Number):
         return np.dtype(expr.dtype).type(expr.value)
@@ -177,6 +190,8 @@ def evaluate(expr: Expr, elements: Mapping[Element, Any]) -> Any:
         return np.dtype(expr.dtype).type(value)
     if isinstance(expr, Element):
         return np.dtype(expr.dtype).type(elements[expr])
+    if isinstance(expr, RowSum):
+        raise ValueError(f"the sum of a row of '{expr.source}' is no constant")
     args = [evaluate(arg, elements) for arg in expr.args]
     with np.errstate(all="ignore"):
         result = args[0] if expr.op == "Cast" else ELEMENTWISE[expr.op](*args)

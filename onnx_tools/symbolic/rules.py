@@ -14,7 +14,7 @@ import onnx_graphsurgeon as gs
 from ..graph import STANDARD_DOMAINS, dtype_name, made_by
 from ..operators import DOMAIN
 from . import movement
-from .expr import COMPARISONS, ELEMENTWISE, Index, axis_index, number
+from .expr import COMPARISONS, ELEMENTWISE, Apply, Element, Index, RowSum, axis_index, number
 from .facts import MAX_ELEMENTS, Facts, broadcast_shape, elementwise, from_elements
 from .poly import Poly
 
@@ -294,7 +294,18 @@ def _reduce(node: gs.Node, known: Known) -> Facts:
         axes = list(range(len(x.shape)))
     gone = {axis % len(x.shape) for axis in axes}
     shape = [Poly.of(1) if i in gone else size for i, size in enumerate(x.shape) if keep or i not in gone]
-    return Facts(tuple(shape), x.dtype, constant=constant)
+    expr = _row_sum(x) if node.op == "ReduceSum" and gone == {1} else None
+    return Facts(tuple(shape), x.dtype, expr, constant=constant)
+
+
+def _row_sum(x: Facts) -> RowSum | None:
+    """The sum over axis 1 of a graph input, through casts."""
+    expr = x.expr
+    while isinstance(expr, Apply) and expr.op == "Cast":
+        expr = expr.args[0]
+    if not isinstance(expr, Element) or expr.indices != (axis_index(0), axis_index(1)):
+        return None
+    return RowSum(expr.source, axis_index(0), x.dtype or expr.dtype)
 
 
 def _arg_reduce(node: gs.Node, known: Known) -> Found:
