@@ -1,29 +1,113 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints coverage reports: what was packed, what was not, and why."""
+"""Prints coverage reports: what was packed, what that saves, what was not packed, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from .console import facts_table, make_table, print_line
+from .console import make_table, print_line
+
+if TYPE_CHECKING:
+    from padfree.builder.coverage import NearMiss
+
+PART_NAMES = {"linear": "linear layers", "attention": "attention", "head": "heads", "all": "all"}
+LAYOUTS = {"packed": "one row a token [T, ...]", "per_sequence": "one row a sequence [B, ...]", "padded": "[B, S, ...]"}
+PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def print_coverage(console: Console, report: Mapping[str, Any]) -> None:
-    """Prints a coverage report: the figures, every pass, and the reason for everything that stayed padded."""
-    facts = {
-        "everything packed": "yes" if report["complete"] else "no",
-        "linear layers on packed tokens": f"{100 * report['packed_gemm_share']:.1f} %",
-        "outputs": report["outputs"],
-        "plugins": report["plugins"],
-    }
-    console.print(facts_table("coverage", facts))
+    """Prints a coverage report: costs where it has them, the passes, every near miss, and the verdict at the end."""
+    from padfree.builder.coverage import near_misses
+
+    costs = report.get("costs")
+    if costs:
+        _print_costs(console, costs, report["products"]["uncounted"])
     rows = [(item["name"], str(item["replaced"]), str(len(item["missed"]))) for item in report["passes"]]
     console.print(make_table("passes", ("pass", "replaced count", "missed count"), rows))
-    for item in report["passes"]:
-        for miss in item["missed"]:
-            print_line(console, f"{item['name']} missed {miss['node']}: {miss['reason']}")
-    for island in report["islands"]:
-        print_line(console, f"stays padded: {island['node']}: {island['reason']}")
+    misses = [(item.where or "-", miss_text(item)) for item in near_misses(report)]
+    if misses:
+        console.print(make_table("near misses", ("pass", "reason"), misses))
+    for name, ids in report.get("excluded_ids", {}).items():
+        shown = ", ".join(str(value) for value in ids[:3]) + (", ..." if len(ids) > 3 else "")
+        print_line(console, f"'{name}' must not hold {shown} inside a sequence: positions count every token")
+    if costs and costs["flop_ratio"] is not None:
+        _print_speed_up(console, costs)
+    print_line(console, verdict(report))
+
+
+def miss_text(item: NearMiss) -> str:
+    """The reason with the node, and how many nodes missed for the same one."""
+    node = "" if item.node in item.reason else f" (at {item.node})"
+    more = f"; {item.count - 1} more like it" if item.count > 1 else ""
+    return f"{item.reason}{node}{more}"
+
+
+def verdict(report: Mapping[str, Any]) -> str:
+    """One sentence: how much of the model computes no padding."""
+    if report["complete"]:
+        return "complete: nothing computes padding"
+    count = len(report["islands"])
+    shares = f"{100 * report['packed_gemm_share']:.1f} % of the linear layers' work"
+    if report.get("costs") and report["costs"]["parts"]["all"]["packed_share"] is not None:
+        shares += f" and {100 * report['costs']['parts']['all']['packed_share']:.1f} % of all FLOPs are packed"
+    else:
+        shares += " is packed"
+    return f"incomplete: {count} node{'s' * (count != 1)} stay{'s' * (count == 1)} padded; {shares}"
+
+
+def print_outputs(console: Console, outputs: list[Mapping[str, Any]]) -> None:
+    """Prints the layout of every output."""
+    rows = [(item["name"], item["layout"], LAYOUTS[item["layout"]], item["dtype"]) for item in outputs]
+    console.print(make_table("outputs", ("output", "layout", "holds", "type"), rows))
+
+
+def _print_costs(console: Console, costs: Mapping[str, Any], uncounted: list[str]) -> None:
+    lengths = costs["lengths"]
+    print_line(
+        console,
+        f"for {lengths['batch']} sequences of {lengths['mean']:g} tokens on average and at most {lengths['max']} "
+        f"({lengths['tokens']:.0f} tokens, {lengths['slots']} slots with padding):",
+    )
+    rows = [
+        (
+            PART_NAMES[name],
+            "-" if part["packed_share"] is None else f"{100 * part['packed_share']:.1f} %",
+            si(part["original_flops"]),
+            si(part["rewritten_flops"]),
+            si(part["padded_flops"]),
+        )
+        for name, part in costs["parts"].items()
+        if part["original_flops"] or part["rewritten_flops"]
+    ]
+    columns = ("part", "packed share", "original FLOPs", "rewritten FLOPs", "of these padded")
+    console.print(make_table("matrix products", columns, rows))
+    if uncounted:
+        more = f" and {len(uncounted) - 1} more" if len(uncounted) > 1 else ""
+        print_line(console, f"not counted, for their sizes are not known: {uncounted[0]}{more}")
+
+
+def _print_speed_up(console: Console, costs: Mapping[str, Any]) -> None:
+    roofline = costs["roofline"]
+    times = " to ".join(microseconds(roofline[name]) for name in ("original_us", "rewritten_us"))
+    print_line(
+        console,
+        f"expected speed-up: up to {costs['flop_ratio']:.2f} x, a ratio of FLOPs; {roofline['ratio']:.2f} x by the "
+        f"roofline of the matrix products in fp16 on one {roofline['gpu'].upper()} ({times} at {roofline['tflops']:g} "
+        f"TFLOP/s and {roofline['gb_s']:g} GB/s)",
+    )
+
+
+def si(value: float) -> str:
+    """A number with three digits and a prefix: 1.23 G."""
+    for factor, prefix in PREFIXES:
+        if value >= factor:
+            return f"{value / factor:.3g} {prefix}"
+    return f"{value:.3g}"
+
+
+def microseconds(value: float) -> str:
+    """A time with three digits: 1.23 ms."""
+    return f"{value / 1e3:.3g} ms" if value >= 1e3 else f"{value:.3g} us"

@@ -1,81 +1,100 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`padfree inspect`: shows what an engine or a rewritten model is, without running it."""
+"""`padfree inspect`: shows what a model or an engine is and how much of it computes no padding, without running it."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .console import facts_table, make_table, output_console, print_line
-from .coverage import print_coverage
+from rich.console import Console
 
-ONNX_SUFFIX = ".onnx"
+from .console import error_console, facts_table, make_table, output_console, print_line, short
+from .coverage import print_coverage, print_outputs
+from .options import add_length_options
+
+if TYPE_CHECKING:
+    from padfree.builder.coverage import Inspected
+
+KINDS = {
+    "original": "an exported model; what rewriting it gives:",
+    "packed": "a rewritten model, packed interface",
+    "padded": "a rewritten model, padded interface",
+    "plan": "a TensorRT engine",
+}
 
 
 def add_parser(subparsers: Any) -> None:
     """Adds the subcommand."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "inspect",
-        help="show what an engine or a rewritten model is",
+        help="show what a model or an engine is, and what of it is packed",
         description="Shows interface, inputs, outputs, coverage, plugins and, of a plan, where and for what it was "
-        "built. Needs neither TensorRT nor a GPU.",
+        "built. An exported model is rewritten in memory to show what padfree makes of it. Needs neither TensorRT nor "
+        "a GPU.",
     )
-    parser.add_argument("model", type=Path, help="model.plan or packed.onnx")
-    parser.add_argument("--json", action="store_true", help="print the metadata as JSON and nothing else")
+    parser.add_argument("model", type=Path, help="model.onnx, packed.onnx or model.plan")
+    parser.add_argument("--json", action="store_true", help="print metadata and report as JSON and nothing else")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 unless everything is packed")
+    add_length_options(parser)
     parser.set_defaults(function=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
-    raw = read_onnx(arguments.model) if arguments.model.suffix == ONNX_SUFFIX else read_plan(arguments.model)
+    from padfree.builder.coverage import inspect_file, report, require_complete
+    from padfree.builder.lengths import choose_lengths
+    from padfree.onnx_tools import ModelFileError, RewriteError
+
     console = output_console()
+    try:
+        with error_console().status(f"reading {arguments.model}"):
+            found = inspect_file(arguments.model)
+    except RewriteError as error:
+        if arguments.json and not isinstance(error, ModelFileError):
+            print_line(console, json.dumps({"file": str(arguments.model), "kind": "refused", "reason": str(error)}))
+        raise
+    lengths = choose_lengths(found.limit, arguments.batch, arguments.mean_length, arguments.max_length)
+    coverage = found.metadata.get("coverage")
+    shown = {
+        "file": str(found.path),
+        "kind": found.kind,
+        **found.metadata,
+        "coverage": report(coverage, lengths, arguments.gpu) if coverage else None,
+    }
     if arguments.json:
-        print_line(console, json.dumps(raw, indent=2))
-        return 0
-    limits = ("max_positions", "hidden_size", "num_layers")
-    console.print(
-        facts_table(
-            str(arguments.model),
-            {name: raw.get(name) for name in ("interface", "precision", "version", *limits)},
-        )
-    )
-    rows = [
-        (item["name"], item["role"], item["dtype"], "-" if item["limit"] is None else f"0..{item['limit'] - 1}")
-        for item in raw["inputs"]
-    ]
-    console.print(make_table("inputs", ("input", "role", "type", "values"), rows))
-    outputs = [(item["name"], item["layout"], item["dtype"]) for item in raw["outputs"]]
-    console.print(make_table("outputs", ("output", "layout", "type"), outputs))
-    built = raw.get("engine", {}).get("plugin_layers", {})
-    plugins = [(name, str(count), str(built.get(name, "-"))) for name, count in raw.get("plugins", {}).items()]
-    console.print(make_table("plugins", ("operator", "graph count", "engine count"), plugins))
-    if raw.get("coverage"):
-        print_coverage(console, raw["coverage"])
-    if "engine" in raw:
-        console.print(facts_table("engine", {k: v for k, v in raw["engine"].items() if k != "plugin_layers"}))
+        print_line(console, json.dumps(shown, indent=2))
+    else:
+        _print(console, found, shown)
+    if arguments.strict:
+        require_complete(coverage or {}, str(found.path))
     return 0
 
 
-def read_plan(path: Path) -> dict[str, Any]:
-    """The metadata of a plan; also checks that the plan is whole."""
-    from padfree.runtime.metadata import open_plan
-
-    return dict(open_plan(path).raw)
-
-
-def read_onnx(path: Path) -> dict[str, Any]:
-    """The metadata of a rewritten model."""
-    from padfree.builder.build import metadata_of
-    from padfree.builder.errors import BuildError
-    from padfree.onnx_tools import load_model
-    from padfree.runtime.metadata import ONNX_METADATA_KEY, parse_metadata
-
-    model = load_model(path)
-    if not any(item.key == ONNX_METADATA_KEY for item in model.metadata_props):
-        raise BuildError(
-            f"{path}: holds no padfree metadata, so it is not a rewritten model; first run: "
-            f"padfree optimize {path} -o packed.onnx"
-        )
-    return dict(parse_metadata(metadata_of(model), str(path)).raw)
+def _print(console: Console, found: Inspected, shown: Mapping[str, Any]) -> None:
+    print_line(console, f"{found.path}: {KINDS[found.kind]}")
+    positions = "any length" if shown.get("max_positions") is None else f"at most {shown['max_positions']} tokens"
+    print_line(
+        console,
+        f"{shown['interface']} interface, {shown['precision']}, {shown['num_layers']} PadfreeAttention layers, hidden "
+        f"size {short(shown.get('hidden_size'))}, sequences of {positions}; padfree {shown['version']}",
+    )
+    rows = [
+        (item["name"], item["role"], item["dtype"], "-" if item["limit"] is None else f"0..{item['limit'] - 1}")
+        for item in shown["inputs"]
+    ]
+    console.print(make_table("inputs", ("input", "role", "type", "values"), rows))
+    print_outputs(console, shown["outputs"])
+    built = shown.get("engine", {}).get("plugin_layers")
+    columns = ("operator", "count") if built is None else ("operator", "graph count", "engine count")
+    plugins = [
+        (name, str(count), *([] if built is None else [str(built.get(name, 0))]))
+        for name, count in shown.get("plugins", {}).items()
+    ]
+    console.print(make_table("plugins", columns, plugins))
+    if "engine" in shown:
+        console.print(facts_table("engine", {k: v for k, v in shown["engine"].items() if k != "plugin_layers"}))
+    if shown["coverage"]:
+        print_coverage(console, shown["coverage"])

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from .console import output_console, print_line
-from .coverage import print_coverage
-from .options import add_output_option, add_rewrite_options
+from .coverage import print_coverage, print_outputs
+from .options import add_length_options, add_output_option, add_rewrite_options
 
 
 def add_parser(subparsers: Any) -> None:
@@ -25,12 +24,16 @@ def add_parser(subparsers: Any) -> None:
     add_output_option(parser, "packed.onnx")
     add_rewrite_options(parser, precision="fp32", interface="packed")
     parser.add_argument("--report", type=Path, metavar="FILE", help="also write the coverage report as JSON")
+    add_length_options(parser)
     parser.set_defaults(function=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
+    from padfree.builder.build import metadata_of
+    from padfree.builder.coverage import report, report_json
     from padfree.builder.files import check_destination, write_files
+    from padfree.builder.lengths import choose_lengths
     from padfree.onnx_tools import rewrite, save_model
 
     console = output_console()
@@ -45,10 +48,15 @@ def run(arguments: argparse.Namespace) -> int:
             strict=arguments.strict,
             verify=arguments.verify,
         )
+        metadata = metadata_of(result.model)
+        lengths = choose_lengths(
+            metadata["max_positions"], arguments.batch, arguments.mean_length, arguments.max_length
+        )
+        coverage = report(metadata["coverage"], lengths, arguments.gpu)
         save_model(result.model, arguments.output)
-    report = result.report.to_dict()
     if arguments.report is not None:
-        write_files([(arguments.report, json.dumps(report, indent=2).encode() + b"\n")])
-    print_coverage(console, report)
+        write_files([(arguments.report, report_json(coverage))])
+    print_outputs(console, metadata["outputs"])
+    print_coverage(console, coverage)
     print_line(console, f"wrote {arguments.output} ({arguments.interface}, {arguments.precision})")
     return 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 INTERFACES = ("packed", "padded")
 PRECISIONS = ("fp32", "fp16", "bf16")
+GPUS = ("a100", "h100", "h200", "l4", "l40s")
 
 
 def add_rewrite_options(parser: argparse.ArgumentParser, *, precision: str | None, interface: str | None) -> None:
@@ -43,6 +44,17 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--opt-tokens", type=int, metavar="T", help="tokens that TensorRT tunes for (default 0.6 of the most)"
     )
+
+
+def add_length_options(parser: argparse.ArgumentParser) -> None:
+    """--mean-length, --max-length, --batch, --gpu: what the report's figures are for."""
+    group = parser.add_argument_group("lengths that the report's figures are for")
+    group.add_argument(
+        "--max-length", type=int, metavar="S", help="longest sequence in tokens (default: the model's limit, or 512)"
+    )
+    group.add_argument("--mean-length", type=float, metavar="L", help="tokens a sequence (default 0.6 of the longest)")
+    group.add_argument("--batch", type=int, metavar="B", help="sequences in one run (default 32)")
+    group.add_argument("--gpu", choices=GPUS, default="h200", help="whose roofline is shown (default h200)")
 
 
 def add_output_option(parser: argparse.ArgumentParser, example: str) -> None:

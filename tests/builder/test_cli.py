@@ -99,8 +99,11 @@ def test_inspect_shows_everything(packed_model: ModelWriter, capsys: Capture) ->
 
 
 def test_inspect_prints_json(packed_model: ModelWriter, packed_metadata: dict[str, Any], capsys: Capture) -> None:
-    assert main(["inspect", "--json", str(packed_model())]) == 0
-    assert json.loads(capsys.readouterr().out) == packed_metadata
+    path = packed_model()
+    assert main(["inspect", "--json", str(path)]) == 0
+    coverage = {**packed_metadata["coverage"], "costs": None}
+    wanted = {**packed_metadata, "file": str(path), "kind": "packed", "coverage": coverage}
+    assert json.loads(capsys.readouterr().out) == wanted
 
 
 def test_inspect_of_a_plan(packed_metadata: dict[str, Any], tmp_path: Path, capsys: Capture) -> None:

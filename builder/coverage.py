@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Coverage reports as people and scripts read them: what a rewrite recorded, and what follows at given lengths."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from padfree.onnx_tools import load_model, rewrite
+from padfree.onnx_tools.cost import DEFAULT_GPU, Lengths, costs
+from padfree.onnx_tools.products import Product
+from padfree.runtime.metadata import ONNX_METADATA_KEY, open_plan, parse_metadata
+
+from .build import metadata_of
+from .errors import BuildError
+
+ONNX_SUFFIX = ".onnx"
+QUOTED = re.compile(r"'[^']*'")
+IN_BETWEEN = "works between nodes that stay padded"
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """A file and its metadata: an "original" (that of its rewriting), a "packed" or "padded" model, or a "plan"."""
+
+    path: Path
+    kind: str
+    metadata: Mapping[str, Any]
+
+    @property
+    def limit(self) -> int | None:
+        """The longest sequence that it takes, None for any."""
+        engine = self.metadata.get("engine")
+        found = engine["profile"]["max_seq_len"] if engine else self.metadata.get("max_positions")
+        return None if found is None else int(found)
+
+
+def inspect_file(path: Path) -> Inspected:
+    """Reads a plan's, a rewritten model's or an original model's description; the last is rewritten, unverified.
+
+    Raises:
+        padfree.onnx_tools.RewriteError: an original that cannot be rewritten, or a damaged model file;
+        padfree.runtime.SessionError: a plan without its metadata, or damaged metadata.
+    """
+    if path.suffix != ONNX_SUFFIX:
+        return Inspected(path, "plan", open_plan(path).raw)
+    model = load_model(path)
+    kind = None
+    if not any(item.key == ONNX_METADATA_KEY for item in model.metadata_props):
+        kind, model = "original", rewrite(model, verify=False).model
+    raw = parse_metadata(metadata_of(model), str(path)).raw
+    return Inspected(path, kind or str(raw["interface"]), raw)
+
+
+def report(coverage: Mapping[str, Any], lengths: Lengths, gpu: str = DEFAULT_GPU) -> dict[str, Any]:
+    """A recorded coverage with its costs at these lengths; they are null where products were not recorded.
+
+    Raises:
+        BuildError: the recorded products are damaged.
+    """
+    products = coverage.get("products")
+    if not products:
+        return {**coverage, "costs": None}
+    try:
+        original, rewritten = (
+            [Product.from_dict(item) for item in products[name]] for name in ("original", "rewritten")
+        )
+        return {**coverage, "costs": costs(original, rewritten, lengths, gpu)}
+    except (TypeError, KeyError, ValueError) as error:
+        raise BuildError(
+            f"the model's coverage report is damaged ({type(error).__name__}: {error}); rewrite the model again"
+        ) from error
+
+
+def report_json(value: Mapping[str, Any]) -> bytes:
+    """A report as it is written to files."""
+    return json.dumps(value, indent=2).encode() + b"\n"
+
+
+def require_complete(coverage: Mapping[str, Any], source: str) -> None:
+    """Raises BuildError where something stayed padded."""
+    if not coverage.get("complete"):
+        raise BuildError(
+            f"{source}: incomplete, {len(coverage.get('islands', ()))} nodes stay padded; the near misses say why, "
+            "leave --strict out to accept that"
+        )
+
+
+@dataclass(frozen=True)
+class NearMiss:
+    """Equal reasons of one pass: the first node, and how many nodes there are."""
+
+    where: str
+    node: str
+    reason: str
+    count: int
+
+
+def near_misses(coverage: Mapping[str, Any]) -> list[NearMiss]:
+    """What passes nearly replaced and what else stays padded for a reason of its own, equal reasons joined.
+
+    Reasons are equal when they differ in the names of nodes alone.
+    """
+    found: dict[tuple[str, str], NearMiss] = {}
+    known: set[str] = set()
+    places = [(item["name"], miss) for item in coverage["passes"] for miss in item["missed"]]
+    places += [("", island) for island in coverage["islands"] if not island["reason"].endswith(IN_BETWEEN)]
+    for where, miss in places:
+        if not where and miss["node"] in known:
+            continue
+        known.add(miss["node"])
+        key = (where, QUOTED.sub("''", miss["reason"]))
+        first = found.setdefault(key, NearMiss(where, miss["node"], miss["reason"], 0))
+        found[key] = replace(first, count=first.count + 1)
+    return list(found.values())

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which lengths the sequences of a batch have, where a report or a measurement needs some."""
+
+from __future__ import annotations
+
+from padfree.onnx_tools.cost import Lengths
+
+from .errors import BuildError
+from .profile import DEFAULT_MAX_BATCH, DEFAULT_MAX_SEQ_LEN, TYPICAL_FILL
+
+
+def choose_lengths(limit: int | None, batch: int | None, mean: float | None, maximum: int | None) -> Lengths:
+    """Lengths with defaults for what is None: the model's limit or 512, 0.6 of it on average, 32 sequences.
+
+    Raises:
+        BuildError: the lengths contradict each other or the model; the message says which option to pass.
+    """
+    longest = maximum if maximum is not None else limit or DEFAULT_MAX_SEQ_LEN
+    if longest < 1 or (limit is not None and longest > limit):
+        allowed = "1 or more" if limit is None else f"1..{limit}, what the model takes"
+        raise BuildError(f"longest sequence {longest}, allowed: {allowed}; pass --max-length {limit or 512}")
+    average = TYPICAL_FILL * longest if mean is None else mean
+    if not 0 < average <= longest:
+        raise BuildError(
+            f"mean length {average:g}, allowed: above 0 and at most the longest sequence, {longest}; pass "
+            f"--mean-length {TYPICAL_FILL * longest:g}"
+        )
+    sequences = DEFAULT_MAX_BATCH if batch is None else batch
+    if sequences < 1:
+        raise BuildError(f"batch of {sequences} sequences, allowed: 1 or more; pass --batch {DEFAULT_MAX_BATCH}")
+    return Lengths(sequences, float(average), longest)
