@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which fused operators are imported, and what is said of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import onnx_graphsurgeon as gs
+from onnx import ModelProto, helper
+
+from ..errors import RewriteError
+from ..graph import STANDARD_DOMAINS, Editor, node_name, opset
+from ..passes.simplify import inline_constants
+from ..symbolic import facts_of_inputs, learn
+from . import activations, attention, norms, products, rotary
+from .expansion import Expansion, NotImportable
+
+DOMAIN = "com.microsoft"
+_FIRST_LAYER_NORM = 17  # opset; in older ones LayerNormalization is onnxruntime's
+
+IMPORTERS: Mapping[str, Callable[[Expansion], Sequence[gs.Tensor | None]]] = MappingProxyType(
+    {
+        "Attention": attention.attention,
+        "BiasAdd": activations.bias_add,
+        "BiasGelu": activations.gelu,
+        "EmbedLayerNormalization": norms.embedding,
+        "FastGelu": activations.fast_gelu,
+        "FusedGemm": products.fused_gemm,
+        "FusedMatMul": products.fused_matmul,
+        "Gelu": activations.gelu,
+        "LayerNormalization": norms.norm,
+        "MultiHeadAttention": attention.multi_head_attention,
+        "QuickGelu": activations.quick_gelu,
+        "RotaryEmbedding": rotary.rotary_embedding,
+        "SimplifiedLayerNormalization": norms.norm,
+        "SkipLayerNormalization": norms.skip_norm,
+        "SkipSimplifiedLayerNormalization": norms.skip_norm,
+    }
+)
+
+_EXPORT = (
+    "export the model without graph optimisation (optimum-cli export onnx without --optimize) and rewrite that file"
+)
+_FLOAT = "rewrite the float model that was quantised"
+# Parts of operators' names: what such operators do, and what to do instead. The first that fits is named.
+_REFUSED: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "Padding": ("it packs tokens in onnxruntime's own way", _EXPORT),
+        "Packed": ("it packs tokens in onnxruntime's own way", _EXPORT),
+        "NBits": ("its weights are quantised", _FLOAT),
+        "Bnb4": ("its weights are quantised", _FLOAT),
+        "Quantize": ("it is quantised", _FLOAT),
+        "Integer": ("it is quantised", _FLOAT),
+        "QLinear": ("it is quantised", _FLOAT),
+        "QAttention": ("it is quantised", _FLOAT),
+        "QEmbed": ("it is quantised", _FLOAT),
+        "QOrdered": ("it is quantised", _FLOAT),
+        "QGemm": ("it is quantised", _FLOAT),
+        "GroupQuery": ("it is a decoder's attention", "padfree rewrites encoders"),
+        "Decoder": ("it is a decoder's attention", "padfree rewrites encoders"),
+    }
+)
+
+
+def is_fused(domain: str | None, op: str, version: int) -> bool:
+    """Whether an operator is onnxruntime's own. Some of them stand in ONNX's domain."""
+    if domain in STANDARD_DOMAINS:
+        return op == "SimplifiedLayerNormalization" or (op == "LayerNormalization" and version < _FIRST_LAYER_NORM)
+    return domain == DOMAIN or str(domain).startswith(f"{DOMAIN}.")
+
+
+def declare_fused(model: ModelProto) -> None:
+    """Gives those fused operators that stand in ONNX's domain their own, so that the checker of ONNX takes them."""
+    version = next((item.version for item in model.opset_import if item.domain in STANDARD_DOMAINS), 1)
+    for node in model.graph.node:
+        if is_fused(node.domain, node.op_type, version):
+            node.domain = node.domain or DOMAIN
+    if not any(item.domain == DOMAIN for item in model.opset_import):
+        model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+
+
+def expand_fused(graph: gs.Graph) -> bool:
+    """Replaces the fused operators of a sorted graph in place; whether there were any.
+
+    Raises RewriteError for one that cannot be imported, with its reason and what to do instead.
+    """
+    version = opset(graph)
+    if not any(is_fused(node.domain, node.op, version) for node in graph.nodes):
+        return False
+    inline_constants(graph)
+    nodes, editor = [node for node in graph.nodes if node.outputs], Editor(graph)
+    facts = facts_of_inputs(graph)
+    graph.nodes.clear()
+    for node in nodes:
+        learn(facts, node)  # of a fused one, its constants
+        if is_fused(node.domain, node.op, version):
+            _expand(Expansion(editor, facts, node))
+        else:
+            graph.nodes.append(node)
+    used = {node.domain for node in graph.nodes} | {""}
+    graph.import_domains = [item for item in graph.import_domains or [] if item.domain in used]
+    return True
+
+
+def _expand(expansion: Expansion) -> None:
+    node = expansion.node
+    importer = IMPORTERS.get(node.op)
+    if importer is None or (node.domain or "").startswith(f"{DOMAIN}."):
+        raise _refused(node)
+    try:
+        expansion.finish(importer(expansion))
+    except NotImportable as reason:
+        raise _error(node, str(reason), _EXPORT) from None
+
+
+def _refused(node: gs.Node) -> RewriteError:
+    if node.domain != DOMAIN:
+        fix = "save the optimised model with ORT_ENABLE_EXTENDED, or rewrite the original export"
+        return _error(node, "its layout is made for one machine", fix)
+    for part, (reason, fix) in _REFUSED.items():
+        if part in node.op:
+            return _error(node, reason, fix)
+    return _error(node, f"known are {', '.join(IMPORTERS)}", _EXPORT)
+
+
+def _error(node: gs.Node, reason: str, fix: str) -> RewriteError:
+    operator = f"{node.domain}.{node.op}" if node.domain else node.op
+    return RewriteError(f"node '{node_name(node)}' ({operator}) cannot be imported: {reason}; {fix}")

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Norms: with a residual and a bias before them, with table look-ups before them, or alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_graphsurgeon as gs
+from onnx import TensorProto
+
+from .expansion import Expansion, NotImportable
+
+
+def normalized(e: Expansion, x: gs.Tensor, gamma: gs.Tensor, beta: gs.Tensor | None, *, rms: bool) -> gs.Tensor:
+    """Layer norm or RMS norm over the last axis, written out: so it is valid in every opset."""
+    if not rms:
+        x = e.op("Sub", x, e.reduce("ReduceMean", x, -1, keep=True))
+    square = e.reduce("ReduceMean", e.op("Pow", x, e.constant(2.0)), -1, keep=True)
+    epsilon = e.number("epsilon", 1e-12 if e.node.op in _SMALL_EPSILON else 1e-5)
+    root = e.op("Sqrt", e.op("Add", square, e.constant(epsilon)))
+    result = e.op("Mul", e.op("Div", x, root), gamma)
+    return result if beta is None else e.op("Add", result, beta)
+
+
+_SMALL_EPSILON = frozenset(
+    {"EmbedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
+)  # that is their default
+
+
+def norm(e: Expansion) -> Sequence[gs.Tensor]:
+    """LayerNormalization (in opsets before 17) and SimplifiedLayerNormalization, which onnxruntime writes there."""
+    e.refuse_outputs(mean=1, deviation=2)
+    x, rms = e.input(0, "tensor"), e.node.op == "SimplifiedLayerNormalization"
+    axis = e.integer("axis", -1)
+    if axis != -1 and axis != len(e.shape(x, "tensor")) - 1:
+        raise NotImportable(f"it is not over the last axis alone (axis {axis})")
+    return [normalized(e, x, e.input(1, "scale"), None if rms else e.given(2), rms=rms)]
+
+
+def skip_norm(e: Expansion) -> Sequence[gs.Tensor | None]:
+    """SkipLayerNormalization and SkipSimplifiedLayerNormalization: the norm of input + bias + residual, and that sum."""
+    e.refuse_outputs(mean=1, deviation=2)
+    rms = e.node.op == "SkipSimplifiedLayerNormalization"
+    beta, bias = (None, e.given(3)) if rms else (e.given(3), e.given(4))
+    total = e.sum(e.input(0, "tensor"), bias, e.input(1, "residual"))
+    return [normalized(e, total, e.input(2, "scale"), beta, rms=rms), None, None, total]
+
+
+def embedding(e: Expansion) -> Sequence[gs.Tensor | None]:
+    """EmbedLayerNormalization: the norm of look-ups by ids, positions and token types; the mask's lengths; the sum."""
+    ids, mask, positions = e.uncast(e.input(0, "ids")), e.given(7), e.given(8)
+    types, type_table = e.given(1), e.given(4)
+    terms = [e.op("Gather", e.input(2, "word table"), ids, axis=0)]
+    if types is not None and type_table is not None:
+        terms.append(e.op("Gather", type_table, e.uncast(types), axis=0))
+    rows = e.uncast(positions) if positions is not None else e.reshape(e.slots(ids, 1), 1, -1)
+    terms.append(e.op("Gather", e.input(3, "position table"), rows, axis=0))
+    total = e.sum(*terms)
+    lengths = None
+    if mask is not None:
+        lengths = e.op("Cast", e.reduce("ReduceSum", e.uncast(mask), 1, keep=False), to=TensorProto.INT32)
+    elif e.is_read(1):
+        raise NotImportable("its mask_index is read, but it has no mask (input 7)")
+    return [normalized(e, total, e.input(5, "scale"), e.given(6), rms=False), lengths, total]
