@@ -95,7 +95,7 @@ def _print_speed_up(console: Console, costs: Mapping[str, Any]) -> None:
     print_line(
         console,
         f"expected of the matrix products alone: {costs['flop_ratio']:.2f} x fewer FLOPs; {roofline['ratio']:.2f} x "
-        f"faster by the roofline of one {roofline['gpu'].upper()} in fp16 ({times} at {roofline['tflops']:g} TFLOP/s and "
+        f"faster by the roofline of one {roofline['gpu'].upper()} in fp16 ({times} at {roofline['tflops']:g} TFLOP/s, "
         f"{roofline['gb_s']:g} GB/s); `padfree bench` measures the whole",
     )
 
