@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from .model_file import model_tensors
 
@@ -19,7 +19,7 @@ _TYPE_ATTRIBUTES = ("to", "dtype")
 
 def widen(model: ModelProto) -> ModelProto:
     """The model with float32 in the place of float16 and bfloat16; the model itself where it has neither."""
-    nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
+    nodes = [*_nodes(model.graph), *(node for function in model.functions for node in function.node)]
     if not any(tensor.data_type in HALVES for tensor in model_tensors(model.graph)) and not _names_half(nodes):
         return model
     result = ModelProto()
@@ -32,7 +32,7 @@ def widen(model: ModelProto) -> ModelProto:
             for attribute in node.attribute:
                 if attribute.HasField("t"):
                     _widen_tensor(attribute.t)
-    _widen_nodes(result.graph.node)
+    _widen_nodes(_nodes(result.graph))
     del result.graph.value_info[:]
     for value in (*result.graph.input, *result.graph.output):
         if value.type.tensor_type.elem_type in _REPLACED:
@@ -55,6 +55,15 @@ def narrow_outputs(model: ModelProto, original: ModelProto) -> None:
                         names[position] = inner
         model.graph.node.append(helper.make_node("Cast", [inner], [output.name], name=f"{inner}_cast", to=kind))
         output.type.tensor_type.elem_type = kind
+
+
+def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    """Every node of a graph, those of subgraphs included."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                yield from _nodes(inner)
 
 
 def _names_half(nodes: Iterable[NodeProto]) -> bool:

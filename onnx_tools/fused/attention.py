@@ -105,14 +105,14 @@ def _mask(e: Expansion, mask: gs.Tensor, k: gs.Tensor) -> gs.Tensor:
         kept = e.op("Greater", mask, e.constant(0, np.int32))
     elif len(shape) == 1:
         raise NotImportable(
-            f"its mask '{mask.name}' has {shape[0]} elements: lengths [B] and masks [B,S] and [B,S,S] are known, starts "
-            "and cumulative lengths are not"
+            f"its mask '{mask.name}' has {shape[0]} elements: lengths [B] and masks [B,S] and [B,S,S] are known, "
+            "starts and cumulative lengths are not"
         )
     else:
         raise NotImportable(f"its mask '{mask.name}' has {len(shape)} axes; lengths [B], [B,S] and [B,S,S] are known")
     added = e.op("Where", kept, e.constant(0.0), e.constant(e.number("mask_filter_value", -10000.0)))
     axes = [1] if len(shape) == 3 else [1, 2]
-    return e.op("Unsqueeze", added, e.axes(*axes)) if e.opset >= 13 else e.op("Unsqueeze", added, axes=axes)
+    return e.unsqueeze(added, *axes)
 
 
 def _causal(e: Expansion, q: gs.Tensor, k: gs.Tensor) -> gs.Tensor:

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import onnx_graphsurgeon as gs
-from onnx import ModelProto, helper
+from onnx import ModelProto, NodeProto, helper
 
 from ..errors import RewriteError
-from ..graph import STANDARD_DOMAINS, Editor, node_name, opset
-from ..passes.simplify import inline_constants
-from ..symbolic import facts_of_inputs, learn
+from ..graph import STANDARD_DOMAINS, Editor, node_name
+from ..symbolic import Facts
 from . import activations, attention, norms, products, rotary
 from .expansion import Expansion, NotImportable
 
@@ -63,51 +62,34 @@ _REFUSED: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 
 
-def is_fused(domain: str | None, op: str, version: int) -> bool:
-    """Whether an operator is onnxruntime's own. Some of them stand in ONNX's domain."""
-    if domain in STANDARD_DOMAINS:
+def is_fused(node: gs.Node | NodeProto, version: int) -> bool:
+    """Whether a node is of onnxruntime's own operators in a file of an opset. Some of them stand in ONNX's domain."""
+    op = node.op_type if isinstance(node, NodeProto) else node.op
+    if node.domain in STANDARD_DOMAINS:
         return op == "SimplifiedLayerNormalization" or (op == "LayerNormalization" and version < _FIRST_LAYER_NORM)
-    return domain == DOMAIN or str(domain).startswith(f"{DOMAIN}.")
+    return node.domain == DOMAIN or str(node.domain).startswith(f"{DOMAIN}.")
 
 
 def declare_fused(model: ModelProto) -> None:
     """Gives those fused operators that stand in ONNX's domain their own, so that the checker of ONNX takes them."""
     version = next((item.version for item in model.opset_import if item.domain in STANDARD_DOMAINS), 1)
     for node in model.graph.node:
-        if is_fused(node.domain, node.op_type, version):
+        if is_fused(node, version):
             node.domain = node.domain or DOMAIN
     if not any(item.domain == DOMAIN for item in model.opset_import):
         model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
 
 
-def expand_fused(graph: gs.Graph) -> bool:
-    """Replaces the fused operators of a sorted graph in place; whether there were any.
+def expand_fused(editor: Editor, facts: dict[str, Facts], node: gs.Node) -> None:
+    """Adds the standard operators that a fused node stands for, and disconnects the node.
 
-    Raises RewriteError for one that cannot be imported, with its reason and what to do instead.
+    `facts` are those about the tensors before the node; they are learnt about the new ones. Raises RewriteError for an
+    operator that cannot be imported, with the reason and what to do instead.
     """
-    version = opset(graph)
-    if not any(is_fused(node.domain, node.op, version) for node in graph.nodes):
-        return False
-    inline_constants(graph)
-    nodes, editor = [node for node in graph.nodes if node.outputs], Editor(graph)
-    facts = facts_of_inputs(graph)
-    graph.nodes.clear()
-    for node in nodes:
-        learn(facts, node)  # of a fused one, its constants
-        if is_fused(node.domain, node.op, version):
-            _expand(Expansion(editor, facts, node))
-        else:
-            graph.nodes.append(node)
-    used = {node.domain for node in graph.nodes} | {""}
-    graph.import_domains = [item for item in graph.import_domains or [] if item.domain in used]
-    return True
-
-
-def _expand(expansion: Expansion) -> None:
-    node = expansion.node
     importer = IMPORTERS.get(node.op)
     if importer is None or (node.domain or "").startswith(f"{DOMAIN}."):
         raise _refused(node)
+    expansion = Expansion(editor, facts, node)
     try:
         expansion.finish(importer(expansion))
     except NotImportable as reason:

@@ -135,6 +135,12 @@ class Expansion:
         """Reshape; 0 keeps an axis, -1 is what is left."""
         return self.op("Reshape", x, self.axes(*sizes))
 
+    def unsqueeze(self, x: gs.Tensor, *axes: int) -> gs.Tensor:
+        """Unsqueeze; where the axes stand depends on the opset."""
+        if self.opset < 13:
+            return self.op("Unsqueeze", x, axes=list(axes))
+        return self.op("Unsqueeze", x, self.axes(*axes))
+
     def columns(self, x: gs.Tensor, start: int, end: int, axis: int = -1, step: int = 1) -> gs.Tensor:
         """A part of a tensor along an axis; of a weight, a weight."""
         if isinstance(x, gs.Constant):

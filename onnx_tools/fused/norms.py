@@ -38,7 +38,7 @@ def norm(e: Expansion) -> Sequence[gs.Tensor]:
 
 
 def skip_norm(e: Expansion) -> Sequence[gs.Tensor | None]:
-    """SkipLayerNormalization and SkipSimplifiedLayerNormalization: the norm of input + bias + residual, and that sum."""
+    """SkipLayerNormalization, SkipSimplifiedLayerNormalization: the norm of input + bias + residual, and that sum."""
     e.refuse_outputs(mean=1, deviation=2)
     rms = e.node.op == "SkipSimplifiedLayerNormalization"
     beta, bias = (None, e.given(3)) if rms else (e.given(3), e.given(4))

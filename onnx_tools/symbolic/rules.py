@@ -237,6 +237,9 @@ def _split(node: gs.Node, known: Known) -> Found:
     sizes = split_sizes(node, known)
     if sizes is None:
         return [Facts(dtype=x.dtype)] * count
+    if x.elements is not None:
+        parts = np.split(x.elements, np.cumsum(sizes)[:-1], axis=axis)
+        return [replace(from_elements(part, x.dtype or "int64"), constant=x.constant) for part in parts]
     shapes = [tuple(Poly.of(size) if i == axis else old for i, old in enumerate(x.shape)) for size in sizes]
     return [Facts(shape, x.dtype, constant=x.constant) for shape in shapes]
 

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brings an imported graph into one flat list of standard operators: replaces fused operators and known branches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_graphsurgeon as gs
+
+from .errors import RewriteError
+from .fused import expand_fused, is_fused
+from .graph import Editor, node_name, opset
+from .passes.simplify import inline_constants
+from .symbolic import Facts, facts_of_inputs, learn
+
+
+def standardise(graph: gs.Graph) -> bool:
+    """Replaces fused operators by what they stand for, and every If whose condition is known by its branch, in place.
+
+    Returns whether there were any; the nodes must be sorted. Raises RewriteError for a fused operator that cannot be
+    imported, and for control flow that depends on the inputs.
+    """
+    version = opset(graph)
+    if not any(is_fused(node, version) or _subgraphs(node) for node in graph.nodes):
+        return False
+    inline_constants(graph)
+    nodes, walk = list(graph.nodes), _Walk(graph, version)
+    graph.nodes.clear()
+    walk.add(nodes)
+    used = {node.domain or "" for node in graph.nodes}
+    graph.import_domains = [item for item in graph.import_domains or [] if item.domain in used | {""}]
+    return True
+
+
+class _Walk:
+    """Puts nodes into the graph one by one, and learns about their tensors on the way."""
+
+    def __init__(self, graph: gs.Graph, version: int) -> None:
+        self._graph, self._version = graph, version
+        self._editor = Editor(graph)
+        self._facts: dict[str, Facts] = facts_of_inputs(graph)
+
+    def add(self, nodes: list[gs.Node]) -> None:
+        """Adds sorted nodes, or what takes their place."""
+        for node in nodes:
+            if not node.outputs:
+                continue  # a constant that stands at its tensor now
+            if _subgraphs(node):
+                self._choose(node)
+                continue
+            learn(self._facts, node)  # of a fused one, its constants
+            if is_fused(node, self._version):
+                expand_fused(self._editor, self._facts, node)
+            else:
+                self._graph.nodes.append(node)
+
+    def _choose(self, node: gs.Node) -> None:
+        """Puts the nodes of an If's branch in its place; an If inside that branch is chosen in its turn."""
+        condition = self._facts.get(node.inputs[0].name, Facts()).scalar() if node.op == "If" else None
+        if condition is None:
+            raise RewriteError(
+                f"node '{node_name(node)}' ({node.op}) holds a subgraph; control flow that depends on the inputs "
+                "cannot be packed; export the model with fixed choices (torch.onnx.export traces them away)"
+            )
+        taken, left = ("then_branch", "else_branch") if condition else ("else_branch", "then_branch")
+        _detach(node.attrs[left])
+        branch, outputs = node.attrs[taken], list(node.outputs)
+        node.inputs.clear()
+        node.outputs.clear()
+        inline_constants(branch)
+        for inner in branch.nodes:
+            for tensor in inner.outputs:
+                tensor.name = self._editor.fresh(tensor.name)
+            inner.name = self._editor.fresh(inner.name or inner.op)
+        self.add(list(branch.nodes))
+        for result, output in zip(branch.outputs, outputs, strict=True):
+            self._editor.node("Identity", [result], stem=f"{output.name}_chosen", output=output)
+            learn(self._facts, self._graph.nodes[-1])
+
+
+def _subgraphs(node: gs.Node) -> list[gs.Graph]:
+    values = (value if isinstance(value, list) else [value] for value in node.attrs.values())
+    return [item for items in values for item in items if isinstance(item, gs.Graph)]
+
+
+def _detach(graph: gs.Graph) -> None:
+    """Lets the nodes of a branch that is not taken read nothing."""
+    for node in _all_nodes(graph):
+        node.inputs.clear()
+        node.outputs.clear()
+
+
+def _all_nodes(graph: gs.Graph) -> Iterator[gs.Node]:
+    for node in graph.nodes:
+        yield node
+        for inner in _subgraphs(node):
+            yield from _all_nodes(inner)
