@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 from onnx import ModelProto, TensorProto, inliner
 
 from .errors import RewriteError
+from .fixed_axes import fixed_sizes, generalise
 from .graph import dtype_name
 from .operators import DOMAIN
 
@@ -18,13 +19,15 @@ _SMALL = 1024  # elements; smaller constants may hold shapes, which the inferenc
 def import_model(model: ModelProto) -> gs.Graph:
     """Imports a model; its weights are shared, not copied.
 
-    Raises RewriteError for a model that is rewritten already, has control flow, or whose inputs are not [B,S].
+    Fixed sizes of the batch or the sequence become dynamic. Raises RewriteError for a model that is rewritten already,
+    has control flow, or whose inputs are not [B,S].
     """
     _refuse(model)
     if model.functions:
         model = inliner.inline_local_functions(model)
-    token_inputs = _token_inputs(model)
-    types = _inferred(model, token_inputs)
+    token_inputs = token_inputs_of(model)
+    fixed = fixed_sizes(model, token_inputs)
+    types = _inferred(model, token_inputs, [fixed.batch or "B", fixed.sequence or "S"])
     graph = gs.import_onnx(model)
     for tensor in graph.inputs:
         tensor.shape = ["B", "S"]
@@ -33,6 +36,8 @@ def import_model(model: ModelProto) -> gs.Graph:
             found = types[name]
             tensor.dtype = np.dtype(dtype_name(found.elem_type)) if found.elem_type else tensor.dtype
             tensor.shape = [_size(dim) for dim in found.shape.dim] if found.HasField("shape") else None
+    if fixed:
+        generalise(graph, fixed)
     return graph
 
 
@@ -51,7 +56,8 @@ def _refuse(model: ModelProto) -> None:
                 )
 
 
-def _token_inputs(model: ModelProto) -> tuple[str, ...]:
+def token_inputs_of(model: ModelProto) -> tuple[str, ...]:
+    """The names of the inputs [B,S]. Raises RewriteError where there is any other input, or none."""
     initializers = {tensor.name for tensor in model.graph.initializer}
     names = []
     for value in model.graph.input:
@@ -64,12 +70,6 @@ def _token_inputs(model: ModelProto) -> tuple[str, ...]:
                 f"input '{value.name}' is {kind} [{', '.join(_dim(dim) for dim in dims)}]; every input must be an "
                 "integer or bool tensor [batch, sequence]; export the encoder with its token inputs alone"
             )
-        fixed = [dim.dim_value for dim in dims if dim.HasField("dim_value")]
-        if fixed:
-            raise RewriteError(
-                f"input '{value.name}' has fixed sizes ({', '.join(_dim(dim) for dim in dims)}); batch and sequence "
-                "must both be dynamic; export the model with dynamic axes 0 and 1 for every token input"
-            )
         names.append(value.name)
     if not names:
         raise RewriteError("no attention found: the model has no input; padfree rewrites encoders with token inputs")
@@ -80,7 +80,9 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> str:
     return dim.dim_param or str(dim.dim_value) if dim.WhichOneof("value") else "?"
 
 
-def _inferred(model: ModelProto, token_inputs: tuple[str, ...]) -> dict[str, onnx.TypeProto.Tensor]:
+def _inferred(
+    model: ModelProto, token_inputs: tuple[str, ...], sizes: list[int | str]
+) -> dict[str, onnx.TypeProto.Tensor]:
     """Checks the model, and infers types and shapes; large weights take no part but by their type and shape."""
     skeleton = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     skeleton.graph.name = "skeleton"
@@ -88,7 +90,7 @@ def _inferred(model: ModelProto, token_inputs: tuple[str, ...]) -> dict[str, onn
     initializers = {tensor.name for tensor in model.graph.initializer}
     for value in model.graph.input:
         if value.name in token_inputs:
-            item = onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, ["B", "S"])
+            item = onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, sizes)
             skeleton.graph.input.append(item)
         elif value.name not in initializers:
             skeleton.graph.input.append(value)

@@ -18,8 +18,9 @@ from onnx import ModelProto
 from .check import check_graph
 from .errors import RewriteError
 from .exporting import export_model
+from .fixed_axes import fixed_sizes
 from .graph import add_domain, dtype_name, is_padfree, names_in_use, tidy
-from .importing import import_model
+from .importing import import_model, token_inputs_of
 from .limits import first_width, limit_of, longest_sequence
 from .model_file import load_model
 from .operators import add_functions, check_nodes, with_functions
@@ -146,7 +147,9 @@ def rewrite(
         reasons = "; ".join(item.reason for item in report.islands[:5]) or "linear layers stayed padded"
         count = len(report.islands)
         raise RewriteError(f"{count} nodes stayed padded: {reasons}; rewrite without strict to accept that")
-    metadata = {**_metadata(graph, analysis, report, interface, precision), "origins": dict(passed.origins)}
+    length = fixed_sizes(original, token_inputs_of(original)).sequence
+    described = _metadata(graph, analysis, report, interface, precision, length)
+    metadata = {**described, "origins": dict(passed.origins)}
     result = _exported(graph, analysis, original)
     if verify:
         verify_models(original, with_functions(result), metadata, seed=seed)
@@ -190,9 +193,10 @@ def _size(text: str, constant: int | None) -> int | str | None:
 
 
 def _metadata(
-    graph: gs.Graph, analysis: Analysis, report: CoverageReport, interface: str, precision: str
+    graph: gs.Graph, analysis: Analysis, report: CoverageReport, interface: str, precision: str, length: int | None
 ) -> dict[str, Any]:
-    """The description of the result for whoever builds or runs it."""
+    """The description of the result for whoever builds or runs it; `length` is the original's fixed one."""
+    limits = [limit for limit in (length, longest_sequence(graph, analysis)) if limit is not None]
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -203,7 +207,7 @@ def _metadata(
             {"name": tensor.name, "layout": report.outputs[tensor.name], "dtype": str(analysis[tensor].dtype)}
             for tensor in graph.outputs
         ],
-        "max_positions": longest_sequence(graph, analysis),
+        "max_positions": min(limits, default=None),
         "hidden_size": first_width(analysis, graph),
         "num_layers": report.plugins.get("PadfreeAttention", 0),
         "coverage": report.to_dict(),

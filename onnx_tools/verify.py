@@ -7,6 +7,7 @@ import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import onnxruntime as ort
 from onnx import ModelProto, helper
 
 from .errors import VerificationError
+from .fixed_axes import fixed_sizes
+from .importing import token_inputs_of
 from .model_file import EXTERNAL_DATA_BYTES, model_tensors, save_model
 
 logger = logging.getLogger(__name__)
@@ -53,6 +56,7 @@ def verify(
     Raises VerificationError for the first output value that differs by more than RELATIVE_TOLERANCE.
     """
     rng = np.random.default_rng(seed)
+    fixed = fixed_sizes(original, token_inputs_of(original))
     with tempfile.TemporaryDirectory(prefix="padfree-") as folder:
         sessions = [_session(model, Path(folder), name) for model, name in ((original, "a"), (rewritten, "b"))]
         worst: dict[str, float] = {}
@@ -61,10 +65,11 @@ def verify(
             feeds = _original_feeds(original, metadata, batch, rng)
             given = feeds if metadata["interface"] == "padded" else _packed_feeds(feeds, metadata, batch, rng)
             names = [output["name"] for output in metadata["outputs"]]
-            wanted, found = (
-                _run(session, names, values, batch, kind)
-                for session, values, kind in zip(sessions, (feeds, given), ("original", "rewritten"), strict=True)
-            )
+            runs = [
+                partial(_run, session, names, batch, kind)
+                for session, kind in zip(sessions, ("original", "rewritten"), strict=True)
+            ]
+            wanted, found = fixed.run(runs[0], feeds), runs[1](given)
             for output, a, b in zip(metadata["outputs"], wanted, found, strict=True):
                 if output["layout"] == "per_sequence" and not batch.keeps_first_slot:
                     continue  # a head that reads the masked first slot cannot be reproduced
@@ -185,7 +190,7 @@ def _compare(output: Mapping[str, Any], a: Array, b: Array, batch: Batch, interf
 
 
 def _run(
-    session: ort.InferenceSession, names: Sequence[str], feeds: Mapping[str, Array], batch: Batch, kind: str
+    session: ort.InferenceSession, names: Sequence[str], batch: Batch, kind: str, feeds: Mapping[str, Array]
 ) -> list[Array]:
     try:
         return list(session.run(list(names), dict(feeds)))

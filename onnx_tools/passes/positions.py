@@ -112,6 +112,8 @@ class _Spread:
         if is_standard(node, "Unsqueeze", "Squeeze"):
             axes, counted_in = axes_of_node(node, known, 1), rank if node.op == "Unsqueeze" else known[0].rank or 0
             return axes is not None and all(axis % counted_in != 0 for axis in axes)
+        if is_standard(node, "Gather"):
+            return known[0].constant and known[0].rank == 2 and int(node.attrs.get("axis", 0)) == 0
         if is_standard(node, "Transpose"):
             return bool(node.attrs.get("perm")) and int(node.attrs["perm"][0]) == 0
         if is_standard(node, "Slice"):

@@ -21,11 +21,11 @@ _SMALL = 4096  # elements; only below it may a folded constant stand beside the 
 def simplify(graph: gs.Graph) -> PassResult:
     """Folds constants and known shapes, takes shapes from the inputs, removes what changes nothing."""
     before = len(graph.nodes)
-    _inline_constants(graph)
+    inline_constants(graph)
     tidy(graph)
     editor = Editor(graph)
     analysis = analyse(graph)
-    shapes = ShapeBuilder(editor, _shape_source(graph))
+    shapes = ShapeBuilder(editor, shape_source(graph))
     for node in list(graph.nodes):
         if len(node.outputs) != 1 or not present(node.inputs):
             continue
@@ -83,11 +83,13 @@ class ShapeBuilder:
         return self._editor.node(op, inputs, stem="size", dtype=np.dtype(np.int64), attrs=attrs)
 
 
-def _shape_source(graph: gs.Graph) -> gs.Tensor:
+def shape_source(graph: gs.Graph) -> gs.Tensor:
+    """A graph input [B,S]."""
     return next(tensor for tensor in graph.inputs if list(tensor.shape or ()) == ["B", "S"])
 
 
-def _inline_constants(graph: gs.Graph) -> None:
+def inline_constants(graph: gs.Graph) -> None:
+    """Makes tensors of Constant nodes into constants."""
     types = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
     for node in graph.nodes:
         if not is_standard(node, "Constant") or len(node.attrs) != 1:

@@ -38,7 +38,7 @@ def analyse(graph: gs.Graph) -> Analysis:
 
 def facts_of_inputs(graph: gs.Graph) -> dict[str, Facts]:
     """What is known before the first node: for a walk that changes the graph on its way."""
-    return {tensor.name: input_facts(tensor) for tensor in graph.inputs}
+    return {tensor.name: _input_facts(tensor) for tensor in graph.inputs}
 
 
 def learn(facts: dict[str, Facts], node: gs.Node) -> None:
