@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ordered compaction of a mask in two launches: count the kept slots of every row, then write each row's slots behind
 // those of the rows before it.
+#include "common/dependent_launch.cuh"
 #include "common/device.cuh"
 #include "common/launch.h"
 #include "index/launch.h"
@@ -14,6 +15,8 @@ constexpr int kWarps = kThreads / kWarpSize;
 // One block a row.
 __global__ void __launch_bounds__(kThreads) countKernel(IndexParams p) {
   __shared__ int counts[kWarps];
+  releaseNextGrid();
+  waitForPriorGrids();
   const int b = blockIdx.x;
   const int* mask = p.mask + static_cast<int64_t>(b) * p.S;
   int count = 0;
@@ -32,6 +35,8 @@ __global__ void __launch_bounds__(kThreads) countKernel(IndexParams p) {
 __global__ void __launch_bounds__(kThreads) writeKernel(IndexParams p) {
   __shared__ int counts[kWarps];
   __shared__ int before[kWarps];
+  releaseNextGrid();
+  waitForPriorGrids();
   const int b = blockIdx.x, warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   int partial = 0;
   for (int row = threadIdx.x; row < b; row += kThreads) partial += p.seq_lens[row];
@@ -62,9 +67,8 @@ __global__ void __launch_bounds__(kThreads) writeKernel(IndexParams p) {
 
 cudaError_t launchIndex(const IndexParams& params, cudaStream_t stream) {
   if (params.B <= 0) return cudaMemsetAsync(params.num_tokens, 0, sizeof(int), stream);
-  countKernel<<<params.B, kThreads, 0, stream>>>(params);
-  writeKernel<<<params.B, kThreads, 0, stream>>>(params);
-  return cudaGetLastError();
+  const cudaError_t status = launchDependent(countKernel, params.B, kThreads, 0, stream, params);
+  return status == cudaSuccess ? launchDependent(writeKernel, params.B, kThreads, 0, stream, params) : status;
 }
 
 }  // namespace padfree

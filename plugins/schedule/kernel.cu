@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "common/dependent_launch.cuh"
 #include "common/device.cuh"
 #include "common/launch.h"
 #include "schedule/launch.h"
@@ -13,6 +14,8 @@ constexpr int kTokenThreads = 256;
 // One block: scans kThreads lengths at a time. Sums saturate at T, which also keeps them from overflowing.
 __global__ void __launch_bounds__(kThreads) prefixSumKernel(ScheduleParams p) {
   __shared__ int totals[kWarps];
+  releaseNextGrid();
+  waitForPriorGrids();
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   const auto saturate = [&](int64_t sum) { return static_cast<int>(min(sum, static_cast<int64_t>(p.T))); };
   int64_t carry = 0;
@@ -40,6 +43,8 @@ __global__ void __launch_bounds__(kThreads) prefixSumKernel(ScheduleParams p) {
 
 // One thread a token.
 __global__ void __launch_bounds__(kTokenThreads) tokenIndexKernel(ScheduleParams p) {
+  releaseNextGrid();
+  waitForPriorGrids();
   const int t = blockIdx.x * kTokenThreads + threadIdx.x;
   if (t >= p.T) return;
   int first = 0, last = p.B + 1;  // the last sequence that starts at or before t
@@ -54,11 +59,9 @@ __global__ void __launch_bounds__(kTokenThreads) tokenIndexKernel(ScheduleParams
 }  // namespace
 
 cudaError_t launchSchedule(const ScheduleParams& params, cudaStream_t stream) {
-  prefixSumKernel<<<1, kThreads, 0, stream>>>(params);
-  if (params.token_index && params.T > 0) {
-    tokenIndexKernel<<<ceilDiv(params.T, kTokenThreads), kTokenThreads, 0, stream>>>(params);
-  }
-  return cudaGetLastError();
+  const cudaError_t status = launchDependent(prefixSumKernel, 1, kThreads, 0, stream, params);
+  if (status != cudaSuccess || !params.token_index || params.T <= 0) return status;
+  return launchDependent(tokenIndexKernel, ceilDiv(params.T, kTokenThreads), kTokenThreads, 0, stream, params);
 }
 
 }  // namespace padfree

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programmatic dependent launch (CUDA programming guide, section of that name): on Hopper and newer a grid may be set
+// up, and begin, while the grid before it in the stream still runs. Under CUDA-graph capture the launch becomes a
+// programmatic edge.
+//
+// What every kernel launched by launchDependent keeps to, in every block, those with nothing to do included:
+//   1. Before waitForPriorGrids() it reads nothing that a kernel may have written and writes nothing: TensorRT reuses
+//      activation memory. It may compute addresses, set up shared memory and prefetch into the L2 cache, which is
+//      coherent.
+//   2. It calls waitForPriorGrids() before it ends. The wait covers the grid before this one alone; that this one had
+//      waited itself is what makes it cover all grids before.
+//   3. Nothing read after the wait goes through the read-only cache (__ldg, const __restrict__): it is not part of what
+//      the wait makes visible.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+namespace padfree {
+
+// Blocks until all grids before this one have ended and their writes can be read.
+__device__ inline void waitForPriorGrids() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the next grid begin once every block of this one has called it or ended. It orders no memory: the next grid's
+// wait still lasts until this grid has ended.
+__device__ inline void releaseNextGrid() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Brings `bytes` bytes into the L2 cache; the threads of one block share the lines. Null is left alone. Unlike a load
+// it may stand before waitForPriorGrids() whoever wrote the bytes.
+__device__ inline void prefetchToL2(const void* data, int64_t bytes) {
+  constexpr int64_t kLineBytes = 128;
+  if (!data) return;
+  for (int64_t i = threadIdx.x * kLineBytes; i < bytes; i += blockDim.x * kLineBytes) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(data) + i));
+  }
+}
+
+// Whether launches may overlap: the current device is Hopper or newer and PADFREE_DEPENDENT_LAUNCH, read at the first
+// launch, is not 0. The library holds no PTX, so that what runs on such a device was compiled for it and waits.
+inline bool overlapsLaunches() {
+  static const bool allowed = [] {
+    const char* value = std::getenv("PADFREE_DEPENDENT_LAUNCH");
+    return !value || std::strcmp(value, "0") != 0;
+  }();
+  int device = 0, major = 0;
+  return allowed && cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+}
+
+// Launches a kernel that keeps to the rules above, overlapped with the kernel before it where the device can.
+template <typename... Parameters, typename... Arguments>
+cudaError_t launchDependent(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                            cudaStream_t stream, Arguments&&... arguments) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = overlapsLaunches() ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+}
+
+}  // namespace padfree
