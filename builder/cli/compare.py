@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`padfree compare`: is it the same model, and if not, where does it differ?"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .console import make_table, output_console, print_line
+from .options import INTERFACES, PRECISIONS
+
+if TYPE_CHECKING:
+    from padfree.builder.compare.report import Report, RunnerReport
+
+WORST_COLUMNS = ("batch", "request", "position", "output", "original", "this model", "relative")
+RUNNERS = ("onnxrt", "onnxrt-packed", "trt", "trt-padded", "torch")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the subcommand."""
+    from padfree.builder.compare.tolerances import describe_tolerances
+
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "compare",
+        help="compare models with the one they were made from",
+        description="Runs the original in onnxruntime and other models on the same padded batches, and compares their "
+        "outputs on every valid token, with Polygraphy. Exit code 0 only where all agree within their tolerances.",
+        epilog=describe_tolerances(),
+    )
+    parser.add_argument("original", type=Path, help="the exported model, the reference")
+    parser.add_argument(
+        "models",
+        type=Path,
+        nargs="*",
+        help="rewritten .onnx files and plans made from it (default: what it is rewritten to now)",
+    )
+    parser.add_argument(
+        "--runners",
+        type=_runners,
+        default=(),
+        metavar="LIST",
+        help=f"comma-separated, of {', '.join(RUNNERS)} (default: what fits the files). onnxrt is always there, the "
+        "reference; trt builds engines from .onnx files; trt-padded is the original in TensorRT alone, fp16",
+    )
+    _add_model_options(parser)
+    _add_data_options(parser)
+    _add_output_options(parser)
+    parser.set_defaults(function=run)
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("models")
+    group.add_argument("--interface", choices=INTERFACES, default="packed", help="where no model is given (packed)")
+    group.add_argument("--precision", choices=PRECISIONS, default="fp32", help="where no model is given (fp32)")
+    group.add_argument(
+        "--torch-model", type=Path, metavar="PATH", help="a Hugging Face folder, or a script with load_model()"
+    )
+    group.add_argument("--absolute-tolerance", type=float, metavar="X", help="instead of the precision's, see below")
+    group.add_argument("--relative-tolerance", type=float, metavar="X", help="instead of the precision's, see below")
+    group.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
+
+
+def _add_data_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("data")
+    group.add_argument(
+        "--data",
+        type=Path,
+        metavar="FILE",
+        help="texts (.txt, .jsonl), token ids (.jsonl, .json, .npz; grids with their mask keep it), inputs that "
+        "Polygraphy saved (.json), or a Polygraphy data loader script (.py with load_data()); default: generated "
+        "ragged batches, and left padding and holes for padded models",
+    )
+    group.add_argument("--tokenizer", type=Path, metavar="FILE", help="tokenizer.json; needed for texts")
+    group.add_argument("--truncate", action="store_true", help="cut texts to the model's positions")
+    group.add_argument("--max-seq-len", type=int, metavar="S", help="longest generated sequence (default: at most 512)")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="of generated batches (default 0)")
+
+
+def _add_output_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("results")
+    group.add_argument(
+        "--bisect",
+        action="store_true",
+        help="also compare intermediate tensors of rewritten .onnx files and name the first node that differs",
+    )
+    group.add_argument("--json", type=Path, metavar="FILE", help="also write the report as JSON")
+    group.add_argument("--html", type=Path, metavar="FILE", help="also write it as one HTML page (implies --bisect)")
+    group.add_argument(
+        "--emit-polygraphy",
+        type=Path,
+        metavar="DIR",
+        help="instead of comparing, write the data and scripts with which `polygraphy run` does it",
+    )
+
+
+def _runners(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    unknown = [name for name in names if name not in RUNNERS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"unknown runner {', '.join(unknown)}, allowed: {', '.join(RUNNERS)}")
+    return names
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the subcommand."""
+    _require_polygraphy()
+    from padfree.builder.compare.comparison import CompareOptions, compare
+    from padfree.builder.compare.data import DataOptions
+    from padfree.builder.compare.report import write_json
+    from padfree.builder.files import check_destination
+
+    console = output_console()
+    for path in (arguments.json, arguments.html):
+        if path is not None:
+            check_destination(path)
+    data = DataOptions(arguments.data, arguments.tokenizer, arguments.truncate, arguments.max_seq_len, arguments.seed)
+    options = CompareOptions(
+        runners=arguments.runners,
+        interface=arguments.interface,
+        precision=arguments.precision,
+        absolute_tolerance=arguments.absolute_tolerance,
+        relative_tolerance=arguments.relative_tolerance,
+        data=data,
+        bisect=arguments.bisect or arguments.html is not None,
+        device=arguments.device,
+        torch_model=arguments.torch_model,
+    )
+    with console.status("comparing"):
+        report = compare(arguments.original, arguments.models, options)
+    _print_report(console, report)
+    if arguments.json is not None:
+        write_json(report, arguments.json)
+        print_line(console, f"wrote {arguments.json}")
+    return 0 if report.passed else 1
+
+
+def _require_polygraphy() -> None:
+    from padfree.builder.errors import BuildError
+
+    if importlib.util.find_spec("polygraphy") is None:
+        raise BuildError("padfree compare needs Polygraphy, which is not installed; pip install 'padfree[compare]'")
+
+
+def _print_report(console: Any, report: Report) -> None:
+    rows = [
+        (item.name, item.mask, str(item.sequences), str(item.tokens), str(item.padded_tokens))
+        for item in report.batches
+    ]
+    console.print(make_table("batches", ("batch", "mask", "sequence count", "tokens", "padded tokens"), rows))
+    for runner in report.runners:
+        _print_runner(console, runner)
+    print_line(console, f"{'PASSED' if report.passed else 'FAILED'}: {report.verdict}")
+
+
+def _print_runner(console: Any, runner: RunnerReport) -> None:
+    rows = []
+    for item in runner.outputs:
+        for name, errors in {"all": item.total, **item.classes}.items():
+            figures = (f"{errors.absolute:.2e}", f"{errors.relative:.2e}", f"{errors.cosine:.7f}")
+            rows.append((item.output if name == "all" else "", name, str(errors.rows), *figures))
+    columns = ("output", "lengths", "row count", "absolute", "relative", "cosine")
+    title = f"{runner.name} ({runner.precision}), {runner.run_ms:.0f} ms"
+    console.print(make_table(title, columns, rows))
+    if not runner.passed:
+        console.print(make_table("worst rows", WORST_COLUMNS, _worst_rows(runner)))
+    print_line(console, f"{runner.name} {runner.verdict}")
+    if runner.bisection is not None:
+        print_line(console, f"{runner.name} inside: {runner.bisection.verdict}")
+
+
+def _worst_rows(runner: RunnerReport) -> list[tuple[str, ...]]:
+    return [
+        (
+            *(row.batch, str(row.request), "-" if row.position is None else str(row.position), item.output),
+            *(f"{row.wanted:.6g}", f"{row.found:.6g}", f"{row.relative:.2e}"),
+        )
+        for item in runner.outputs
+        for row in item.worst
+    ]

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Padded batches with their masks: what the original gets, and what valid tokens are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import BuildError
+from .original import Original
+
+Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+
+PREFIX, LEFT, HOLES = "prefix", "left padding", "holes"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One padded batch.
+
+    name: for messages.
+    feeds: the original's inputs, token inputs and mask alike, [B, S].
+    mask: bool [B, S], True at valid tokens.
+    """
+
+    name: str
+    feeds: Mapping[str, Array]
+    mask: Mask
+
+    @property
+    def kind(self) -> str:
+        """What the mask is like: every sequence at the left (prefix), at the right (left padding), or with holes."""
+        slots, lengths = np.arange(self.mask.shape[1]), self.seq_lens[:, None]
+        if np.array_equal(self.mask, slots < lengths):
+            return PREFIX
+        return LEFT if np.array_equal(self.mask, slots >= self.mask.shape[1] - lengths) else HOLES
+
+    @property
+    def seq_lens(self) -> npt.NDArray[np.int64]:
+        """Valid tokens of every sequence, [B]."""
+        return np.asarray(self.mask.sum(1), np.int64)
+
+    def places(self) -> npt.NDArray[np.int64]:
+        """Sequence and slot of every valid token, [T, 2], in the order in which packed models have them."""
+        return np.argwhere(self.mask)
+
+    def rows(self, name: str) -> list[Array]:
+        """The valid tokens of one input, an array a sequence."""
+        return [row[kept] for row, kept in zip(self.feeds[name], self.mask, strict=True)]
+
+    def part(self, sequence: int) -> Batch:
+        """One sequence alone, without the padding behind its last valid token."""
+        kept = np.flatnonzero(self.mask[sequence])
+        columns = slice(0, int(kept[-1]) + 1 if kept.size else 1)
+        feeds = {name: grid[sequence : sequence + 1, columns] for name, grid in self.feeds.items()}
+        mask = self.mask[sequence : sequence + 1, columns]
+        return replace(self, name=f"{self.name}, request {sequence} alone", feeds=feeds, mask=mask)
+
+    def right_padded(self, original: Original) -> Batch:
+        """The same valid tokens with all padding at the right."""
+        rows = {item.name: self.rows(item.name) for item in original.tokens}
+        return make_batch(f"{self.name}, right-padded", rows, original)
+
+
+def make_batch(name: str, rows: Mapping[str, list[Array]], original: Original) -> Batch:
+    """A right-padded batch of sequences; token inputs that are not given, and padded slots, are zeros."""
+    lengths = np.asarray([len(row) for row in next(iter(rows.values()))], np.int64)
+    mask = np.arange(max(1, int(lengths.max(initial=0)))) < lengths[:, None]
+    feeds: dict[str, Array] = {}
+    for item in original.tokens:
+        grid = np.zeros(mask.shape, item.dtype)
+        if item.name in rows:
+            grid[mask] = np.concatenate(rows[item.name])
+        feeds[item.name] = grid
+    return with_mask(name, feeds, mask, original)
+
+
+def with_mask(name: str, feeds: Mapping[str, Array], mask: Mask, original: Original) -> Batch:
+    """A batch of grids [B, S] and a mask, which becomes the original's mask input."""
+    return Batch(name, {**feeds, original.mask.name: mask.astype(original.mask.dtype)}, mask)
+
+
+def from_feeds(name: str, feeds: Mapping[str, Any], original: Original) -> Batch:
+    """A batch of the original's own inputs, as data loaders give them.
+
+    Raises:
+        BuildError: an input is missing or not a grid of the mask's shape.
+    """
+    arrays: dict[str, Array] = {}
+    for item in [*original.tokens, original.mask]:
+        if item.name not in feeds:
+            raise BuildError(
+                f"{name}: input '{item.name}' is missing, there are {', '.join(sorted(feeds))}; the data must hold all "
+                f"inputs of the original"
+            )
+        arrays[item.name] = np.asarray(feeds[item.name]).astype(item.dtype)
+    mask = arrays[original.mask.name] != 0
+    for key, grid in arrays.items():
+        if grid.ndim != 2 or grid.shape != mask.shape:
+            raise BuildError(
+                f"{name}: input '{key}' has shape {list(grid.shape)}, the mask '{original.mask.name}' "
+                f"{list(mask.shape)}; pass grids [B, S] of one shape"
+            )
+    return Batch(name, arrays, mask)
+
+
+def generate(
+    original: Original, *, max_batch: int, max_seq_len: int, kinds: tuple[str, ...], seed: int
+) -> tuple[Batch, ...]:
+    """Seeded batches: one token, the longest sequence, no padding at all, ragged lengths; and other masks where asked.
+
+    Lengths are spread evenly over their logarithm, so that every length class has its share. Padded slots hold random
+    ids: a model that reads them shows it.
+    """
+    rng = np.random.default_rng(seed)
+    count = min(max_batch, 8)
+    some = max(1, min(max_seq_len, 64))
+    lengths = [int(length) for length in rng.permutation(np.geomspace(max_seq_len, 1, count).round())]
+    cases: list[tuple[str, list[int]]] = [
+        ("one token", [1]),
+        ("no padding", [some] * min(count, 3)),
+        ("ragged", lengths),
+        ("short", [int(length) for length in rng.integers(1, min(max_seq_len, 16) + 1, count)]),
+    ]
+    batches = [_random(name, _prefix(case), original, rng) for name, case in cases]
+    if LEFT in kinds:
+        batches.append(_random(LEFT, _prefix(lengths)[:, ::-1].copy(), original, rng))
+    if HOLES in kinds:
+        holes = rng.random((count, some)) < 0.6
+        holes[:, 0] = True
+        batches.append(_random(HOLES, holes, original, rng))
+    return tuple(batches)
+
+
+def _prefix(lengths: list[int]) -> Mask:
+    return np.asarray(np.arange(max(lengths)) < np.asarray(lengths)[:, None])
+
+
+def _random(name: str, mask: Mask, original: Original, rng: np.random.Generator) -> Batch:
+    feeds = {}
+    for item in original.tokens:
+        allowed = np.setdiff1d(np.arange(item.limit), item.excluded)
+        feeds[item.name] = np.where(mask, rng.choice(allowed, mask.shape), rng.integers(0, item.limit, mask.shape))
+        feeds[item.name] = feeds[item.name].astype(item.dtype)
+    return with_mask(name, feeds, mask, original)

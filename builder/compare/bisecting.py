@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the first tensor of a rewritten model that is not the original's, who makes it, and what went wrong there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from onnx import GraphProto
+from padfree.runtime import Metadata
+
+from .batches import Batch
+from .intermediate import SideBySide, Values, open_side_by_side
+from .metrics import Array, Errors, output_errors, root_mean_square
+from .original import Original
+from .tolerances import Tolerance
+
+GRADUAL = 0.1  # of the tolerance: an error that was there before, and grew
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers of a tensor: smallest and largest, smallest magnitude but zero, and how many are not finite."""
+
+    low: float
+    high: float
+    smallest: float
+    not_finite: int
+
+
+@dataclass(frozen=True)
+class TensorError:
+    """One tensor against the original's; `operator` makes it."""
+
+    tensor: str
+    origin: str
+    operator: str
+    node: str
+    errors: Errors
+    wanted: Range
+    found: Range
+
+    def within(self, tolerance: Tolerance) -> bool:
+        """Whether it agrees."""
+        return self.errors.within(tolerance) and self.found.not_finite <= self.wanted.not_finite
+
+
+@dataclass(frozen=True)
+class Departure:
+    """Where a model leaves the original.
+
+    first: the first tensor over the tolerance; None where all agree.
+    kind: "overflow", "vanished", "wrong mask", "lost precision", "wrong numbers", or "none".
+    since: the nodes, the one that makes `first` last, that lie between it and tensors that agree.
+    trace: every compared tensor in the model's order.
+    """
+
+    batch: str
+    first: TensorError | None
+    kind: str
+    since: tuple[str, ...]
+    verdict: str
+    trace: tuple[TensorError, ...]
+
+
+def find_departure(original: Original, path: Path, metadata: Metadata, batch: Batch, tolerance: Tolerance) -> Departure:
+    """Compares all intermediate tensors on one batch.
+
+    Args:
+        original: the reference.
+        path: a rewritten .onnx file.
+        metadata: what it says about itself.
+        batch: one on which outputs differ tells most.
+        tolerance: for every tensor; as for outputs.
+
+    Raises:
+        BuildError: the two models have no tensor in common.
+    """
+    models = open_side_by_side(original, path, metadata)
+    trace = tuple(_tensor_error(values, batch) for values in models.run(batch))
+    first = next((item for item in trace if not item.within(tolerance)), None)
+    if first is None:
+        verdict = f"all {len(trace)} tensors that both models have agree"
+        return Departure(batch.name, None, "none", (), verdict, trace)
+    agreed = {item.tensor for item in trace[: trace.index(first)]}
+    since = _nodes_since(models.graph, first.tensor, agreed)
+    kind = _kind(models, batch, first, trace, tolerance, metadata.precision)
+    return Departure(batch.name, first, kind, since, _verdict(first, kind, since, metadata.precision), trace)
+
+
+def _tensor_error(values: Values, batch: Batch) -> TensorError:
+    name, node = values.pair.tensor, values.pair.node
+    scale = root_mean_square([values.wanted])
+    errors = output_errors(name, [batch], [values.wanted], [values.found], scale).total
+    operator = str(node.op_type)
+    return TensorError(
+        name, values.pair.origin, operator, str(node.name or name), errors, _range(values.wanted), _range(values.found)
+    )
+
+
+def _range(array: Array) -> Range:
+    finite = array[np.isfinite(array)]
+    magnitudes = np.abs(finite[finite != 0])
+    return Range(
+        float(finite.min(initial=np.inf)) if finite.size else 0.0,
+        float(finite.max(initial=-np.inf)) if finite.size else 0.0,
+        float(magnitudes.min()) if magnitudes.size else 0.0,
+        int(array.size - finite.size),
+    )
+
+
+def _nodes_since(graph: GraphProto, tensor: str, agreed: set[str]) -> tuple[str, ...]:
+    """The nodes that lead to a tensor from those that agree, in the model's order."""
+    makers = {name: node for node in graph.node for name in node.output if name}
+    pending, seen = [tensor], set[str]()
+    while pending:
+        node = makers.get(pending.pop())
+        if node is None or node.output[0] in seen:
+            continue
+        seen.add(node.output[0])
+        pending += [name for name in node.input if name not in agreed]
+    return tuple(f"{node.op_type} '{node.name or node.output[0]}'" for node in graph.node if node.output[0] in seen)
+
+
+def _kind(
+    models: SideBySide,
+    batch: Batch,
+    first: TensorError,
+    trace: tuple[TensorError, ...],
+    tolerance: Tolerance,
+    precision: str,
+) -> str:
+    if first.found.not_finite > first.wanted.not_finite:
+        return "overflow"
+    if first.wanted.smallest and not first.found.smallest:
+        return "vanished"
+    alone = batch.part(int(batch.seq_lens.argmax()))
+    if len(batch.mask) > 1 or not batch.mask.all():
+        found = next(v for v in models.run(alone) if v.pair.tensor == first.tensor)
+        if _tensor_error(found, alone).within(tolerance):
+            return "wrong mask"
+    before = [item.errors.relative for item in trace[: trace.index(first)]]
+    gradual = bool(before) and max(before) > GRADUAL * tolerance.relative
+    return "lost precision" if precision != "fp32" and gradual else "wrong numbers"
+
+
+def _verdict(first: TensorError, kind: str, since: tuple[str, ...], precision: str) -> str:
+    reasons = {
+        "overflow": f"numbers overflow {precision}",
+        "vanished": f"numbers vanish in {precision}",
+        "wrong mask": "the mask or the sequences' lengths are wrong: a sequence alone agrees",
+        "lost precision": f"{precision} loses too many digits",
+        "wrong numbers": "its numbers are wrong for a sequence alone, too",
+    }
+    between = f"; between it and tensors that agree: {', '.join(since[:-1])}" if len(since) > 1 else ""
+    return (
+        f"the first tensor that differs is '{first.tensor}' of {first.operator} '{first.node}' (in the original "
+        f"'{first.origin}'): {reasons[kind]}. The original has {_shown(first.wanted)}, this model "
+        f"{_shown(first.found)}; errors {first.errors.absolute:.2g} absolute, {first.errors.relative:.2g} relative"
+        f"{between}"
+    )
+
+
+def _shown(values: Range) -> str:
+    extra = f" and {values.not_finite} that are not finite" if values.not_finite else ""
+    return f"numbers in [{values.low:.4g}, {values.high:.4g}]{extra}"

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From files and runner names to runners: what is compared with the original."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+from padfree.onnx_tools import load_model, rewrite, save_model
+from padfree.runtime import Metadata
+from padfree.runtime.metadata import ONNX_METADATA_KEY, parse_metadata, read_sidecar
+from polygraphy.backend.onnxrt import OnnxrtRunner, SessionFromOnnx
+
+from ..build import build_engine, metadata_of
+from ..errors import BuildError
+from ..padded import build_padded_engine
+from .batches import Batch
+from .contender import Candidate, Contender
+from .original import Original
+from .rounding import runnable_on_cpu
+from .runners import PaddedRunner, SessionRunner
+from .tolerances import TOLERANCES, Tolerance
+from .torch_model import torch_runner
+
+REFERENCE = "onnxrt"
+RUNNERS = (REFERENCE, "onnxrt-packed", "trt", "trt-padded", "torch")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How candidates are run. Tolerances that are None are those of each model's precision; folder is for scratch."""
+
+    folder: Path
+    precision: str = "fp32"
+    absolute_tolerance: float | None = None
+    relative_tolerance: float | None = None
+    device: int = 0
+    torch_model: Path | None = None
+
+    def tolerance(self, precision: str) -> Tolerance:
+        """What may differ in a model of this precision."""
+        default = TOLERANCES[precision]
+        return Tolerance(self.absolute_tolerance or default.absolute, self.relative_tolerance or default.relative)
+
+
+def open_candidates(original: Path, files: Sequence[Path], settings: Settings, *, interface: str) -> list[Candidate]:
+    """The files with their metadata; without files, what the original is rewritten to.
+
+    Raises:
+        BuildError, RewriteError, SessionError: a file cannot be read or the original not rewritten.
+    """
+    if not files:
+        path = settings.folder / "rewritten.onnx"
+        result = rewrite(original, interface=interface, precision=settings.precision, verify=False)
+        save_model(result.model, path)
+        files = [path]
+    return [Candidate(path, _metadata(path)) for path in files]
+
+
+def _metadata(path: Path) -> Metadata | None:
+    if path.suffix != ".onnx":
+        return read_sidecar(path)
+    model = load_model(path)
+    if not any(item.key == ONNX_METADATA_KEY for item in model.metadata_props):
+        return None
+    return parse_metadata(metadata_of(model), str(path))
+
+
+def make_reference(original: Original) -> PaddedRunner:
+    """The original in onnxruntime on the CPU."""
+    return PaddedRunner(original, REFERENCE, OnnxrtRunner(SessionFromOnnx(str(original.path))))
+
+
+def make_contenders(
+    original: Original,
+    candidates: Sequence[Candidate],
+    names: Sequence[str],
+    batches: Sequence[Batch],
+    settings: Settings,
+) -> list[Contender]:
+    """The runners to compare with the reference.
+
+    Args:
+        original: the reference.
+        candidates: files.
+        names: of RUNNERS; empty takes what fits the files.
+        batches: engines that are built here take all of them.
+        settings: see Settings.
+
+    Raises:
+        BuildError: a runner has no file, or a file no runner.
+    """
+    found: list[Contender] = []
+    for item in candidates:
+        found += _of_file(original, item, names, batches, settings)
+    if "trt-padded" in names:
+        plan = cache(partial(_build_padded, original, batches, settings))
+        padded = SessionRunner(original, "trt-padded", plan, device=settings.device)
+        found.append(Contender(padded, "fp16", True, settings.tolerance("fp16")))
+    if "torch" in names:
+        found.append(Contender(torch_runner(original, settings.torch_model), "fp32", True, settings.tolerance("fp32")))
+    missing = [name for name in names if name != REFERENCE and not any(c.runner.name.startswith(name) for c in found)]
+    if missing or not found:
+        raise BuildError(
+            f"no file for the runners {', '.join(missing) or 'asked for'}; onnxrt-packed takes a rewritten .onnx file, "
+            "trt a plan or a rewritten .onnx file"
+        )
+    return found
+
+
+def _of_file(
+    original: Original, item: Candidate, names: Sequence[str], batches: Sequence[Batch], settings: Settings
+) -> list[Contender]:
+    if item.metadata is None:
+        inner = OnnxrtRunner(SessionFromOnnx(str(item.path)))
+        runner = PaddedRunner(original, f"{REFERENCE}: {item.path.name}", inner)
+        return [Contender(runner, "fp32", True, settings.tolerance("fp32"))]
+    found = []
+    if item.is_plan and (not names or "trt" in names):
+        found.append(_session(original, f"trt: {item.path.name}", lambda: item.path, item, settings))
+    if not item.is_plan and (not names or "onnxrt-packed" in names):
+        path = cache(partial(runnable_on_cpu, item.path, item.metadata.precision, settings.folder))
+        found.append(_session(original, f"onnxrt-packed: {item.path.name}", path, item, settings))
+    if not item.is_plan and "trt" in names:
+        build = cache(partial(_build, item, batches, settings))
+        found.append(_session(original, f"trt: {item.path.name}", build, item, settings))
+    return found
+
+
+def _session(original: Original, name: str, path: Callable[[], Path], item: Candidate, settings: Settings) -> Contender:
+    metadata = item.metadata
+    if metadata is None:
+        raise AssertionError("sessions run what padfree made")
+    runner = SessionRunner(original, name, path, device=settings.device)
+    rewritten = None if item.is_plan else item
+    tolerance = settings.tolerance(metadata.precision)
+    return Contender(runner, metadata.precision, metadata.interface == "padded", tolerance, rewritten)
+
+
+def _build(item: Candidate, batches: Sequence[Batch], settings: Settings) -> Path:
+    plan = settings.folder / f"{item.path.stem}.plan"
+    max_batch, max_seq_len = _extent(batches)
+    build_engine(item.path, plan, max_batch=max_batch, max_seq_len=max_seq_len, device=settings.device)
+    return plan
+
+
+def _build_padded(original: Original, batches: Sequence[Batch], settings: Settings) -> Path:
+    plan = settings.folder / "original.plan"
+    max_batch, max_seq_len = _extent(batches)
+    build_padded_engine(original.model, plan, max_batch=max_batch, max_seq_len=max_seq_len, device=settings.device)
+    return plan
+
+
+def _extent(batches: Sequence[Batch]) -> tuple[int, int]:
+    return max(batch.mask.shape[0] for batch in batches), max(batch.mask.shape[1] for batch in batches)

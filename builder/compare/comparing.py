@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the runners in Polygraphy's Comparator and measures every output against the reference."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+from polygraphy.comparator import Comparator, IterationResult, RunResults
+from polygraphy.logger import G_LOGGER
+
+from ..errors import BuildError
+from .batches import LEFT, PREFIX, Batch
+from .contender import Contender
+from .metrics import OutputErrors, output_errors, root_mean_square
+from .original import Original
+from .runners import ValidTokenRunner
+from .tolerances import Tolerance
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One runner against the reference.
+
+    passed: what Polygraphy's Comparator said.
+    errors: one entry an output.
+    wanted, found: output name -> valid rows, an array a batch; for finding causes.
+    run_ms: time of each batch, host included.
+    """
+
+    passed: bool
+    errors: tuple[OutputErrors, ...]
+    batches: tuple[Batch, ...]
+    wanted: Mapping[str, list[Array]]
+    found: Mapping[str, list[Array]]
+    run_ms: tuple[float, ...]
+
+
+class WithinTolerance:
+    """A comparison function for Polygraphy's Comparator: every output of one iteration within the tolerance."""
+
+    def __init__(
+        self, original: Original, batches: Sequence[Batch], scales: Mapping[str, float], tolerance: Tolerance
+    ) -> None:
+        self._original = original
+        self._batches = iter(batches)
+        self._scales = scales
+        self._tolerance = tolerance
+
+    def __call__(self, reference: IterationResult, other: IterationResult) -> OrderedDict[str, bool]:
+        """Output name -> whether it agrees; Polygraphy calls this once an iteration, in order."""
+        batch = next(self._batches)
+        verdicts: OrderedDict[str, bool] = OrderedDict()
+        for name in self._scales:
+            if is_compared(self._original, name, batch) and reference[name].size:
+                errors = output_errors(name, [batch], [reference[name]], [other[name]], self._scales[name])
+                verdicts[name] = errors.total.within(self._tolerance)
+        return verdicts
+
+
+def is_compared(original: Original, output: str, batch: Batch) -> bool:
+    """Whether a batch says something about an output.
+
+    Under left padding, heads that read the first slot read padding in the original: outputs with one row a sequence
+    are not compared there.
+    """
+    return original.has_token_rows(output) or batch.kind != LEFT
+
+
+def compare_runners(
+    original: Original, reference: ValidTokenRunner, contenders: Sequence[Contender], batches: Sequence[Batch]
+) -> list[Outcome]:
+    """Runs all runners on all batches whose masks they take, and compares their outputs with the reference's.
+
+    Raises:
+        BuildError: a runner lacks an output, or its shapes are others than the original's.
+    """
+    ran: dict[str, list[tuple[Batch, IterationResult, IterationResult]]] = {c.runner.name: [] for c in contenders}
+    with G_LOGGER.verbosity(G_LOGGER.CRITICAL):
+        for kinds in (True, False):
+            chosen = [batch for batch in batches if (batch.kind == PREFIX) is kinds]
+            runners = [item.runner for item in contenders if kinds or item.any_mask]
+            if not chosen or not runners:
+                continue
+            feeds = [OrderedDict(batch.feeds) for batch in chosen]
+            results: RunResults = Comparator.run([reference, *runners], data_loader=feeds)
+            for runner in runners:
+                ran[runner.name] += zip(chosen, results[reference.name], results[runner.name], strict=True)
+        return [_outcome(original, reference, item, ran[item.runner.name]) for item in contenders]
+
+
+def _outcome(
+    original: Original,
+    reference: ValidTokenRunner,
+    contender: Contender,
+    ran: Sequence[tuple[Batch, IterationResult, IterationResult]],
+) -> Outcome:
+    name = contender.runner.name
+    wanted: dict[str, list[Array]] = {output: [] for output in original.layouts}
+    found: dict[str, list[Array]] = {output: [] for output in original.layouts}
+    for batch, a, b in ran:
+        for output in original.layouts:
+            if output not in b:
+                raise BuildError(f"{name} has no output '{output}'; compare a model with the one that it was made from")
+            if a[output].shape != b[output].shape:
+                raise BuildError(
+                    f"{name}: output '{output}' has shape {list(b[output].shape)} on the batch '{batch.name}', the "
+                    f"original {list(a[output].shape)} (valid rows); compare a model with the one that it was made from"
+                )
+            rows = slice(None) if is_compared(original, output, batch) else slice(0)
+            wanted[output].append(a[output][rows])
+            found[output].append(b[output][rows])
+    batches = [batch for batch, _, _ in ran]
+    scales = {output: root_mean_square(arrays) for output, arrays in wanted.items()}
+    results = RunResults([(reference.name, [a for _, a, _ in ran]), (name, [b for _, _, b in ran])])
+    function = WithinTolerance(original, batches, scales, contender.tolerance)
+    passed = bool(Comparator.compare_accuracy(results, compare_func=function))
+    errors = tuple(output_errors(out, batches, wanted[out], found[out], scales[out]) for out in original.layouts)
+    times = tuple(1000 * float(b.runtime or 0.0) for _, _, b in ran)
+    return Outcome(passed, errors, tuple(batches), wanted, found, times)

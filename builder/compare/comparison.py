@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole comparison: files, data, runners, errors, causes, and the first node that differs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .batches import Batch
+from .bisecting import Departure, find_departure
+from .candidates import Settings, make_contenders, make_reference, open_candidates
+from .causes import find_causes
+from .comparing import Outcome, compare_runners
+from .contender import Contender
+from .data import DataOptions, make_batches
+from .original import Original, describe_original
+from .report import Report, RunnerReport, describe_outcome, make_report
+from .runners import ValidTokenRunner
+from .structure import find_changes
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """What `padfree compare` can be told.
+
+    runners: of candidates.RUNNERS; empty takes what fits the files.
+    interface, precision: of what the original is rewritten to where no file is given.
+    absolute_tolerance, relative_tolerance: None takes those of each model's precision.
+    bisect: look for the first node that differs in rewritten .onnx files.
+    """
+
+    runners: tuple[str, ...] = ()
+    interface: str = "packed"
+    precision: str = "fp32"
+    absolute_tolerance: float | None = None
+    relative_tolerance: float | None = None
+    data: DataOptions = field(default_factory=DataOptions)
+    bisect: bool = False
+    device: int = 0
+    torch_model: Path | None = None
+
+
+def compare(original: Path, files: Sequence[Path], options: CompareOptions) -> Report:
+    """Compares models with the one they were made from, which runs in onnxruntime.
+
+    Args:
+        original: the exported model.
+        files: rewritten .onnx files and plans; none compares what the original is rewritten to.
+        options: see CompareOptions.
+
+    Raises:
+        BuildError, RewriteError, SessionError: a file, the data or the machine does not fit; what to do is said.
+    """
+    with tempfile.TemporaryDirectory(prefix="padfree-compare-") as folder:
+        settings = Settings(
+            Path(folder),
+            options.precision,
+            options.absolute_tolerance,
+            options.relative_tolerance,
+            options.device,
+            options.torch_model,
+        )
+        candidates = open_candidates(original, files, settings, interface=options.interface)
+        models = [item.metadata for item in candidates]
+        described = describe_original(original, [item for item in models if item is not None])
+        others = [None] * (not {"trt-padded", "torch"}.isdisjoint(options.runners))
+        batches = make_batches(described, [*models, *others], options.data)
+        contenders = make_contenders(described, candidates, options.runners, batches, settings)
+        reference = make_reference(described)
+        outcomes = compare_runners(described, reference, contenders, batches)
+        reports = []
+        for contender, outcome in zip(contenders, outcomes, strict=True):
+            causes = () if outcome.passed else explain(described, reference, contender, outcome)
+            departure = bisect(described, contender, outcome) if options.bisect else None
+            reports.append(_runner_report(contender, outcome, causes, departure))
+        return make_report(original, reports, batches)
+
+
+def explain(original: Original, reference: ValidTokenRunner, contender: Contender, outcome: Outcome) -> tuple[str, ...]:
+    """Why a model differs: what its outputs and further runs tell, and what was changed in its file."""
+    causes = find_causes(original, reference, contender, outcome)
+    item = contender.rewritten
+    if item is None or item.metadata is None:
+        return causes
+    return (*causes, *find_changes(original.model, item.path, item.metadata))
+
+
+def bisect(original: Original, contender: Contender, outcome: Outcome) -> Departure | None:
+    """The first node that differs, on the batch with the largest error; None for engines, whose inside is not seen."""
+    item = contender.rewritten
+    if item is None or item.metadata is None:
+        return None
+    rows = [row for output in outcome.errors for row in output.worst]
+
+    def size(batch: Batch) -> float:
+        return max((row.relative for row in rows if row.batch == batch.name), default=0.0)
+
+    # Batches of one sequence come last: neither masks nor lengths can be wrong in them.
+    batch = max(outcome.batches, key=lambda item: (len(item.mask) > 1, size(item)))
+    return find_departure(original, item.path, item.metadata, batch, contender.tolerance)
+
+
+def _runner_report(
+    contender: Contender, outcome: Outcome, causes: tuple[str, ...], departure: Departure | None
+) -> RunnerReport:
+    return RunnerReport(
+        name=contender.runner.name,
+        precision=contender.precision,
+        passed=outcome.passed,
+        verdict=describe_outcome(outcome.passed, outcome.errors, contender.tolerance, causes),
+        causes=causes,
+        tolerance=contender.tolerance,
+        outputs=outcome.errors,
+        batches=tuple(batch.name for batch in outcome.batches),
+        run_ms=sum(outcome.run_ms),
+        bisection=departure,
+    )

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is compared with the original: a file, and a runner of it with its tolerance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from padfree.runtime import Metadata
+
+from .runners import ValidTokenRunner
+from .tolerances import Tolerance
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A file to compare; metadata is None for files that padfree did not make."""
+
+    path: Path
+    metadata: Metadata | None
+
+    @property
+    def is_plan(self) -> bool:
+        """Whether it is an engine."""
+        return self.path.suffix != ".onnx"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A runner to be compared.
+
+    any_mask: whether it takes left padding and holes, as padded models do.
+    rewritten: the rewritten .onnx file behind it, whose graph can be looked into; None where there is none.
+    """
+
+    runner: ValidTokenRunner
+    precision: str
+    any_mask: bool
+    tolerance: Tolerance
+    rewritten: Candidate | None = None

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What models are compared on: generated batches, the user's texts or token files, Polygraphy's loaders and files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from padfree.runtime import Metadata
+from polygraphy import mod
+from polygraphy.json import load_json
+
+from ..batches import read_batch
+from ..errors import BuildError
+from .batches import HOLES, LEFT, PREFIX, Batch, from_feeds, generate, make_batch
+from .original import Original
+
+LOADER_FUNCTION = "load_data"  # what Polygraphy calls in a data loader script
+SEQUENCES_A_BATCH = 16
+GENERATED_BATCH = 8
+LONGEST = 512  # tokens, where the model allows more: a comparison on a CPU stays a matter of seconds
+LONGEST_WITHOUT_LIMIT = 128  # where the model knows no largest position
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Where batches come from; without a file they are generated from the seed."""
+
+    file: Path | None = None
+    tokenizer: Path | None = None
+    truncate: bool = False
+    max_seq_len: int | None = None
+    seed: int = 0
+
+
+def make_batches(original: Original, models: Sequence[Metadata | None], options: DataOptions) -> tuple[Batch, ...]:
+    """The batches of a comparison.
+
+    Batches whose masks are no prefixes come a second time, right-padded, where a model does without a mask: packed
+    models give the original's answers to the right-padded batch.
+
+    Args:
+        original: the reference.
+        models: metadata of what is compared with it, None for models with the original's interface.
+        options: see DataOptions.
+
+    Raises:
+        BuildError: the file cannot be read or holds no batch.
+    """
+    packed = any(item is not None and item.interface == "packed" for item in models)
+    padded = any(item is None or item.interface == "padded" for item in models)
+    if options.file is None:
+        return _generated(original, models, options, kinds=(LEFT, HOLES) if padded else ())
+    batches = _read(options.file, original, options)
+    if not batches:
+        raise BuildError(f"{options.file}: holds no sequence; a comparison needs at least one")
+    twins = [batch.right_padded(original) for batch in batches if packed and batch.kind != PREFIX]
+    return (*batches, *twins) if padded else (*(batch for batch in batches if batch.kind == PREFIX), *twins)
+
+
+def _generated(
+    original: Original, models: Sequence[Metadata | None], options: DataOptions, kinds: tuple[str, ...]
+) -> tuple[Batch, ...]:
+    positions = original.metadata.max_positions
+    longest = LONGEST_WITHOUT_LIMIT if positions is None else min(positions, LONGEST)
+    profiles = [item.engine.profile for item in models if item is not None and item.engine is not None]
+    if options.max_seq_len is not None:
+        if positions is not None and options.max_seq_len > positions:
+            raise BuildError(f"--max-seq-len {options.max_seq_len} > the model's {positions} positions; pass fewer")
+        longest = options.max_seq_len
+    return generate(
+        original,
+        max_batch=min([GENERATED_BATCH, *(profile.max_batch for profile in profiles)]),
+        max_seq_len=min([longest, *(profile.max_seq_len for profile in profiles)]),
+        kinds=kinds,
+        seed=options.seed,
+    )
+
+
+def _read(path: Path, original: Original, options: DataOptions) -> list[Batch]:
+    if not path.is_file():
+        raise BuildError(f"{path}: no such file; pass texts, a token file, or a Polygraphy data loader script")
+    if path.suffix == ".py":
+        return _from_loader(path.name, mod.import_from_script(str(path), LOADER_FUNCTION)(), original)
+    if path.suffix == ".json":
+        return _read_json(path, original)
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as file:
+            if original.mask.name in file.files:  # grids: their masks may be of any kind, and are kept
+                return [from_feeds(path.name, {name: file[name] for name in file.files}, original)]
+    rows = read_batch(path, original.metadata, tokenizer=options.tokenizer, truncate=options.truncate)
+    return _chunks(path.name, rows, original)
+
+
+def _read_json(path: Path, original: Original) -> list[Batch]:
+    try:
+        content = load_json(str(path))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise BuildError(f"{path}: not JSON ({error}); write it with polygraphy run --save-inputs") from error
+    if isinstance(content, dict):
+        return _chunks(path.name, content, original)
+    return _from_loader(path.name, content, original)
+
+
+def _from_loader(name: str, feeds: Iterable[Any], original: Original) -> list[Batch]:
+    return [from_feeds(f"{name}[{at}]", item, original) for at, item in enumerate(feeds)]
+
+
+def _chunks(name: str, columns: dict[str, list[Any]], original: Original) -> list[Batch]:
+    """Ragged rows as right-padded batches."""
+    ids = original.metadata.ids_input().name
+    unknown = sorted(set(columns) - {item.name for item in original.tokens})
+    if unknown or ids not in columns:
+        raise BuildError(
+            f"{name}: holds {', '.join(columns)}, the model's token inputs are "
+            f"{', '.join(item.name for item in original.tokens)}; give one list of ids a sequence for each"
+        )
+    count = len(columns[ids])
+    for column, rows in columns.items():
+        if [len(row) for row in rows] != [len(row) for row in columns[ids]]:
+            raise BuildError(f"{name}: '{column}' has other lengths than '{ids}'; give one value a token")
+    batches = []
+    for start in range(0, count, SEQUENCES_A_BATCH):
+        end = min(start + SEQUENCES_A_BATCH, count)
+        part = {column: [np.asarray(row) for row in values[start:end]] for column, values in columns.items()}
+        batches.append(make_batch(f"{name}, sequences {start} to {end - 1}", part, original))
+    return batches

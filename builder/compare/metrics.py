@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of one output against the reference: absolute, relative and cosine, overall, per length class, worst rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .batches import Batch
+from .tolerances import Tolerance
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+
+CLASS_ENDS = (1, 16, 64, 128, 256, 512)  # tokens; sequences longer than the last are a class of their own
+WORST_ROWS = 5
+WHOLE_SEQUENCE = -1  # the position of outputs with one row a sequence
+
+
+@dataclass(frozen=True)
+class WorstRow:
+    """One of the rows that differ most: where it is, and the number in it that differs most."""
+
+    batch: str
+    request: int
+    position: int | None
+    element: tuple[int, ...]
+    wanted: float
+    found: float
+    absolute: float
+    relative: float
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Errors over some rows; what they mean is said at Tolerance. cosine is the smallest of any row."""
+
+    rows: int
+    absolute: float
+    relative: float
+    mean_relative: float
+    cosine: float
+
+    def within(self, tolerance: Tolerance) -> bool:
+        """Whether no row is over the tolerance."""
+        return self.absolute <= tolerance.absolute and self.relative <= tolerance.relative
+
+
+@dataclass(frozen=True)
+class OutputErrors:
+    """One output of one runner over all batches.
+
+    scale: the output's root mean square in the original; absolute errors are parts of it.
+    not_finite: numbers that are infinite or NaN where the original's are not.
+    classes: length class ("17-64" tokens) -> errors of the sequences in it.
+    worst: the rows that differ most, worst first.
+    """
+
+    output: str
+    scale: float
+    total: Errors
+    not_finite: int
+    classes: dict[str, Errors]
+    worst: tuple[WorstRow, ...]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What is measured of every row of one batch, [R] each."""
+
+    batch: Batch
+    places: npt.NDArray[np.int64]  # [R, 2]: sequence and slot
+    absolute: Floats
+    relative: Floats
+    cosine: Floats
+    elements: npt.NDArray[np.int64]
+    wanted: Floats
+    found: Floats
+    shape: tuple[int, ...]
+    not_finite: int
+
+
+def root_mean_square(arrays: Sequence[Array]) -> float:
+    """Of all finite numbers; 1 where there are none but zeros."""
+    finite = [array[np.isfinite(array)] for array in arrays]
+    square = sum(float(np.sum(np.square(array, dtype=np.float64))) for array in finite)
+    return (square / max(sum(array.size for array in finite), 1)) ** 0.5 or 1.0
+
+
+def output_errors(
+    output: str, batches: Sequence[Batch], wanted: Sequence[Array], found: Sequence[Array], scale: float
+) -> OutputErrors:
+    """Measures one output.
+
+    Args:
+        output: its name.
+        batches: what was run.
+        wanted: the reference's valid rows of each batch, [R, ...].
+        found: the other runner's, of the same shapes.
+        scale: the output's root mean square.
+    """
+    measured = [_measure(*item, scale) for item in zip(batches, wanted, found, strict=True) if item[1].size]
+    lengths = np.concatenate([rows.batch.seq_lens[rows.places[:, 0]] for rows in measured])
+    columns = tuple(
+        np.concatenate(parts) for parts in zip(*((r.absolute, r.relative, r.cosine) for r in measured), strict=True)
+    )
+    classes = {}
+    for start, end in zip((0, *CLASS_ENDS), (*CLASS_ENDS, np.inf), strict=True):
+        chosen = (lengths > start) & (lengths <= end)
+        if chosen.any():
+            name = f"{start + 1}-{end}" if end < np.inf else f"over {start}"
+            classes["1" if end == 1 else name] = _errors(*(column[chosen] for column in columns))
+    return OutputErrors(
+        output, scale, _errors(*columns), sum(rows.not_finite for rows in measured), classes, _worst(measured)
+    )
+
+
+def _measure(batch: Batch, wanted: Array, found: Array, scale: float) -> _Rows:
+    filled = np.flatnonzero(batch.seq_lens)
+    places = batch.places()
+    if len(places) != len(wanted):
+        places = np.stack([filled, np.full(len(filled), WHOLE_SEQUENCE)], axis=1)
+    a = wanted.reshape(len(wanted), -1).astype(np.float64)
+    b = found.reshape(len(found), -1).astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))  # infinities too
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = np.where(same, 0.0, np.abs(a - b))
+        difference[np.isnan(difference)] = np.inf
+        finite = np.isfinite(a)
+        a, b = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
+        floor = scale * a.shape[1] ** 0.5
+        length, other = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
+        relative = np.linalg.norm(difference, axis=1) / np.maximum(length, floor)
+        dot = np.einsum("re,re->r", a, b)
+        cosine = np.where(same.all(1), 1.0, dot / np.maximum(length * other, np.finfo(np.float64).tiny))
+    elements = difference.argmax(1)
+    each = np.arange(len(a))
+    return _Rows(
+        batch, places, difference[each, elements] / scale, relative, np.nan_to_num(cosine, nan=-1.0), elements,
+        wanted.reshape(len(wanted), -1)[each, elements].astype(np.float64),
+        found.reshape(len(found), -1)[each, elements].astype(np.float64),
+        wanted.shape[1:], int((np.isfinite(wanted) & ~np.isfinite(found)).sum()),
+    )  # fmt: skip
+
+
+def _errors(absolute: Floats, relative: Floats, cosine: Floats) -> Errors:
+    return Errors(
+        len(absolute), float(absolute.max()), float(relative.max()), float(relative.mean()), float(cosine.min())
+    )
+
+
+def _worst(measured: Sequence[_Rows]) -> tuple[WorstRow, ...]:
+    """The worst row of each of the worst sequences: neighbours of one bad token say nothing new."""
+    found: list[WorstRow] = []
+    for rows in measured:
+        taken: set[int] = set()
+        for row in np.argsort(-rows.relative, kind="stable"):
+            sequence, slot = (int(value) for value in rows.places[row])
+            if len(taken) == WORST_ROWS:
+                break
+            if sequence in taken:
+                continue
+            taken.add(sequence)
+            element = tuple(int(i) for i in np.unravel_index(int(rows.elements[row]), rows.shape)) if rows.shape else ()
+            found.append(
+                WorstRow(
+                    rows.batch.name, sequence, None if slot == WHOLE_SEQUENCE else slot, element,
+                    *(float(column[row]) for column in (rows.wanted, rows.found, rows.absolute, rows.relative)),
+                )
+            )  # fmt: skip
+    return tuple(sorted(found, key=lambda item: -item.relative)[:WORST_ROWS])

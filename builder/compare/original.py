@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a comparison knows of the original model: its inputs, which of them is the mask, and its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from padfree.onnx_tools import load_model
+from padfree.runtime import Metadata
+from padfree.runtime.metadata import parse_metadata
+
+from ..errors import BuildError
+from ..padded import padded_metadata
+
+UNKNOWN_LIMIT = 2  # ids are drawn below it where no table is known
+PER_SEQUENCE = "per_sequence"
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input [B, S] of the original. Ids are 0..limit-1, without `excluded` among valid tokens."""
+
+    name: str
+    dtype: str
+    limit: int
+    excluded: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Original:
+    """The reference.
+
+    metadata: of a model rewritten from it; what the token inputs are and which values they may have.
+    layouts: output name -> "per_sequence" for [B, ...], anything else for one row a slot, [B, S, ...].
+    """
+
+    path: Path
+    model: onnx.ModelProto
+    metadata: Metadata
+    tokens: tuple[Input, ...]
+    mask: Input
+    layouts: dict[str, str]
+
+    def has_token_rows(self, output: str) -> bool:
+        """Whether an output has a row for every token."""
+        return self.layouts[output] != PER_SEQUENCE
+
+
+def describe_original(path: Path, candidates: Sequence[Metadata]) -> Original:
+    """Reads the original; what its inputs mean follows from what it was rewritten to.
+
+    Args:
+        path: the exported model.
+        candidates: metadata of models rewritten from it.
+
+    Raises:
+        BuildError: no input is left that could be the mask, or more than one; the models have no output in common.
+    """
+    model = load_model(path)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    types = {
+        value.name: str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name)
+        for value in model.graph.input
+        if value.name not in weights
+    }
+    described = candidates[0] if candidates else parse_metadata(padded_metadata(model), str(path))
+    known = {item.name: item for item in described.token_inputs()}
+    tokens = tuple(
+        Input(name, dtype, known[name].limit or UNKNOWN_LIMIT, known[name].excluded)
+        for name, dtype in types.items()
+        if name in known
+    )
+    masks = [name for name in types if name not in known]
+    if len(masks) != 1 or len(tokens) != len(known):
+        raise BuildError(
+            f"{path}: has inputs {', '.join(types)}, the model to compare has token inputs {', '.join(known)}; the "
+            "original must have those and one mask: compare a model with the one that it was made from"
+        )
+    made = [value.name for value in model.graph.output]
+    layouts = {item.name: item.layout for item in described.outputs if item.name in made}
+    if not layouts:
+        raise BuildError(
+            f"{path}: has outputs {', '.join(made)}, the model to compare "
+            f"{', '.join(item.name for item in described.outputs)}; none is in both: compare "
+            "a model with the one that it was made from"
+        )
+    mask = Input(masks[0], types[masks[0]], UNKNOWN_LIMIT)
+    return Original(path, model, described, tokens, mask, layouts)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The result of a comparison as plain data: what the terminal, the JSON file and the HTML page show."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ..files import write_files
+from .batches import Batch
+from .bisecting import Departure
+from .metrics import OutputErrors
+from .tolerances import Tolerance
+
+PACKAGES = ("padfree", "onnx", "onnxruntime", "polygraphy", "numpy", "tensorrt", "torch")
+
+
+@dataclass(frozen=True)
+class BatchFacts:
+    """One batch: how many sequences and tokens, and what its mask is like."""
+
+    name: str
+    mask: str
+    sequences: int
+    tokens: int
+    padded_tokens: int
+
+
+@dataclass(frozen=True)
+class RunnerReport:
+    """One runner against the reference. verdict is one sentence; causes say why it differs, where that was found."""
+
+    name: str
+    precision: str
+    passed: bool
+    verdict: str
+    causes: tuple[str, ...]
+    tolerance: Tolerance
+    outputs: tuple[OutputErrors, ...]
+    batches: tuple[str, ...]
+    run_ms: float
+    bisection: Departure | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """A comparison. passed: every runner agrees with the original."""
+
+    original: str
+    passed: bool
+    verdict: str
+    runners: tuple[RunnerReport, ...]
+    batches: tuple[BatchFacts, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; numbers that are not finite become strings, which JSON can hold."""
+        plain: dict[str, Any] = _plain(asdict(self))
+        return plain
+
+
+def make_report(original: Path, runners: Sequence[RunnerReport], batches: Sequence[Batch]) -> Report:
+    """Sums a comparison up."""
+    failed = [item.name for item in runners if not item.passed]
+    verdict = (
+        f"{', '.join(failed)} {'differ' if len(failed) > 1 else 'differs'} from the original"
+        if failed
+        else f"the same model: {', '.join(item.name for item in runners)} "
+        f"{'agree' if len(runners) > 1 else 'agrees'} with the original on every valid token"
+    )
+    facts = tuple(
+        BatchFacts(item.name, item.kind, len(item.mask), int(item.mask.sum()), item.mask.size) for item in batches
+    )
+    return Report(str(original), not failed, verdict, tuple(runners), facts, environment())
+
+
+def describe_outcome(passed: bool, errors: Sequence[OutputErrors], tolerance: Tolerance, causes: Sequence[str]) -> str:
+    """One sentence on one runner."""
+    worst = max(errors, key=lambda item: item.total.relative)
+    figures = (
+        f"largest errors {max(item.total.absolute for item in errors):.2g} absolute (allowed {tolerance.absolute:g}), "
+        f"{worst.total.relative:.2g} relative (allowed {tolerance.relative:g}), smallest cosine "
+        f"{min(item.total.cosine for item in errors):.6f}"
+    )
+    if passed:
+        return f"agrees: {figures}"
+    return f"differs: {'; '.join(causes) or 'no known cause explains it, --bisect finds the first node'} ({figures})"
+
+
+def write_json(report: Report, path: Path) -> None:
+    """Writes the report, whole or not at all."""
+    write_files([(path, json.dumps(report.to_dict(), indent=2, allow_nan=False).encode() + b"\n")])
+
+
+def environment() -> dict[str, str]:
+    """Versions and machine."""
+    installed = {str(item.name).lower(): item.version for item in metadata.distributions()}
+    found = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
+    return found | {name: installed.get(name, "not installed") for name in PACKAGES}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

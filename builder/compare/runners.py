@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Polygraphy runners that all take the original's padded inputs and give back valid tokens alone.
+
+Polygraphy's Comparator feeds every runner the same arrays and compares outputs of the same names. Here these arrays are
+the original's inputs [B, S], and every runner's outputs are [T, ...] for outputs with one row a token (all valid
+tokens, one sequence after the other) and [B, ...] for outputs with one row a sequence (those without tokens left out).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from padfree.runtime import Session
+from polygraphy.backend.base import BaseRunner
+from polygraphy.common import TensorMetadata
+
+from .batches import Batch, from_feeds
+from .original import Original
+
+Array = npt.NDArray[Any]
+
+
+class ValidTokenRunner(BaseRunner):  # type: ignore[misc]
+    """What the runners here share: the original's inputs, and outputs without padding."""
+
+    def __init__(self, original: Original, name: str) -> None:
+        super().__init__(name=name)
+        self._original = original
+
+    def get_input_metadata_impl(self) -> TensorMetadata:
+        """The original's inputs [B, S]."""
+        return input_metadata(self._original)
+
+    def infer_impl(self, feed_dict: Mapping[str, Array]) -> OrderedDict[str, Array]:
+        """Runs one batch."""
+        batch = from_feeds(self.name, feed_dict, self._original)
+        start = time.perf_counter()
+        outputs = self.run(batch)
+        self.inference_time = time.perf_counter() - start
+        return OrderedDict((name, outputs[name]) for name in self._original.layouts if name in outputs)
+
+    def run(self, batch: Batch) -> dict[str, Array]:
+        """Output name -> [T, ...] or [B, ...]."""
+        raise NotImplementedError
+
+    def valid(self, outputs: Mapping[str, Array], batch: Batch) -> dict[str, Array]:
+        """The valid part of padded outputs [B, S, ...] or [B, ...]."""
+        filled = batch.seq_lens > 0
+        return {
+            name: array[batch.mask] if self._original.has_token_rows(name) else array[filled]
+            for name, array in outputs.items()
+            if name in self._original.layouts
+        }
+
+
+class PaddedRunner(ValidTokenRunner):
+    """Wraps a Polygraphy runner of the original's interface, such as OnnxrtRunner."""
+
+    def __init__(self, original: Original, name: str, inner: BaseRunner) -> None:
+        super().__init__(original, name)
+        self._inner = inner
+
+    def activate_impl(self) -> None:
+        """Activates the wrapped runner."""
+        self._inner.activate()
+
+    def deactivate_impl(self) -> None:
+        """Deactivates the wrapped runner."""
+        self._inner.deactivate()
+
+    def run(self, batch: Batch) -> dict[str, Array]:
+        """Runs the padded batch."""
+        return self.valid(self._inner.infer(OrderedDict(batch.feeds)), batch)
+
+
+class SessionRunner(ValidTokenRunner):
+    """Wraps padfree.runtime.Session: a plan in TensorRT or a rewritten file in onnxruntime, packed or padded.
+
+    Args:
+        original: the reference.
+        name: the runner's name.
+        path: gives the file; called when the runner is activated, so that Polygraphy decides when an engine is built.
+        device: CUDA device, for plans.
+    """
+
+    def __init__(self, original: Original, name: str, path: Callable[[], Path], *, device: int = 0) -> None:
+        super().__init__(original, name)
+        self._path = path
+        self._device = device
+        self._session: Session | None = None
+
+    def activate_impl(self) -> None:
+        """Opens the session."""
+        self._session = Session(self._path(), device=self._device)
+
+    def deactivate_impl(self) -> None:
+        """Closes the session."""
+        if self._session is not None:
+            self._session.close()
+        self._session = None
+
+    def run(self, batch: Batch) -> dict[str, Array]:
+        """Packs the batch's valid tokens for packed models; padded ones get the batch as it is, mask included."""
+        session = self._session
+        if session is None:
+            raise AssertionError("Polygraphy activates runners before it uses them")
+        if session.metadata.interface == "padded":
+            feeds = {item.name: batch.feeds[item.name].astype(item.dtype) for item in session.metadata.inputs}
+            return self.valid(session.backend.run(feeds), batch)
+        results = session.run({item.name: batch.rows(item.name) for item in self._original.tokens})
+        filled = np.flatnonzero(batch.seq_lens).tolist()
+        outputs: dict[str, Array] = {}
+        for name in self._original.layouts.keys() & results.keys():
+            rows = [results[name][at] for at in filled]
+            outputs[name] = np.concatenate(rows) if self._original.has_token_rows(name) else np.stack(rows)
+        return outputs
+
+
+def input_metadata(original: Original) -> TensorMetadata:
+    """The original's inputs as Polygraphy describes them."""
+    metadata = TensorMetadata()
+    for item in [*original.tokens, original.mask]:
+        metadata.add(item.name, dtype=np.dtype(item.dtype), shape=(None, None))
+    return metadata

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was changed in a rewritten file: it is laid beside what the original is rewritten to now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, numpy_helper
+from padfree.onnx_tools import RewriteError, load_model, rewrite, without_functions
+from padfree.runtime import Metadata
+
+MAX_NAMED = 3  # changes of a kind that are named one by one
+
+
+def find_changes(original: ModelProto, path: Path, metadata: Metadata) -> tuple[str, ...]:
+    """Weights, attributes and connections of a rewritten file that are not what rewriting the original gives.
+
+    Nothing is found where this version of padfree does not rewrite the original, or gives other names than the version
+    that wrote the file.
+    """
+    try:
+        wanted = rewrite(original, interface=metadata.interface, precision=metadata.precision, verify=False).model
+    except RewriteError:
+        return ()
+    a, b = without_functions(wanted), without_functions(load_model(path))
+    return (*_first(_weights(a, b), "weights"), *_first(_nodes(a, b), "nodes"))
+
+
+def _first(found: Iterator[str], what: str) -> list[str]:
+    lines = list(found)
+    rest = len(lines) - MAX_NAMED
+    return lines if rest <= 0 else [*lines[:MAX_NAMED], f"and {rest} more {what}"]
+
+
+def _weights(wanted: ModelProto, found: ModelProto) -> Iterator[str]:
+    before = {tensor.name: tensor for tensor in wanted.graph.initializer}
+    for tensor in found.graph.initializer:
+        source = before.get(tensor.name)
+        if source is None or (source.raw_data == tensor.raw_data and source.dims == tensor.dims):
+            continue
+        a, b = (np.asarray(numpy_helper.to_array(item)) for item in (source, tensor))
+        if a.shape != b.shape:
+            yield f"weight '{tensor.name}' is changed: shape {list(b.shape)} in the place of {list(a.shape)}"
+        elif not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
+            wide = a.astype(np.float64), b.astype(np.float64)
+            number = int((wide[0] != wide[1]).sum())
+            largest = float(np.abs(wide[0] - wide[1]).max())
+            yield f"weight '{tensor.name}' is changed: {number} of {a.size} numbers, by up to {largest:.3g}"
+
+
+def _nodes(wanted: ModelProto, found: ModelProto) -> Iterator[str]:
+    before = {_name(node): node for node in wanted.graph.node}
+    after = {_name(node): node for node in found.graph.node}
+    for name, node in after.items():
+        source = before.get(name)
+        if source is None:
+            yield f"{node.op_type} '{name}' is not in what the original is rewritten to"
+            continue
+        if list(node.input) != list(source.input):
+            changed = [f"'{b}' for '{a}'" for a, b in zip(source.input, node.input, strict=False) if a != b]
+            yield f"{node.op_type} '{name}' reads {', '.join(changed) or 'other inputs'}"
+        yield from _attributes(source, node, name)
+    for name in before.keys() - after.keys():
+        yield f"{before[name].op_type} '{name}' is missing"
+
+
+def _attributes(source: NodeProto, node: NodeProto, name: str) -> Iterator[str]:
+    values = [{item.name: item for item in each.attribute} for each in (source, node)]
+    for key in sorted(values[0].keys() | values[1].keys()):
+        a, b = (side.get(key) for side in values)
+        if a != b:
+            yield f"attribute {key} of {node.op_type} '{name}' is {_shown(b)}, should be {_shown(a)}"
+
+
+def _shown(attribute: onnx.AttributeProto | None) -> str:
+    if attribute is None:
+        return "absent"
+    value = onnx.helper.get_attribute_value(attribute)
+    return f"{value:g}" if isinstance(value, float) else str(value)[:80]
+
+
+def _name(node: NodeProto) -> str:
+    return str(node.name or (node.output[0] if node.output else node.op_type))

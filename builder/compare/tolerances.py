@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far a model may be from the original, for each precision, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ..errors import BuildError
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What may differ; both must hold for every valid token.
+
+    absolute: largest difference of one number, in parts of the output's root mean square.
+    relative: length of the difference of one row (a token's or a sequence's numbers) in parts of the row's own length,
+        or of the output's mean row length where the row is shorter than that.
+    """
+
+    absolute: float
+    relative: float
+
+    def __post_init__(self) -> None:
+        for name, value in (("absolute", self.absolute), ("relative", self.relative)):
+            if not 0 < value < float("inf"):
+                raise BuildError(f"{name} tolerance {value}, allowed: a number above 0; pass 0.01, for example")
+
+
+# fp32 sums the same terms in another order: 6e-6 of the root mean square was measured after BERT-base's 12 layers, and
+# deeper models may have ten times that. The others round every tensor to 11 or 8 bits: each rounding is off by at most
+# 2^-11 or 2^-8, and the errors of some 100 roundings one after the other add up like a random walk (x 10), of which
+# the worst of many rows has up to four times the average. docs/accuracy.md shows what was measured.
+TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
+    {
+        "fp32": Tolerance(absolute=2e-4, relative=1e-4),
+        "fp16": Tolerance(absolute=5e-2, relative=2e-2),
+        "bf16": Tolerance(absolute=4e-1, relative=1.6e-1),
+    }
+)
+
+
+def describe_tolerances() -> str:
+    """One paragraph for --help."""
+    parts = [f"{name}: absolute {item.absolute:g}, relative {item.relative:g}" for name, item in TOLERANCES.items()]
+    return (
+        "absolute is the largest difference of one number, in parts of the output's root mean square; relative is the "
+        "length of a row's difference in parts of the row's length. Defaults by precision: "
+        + "; ".join(parts)
+        + ". fp32 allows for sums in another order, fp16 and bf16 for about a hundred roundings one after the other."
+    )

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planted errors: `padfree compare` gives exit code 1 and says what is wrong; bisecting names the node."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from padfree.builder.cli import main
+
+from . import planted
+
+pytest.importorskip("polygraphy")
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return planted.write_original(tmp_path_factory.mktemp("planted") / "original.onnx")
+
+
+def compare(original: Path, model: Path, *options: str) -> tuple[int, dict[str, Any]]:
+    """Exit code, and the one runner's report."""
+    report = model.with_suffix(".report.json")
+    code = main(["compare", str(original), str(model), "--max-seq-len", "40", "--json", str(report), *options])
+    content = json.loads(report.read_text())
+    assert content["passed"] is (code == 0)
+    return code, content["runners"][0]
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded"])
+def test_nothing_planted(original: Path, tmp_path: Path, interface: str) -> None:
+    model = planted.write_rewritten(original, tmp_path / "model.onnx", interface=interface)
+    code, runner = compare(original, model, "--bisect")
+    assert code == 0
+    assert runner["causes"] == []
+    assert runner["bisection"]["first"] is None
+    assert len(runner["bisection"]["trace"]) > 8 * planted.LAYERS
+
+
+@pytest.mark.parametrize(
+    ("interface", "change", "cause"),
+    [
+        ("packed", planted.weight_of_layer_3, "weight 'encoder.layer.3"),
+        ("padded", planted.weight_of_layer_3, "weight 'encoder.layer.3"),
+        ("packed", planted.swap_outputs, "'last_hidden_state' holds what the original gives for 'middle'"),
+        ("packed", planted.shift_positions, "positions are shifted by 1"),
+        ("packed", planted.shift_positions, "attribute position_offset of PadfreeEmbedding"),
+        ("packed", planted.drop_mask_packed, "the mask is dropped, sequences see each other"),
+        ("padded", planted.drop_mask_padded, "the mask is dropped, padding is read"),
+    ],
+)
+def test_a_planted_error_is_named(
+    original: Path, tmp_path: Path, interface: str, change: planted.Change, cause: str, capsys: Capture
+) -> None:
+    model = planted.write_rewritten(original, tmp_path / "model.onnx", change, interface=interface)
+    code, runner = compare(original, model)
+    assert code == 1
+    assert any(cause in item for item in runner["causes"]), runner["causes"]
+    assert cause in runner["verdict"]
+    assert "FAILED: onnxrt-packed: model.onnx differs from the original" in capsys.readouterr().out
+
+
+def test_outputs_of_different_shapes_that_are_swapped_are_refused(
+    original: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    model = planted.write_rewritten(
+        original, tmp_path / "model.onnx", partial(planted.swap_outputs, other="pooler_output")
+    )
+    assert main(["compare", str(original), str(model), "--max-seq-len", "40"]) == 1
+    assert "'last_hidden_state' has shape" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "node", "kind"),
+    [
+        (planted.wrong_scale_in_layer_7, "PadfreeAttention_7", "wrong numbers"),
+        (planted.drop_mask_packed, "PadfreeAttention_2", "wrong mask"),
+        (planted.weight_of_layer_3, "/MatMul", "wrong numbers"),
+    ],
+)
+def test_bisecting_finds_the_node(original: Path, tmp_path: Path, change: planted.Change, node: str, kind: str) -> None:
+    model = planted.write_rewritten(original, tmp_path / "model.onnx", change)
+    code, runner = compare(original, model, "--bisect")
+    found = runner["bisection"]
+    assert code == 1
+    assert found["first"]["node"].startswith(node)
+    assert found["kind"] == kind
+    assert "encoder.layer.3" not in node or "LayerNormalization" in found["since"][0]
+
+
+def test_bisecting_finds_an_overflow(tmp_path: Path) -> None:
+    original = planted.write_original(tmp_path / "large.onnx", planted.large_numbers_in_layer_3)
+    model = planted.write_rewritten(original, tmp_path / "model.onnx", precision="fp16")
+    code, runner = compare(original, model, "--bisect")
+    assert code == 1
+    assert runner["bisection"]["kind"] == "overflow"
+    assert runner["bisection"]["first"]["operator"] == "MatMul"
+    assert runner["bisection"]["first"]["wanted"]["high"] > 65504
