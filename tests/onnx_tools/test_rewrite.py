@@ -273,14 +273,6 @@ def test_bad_arguments(argument: str, value: str) -> None:
         rewrite(model, **{argument: value})  # type: ignore[arg-type]
 
 
-def test_fixed_sizes_are_refused() -> None:
-    builder, hidden = one_layer()
-    model = with_output(hidden, builder, TOKENS)
-    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 128
-    with pytest.raises(RewriteError, match=r"input 'input_ids' has fixed sizes \(batch, 128\)"):
-        rewrite(model)
-
-
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("reverse", [0, 1])
 def test_positions_that_the_graph_counts(interface: str, reverse: int) -> None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "rewriting.md").read_text()
 
@@ -22,6 +24,7 @@ def test_program() -> None:
     assert done.stdout.strip() == shown.strip()
 
 
-def test_command() -> None:
-    file, keyword = re.findall(r"pytest (\S+) -k (\w+)", blocks("sh")[0])[0]
+@pytest.mark.parametrize("block", blocks("sh"))
+def test_command(block: str) -> None:
+    file, keyword = re.findall(r"pytest (\S+) -k (\w+)", block)[0]
     assert re.search(rf"def test_\w*{keyword}", (ROOT / file).read_text())
