@@ -1,63 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a measurement was made with (GPU, driver, versions, commit), and the JSON lines that keep it."""
+"""What a measurement was made with, and the JSON lines that keep it: from builder/bench/environment.py."""
 
-from __future__ import annotations
+from from_package import load
 
-import datetime
-import importlib
-import importlib.util
-import json
-import os
-import platform
-import subprocess
-from collections.abc import Mapping
-from importlib import metadata
-from pathlib import Path
-from typing import Any
-
-PACKAGES = (
-    "torch",
-    "transformers",
-    "onnxruntime",
-    "onnx",
-    "cuda-bindings",
-    "nvidia-cudnn-cu13",
-    "nvidia-cudnn-frontend",
-    "flash-attn-4",
-    "nvidia-cutlass-dsl",
-    "flashinfer-python",
-)
-
-
-def environment() -> dict[str, str]:
-    """One flat record; a package that is not installed is left out."""
-    record = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "python": platform.python_version()}
-    gpu = run("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0")
-    if gpu:
-        record["gpu"], record["driver"] = (part.strip() for part in gpu.split(","))
-    installed = {distribution.name.lower(): distribution.version for distribution in metadata.distributions()}
-    record.update({name: installed[name] for name in PACKAGES if name in installed})
-    if importlib.util.find_spec("tensorrt"):
-        record["tensorrt"] = importlib.import_module("tensorrt").__version__
-    record["commit"] = commit()
-    return record
-
-
-def commit() -> str:
-    """The checkout's commit, from git or, where the tree travelled without it, from PADFREE_COMMIT."""
-    return os.environ.get("PADFREE_COMMIT") or run("git", "rev-parse", "--short=12", "HEAD") or "unknown"
-
-
-def run(*command: str) -> str:
-    """A command's output, empty if it cannot be run."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""
-
-
-def append_record(path: Path, record: Mapping[str, Any]) -> None:
-    """Adds one JSON line to the file, which is made if need be."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
+_module = load("environment")
+environment, append_record = _module.environment, _module.append_record

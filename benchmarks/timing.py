@@ -1,52 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU times by events, and CUDA graphs of what is timed."""
+"""GPU times by events, and CUDA graphs of what is timed: from builder/bench/timing.py."""
 
-from __future__ import annotations
+from from_package import load
 
-import gc
-import statistics
-from collections.abc import Callable
-
-import torch
-
-ROUNDS = 9
-RUNS_PER_ROUND = 10
-
-
-def mean_ms(work: Callable[[], object], runs: int) -> float:
-    """GPU time of one call, the mean of some back to back between two events."""
-    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    for _ in range(runs):
-        work()
-    stop.record()
-    stop.synchronize()
-    return float(start.elapsed_time(stop)) / runs
-
-
-def time_ms(work: Callable[[], object]) -> float:
-    """Median GPU time of one call over rounds of back-to-back calls."""
-    for _ in range(3):
-        work()
-    torch.cuda.synchronize()
-    return statistics.median(mean_ms(work, RUNS_PER_ROUND) for _ in range(ROUNDS))
-
-
-def captured(work: Callable[[], object]) -> Callable[[], object]:
-    """The replay of a CUDA graph of the work."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(side)
-    gc.collect()  # a graph or engine that is freed during the capture breaks it
-    gc.disable()
-    try:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            work()
-    finally:
-        gc.enable()
-    replay: Callable[[], object] = graph.replay
-    return replay
+_module = load("timing")
+captured, mean_ms, time_ms = _module.captured, _module.mean_ms, _module.time_ms

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The batch that is measured: lengths, random tokens that a model takes, and its padded form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from padfree.onnx_tools.cost import Lengths
+from padfree.runtime.feeds import Array, padded_feeds
+from padfree.runtime.metadata import InputInfo, Metadata
+from padfree.runtime.request import Ragged
+
+from ..errors import BuildError
+
+UNLIMITED_IDS = 1000  # allowed values of an input whose table is not known
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A ragged batch and the length S that peers without packing pad it to."""
+
+    ragged: Ragged
+    seq_len: int
+
+    @property
+    def seq_lens(self) -> list[int]:
+        """Tokens of every sequence."""
+        return [int(length) for length in self.ragged.seq_lens]
+
+    @property
+    def tokens(self) -> int:
+        """T, the sum of the lengths."""
+        return sum(self.seq_lens)
+
+    @property
+    def slots(self) -> int:
+        """B x S."""
+        return len(self.seq_lens) * self.seq_len
+
+    def padded(self, metadata: Metadata) -> dict[str, Array]:
+        """Inputs [B, S] of a model with the padded interface, zeros in the padding."""
+        grids = padded_feeds(self.ragged, metadata)
+        return {name: np.pad(grid, ((0, 0), (0, self.seq_len - grid.shape[1]))) for name, grid in grids.items()}
+
+
+def draw_lengths(lengths: Lengths, seed: int = 0) -> list[int]:
+    """Lengths of the distribution that Lengths describes, its quantiles at B even steps, in random order."""
+    steps = (np.arange(lengths.batch) + 0.5) / lengths.batch
+    if 2 * lengths.mean >= lengths.maximum:
+        drawn = lengths.maximum - 2 * (lengths.maximum - lengths.mean) * (1 - steps)
+    else:
+        drawn = lengths.maximum * steps ** (lengths.maximum / lengths.mean - 1)
+    rounded = np.clip(np.round(drawn), 1, lengths.maximum).astype(int)
+    return [int(length) for length in np.random.default_rng(seed).permutation(rounded)]
+
+
+def read_lengths(path: Path) -> list[int]:
+    """Lengths from a text file, separated by white space or commas.
+
+    Raises:
+        BuildError: the file cannot be read, or holds something else than positive integers.
+    """
+    try:
+        words = path.read_text(encoding="utf-8").replace(",", " ").split()
+        lengths = [int(word) for word in words]
+    except (OSError, ValueError) as error:
+        raise BuildError(
+            f"{path}: no list of lengths ({error}); write integers separated by spaces or lines"
+        ) from error
+    if not lengths or min(lengths) < 1:
+        raise BuildError(f"{path}: holds {lengths[:8]}, allowed: one or more lengths of at least 1; correct the file")
+    return lengths
+
+
+def random_batch(metadata: Metadata, seq_lens: list[int], seq_len: int, seed: int = 0) -> Batch:
+    """Random values that every token input of the model allows."""
+    generator = np.random.default_rng(seed)
+    total = sum(seq_lens)
+    tokens: Mapping[str, npt.NDArray[np.int32]] = {
+        item.name: _values(item, total, generator) for item in metadata.token_inputs()
+    }
+    return Batch(Ragged(tokens, np.asarray(seq_lens, dtype=np.int32)), seq_len)
+
+
+def _values(item: InputInfo, count: int, generator: np.random.Generator) -> npt.NDArray[np.int32]:
+    allowed = np.arange(item.limit or UNLIMITED_IDS, dtype=np.int32)
+    return generator.choice(np.setdiff1d(allowed, item.excluded), count)

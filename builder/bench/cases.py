@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One case of a benchmark, from what the user asked for to the record that is kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import BuildError
+from ..lengths import choose_lengths
+from .batch import draw_lengths, random_batch, read_lengths
+from .environment import environment
+from .measure import Measurement, measure_cpu, measure_gpu
+from .peers import CPU_PEERS, GPU_PEERS
+from .setup import Model, Setup
+
+DEFAULT_BATCH = 16
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and a batch; None lets padfree choose: 16 sequences, the model's longest, 0.6 of it on average.
+
+    lengths: a file of lengths instead of a drawn batch.
+    """
+
+    model: Path
+    batch: int | None = None
+    seq_len: int | None = None
+    mean: float | None = None
+    lengths: Path | None = None
+    precision: str = "fp16"
+    torch_folder: Path | None = None
+    seed: int = 0
+    name: str | None = None
+
+
+def measure(
+    case: Case,
+    peers: list[str] | None,
+    *,
+    on_cpu: bool,
+    folder: Path,
+    timing_cache: str | Path | None,
+    device: int = 0,
+    say: Callable[[str], None] = lambda _: None,
+    model: Model | None = None,
+) -> tuple[dict[str, Any], Measurement]:
+    """Measures a case; returns the JSON record and what it was made from.
+
+    Args:
+        case: what to measure.
+        peers: names out of GPU_PEERS or CPU_PEERS; None for all.
+        on_cpu: in onnxruntime on the CPU.
+        folder: for engines while they are measured.
+        timing_cache: as for build_engine.
+        device: CUDA device number.
+        say: gets what is being done.
+        model: the case's model where it has been read already.
+
+    Raises:
+        BuildError: unknown peers, lengths that contradict the model, an engine that cannot be built, wrong answers.
+    """
+    known = CPU_PEERS if on_cpu else GPU_PEERS
+    for name in peers or ():
+        if name not in known:
+            where = "the CPU" if on_cpu else "a GPU"
+            raise BuildError(f"--peers {name}: unknown on {where}, allowed: {', '.join(known)}; correct the list")
+    model = model or Model(case.model, case.precision, case.torch_folder)
+    limit = model.metadata.max_positions
+    if case.lengths is None:
+        lengths = choose_lengths(limit, case.batch or DEFAULT_BATCH, case.mean, case.seq_len)
+        seq_lens, seq_len = draw_lengths(lengths, case.seed), lengths.maximum
+    else:
+        seq_lens = read_lengths(case.lengths)[: case.batch]
+        seq_len = choose_lengths(limit, len(seq_lens), None, case.seq_len or max(seq_lens)).maximum
+        if max(seq_lens) > seq_len:
+            raise BuildError(
+                f"{case.lengths}: longest is {max(seq_lens)}, --seq-len {seq_len}; pass --seq-len {max(seq_lens)}"
+            )
+    batch = random_batch(model.metadata, seq_lens, seq_len, case.seed)
+    setup = Setup(model, batch, folder, timing_cache, device, say)
+    start = time.monotonic()
+    found = (measure_cpu if on_cpu else measure_gpu)(setup, list(known) if peers is None else peers)
+    record = {
+        "case": case.name or f"{case.model.stem}, {len(seq_lens)} x {seq_len}, mean {batch.tokens / len(seq_lens):.4g}",
+        "batch": len(seq_lens),
+        "seq_len": seq_len,
+        "tokens": batch.tokens,
+        "slots": batch.slots,
+        "precision": case.precision,
+        "packed_gemm_share": model.metadata.raw["coverage"]["packed_gemm_share"],
+        **found.to_dict(),
+        "seconds": round(time.monotonic() - start, 1),
+        **environment(),
+    }
+    return record, found

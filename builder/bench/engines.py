@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TensorRT's contenders: our packed engine, and the original as a padded engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from padfree.runtime import Session
+from padfree.runtime.feeds import Array, split_outputs
+
+from ..build import build_engine
+from ..errors import BuildError
+from ..padded import Typing, build_padded_engine
+from .contender import Contender, UnavailableError, Way
+from .setup import Setup
+
+PLAIN, GRAPH = "plain", "CUDA graph"
+
+
+def packed(setup: Setup) -> Contender:
+    """The rewritten model's engine, tuned for the batch's tokens."""
+    make = partial(build_engine, setup.model.packed, opt_tokens=setup.batch.tokens, **setup.shape)
+    return _contender(setup, "packed", make, None)
+
+
+def padded(setup: Setup, typing: Typing) -> Contender:
+    """The original's engine, tuned for B x S."""
+    if setup.model.precision != "fp16":
+        raise UnavailableError(f"is built in fp16, this is a comparison in {setup.model.precision}")
+    make = partial(build_padded_engine, setup.model.original, typing=typing, **setup.shape)
+    return _contender(setup, f"padded_{typing}", make, setup.batch.padded(setup.model.original_metadata))
+
+
+def _contender(
+    setup: Setup, name: str, make: Callable[[Path], dict[str, Any]], feeds: dict[str, Array] | None
+) -> Contender:
+    plan = setup.folder / f"{name}.plan"
+    start = time.monotonic()
+    try:
+        make(plan)
+    except BuildError as error:
+        raise UnavailableError(str(error)) from error
+    build_s = round(time.monotonic() - start, 1)
+    session = Session(plan, device=setup.device)
+    backend: Any = session.backend
+    ragged = setup.batch.ragged
+    outputs = backend.run(feeds if feeds is not None else session.feeds(ragged))
+    ways: dict[str, Way] = {PLAIN: backend.time_ms}
+    graph = backend.capture() if backend.can_capture else None
+    if graph is not None:
+        ways[GRAPH] = partial(backend.time_ms, graph=graph)
+
+    def close() -> None:
+        if graph is not None:
+            graph.close()
+        session.close()
+        plan.unlink(missing_ok=True)
+
+    return Contender(split_outputs(outputs, ragged, session.metadata), ways, close, build_s)

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures contenders in one process: answers first, then all in turns."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from padfree.runtime import SessionError
+
+from ..errors import BuildError
+from . import engines, onnxruntime_peers, torch_peers
+from .contender import Answers, Contender, UnavailableError, Way, relative_error
+from .peers import CPU_PEERS, GPU_PEERS, LIMIT
+from .setup import Setup
+
+ROUNDS = 15
+WARM_UP_RUNS = 3
+ROUND_MS = 10.0  # of one way to run a contender, before it is the next one's turn
+MAX_RUNS = 30
+MAX_ERRORS = {"fp32": 1e-3, "fp16": 2e-2, "bf16": 1.5e-1}
+"""Largest relative norm of the difference to fp32. Half precision rounds a few hundred times on the way through 12 to
+24 layers, 2**-11 (fp16) or 2**-8 (bf16) of a value each: 4e-3 in fp16 is usual. Wrong answers are off by about 1."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Median time of a run, and the distance of the 10th and 90th percentile as a part of it."""
+
+    median_ms: float
+    spread: float
+
+    @staticmethod
+    def of(times: list[float]) -> Timing:
+        """The timing of some runs."""
+        tenths = statistics.quantiles(times, n=10) if len(times) > 1 else [times[0], times[0]]
+        median = statistics.median(times)
+        return Timing(median, (tenths[-1] - tenths[0]) / median)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What came out: ours and every peer by title and way of running, errors, and who could not take part."""
+
+    ours: Mapping[str, Timing]
+    peers: Mapping[str, Mapping[str, Timing]]
+    limit: Timing | None
+    errors: Mapping[str, float]
+    unavailable: Mapping[str, str]
+    build_s: Mapping[str, float]
+
+    @property
+    def ours_ms(self) -> float:
+        """The faster way."""
+        return best(self.ours)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON: the faster way of each, and all ways."""
+        ways = {OURS: self.ours, **self.peers}
+        return {
+            "ours_ms": round(self.ours_ms, 4),
+            "peers_ms": {title: round(best(timings), 4) for title, timings in self.peers.items()},
+            "limit_ms": None if self.limit is None else round(self.limit.median_ms, 4),
+            "all_times_ms": {
+                title: {way: round(item.median_ms, 4) for way, item in timings.items()}
+                for title, timings in ways.items()
+            },
+            "spreads": {
+                title: {way: round(item.spread, 4) for way, item in timings.items()} for title, timings in ways.items()
+            },
+            "errors": {title: float(f"{error:.3g}") for title, error in self.errors.items()},
+            "unavailable": dict(self.unavailable),
+            "build_seconds": dict(self.build_s),
+        }
+
+
+OURS = "padfree"
+
+
+def best(timings: Mapping[str, Timing]) -> float:
+    """Median of the fastest way in ms."""
+    return min(item.median_ms for item in timings.values())
+
+
+def measure_gpu(setup: Setup, peers: list[str]) -> Measurement:
+    """Our engine and some of GPU_PEERS.
+
+    Raises:
+        BuildError: our engine cannot be built, or its answers are wrong.
+    """
+    try:
+        truth = torch_peers.truth(setup)
+    except UnavailableError:
+        setup.say("original in onnxruntime on the CPU, for the right answers")
+        truth = onnxruntime_peers.original_on_cpu(setup).answers
+    made = {name: (GPU_PEERS[name].title, GPU_PEERS[name].make) for name in peers}
+    return _measure(setup, truth, engines.packed, made)
+
+
+def measure_cpu(setup: Setup, peers: list[str]) -> Measurement:
+    """The rewritten file and the original in onnxruntime on the CPU.
+
+    Raises:
+        BuildError: the rewritten file's answers are wrong.
+    """
+    original = onnxruntime_peers.original_on_cpu(setup)
+    made = {name: (CPU_PEERS[name].title, lambda _: original) for name in peers}
+    return _measure(setup, original.answers, onnxruntime_peers.packed_on_cpu, made)
+
+
+def _measure(
+    setup: Setup,
+    truth: Answers,
+    ours: Callable[[Setup], Contender],
+    peers: Mapping[str, tuple[str, Callable[[Setup], Contender]]],
+) -> Measurement:
+    allowed = MAX_ERRORS[setup.model.precision]
+    errors: dict[str, float] = {}
+    unavailable: dict[str, str] = {}
+    ready: dict[str, Contender] = {}
+    limit: Contender | None = None
+    try:
+        ready[OURS] = _open(setup, ours)
+        errors[OURS] = relative_error(ready[OURS].answers, truth)
+        if not errors[OURS] <= allowed:
+            raise BuildError(
+                f"our answers differ from the original's by {errors[OURS]:.1e} of their norm, allowed: {allowed:.0e} "
+                f"in {setup.model.precision}; nothing was timed: run `padfree optimize`, which verifies, and report it"
+            )
+        for name, (title, make) in peers.items():
+            setup.say(title)
+            try:
+                contender = make(setup)
+                if name == LIMIT:
+                    limit = contender
+                    continue
+                errors[title] = relative_error(contender.answers, truth)
+                if errors[title] <= allowed:
+                    ready[title] = contender
+                else:
+                    unavailable[title] = f"wrong answers: they differ by {errors[title]:.1e}, allowed: {allowed:.0e}"
+                    contender.close()
+            except Exception as error:  # a peer that fails, in whatever library, is named and left out
+                unavailable[title] = " ".join(str(error).split()) or type(error).__name__
+        setup.say("timing")
+        timings = time_in_turns({title: item.ways for title, item in {**ready, **_named(limit)}.items()})
+    except UnavailableError as error:
+        raise BuildError(f"padfree's own engine cannot take part: {error}") from error
+    finally:
+        for item in ready.values():
+            item.close()
+    found_limit = timings.pop(LIMIT, None)
+    return Measurement(
+        timings.pop(OURS),
+        timings,
+        None if found_limit is None else next(iter(found_limit.values())),
+        errors,
+        unavailable,
+        {title: item.build_s for title, item in ready.items() if item.build_s},
+    )
+
+
+def _named(limit: Contender | None) -> dict[str, Contender]:
+    return {} if limit is None else {LIMIT: limit}
+
+
+def _open(setup: Setup, make: Callable[[Setup], Contender]) -> Contender:
+    setup.say(OURS)
+    try:
+        return make(setup)
+    except SessionError as error:
+        raise BuildError(str(error)) from error
+
+
+def time_in_turns(ways: Mapping[str, Mapping[str, Way]], rounds: int = ROUNDS) -> dict[str, dict[str, Timing]]:
+    """Times all ways in turns, so that what changes with time (clocks, temperature) meets all alike."""
+    flat = [(title, way, run) for title, runs in ways.items() for way, run in runs.items()]
+    counts: dict[tuple[str, str], int] = {}
+    times: dict[tuple[str, str], list[float]] = {(title, way): [] for title, way, _ in flat}
+    for title, way, run in flat:
+        typical = statistics.median(run(WARM_UP_RUNS))
+        counts[title, way] = max(1, min(MAX_RUNS, round(ROUND_MS / max(typical, 1e-3))))
+    for _ in range(rounds):
+        for title, way, run in flat:
+            times[title, way] += run(counts[title, way])
+    return {title: {way: Timing.of(times[title, way]) for way in runs} for title, runs in ways.items()}

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that padfree can be measured beside, by the name that --peers takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from . import engines, onnxruntime_peers, torch_peers, varlen, varseqlen
+from .contender import Contender
+from .setup import Setup
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One peer: what tables call it, and what makes it ready (UnavailableError where it cannot take part)."""
+
+    title: str
+    make: Callable[[Setup], Contender]
+
+
+LIMIT = "limit"
+GPU_PEERS: Mapping[str, Peer] = {
+    "tensorrt": Peer("TensorRT padded, weakly typed", partial(engines.padded, typing="weak")),
+    "tensorrt-strong": Peer("TensorRT padded, strongly typed", partial(engines.padded, typing="strong")),
+    "varseqlen": Peer("NVIDIA varseqlen plugins", varseqlen.varseqlen),
+    "torch-eager": Peer("PyTorch eager, padded", torch_peers.eager),
+    "torch-compile": Peer("torch.compile, padded", torch_peers.compiled),
+    "torch-varlen": Peer("PyTorch varlen, compiled", varlen.varlen),
+    "onnxruntime-gpu": Peer("onnxruntime GPU, padded", onnxruntime_peers.original_on_gpu),
+    LIMIT: Peer("limit: the matrix products alone, cuBLAS", torch_peers.gemm_limit),
+}
+CPU_PEERS: Mapping[str, Peer] = {"onnxruntime": Peer("onnxruntime, original padded", onnxruntime_peers.original_on_cpu)}

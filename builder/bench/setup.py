@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all contenders are made from: the model in all its forms, and one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import onnx
+from padfree.onnx_tools import load_model, rewrite
+from padfree.onnx_tools.cost import Lengths
+from padfree.onnx_tools.products import Product
+from padfree.runtime.metadata import ONNX_METADATA_KEY, Metadata, parse_metadata
+
+from ..build import metadata_of
+from ..engine_builder import DEFAULT_CACHE
+from ..errors import BuildError
+from ..padded import padded_metadata
+from .batch import Batch
+
+
+@dataclass(frozen=True)
+class Model:
+    """An exported model and its rewriting.
+
+    torch_folder: the same model as transformers saves it, for PyTorch's peers.
+    """
+
+    path: Path
+    precision: str
+    torch_folder: Path | None = None
+
+    @cached_property
+    def original(self) -> onnx.ModelProto:
+        """The exported model. Raises BuildError for one that is rewritten already: its peers need the original."""
+        model = load_model(self.path)
+        if any(item.key == ONNX_METADATA_KEY for item in model.metadata_props):
+            raise BuildError(
+                f"{self.path}: is rewritten already, and its peers need the original; pass the exported model"
+            )
+        return model
+
+    @cached_property
+    def packed(self) -> onnx.ModelProto:
+        """The rewritten model, packed interface, not verified: the answers are compared before anything is timed."""
+        return rewrite(self.original, precision=self.precision, verify=False).model
+
+    @cached_property
+    def metadata(self) -> Metadata:
+        """The rewritten model's."""
+        return parse_metadata(metadata_of(self.packed), str(self.path))
+
+    @cached_property
+    def original_metadata(self) -> Metadata:
+        """The original's, as far as its inputs and outputs tell."""
+        return parse_metadata(padded_metadata(self.original), str(self.path))
+
+    @cached_property
+    def products(self) -> list[Product]:
+        """The rewritten model's matrix products."""
+        return [Product.from_dict(item) for item in self.metadata.raw["coverage"]["products"]["rewritten"]]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One measurement: a model, a batch, and where engines go."""
+
+    model: Model
+    batch: Batch
+    folder: Path
+    timing_cache: str | Path | None = DEFAULT_CACHE
+    device: int = 0
+    say: Callable[[str], None] = field(default=lambda _: None)
+
+    @property
+    def lengths(self) -> Lengths:
+        """The batch as formulas see it."""
+        count = len(self.batch.seq_lens)
+        return Lengths(count, self.batch.tokens / count, self.batch.seq_len)
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """The profile's options that all engines share."""
+        return {
+            "max_batch": len(self.batch.seq_lens),
+            "max_seq_len": self.batch.seq_len,
+            "timing_cache": self.timing_cache,
+            "device": self.device,
+        }

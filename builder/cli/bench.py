@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`padfree bench`: measures a model's packed engine beside its peers."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from .console import error_console, make_table, output_console, print_line
+from .options import PRECISIONS
+
+if TYPE_CHECKING:
+    from padfree.builder.bench.measure import Measurement, Timing
+
+UNIFORM = "uniform"
+GPU_PARTS = ("gpu", "driver", "tensorrt", "library", "registration")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the subcommand."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "bench",
+        help="measure an engine beside its peers",
+        description="Builds a packed engine of an exported model, checks its answers and those of every peer against "
+        "the original in fp32, times all in turns in one process, and prints a table. A peer that is not installed or "
+        "does not apply is named with the reason. Without a GPU and TensorRT: the original and the rewritten file in "
+        "onnxruntime on the CPU.",
+    )
+    parser.add_argument("model", type=Path, help="exported model, such as model.onnx")
+    group = parser.add_argument_group("batch")
+    group.add_argument(
+        "--batch", type=int, metavar="B", help="sequences (default 16; with a file of lengths: its lines)"
+    )
+    group.add_argument("--seq-len", type=int, metavar="S", help="what padded peers pad to (default: the model's limit)")
+    group.add_argument("--mean", type=float, metavar="L", help="mean length, in tokens (default 0.6 S)")
+    group.add_argument(
+        "--lengths",
+        default=UNIFORM,
+        metavar="uniform|FILE",
+        help="uniform up to S with that mean, or a file of lengths",
+    )
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="of tokens and order (default 0)")
+    group = parser.add_argument_group("contenders")
+    group.add_argument("--precision", choices=PRECISIONS, help="default: fp16 on a GPU, fp32 on the CPU")
+    group.add_argument("--peers", metavar="LIST", help="by commas; default: all. `--peers list` names them")
+    group.add_argument(
+        "--torch", type=Path, metavar="FOLDER", help="the model as save_pretrained wrote it, for PyTorch"
+    )
+    group.add_argument(
+        "--timing-cache", type=Path, metavar="FILE", help="TensorRT's (default: in the user's cache folder)"
+    )
+    group.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
+    group.add_argument(
+        "--cpu", action="store_true", help="compare in onnxruntime on the CPU, also where there is a GPU"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="append the results as one JSON line")
+    parser.set_defaults(function=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the subcommand."""
+    from padfree.builder.bench.cases import Case, measure
+    from padfree.builder.bench.environment import append_record
+    from padfree.builder.diagnosis import diagnose
+    from padfree.builder.engine_builder import DEFAULT_CACHE
+    from padfree.builder.files import check_destination
+
+    console = output_console()
+    missing = [item.name for item in diagnose() if item.name in GPU_PARTS and item.state != "ok"]
+    on_cpu = arguments.cpu or bool(missing)
+    case = Case(
+        model=arguments.model,
+        batch=arguments.batch,
+        seq_len=arguments.seq_len,
+        mean=arguments.mean,
+        lengths=None if arguments.lengths == UNIFORM else Path(arguments.lengths),
+        precision=arguments.precision or ("fp32" if on_cpu else "fp16"),
+        torch_folder=arguments.torch,
+        seed=arguments.seed,
+    )
+    peers = None if arguments.peers is None else [name.strip() for name in arguments.peers.split(",")]
+    if peers == ["list"]:
+        _print_peers(console)
+        return 0
+    if arguments.json is not None:
+        check_destination(arguments.json)
+    if missing and not arguments.cpu:
+        print_line(console, f"on the CPU: engines need {', '.join(missing)}, which `padfree doctor` explains")
+    with tempfile.TemporaryDirectory(prefix="padfree-bench-") as folder, error_console().status("rewriting") as status:
+        record, measurement = measure(
+            case,
+            peers,
+            on_cpu=on_cpu,
+            folder=Path(folder),
+            timing_cache=arguments.timing_cache or DEFAULT_CACHE,
+            device=arguments.device,
+            say=status.update,
+        )
+    if arguments.json is not None:
+        append_record(arguments.json, record)
+    print_measurement(console, record, measurement)
+    return 0
+
+
+def print_measurement(console: Console, record: Mapping[str, Any], measurement: Measurement) -> None:
+    """Prints a measurement as a table, and who could not take part."""
+    ours_ms = measurement.ours_ms
+
+    def row(title: str, way: str, timing: Timing, error: float | None) -> tuple[str, ...]:
+        shown = "-" if error is None else f"{error:.1e}"
+        ratio = f"{timing.median_ms / ours_ms:.2f}"
+        return (title, way, f"{timing.median_ms:.3f}", f"{100 * timing.spread:.1f} %", ratio, shown)
+
+    from padfree.builder.bench.measure import OURS, best
+
+    rows = [row(OURS, way, timing, measurement.errors[OURS]) for way, timing in measurement.ours.items()]
+    for title, timings in sorted(measurement.peers.items(), key=lambda item: best(item[1])):
+        rows += [row(title, way, timing, measurement.errors[title]) for way, timing in timings.items()]
+    if measurement.limit is not None:
+        rows.append(row("limit: matrix products alone", "CUDA graph", measurement.limit, None))
+    print_line(
+        console,
+        f"{record['case']}: {record['batch']} sequences, {record['tokens']} tokens in {record['slots']} slots, "
+        f"{record['precision']}, {record.get('gpu', 'CPU')}",
+    )
+    columns = ("contender", "way", "median ms", "spread", "times ours x", "error")
+    console.print(make_table("one batch", columns, rows))
+    for title, reason in measurement.unavailable.items():
+        print_line(console, f"without {title}: {reason}")
+
+
+def _print_peers(console: Console) -> None:
+    from padfree.builder.bench.peers import CPU_PEERS, GPU_PEERS
+
+    rows = [
+        (name, peer.title, place)
+        for peers, place in ((GPU_PEERS, "GPU"), (CPU_PEERS, "CPU"))
+        for name, peer in peers.items()
+    ]
+    console.print(make_table("peers", ("name", "peer", "where"), rows))
