@@ -5,6 +5,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "common/types.h"
 
 namespace padfree {
@@ -51,6 +53,25 @@ __device__ inline void loadFloats(const T* source, float (&out)[N]) {
   for (int i = 0; i < N; ++i) out[i] = toFloat(packed.v[i]);
 }
 
+// The elements in 16 bytes as floats.
+template <typename T>
+__device__ inline void unpackFloats(const uint4& bits, float (&out)[kVectorBytes / sizeof(T)]) {
+  const unsigned words[] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (sizeof(T) == 4) {
+      out[i] = __uint_as_float(words[i]);
+    } else if constexpr (std::is_same_v<T, half>) {
+      const float2 pair = __half22float2(*reinterpret_cast<const half2*>(&words[i]));
+      out[2 * i] = pair.x;
+      out[2 * i + 1] = pair.y;
+    } else {  // bf16 is the upper half of a float
+      out[2 * i] = __uint_as_float(words[i] << 16);
+      out[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+    }
+  }
+}
+
 template <int N, typename T>
 __device__ inline void storeFloats(T* destination, const float (&in)[N]) {
   Packed<T, N> packed;
@@ -90,17 +111,18 @@ __device__ inline float blockSum(float x, float* scratch) {
   return total;
 }
 
-// The last i in [0, n) with key(i) <= value, or 0 if there is none; key must not fall. Every lane of the warp calls it
-// with the same arguments: 32 keys are compared at a time, so that 1024 take two rounds. Stays inside [0, n) for any
-// keys.
-template <typename Value, typename Key>
+// The last i in [0, n) with key(i) <= value, or 0 if there is none; key must not fall. Every lane of an aligned group
+// of kLanes calls it with the same arguments: that many keys are compared at a time, so that 1024 take two rounds of a
+// whole warp. Stays inside [0, n) for any keys.
+template <int kLanes = kWarpSize, typename Value, typename Key>
 __device__ inline int warpFindLast(int n, Value value, Key key) {
-  const int lane = threadIdx.x % kWarpSize;
+  const int lane = threadIdx.x % kLanes;
+  const unsigned group = (kFullMask >> (kWarpSize - kLanes)) << (threadIdx.x % kWarpSize - lane);
   int first = 0, last = n;
   while (last - first > 1) {
-    const int step = (last - first + kWarpSize - 1) / kWarpSize;
+    const int step = (last - first + kLanes - 1) / kLanes;
     const int i = first + lane * step;
-    const unsigned below = __ballot_sync(kFullMask, i < last && key(i) <= value);
+    const unsigned below = __ballot_sync(group, i < last && key(i) <= value);
     first += (below ? __popc(below) - 1 : 0) * step;
     last = min(first + step, last);
   }

@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer norm and RMS norm of rows that a Source produces. Rows stay in registers between the sum, the variance and the
-// result, so that every activation is read once; the statistics take two passes over them in fp32.
+// Layer norm and RMS norm of rows that are sums. Rows stay in registers between the sum, the variance and the result,
+// so that every activation is read once; the statistics take two passes over them in fp32.
 //
-// A Source is a small struct with
-//   bool begin(int64_t row)                        warp-collective; false: the row becomes zeros
-//   void load<N>(int column, float (&out)[N])      the N elements at `column` of the row begun last
+// A Source is a small struct that says what a row is the sum of:
+//   bool begin<kLanes>(int64_t row, const T* (&addends)[kRowAddends]) const
+//       called by every lane of an aligned group of kLanes (those of the warp, if a row has more); sets the addends, of
+//       E elements each, null where there is none; false: the row becomes zeros
+//   void prefetch() const
+//       before the kernels ahead have ended: brings what every row needs into the L2 cache
 #pragma once
 
+#include "common/dependent_launch.cuh"
 #include "common/device.cuh"
 #include "common/launch.h"
 
 namespace padfree {
+
+constexpr int kRowAddends = 3;
 
 template <typename T>
 struct RowNorm {
@@ -20,114 +26,153 @@ struct RowNorm {
   T* sum;          // [rows, E] or null: the rows before the norm
   int64_t rows;
   int E;
+  float inverse_E;  // 1 / E
   float epsilon;
   bool rms;
 };
 
-constexpr int kRowNormWarps = 4;
+constexpr int kRowNormThreads = 128;
 
-// One warp a row, kVectors 16-byte vectors a lane.
-template <typename T, int kVectors, typename Source>
-__global__ void __launch_bounds__(kRowNormWarps* kWarpSize) rowNormVectorKernel(Source source, RowNorm<T> p) {
+// Sum over the kLanes threads of a row: a part of a warp, a warp or a block.
+template <int kLanes>
+__device__ inline float rowSum(float x) {
+  if constexpr (kLanes > kWarpSize) {
+    __shared__ float scratch[kLanes / kWarpSize];
+    return blockSum(x, scratch);
+  } else {
+#pragma unroll
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kFullMask, x, offset);
+    return x;
+  }
+}
+
+// kLanes threads a row, kVectors 16-byte vectors a thread. All loads of a row are on their way before the first is
+// used.
+template <typename T, int kLanes, int kVectors, typename Source>
+__global__ void __launch_bounds__(kRowNormThreads) rowNormVectorKernel(Source source, RowNorm<T> p) {
   constexpr int kWidth = kVectorBytes / sizeof(T);
-  const int lane = threadIdx.x % kWarpSize;
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * kRowNormWarps + threadIdx.x / kWarpSize;
-  if (row >= p.rows) return;
-  const bool live = source.begin(row);
-  float x[kVectors][kWidth];
-  float total = 0.f;
+  if (blockIdx.x == 0) {
+    prefetchToL2(p.gamma, p.E * sizeof(T));
+    prefetchToL2(p.beta, p.E * sizeof(T));
+    source.prefetch();
+  }
+  waitForPriorGrids();
+  const int lane = threadIdx.x % kLanes;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kRowNormThreads / kLanes) + threadIdx.x / kLanes;
+  const T* addends[kRowAddends] = {};
+  const bool live = row < p.rows && source.template begin < kLanes<kWarpSize ? kLanes : kWarpSize>(row, addends);
+  const auto column = [&](int i) { return (i * kLanes + lane) * kWidth; };
+  const auto load = [&](const T* from, uint4(&to)[kVectors]) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      to[i] = from && column(i) < p.E ? *reinterpret_cast<const uint4*>(from + column(i)) : uint4{};
+    }
+  };
+
+  uint4 raw[kRowAddends][kVectors], gamma[kVectors], beta[kVectors];
+#pragma unroll
+  for (int a = 0; a < kRowAddends; ++a) load(addends[a], raw[a]);
+  releaseNextGrid();  // here it also keeps the compiler from moving loads behind the sums
+  float x[kVectors][kWidth], total = 0.f, squares = 0.f;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    const int column = (i * kWarpSize + lane) * kWidth;
-    if (live && column < p.E) {
-      source.load(column, x[i]);
-    } else {
+    unpackFloats<T>(raw[0][i], x[i]);
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) x[i][j] = 0.f;
+    for (int a = 1; a < kRowAddends; ++a) {
+      float addend[kWidth];
+      unpackFloats<T>(raw[a][i], addend);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) x[i][j] += addend[j];
     }
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) total += x[i][j];
   }
-  const float mean = p.rms ? 0.f : warpSum(total) / p.E;
-  float squares = 0.f;
+  load(live ? p.gamma : nullptr, gamma);
+  load(live ? p.beta : nullptr, beta);
+  const int64_t offset = row * p.E;
+  if (p.sum && row < p.rows) {
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    if ((i * kWarpSize + lane) * kWidth >= p.E) continue;
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) squares += (x[i][j] - mean) * (x[i][j] - mean);
+    for (int i = 0; i < kVectors; ++i) {
+      if (column(i) < p.E) storeFloats(p.sum + offset + column(i), x[i]);
+    }
   }
-  const float inverse = live ? rsqrtf(warpSum(squares) / p.E + p.epsilon) : 0.f;
+
+  const float mean = p.rms ? 0.f : rowSum<kLanes>(total) * p.inverse_E;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    const int column = (i * kWarpSize + lane) * kWidth;
-    if (column >= p.E) continue;
-    const int64_t offset = row * p.E + column;
-    if (p.sum) storeFloats(p.sum + offset, x[i]);
-    float gamma[kWidth], beta[kWidth] = {};
-    loadFloats(p.gamma + column, gamma);
-    if (p.beta && live) loadFloats(p.beta + column, beta);
 #pragma unroll
-    for (int j = 0; j < kWidth; ++j) x[i][j] = (x[i][j] - mean) * inverse * gamma[j] + beta[j];
-    storeFloats(p.y + offset, x[i]);
+    for (int j = 0; j < kWidth; ++j) {
+      x[i][j] -= mean;
+      if (column(i) < p.E) squares += x[i][j] * x[i][j];
+    }
+  }
+  const float variance = rowSum<kLanes>(squares) * p.inverse_E;
+  const float inverse = live ? rsqrtf(variance + p.epsilon) : 0.f;
+  if (row >= p.rows) return;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    float scale[kWidth], shift[kWidth];
+    unpackFloats<T>(gamma[i], scale);
+    unpackFloats<T>(beta[i], shift);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) x[i][j] = x[i][j] * inverse * scale[j] + shift[j];
+    if (column(i) < p.E) storeFloats(p.y + offset + column(i), x[i]);
   }
 }
 
 constexpr int kRowNormBlock = 256;
 
-// One block a row of any size and alignment; the row is produced once for each of the three passes.
+// One block a row of any size and alignment; the row is summed again for each of the three passes.
 template <typename T, typename Source>
 __global__ void __launch_bounds__(kRowNormBlock) rowNormGenericKernel(Source source, RowNorm<T> p) {
-  __shared__ float scratch[kRowNormBlock / kWarpSize];
+  releaseNextGrid();
+  waitForPriorGrids();
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
-    const bool live = source.begin(row);
-    float x[1];
+    const T* addends[kRowAddends] = {};
+    const bool live = source.template begin<kWarpSize>(row, addends);
+    const auto element = [&](int e) {
+      float x = 0.f;
+#pragma unroll
+      for (int a = 0; a < kRowAddends; ++a) x += addends[a] ? toFloat(addends[a][e]) : 0.f;
+      return x;
+    };
     float total = 0.f, squares = 0.f;
-    if (live && !p.rms) {
-      for (int e = threadIdx.x; e < p.E; e += kRowNormBlock) {
-        source.load(e, x);
-        total += x[0];
-      }
-    }
-    const float mean = blockSum(total, scratch) / p.E;
-    if (live) {
-      for (int e = threadIdx.x; e < p.E; e += kRowNormBlock) {
-        source.load(e, x);
-        squares += (x[0] - mean) * (x[0] - mean);
-      }
-    }
-    const float inverse = rsqrtf(blockSum(squares, scratch) / p.E + p.epsilon);
+    for (int e = threadIdx.x; !p.rms && e < p.E; e += kRowNormBlock) total += element(e);
+    const float mean = rowSum<kRowNormBlock>(total) * p.inverse_E;
     for (int e = threadIdx.x; e < p.E; e += kRowNormBlock) {
-      x[0] = 0.f;
-      if (live) source.load(e, x);
-      if (p.sum) p.sum[row * p.E + e] = fromFloat<T>(x[0]);
-      const float y = (x[0] - mean) * inverse * toFloat(p.gamma[e]) + (p.beta ? toFloat(p.beta[e]) : 0.f);
+      const float centred = element(e) - mean;
+      squares += centred * centred;
+    }
+    const float inverse = rsqrtf(rowSum<kRowNormBlock>(squares) * p.inverse_E + p.epsilon);
+    for (int e = threadIdx.x; e < p.E; e += kRowNormBlock) {
+      const float x = element(e);
+      if (p.sum) p.sum[row * p.E + e] = fromFloat<T>(x);
+      const float y = (x - mean) * inverse * toFloat(p.gamma[e]) + (p.beta ? toFloat(p.beta[e]) : 0.f);
       p.y[row * p.E + e] = fromFloat<T>(live ? y : 0.f);
     }
   }
+}
+
+template <typename T, int kLanes, int kVectors, typename Source>
+cudaError_t launchRowNormVector(const Source& source, const RowNorm<T>& p, cudaStream_t stream) {
+  const int64_t blocks = ceilDiv<int64_t>(p.rows, kRowNormThreads / kLanes);
+  if (blocks > kMaxGridX) return cudaErrorInvalidValue;
+  return launchDependent(rowNormVectorKernel<T, kLanes, kVectors, Source>, static_cast<unsigned>(blocks),
+                         kRowNormThreads, 0, stream, source, p);
 }
 
 template <typename T, typename Source>
 cudaError_t launchRowNorm(const Source& source, const RowNorm<T>& p, cudaStream_t stream) {
   if (p.rows <= 0 || p.E <= 0) return cudaSuccess;
   constexpr int kWidth = kVectorBytes / sizeof(T);
-  const int vectors = ceilDiv(p.E, kWidth * kWarpSize);
-  const unsigned blocks = gridSize(ceilDiv<int64_t>(p.rows, kRowNormWarps));
-  const bool one_pass = p.E % kWidth == 0 && ceilDiv<int64_t>(p.rows, kRowNormWarps) <= kMaxGridX;
-  constexpr int kThreads = kRowNormWarps * kWarpSize;
-  if (one_pass && vectors <= 1) {
-    rowNormVectorKernel<T, 1><<<blocks, kThreads, 0, stream>>>(source, p);
-  } else if (one_pass && vectors <= 2) {
-    rowNormVectorKernel<T, 2><<<blocks, kThreads, 0, stream>>>(source, p);
-  } else if (one_pass && vectors <= 3) {
-    rowNormVectorKernel<T, 3><<<blocks, kThreads, 0, stream>>>(source, p);
-  } else if (one_pass && vectors <= 4) {
-    rowNormVectorKernel<T, 4><<<blocks, kThreads, 0, stream>>>(source, p);
-  } else if (one_pass && vectors <= 8) {
-    rowNormVectorKernel<T, 8><<<blocks, kThreads, 0, stream>>>(source, p);
-  } else {
-    rowNormGenericKernel<T><<<gridSize(p.rows), kRowNormBlock, 0, stream>>>(source, p);
-  }
-  return cudaGetLastError();
+  const int vectors = p.E / kWidth;
+  if (p.E % kWidth == 0 && vectors <= 16) return launchRowNormVector<T, 16, 1>(source, p, stream);
+  if (p.E % kWidth == 0 && vectors <= 48) return launchRowNormVector<T, 16, 3>(source, p, stream);
+  if (p.E % kWidth == 0 && vectors <= 96) return launchRowNormVector<T, 32, 3>(source, p, stream);
+  if (p.E % kWidth == 0 && vectors <= 128) return launchRowNormVector<T, 32, 4>(source, p, stream);
+  if (p.E % kWidth == 0 && vectors <= 256) return launchRowNormVector<T, 128, 2>(source, p, stream);
+  if (p.E % kWidth == 0 && vectors <= 512) return launchRowNormVector<T, 128, 4>(source, p, stream);
+  return launchDependent(rowNormGenericKernel<T, Source>, gridSize(p.rows), kRowNormBlock, 0, stream, source, p);
 }
 
 }  // namespace padfree

@@ -9,34 +9,28 @@ namespace {
 template <typename T>
 struct TableSource {
   EmbeddingParams p;
-  const T* word = nullptr;  // rows of the tables for the token begun last; null where the id is out of range
-  const T* position = nullptr;
-  const T* type = nullptr;
 
-  __device__ const T* row(const void* table, int rows, int id) const {
+  __device__ void prefetch() const {}
+
+  __device__ const T* tableRow(const void* table, int rows, int id) const {
     const bool inside = table && id >= 0 && id < rows;
     return inside ? static_cast<const T*>(table) + static_cast<int64_t>(id) * p.E : nullptr;
   }
 
-  __device__ bool begin(int64_t t) {
-    const int token = static_cast<int>(t);
+  template <int kLanes>
+  __device__ bool begin(int64_t row, const T* (&addends)[kRowAddends]) const {
+    const int token = static_cast<int>(row);
+    const int word = p.ids[token];
+    const int type = p.token_types ? p.token_types[token] : -1;
+    const int given_position = p.positions ? p.positions[token] : 0;
     const auto start = [&](int i) { return sequenceStart(p.cu_seqlens, i, p.T); };
-    const int sequence = warpFindLast(p.B + 1, token, start);
+    const int sequence = warpFindLast<kLanes>(p.B + 1, token, start);
     if (sequence == p.B) return false;  // filler
-    word = row(p.word_table, p.V, p.ids[token]);
-    const int index = p.positions ? p.positions[token] : token - start(sequence) + p.position_offset;
-    position = row(p.position_table, p.P, index);
-    type = p.token_types ? row(p.type_table, p.N, p.token_types[token]) : nullptr;
+    addends[0] = tableRow(p.word_table, p.V, word);
+    addends[1] =
+        tableRow(p.position_table, p.P, p.positions ? given_position : token - start(sequence) + p.position_offset);
+    addends[2] = tableRow(p.type_table, p.N, type);
     return true;
-  }
-
-  template <int N>
-  __device__ void load(int column, float (&out)[N]) const {
-#pragma unroll
-    for (int i = 0; i < N; ++i) out[i] = 0.f;
-    if (word) addFloats(word + column, out);
-    if (position) addFloats(position + column, out);
-    if (type) addFloats(type + column, out);
   }
 };
 
@@ -51,6 +45,7 @@ cudaError_t launchEmbedding(const EmbeddingParams& params, cudaStream_t stream) 
                           nullptr,
                           params.T,
                           params.E,
+                          1.f / params.E,
                           params.epsilon,
                           false};
     return launchRowNorm(TableSource<T>{params}, norm, stream);

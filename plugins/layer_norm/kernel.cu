@@ -12,18 +12,15 @@ struct ResidualSource {
   const T* bias;      // [E] or null
   const T* residual;  // [rows, E] or null
   int E;
-  int64_t base = 0;
 
-  __device__ bool begin(int64_t row) {
-    base = row * E;
+  __device__ void prefetch() const { prefetchToL2(bias, E * sizeof(T)); }
+
+  template <int kLanes>
+  __device__ bool begin(int64_t row, const T* (&addends)[kRowAddends]) const {
+    addends[0] = x + row * E;
+    addends[1] = residual ? residual + row * E : nullptr;
+    addends[2] = bias;
     return true;
-  }
-
-  template <int N>
-  __device__ void load(int column, float (&out)[N]) const {
-    loadFloats(x + base + column, out);
-    if (residual) addFloats(residual + base + column, out);
-    if (bias) addFloats(bias + column, out);
   }
 };
 
@@ -40,6 +37,7 @@ cudaError_t launchLayerNorm(const LayerNormParams& params, cudaStream_t stream) 
                           static_cast<T*>(params.sum),
                           params.rows,
                           params.E,
+                          1.f / params.E,
                           params.epsilon,
                           params.rms};
     return launchRowNorm(source, norm, stream);
