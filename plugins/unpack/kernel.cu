@@ -1,22 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every slot looks its token up in the ascending token_index, so that no byte is written twice and none needs clearing
-// first.
+// A warp looks its first slot up in the ascending token_index and finds those of its other slots right behind, so that
+// no byte is written twice and none needs clearing first.
 #include "common/row_copy.cuh"
 #include "unpack/launch.h"
 
 namespace padfree {
 namespace {
 
-struct TokenOfSlot {
+struct TokensOfSlots {
   const int* token_index;
   int T;
 
-  __device__ int64_t operator()(int64_t slot) const {
-    if (T == 0) return -1;
+  __device__ int64_t operator()(int64_t first) const {
     // As unsigned numbers the -1 of filler tokens come last, and the list ascends.
     const auto key = [&](int t) { return static_cast<unsigned>(token_index[t]); };
-    const int t = warpFindLast(T, static_cast<unsigned>(slot), key);
-    return token_index[t] == slot ? t : -1;
+    const unsigned lane = threadIdx.x % kWarpSize;
+    const unsigned slot = static_cast<unsigned>(first);
+    if (T == 0) return -1;
+    int token = warpFindLast(T, slot, key);
+    if (key(token) < slot) ++token;  // now the first token at or behind the first slot
+    // Which of the 32 slots from the first have a token; tokens ascend by at least one slot, so that 32 of them cover
+    // all.
+    const unsigned ahead = token + static_cast<int>(lane) < T ? key(token + lane) - slot : kWarpSize;
+    const unsigned taken = __reduce_or_sync(kFullMask, ahead < kWarpSize ? 1u << ahead : 0u);
+    return taken >> lane & 1 ? token + __popc(taken & ((1u << lane) - 1)) : -1;
   }
 };
 
@@ -24,7 +31,7 @@ struct TokenOfSlot {
 
 cudaError_t launchUnpack(const UnpackParams& params, cudaStream_t stream) {
   return launchRowCopy(params.packed, params.y, params.num_slots, params.row_bytes,
-                       TokenOfSlot{params.token_index, params.T}, stream);
+                       TokensOfSlots{params.token_index, params.T}, stream);
 }
 
 }  // namespace padfree
