@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One block a sequence. Its threads form groups that each cover a stretch of E; the groups share the tokens and are
-// combined in a fixed order, so that results repeat bit by bit.
+// A block pools 64 bytes of the row of one sequence, so that a few long sequences still fill the chip. Its threads
+// share the tokens and are combined in a fixed order: results repeat bit by bit, whatever else is in the batch.
+#include "common/dependent_launch.cuh"
 #include "common/device.cuh"
 #include "common/launch.h"
 #include "pool/launch.h"
@@ -8,73 +9,95 @@
 namespace padfree {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kMaxSharedBytes = 48 * 1024;
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kChunkBytes = 64;
+constexpr int kTokensAhead = 8;  // tokens that every thread has on their way at a time
 
-template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads) poolKernel(PoolParams p, int threads_per_row, int groups) {
-  extern __shared__ float partial[];  // [groups, threads_per_row * kWidth]
-  __shared__ float scratch[kThreads / kWarpSize];
-  const int b = blockIdx.x;
+// The stretch of tokens [first, last) that a mode combines.
+struct Stretch {
+  int first, last;
+};
+
+__device__ inline Stretch stretchOf(const PoolParams& p, int b) {
   const int begin = sequenceStart(p.cu_seqlens, b, p.T);
   const int end = max(sequenceStart(p.cu_seqlens, b + 1, p.T), begin);
-  const int first = p.mode == PoolMode::kLast ? max(end - 1, begin) : begin;
-  const int last = p.mode == PoolMode::kFirst ? min(begin + 1, end) : end;
+  return {p.mode == PoolMode::kLast ? max(end - 1, begin) : begin,
+          p.mode == PoolMode::kFirst ? min(begin + 1, end) : end};
+}
+
+// Block b * chunks + c pools chunk c of sequence b: kWidth elements a thread.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads) poolKernel(PoolParams p, int chunks) {
+  constexpr int kLanes = kChunkBytes / (kWidth * static_cast<int>(sizeof(T)));
+  constexpr int kGroups = kThreads / kLanes;
+  __shared__ float partial[kWarps][kLanes * kWidth];
+  releaseNextGrid();
+  waitForPriorGrids();
+  const int b = blockIdx.x / chunks, lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes;
+  const int base = blockIdx.x % chunks * (kLanes * kWidth), column = base + lane * kWidth;
+  const auto [first, last] = stretchOf(p, b);
   const bool maximum = p.mode == PoolMode::kMax;
   const auto combine = [&](float a, float c) { return maximum ? fmaxf(a, c) : a + c; };
-  const int group = threadIdx.x / threads_per_row, lane = threadIdx.x % threads_per_row;
-  const int chunk = threads_per_row * kWidth;
-  const float scale = p.mode == PoolMode::kMean && last > first ? 1.f / (last - first) : 1.f;
-  const T* x = static_cast<const T*>(p.x);
-  T* y = static_cast<T*>(p.y) + static_cast<int64_t>(b) * p.E;
+  const T* x = static_cast<const T*>(p.x) + column;
 
-  // A row wider than the block is pooled chunk by chunk; one chunk is the rule.
+  float accumulator[kWidth];
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) accumulator[j] = maximum ? -INFINITY : 0.f;
+  for (int t = column < p.E ? first + group : last; t < last; t += kTokensAhead * kGroups) {
+    Packed<T, kWidth> raw[kTokensAhead];
+#pragma unroll
+    for (int i = 0; i < kTokensAhead; ++i) {
+      const int64_t token = min(t + i * kGroups, last - 1);
+      raw[i] = *reinterpret_cast<const Packed<T, kWidth>*>(x + token * p.E);
+    }
+#pragma unroll
+    for (int i = 0; i < kTokensAhead; ++i) {
+      if (t + i * kGroups >= last) break;
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) accumulator[j] = combine(accumulator[j], toFloat(raw[i].v[j]));
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) {
+#pragma unroll
+    for (int offset = kLanes; offset < kWarpSize; offset *= 2) {
+      accumulator[j] = combine(accumulator[j], __shfl_xor_sync(kFullMask, accumulator[j], offset));
+    }
+    if (threadIdx.x % kWarpSize < kLanes) partial[threadIdx.x / kWarpSize][lane * kWidth + j] = accumulator[j];
+  }
+  __syncthreads();
+  const int i = threadIdx.x;
+  if (i >= kLanes * kWidth || base + i >= p.E) return;
+  float value = partial[0][i];
+  for (int warp = 1; warp < kWarps; ++warp) value = combine(value, partial[warp][i]);
+  if (last <= first) value = 0.f;
+  if (p.mode == PoolMode::kMean && last > first) value /= last - first;
+  static_cast<T*>(p.y)[static_cast<int64_t>(b) * p.E + base + i] = fromFloat<T>(value);
+}
+
+// One block a row of y, which it divides by its norm.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) normalizeKernel(PoolParams p) {
+  __shared__ float scratch[kWarps];
+  releaseNextGrid();
+  waitForPriorGrids();
+  T* y = static_cast<T*>(p.y) + static_cast<int64_t>(blockIdx.x) * p.E;
   float squares = 0.f;
-  for (int base = 0; base < p.E; base += chunk) {
-    const int column = base + lane * kWidth;
-    if (group < groups) {
-      float accumulator[kWidth];
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) accumulator[j] = maximum ? -INFINITY : 0.f;
-      if (column < p.E) {
-        for (int t = first + group; t < last; t += groups) {
-          float value[kWidth];
-          loadFloats(x + static_cast<int64_t>(t) * p.E + column, value);
-#pragma unroll
-          for (int j = 0; j < kWidth; ++j) accumulator[j] = combine(accumulator[j], value[j]);
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) partial[group * chunk + lane * kWidth + j] = accumulator[j];
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < chunk && base + i < p.E; i += kThreads) {
-      float value = partial[i];
-      for (int g = 1; g < groups; ++g) value = combine(value, partial[g * chunk + i]);
-      value = last > first ? value * scale : 0.f;
-      squares += value * value;
-      y[base + i] = fromFloat<T>(value);
-      partial[i] = value;
-    }
-    __syncthreads();
-  }
-  if (!p.normalize) return;
+  for (int e = threadIdx.x; e < p.E; e += kThreads) squares += toFloat(y[e]) * toFloat(y[e]);
   const float inverse = 1.f / fmaxf(sqrtf(blockSum(squares, scratch)), 1e-12f);
-  for (int e = threadIdx.x; e < p.E; e += kThreads) {
-    const float value = p.E <= chunk ? partial[e] : toFloat(y[e]);
-    y[e] = fromFloat<T>(value * inverse);
-  }
+  for (int e = threadIdx.x; e < p.E; e += kThreads) y[e] = fromFloat<T>(toFloat(y[e]) * inverse);
 }
 
 template <typename T, int kWidth>
 cudaError_t launch(const PoolParams& params, cudaStream_t stream) {
-  const int wanted = ceilDiv(params.E, kWidth);
-  const int threads_per_row = wanted < kThreads ? wanted : kThreads;
-  const int groups = kThreads / threads_per_row;
-  const int bytes = groups * threads_per_row * kWidth * static_cast<int>(sizeof(float));
-  static_assert(kThreads * kWidth * sizeof(float) <= kMaxSharedBytes, "more shared memory needs an opt-in");
-  poolKernel<T, kWidth><<<params.B, kThreads, bytes, stream>>>(params, threads_per_row, groups);
-  return cudaGetLastError();
+  const int chunks = ceilDiv(params.E, kChunkBytes / static_cast<int>(sizeof(T)));
+  const int64_t blocks = static_cast<int64_t>(params.B) * chunks;
+  if (blocks > kMaxGridX) return cudaErrorInvalidValue;
+  const cudaError_t status =
+      launchDependent(poolKernel<T, kWidth>, static_cast<unsigned>(blocks), kThreads, 0, stream, params, chunks);
+  if (status != cudaSuccess || !params.normalize) return status;
+  return launchDependent(normalizeKernel<T>, params.B, kThreads, 0, stream, params);
 }
 
 }  // namespace
