@@ -1,0 +1,148 @@
+"""Kernels that begin while the one before still runs: the same bits as one after the other."""
+
+# SPDX-License-Identifier: Apache-2.0
+from collections.abc import Callable
+
+import pytest
+import torch
+from cases import DEVICE, cumulative, generator
+from launchers import DATA_TYPES, POOL_MODES, Float, Int64, call
+
+WIDTH = 768
+EXTENT = 128
+ROUNDS = 20
+"""Times that the steps follow each other in one graph."""
+REPLAYS = 100
+
+Step = Callable[[], None]
+
+
+class Chain:
+    """Kernels over few buffers, each of which is read, overwritten with poison, and written again over and over.
+
+    `tokens` is large where a step has to last long while the small ones around it could slip by.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        half = {"device": DEVICE, "dtype": torch.float16}
+        lengths = [EXTENT - (37 * i) % EXTENT for i in range(2 * tokens // EXTENT)]
+        self.batch, self.tokens = len(lengths), sum(lengths)
+        self.slots = self.batch * EXTENT
+        mask = torch.arange(EXTENT, device=DEVICE) < torch.tensor(lengths, device=DEVICE).unsqueeze(1)
+        self.mask = mask.to(torch.int32)
+        self.cu_seqlens = cumulative(lengths)
+        self.padded = torch.randn(self.slots, WIDTH, generator=generator(1), device=DEVICE).half()
+        self.gamma, self.beta, self.bias = (
+            torch.randn(WIDTH, generator=generator(seed), device=DEVICE).half() for seed in (2, 3, 4)
+        )
+        self.table = torch.randn(500, WIDTH, generator=generator(5), device=DEVICE).half()
+        self.ids = torch.randint(0, 500, (self.tokens,), generator=generator(6), device=DEVICE, dtype=torch.int32)
+        self.nowhere = torch.full((self.slots + 1,), -1, device=DEVICE, dtype=torch.int32)
+        self.a, self.b, self.c = (torch.zeros(self.tokens, WIDTH, **half) for _ in range(3))
+        self.pooled = torch.zeros(self.batch, WIDTH, **half)
+        self.index = torch.zeros(self.slots, device=DEVICE, dtype=torch.int32)
+        self.seq_lens = torch.zeros(self.batch, device=DEVICE, dtype=torch.int32)
+        self.starts = torch.zeros(self.batch + 1, device=DEVICE, dtype=torch.int32)
+        self.slot_of_token = torch.zeros(self.tokens, device=DEVICE, dtype=torch.int32)
+        self.count = torch.zeros(1, device=DEVICE, dtype=torch.int32)
+
+    @property
+    def state(self) -> tuple[torch.Tensor, ...]:
+        """Everything that the steps write."""
+        return (
+            self.padded, self.a, self.b, self.c, self.pooled, self.index, self.seq_lens, self.starts,
+            self.slot_of_token, self.count,
+        )  # fmt: skip
+
+    def layer_norm(self, x: torch.Tensor, residual: torch.Tensor | None, y: torch.Tensor, rows: int = 0) -> Step:
+        return lambda: call(
+            "padfreeLayerNorm", x, self.bias, residual, self.gamma, self.beta, y, None, Int64(rows or len(x)), WIDTH,
+            Float(1e-5), 0, DATA_TYPES[torch.float16],
+        )  # fmt: skip
+
+    def clear(self, y: torch.Tensor) -> Step:
+        """Overwrites rows with zeros."""
+        row_bytes = Int64(y[0].numel() * y.element_size())
+        return lambda: call("padfreePack", self.table, self.nowhere, y, len(y), Int64(500), row_bytes)
+
+    def steps(self) -> list[Step]:
+        """A step may read what steps before wrote, and overwrites what they may still read if it comes too early."""
+        row_bytes = Int64(2 * WIDTH)
+        slots = Int64(self.slots)
+
+        def index() -> None:
+            call("padfreeIndex", self.mask, self.index, self.seq_lens, self.count, self.batch, EXTENT)
+
+        def schedule() -> None:
+            call(
+                "padfreeSchedule", self.seq_lens, self.starts, self.slot_of_token, self.batch, self.tokens, EXTENT
+            )  # fmt: skip
+
+        def pack() -> None:
+            call("padfreePack", self.padded, self.slot_of_token, self.a, self.tokens, slots, row_bytes)
+
+        def embedding() -> None:
+            call(
+                "padfreeEmbedding", self.ids, None, None, self.starts, self.table, self.table, None, self.gamma,
+                self.beta, self.b, self.tokens, self.batch, WIDTH, 500, 500, 0, 0, Float(1e-5),
+                DATA_TYPES[torch.float16],
+            )  # fmt: skip
+
+        def unpack() -> None:
+            call("padfreeUnpack", self.b, self.index, self.padded, self.tokens, slots, row_bytes)
+
+        def pool(normalize: int) -> Step:
+            return lambda: call(
+                "padfreePool", self.c, self.starts, self.pooled, self.tokens, self.batch, WIDTH, POOL_MODES["mean"],
+                normalize, DATA_TYPES[torch.float16],
+            )  # fmt: skip
+
+        tiny = self.layer_norm(self.pooled, None, self.pooled, 1)
+        return [
+            index, schedule, pack, self.clear(self.padded), embedding, self.layer_norm(self.a, self.b, self.c),
+            tiny, self.clear(self.a), pool(1), self.layer_norm(self.b, self.c, self.a), tiny, tiny, self.clear(self.b),
+            self.layer_norm(self.a, self.a, self.b), pool(0), self.clear(self.c), unpack, self.clear(self.b),
+            self.clear(self.slot_of_token), self.clear(self.starts),
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("tokens", [64, 700, 9000])
+def test_overlapped_launches_give_the_bits_of_separate_ones(tokens: int) -> None:
+    chain = Chain(tokens)
+    steps = chain.steps()
+    before = [tensor.clone() for tensor in chain.state]
+    for _ in range(ROUNDS):
+        for step in steps:
+            step()
+            torch.cuda.synchronize()
+    expected = [tensor.clone() for tensor in chain.state]
+    assert bool(expected[0].isfinite().all())
+    assert not torch.equal(expected[0], before[0])
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(ROUNDS):
+            for step in steps:
+                step()
+    for replay in range(REPLAYS if tokens < 5000 else REPLAYS // 5):
+        for tensor, value in zip(chain.state, before, strict=True):
+            tensor.copy_(value)
+        graph.replay()
+        different = [i for i, x in enumerate(chain.state) if not torch.equal(x, expected[i])]
+        assert not different, f"replay {replay}: buffers {different} differ"
+
+
+def test_launches_overlap_outside_of_graphs_too() -> None:
+    chain = Chain(700)
+    steps = chain.steps()
+    before = [tensor.clone() for tensor in chain.state]
+    for step in steps:
+        step()
+        torch.cuda.synchronize()
+    expected = [tensor.clone() for tensor in chain.state]
+    for _ in range(REPLAYS):
+        for tensor, value in zip(chain.state, before, strict=True):
+            tensor.copy_(value)
+        for step in steps:
+            step()
+        assert all(torch.equal(x, y) for x, y in zip(chain.state, expected, strict=True))
