@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
-from onnx import ModelProto, TensorProto, inliner
+from onnx import ModelProto, TensorProto, inliner, numpy_helper
+from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 
 from .errors import RewriteError
 from .fixed_axes import fixed_sizes, generalise
+from .fused import declare_fused
 from .graph import dtype_name
 from .operators import DOMAIN
+from .standard_form import standardise
 
 _SMALL = 1024  # elements; smaller constants may hold shapes, which the inference of types needs
 
@@ -19,26 +24,36 @@ _SMALL = 1024  # elements; smaller constants may hold shapes, which the inferenc
 def import_model(model: ModelProto) -> gs.Graph:
     """Imports a model; its weights are shared, not copied.
 
-    Fixed sizes of the batch or the sequence become dynamic. Raises RewriteError for a model that is rewritten already,
-    has control flow, or whose inputs are not [B,S].
+    Fixed sizes of the batch or the sequence become dynamic, onnxruntime's fused operators standard ones. Raises
+    RewriteError for a model that is rewritten already, whose inputs are not [B,S], or that has control flow or a fused
+    operator that cannot be imported.
     """
     _refuse(model)
     if model.functions:
         model = inliner.inline_local_functions(model)
     token_inputs = token_inputs_of(model)
     fixed = fixed_sizes(model, token_inputs)
-    types = _inferred(model, token_inputs, [fixed.batch or "B", fixed.sequence or "S"])
+    sizes: list[int | str] = [fixed.batch or "B", fixed.sequence or "S"]
+    skeleton = _skeleton(model, token_inputs, sizes)
+    types = _inferred(skeleton)
     graph = gs.import_onnx(model)
     for tensor in graph.inputs:
         tensor.shape = ["B", "S"]
-    for name, tensor in graph.tensors().items():
-        if isinstance(tensor, gs.Variable) and name in types and name not in token_inputs:
-            found = types[name]
-            tensor.dtype = np.dtype(dtype_name(found.elem_type)) if found.elem_type else tensor.dtype
-            tensor.shape = [_size(dim) for dim in found.shape.dim] if found.HasField("shape") else None
+    _write_types(graph, types)
+    if standardise(graph):
+        _write_types(graph, _inferred(_with_nodes_of(graph, skeleton)))
     if fixed:
         generalise(graph, fixed)
     return graph
+
+
+def _write_types(graph: gs.Graph, types: Mapping[str, onnx.TypeProto.Tensor]) -> None:
+    """Writes what was inferred at the tensors that nodes make."""
+    for name, tensor in graph.tensors().items():
+        if isinstance(tensor, gs.Variable) and name in types and tensor.inputs:
+            found = types[name]
+            tensor.dtype = np.dtype(dtype_name(found.elem_type)) if found.elem_type else tensor.dtype
+            tensor.shape = [_size(dim) for dim in found.shape.dim] if found.HasField("shape") else None
 
 
 def _refuse(model: ModelProto) -> None:
@@ -47,13 +62,6 @@ def _refuse(model: ModelProto) -> None:
             f"the model holds operators of the domain '{DOMAIN}' already; it has been rewritten: build or run it, or "
             "rewrite the original export"
         )
-    for node in model.graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g") or attribute.graphs:
-                raise RewriteError(
-                    f"node '{node.name or node.output[0]}' ({node.op_type}) holds a subgraph; control flow cannot be "
-                    "packed; export the model with fixed choices (torch.onnx.export traces them away)"
-                )
 
 
 def token_inputs_of(model: ModelProto) -> tuple[str, ...]:
@@ -80,10 +88,8 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> str:
     return dim.dim_param or str(dim.dim_value) if dim.WhichOneof("value") else "?"
 
 
-def _inferred(
-    model: ModelProto, token_inputs: tuple[str, ...], sizes: list[int | str]
-) -> dict[str, onnx.TypeProto.Tensor]:
-    """Checks the model, and infers types and shapes; large weights take no part but by their type and shape."""
+def _skeleton(model: ModelProto, token_inputs: tuple[str, ...], sizes: list[int | str]) -> ModelProto:
+    """The model without its large weights, of which only type and shape are left."""
     skeleton = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     skeleton.graph.name = "skeleton"
     skeleton.graph.node.extend(model.graph.node)
@@ -103,11 +109,32 @@ def _inferred(
     for value in model.graph.output:
         item = onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, [])
         skeleton.graph.output.append(item)
+    declare_fused(skeleton)
+    return skeleton
+
+
+def _with_nodes_of(graph: gs.Graph, skeleton: ModelProto) -> ModelProto:
+    """The skeleton with the nodes of the graph, and the constants that they need."""
+    result = ModelProto()
+    result.CopyFrom(skeleton)
+    del result.graph.node[:]
+    result.graph.node.extend(OnnxExporter.export_node(node) for node in graph.nodes)
+    known = {item.name for item in (*result.graph.initializer, *result.graph.input)}
+    for name, tensor in graph.tensors().items():
+        if isinstance(tensor, gs.Constant) and name not in known:
+            result.graph.initializer.append(numpy_helper.from_array(tensor.values, name))
+    return result
+
+
+def _inferred(skeleton: ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
+    """Checks the model, and infers types and shapes."""
     try:
         onnx.checker.check_model(skeleton)
-        for value in skeleton.graph.output:
+        whole = ModelProto()
+        whole.CopyFrom(skeleton)
+        for value in whole.graph.output:
             value.type.tensor_type.ClearField("shape")  # the checker wants one; it is inferred, not believed
-        inferred = onnx.shape_inference.infer_shapes(skeleton, strict_mode=False, data_prop=True).graph
+        inferred = onnx.shape_inference.infer_shapes(whole, strict_mode=False, data_prop=True).graph
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         reason = " ".join(str(error).split())[:300]
         raise RewriteError(f"the model is not valid ONNX: {reason}; export it again") from error

@@ -344,7 +344,15 @@ def test_input_of_another_kind() -> None:
 
 def test_control_flow() -> None:
     model = valid_model()
-    empty = helper.make_graph([], "branch", [], [helper.make_tensor_value_info("y0", TensorProto.FLOAT, None)])
-    model.graph.node.append(helper.make_node("If", ["y"], ["z"], name="choice", then_branch=empty, else_branch=empty))
+    model.graph.node.append(helper.make_node("Cast", ["attention_mask"], ["condition"], to=TensorProto.BOOL))
+    branches = (
+        helper.make_graph(
+            [helper.make_node("Identity", ["y"], [name])], name, [], [helper.make_empty_tensor_value_info(name)]
+        )
+        for name in ("taken", "left")
+    )
+    names = ("then_branch", "else_branch")
+    choice = helper.make_node("If", ["condition"], ["z"], name="choice", **dict(zip(names, branches, strict=True)))
+    model.graph.node.append(choice)
     with pytest.raises(RewriteError, match=r"node 'choice' \(If\) holds a subgraph"):
         rewrite(model)
