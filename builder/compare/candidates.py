@@ -135,7 +135,9 @@ def _session(original: Original, name: str, path: Callable[[], Path], item: Cand
         raise AssertionError("sessions run what padfree made")
     runner = SessionRunner(original, name, path, device=settings.device)
     rewritten = None if item.is_plan else item
-    tolerance = settings.tolerance(metadata.precision)
+    half = {"float16": "fp16", "bfloat16": "bf16"}  # outputs of half precision originals are rounded at the end
+    rounded = next((half[output.dtype] for output in metadata.outputs if output.dtype in half), metadata.precision)
+    tolerance = settings.tolerance(rounded if metadata.precision == "fp32" else metadata.precision)
     return Contender(runner, metadata.precision, metadata.interface == "padded", tolerance, rewritten)
 
 

@@ -64,7 +64,7 @@ def compare(original: Path, files: Sequence[Path], options: CompareOptions) -> R
         )
         candidates = open_candidates(original, files, settings, interface=options.interface)
         models = [item.metadata for item in candidates]
-        described = describe_original(original, [item for item in models if item is not None])
+        described = describe_original(original, [item for item in models if item is not None], settings.folder)
         others = [None] * (not {"trt-padded", "torch"}.isdisjoint(options.runners))
         batches = make_batches(described, [*models, *others], options.data)
         contenders = make_contenders(described, candidates, options.runners, batches, settings)

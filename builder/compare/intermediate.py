@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class SideBySide:
         self._original = original
         self._metadata = metadata
         self.graph = without_functions(rewritten).graph
-        self.pairs = pair_tensors(original.model, rewritten, metadata)
+        self.pairs = pair_tensors(original, rewritten, metadata)
         if not self.pairs:
             raise BuildError(
                 "the two models have no tensor in common; rewrite the original with this version of padfree"
@@ -76,7 +77,8 @@ class SideBySide:
         for start in range(0, len(self.pairs), CHUNK):
             chunk = self.pairs[start : start + CHUNK]
             names = ([pair.origin for pair in chunk], [pair.tensor for pair in chunk])
-            wanted, found = (s.run(n, f) for s, n, f in zip(self._sessions, names, feeds, strict=True))
+            wanted = self._original.sizes.run(partial(self._sessions[0].run, names[0]), feeds[0])
+            found = self._sessions[1].run(names[1], feeds[1])
             for pair, a, b in zip(chunk, wanted, found, strict=True):
                 rows = _aligned(a, b, batch)
                 if rows is not None:
@@ -88,15 +90,18 @@ def open_side_by_side(original: Original, path: Any, metadata: Metadata) -> Side
     return SideBySide(original, load_model(path), metadata)
 
 
-def pair_tensors(original: ModelProto, rewritten: ModelProto, metadata: Metadata) -> list[Pair]:
-    """Tensors that stand for the same numbers: by the map that the rewriter recorded, and those of the same name."""
+def pair_tensors(original: Original, rewritten: ModelProto, metadata: Metadata) -> list[Pair]:
+    """Tensors that stand for the same numbers: by the map that the rewriter recorded, and those of the same name.
+
+    Where the original's sizes are fixed, only those of the map, which are known to be [B, S, ...].
+    """
     origins: Mapping[str, str] = metadata.raw.get("origins", {})
-    made = {name for node in original.graph.node for name in node.output}
+    made = {name for node in original.model.graph.node for name in node.output}
     return [
         Pair(name, origin, node)
         for node in without_functions(rewritten).graph.node
         for name in node.output
-        if (origin := origins.get(name, name)) in made and name
+        if (origin := origins.get(name, "" if original.sizes else name)) in made and name
     ]
 
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from padfree.onnx_tools import load_model
+from padfree.onnx_tools import load_model, save_model
+from padfree.onnx_tools.fixed_axes import FixedSizes, fixed_sizes
+from padfree.onnx_tools.widen import widen
 from padfree.runtime import Metadata
 from padfree.runtime.metadata import parse_metadata
 
@@ -35,6 +37,7 @@ class Original:
 
     metadata: of a model rewritten from it; what the token inputs are and which values they may have.
     layouts: output name -> "per_sequence" for [B, ...], anything else for one row a slot, [B, S, ...].
+    sizes: batch and sequence where the file fixes them.
     """
 
     path: Path
@@ -43,23 +46,29 @@ class Original:
     tokens: tuple[Input, ...]
     mask: Input
     layouts: dict[str, str]
+    sizes: FixedSizes
 
     def has_token_rows(self, output: str) -> bool:
         """Whether an output has a row for every token."""
         return self.layouts[output] != PER_SEQUENCE
 
 
-def describe_original(path: Path, candidates: Sequence[Metadata]) -> Original:
+def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) -> Original:
     """Reads the original; what its inputs mean follows from what it was rewritten to.
 
     Args:
         path: the exported model.
         candidates: metadata of models rewritten from it.
+        folder: for a half precision model's copy in fp32, which is then the reference.
 
     Raises:
         BuildError: no input is left that could be the mask, or more than one; the models have no output in common.
     """
-    model = load_model(path)
+    given = load_model(path)
+    model = widen(given)
+    if model is not given:
+        path = folder / f"{path.stem}.fp32.onnx"
+        save_model(model, path)
     weights = {tensor.name for tensor in model.graph.initializer}
     types = {
         value.name: str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name)
@@ -88,4 +97,4 @@ def describe_original(path: Path, candidates: Sequence[Metadata]) -> Original:
             "a model with the one that it was made from"
         )
     mask = Input(masks[0], types[masks[0]], UNKNOWN_LIMIT)
-    return Original(path, model, described, tokens, mask, layouts)
+    return Original(path, model, described, tokens, mask, layouts, fixed_sizes(model, [*types]))

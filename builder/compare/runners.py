@@ -75,8 +75,14 @@ class PaddedRunner(ValidTokenRunner):
         self._inner.deactivate()
 
     def run(self, batch: Batch) -> dict[str, Array]:
-        """Runs the padded batch."""
-        return self.valid(self._inner.infer(OrderedDict(batch.feeds)), batch)
+        """Runs the padded batch, in parts where the model's sizes are fixed."""
+        names = list(self._original.layouts)
+
+        def infer(feeds: Mapping[str, Array]) -> list[Array]:
+            outputs = self._inner.infer(OrderedDict(feeds))
+            return [np.array(outputs[name]) for name in names]  # runners may use their memory again
+
+        return self.valid(dict(zip(names, self._original.sizes.run(infer, batch.feeds), strict=True)), batch)
 
 
 class SessionRunner(ValidTokenRunner):
