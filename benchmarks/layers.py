@@ -3,7 +3,7 @@
 
     python benchmarks/layers.py --json benchmarks/results/h200/layers.jsonl
 
-Exports the BERT-base of end_to_end.py, builds its packed engine, runs it under TensorRT's profiler and prints a table.
+Exports the BERT-base of models.py, builds its packed engine, runs it under TensorRT's profiler and prints a table.
 The profiler serialises layers, so that their sum is more than the engine's time.
 """
 
@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from environment import append_record, environment
-from models import bert, export, ragged_batch
+from models import make
 from padfree.builder import build_engine
+from padfree.builder.bench.batch import Batch, draw_lengths, random_batch
+from padfree.onnx_tools.cost import Lengths
 from padfree.runtime import Session
 
 RUNS = 20
@@ -44,8 +46,8 @@ def kind_of(name: str) -> str:
     return next((kind for kind, pattern in KINDS if re.search(pattern, name)), "other")
 
 
-def layer_times_us(session: Session) -> dict[str, float]:
-    """Median time of every layer in us for the batch uploaded last."""
+def layer_times_us(session: Session, batch: Batch) -> dict[str, float]:
+    """Median time of every layer in us for one batch."""
     import tensorrt
 
     times: dict[str, list[float]] = defaultdict(list)
@@ -60,7 +62,8 @@ def layer_times_us(session: Session) -> dict[str, float]:
             times[layer_name].append(1e3 * ms)
 
     backend: Any = session.backend
-    backend.profile(Profiler(), RUNS)
+    with backend.prepare(session.feeds(batch.ragged)) as prepared:
+        prepared.profile(Profiler(), RUNS)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -72,22 +75,21 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="append one line to this file")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     arguments = parser.parse_args()
-    batch = ragged_batch(arguments.batch, arguments.seq_len)
+    seq_lens = draw_lengths(Lengths(arguments.batch, 0.6 * arguments.seq_len, arguments.seq_len))
+    tokens = sum(seq_lens)
     with tempfile.TemporaryDirectory(prefix="padfree-bench-") as name:
-        model, plan = Path(name) / "model.onnx", Path(name) / "model.plan"
-        export(bert(), model)
+        plan = Path(name) / "model.plan"
         build_engine(
-            model,
+            make("bert-base", Path(name)).onnx,
             plan,
             max_batch=arguments.batch,
             max_seq_len=arguments.seq_len,
-            opt_tokens=batch.num_tokens,
+            opt_tokens=tokens,
             timing_cache=arguments.timing_cache,
             verify=False,
         )
         with Session(plan) as session:
-            session.run({"input_ids": batch.sequences(batch.input_ids)})
-            layers = layer_times_us(session)
+            layers = layer_times_us(session, random_batch(session.metadata, seq_lens, arguments.seq_len))
     totals: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
     for layer, time_us in layers.items():
@@ -99,7 +101,7 @@ def main() -> int:
     if arguments.json:
         record = {
             "case": f"base, {arguments.batch} x {arguments.seq_len}",
-            "tokens": batch.num_tokens,
+            "tokens": tokens,
             "kinds_us": {kind: round(total, 2) for kind, total in totals.items()},
             "layers_us": {layer: round(time_us, 2) for layer, time_us in layers.items()},
             **environment(),

@@ -1,105 +1,130 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face models with fixed seeds whose every parameter matters, and ragged batches for them."""
+"""Encoders of Hugging Face's transformers with fixed seeds whose every parameter matters, as files to measure."""
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
-from transformers import BertConfig, BertModel
+import transformers
 
 VOCAB_SIZE = 30522
+MAX_POSITIONS = 1024  # for every sweep; nothing but a table's size depends on it
 SCORE_GAIN = 3.5
 """Query and key weights are this much wider than Hugging Face draws them: attention scores then spread (standard
 deviation above 3), so that a wrong scale or mask cannot hide in a nearly uniform softmax."""
+NORM = re.compile(r"(norm|layernorm|layer_norm\w*)\.weight$", re.IGNORECASE)
+QUERY_OR_KEY = re.compile(r"(query|key|q_lin|k_lin|query_proj|key_proj)\.weight$")
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 @dataclass(frozen=True)
-class Batch:
-    """A ragged batch, padded: ids and token types [B, S] int64 (padding holds random ids), lengths [B]."""
+class Files:
+    """A model as users have it: the exported file, and the folder that save_pretrained writes."""
 
-    input_ids: torch.Tensor
-    token_type_ids: torch.Tensor
-    lengths: list[int]
-
-    @property
-    def mask(self) -> torch.Tensor:
-        """The prefix mask [B, S] int64."""
-        slots = torch.arange(self.input_ids.shape[1])
-        return (slots < torch.tensor(self.lengths).unsqueeze(1)).long()
-
-    @property
-    def num_tokens(self) -> int:
-        """T, the sum of the lengths."""
-        return sum(self.lengths)
-
-    def sequences(self, tensor: torch.Tensor) -> list[np.ndarray]:
-        """The valid part of every row."""
-        return [row[:length].numpy() for row, length in zip(tensor, self.lengths, strict=True)]
+    onnx: Path
+    folder: Path
 
 
-def bert(layers: int = 12, hidden: int = 768, heads: int = 12, seed: int = 0) -> BertModel:
-    """A BertModel in fp32 on the CPU, eval mode; biases, norms and token types are as random as the weights."""
+def sizes(layers: int, hidden: int, heads: int) -> dict[str, int]:
+    """A configuration's sizes under the names that most families use."""
+    return {
+        "vocab_size": VOCAB_SIZE,
+        "max_position_embeddings": MAX_POSITIONS,
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * hidden,
+    }
+
+
+MODELS: Mapping[str, Callable[[], Any]] = {
+    "bert-base": lambda: transformers.BertConfig(**sizes(12, 768, 12)),
+    "bert-large": lambda: transformers.BertConfig(**sizes(24, 1024, 16)),
+    "minilm": lambda: transformers.BertConfig(**sizes(6, 384, 12)),
+    "distilbert": lambda: transformers.DistilBertConfig(
+        vocab_size=VOCAB_SIZE, max_position_embeddings=MAX_POSITIONS, n_layers=6, dim=768, n_heads=12, hidden_dim=3072
+    ),
+    "albert": lambda: transformers.AlbertConfig(**sizes(12, 768, 12), embedding_size=128),
+    "deberta": lambda: transformers.DebertaV2Config(
+        **sizes(12, 768, 12),
+        relative_attention=True,
+        pos_att_type=["p2c", "c2p"],
+        position_buckets=256,
+        share_att_key=True,
+        norm_rel_ebd="layer_norm",
+        position_biased_input=False,
+        type_vocab_size=0,
+    ),
+}
+
+
+def build(name: str, seed: int = 0) -> Any:
+    """A model in fp32 on the CPU, in eval mode; biases, norms and token types are as random as the weights."""
     torch.manual_seed(seed)
-    config = BertConfig(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        intermediate_size=4 * hidden,
-    )
-    model = BertModel(config).eval()
+    config = MODELS[name]()
+    eager = name == "deberta"  # has no other attention
+    model = transformers.AutoModel.from_config(config, **({"attn_implementation": "eager"} if eager else {})).eval()
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("LayerNorm.weight"):
+        for parameter_name, parameter in model.named_parameters():
+            if NORM.search(parameter_name):
                 parameter.copy_(1 + 0.2 * torch.randn_like(parameter))
-            elif name.endswith("bias") or "embeddings" in name:
+            elif parameter_name.endswith("bias") or "embeddings" in parameter_name:
                 parameter.copy_(0.1 * torch.randn_like(parameter))
-            elif name.endswith(("query.weight", "key.weight")):
-                parameter.mul_(SCORE_GAIN * (768 / hidden) ** 0.5)
+            elif QUERY_OR_KEY.search(parameter_name):
+                parameter.mul_(SCORE_GAIN * (768 / config.hidden_size) ** 0.5)
     return model
 
 
-def ragged_batch(batch: int, seq_len: int, seed: int = 0) -> Batch:
-    """Lengths uniform in [0.2 S, S]."""
-    generator = torch.Generator().manual_seed(seed)
-    low = max(1, round(0.2 * seq_len))
-    lengths = torch.randint(low, seq_len + 1, (batch,), generator=generator).tolist()
-    ids = torch.randint(1, VOCAB_SIZE, (batch, seq_len), generator=generator)
-    types = torch.randint(0, 2, (batch, seq_len), generator=generator)
-    return Batch(ids, types, lengths)
+def make(name: str, folder: Path) -> Files:
+    """Writes a model into a folder, once."""
+    files = Files(folder / f"{name}.onnx", folder / name)
+    if not files.onnx.exists():
+        model = build(name)
+        model.save_pretrained(files.folder)
+        export(model, files.onnx)
+    return files
 
 
 class Exported(torch.nn.Module):
-    """A BertModel that takes and returns tensors by position, as the tracing exporter needs."""
+    """A model that takes and returns tensors by position, as the tracing exporter needs."""
 
-    def __init__(self, model: BertModel) -> None:
+    def __init__(self, model: Any, names: list[str], outputs: list[str]) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.names, self.outputs = model, names, outputs
         self.eval()  # the exporter puts every submodule back into the mode of the outermost
 
-    def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns last_hidden_state [B, S, E] and pooler_output [B, E]."""
-        result = self.model(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
-        return result.last_hidden_state, result.pooler_output
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The model's outputs in order."""
+        result = self.model(**dict(zip(self.names, tensors, strict=True)))
+        return tuple(result[name] for name in self.outputs)
 
 
-def export(model: BertModel, path: Path) -> None:
-    """Writes the model as torch's TorchScript exporter does by default: dynamic batch and sequence axes."""
-    batch = ragged_batch(2, 16)
-    names = ["input_ids", "attention_mask", "token_type_ids"]
+def export(model: Any, path: Path) -> None:
+    """Writes a model as torch's TorchScript exporter does by default: dynamic batch and sequence axes."""
+    known = inspect.signature(model.forward).parameters
+    names = [name for name in INPUTS if name in known]
+    if not getattr(model.config, "type_vocab_size", 0):
+        names = [name for name in names if name != "token_type_ids"]
+    grid = torch.ones(2, 16, dtype=torch.long)
+    with torch.inference_mode():
+        result = model(**dict.fromkeys(names, grid))
+    outputs = [name for name in ("last_hidden_state", "pooler_output") if result.get(name) is not None]
     axes = {0: "batch", 1: "sequence"}
+    partial = path.with_suffix(".part")
     torch.onnx.export(
-        Exported(model),
-        (batch.input_ids, batch.mask, batch.token_type_ids),
-        str(path),
+        Exported(model, names, outputs),
+        tuple(grid for _ in names),
+        str(partial),
         input_names=names,
-        output_names=["last_hidden_state", "pooler_output"],
-        dynamic_axes={**dict.fromkeys([*names, "last_hidden_state"], axes), "pooler_output": {0: "batch"}},
+        output_names=outputs,
+        dynamic_axes={name: {0: "batch"} if name == "pooler_output" else axes for name in (*names, *outputs)},
         opset_version=17,
         dynamo=False,
     )
+    partial.replace(path)

@@ -3,55 +3,22 @@
 
     python benchmarks/plots.py --results benchmarks/results/h200 --images docs/images
 
-Reads attention.jsonl and end_to_end.jsonl where they exist (of lines with the same case the last one counts) and writes
-attention.svg and end_to_end.svg. Text and lines are of a grey that can be read on white and on black. Needs matplotlib.
+Reads attention.jsonl, end_to_end.jsonl and sweep.jsonl where they exist (of lines with the same case the last counts)
+and writes an .svg for each. Text and lines are of a grey that can be read on white and on black. Needs matplotlib.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from plot_style import GREY, MARKERS, OURS, PEER_COLOURS, STYLE, Record, machine, read, save
+from sweep_plots import draw_sweep
 
 ROOT = Path(__file__).resolve().parent.parent
-GREY = "#7d8590"
-OURS = "#2f81f7"
-MARKERS = "osD^vPX<>p"
-PEER_COLOURS = (
-    "#d29922",
-    "#3fb950",
-    "#db6d28",
-    "#a371f7",
-    "#f778ba",
-    "#8b949e",
-    "#39c5cf",
-    "#e5534b",
-    "#b3a11f",
-    "#6e7681",
-)
-STYLE: Any = {
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "padfree",
-    "text.color": GREY,
-    "axes.labelcolor": GREY,
-    "axes.edgecolor": GREY,
-    "axes.titlesize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": GREY,
-    "ytick.color": GREY,
-    "grid.color": GREY,
-    "grid.alpha": 0.25,
-    "legend.frameon": False,
-}
-
-Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -61,16 +28,6 @@ class Bar:
     label: str
     time_ms: float
     colour: str
-
-
-def read(path: Path) -> list[Record]:
-    """The records of a file, the last one of every case, in the order in which the cases came first."""
-    records: dict[str, Record] = {}
-    for line in path.read_text("utf-8").splitlines():
-        if line.strip():
-            record = json.loads(line)
-            records[record["case"]] = record
-    return list(records.values())
 
 
 def ratios(record: Record) -> dict[str, float]:
@@ -88,11 +45,6 @@ def bars(record: Record) -> list[Bar]:
     found.append(Bar("padfree", record["ours_ms"], OURS))
     found.append(Bar("limit: matrix products of packed tokens alone", record["limit_ms"], GREY))
     return found
-
-
-def machine(records: Sequence[Record]) -> str:
-    """What the records were measured on, for the title."""
-    return ", ".join(dict.fromkeys(str(record["gpu"]) for record in records if "gpu" in record))
 
 
 def draw_attention(records: Sequence[Record], path: Path) -> None:
@@ -145,18 +97,10 @@ def draw_end_to_end(records: Sequence[Record], path: Path) -> None:
         save(figure, path)
 
 
-def save(figure: Any, path: Path) -> None:
-    """Writes the picture, the same bytes for the same records."""
-    from matplotlib import pyplot
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, transparent=True, bbox_inches="tight", metadata={"Date": None})
-    pyplot.close(figure)
-
-
 PICTURES: Mapping[str, Callable[[Sequence[Record], Path], None]] = {
     "attention": draw_attention,
     "end_to_end": draw_end_to_end,
+    "sweep": draw_sweep,
 }
 
 
@@ -181,7 +125,7 @@ def main() -> int:
     for path in written:
         print(path)
     if not written:
-        print(f"no records in {arguments.results}; run benchmarks/attention.py or benchmarks/end_to_end.py first")
+        print(f"no records in {arguments.results}; run benchmarks/attention.py or benchmarks/sweep.py first")
     return 0 if written else 1
 
 

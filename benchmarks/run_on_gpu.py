@@ -47,7 +47,9 @@ def steps(results: Path, timing_cache: str) -> list[Step]:
             "end to end",
             (
                 sys.executable,
-                "benchmarks/end_to_end.py",
+                "benchmarks/sweep.py",
+                "--sets",
+                "targets",
                 "--json",
                 str(results / "end_to_end.jsonl"),
                 "--timing-cache",

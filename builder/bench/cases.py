@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from padfree.onnx_tools.cost import figures
+
 from ..errors import BuildError
 from ..lengths import choose_lengths
 from .batch import draw_lengths, random_batch, read_lengths
@@ -92,7 +94,7 @@ def measure(
         "tokens": batch.tokens,
         "slots": batch.slots,
         "precision": case.precision,
-        "packed_gemm_share": model.metadata.raw["coverage"]["packed_gemm_share"],
+        "packed_flops_share": figures([], model.products, setup.lengths).packed_share,
         **found.to_dict(),
         "seconds": round(time.monotonic() - start, 1),
         **environment(),

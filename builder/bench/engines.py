@@ -35,6 +35,15 @@ def padded(setup: Setup, typing: Typing) -> Contender:
     return _contender(setup, f"padded_{typing}", make, setup.batch.padded(setup.model.original_metadata))
 
 
+def padded_interface(setup: Setup) -> Contender:
+    """The rewritten model as a drop-in: the original's inputs and outputs, packed inside."""
+    precision = setup.model.precision
+    make = partial(
+        build_engine, setup.model.original, interface="padded", precision=precision, verify=False, **setup.shape
+    )
+    return _contender(setup, "padded_interface", make, setup.batch.padded(setup.model.original_metadata))
+
+
 def _contender(
     setup: Setup, name: str, make: Callable[[Path], dict[str, Any]], feeds: dict[str, Array] | None
 ) -> Contender:
@@ -48,15 +57,14 @@ def _contender(
     session = Session(plan, device=setup.device)
     backend: Any = session.backend
     ragged = setup.batch.ragged
-    outputs = backend.run(feeds if feeds is not None else session.feeds(ragged))
-    ways: dict[str, Way] = {PLAIN: backend.time_ms}
-    graph = backend.capture() if backend.can_capture else None
-    if graph is not None:
-        ways[GRAPH] = partial(backend.time_ms, graph=graph)
+    prepared = backend.prepare(feeds if feeds is not None else session.feeds(ragged))
+    prepared.enqueue()
+    outputs = prepared.download()
+    ways: dict[str, Way] = {PLAIN: prepared.time_ms}
+    if backend.can_capture:
+        ways[GRAPH] = partial(prepared.time_ms, graph=prepared.capture())
 
     def close() -> None:
-        if graph is not None:
-            graph.close()
         session.close()
         plan.unlink(missing_ok=True)
 

@@ -24,6 +24,7 @@ LIMIT = "limit"
 GPU_PEERS: Mapping[str, Peer] = {
     "tensorrt": Peer("TensorRT padded, weakly typed", partial(engines.padded, typing="weak")),
     "tensorrt-strong": Peer("TensorRT padded, strongly typed", partial(engines.padded, typing="strong")),
+    "padded-interface": Peer("padfree, padded interface", engines.padded_interface),
     "varseqlen": Peer("NVIDIA varseqlen plugins", varseqlen.varseqlen),
     "torch-eager": Peer("PyTorch eager, padded", torch_peers.eager),
     "torch-compile": Peer("torch.compile, padded", torch_peers.compiled),

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cases of the sweep on one GPU, by set: which model, which batch, which peers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+FILL = 0.6  # mean length over S: that of lengths uniform in [0.2 S, S]
+LENGTHS = tuple(range(64, 1025, 64))
+WITH_PYTORCH = (128, 256, 512, 1024)
+FILLS = tuple(tenth / 10 for tenth in range(1, 11))
+TOKENS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+OTHER_MODELS = ("bert-large", "distilbert", "albert", "minilm", "deberta")
+TARGETS = {(16, 512): 1.8, (16, 128): 1.25, (1, 128): None}
+"""Batch and S -> how much faster than padded TensorRT the engine has to be."""
+
+TENSORRT = ("tensorrt", "limit")
+PYTORCH = ("torch-eager", "torch-compile", "torch-varlen")
+EVERYTHING = ("tensorrt", "tensorrt-strong", "padded-interface", "varseqlen", *PYTORCH, "limit")
+
+
+@dataclass(frozen=True)
+class SweepCase:
+    """One case; `set` is the part of a picture that it belongs to, `required` a speed-up over padded TensorRT."""
+
+    set: str
+    model: str
+    batch: int
+    seq_len: int
+    mean: float
+    peers: tuple[str, ...]
+    required: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What the records call it."""
+        return f"{self.set}: {self.model}, {self.batch} x {self.seq_len}, mean {self.mean:.4g}"
+
+
+def targets() -> Iterator[SweepCase]:
+    """The batches that padfree's targets name, with every peer; a batch of one sequence has no padding."""
+    for (batch, seq_len), required in TARGETS.items():
+        mean = seq_len if batch == 1 else FILL * seq_len
+        yield SweepCase("targets", "bert-base", batch, seq_len, mean, EVERYTHING, required)
+    yield SweepCase("targets", "bert-large", 32, 384, FILL * 384, EVERYTHING)
+
+
+def by_length() -> Iterator[SweepCase]:
+    """BERT-base over S, as ByteTransformer's table has it; PyTorch at four lengths."""
+    for batch in (16, 1):
+        for seq_len in LENGTHS:
+            peers = (*TENSORRT, *PYTORCH) if batch == 16 and seq_len in WITH_PYTORCH else TENSORRT
+            yield SweepCase("length", "bert-base", batch, seq_len, FILL * seq_len, peers)
+
+
+def by_fill() -> Iterator[SweepCase]:
+    """Where padding-free stops paying: the mean length from 0.1 to all of S."""
+    for fill in FILLS:
+        yield SweepCase("fill", "bert-base", 16, 512, fill * 512, TENSORRT)
+
+
+def by_tokens() -> Iterator[SweepCase]:
+    """From a few tokens to as many as one run takes: S 512 where the batch holds more than one sequence."""
+    for tokens in TOKENS:
+        batch = max(1, round(tokens / (FILL * 512)))
+        yield SweepCase("tokens", "bert-base", batch, 512, min(512.0, tokens / batch), TENSORRT)
+
+
+def by_model() -> Iterator[SweepCase]:
+    """Other encoders at B 16, S 512."""
+    for model in OTHER_MODELS:
+        yield SweepCase("model", model, 16, 512, FILL * 512, (*TENSORRT, "torch-compile"))
+
+
+SETS: Mapping[str, tuple[SweepCase, ...]] = {
+    "targets": tuple(targets()),
+    "length": tuple(by_length()),
+    "fill": tuple(by_fill()),
+    "tokens": tuple(by_tokens()),
+    "model": tuple(by_model()),
+}

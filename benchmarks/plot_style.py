@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all pictures share: records, colours, and how a picture is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+GREY = "#7d8590"
+OURS = "#2f81f7"
+MARKERS = "osD^vPX<>p"
+PEER_COLOURS = (
+    "#d29922",
+    "#3fb950",
+    "#db6d28",
+    "#a371f7",
+    "#f778ba",
+    "#8b949e",
+    "#39c5cf",
+    "#e5534b",
+    "#b3a11f",
+    "#6e7681",
+)
+STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "padfree",
+    "text.color": GREY,
+    "axes.labelcolor": GREY,
+    "axes.edgecolor": GREY,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "grid.color": GREY,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+}
+
+Record = Mapping[str, Any]
+
+
+def read(path: Path) -> list[Record]:
+    """The records of a file, the last one of every case, in the order in which the cases came first."""
+    records: dict[str, Record] = {}
+    for line in path.read_text("utf-8").splitlines():
+        if line.strip():
+            record = json.loads(line)
+            records[record["case"]] = record
+    return list(records.values())
+
+
+def machine(records: Sequence[Record]) -> str:
+    """What the records were measured on, for the title."""
+    return ", ".join(dict.fromkeys(str(record["gpu"]) for record in records if "gpu" in record))
+
+
+def save(figure: Any, path: Path) -> None:
+    """Writes the picture, the same bytes for the same records."""
+    from matplotlib import pyplot
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, transparent=True, bbox_inches="tight", metadata={"Date": None})
+    pyplot.close(figure)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sweeps on one GPU through `padfree bench`: over lengths, fill, tokens and models, one JSON line a case.
+
+    python benchmarks/sweep.py --sets targets --json benchmarks/results/h200/end_to_end.jsonl
+    python benchmarks/sweep.py --sets length fill tokens model --json benchmarks/results/h200/sweep.jsonl --minutes 8
+
+Cases that the file has from the same commit are skipped, so that a sweep may be stopped (--minutes stops it between two
+cases) and continued. Models are exported once into --models, timing caches kept in --timing-cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from cases import SETS, SweepCase
+
+OURS, PADDED = "padfree", "TensorRT padded"
+MAX_ERROR_RATIO = 2.0
+"""Our error against fp32 may be this many times that of PyTorch in fp16."""
+
+Done = set[tuple[str, str]]
+
+
+def done_cases(path: Path | None) -> Done:
+    """Case and commit of every record in the file."""
+    if path is None or not path.exists():
+        return set()
+    records = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
+    return {(record["case"], record["commit"]) for record in records}
+
+
+def chosen(sets: Iterable[str], done: Done, commit: str) -> list[SweepCase]:
+    """The cases of some sets that are still to be measured, those of one model after each other."""
+    cases = [case for name in sets for case in SETS[name] if (case.name, commit) not in done]
+    models = list(dict.fromkeys(case.model for case in cases))
+    return sorted(cases, key=lambda case: models.index(case.model))
+
+
+def main() -> int:
+    """Measures; exit code 1 where a case failed or missed what is required of it, or time ran out."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS), help="default: all")
+    parser.add_argument("--json", type=Path, help="append one line a case to this file, and skip what it has")
+    parser.add_argument("--models", type=Path, help="folder for exported models (default: a temporary one)")
+    parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no case after these")
+    parser.add_argument("--limit", type=int, help="measure at most so many cases")
+    parser.add_argument("--list", action="store_true", help="print the cases to be measured and stop")
+    arguments = parser.parse_args()
+    from padfree.builder.bench.environment import commit
+
+    cases = chosen(arguments.sets, done_cases(arguments.json), commit())[: arguments.limit]
+    if arguments.list:
+        for case in cases:
+            print(f"{case.name}  [{', '.join(case.peers)}]")
+        return 0
+    with tempfile.TemporaryDirectory(prefix="padfree-sweep-") as name:
+        return run(cases, Path(name), arguments)
+
+
+def run(cases: list[SweepCase], folder: Path, arguments: argparse.Namespace) -> int:
+    """Measures the cases, one record each; a case that fails is printed and passed over."""
+    from models import make
+    from padfree.builder.bench.setup import Model
+
+    deadline = time.monotonic() + 60 * arguments.minutes
+    models = arguments.models or folder
+    models.mkdir(parents=True, exist_ok=True)
+    failed, model, name = 0, None, ""
+    for count, case in enumerate(cases, 1):
+        if time.monotonic() > deadline:
+            say(f"time is up: {len(cases) - count + 1} cases left, run again to measure them")
+            return 1
+        try:
+            if model is None or case.model != name:
+                files = make(case.model, models)
+                model, name = Model(files.onnx, "fp16", files.folder), case.model
+            record = measure_case(case, model, folder, arguments)
+            failed += not record["passed"]
+            say(f"[{count}/{len(cases)}] {line(record)}")
+        except Exception as error:  # the other cases can still be measured
+            failed += 1
+            say(f"[{count}/{len(cases)}] {case.name}: FAILED: {type(error).__name__}: {error}")
+    return 1 if failed else 0
+
+
+def measure_case(case: SweepCase, model: Any, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measures one case and appends its record."""
+    from padfree.builder.bench.cases import Case, measure
+    from padfree.builder.bench.environment import append_record
+
+    record, _ = measure(
+        Case(model.path, case.batch, case.seq_len, case.mean, name=case.name),
+        list(case.peers),
+        on_cpu=False,
+        folder=folder,
+        timing_cache=arguments.timing_cache,
+        model=model,
+    )
+    record = {"set": case.set, "model": case.model, **record, "required_speedup": case.required}
+    record["passed"] = passed(record)
+    if arguments.json:
+        append_record(arguments.json, record)
+    return record
+
+
+def passed(record: dict[str, Any]) -> bool:
+    """Whether the speed-up over padded TensorRT is the required one, and the error within PyTorch's bound."""
+    errors, padded = record["errors"], [time_ms for title, time_ms in record["peers_ms"].items() if PADDED in title]
+    plain = [error for title, error in errors.items() if title.startswith("PyTorch eager")]
+    if plain and errors[OURS] > MAX_ERROR_RATIO * plain[0]:
+        return False
+    required = record["required_speedup"]
+    return required is None or (bool(padded) and min(padded) >= required * record["ours_ms"])
+
+
+def line(record: dict[str, Any]) -> str:
+    """A record as a line to read while the sweep goes on."""
+    peers = ", ".join(f"{title} {time_ms:.3f}" for title, time_ms in record["peers_ms"].items())
+    verdict = "" if record["passed"] else "; MISSED what is required"
+    limit = "-" if record["limit_ms"] is None else f"{record['limit_ms']:.3f}"
+    text = f"{record['case']}: {record['ours_ms']:.3f} ms, limit {limit}; {peers}; {record['seconds']} s{verdict}"
+    return "; without ".join([text, *(f"{title} ({reason[:100]})" for title, reason in record["unavailable"].items())])
+
+
+def say(text: str) -> None:
+    """Prints at once."""
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
