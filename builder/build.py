@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from padfree.onnx_tools import load_model, without_functions
+from padfree.onnx_tools import load_model
 from padfree.onnx_tools.operators import check_nodes
 from padfree.runtime import Profile, SessionError, plugin_library
 from padfree.runtime.metadata import ONNX_METADATA_KEY, parse_metadata, sidecar_path
@@ -24,7 +24,7 @@ from rich.progress import Progress
 from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOptions
 from .errors import BuildError
 from .files import check_destination, write_files
-from .network import name_plugin_nodes, set_max_seq_len
+from .network import for_parser
 from .profile import ProfileOptions, choose_profile, shape_ranges
 
 DEFAULT_PRECISION = "fp16"
@@ -82,15 +82,12 @@ def build_engine(
     metadata = parse_metadata(raw, "the rewritten model")
     profile = choose_profile(metadata, ProfileOptions(max_batch, max_seq_len, max_tokens, opt_tokens))
     check_nodes(rewritten)
-    for_tensorrt = without_functions(rewritten)
-    name_plugin_nodes(for_tensorrt)
-    set_max_seq_len(for_tensorrt, profile.max_seq_len)
     options = TacticOptions(workspace_bytes, optimization_level, timing_cache)
     check_machine(device, needs_plugins=bool(metadata.plugins))
     builder = EngineBuilder(device, options, progress)
     if metadata.plugins:
         plugin_library.load()
-    built = builder.build(for_tensorrt, shape_ranges(metadata, profile))
+    built = builder.build(for_parser(rewritten, profile.max_seq_len), shape_ranges(metadata, profile))
     return write_plan(Path(plan_path), built, raw, profile, builder)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from padfree.onnx_tools import without_functions
 from padfree.onnx_tools.operators import DOMAIN, padfree_nodes
 
 from .errors import BuildError
@@ -33,6 +34,14 @@ def set_max_seq_len(model: onnx.ModelProto, max_seq_len: int) -> None:
         for attribute in node.attribute:
             if attribute.name == "max_seq_len":
                 attribute.i = max_seq_len
+
+
+def for_parser(model: onnx.ModelProto, max_seq_len: int) -> onnx.ModelProto:
+    """A copy of a rewritten model as TensorRT needs it: plain, named padfree nodes that know the longest sequence."""
+    plain = without_functions(model)
+    name_plugin_nodes(plain)
+    set_max_seq_len(plain, max_seq_len)
+    return plain
 
 
 def plugin_node_names(model: onnx.ModelProto) -> dict[str, str]:

@@ -106,7 +106,7 @@ def _runners(text: str) -> tuple[str, ...]:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     _require_polygraphy()
-    from padfree.builder.compare.comparison import CompareOptions, compare
+    from padfree.builder.compare.comparison import CompareOptions, compare, emit
     from padfree.builder.compare.data import DataOptions
     from padfree.builder.compare.report import write_json
     from padfree.builder.files import check_destination
@@ -127,6 +127,10 @@ def run(arguments: argparse.Namespace) -> int:
         device=arguments.device,
         torch_model=arguments.torch_model,
     )
+    if arguments.emit_polygraphy is not None:
+        commands = emit(arguments.original, arguments.models, options, arguments.emit_polygraphy)
+        print_line(console, "\n".join([f"wrote {arguments.emit_polygraphy}; commands.sh in it says:", *commands]))
+        return 0
     with console.status("comparing"):
         report = compare(arguments.original, arguments.models, options)
     _print_report(console, report)

@@ -13,11 +13,12 @@ from .bisecting import Departure, find_departure
 from .candidates import Settings, make_contenders, make_reference, open_candidates
 from .causes import find_causes
 from .comparing import Outcome, compare_runners
-from .contender import Contender
+from .contender import Candidate, Contender
 from .data import DataOptions, make_batches
 from .original import Original, describe_original
 from .report import Report, RunnerReport, describe_outcome, make_report
 from .runners import ValidTokenRunner
+from .saved import save_comparison
 from .structure import find_changes
 
 
@@ -41,6 +42,17 @@ class CompareOptions:
     device: int = 0
     torch_model: Path | None = None
 
+    def settings(self, folder: Path) -> Settings:
+        """What runners are made with."""
+        return Settings(
+            folder,
+            self.precision,
+            self.absolute_tolerance,
+            self.relative_tolerance,
+            self.device,
+            self.torch_model,
+        )
+
 
 def compare(original: Path, files: Sequence[Path], options: CompareOptions) -> Report:
     """Compares models with the one they were made from, which runs in onnxruntime.
@@ -54,19 +66,8 @@ def compare(original: Path, files: Sequence[Path], options: CompareOptions) -> R
         BuildError, RewriteError, SessionError: a file, the data or the machine does not fit; what to do is said.
     """
     with tempfile.TemporaryDirectory(prefix="padfree-compare-") as folder:
-        settings = Settings(
-            Path(folder),
-            options.precision,
-            options.absolute_tolerance,
-            options.relative_tolerance,
-            options.device,
-            options.torch_model,
-        )
-        candidates = open_candidates(original, files, settings, interface=options.interface)
-        models = [item.metadata for item in candidates]
-        described = describe_original(original, [item for item in models if item is not None], settings.folder)
-        others = [None] * (not {"trt-padded", "torch"}.isdisjoint(options.runners))
-        batches = make_batches(described, [*models, *others], options.data)
+        settings = options.settings(Path(folder))
+        described, candidates, batches = _prepare(original, files, options, settings)
         contenders = make_contenders(described, candidates, options.runners, batches, settings)
         reference = make_reference(described)
         outcomes = compare_runners(described, reference, contenders, batches)
@@ -76,6 +77,30 @@ def compare(original: Path, files: Sequence[Path], options: CompareOptions) -> R
             departure = bisect(described, contender, outcome) if options.bisect else None
             reports.append(_runner_report(contender, outcome, causes, departure))
         return make_report(original, reports, batches)
+
+
+def emit(original: Path, files: Sequence[Path], options: CompareOptions, folder: Path) -> tuple[str, ...]:
+    """Writes data and scripts with which `polygraphy run` compares the first of the files; returns the commands.
+
+    Raises:
+        BuildError, RewriteError, SessionError: as compare.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = options.settings(folder)
+    described, candidates, batches = _prepare(original, files, options, settings)
+    metadata = candidates[0].metadata
+    tolerance = settings.tolerance(options.precision if metadata is None else metadata.precision)
+    return save_comparison(folder, original, described, candidates[0], batches, tolerance)
+
+
+def _prepare(
+    original: Path, files: Sequence[Path], options: CompareOptions, settings: Settings
+) -> tuple[Original, list[Candidate], tuple[Batch, ...]]:
+    candidates = open_candidates(original, files, settings, interface=options.interface)
+    models = [item.metadata for item in candidates]
+    described = describe_original(original, [item for item in models if item is not None], settings.folder)
+    others = [None] * (not {"trt-padded", "torch"}.isdisjoint(options.runners))
+    return described, candidates, make_batches(described, [*models, *others], options.data)
 
 
 def explain(original: Original, reference: ValidTokenRunner, contender: Contender, outcome: Outcome) -> tuple[str, ...]:

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A comparison through Polygraphy's own command line: batches and scripts in a folder, for `polygraphy run`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from padfree.onnx_tools import load_model, save_model
+from padfree.runtime import Metadata
+from padfree.runtime.metadata import parse_metadata
+from polygraphy.comparator import IterationResult
+from polygraphy.logger import G_LOGGER
+
+from ..errors import BuildError
+from ..files import write_files
+from ..network import for_parser
+from ..profile import ProfileOptions, choose_profile, shape_ranges
+from .batches import PREFIX, Batch, from_feeds
+from .comparing import is_compared
+from .contender import Candidate
+from .intermediate import rewritten_feeds
+from .metrics import output_errors, root_mean_square
+from .original import Original, describe_original
+from .tolerances import Tolerance
+
+Array = npt.NDArray[Any]
+
+DESCRIPTION, BATCHES = "comparison.json", "batches.npz"
+LOADERS, COMPARISON, COMMANDS = "data_loader.py", "compare.py", "commands.sh"
+FOR_TENSORRT = "for_tensorrt.onnx"
+
+_LOADERS_TEXT = '''"""Inputs for polygraphy run --data-loader-script: FILE:original and FILE:rewritten."""
+
+from pathlib import Path
+
+from padfree.builder.compare.saved import SavedComparison
+
+_saved = SavedComparison(Path(__file__).parent)
+original = _saved.original_inputs
+rewritten = _saved.rewritten_inputs
+'''
+_COMPARISON_TEXT = '''"""Comparison of valid tokens for polygraphy run --compare-func-script."""
+
+from pathlib import Path
+
+from padfree.builder.compare.saved import SavedComparison
+
+compare_outputs = SavedComparison(Path(__file__).parent)
+'''
+
+
+class SavedComparison:
+    """The batches of a folder that `save_comparison` wrote, and the comparison of what two models made of them.
+
+    Raises:
+        BuildError, SessionError: the folder or a model it names is gone or damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        described = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        self._metadata = parse_metadata(described["metadata"], str(folder / DESCRIPTION))
+        self._original = describe_original(Path(described["original"]), [self._metadata], folder)
+        self._tolerance = Tolerance(**described["tolerance"])
+        with np.load(folder / BATCHES, allow_pickle=False) as file:
+            self._batches = [
+                from_feeds(name, {item: file[f"{at}.{item}"] for item in described["inputs"]}, self._original)
+                for at, name in enumerate(described["batches"])
+            ]
+
+    def original_inputs(self) -> Iterator[OrderedDict[str, Array]]:
+        """The original's inputs, batch by batch."""
+        for batch in self._batches:
+            yield OrderedDict(batch.feeds)
+
+    def rewritten_inputs(self) -> Iterator[OrderedDict[str, Array]]:
+        """The rewritten model's inputs, batch by batch."""
+        for batch in self._batches:
+            yield OrderedDict(rewritten_feeds(batch, self._original, self._metadata))
+
+    def __call__(self, first: IterationResult, second: IterationResult) -> OrderedDict[str, bool]:
+        """Output name -> whether all valid tokens agree; Polygraphy calls this for every iteration."""
+        batch = next((item for item in self._batches if self._fits(item, first) and self._fits(item, second)), None)
+        if batch is None:
+            shapes = [{name: array.shape for name, array in item.items()} for item in (first, second)]
+            raise BuildError(f"no batch of this folder gives outputs of the shapes {shapes}; run both models on it")
+        verdicts: OrderedDict[str, bool] = OrderedDict()
+        for name in self._original.layouts:
+            if is_compared(self._original, name, batch):
+                a, b = (self._rows(item[name], name, batch) for item in (first, second))
+                errors = output_errors(name, [batch], [a], [b], root_mean_square([a]))
+                verdicts[name] = errors.total.within(self._tolerance)
+                worst = errors.worst[0]
+                G_LOGGER.info(
+                    f"{name}, batch '{batch.name}': absolute {errors.total.absolute:.2e}, relative "
+                    f"{errors.total.relative:.2e}; worst: request {worst.request}, position {worst.position}, "
+                    f"{worst.wanted:.6g} and {worst.found:.6g}"
+                )
+        return verdicts
+
+    def _fits(self, batch: Batch, result: IterationResult) -> bool:
+        return all(
+            array.shape[:2] == batch.mask.shape or len(array) == batch.mask.sum()
+            if self._original.has_token_rows(name)
+            else len(array) == len(batch.mask)
+            for name, array in result.items()
+            if name in self._original.layouts
+        )
+
+    def _rows(self, array: Array, name: str, batch: Batch) -> Array:
+        if not self._original.has_token_rows(name):
+            return array[batch.seq_lens > 0]
+        return array[batch.mask] if array.shape[:2] == batch.mask.shape else array
+
+
+def save_comparison(
+    folder: Path, source: Path, original: Original, candidate: Candidate, batches: Sequence[Batch], tolerance: Tolerance
+) -> tuple[str, ...]:
+    """Writes everything `polygraphy run` needs to compare a rewritten .onnx file with its original.
+
+    `source` is the original's file as it was given. Returns the commands, which also stand in commands.sh.
+
+    Raises:
+        BuildError: not a rewritten .onnx file, or the folder cannot be written.
+    """
+    metadata = candidate.metadata
+    if metadata is None or candidate.is_plan:
+        raise BuildError(f"{candidate.path}: Polygraphy's commands are written for rewritten .onnx files; name one")
+    folder.mkdir(parents=True, exist_ok=True)
+    usable = [batch for batch in batches if batch.kind == PREFIX or metadata.interface == "padded"]
+    distinct = _of_different_shapes(usable)
+    inputs = [item.name for item in [*original.tokens, original.mask]]
+    np.savez(
+        folder / BATCHES,
+        allow_pickle=False,
+        **{f"{at}.{name}": batch.feeds[name] for at, batch in enumerate(distinct) for name in inputs},
+    )
+    described = {
+        "original": str(source.resolve()),
+        "inputs": inputs,
+        "batches": [batch.name for batch in distinct],
+        "metadata": dict(metadata.raw),
+        "tolerance": asdict(tolerance),
+    }
+    max_batch, max_seq_len = (max(batch.mask.shape[axis] for batch in distinct) for axis in (0, 1))
+    save_model(for_parser(load_model(candidate.path), max_seq_len), folder / FOR_TENSORRT)
+    commands = _commands(source, candidate.path, metadata, max_batch, max_seq_len)
+    script = "\n".join(["set -e", 'cd "$(dirname "$0")"', *commands, ""])
+    texts = {LOADERS: _LOADERS_TEXT, COMPARISON: _COMPARISON_TEXT, COMMANDS: script}
+    texts[DESCRIPTION] = json.dumps(described, indent=1)
+    write_files([(folder / name, text.encode()) for name, text in texts.items()])
+    return tuple(commands)
+
+
+def _of_different_shapes(batches: Sequence[Batch]) -> list[Batch]:
+    """Polygraphy's comparison functions are not told which iteration they see: B and S tell, after some are cut."""
+    kept: dict[tuple[int, ...], Batch] = {}
+    for batch in batches:
+        for count in range(len(batch.mask), 0, -1):
+            shape = (count, batch.mask.shape[1])
+            if shape not in kept:
+                feeds = {name: grid[:count] for name, grid in batch.feeds.items()}
+                kept[shape] = replace(batch, feeds=feeds, mask=batch.mask[:count])
+                break
+    return list(kept.values())
+
+
+def _commands(original: Path, rewritten: Path, metadata: Metadata, max_batch: int, max_seq_len: int) -> list[str]:
+    """The original in onnxruntime, then the rewritten file in onnxruntime, then in TensorRT (as a comment)."""
+    profile = choose_profile(metadata, ProfileOptions(max_batch=max_batch, max_seq_len=max_seq_len))
+    ranges = shape_ranges(metadata, profile)
+    shapes = [
+        f"--trt-{which}-shapes "
+        + " ".join(f"{item.name}:{list(getattr(item, field))}".replace(" ", "") for item in ranges)
+        for which, field in (("min", "minimum"), ("opt", "optimum"), ("max", "maximum"))
+    ]
+    first, second = (shlex.quote(str(path.resolve())) for path in (original, rewritten))
+    compared = (
+        f"--data-loader-script {LOADERS}:rewritten --load-outputs original.json "
+        f"--compare-func-script {COMPARISON}:compare_outputs"
+    )
+    return [
+        f"polygraphy run {first} --onnxrt --data-loader-script {LOADERS}:original --save-outputs original.json",
+        f"polygraphy run {second} --onnxrt {compared}",
+        "# on a machine with TensorRT (libpadfree_register.so lies beside libpadfree.so):",
+        f"# polygraphy run {FOR_TENSORRT} --trt --strongly-typed --plugins libpadfree_register.so {compared} "
+        + " ".join(shapes),
+    ]

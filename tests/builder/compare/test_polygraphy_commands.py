@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The comparison through Polygraphy's own command line, with the files that --emit-polygraphy writes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+pytest.importorskip("polygraphy")
+
+from padfree.builder.cli import main
+
+from . import planted
+
+
+def run_commands(folder: Path) -> subprocess.CompletedProcess[str]:
+    tools = Path(sys.executable).parent  # polygraphy lies beside python
+    paths = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": paths}
+    command = ["sh", str(folder / "commands.sh")]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded"])
+def test_polygraphy_run_finds_what_is_the_same_and_what_is_not(tmp_path: Path, interface: str) -> None:
+    original = planted.write_original(tmp_path / "original.onnx")
+    model = planted.write_rewritten(original, tmp_path / "model.onnx", interface=interface)
+    folder = tmp_path / "polygraphy"
+    options = ["--max-seq-len", "20", "--emit-polygraphy", str(folder)]
+    assert main(["compare", str(original), str(model), *options]) == 0
+    done = run_commands(folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "PASSED | Runtime" in done.stdout
+    planted.write_rewritten(original, model, planted.weight_of_layer_3, interface=interface)
+    done = run_commands(folder)
+    assert done.returncode == 1
+    assert "worst: request" in done.stdout
+
+
+def test_what_tensorrt_gets_has_plain_nodes(tmp_path: Path) -> None:
+    original = planted.write_original(tmp_path / "original.onnx")
+    folder = tmp_path / "polygraphy"
+    assert main(["compare", str(original), "--max-seq-len", "20", "--emit-polygraphy", str(folder)]) == 0
+    model = onnx.load(folder / "for_tensorrt.onnx")
+    assert not model.functions
+    attention = next(node for node in model.graph.node if node.op_type == "PadfreeAttention")
+    assert {item.name: item.i for item in attention.attribute}["max_seq_len"] == 20
+    commands = (folder / "commands.sh").read_text()
+    assert "--strongly-typed --plugins libpadfree_register.so" in commands
+    assert "--trt-max-shapes input_ids:[160]" in commands
