@@ -161,6 +161,8 @@ def _bound(value: Poly, size: Poly) -> Poly | None:
         counted = size + known if known < 0 else value
         inside = counted.is_non_negative() and (size - counted).is_non_negative()
         return counted if inside else None
+    if value == -size:
+        return Poly()  # x[-n:] of n elements
     if value == size or total is not None:
         return value  # of a constant table: the model is limited to its length
     return None
