@@ -13,8 +13,10 @@ import numpy as np
 import onnxruntime as ort
 from onnx import ModelProto, helper
 from padfree.onnx_tools import CoverageReport, RewriteResult, load_model, rewrite
+from padfree.onnx_tools.widen import widen
 
-FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "families"
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+FOLDER, OPTIMUM_FOLDER = FIXTURES / "families", FIXTURES / "optimum"
 VOCABULARY, SPECIAL_IDS = 64, 3  # ids below SPECIAL_IDS are padding and the like, which no text has
 LENGTHS, LENGTH = (9, 1, 4, 17, 6), 17
 # Largest difference in parts of an output's root mean square: sums in another order; in fp16 files both models round
@@ -24,7 +26,7 @@ TOLERANCE = {"fp32": 1e-4, "fp16": 4e-2}
 
 @dataclass(frozen=True)
 class Case:
-    """One file, as make_families.py describes it."""
+    """One file, as make_families.py or make_optimum.py describes it; `level` is that of its optimisation."""
 
     name: str
     family: str
@@ -38,14 +40,23 @@ class Case:
     token_types: bool
     static: str
     external: bool
+    level: str = ""
 
     @property
     def path(self) -> Path:
-        return FOLDER / f"{self.name}.onnx"
+        return (OPTIMUM_FOLDER if self.exporter == "optimum" else FOLDER) / f"{self.name}.onnx"
 
 
 def all_cases() -> list[Case]:
-    return [Case(**item) for item in json.loads((FOLDER / "cases.json").read_text())]
+    return _cases(FOLDER)
+
+
+def optimum_cases() -> list[Case]:
+    return _cases(OPTIMUM_FOLDER)
+
+
+def _cases(folder: Path) -> list[Case]:
+    return [Case(**item) for item in json.loads((folder / "cases.json").read_text())]
 
 
 def masks(interface: str) -> dict[str, np.ndarray]:
@@ -89,13 +100,18 @@ def metadata_of(result: RewriteResult) -> Mapping[str, Any]:
 
 
 def assert_same(case: Case, interface: str) -> CoverageReport:
-    """Rewrites the file and compares every kept token, or every sequence whose first slot is kept."""
+    """Rewrites the file and compares every kept token, or every sequence whose first slot is kept.
+
+    Fused operators of float16 have no kernels on a CPU: optimised files are compared in float32.
+    """
     original = load_model(case.path)
     result = rewrite(original, interface=interface, verify=False)
     metadata = metadata_of(result)
-    before, after = session(original), session(result.model)
+    before, after = session(widen(original) if case.level else original), session(result.model)
     names = [output["name"] for output in metadata["outputs"]]
     for name, mask in masks(interface).items():
+        if result.report.right_padded_only and name in ("left", "holes"):
+            continue
         feeds = feeds_for(original, mask, SPECIAL_IDS if interface == "packed" else 0)
         given: Mapping[str, np.ndarray] = feeds
         if interface == "packed":

@@ -9,9 +9,9 @@ from pathlib import Path
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from onnx_tools.families import Case, all_cases
+    from onnx_tools.families import Case, all_cases, optimum_cases
 else:
-    from .families import Case, all_cases
+    from .families import Case, all_cases, optimum_cases
 from padfree.onnx_tools import CoverageReport, RewriteError, load_model, rewrite
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
@@ -28,13 +28,28 @@ PadfreeAttention computes. The others stay padded between an unpack and a pack, 
 """
 
 
+OPTIMIZED = """## Optimised files
+
+Exports of optimum after its optimiser (O1 to O4; O4 is float16) or onnxruntime's tools: `extended` is what an inference
+session saves, the others what `python -m onnxruntime.transformers.optimizer` makes with options for masks (`lengths`,
+`raw_mask`) and MultiHeadAttention (`mha`). "masks" says whether attention takes the mask or its lengths alone, so that
+masks must be right-padded. `pytest tests/onnx_tools/test_fused_files.py` compares them.
+"""
+
+
 def page() -> str:
     """The whole page."""
     cases = [case for case in all_cases() if not case.static]
-    families = [case for case in cases if case.head == "hidden" and not case.activation]
-    heads = [case for case in cases if case.head != "hidden"]
+    exported = [case for case in optimum_cases() if not case.level]
+    families = [case for case in (*cases, *exported) if case.head == "hidden" and not case.activation]
+    order = list(dict.fromkeys(case.family for case in families))
+    families.sort(key=lambda case: order.index(case.family))
+    heads = [case for case in (*cases, *exported) if case.head != "hidden"]
+    order = list(dict.fromkeys(case.head for case in heads))
+    heads.sort(key=lambda case: order.index(case.head))
     forms = [case for case in cases if case.activation]
     parts = [HEAD, "## Families\n", _table(families, "family"), "## Heads on BERT\n", _table(heads, "head")]
+    parts += [OPTIMIZED, _optimized(case for case in optimum_cases() if case.level)]
     parts += ["## Forms of BERT\n", _forms(forms)]
     parts += ["## Files with fixed sizes\n", _fixed(case for case in all_cases() if case.static)]
     return "\n".join(parts)
@@ -65,6 +80,26 @@ def _table(cases: Iterable[Case], column: str) -> str:
         missed = [miss.reason for item in report.passes if item.name == "attention" for miss in item.missed]
         cells = [getattr(case, column), case.exporter, case.attention, f"{report.packed_gemm_share:.0%}"]
         cells += [f"{found} of {found + len(missed)}", " ".join(sorted(set(report.outputs.values()))), _reason(report)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _optimized(cases: Iterable[Case]) -> str:
+    lines = ["| family | head | level | fused operators | linear | attention | masks | stays padded because |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    for case in cases:
+        model = load_model(case.path)
+        fused = {node.op_type for node in model.graph.node if node.domain == "com.microsoft"}
+        fused |= {"SimplifiedLayerNormalization"} & {node.op_type for node in model.graph.node}
+        report = rewrite(model, verify=False).report
+        found = report.plugins.get("PadfreeAttention", 0)
+        missed = sum(len(item.missed) for item in report.passes if item.name == "attention")
+        cells = [case.family, case.head, case.level, ", ".join(sorted(fused)), f"{report.packed_gemm_share:.0%}"]
+        cells += [
+            f"{found} of {found + missed}",
+            "right-padded" if report.right_padded_only else "any",
+            _reason(report),
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 

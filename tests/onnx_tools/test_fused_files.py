@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of optimum, and what its optimiser and onnxruntime's tools make of them: rewritten, they compute the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import onnx
+import pytest
+from padfree.onnx_tools import load_model, rewrite
+
+from .families import Case, assert_same, metadata_of, optimum_cases
+from .test_families import PARTLY_PACKED
+
+CASES = optimum_cases()
+BY_LENGTHS = {"O2", "O3", "O4", "lengths", "mha"}  # where attention is fused, it takes lengths
+FUSED = {
+    "Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "FusedGemm", "FusedMatMul", "Gelu",
+    "MultiHeadAttention", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
+}  # fmt: skip
+
+
+def test_every_choice_is_there() -> None:
+    held = {
+        node.op_type for case in CASES for node in onnx.load(case.path).graph.node if node.domain == "com.microsoft"
+    }
+    assert held == FUSED
+    assert {case.level for case in CASES} == {"", "O1", "extended", "raw_mask", "raw_mask_mha"} | BY_LENGTHS
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_same_answers(case: Case, interface: str) -> None:
+    report = assert_same(case, interface)
+    assert report.packed_gemm_share == 1.0
+    layers = 2 if case.head == "hidden" else 1
+    count, reason = PARTLY_PACKED.get(case.family, (layers, ""))
+    missed = [miss.reason for item in report.passes if item.name == "attention" for miss in item.missed]
+    assert (report.plugins.get("PadfreeAttention", 0), len(missed)) == (count, layers - count)
+    assert all(reason in item for item in missed), missed
+    assert report.complete == (count == layers), str(report)
+    assert report.right_padded_only == (case.level in BY_LENGTHS and count == layers)
+
+
+def test_lengths_are_said() -> None:
+    case = next(case for case in CASES if case.name == "bert_O2")
+    result = rewrite(case.path, interface="padded")
+    assert "attention takes lengths: masks must be right-padded" in str(result.report)
+    assert metadata_of(result)["coverage"]["right_padded_only"]
+    assert not rewrite(case.path.with_name("bert_raw_mask.onnx")).report.right_padded_only
+
+
+def test_weights_stand_once() -> None:
+    for name in ("bert_lengths", "albert_O2"):
+        path = next(case.path for case in CASES if case.name == name)
+        before, after = (
+            Counter(tuple(sorted(tensor.dims)) for tensor in model.graph.initializer if len(tensor.dims) == 2)
+            for model in (load_model(path), rewrite(path, verify=False).model)
+        )
+        assert sum(after.values()) <= sum(before.values())
