@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
+from .errors import RewriteError
 from .operators import DOMAIN, DOMAIN_VERSION, OPERATORS, AttributeValue
 
 STANDARD_DOMAINS = (None, "", "ai.onnx")
@@ -174,10 +175,55 @@ def add_domain(graph: gs.Graph) -> None:
         graph.import_domains = [*domains, onnx.helper.make_opsetid(DOMAIN, DOMAIN_VERSION)]
 
 
+def inline_constants(graph: gs.Graph) -> None:
+    """Makes tensors of Constant nodes into constants."""
+    types = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+    for node in graph.nodes:
+        if not is_standard(node, "Constant") or len(node.attrs) != 1:
+            continue
+        key, value = next(iter(node.attrs.items()))
+        if key == "value":
+            values = np.asarray(value.values)
+        elif key in types:
+            values = np.asarray(value, dtype=types[key])
+        else:
+            continue
+        tensor = node.outputs[0]
+        node.outputs.clear()
+        tensor.to_constant(values)
+
+
 def tidy(graph: gs.Graph) -> None:
     """Removes what leads to no output and sorts the nodes; the graph's inputs and the tokens' index stay."""
-    outputs = list(graph.outputs)
-    anchors = [node.outputs[0] for node in graph.nodes if is_padfree(node, "PadfreeIndex", "PadfreeSchedule")]
-    graph.outputs = outputs + [tensor for tensor in anchors if not is_output(graph, tensor)]
-    graph.cleanup(remove_unused_node_outputs=False, remove_unused_graph_inputs=False).toposort()
-    graph.outputs = outputs
+    wanted = list(graph.outputs)
+    wanted += [node.outputs[0] for node in graph.nodes if is_padfree(node, "PadfreeIndex", "PadfreeSchedule")]
+    ordered = sorted_nodes(wanted)
+    kept = {id(node) for node in ordered}
+    for node in graph.nodes:
+        if id(node) not in kept:
+            node.inputs.clear()
+            node.outputs.clear()
+    graph.nodes = ordered
+
+
+def sorted_nodes(wanted: Sequence[gs.Tensor]) -> list[gs.Node]:
+    """The nodes that lead to the tensors, each behind those whose results it reads. Raises RewriteError for a cycle."""
+    ordered: list[gs.Node] = []
+    state: dict[int, bool] = {}  # False: what the node reads is being sorted; True: done
+    stack = [node for tensor in reversed(wanted) for node in tensor.inputs]
+    while stack:
+        node = stack[-1]
+        if id(node) in state:
+            stack.pop()
+            if not state[id(node)]:
+                state[id(node)] = True
+                ordered.append(node)
+            continue
+        state[id(node)] = False
+        makers = [maker for tensor in node.inputs for maker in tensor.inputs]
+        for maker in reversed(makers):
+            if state.get(id(maker)) is False:
+                raise RewriteError(f"node '{node_name(node)}' ({node.op}) reads what is made of its own result")
+            if id(maker) not in state:
+                stack.append(maker)
+    return ordered

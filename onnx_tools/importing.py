@@ -14,7 +14,7 @@ from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 from .errors import RewriteError
 from .fixed_axes import fixed_sizes, generalise
 from .fused import declare_fused
-from .graph import dtype_name
+from .graph import dtype_name, inline_constants, tidy
 from .operators import DOMAIN
 from .standard_form import standardise
 
@@ -42,6 +42,8 @@ def import_model(model: ModelProto) -> gs.Graph:
     _write_types(graph, types)
     if standardise(graph):
         _write_types(graph, _inferred(_with_nodes_of(graph, skeleton)))
+    inline_constants(graph)
+    tidy(graph)
     if fixed:
         generalise(graph, fixed)
     return graph

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +25,12 @@ from .importing import import_model, token_inputs_of
 from .limits import first_width, limit_of, longest_sequence
 from .model_file import load_model
 from .operators import add_functions, check_nodes, with_functions
-from .passes import KEPT_MASKING, Miss, PassResult, pipeline
+from .passes import KEPT_MASKING, Miss, Pass, PassResult, interface_passes, packing_passes, preparation
 from .precision import convert
 from .probe import PaddingIsReadError, probe
 from .products import Products, products_of
 from .report import CoverageReport, coverage
-from .symbolic import Analysis
+from .symbolic import Analysis, analyse
 from .verify import verify as verify_models
 from .widen import narrow_outputs, widen
 
@@ -53,7 +54,7 @@ class RewriteResult:
 class PassedGraph:
     """A graph after all passes. `origins`: tensor [T,...] -> the tensor [B,S,...] of the original that it replaces.
 
-    `products` are the original's matrix products.
+    `products` are the original's matrix products, `longest` is the longest sequence's length that tables allow.
     """
 
     graph: gs.Graph
@@ -61,50 +62,80 @@ class PassedGraph:
     results: tuple[PassResult, ...]
     origins: Mapping[str, str]
     products: Products
+    longest: int | None
 
 
 def rewrite_graph(model: ModelProto, interface: str) -> PassedGraph:
-    """Runs all passes, each on a copy of the graph that is checked afterwards. Raises RewriteError."""
+    """Runs all passes; the graph is checked after each. Raises RewriteError.
+
+    What the last passes make of it may read padding; then they are tried again, with more nodes that stay padded.
+    """
     graph = import_model(model)
     add_domain(graph)
-    graph.toposort()
     first, *others = KEPT_MASKING
+    prepared = _Progress(graph, interface, names_in_use(graph))
+    prepared.run(preparation(interface))
     try:
-        return _run(graph, interface, first)
+        return prepared.copy().finish(first)
     except PaddingIsReadError as refused:
         for keep in others:
             with contextlib.suppress(PaddingIsReadError):
-                return _run(graph, interface, keep)
+                return prepared.copy().finish(keep)
         raise refused
 
 
-def _run(graph: gs.Graph, interface: str, keep: str) -> PassedGraph:
-    analysis, products, results, origins = None, None, list[PassResult](), dict[str, str]()
-    original = names_in_use(graph)
-    for step in pipeline(interface, keep):
-        graph = graph.copy()
-        result = step(graph)
-        for node in graph.nodes:  # before those that were only needed between two passes are removed
-            if is_padfree(node, "PadfreeUnpack") and node.outputs[0].name in original:
-                origins[node.inputs[0].name] = node.outputs[0].name
-        tidy(graph)
-        analysis = check_graph(graph, result.name)
-        logger.info("%s: %d replaced, %d missed", result.name, result.replaced, len(result.missed))
-        results.append(result)
-        if products is None:  # the first pass has made sizes known and changed no product
-            products = products_of(graph, analysis)
-        if result.name == "layer norm":
-            try:
-                reasons = probe(graph, analysis, right_padded_only=interface == "packed")
-            except PaddingIsReadError as error:
-                missed = [miss.reason for item in results if item.name == "attention" for miss in item.missed[:3]]
-                raise PaddingIsReadError("; ".join(dict.fromkeys([str(error), *missed]))) from None
-            results.append(PassResult("probe", 0, tuple(Miss("padded part", reason) for reason in reasons)))
-    if analysis is None or products is None:
-        raise AssertionError("there is no pass")
-    names = names_in_use(graph)
-    kept = {name: origin for name, origin in origins.items() if name in names}
-    return PassedGraph(graph, analysis, tuple(results), kept, products)
+class _Progress:
+    """A graph on its way through the passes, and what they have said so far."""
+
+    def __init__(self, graph: gs.Graph, interface: str, names: set[str]) -> None:
+        self._graph = graph
+        self._interface = interface
+        self._names = names  # of the original
+        self._analysis: Analysis = analyse(graph)
+        self._products: Products | None = None
+        self._results: list[PassResult] = []
+        self._origins: dict[str, str] = {}
+
+    def copy(self) -> _Progress:
+        """The same, with a graph of its own; the weights are shared."""
+        other = copy.copy(self)
+        other._graph = self._graph.copy()
+        other._results, other._origins = list(self._results), dict(self._origins)
+        return other
+
+    def run(self, steps: Sequence[Pass]) -> None:
+        """Runs passes in order."""
+        for step in steps:
+            result = step(self._graph, self._analysis)
+            for node in self._graph.nodes:  # before those that were only needed between two passes are removed
+                if is_padfree(node, "PadfreeUnpack") and node.outputs[0].name in self._names:
+                    self._origins[node.inputs[0].name] = node.outputs[0].name
+            tidy(self._graph)
+            self._analysis = check_graph(self._graph, result.name)
+            logger.info("%s: %d replaced, %d missed", result.name, result.replaced, len(result.missed))
+            self._results.append(result)
+            if self._products is None:  # the first pass has made sizes known and changed no product
+                self._products = products_of(self._graph, self._analysis)
+
+    def finish(self, keep: str) -> PassedGraph:
+        """The remaining passes, and between them the probe."""
+        longest = longest_sequence(self._graph, self._analysis)  # packed positions do not tell it
+        self.run(packing_passes(keep))
+        self._probe()
+        self.run(interface_passes(self._interface))
+        if self._products is None:
+            raise AssertionError("there is no pass")
+        names = names_in_use(self._graph)
+        kept = {name: origin for name, origin in self._origins.items() if name in names}
+        return PassedGraph(self._graph, self._analysis, tuple(self._results), kept, self._products, longest)
+
+    def _probe(self) -> None:
+        try:
+            reasons = probe(self._graph, self._analysis, right_padded_only=self._interface == "packed")
+        except PaddingIsReadError as error:
+            missed = [miss.reason for item in self._results if item.name == "attention" for miss in item.missed[:3]]
+            raise PaddingIsReadError("; ".join(dict.fromkeys([str(error), *missed]))) from None
+        self._results.append(PassResult("probe", 0, tuple(Miss("padded part", reason) for reason in reasons)))
 
 
 def rewrite(
@@ -147,8 +178,9 @@ def rewrite(
         reasons = "; ".join(item.reason for item in report.islands[:5]) or "linear layers stayed padded"
         count = len(report.islands)
         raise RewriteError(f"{count} nodes stayed padded: {reasons}; rewrite without strict to accept that")
-    length = fixed_sizes(original, token_inputs_of(original)).sequence
-    described = _metadata(graph, analysis, report, interface, precision, length)
+    limits = [fixed_sizes(original, token_inputs_of(original)).sequence, passed.longest]
+    longest = min((limit for limit in limits if limit is not None), default=None)
+    described = _metadata(graph, analysis, report, interface, precision, longest)
     metadata = {**described, "origins": dict(passed.origins)}
     result = _exported(graph, analysis, original)
     if verify:
@@ -193,10 +225,9 @@ def _size(text: str, constant: int | None) -> int | str | None:
 
 
 def _metadata(
-    graph: gs.Graph, analysis: Analysis, report: CoverageReport, interface: str, precision: str, length: int | None
+    graph: gs.Graph, analysis: Analysis, report: CoverageReport, interface: str, precision: str, longest: int | None
 ) -> dict[str, Any]:
-    """The description of the result for whoever builds or runs it; `length` is the original's fixed one."""
-    limits = [limit for limit in (length, longest_sequence(graph, analysis)) if limit is not None]
+    """The description of the result for whoever builds or runs it; `longest` is the longest sequence's length."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -207,7 +238,7 @@ def _metadata(
             {"name": tensor.name, "layout": report.outputs[tensor.name], "dtype": str(analysis[tensor].dtype)}
             for tensor in graph.outputs
         ],
-        "max_positions": min(limits, default=None),
+        "max_positions": longest,
         "hidden_size": first_width(analysis, graph),
         "num_layers": report.plugins.get("PadfreeAttention", 0),
         "coverage": report.to_dict(),

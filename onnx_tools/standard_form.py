@@ -9,8 +9,7 @@ import onnx_graphsurgeon as gs
 
 from .errors import RewriteError
 from .fused import expand_fused, is_fused
-from .graph import Editor, node_name, opset
-from .passes.simplify import inline_constants
+from .graph import Editor, inline_constants, node_name, opset
 from .symbolic import Facts, facts_of_inputs, learn
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from ..graph import tidy
-from ..passes.simplify import inline_constants
 from .exchange import exchange
 from .sizes import FixedSizes
 from .unknowns import Unknowns
@@ -14,13 +13,11 @@ from .walk import Walk
 
 
 def generalise(graph: gs.Graph, fixed: FixedSizes) -> None:
-    """Makes the batch and the sequence dynamic, in place.
+    """Makes the batch and the sequence of a sorted graph without Constant nodes dynamic, in place.
 
     The tensors' shapes are those of the file, with "B" and "S" for dynamic axes of the inputs; the inputs have the
     shape ["B", "S"]. Raises RewriteError where a number or a constant cannot be told from one of another meaning.
     """
-    inline_constants(graph)
-    tidy(graph)
     unknowns = Unknowns(fixed)
     walk = Walk(graph, unknowns)
     for tensor in graph.tensors().values():
@@ -32,4 +29,4 @@ def generalise(graph: gs.Graph, fixed: FixedSizes) -> None:
                 known.get(str(size)) if size.constant() is None else size.constant() for size in shape
             ]  # fmt: skip
     exchange(graph, walk, unknowns)
-    graph.toposort()
+    tidy(graph)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import onnx_graphsurgeon as gs
 
+from ..symbolic import Analysis
 from .attention import attention
 from .base import Miss, PassResult
 from .embedding import embedding
@@ -16,13 +17,22 @@ from .pack import KEPT_MASKING, packing
 from .pooling import pooling
 from .simplify import simplify
 
-Pass = Callable[[gs.Graph], PassResult]
+# A pass changes the graph, of which the analysis tells what is known.
+Pass = Callable[[gs.Graph, Analysis], PassResult]
 
-__all__ = ["KEPT_MASKING", "Miss", "Pass", "PassResult", "pipeline"]
+__all__ = ["KEPT_MASKING", "Miss", "Pass", "PassResult", "interface_passes", "packing_passes", "preparation"]
 
 
-def pipeline(interface: str, keep: str) -> tuple[Pass, ...]:
-    """The passes for an engine interface ("packed" or "padded"), in order; `keep` is one of KEPT_MASKING."""
-    padded = interface == "padded"
-    passes = (simplify, attention, embedding(padded), pooling, packing(keep), layer_norm)
-    return passes if padded else (*passes, packed_interface)
+def preparation(interface: str) -> tuple[Pass, ...]:
+    """The first passes for an engine interface ("packed" or "padded"), in order."""
+    return (simplify, attention, embedding(padded=interface == "padded"), pooling)
+
+
+def packing_passes(keep: str) -> tuple[Pass, ...]:
+    """The passes that pack what is left; `keep` is one of KEPT_MASKING."""
+    return (packing(keep), layer_norm)
+
+
+def interface_passes(interface: str) -> tuple[Pass, ...]:
+    """The last passes."""
+    return (packed_interface,) if interface == "packed" else ()

@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 
 from ..errors import RewriteError
 from ..graph import Editor, is_standard, made_by, node_name
-from ..symbolic import Analysis, analyse
+from ..symbolic import Analysis
 from .attention_match import Attention, is_candidate, match
 from .base import Boundary, Miss, NoMatch, PassResult, add_boundary, pack, unpack
 from .heads import HeadsSource
@@ -18,12 +18,11 @@ from .heads import HeadsSource
 NAME = "attention"
 
 
-def attention(graph: gs.Graph) -> PassResult:
+def attention(graph: gs.Graph, analysis: Analysis) -> PassResult:
     """Replaces every attention whose mask is the padding mask, and adds the boundary that all passes use.
 
     What cannot be replaced stays padded. Raises RewriteError where there is no attention, or no padding mask.
     """
-    analysis = analyse(graph)
     found, missed = list[Attention](), list[Miss]()
     for node in graph.nodes:
         if is_candidate(analysis, node):

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..graph import Editor, made_by, node_name
-from ..symbolic import Analysis, Axis, Element, Index, Poly, analyse
+from ..symbolic import Analysis, Axis, Element, Index, Poly
 from ..symbolic.expr import axis_index
 from . import norm_match
 from .base import Miss, NoMatch, PassResult, boundary_of, pack_int32, unpack
@@ -30,11 +30,10 @@ class _Tables:
     rows: list[np.ndarray] = field(default_factory=list)  # the same row for every token
 
 
-def embedding(padded: bool) -> Callable[[gs.Graph], PassResult]:
+def embedding(padded: bool) -> Callable[[gs.Graph, Analysis], PassResult]:
     """The pass for one interface: in the padded one, positions are slots, which the mask may skip."""
 
-    def run(graph: gs.Graph) -> PassResult:
-        analysis = analyse(graph)
+    def run(graph: gs.Graph, analysis: Analysis) -> PassResult:
         replaced, missed, excluded = 0, list[Miss](), list[tuple[str, tuple[int, ...]]]()
         for node in list(graph.nodes):
             if not norm_match.is_candidate(node):

@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 from ..errors import RewriteError
 from ..graph import Editor, is_padfree, is_standard, tidy
 from ..layout import is_token_shape
-from ..symbolic import Analysis, analyse
+from ..symbolic import Analysis
 from .base import Boundary, PassResult, boundary_of, mask_input, pack, unpack
 from .positions import counted
 
@@ -18,9 +18,8 @@ SEQ_LENS, MAX_SEQLEN = "seq_lens", "max_seqlen"
 _INT32 = np.dtype(np.int32)
 
 
-def packed_interface(graph: gs.Graph) -> PassResult:
+def packed_interface(graph: gs.Graph, analysis: Analysis) -> PassResult:
     """Replaces the padded inputs; what stays padded reads them unpacked, right-padded to the longest sequence."""
-    analysis = analyse(graph)
     boundary = boundary_of(graph)
     _pack_outputs(Editor(graph), analysis, boundary)
     tidy(graph)

@@ -8,16 +8,15 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 from ..graph import Editor, is_output, made_by, node_name, used_once
-from ..symbolic import Analysis, Poly, analyse
+from ..symbolic import Analysis, Poly
 from . import norm_match
 from .base import Miss, NoMatch, PassResult
 
 NAME = "layer norm"
 
 
-def layer_norm(graph: gs.Graph) -> PassResult:
+def layer_norm(graph: gs.Graph, analysis: Analysis) -> PassResult:
     """Replaces every layer norm of a packed tensor by PadfreeLayerNorm."""
-    analysis = analyse(graph)
     editor = Editor(graph)
     replaced, missed = 0, list[Miss]()
     for node in list(graph.nodes):

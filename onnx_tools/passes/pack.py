@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..graph import Editor, is_padfree, is_standard, node_name
+from ..graph import Editor, is_padfree, is_standard, node_name, tidy
 from ..layout import token_axis
 from ..layout_rules import NoRule, Packed, packed_form
 from ..symbolic import Analysis, Element, analyse
@@ -25,14 +25,14 @@ NAME = "layout"
 KEPT_MASKING = ("none", "near", "all")
 
 
-def packing(keep: str) -> Callable[[gs.Graph], PassResult]:
+def packing(keep: str) -> Callable[[gs.Graph, Analysis], PassResult]:
     """The pass that computes every node that a layout rule knows on packed tokens; the others stay, with a reason."""
 
-    def run(graph: gs.Graph) -> PassResult:
+    def run(graph: gs.Graph, analysis: Analysis) -> PassResult:
         boundary = boundary_of(graph)
-        spread_positions(graph, analyse(graph), boundary)
-        graph.toposort()
-        analysis = analyse(graph)
+        if spread_positions(graph, analysis, boundary):
+            tidy(graph)
+            analysis = analyse(graph)
         editor = Editor(graph)
         positions = Positions(editor, boundary)
         forms, missed = dict[int, Packed](), list[Miss]()

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..graph import Editor, argument, is_output, is_standard, made_by, node_name, producer
-from ..symbolic import Analysis, Poly, analyse
+from ..symbolic import Analysis, Poly
 from ..symbolic.rules import axes_of_node, slice_arguments
 from .base import Miss, NoMatch, PassResult, boundary_of, mask_input, pack
 from .mask import is_mask_element
@@ -17,9 +17,8 @@ _MAX_NORM_EPSILON = 1e-6
 _LOWEST = -1e4  # hidden states of trained models are far above it
 
 
-def pooling(graph: gs.Graph) -> PassResult:
+def pooling(graph: gs.Graph, analysis: Analysis) -> PassResult:
     """Replaces first-token, masked-mean and masked-maximum pooling by PadfreePool."""
-    analysis = analyse(graph)
     editor, boundary = Editor(graph), boundary_of(graph)
     mask = str(mask_input(boundary).name)
     replaced, missed = 0, list[Miss]()

@@ -16,10 +16,10 @@ from ..symbolic.rules import axes_of_node, slice_arguments
 from .base import Boundary, NoMatch, pack
 
 
-def spread_positions(graph: gs.Graph, analysis: Analysis, boundary: Boundary) -> None:
+def spread_positions(graph: gs.Graph, analysis: Analysis, boundary: Boundary) -> bool:
     """Gives positions [1,S,...] the batch's axis where what is made of them meets tokens [B,...,S,...].
 
-    From there on they are tokens like all others, and the layout pass packs them.
+    From there on they are tokens like all others, and the layout pass packs them. Returns whether there were any.
     """
     found = _Spread(analysis)
     for node in graph.nodes:
@@ -31,7 +31,7 @@ def spread_positions(graph: gs.Graph, analysis: Analysis, boundary: Boundary) ->
             if same_rank and position_axis(analysis[tensor].shape) == sequence:
                 found.add(node, tensor)
     if not found.leaves or not found.is_closed(graph):
-        return
+        return False
     editor = Editor(graph)
     batch = editor.node("Shape", [boundary.seq_lens], stem="batch_shape", dtype=np.dtype(np.int64))
     for leaf, readers in found.leaves.values():
@@ -42,6 +42,7 @@ def spread_positions(graph: gs.Graph, analysis: Analysis, boundary: Boundary) ->
             for position, item in enumerate(reader.inputs):
                 if item is leaf:
                     reader.inputs[position] = spread
+    return True
 
 
 def position_axis(shape: Shape | None) -> int | None:

@@ -11,20 +11,17 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from ..graph import Editor, argument, dtype_name, is_output, is_standard, present, tidy, used_once
-from ..symbolic import Analysis, Index, Number, Poly, analyse
+from ..symbolic import Analysis, Index, Number, Poly
 from .base import PassResult
 
 NAME = "simplify"
 _SMALL = 4096  # elements; only below it may a folded constant stand beside the one it was made from
 
 
-def simplify(graph: gs.Graph) -> PassResult:
+def simplify(graph: gs.Graph, analysis: Analysis) -> PassResult:
     """Folds constants and known shapes, takes shapes from the inputs, removes what changes nothing."""
     before = len(graph.nodes)
-    inline_constants(graph)
-    tidy(graph)
     editor = Editor(graph)
-    analysis = analyse(graph)
     shapes = ShapeBuilder(editor, shape_source(graph))
     for node in list(graph.nodes):
         if len(node.outputs) != 1 or not present(node.inputs):
@@ -86,24 +83,6 @@ class ShapeBuilder:
 def shape_source(graph: gs.Graph) -> gs.Tensor:
     """A graph input [B,S]."""
     return next(tensor for tensor in graph.inputs if list(tensor.shape or ()) == ["B", "S"])
-
-
-def inline_constants(graph: gs.Graph) -> None:
-    """Makes tensors of Constant nodes into constants."""
-    types = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
-    for node in graph.nodes:
-        if not is_standard(node, "Constant") or len(node.attrs) != 1:
-            continue
-        key, value = next(iter(node.attrs.items()))
-        if key == "value":
-            values = np.asarray(value.values)
-        elif key in types:
-            values = np.asarray(value, dtype=types[key])
-        else:
-            continue
-        tensor = node.outputs[0]
-        node.outputs.clear()
-        tensor.to_constant(values)
 
 
 def _fold_value(editor: Editor, node: gs.Node, analysis: Analysis) -> bool:

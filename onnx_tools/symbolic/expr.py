@@ -103,6 +103,8 @@ def apply(op: str, args: tuple[Expr, ...], dtype: str) -> Expr:
     if op in ("Add", "Sub", "Mul") and polys[0] is not None and polys[1] is not None:
         first, second = polys[0], polys[1]
         return Index(first + second if op == "Add" else first - second if op == "Sub" else first * second, dtype)
+    if op == "Neg" and polys[0] is not None:
+        return Index(-polys[0], dtype)
     if op == "Cast" and polys[0] is not None and dtype.startswith("int"):
         return Index(polys[0], dtype)
     if len(polys) == 2 and polys[0] is not None and polys[1] is not None:
@@ -130,7 +132,7 @@ def is_constant(expr: Expr) -> bool:
 def number(value: Any, dtype: str) -> Expr:
     """A constant expression; integers become an Index so that index arithmetic goes on."""
     plain = value.item() if hasattr(value, "item") else value
-    if np.issubdtype(np.dtype(dtype), np.integer):
+    if dtype.startswith(("int", "uint")):
         return Index(Poly.of(int(plain)), dtype)
     return Number(plain, dtype)
 

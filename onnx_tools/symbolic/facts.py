@@ -17,6 +17,7 @@ Elements = npt.NDArray[np.object_]
 
 # Larger constants are weights: nobody computes shapes or masks with them, and reading them costs time.
 MAX_ELEMENTS = 64
+MAX_NUMBERS = 8  # of floating point: scales, thresholds, mask values
 MAX_PATTERN = 1 << 18
 # Larger expressions than those of masks and positions are given up: a chain of x + x would double them every time.
 MAX_EXPRESSION = 150
@@ -90,12 +91,12 @@ def constant_facts(shape: Sequence[int], dtype: str, values: np.ndarray | None) 
     facts = Facts(tuple(Poly.of(int(size)) for size in shape), dtype, constant=True)
     if values is None or values.size == 0:
         return facts
-    if values.size <= MAX_ELEMENTS:
-        elements = np.empty(values.shape, dtype=object)
-        for position in np.ndindex(*values.shape):
-            elements[position] = number(values[position], dtype)
-        facts = replace(facts, elements=elements)
-    return replace(facts, expr=_pattern(values, dtype))
+    elements: Elements | None = None
+    if values.size <= (MAX_ELEMENTS if values.dtype.kind in "iub" else MAX_NUMBERS):
+        elements = np.empty(values.size, dtype=object)
+        elements[:] = [number(value, dtype) for value in values.reshape(-1).tolist()]
+        elements = elements.reshape(values.shape)
+    return replace(facts, elements=elements, expr=_pattern(values, dtype))
 
 
 def _pattern(values: np.ndarray, dtype: str) -> Expr | None:
