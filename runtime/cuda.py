@@ -1,47 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few CUDA runtime calls that padfree needs, checked, over cuda-bindings."""
+"""Devices, streams, events and graphs: the few CUDA calls that padfree needs, checked, over cuda-bindings."""
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from .device import Device, check_compute_capability
 from .errors import SessionError
 
 try:
-    from cuda.bindings import runtime as _cuda
+    from cuda.bindings import driver as driver
+    from cuda.bindings import runtime as runtime
 except (ImportError, OSError) as _error:
     raise SessionError(
         f"cuda-bindings cannot be imported ({_error}); install it with: pip install cuda-bindings"
     ) from _error
 
-GROWTH = 1.25  # buffers grow a little further than asked, so that slowly growing requests do not reallocate each time
-
 
 def check(result: Any) -> Any:
-    """Unpacks a cuda-bindings result tuple; raises SessionError for anything but success."""
+    """Unpacks a result tuple of the runtime or the driver API; raises SessionError for anything but success."""
     status, *values = result
-    if status != _cuda.cudaError_t.cudaSuccess:
-        _, name = _cuda.cudaGetErrorName(status)
-        _, text = _cuda.cudaGetErrorString(status)
+    if int(status) != 0:
+        of_driver = isinstance(status, driver.CUresult)
+        _, name = driver.cuGetErrorName(status) if of_driver else runtime.cudaGetErrorName(status)
+        _, text = driver.cuGetErrorString(status) if of_driver else runtime.cudaGetErrorString(status)
         raise SessionError(f"CUDA failed with {_text(name)}: {_text(text)}; run `padfree doctor` to check this machine")
     return values[0] if len(values) == 1 else tuple(values)
 
 
 def driver_version() -> int:
     """The newest CUDA version that the driver knows (13000 for 13.0), 0 without a driver."""
-    return int(check(_cuda.cudaDriverGetVersion()))
+    return int(check(runtime.cudaDriverGetVersion()))
 
 
 def device_count() -> int:
     """How many GPUs CUDA can use here; 0 without a driver or a GPU."""
-    status, count = _cuda.cudaGetDeviceCount()
-    return int(count) if status == _cuda.cudaError_t.cudaSuccess else 0
+    status, count = runtime.cudaGetDeviceCount()
+    return int(count) if status == runtime.cudaError_t.cudaSuccess else 0
 
 
 def open_device(index: int) -> Device:
@@ -50,151 +48,164 @@ def open_device(index: int) -> Device:
     Raises:
         SessionError: no GPU, no such GPU, or one older than compute capability 8.0.
     """
-    status, count = _cuda.cudaGetDeviceCount()
-    if status != _cuda.cudaError_t.cudaSuccess or not count:
-        _, text = _cuda.cudaGetErrorString(status)
+    status, count = runtime.cudaGetDeviceCount()
+    if status != runtime.cudaError_t.cudaSuccess or not count:
+        _, text = runtime.cudaGetErrorString(status)
         raise SessionError(
             f"no usable GPU on this machine (CUDA says: {_text(text)}); engines need an NVIDIA GPU of compute "
             "capability 8.0 or newer; run the rewritten .onnx file instead, or check the driver with nvidia-smi"
         )
     if not 0 <= index < count:
         raise SessionError(f"no GPU number {index}, this machine has 0..{count - 1}; pass one of those as the device")
-    properties = check(_cuda.cudaGetDeviceProperties(index))
+    properties = check(runtime.cudaGetDeviceProperties(index))
     device = Device(index, _text(properties.name), int(properties.major), int(properties.minor))
     check_compute_capability(device)
-    make_current(index)
+    check(runtime.cudaSetDevice(index))
     return device
 
 
-def make_current(index: int) -> None:
-    """Makes a GPU the current one of this thread."""
-    check(_cuda.cudaSetDevice(index))
+@contextmanager
+def current_device(index: int) -> Iterator[None]:
+    """Makes a GPU this thread's current one, and gives the thread back the one that it had."""
+    before = check(runtime.cudaGetDevice())
+    if before == index:
+        yield
+        return
+    check(runtime.cudaSetDevice(index))
+    try:
+        yield
+    finally:
+        check(runtime.cudaSetDevice(before))
+
+
+def device_of(address: int) -> int | None:
+    """The GPU whose memory an address is in; None for memory of the host."""
+    attributes = check(runtime.cudaPointerGetAttributes(address))
+    kinds = (runtime.cudaMemoryType.cudaMemoryTypeDevice, runtime.cudaMemoryType.cudaMemoryTypeManaged)
+    return int(attributes.device) if attributes.type in kinds else None
+
+
+def free_bytes() -> int:
+    """Free memory of the current GPU."""
+    free, _ = check(runtime.cudaMemGetInfo())
+    return int(free)
+
+
+class Event:
+    """A point in a stream's work."""
+
+    def __init__(self) -> None:
+        self._handle: Any = check(runtime.cudaEventCreateWithFlags(runtime.cudaEventDisableTiming))
+
+    def record(self, stream: int) -> None:
+        """Marks what the stream holds now."""
+        check(runtime.cudaEventRecord(self._handle, stream))
+
+    def order(self, first: int, then: int) -> None:
+        """Work put on stream `then` from now on waits for what stream `first` holds now."""
+        self.record(first)
+        check(runtime.cudaStreamWaitEvent(then, self._handle, 0))
+
+    def synchronize(self) -> None:
+        """Waits until the marked work is done; returns at once when nothing was marked."""
+        check(runtime.cudaEventSynchronize(self._handle))
+
+    def close(self) -> None:
+        """Destroys the event; harmless when called again."""
+        if self._handle is not None:
+            check(runtime.cudaEventDestroy(self._handle))
+            self._handle = None
 
 
 class Stream:
-    """A CUDA stream, and what is done on it."""
+    """A CUDA stream of its own, and what is done on it. It does not wait for the legacy default stream."""
 
     def __init__(self) -> None:
-        self._handle: Any = check(_cuda.cudaStreamCreateWithFlags(_cuda.cudaStreamNonBlocking))
-
-    @property
-    def handle(self) -> int:
-        """The address that TensorRT takes."""
-        return int(self._handle)
+        self._stream: Any = check(runtime.cudaStreamCreateWithFlags(runtime.cudaStreamNonBlocking))
+        self.handle = int(self._stream)
 
     def synchronize(self) -> None:
         """Waits for all work on the stream."""
-        check(_cuda.cudaStreamSynchronize(self._handle))
+        check(runtime.cudaStreamSynchronize(self.handle))
 
-    def upload(self, array: npt.NDArray[Any], address: int) -> None:
-        """Copies a contiguous host array to the device; host memory may be reused after synchronize()."""
-        kind = _cuda.cudaMemcpyKind.cudaMemcpyHostToDevice
-        check(_cuda.cudaMemcpyAsync(address, array.ctypes.data, array.nbytes, kind, self._handle))
+    def copy(self, to: int, source: int, size_bytes: int) -> None:
+        """Copies memory, of the host (page-locked) or the device; done after synchronize()."""
+        kind = runtime.cudaMemcpyKind.cudaMemcpyDefault
+        check(runtime.cudaMemcpyAsync(to, source, size_bytes, kind, self.handle))
 
-    def download(self, address: int, array: npt.NDArray[Any]) -> None:
-        """Copies device memory to a contiguous host array; valid after synchronize()."""
-        kind = _cuda.cudaMemcpyKind.cudaMemcpyDeviceToHost
-        check(_cuda.cudaMemcpyAsync(array.ctypes.data, address, array.nbytes, kind, self._handle))
+    def zero(self, address: int, size_bytes: int) -> None:
+        """Sets device memory to zeros."""
+        check(runtime.cudaMemsetAsync(address, 0, size_bytes, self.handle))
 
     def capture(self, enqueue: Callable[[], None]) -> Graph:
-        """Records what `enqueue` puts on this stream as a CUDA graph, ready to launch."""
-        mode = _cuda.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
-        check(_cuda.cudaStreamBeginCapture(self._handle, mode))
+        """Records what `enqueue` puts on this stream as a CUDA graph, ready to launch.
+
+        The garbage collector rests meanwhile: what it frees (events, memory of other libraries) breaks a capture.
+
+        Raises:
+            SessionError: the work cannot be captured; the stream works on as before.
+        """
+        collects = gc.isenabled()
+        gc.disable()
         try:
-            enqueue()
-        except BaseException:
-            _cuda.cudaStreamEndCapture(self._handle)  # leaves capture mode; the graph is broken anyway
-            raise
-        return Graph(check(_cuda.cudaStreamEndCapture(self._handle)), self._handle)
+            mode = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
+            check(runtime.cudaStreamBeginCapture(self.handle, mode))
+            try:
+                enqueue()
+            except BaseException:
+                runtime.cudaStreamEndCapture(self.handle)  # leaves capture mode; the graph is broken anyway
+                runtime.cudaGetLastError()  # or the next launch would report this error as its own
+                raise
+            try:
+                return Graph(check(runtime.cudaStreamEndCapture(self.handle)), self.handle)
+            except SessionError:
+                runtime.cudaGetLastError()
+                raise
+        finally:
+            if collects:
+                gc.enable()
 
     def time_ms(self, work: Callable[[], None], iterations: int) -> list[float]:
         """Runs `work`, which enqueues on this stream, and returns each run's time in ms, measured by events."""
-        events = [(check(_cuda.cudaEventCreate()), check(_cuda.cudaEventCreate())) for _ in range(iterations)]
+        events = [(check(runtime.cudaEventCreate()), check(runtime.cudaEventCreate())) for _ in range(iterations)]
         try:
             for start, stop in events:
-                check(_cuda.cudaEventRecord(start, self._handle))
+                check(runtime.cudaEventRecord(start, self.handle))
                 work()
-                check(_cuda.cudaEventRecord(stop, self._handle))
+                check(runtime.cudaEventRecord(stop, self.handle))
             self.synchronize()
-            return [float(check(_cuda.cudaEventElapsedTime(start, stop))) for start, stop in events]
+            return [float(check(runtime.cudaEventElapsedTime(start, stop))) for start, stop in events]
         finally:
             for pair in events:
                 for event in pair:
-                    check(_cuda.cudaEventDestroy(event))
+                    check(runtime.cudaEventDestroy(event))
 
     def close(self) -> None:
         """Destroys the stream; harmless when called again."""
-        if self._handle is not None:
-            check(_cuda.cudaStreamDestroy(self._handle))
-            self._handle = None
+        if self._stream is not None:
+            check(runtime.cudaStreamDestroy(self._stream))
+            self._stream = None
 
 
 class Graph:
     """An instantiated CUDA graph on the stream that it was captured on."""
 
-    def __init__(self, graph: Any, stream: Any) -> None:
+    def __init__(self, graph: Any, stream: int) -> None:
         self._stream = stream
-        self._executable: Any = check(_cuda.cudaGraphInstantiate(graph, 0))
-        check(_cuda.cudaGraphDestroy(graph))
+        try:
+            self._executable: Any = check(runtime.cudaGraphInstantiate(graph, 0))
+        finally:
+            check(runtime.cudaGraphDestroy(graph))
 
     def launch(self) -> None:
         """Enqueues the whole graph."""
-        check(_cuda.cudaGraphLaunch(self._executable, self._stream))
+        check(runtime.cudaGraphLaunch(self._executable, self._stream))
 
     def close(self) -> None:
         """Destroys the graph; harmless when called again."""
         if self._executable is not None:
-            check(_cuda.cudaGraphExecDestroy(self._executable))
+            check(runtime.cudaGraphExecDestroy(self._executable))
             self._executable = None
-
-
-class DeviceBuffer:
-    """Device memory that grows and never shrinks."""
-
-    def __init__(self) -> None:
-        self._address = 0
-        self._bytes = 0
-
-    def reserve(self, size_bytes: int) -> int:
-        """At least `size_bytes` (and never an empty buffer); returns the device address. Contents are not kept."""
-        if size_bytes > self._bytes or not self._address:
-            self.close()
-            grown = max(256, int(size_bytes * GROWTH))
-            self._address = int(check(_cuda.cudaMalloc(grown)))
-            self._bytes = grown
-        return self._address
-
-    def close(self) -> None:
-        """Frees the memory; harmless when called again."""
-        if self._address:
-            check(_cuda.cudaFree(self._address))
-            self._address = self._bytes = 0
-
-
-class PinnedBuffer:
-    """Page-locked host memory that grows and never shrinks: copies from it run at full speed and asynchronously."""
-
-    def __init__(self) -> None:
-        self._address = 0
-        self._bytes = 0
-
-    def view(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """Lays an array of this shape over the buffer; valid until the buffer is used or closed again."""
-        count = int(np.prod(shape, dtype=np.int64))
-        size_bytes = count * np.dtype(dtype).itemsize
-        if size_bytes > self._bytes or not self._address:
-            self.close()
-            grown = max(256, int(size_bytes * GROWTH))
-            self._address = int(check(_cuda.cudaMallocHost(grown)))
-            self._bytes = grown
-        memory = (ctypes.c_byte * self._bytes).from_address(self._address)
-        return np.frombuffer(memoryview(memory), dtype=np.dtype(dtype), count=count).reshape(shape)
-
-    def close(self) -> None:
-        """Frees the memory; harmless when called again."""
-        if self._address:
-            check(_cuda.cudaFreeHost(self._address))
-            self._address = self._bytes = 0
 
 
 def _text(value: Any) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -50,27 +51,28 @@ def padded_feeds(ragged: Ragged, metadata: Metadata) -> dict[str, Array]:
     return feeds
 
 
-def split_outputs(outputs: Mapping[str, Array], ragged: Ragged, metadata: Metadata) -> dict[str, list[Array]]:
+def split_outputs(outputs: Mapping[str, Any], ragged: Ragged, metadata: Metadata) -> dict[str, list[Any]]:
     """One result a sequence: [len, ...] for packed and padded outputs, [...] for those with one row a sequence.
 
     Raises:
         SessionError: an output's shape does not fit its layout.
     """
     seq_lens = ragged.seq_lens.tolist()
-    cuts = np.cumsum(ragged.seq_lens, dtype=np.int64)[:-1].tolist()
-    results: dict[str, list[Array]] = {}
+    tokens = sum(seq_lens)
+    ends = list(accumulate(seq_lens))
+    results: dict[str, list[Any]] = {}
     for item in metadata.outputs:
         array = outputs[item.name]
-        fits = array.shape[0] >= sum(seq_lens) if item.layout == "packed" else array.shape[0] == len(seq_lens)
+        fits = array.shape[0] >= tokens if item.layout == "packed" else array.shape[0] == len(seq_lens)
         if not fits:
             raise SessionError(
                 f"output '{item.name}' has shape {list(array.shape)}, which is not {item.layout} for {len(seq_lens)} "
-                f"sequences of {sum(seq_lens)} tokens; make the model again with this version of padfree"
+                f"sequences of {tokens} tokens; make the model again with this version of padfree"
             )
         if item.layout == "packed":
-            results[item.name] = np.split(array[: sum(seq_lens)], cuts)
+            results[item.name] = [array[end - size : end] for end, size in zip(ends, seq_lens, strict=True)]
         elif item.layout == "per_sequence":
-            results[item.name] = list(array)
+            results[item.name] = [array[at] for at in range(len(seq_lens))]
         else:
             results[item.name] = [row[:length] for row, length in zip(array, seq_lens, strict=True)]
     return results

@@ -47,8 +47,12 @@ class OnnxBackend:
         self.metadata = parse_metadata(raw, str(path))
         self._outputs = [item.name for item in self.metadata.outputs]
 
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Runs the model once; outputs by name."""
+    def run(self, feeds: Mapping[str, Any], *, on_device: bool = False, stream: Any = None) -> dict[str, Any]:
+        """Runs the model once; outputs by name, on the host."""
+        if on_device or stream is not None:
+            raise SessionError(
+                "results on the GPU and streams need a plan, this session runs an .onnx file; leave them out"
+            )
         if self._session is None:
             raise SessionError("the session is closed; open a new one")
         try:

@@ -62,7 +62,7 @@ def read_request(request: Any, metadata: Metadata) -> Ragged:
     """
     ids = metadata.ids_input()
     columns = dict(request) if isinstance(request, Mapping) else {ids.name: request}
-    _check_names(columns, metadata)
+    check_names(columns, metadata)
     rows = {name: _rows(name, column) for name, column in columns.items()}
     seq_lens = np.asarray([row.size for row in rows[ids.name]], dtype=np.int32)
     tokens: dict[str, Int32Array] = {}
@@ -92,7 +92,7 @@ def read_packed(inputs: Any, seq_lens: Any, metadata: Metadata, *, filler_tokens
     """
     ids = metadata.ids_input()
     columns = dict(inputs) if isinstance(inputs, Mapping) else {ids.name: inputs}
-    _check_names(columns, metadata)
+    check_names(columns, metadata)
     lens = as_int32(seq_lens, "seq_lens")
     if filler_tokens < 0:
         raise SessionError(f"filler_tokens is {filler_tokens}, allowed: 0 or more; pass T minus the lengths' sum")
@@ -147,6 +147,37 @@ def check_sequence_lengths(seq_lens: Int32Array, metadata: Metadata) -> None:
                 f"sequence {at} has {longest} tokens, the engine's profile takes {allowed}; truncate it, or build "
                 f"the engine with --max-seq-len {longest}"
             )
+
+
+def check_one_run(tokens: int, sequences: int, metadata: Metadata) -> None:
+    """Raises SessionError when packed tokens are more than the engine takes at once, or there is nothing to run."""
+    if not sequences:
+        raise SessionError("seq_lens is empty, allowed: one or more sequences; a sequence may have 0 tokens")
+    if metadata.engine is None:
+        return
+    profile = metadata.engine.profile
+    for what, value, allowed, option in (
+        ("sequences", sequences, profile.max_batch, "--max-batch"),
+        ("tokens", tokens, profile.max_tokens, "--max-tokens"),
+    ):
+        if value > allowed:
+            raise SessionError(
+                f"{value} {what} in one run, the engine's profile takes {allowed}; split the request, or build "
+                f"the engine with {option} {value}"
+            )
+
+
+def check_names(columns: Mapping[str, Any], metadata: Metadata) -> None:
+    """Raises SessionError for inputs that the model does not have, and for those that are missing."""
+    known = [item.name for item in metadata.token_inputs()]
+    for name in columns:
+        if name not in known:
+            mask = metadata.interface == "padded" and metadata.input_of_role("mask")
+            hint = "; masks and lengths follow from the lengths of the arrays" if mask else ""
+            raise SessionError(f"unknown input '{name}', the model's token inputs are {', '.join(known)}{hint}")
+    for name in known:
+        if name not in columns and (name != ZERO_WHEN_MISSING):
+            raise SessionError(f"input '{name}' is missing; pass one array a sequence for {', '.join(known)}")
 
 
 def check_values(item: InputInfo, packed: Int32Array, seq_lens: Int32Array) -> None:
@@ -219,18 +250,6 @@ def as_int32(value: Any, name: str) -> Int32Array:
         if low < -INT32_MAX - 1 or high > INT32_MAX:
             raise SessionError(f"'{name}' holds {low if low < 0 else high}, allowed: 32-bit integers; check the ids")
     return np.ascontiguousarray(array, dtype=np.int32)
-
-
-def _check_names(columns: Mapping[str, Any], metadata: Metadata) -> None:
-    known = [item.name for item in metadata.token_inputs()]
-    for name in columns:
-        if name not in known:
-            mask = metadata.interface == "padded" and metadata.input_of_role("mask")
-            hint = "; masks and lengths follow from the lengths of the arrays" if mask else ""
-            raise SessionError(f"unknown input '{name}', the model's token inputs are {', '.join(known)}{hint}")
-    for name in known:
-        if name not in columns and (name != ZERO_WHEN_MISSING):
-            raise SessionError(f"input '{name}' is missing; pass one array a sequence for {', '.join(known)}")
 
 
 def _rows(name: str, column: Any) -> list[IntArray]:

@@ -11,36 +11,51 @@ from typing import Any
 
 import numpy.typing as npt
 
-from .backend import Backend
+from .arrays import caller_stream, on_device
+from .backend import Backend, RunOptions
+from .device_requests import device_feeds
 from .errors import SessionError
 from .feeds import packed_feeds, padded_feeds, split_outputs
 from .metadata import Metadata, open_plan
-from .request import Limits, Ragged, read_packed, read_request, split
+from .request import Limits, Ragged, check_one_run, read_packed, read_request, split
 from .trt import import_tensorrt
 
 Array = npt.NDArray[Any]
 
 ONNX_SUFFIX = ".onnx"
 CPU_TOKENS_A_RUN = 16384  # keeps onnxruntime's activations in bounds when a request is large
+OUTPUTS = ("host", "device")
 
 
 class Session:
     """Runs a plan (TensorRT) or a rewritten .onnx file (onnxruntime, CPU) on ragged batches.
 
     Everything that can be checked on the host is checked before anything runs. Requests larger than the engine's
-    profile are split into several runs; results come back in the caller's order. Not thread-safe: one session has
-    one stream and one set of buffers; open one session a thread.
+    profile are split into several runs; results come back in the caller's order. Any number of threads may use one
+    session at once.
 
     Args:
         path: model.plan with its model.plan.json beside it, or an .onnx file made by `padfree optimize`.
         device: CUDA device number, for plans.
         allow_other_gpu: run a plan that was built on another GPU model of the same compute capability.
+        cuda_graphs: capture packed engines in CUDA graphs, for sizes that come back.
+        contexts: how many runs of a plan may be under way at once; more threads wait for each other.
+        max_graphs: CUDA graphs that every context keeps; the least recently used goes first.
 
     Raises:
         SessionError: the file, the machine or their versions do not fit; the message says what to do.
     """
 
-    def __init__(self, path: str | Path, *, device: int = 0, allow_other_gpu: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        device: int = 0,
+        allow_other_gpu: bool = False,
+        cuda_graphs: bool = True,
+        contexts: int = 2,
+        max_graphs: int = 64,
+    ) -> None:
         file = Path(path)
         self._backend: Backend
         if file.suffix == ONNX_SUFFIX:
@@ -53,7 +68,10 @@ class Session:
             import_tensorrt()  # named first where both TensorRT and cuda-bindings are missing
             from .tensorrt_backend import TensorRTBackend
 
-            self._backend = TensorRTBackend(file, self._metadata, device=device, allow_other_gpu=allow_other_gpu)
+            options = RunOptions(cuda_graphs=cuda_graphs, contexts=contexts, max_graphs=max_graphs)
+            self._backend = TensorRTBackend(
+                file, self._metadata, device=device, allow_other_gpu=allow_other_gpu, options=options
+            )
         self._limits = _limits(self._metadata)
         # Frees GPU memory of sessions that nobody closed, at the latest when the process ends.
         self._finalizer = weakref.finalize(self, self._backend.close)
@@ -65,41 +83,61 @@ class Session:
 
     @property
     def backend(self) -> Backend:
-        """The execution backend; a TensorRTBackend also captures CUDA graphs and measures."""
+        """The execution backend; a TensorRTBackend also measures."""
         return self._backend
 
-    def run(self, request: Mapping[str, Sequence[Any]] | Sequence[Any]) -> dict[str, list[Array]]:
+    def run(
+        self, request: Mapping[str, Sequence[Any]] | Sequence[Any], *, outputs: str = "host", stream: Any = None
+    ) -> dict[str, list[Any]]:
         """Runs a ragged batch.
 
         Args:
             request: {"input_ids": [ids, ids, ...], "token_type_ids": [...]}, or a bare list of id arrays; any
                 integer arrays or lists, one a sequence, of any lengths, empty ones too. Missing token_type_ids are
                 zeros.
+            outputs: "host" for NumPy arrays, "device" for DeviceArrays on the GPU (plans only).
+            stream: with outputs="device", the CUDA stream in whose order the results are there: a handle, or a
+                stream of cuda.core, PyTorch, CuPy or PyCUDA. Without one they are there when run returns.
 
         Returns:
             Output name -> one array a sequence, in the caller's order: [len, ...] for outputs with one row a token,
-            [...] for outputs with one row a sequence. bfloat16 outputs come as float32.
+            [...] for outputs with one row a sequence. bfloat16 outputs come as float32 on the host.
 
         Raises:
             SessionError: the request does not fit the model or the profile; nothing has run.
         """
+        options = self._run_options(outputs, stream)
         ragged = read_request(request, self._metadata)
-        results: dict[str, list[Array]] = {item.name: [] for item in self._metadata.outputs}
+        results: dict[str, list[Any]] = {item.name: [] for item in self._metadata.outputs}
         for start, stop in split(ragged, self._limits):
             part = ragged.part(start, stop)
-            for name, rows in split_outputs(self._backend.run(self.feeds(part)), part, self._metadata).items():
+            for name, rows in split_outputs(
+                self._backend.run(self.feeds(part), **options), part, self._metadata
+            ).items():
                 results[name].extend(rows)
         return results
 
     def run_packed(
-        self, inputs: Mapping[str, Any] | Sequence[int] | Array, seq_lens: Any, *, filler_tokens: int = 0
-    ) -> dict[str, Array]:
+        self,
+        inputs: Any,
+        seq_lens: Any,
+        *,
+        filler_tokens: int = 0,
+        outputs: str = "host",
+        stream: Any = None,
+    ) -> dict[str, Any]:
         """Runs tokens that are packed already, in one run, and returns outputs as the model gives them.
 
         Args:
-            inputs: token input name -> integers [T], or the ids [T] alone.
-            seq_lens: integers [B]; they and `filler_tokens` add up to T.
+            inputs: token input name -> integers [T], or the ids [T] alone. For plans also arrays on the GPU, int32 and
+                contiguous, of any library with DLPack or `__cuda_array_interface__`: read without a copy to the
+                host, so their values are not checked (engines stay in bounds whatever they are).
+            seq_lens: integers [B]; they and `filler_tokens` add up to T. On the GPU as the inputs.
             filler_tokens: tokens after the last sequence that belong to none; their output rows mean nothing.
+            outputs: "host" for NumPy arrays, "device" for DeviceArrays on the GPU (plans only).
+            stream: the CUDA stream in whose order inputs on the GPU are there, and with outputs="device" the
+                results: a handle, or a stream of cuda.core, PyTorch, CuPy or PyCUDA. Without one inputs have to be
+                there in the order of the legacy default stream, and results are there when this returns.
 
         Returns:
             Output name -> [T, ...] or [B, ...].
@@ -111,34 +149,29 @@ class Session:
             raise SessionError(
                 "run_packed needs a packed model, this one is padded; use run, or rewrite it with --interface packed"
             )
+        options = self._run_options(outputs, stream)
+        values = (*inputs.values(), seq_lens) if isinstance(inputs, Mapping) else (inputs, seq_lens)
+        if any(on_device(value) for value in values):
+            feeds = device_feeds(
+                inputs, seq_lens, self._metadata, self._backend, filler_tokens=filler_tokens, stream=options["stream"]
+            )
+            return self._backend.run(feeds, **options)
         ragged = read_packed(inputs, seq_lens, self._metadata, filler_tokens=filler_tokens)
-        if not ragged.seq_lens.size:
-            raise SessionError("seq_lens is empty, allowed: one or more sequences; a sequence may have 0 tokens")
-        self._check_one_run(ragged)
-        return self._backend.run(self.feeds(ragged))
+        check_one_run(next(iter(ragged.tokens.values())).size, ragged.seq_lens.size, self._metadata)
+        return self._backend.run(self.feeds(ragged), **options)
 
     def feeds(self, ragged: Ragged) -> dict[str, Array]:
         """The model's input arrays for a checked batch, as its interface wants them."""
         make = packed_feeds if self._metadata.interface == "packed" else padded_feeds
         return make(ragged, self._metadata)
 
-    def _check_one_run(self, ragged: Ragged) -> None:
-        if self._metadata.engine is None:
-            return
-        profile = self._metadata.engine.profile
-        tokens = next(iter(ragged.tokens.values())).size
-        for what, value, allowed, option in (
-            ("sequences", ragged.seq_lens.size, profile.max_batch, "--max-batch"),
-            ("tokens", tokens, profile.max_tokens, "--max-tokens"),
-        ):
-            if allowed is not None and value > allowed:
-                raise SessionError(
-                    f"{value} {what} in one run, the engine's profile takes {allowed}; split the request, or build "
-                    f"the engine with {option} {value}"
-                )
+    def _run_options(self, outputs: str, stream: Any) -> dict[str, Any]:
+        if outputs not in OUTPUTS:
+            raise SessionError(f"outputs is {outputs!r}, allowed: {', '.join(OUTPUTS)}; leave it out for NumPy arrays")
+        return {"on_device": outputs == "device", "stream": caller_stream(stream)}
 
     def close(self) -> None:
-        """Frees buffers and the engine; harmless when called again."""
+        """Waits for runs of other threads and frees buffers and the engine; harmless when called again."""
         self._finalizer()
 
     def __enter__(self) -> Session:

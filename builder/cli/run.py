@@ -37,6 +37,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--allow-other-gpu", action="store_true", help="run a plan built on another GPU of the same architecture"
     )
+    parser.add_argument("--no-cuda-graphs", action="store_true", help="never capture CUDA graphs")
     parser.set_defaults(function=run)
 
 
@@ -47,7 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.runtime import Session
 
     check_destination(arguments.output)
-    with Session(arguments.model, device=arguments.device, allow_other_gpu=arguments.allow_other_gpu) as session:
+    with Session(
+        arguments.model,
+        device=arguments.device,
+        allow_other_gpu=arguments.allow_other_gpu,
+        cuda_graphs=not arguments.no_cuda_graphs,
+    ) as session:
         request = read_batch(
             arguments.input, session.metadata, tokenizer=arguments.tokenizer, truncate=arguments.truncate
         )

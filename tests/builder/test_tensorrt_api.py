@@ -33,7 +33,7 @@ OBJECTS = {
     },
     "builder/timing_cache.py": {"config": "IBuilderConfig", "cache": "ITimingCache"},
     "runtime/plugin_library.py": {"registry": "IPluginRegistry", "creator": "IPluginCreatorV3One"},
-    "runtime/tensorrt_backend.py": {
+    "runtime/engine.py": {
         "self._runtime": "Runtime",
         "self._engine": "ICudaEngine",
         "self._context": "IExecutionContext",

@@ -14,6 +14,7 @@ import pytest
 from padfree.builder import BuildError, build_engine
 from padfree.builder.demo import DEMO_DATA
 from padfree.runtime import Session, SessionError
+from padfree.runtime.request import read_request
 
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 
@@ -143,22 +144,18 @@ def test_all_empty_sequences_run(packed: Session) -> None:
 
 
 def test_a_packed_engine_in_a_cuda_graph(packed: Session) -> None:
-    from padfree.runtime.request import read_request
     from padfree.runtime.tensorrt_backend import TensorRTBackend
 
     backend = packed.backend
     assert isinstance(backend, TensorRTBackend)
     first, second = (read_request(request_of(LENGTHS, seed), packed.metadata) for seed in (1, 2))
     expected = backend.run(packed.feeds(second))
-    backend.upload(packed.feeds(first))
-    graph = backend.capture()
-    try:
-        backend.replace_values(packed.feeds(second))  # new values go through the graph that was captured with old ones
+    with backend.prepare(packed.feeds(first)) as prepared:
+        graph = prepared.capture()
+        prepared.replace_values(packed.feeds(second))  # new values go through the graph captured with old ones
         graph.launch()
-        results = backend.download()
-        assert len(backend.time_ms(5, graph=graph)) == 5
-    finally:
-        graph.close()
+        results = prepared.download()
+        assert len(prepared.time_ms(5, graph=graph)) == 5
     for name, value in expected.items():
         np.testing.assert_array_equal(results[name], value)
 
@@ -167,8 +164,12 @@ def test_padded_engines_refuse_cuda_graphs(padded: Session) -> None:
     from padfree.runtime.tensorrt_backend import TensorRTBackend
 
     assert isinstance(padded.backend, TensorRTBackend)
-    with pytest.raises(SessionError, match="CUDA graphs need a packed engine"):
-        padded.backend.capture()
+    feeds = padded.feeds(read_request(request_of([3]), padded.metadata))
+    with (
+        padded.backend.prepare(feeds) as prepared,
+        pytest.raises(SessionError, match="CUDA graphs need a packed engine"),
+    ):
+        prepared.capture()
 
 
 def masks() -> dict[str, Array]:

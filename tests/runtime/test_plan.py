@@ -175,7 +175,7 @@ class RecordingBackend:
     def __init__(self) -> None:
         self.runs: list[list[int]] = []
 
-    def run(self, feeds: dict[str, Any]) -> dict[str, Any]:
+    def run(self, feeds: dict[str, Any], **_options: Any) -> dict[str, Any]:
         import numpy as np
 
         self.runs.append(feeds["seq_lens"].tolist())

@@ -1,180 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backend's handling of shapes, addresses and buffers, with an engine and memory that live on the host.
-
-The stand-ins keep TensorRT's rules: a run needs a shape and an address for every input and an address for every output,
-reads inputs and writes outputs at those addresses, and copies are only visible through them.
-"""
+"""The TensorRT backend's shapes, addresses, graphs and threads, with a GPU and an engine that live on the host."""
 
 from __future__ import annotations
 
-import ctypes
-import importlib
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import SimpleNamespace
+import gc
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import fake_gpu
 import numpy as np
 import pytest
 from padfree.runtime import SessionError
-from padfree.runtime.device import Device
-from padfree.runtime.metadata import Metadata, parse_metadata
-
-INPUTS = ("input_ids", "token_type_ids", "seq_lens")
-OUTPUTS = ("hidden", "lengths")
-TYPES: dict[str, Any] = {**dict.fromkeys(INPUTS, np.int32), **dict.fromkeys(OUTPUTS, np.float32)}
-
-
-class Memory:
-    """Grows and never shrinks, as the real buffers do; poisoned when allocated."""
-
-    def __init__(self) -> None:
-        self.block: Any = None
-
-    def reserve(self, size_bytes: int) -> int:
-        if self.block is None or size_bytes > len(self.block):
-            self.block = ctypes.create_string_buffer(b"\xff" * (size_bytes + 8))
-        return ctypes.addressof(self.block)
-
-    def view(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        count = int(np.prod(shape))
-        self.reserve(count * np.dtype(dtype).itemsize)
-        return np.frombuffer(self.block, dtype=dtype, count=count).reshape(shape)
-
-    def close(self) -> None:
-        self.block = None
-
-
-class Stream:
-    handle = 7
-
-    def upload(self, array: Any, address: int) -> None:
-        ctypes.memmove(address, array.ctypes.data, array.nbytes)
-
-    def download(self, address: int, array: Any) -> None:
-        ctypes.memmove(array.ctypes.data, address, array.nbytes)
-
-    def capture(self, enqueue: Callable[[], None]) -> Any:
-        return SimpleNamespace(launch=enqueue, close=lambda: None)
-
-    def time_ms(self, work: Callable[[], None], iterations: int) -> list[float]:
-        for _ in range(iterations):
-            work()
-        return [1.0] * iterations
-
-    def synchronize(self) -> None:
-        """Everything is done at once."""
-
-    def close(self) -> None:
-        """Holds nothing."""
-
-
-class Context:
-    """Runs the packed model: hidden = (id, type), lengths = seq_lens."""
-
-    def __init__(self) -> None:
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        self.addresses: dict[str, int] = {}
-        self.fails = False
-
-    def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
-        self.shapes[name] = shape
-        return shape[0] <= 100
-
-    def set_tensor_address(self, name: str, address: int) -> bool:
-        self.addresses[name] = address
-        return address != 0
-
-    def infer_shapes(self) -> list[str]:
-        return sorted(set(INPUTS) - set(self.shapes))
-
-    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
-        return (*self.shapes["input_ids"], 2) if name == "hidden" else (*self.shapes["seq_lens"], 1)
-
-    def array(self, name: str) -> Any:
-        shape = self.get_tensor_shape(name) if name in OUTPUTS else self.shapes[name]
-        size = int(np.prod(shape)) * np.dtype(TYPES[name]).itemsize
-        return np.frombuffer((ctypes.c_byte * size).from_address(self.addresses[name]), TYPES[name]).reshape(shape)
-
-    def execute_async_v3(self, stream: int) -> bool:
-        assert stream == Stream.handle
-        self.array("hidden")[:] = np.stack([self.array("input_ids"), self.array("token_type_ids")], axis=1)
-        self.array("lengths")[:] = self.array("seq_lens")[:, None]
-        return not self.fails
-
-
-class Engine:
-    def __init__(self, names: tuple[str, ...], context: Context | None) -> None:
-        self.names, self.context, self.num_io_tensors = names, context, len(names)
-
-    def get_tensor_name(self, index: int) -> str:
-        return self.names[index]
-
-    def get_tensor_mode(self, name: str) -> str:
-        return "out" if name in OUTPUTS else "in"
-
-    def get_tensor_dtype(self, name: str) -> Any:
-        return TYPES[name]
-
-    def create_execution_context(self) -> Context | None:
-        return self.context
-
-
-class Setup:
-    """A machine with an engine; tests change its parts before they open the backend."""
-
-    def __init__(self, module: Any, metadata: Metadata, plan: Path) -> None:
-        self.module, self.metadata, self.plan = module, metadata, plan
-        self.context = Context()
-        self.engine: Engine | None = Engine(tuple(TYPES), self.context)
-
-    def trt(self) -> Any:
-        def make_runtime(_logger: Any) -> Any:
-            return SimpleNamespace(deserialize_cuda_engine=lambda _plan: self.engine)
-
-        return SimpleNamespace(
-            __version__="10.6.0.26",
-            Runtime=make_runtime,
-            TensorIOMode=SimpleNamespace(INPUT="in"),
-            bfloat16="bfloat16",
-            nptype=lambda kind: kind,
-        )
-
-    def open(self) -> Any:
-        return self.module.TensorRTBackend(self.plan, self.metadata)
-
-
-@pytest.fixture
-def setup(packed_metadata: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setup]:
-    gpu = Device(0, "NVIDIA H200", 9, 0)
-    cuda = SimpleNamespace(
-        DeviceBuffer=Memory,
-        PinnedBuffer=Memory,
-        Graph=object,
-        Stream=Stream,
-        open_device=lambda _index: gpu,
-        make_current=lambda _index: None,
-    )
-    monkeypatch.setitem(sys.modules, "padfree.runtime.cuda", cuda)
-    monkeypatch.delitem(sys.modules, "padfree.runtime.tensorrt_backend", raising=False)
-    module = importlib.import_module("padfree.runtime.tensorrt_backend")
-    engine = {
-        "tensorrt": "10.6.0",
-        "gpu_name": gpu.name,
-        "compute_capability": "9.0",
-        "profile": {"min_tokens": 1, "opt_tokens": 50, "max_tokens": 100, "max_batch": 100, "max_seq_len": 16},
-        "plan_bytes": 0,
-        "plan_sha256": "",
-        "plugin_layers": {},
-    }
-    plan = tmp_path / "model.plan"
-    plan.touch()
-    made = Setup(module, parse_metadata({**packed_metadata, "engine": engine}, "test"), plan)
-    monkeypatch.setattr(module, "import_tensorrt", made.trt)
-    monkeypatch.setattr(module, "make_logger", lambda _trt: SimpleNamespace(errors=["the newest error"]))
-    yield made
-    sys.modules.pop("padfree.runtime.tensorrt_backend", None)
+from padfree.runtime.arrays import CallerStream
 
 
 def feeds(ids: list[int], lens: list[int]) -> dict[str, Any]:
@@ -182,45 +21,224 @@ def feeds(ids: list[int], lens: list[int]) -> dict[str, Any]:
     return {"input_ids": array, "token_type_ids": array % 2, "seq_lens": np.array(lens, dtype=np.int32)}
 
 
-@pytest.mark.parametrize("sizes", [(3, 50, 1), (80, 2, 80)])
-def test_runs_of_any_size_follow_each_other(setup: Setup, sizes: tuple[int, ...]) -> None:
-    backend = setup.open()
+def check(outputs: dict[str, Any], ids: list[int], lens: list[int]) -> None:
+    """The model's answers: (id, type) of every token, and every length; nothing of filler."""
+    assert outputs["hidden"].tolist() == [[value, value % 2] for value in ids]
+    assert outputs["lengths"].tolist() == [[length] for length in lens]
+
+
+@pytest.mark.parametrize("sizes", [(3, 50, 1), (80, 2, 80, 80, 80)])
+@pytest.mark.parametrize("graphs", [True, False])
+def test_runs_of_any_size_follow_each_other(setup: Any, sizes: tuple[int, ...], graphs: bool) -> None:
+    backend = setup.open(cuda_graphs=graphs)
     kept = []
     for size in sizes:
         ids = list(range(size))
-        outputs = backend.run(feeds(ids, [size, 0]))
-        kept.append((outputs, ids))
+        kept.append((backend.run(feeds(ids, [size, 0])), ids))
     for outputs, ids in kept:  # results have memory of their own: later runs did not change them
-        assert outputs["hidden"][:, 0].tolist() == ids
-        assert outputs["lengths"].tolist() == [[len(ids)], [0]]
+        check(outputs, ids, [len(ids), 0])
 
 
-def test_a_graph_sees_replaced_values(setup: Setup) -> None:
+def test_sizes_that_come_back_run_in_a_graph(setup: Any) -> None:
     backend = setup.open()
-    backend.upload(feeds([1, 2], [2]))
-    graph = backend.capture()
-    backend.replace_values(feeds([3, 4], [2]))
-    graph.launch()
-    assert backend.download()["hidden"][:, 0].tolist() == [3, 4]
-    assert backend.time_ms(3, graph=graph) == [1.0] * 3
-    with pytest.raises(SessionError, match=r"'input_ids' has shape \[3\], uploaded was \(2,\); call upload"):
-        backend.replace_values(feeds([1, 2, 3], [3]))
+    machine = setup.machine
+    counts = []
+    for size in (70, 70, 69, 70):  # all in the bucket of 70
+        ids = [value + size for value in range(size)]
+        check(backend.run(feeds(ids, [size - 3, 0, 3])), ids, [size - 3, 0, 3])
+        counts.append((machine.enqueues, machine.captures, machine.launches))
+    # a plain run; the plain run before a capture, and the capture; then the graph alone
+    assert counts == [(1, 0, 0), (3, 1, 0), (3, 1, 1), (3, 1, 2)]
+    assert machine.contexts == 2  # the graph has a context of its own
+    backend.run(feeds([1] * 70, [70, 0, 0, 0, 0]))
+    assert machine.launches == 2, "another number of sequences"
 
 
-def test_errors_repeat_what_tensorrt_said(setup: Setup) -> None:
+def test_graphs_are_bounded_in_number(setup: Any) -> None:
+    backend = setup.open(max_graphs=2)
+    machine = setup.machine
+    for size in (1, 2, 3):
+        for _ in range(2):
+            backend.run(feeds([7] * size, [size]))
+    assert machine.open_graphs == 2
+    check(backend.run(feeds([5, 6, 7], [3])), [5, 6, 7], [3])
+    assert machine.launches == 1
+    backend.run(feeds([5], [1]))
+    assert machine.launches == 1, "the least recently used one is gone"
+    backend.close()
+    assert machine.open_graphs == 0
+
+
+def test_graphs_are_bounded_in_memory(setup: Any) -> None:
+    setup.machine.bytes_a_capture = 4000  # and 1000 for the context
+    backend = setup.open(max_graph_bytes=11000)
+    for size in (1, 2, 3):
+        for _ in range(2):
+            backend.run(feeds([7] * size, [size]))
+    assert setup.machine.open_graphs == 2
+
+
+def test_an_engine_that_cannot_be_captured_runs_plain(setup: Any, caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("padfree").propagate = True
+    setup.machine.capture_fails = True
+    backend = setup.open()
+    for size in (4, 5):
+        for _ in range(4):
+            check(backend.run(feeds(list(range(size)), [size])), list(range(size)), [size])
+    assert setup.machine.captures == 1
+    assert [record.message for record in caplog.records if "no CUDA graphs" in record.message] == [
+        "no CUDA graphs for this engine, runs stay plain: CUDA failed with cudaErrorStreamCaptureInvalidated"
+    ]
+
+
+@pytest.mark.parametrize("why", ["flag", "block moves", "PadfreeIndex"])
+def test_nothing_is_captured_where_it_cannot_or_must_not_be(setup: Any, why: str) -> None:
+    setup.machine.keeps_address = why != "block moves"
+    if why == "PadfreeIndex":
+        object.__setattr__(setup.metadata, "plugins", {"PadfreeIndex": 1})
+    backend = setup.open(cuda_graphs=why != "flag")
+    for _ in range(4):
+        check(backend.run(feeds([1, 2], [2])), [1, 2], [2])
+    assert setup.machine.captures == 0
+
+
+def test_threads_run_at_once_and_get_their_own_answers(setup: Any) -> None:
+    backend = setup.open(contexts=3)
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(60):
+            lens = rng.integers(0, 9, rng.integers(1, 12)).tolist()
+            lens[0] += 1
+            ids = rng.integers(0, 90, sum(lens)).tolist()
+            check(backend.run(feeds(ids, lens)), ids, lens)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
+    assert setup.machine.launches > 0
+    assert setup.machine.open_blocks <= 3
+
+
+def test_as_many_runs_are_under_way_as_there_are_contexts(setup: Any) -> None:
+    backend = setup.open(contexts=2)
+    machine = setup.machine
+    machine.gate = threading.Event()
+    with ThreadPoolExecutor(3) as pool:
+        runs = [pool.submit(backend.run, feeds([at], [1])) for at in range(3)]
+        assert machine.running.acquire(timeout=10)
+        assert machine.running.acquire(timeout=10)
+        assert not machine.running.acquire(timeout=0.1), "the third one waits for a context"
+        machine.gate.set()
+        for at, run in enumerate(runs):
+            check(run.result(), [at], [1])
+
+
+def test_close_waits_for_runs_of_other_threads(setup: Any) -> None:
+    backend = setup.open()
+    setup.machine.gate = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        run = pool.submit(backend.run, feeds([8], [1]))
+        assert setup.machine.running.acquire(timeout=10)
+        closing = pool.submit(backend.close)
+        setup.machine.gate.set()
+        check(run.result(), [8], [1])
+        closing.result()
+    assert setup.machine.open_blocks == setup.machine.open_streams == 0
+
+
+def test_engines_share_blocks(setup: Any) -> None:
+    first, second = setup.open(), setup.open()
+    for backend in (first, second, first, second):
+        check(backend.run(feeds([3, 4], [2])), [3, 4], [2])
+    assert setup.machine.open_blocks == 1
+    assert first.block_bytes == second.block_bytes > 0
+    assert first.static_bytes == 64 * fake_gpu.MAX_TOKENS
+    first.close()
+    check(second.run(feeds([3], [1])), [3], [1])
+    second.close()
+    assert setup.machine.open_blocks == 0
+
+
+def test_results_on_the_device(setup: Any) -> None:
+    backend = setup.open()
+    machine = setup.machine
+    kept = []
+    for at in range(4):  # plain twice, then in a graph
+        ids = [at, 2, 3]
+        kept.append((backend.run(feeds(ids, [3, 0]), on_device=True), ids))
+    for outputs, ids in kept:
+        hidden = outputs["hidden"]
+        assert (hidden.shape, hidden.dtype, hidden.stream) == ((3, 2), "float32", None)
+        check({name: value.to_host() for name, value in outputs.items()}, ids, [3, 0])
+    assert len(machine.results) == 4, "the outputs of a run share memory"
+    row = kept[0][0]["hidden"][1]
+    kept.clear()
+    del outputs, hidden
+    gc.collect()
+    assert len(machine.results) == 1, "what is used somewhere stays"
+    assert row.to_host().tolist() == [2, 0]
+    del row
+    gc.collect()
+    assert not machine.results
+    assert set(machine.freed) == {1}, "after what the legacy default stream holds"
+
+
+def test_results_in_the_order_of_a_stream(setup: Any) -> None:
+    backend = setup.open()
+    outputs = backend.run(feeds([1], [1]), on_device=True, stream=CallerStream(55))
+    assert outputs["hidden"].stream == 55
+    (to_us, back) = setup.machine.waits
+    assert to_us[0] == 55 == back[1]
+    assert to_us[1] == back[0]
+    del outputs
+    gc.collect()
+    assert setup.machine.freed == [55]
+
+
+def test_host_results_are_lent_and_come_back(setup: Any) -> None:
+    backend = setup.open(cuda_graphs=False)
+    pinned = []
+    for _ in range(5):
+        outputs = backend.run(feeds([1, 2], [2]))
+        del outputs
+        gc.collect()
+        pinned.append(setup.machine.open_pinned)
+    assert len(set(pinned)) == 1, "one piece of page-locked memory serves all of them"
+    last = backend.run(feeds([1, 2], [2]))["hidden"][1:]
+    backend.close()
+    assert last.tolist() == [[2, 0]], "results outlive the session"
+    del last
+    gc.collect()
+    assert setup.machine.open_pinned == 0
+
+
+def test_much_lent_memory_makes_results_ordinary(setup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setattr(sys.modules["padfree.runtime.results"], "LENT_BYTES", 8192)
+    backend = setup.open()
+    kept = [backend.run(feeds([at], [1])) for at in range(6)]
+    assert setup.machine.open_pinned == 1 + 2, "staging, and two results"
+    for at, outputs in enumerate(kept):
+        check(outputs, [at], [1])
+
+
+def test_errors_repeat_what_tensorrt_said(setup: Any) -> None:
     backend = setup.open()
     with pytest.raises(SessionError, match=r"refused shape \[101\] for 'input_ids' \(the newest error\)"):
-        backend.upload(feeds([0] * 101, [101]))
-    setup.context.fails = True
+        backend.run(feeds([0] * 101, [101]))
+    setup.machine.run_fails = True
     with pytest.raises(SessionError, match="failed to run the engine: the newest error"):
         backend.run(feeds([1], [1]))
+    setup.machine.run_fails = False
+    check(backend.run(feeds([1], [1])), [1], [1])  # an error leaves nothing behind
 
 
-def test_plans_that_cannot_be_loaded(setup: Setup) -> None:
-    setup.engine = Engine(tuple(TYPES), None)
+def test_plans_that_cannot_be_loaded(setup: Any) -> None:
+    setup.engine.has_contexts = False
     with pytest.raises(SessionError, match="no execution context"):
-        setup.open()
-    setup.engine = Engine(("input_ids", "other"), setup.context)
+        setup.open().run(feeds([1], [1]))
+    setup.engine = fake_gpu.Engine(setup.machine, {}, ("input_ids", "other"))
     with pytest.raises(SessionError, match="the metadata belongs to another plan"):
         setup.open()
     setup.engine = None
@@ -228,10 +246,35 @@ def test_plans_that_cannot_be_loaded(setup: Setup) -> None:
         setup.open()
 
 
-def test_closing_twice_is_harmless(setup: Setup) -> None:
+def test_closing_twice_is_harmless(setup: Any) -> None:
     backend = setup.open()
     backend.run(feeds([1], [1]))
     backend.close()
     backend.close()
     with pytest.raises(SessionError, match="the session is closed"):
-        backend.upload(feeds([1], [1]))
+        backend.run(feeds([1], [1]))
+    assert setup.machine.open_streams == setup.machine.open_blocks == 0
+
+
+def test_options_out_of_range_are_refused(setup: Any) -> None:
+    with pytest.raises(SessionError, match="contexts is 0, allowed: 1 or more"):
+        setup.open(contexts=0)
+
+
+def test_a_prepared_run_is_measured_beside_others(setup: Any) -> None:
+    backend = setup.open()
+    prepared = backend.prepare(feeds([1, 2], [2]))
+    graph = prepared.capture()
+    prepared.replace_values(feeds([3, 4], [2]))
+    check(backend.run(feeds([9], [1])), [9], [1])
+    graph.launch()
+    check(prepared.download(), [3, 4], [2])
+    assert prepared.time_ms(3, graph=graph) == [1.0] * 3
+    before = setup.machine.enqueues
+    prepared.profile(object(), 2)
+    assert setup.machine.enqueues == before + 2
+    with pytest.raises(SessionError, match=r"'input_ids' has shape \[3\], prepared was \(2,\); prepare another run"):
+        prepared.replace_values(feeds([1, 2, 3], [3]))
+    backend.close()
+    prepared.close()
+    assert setup.machine.open_graphs == setup.machine.open_blocks == 0

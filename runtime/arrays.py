@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays on the GPU, in and out: what PyTorch, CuPy, PyCUDA and others pass, and results that stay on the device.
+
+Sources: CUDA array interface version 3 (Numba's documentation), the Python array API's DLPack rules, and cuda.core's
+stream protocol.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from . import dlpack
+from .backend import widen_bfloat16
+from .errors import SessionError
+
+CUDA_ARRAY_INTERFACE = 3
+LEGACY_STREAM = 1  # how both protocols name CUDA's legacy default stream
+DLPACK_NO_SYNC = -1
+SIZES = {"bfloat16": 2, "bool": 1}
+
+
+@dataclass(frozen=True)
+class DeviceInput:
+    """An array of the caller on the GPU, checked: contiguous, of the type that the engine reads.
+
+    `stream` is the one that its values are made on, None when they are there or made in the order of ours.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    stream: int | None = None
+    owner: Any = field(default=None, repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def on_device(value: Any) -> bool:
+    """Whether a value is an array on a GPU."""
+    if isinstance(value, (np.ndarray, list, tuple)):
+        return False
+    if hasattr(value, "__dlpack_device__"):
+        return int(value.__dlpack_device__()[0]) in (dlpack.CUDA, dlpack.CUDA_MANAGED)
+    return hasattr(value, "__cuda_array_interface__")
+
+
+def read_device_array(
+    value: Any,
+    name: str,
+    dtype: np.dtype[Any],
+    *,
+    device: int,
+    stream: CallerStream | None,
+    device_of: Callable[[int], int | None],
+) -> DeviceInput:
+    """Checks an array on the GPU, without copying or looking at its values.
+
+    Args:
+        value: an object with `__dlpack__` or `__cuda_array_interface__`.
+        name: the input's name, for messages.
+        dtype: what the engine reads.
+        device: the GPU that the engine is on.
+        stream: the caller's stream, None for the legacy default one: DLPack's producers make it wait for the values.
+        device_of: the GPU that an address belongs to, None for the host.
+
+    Raises:
+        SessionError: another type, an array with gaps, on another GPU.
+    """
+    producer: int | None = None
+    if hasattr(value, "__dlpack__"):
+        owner = value.__dlpack__(stream=LEGACY_STREAM if stream is None else stream.handle)
+        tensor = dlpack.read(owner)
+        address, shape, found = tensor.address, tensor.shape, tensor.dtype
+        strides = tensor.strides
+    else:
+        owner, interface = value, value.__cuda_array_interface__
+        address, shape = int(interface["data"][0]), tuple(int(size) for size in interface["shape"])
+        layout = np.dtype(interface["typestr"])
+        found, strides = layout.name, _element_strides(interface.get("strides"), layout)
+        producer = interface.get("stream")
+    if found != dtype.name:
+        raise SessionError(
+            f"'{name}' on the GPU has type {found}, the engine reads {dtype.name}; convert it there, for example with "
+            f"tensor.to(torch.{dtype.name}) or array.astype('{dtype.name}')"
+        )
+    if strides is not None and _has_gaps(shape, strides):
+        raise SessionError(
+            f"'{name}' has shape {list(shape)} with strides {list(strides)}, allowed: contiguous arrays; make it one, "
+            "for example with tensor.contiguous() or cupy.ascontiguousarray(array)"
+        )
+    if math.prod(shape):
+        found_on = device_of(address)
+        if found_on != device:
+            where = "host memory" if found_on is None else f"GPU {found_on}"
+            raise SessionError(f"'{name}' is in {where}, the session runs on GPU {device}; copy it there")
+    return DeviceInput(address, shape, dtype, producer, owner)
+
+
+@dataclass(frozen=True)
+class CallerStream:
+    """A stream of the caller: its handle, and the object that keeps it alive."""
+
+    handle: int
+    owner: Any = field(default=None, repr=False)
+
+
+def caller_stream(stream: Any) -> CallerStream | None:
+    """A stream given as an integer, or as an object of cuda.core, PyTorch, CuPy or PyCUDA; None stays None.
+
+    Raises:
+        SessionError: not a stream.
+    """
+    if stream is None:
+        return None
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        return CallerStream(stream or LEGACY_STREAM)
+    if hasattr(stream, "__cuda_stream__"):
+        protocol = stream.__cuda_stream__
+        return CallerStream(int((protocol() if callable(protocol) else protocol)[1]) or LEGACY_STREAM, stream)
+    for attribute in ("cuda_stream", "ptr", "handle"):  # PyTorch, CuPy, PyCUDA
+        if hasattr(stream, attribute):
+            return CallerStream(int(getattr(stream, attribute)) or LEGACY_STREAM, stream)
+    raise SessionError(
+        f"stream is a {type(stream).__name__}, allowed: an integer handle, or a stream of cuda.core, PyTorch, CuPy or "
+        "PyCUDA; pass one of those, or leave it out"
+    )
+
+
+class Memory(Protocol):
+    """What a DeviceArray needs of the memory that it is in."""
+
+    device: int
+
+    @property
+    def stream(self) -> int | None:
+        """The stream in whose order the values are there; None when they are there already."""
+
+    def let_wait(self, consumer: int) -> None:
+        """Makes a stream wait for the values."""
+
+    def read(self, address: int, size_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """A copy on the host, after waiting for the values."""
+
+
+class DeviceArray:
+    """A result on the GPU, for any library that reads `__cuda_array_interface__` or DLPack; never copied.
+
+    The memory belongs to the arrays of one run together and is freed when the last of them, and of what other
+    libraries made from them, is gone. bfloat16 is offered through DLPack alone: the other interface cannot name it.
+
+    Attributes:
+        shape: elements in every dimension.
+        dtype: "float32", "float16", "bfloat16", ...
+        device: CUDA device number.
+        stream: the stream in whose order the values are there; None when they are there already.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        address: int,
+        shape: tuple[int, ...],
+        dtype: str,
+        strides: tuple[int, ...] | None = None,
+    ) -> None:
+        self._memory = memory
+        self._address = address
+        self.shape = shape
+        self.dtype = dtype
+        self._strides = strides or contiguous_strides(shape)
+
+    @property
+    def device(self) -> int:
+        """CUDA device number."""
+        return self._memory.device
+
+    @property
+    def stream(self) -> int | None:
+        """The stream in whose order the values are there; None when they are there already."""
+        return self._memory.stream
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"
+
+    def __getitem__(self, at: int | slice) -> DeviceArray:
+        """Rows of the first dimension: one, or a slice without a step."""
+        step = self._strides[0] * self._itemsize
+        if isinstance(at, slice):
+            start, stop, stride = at.indices(self.shape[0])
+            if stride != 1:
+                raise IndexError(f"a slice with step {stride}, allowed: 1")
+            shape = (max(0, stop - start), *self.shape[1:])
+            return DeviceArray(self._memory, self._address + start * step, shape, self.dtype, self._strides)
+        if not -self.shape[0] <= at < self.shape[0]:
+            raise IndexError(f"row {at} of {self.shape[0]}")
+        address = self._address + at % self.shape[0] * step
+        return DeviceArray(self._memory, address, self.shape[1:], self.dtype, self._strides[1:])
+
+    @property
+    def _itemsize(self) -> int:
+        return SIZES.get(self.dtype) or np.dtype(self.dtype).itemsize
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.dtype == "bfloat16":
+            raise AttributeError("the CUDA array interface has no bfloat16; use DLPack")
+        strides = None if self._strides == contiguous_strides(self.shape) else self._strides
+        return {
+            "shape": self.shape,
+            "typestr": np.dtype(self.dtype).str,
+            "data": (self._address if math.prod(self.shape) else 0, False),
+            "strides": strides and tuple(step * self._itemsize for step in strides),
+            "stream": self.stream,
+            "version": CUDA_ARRAY_INTERFACE,
+        }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CUDA, self.device
+
+    def __dlpack__(self, *, stream: int | None = None, **_options: Any) -> Any:
+        """A DLPack capsule; the consumer's stream (None: the legacy default stream) waits for the values."""
+        if stream != DLPACK_NO_SYNC:
+            self._memory.let_wait(LEGACY_STREAM if stream is None else stream)
+        tensor = dlpack.Tensor(self._address, dlpack.CUDA, self.device, self.dtype, self.shape, self._strides)
+        return dlpack.make(tensor, self)
+
+    def to_host(self) -> np.ndarray[Any, np.dtype[Any]]:
+        """A NumPy copy, after waiting for the values; bfloat16 becomes float32."""
+        if not math.prod(self.shape):
+            return np.zeros(self.shape, np.float32 if self.dtype == "bfloat16" else self.dtype)
+        steps = tuple(step * self._itemsize for step in self._strides)
+        span = sum((size - 1) * step for size, step in zip(self.shape, steps, strict=True)) + self._itemsize
+        stored = np.dtype(np.uint16) if self.dtype == "bfloat16" else np.dtype(self.dtype)
+        values = np.ndarray(self.shape, stored, self._memory.read(self._address, span), strides=steps)
+        return widen_bfloat16(values) if self.dtype == "bfloat16" else np.ascontiguousarray(values)
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Elements from one index to the next in every dimension, without gaps."""
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.append(strides[-1] * size)
+    return tuple(reversed(strides))[: len(shape)] if shape else ()
+
+
+def _has_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether steps differ from a contiguous array's; steps along one element or none do not count."""
+    wanted = contiguous_strides(shape)
+    return math.prod(shape) > 0 and any(
+        size > 1 and step != other for size, step, other in zip(shape, strides, wanted, strict=True)
+    )
+
+
+def _element_strides(strides: Any, dtype: np.dtype[Any]) -> tuple[int, ...] | None:
+    return None if strides is None else tuple(int(step) // dtype.itemsize for step in strides)

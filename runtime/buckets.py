@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sizes that CUDA graphs are captured for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .errors import SessionError
+from .metadata import Metadata
+
+Shape = tuple[int, ...]
+
+STEPS_AN_OCTAVE = 32
+"""Sizes between a power of two and the next: rounding up wastes less than 1/32 of the tokens, 3.2 %."""
+
+
+def token_bucket(tokens: int, max_tokens: int) -> int:
+    """The smallest graph size for this many tokens (or slots of a padded axis): less than 1/32 larger, and allowed.
+
+    Sizes up to 32 stand for themselves.
+    """
+    step = max(1, (1 << max(0, tokens - 1).bit_length()) // (2 * STEPS_AN_OCTAVE))
+    return min(max(1, -(-tokens // step) * step), max_tokens)
+
+
+def batch_bucket(sequences: int, max_batch: int) -> int:
+    """The smallest power of two that holds the sequences, and is allowed; empty sequences cost next to nothing."""
+    return min(1 << max(0, sequences - 1).bit_length(), max_batch)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the shapes of a run follow from: tokens T, sequences B, and slots S where there is a padded axis."""
+
+    tokens: int
+    sequences: int
+    slots: int = 0
+
+
+class Buckets:
+    """The sizes that runs of a packed engine are rounded up to: filler tokens and empty sequences at the end."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        if metadata.engine is None:
+            raise SessionError("CUDA graphs need a plan, this is the metadata of a model; build an engine")
+        self._metadata = metadata
+        self._profile = metadata.engine.profile
+
+    def sizes(self, shapes: Mapping[str, Shape]) -> Sizes:
+        """The sizes of a run with inputs of these shapes."""
+        by_role = {item.role: shapes[item.name][0] for item in self._metadata.inputs}
+        return Sizes(by_role["tokens"], by_role["seq_lens"], by_role.get("max_seqlen", 0))
+
+    def round_up(self, sizes: Sizes) -> Sizes:
+        """The sizes of the graph that takes a run of these."""
+        return Sizes(
+            token_bucket(sizes.tokens, self._profile.max_tokens),
+            batch_bucket(sizes.sequences, self._profile.max_batch),
+            token_bucket(sizes.slots, self._profile.max_seq_len) if sizes.slots else 0,
+        )
+
+    def input_shapes(self, sizes: Sizes) -> dict[str, Shape]:
+        """The shapes of the inputs for these sizes."""
+        by_role = {"tokens": sizes.tokens, "seq_lens": sizes.sequences, "max_seqlen": sizes.slots}
+        return {item.name: (by_role[item.role],) for item in self._metadata.inputs}
+
+    def trim(self, layout: str, shape: Shape, sizes: Sizes) -> Shape:
+        """The part of an output that belongs to a run of these sizes; `shape` is what its graph gives."""
+        if layout == "packed":
+            return (sizes.tokens, *shape[1:])
+        if layout == "per_sequence":
+            return (sizes.sequences, *shape[1:])
+        return (sizes.sequences, sizes.slots, *shape[2:])

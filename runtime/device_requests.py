@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests with arrays on the GPU: packed tokens that are read where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .arrays import CallerStream, DeviceInput, on_device
+from .backend import Backend, DeviceReader
+from .errors import SessionError
+from .metadata import Metadata
+from .request import (
+    ZERO_WHEN_MISSING,
+    as_int32,
+    check_lengths,
+    check_names,
+    check_one_run,
+    check_sequence_lengths,
+    check_values,
+)
+
+
+def device_feeds(
+    inputs: Any, seq_lens: Any, metadata: Metadata, backend: Backend, *, filler_tokens: int, stream: CallerStream | None
+) -> dict[str, Any]:
+    """The inputs of a packed engine, some of them on the GPU.
+
+    Shapes and types are checked, and the values of what is on the host; what is on the GPU is not looked at.
+
+    Raises:
+        SessionError: an .onnx file's session, or arrays that do not fit the engine or each other.
+    """
+    if not isinstance(backend, DeviceReader):
+        raise SessionError(
+            "arrays on the GPU need a plan, this session runs an .onnx file on the CPU; pass host arrays"
+        )
+    ids = metadata.ids_input()
+    columns = dict(inputs) if isinstance(inputs, Mapping) else {ids.name: inputs}
+    check_names(columns, metadata)
+
+    def read(value: Any, name: str) -> Any:
+        array = backend.read_device_array(value, name, stream) if on_device(value) else as_int32(value, name)
+        if len(array.shape) != 1:
+            raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: one dimension; pass packed tokens")
+        return array
+
+    lens_name = next(item.name for item in metadata.inputs if item.role == "seq_lens")
+    lens = read(seq_lens, lens_name)
+    feeds = {name: read(value, name) for name, value in columns.items()}
+    total = feeds[ids.name].shape[0]
+    if ZERO_WHEN_MISSING not in feeds and any(item.name == ZERO_WHEN_MISSING for item in metadata.token_inputs()):
+        feeds[ZERO_WHEN_MISSING] = np.zeros(total, dtype=np.int32)
+    for name, array in feeds.items():
+        if array.shape[0] != total:
+            raise SessionError(
+                f"'{name}' has {array.shape[0]} tokens, '{ids.name}' has {total}; pass one value for every token"
+            )
+    check_one_run(total, lens.shape[0], metadata)
+    longest = None
+    if not isinstance(lens, DeviceInput):
+        check_lengths(lens, total - filler_tokens, ids.name)
+        check_sequence_lengths(lens, metadata)
+        longest = int(lens.max(initial=0))
+        for item in metadata.token_inputs():
+            if not isinstance(feeds[item.name], DeviceInput):
+                check_values(item, feeds[item.name], lens)
+    feeds[lens_name] = lens
+    return {**feeds, **_longest_feed(metadata, longest)}
+
+
+def _longest_feed(metadata: Metadata, longest: int | None) -> dict[str, Any]:
+    """`max_seqlen`, for graphs with padded islands: the profile's where the lengths are on the GPU, unseen."""
+    item = metadata.input_of_role("max_seqlen")
+    if item is None:
+        return {}
+    if longest is None:
+        assert metadata.engine is not None  # a session with a DeviceReader has a plan
+        longest = metadata.engine.profile.max_seq_len
+    return {item.name: np.zeros(max(1, longest), dtype=np.int32)}

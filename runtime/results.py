@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that results are handed out in: lent page-locked memory on the host, a block of its own on the GPU."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .arena import ArenaPool
+from .arrays import LEGACY_STREAM, CallerStream
+from .cuda import Event, Stream, current_device
+from .cuda_memory import PinnedMemory
+
+Bytes = npt.NDArray[np.uint8]
+
+LENT_BYTES = 64 << 20
+"""Page-locked memory that callers may hold as results at a time; beyond it, results are copied into ordinary memory."""
+
+
+class HostResults:
+    """Lends page-locked memory for results: the copy from the GPU is the only one, and memory comes back by itself.
+
+    A caller who keeps results for long keeps at most LENT_BYTES of it.
+    """
+
+    def __init__(self, device: int) -> None:
+        self._device = device
+        self._lock = threading.RLock()  # results may be freed, and so come back, at any point of this code
+        self._free: dict[int, list[PinnedMemory]] = {}
+        self._bytes = 0
+        self._closed = False
+
+    def lend(self, size_bytes: int) -> Bytes | None:
+        """Memory of at least this size that comes back when no array uses it any more; None while too much is lent."""
+        size_class = 1 << max(12, (size_bytes - 1).bit_length())
+        with self._lock:
+            free = self._free.get(size_class)
+            if free:
+                memory = free.pop()
+            elif self._bytes + size_class > LENT_BYTES:
+                return None
+            else:
+                memory = PinnedMemory(size_class)
+                self._bytes += size_class
+        loan = _Loan(memory.bytes)
+        weakref.finalize(loan, self._take_back, memory).atexit = False
+        return np.asarray(loan)
+
+    def _take_back(self, memory: PinnedMemory) -> None:
+        with self._lock:
+            if not self._closed:
+                self._free.setdefault(memory.size_bytes, []).append(memory)
+                return
+        with current_device(self._device):
+            memory.close()
+
+    def close(self) -> None:
+        """Frees what is not lent; the rest follows when its results are gone."""
+        with self._lock:
+            self._closed = True
+            free = [memory for memories in self._free.values() for memory in memories]
+            self._free.clear()
+        for memory in free:
+            memory.close()
+
+
+class _Loan:
+    """Owns lent memory in NumPy's eyes: arrays on it keep this object alive."""
+
+    def __init__(self, memory: Bytes) -> None:
+        self.__array_interface__ = memory.__array_interface__
+
+
+class DeviceMemory:
+    """One run's results on the GPU.
+
+    Attributes:
+        address: where they start.
+        device: CUDA device number.
+    """
+
+    def __init__(
+        self, pool: ArenaPool, device: int, size_bytes: int, *, made_on: int, stream: CallerStream | None
+    ) -> None:
+        self.device = device
+        self._stream = stream
+        self.address = pool.results.allocate(size_bytes, made_on)
+        # What callers still have under way on their stream, or on the legacy default one, comes before the memory
+        # serves somebody else.
+        weakref.finalize(self, _free, pool, self.address, device, stream).atexit = False
+
+    @property
+    def stream(self) -> int | None:
+        """The caller's stream, in whose order the values are there; None when they are there already."""
+        return None if self._stream is None else self._stream.handle
+
+    def let_wait(self, consumer: int) -> None:
+        """Makes a stream wait for the values."""
+        if self.stream is None or self.stream == consumer:
+            return
+        with current_device(self.device):
+            event = Event()
+            event.order(self.stream, consumer)
+            event.close()
+
+    def read(self, address: int, size_bytes: int) -> Bytes:
+        """A copy on the host, after waiting for the values."""
+        with current_device(self.device):
+            stream = Stream()
+            try:
+                self.let_wait(stream.handle)
+                copy: npt.NDArray[Any] = np.empty(size_bytes, dtype=np.uint8)
+                stream.copy(copy.ctypes.data, address, size_bytes)
+                stream.synchronize()
+                return copy
+            finally:
+                stream.close()
+
+
+def _free(pool: ArenaPool, address: int, device: int, stream: CallerStream | None) -> None:
+    with current_device(device):
+        pool.results.free(address, LEGACY_STREAM if stream is None else stream.handle)

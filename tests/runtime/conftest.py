@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The TensorRT side of the runtime on a machine without a GPU."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from padfree.runtime.backend import RunOptions
+from padfree.runtime.metadata import parse_metadata
+
+sys.path.insert(0, str(Path(__file__).parent))
+import fake_gpu
+
+REBUILT = ("arena", "results", "engine", "lane", "prepared", "tensorrt_backend", "tensorrt_timing")
+
+
+class Setup:
+    """A machine with an engine; tests change its parts before they open the backend."""
+
+    def __init__(self, metadata: dict[str, Any], plan: Path) -> None:
+        self.machine = fake_gpu.Machine()
+        self.cuda = fake_gpu.cuda_module(self.machine)
+        self.memory = fake_gpu.memory_module(self.machine)
+        self.engine: fake_gpu.Engine | None = fake_gpu.Engine(self.machine, self.cuda.Stream.recordings)
+        self.metadata = parse_metadata(metadata, "test")
+        self.plan = plan
+        self.module: Any = None
+
+    def open(self, **options: Any) -> Any:
+        """A TensorRTBackend with these RunOptions."""
+        return self.module.TensorRTBackend(self.plan, self.metadata, options=RunOptions(**options))
+
+
+@pytest.fixture
+def setup(packed_metadata: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setup]:
+    """The runtime's modules over a GPU and TensorRT that live on the host."""
+    engine = {
+        "tensorrt": "10.6.0",
+        "gpu_name": fake_gpu.GPU.name,
+        "compute_capability": "9.0",
+        "profile": {
+            "min_tokens": 1,
+            "opt_tokens": 50,
+            "max_tokens": fake_gpu.MAX_TOKENS,
+            "max_batch": 12,
+            "max_seq_len": 16,
+        },
+        "plan_bytes": 0,
+        "plan_sha256": "",
+        "plugin_layers": {},
+    }
+    plan = tmp_path / "model.plan"
+    plan.touch()
+    made = Setup({**packed_metadata, "engine": engine}, plan)
+    names = [f"padfree.runtime.{name}" for name in REBUILT]
+    before = {name: sys.modules.pop(name, None) for name in names}
+    monkeypatch.setitem(sys.modules, "padfree.runtime.cuda", made.cuda)
+    monkeypatch.setitem(sys.modules, "padfree.runtime.cuda_memory", made.memory)
+    made.module = importlib.import_module("padfree.runtime.tensorrt_backend")
+    loaded = sys.modules["padfree.runtime.engine"]
+    monkeypatch.setattr(loaded, "import_tensorrt", lambda: fake_gpu.tensorrt_module(lambda: made.engine))
+    monkeypatch.setattr(loaded, "make_logger", lambda _trt: SimpleNamespace(errors=["the newest error"]))
+    yield made
+    for name in names:
+        sys.modules.pop(name, None)
+        if before[name] is not None:
+            sys.modules[name] = before[name]
