@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-collect_ignore = [] if importlib.util.find_spec("torch") else ["test_attention_peers.py"]
+collect_ignore = [] if importlib.util.find_spec("torch") else ["test_attention_peers.py", "test_row_cases.py"]
 
 
 def pytest_report_header() -> str:
