@@ -131,7 +131,7 @@ class Context:
     """One execution context: the shapes that it is set to, and where their tensors are. One caller at a time."""
 
     def __init__(self, engine: Engine, context: Any) -> None:
-        self._plan = engine
+        self._owner = engine
         self._context = context
         self._shapes: Mapping[str, Shape] = {}
         self._layout: Layout | None = None
@@ -172,7 +172,7 @@ class Context:
         """Puts one run on the stream."""
         if not self._context.execute_async_v3(stream):
             raise SessionError(
-                f"TensorRT failed to run the engine: {self._plan.last_error()}; run with PADFREE_DEBUG=1"
+                f"TensorRT failed to run the engine: {self._owner.last_error()}; run with PADFREE_DEBUG=1"
             )
 
     def set_profiler(self, profiler: Any) -> None:
@@ -184,14 +184,14 @@ class Context:
         for name, shape in shapes.items():
             if not self._context.set_input_shape(name, shape):
                 raise SessionError(
-                    f"the engine refused shape {list(shape)} for '{name}' ({self._plan.last_error()}); compare with "
+                    f"the engine refused shape {list(shape)} for '{name}' ({self._owner.last_error()}); compare with "
                     "its profile in `padfree inspect`"
                 )
         missing = self._context.infer_shapes()
         if missing:
             raise SessionError(f"inputs without a shape or address: {', '.join(missing)}; build the plan again")
         inputs, outputs_start = self._places(shapes, 0)
-        names = [item.name for item in self._plan.metadata.outputs]
+        names = [item.name for item in self._owner.metadata.outputs]
         outputs, end = self._places({name: self._output_shape(name) for name in names}, outputs_start)
         scratch_bytes = int(self._context.update_device_memory_size_for_shapes())
         return Layout(inputs, outputs, outputs_start, end - outputs_start, end, scratch_bytes)
@@ -199,7 +199,7 @@ class Context:
     def _places(self, shapes: Mapping[str, Shape], start: int) -> tuple[dict[str, Place], int]:
         places = {}
         for name, shape in shapes.items():
-            places[name] = Place(start, shape, self._plan.dtypes[name])
+            places[name] = Place(start, shape, self._owner.dtypes[name])
             start += -(-max(1, places[name].size_bytes) // ALIGNMENT) * ALIGNMENT
         return places, start
 
@@ -212,7 +212,7 @@ class Context:
     def _set_address(self, name: str, address: int) -> None:
         if not self._context.set_tensor_address(name, address):
             raise SessionError(
-                f"TensorRT refused the memory of '{name}' ({self._plan.last_error()}); build the plan again"
+                f"TensorRT refused the memory of '{name}' ({self._owner.last_error()}); build the plan again"
             )
 
     def _output_shape(self, name: str) -> Shape:
