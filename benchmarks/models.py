@@ -85,6 +85,7 @@ def make(name: str, folder: Path) -> Files:
     """Writes a model into a folder, once."""
     files = Files(folder / f"{name}.onnx", folder / name)
     if not files.onnx.exists():
+        transformers.utils.logging.disable_progress_bar()
         model = build(name)
         model.save_pretrained(files.folder)
         export(model, files.onnx)

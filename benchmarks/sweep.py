@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from cases import SETS, SweepCase
+from sweep_cases import SETS, SweepCase
 
 OURS, PADDED = "padfree", "TensorRT padded"
 MAX_ERROR_RATIO = 2.0

@@ -77,8 +77,8 @@ def _draw_lines(panel: Any, records: Sequence[Record], x: Number, styles: dict[s
     for name, (colour, marker) in styles.items():
         points = sorted((x(record), ratios(record)[name]) for record in records if name in ratios(record))
         if points:
-            line = "" if len(points) < len(records) else "-"
-            panel.plot(*zip(*points, strict=True), line, color=colour, marker=marker, markersize=4, label=name)
+            line = "none" if len(points) < len(records) else "solid"
+            panel.plot(*zip(*points, strict=True), ls=line, color=colour, marker=marker, markersize=4, label=name)
     panel.axhline(1.0, color=OURS, linewidth=1.5, label="padfree")
     if max(map(x, records)) > 100 * min(map(x, records)):
         panel.set_xscale("log", base=2)
@@ -91,7 +91,7 @@ def _draw_models(panel: Any, records: Sequence[Record], styles: dict[str, tuple[
     for name, (colour, marker) in styles.items():
         points = [(place, ratios(record)[name]) for place, record in enumerate(records) if name in ratios(record)]
         if points:
-            panel.plot(*zip(*points, strict=True), "", color=colour, marker=marker, linestyle="", label=name)
+            panel.plot(*zip(*points, strict=True), ls="none", color=colour, marker=marker, label=name)
     panel.axhline(1.0, color=OURS, linewidth=1.5, label="padfree")
     labels = [f"{record['model']}\n{record['ours_ms']:.2f} ms" for record in records]
     panel.set_xticks(range(len(records)), labels, fontsize=7)

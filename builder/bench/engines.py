@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from padfree.runtime import Session
+from padfree.runtime import Session, SessionError
 from padfree.runtime.feeds import Array, split_outputs
 
 from ..build import build_engine
@@ -51,7 +51,7 @@ def _contender(
     start = time.monotonic()
     try:
         make(plan)
-    except BuildError as error:
+    except (BuildError, SessionError) as error:
         raise UnavailableError(str(error)) from error
     build_s = round(time.monotonic() - start, 1)
     session = Session(plan, device=setup.device)

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from padfree.runtime import SessionError
-
 from ..errors import BuildError
 from . import engines, onnxruntime_peers, torch_peers
 from .contender import Answers, Contender, UnavailableError, Way, relative_error
@@ -122,7 +120,8 @@ def _measure(
     ready: dict[str, Contender] = {}
     limit: Contender | None = None
     try:
-        ready[OURS] = _open(setup, ours)
+        setup.say(OURS)
+        ready[OURS] = ours(setup)
         errors[OURS] = relative_error(ready[OURS].answers, truth)
         if not errors[OURS] <= allowed:
             raise BuildError(
@@ -164,14 +163,6 @@ def _measure(
 
 def _named(limit: Contender | None) -> dict[str, Contender]:
     return {} if limit is None else {LIMIT: limit}
-
-
-def _open(setup: Setup, make: Callable[[Setup], Contender]) -> Contender:
-    setup.say(OURS)
-    try:
-        return make(setup)
-    except SessionError as error:
-        raise BuildError(str(error)) from error
 
 
 def time_in_turns(ways: Mapping[str, Mapping[str, Way]], rounds: int = ROUNDS) -> dict[str, dict[str, Timing]]:

@@ -72,8 +72,7 @@ def eager(setup: Setup) -> Contender:
 
 def compiled(setup: Setup) -> Contender:
     """The padded model through torch.compile."""
-    import torch
-
+    torch = torch_module()
     torch.compiler.reset()
     return _module(setup, torch.compile(load(setup), dynamic=False))
 
@@ -90,10 +89,9 @@ def _module(setup: Setup, model: Any) -> Contender:
 
 def ways_of(run: Callable[[], object]) -> dict[str, Way]:
     """Plain and, where it can be captured, in a CUDA graph."""
-    import torch
+    from .timing import captured, each_ms  # imports PyTorch
 
-    from .timing import captured, each_ms
-
+    torch = torch_module()
     ways: dict[str, Way] = {"plain": partial(each_ms, run)}
     try:
         ways["CUDA graph"] = partial(each_ms, captured(run))

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import plots
 import pytest
+import sweep_plots
 
 ATTENTION = [
     {"case": "ragged", "ours_us": 16.0, "peers_us": {"FA2 varlen": 36.0, "cuDNN ragged": 20.0}, "gpu": "NVIDIA H200"},
@@ -31,6 +32,31 @@ END_TO_END = [
         },
         "gpu": "NVIDIA H200",
     }
+]
+
+
+def sweep_record(group: str, batch: int, seq_len: int, tokens: int, model: str = "bert-base") -> dict[str, Any]:
+    """A record of the sweep."""
+    return {
+        "set": group,
+        "case": f"{group}: {model}, {batch} x {seq_len}, {tokens}",
+        "model": model,
+        "batch": batch,
+        "seq_len": seq_len,
+        "tokens": tokens,
+        "slots": batch * seq_len,
+        "ours_ms": 1.0,
+        "peers_ms": {"TensorRT padded, weakly typed": 1.7, "torch.compile, padded": 1.6},
+        "limit_ms": 0.8,
+        "gpu": "NVIDIA H200",
+    }
+
+
+SWEEP = [
+    *(sweep_record("length", 16, length, 10 * length) for length in (64, 128, 192)),
+    *(sweep_record("fill", 16, 512, tokens) for tokens in (819, 4096, 8192)),
+    *(sweep_record("tokens", 1, 512, tokens) for tokens in (128, 65536)),
+    sweep_record("model", 16, 512, 4915, "distilbert"),
 ]
 
 
@@ -68,11 +94,19 @@ def test_pictures_are_readable_svg_and_repeat_byte_by_byte(tmp_path: Path) -> No
     pytest.importorskip("matplotlib")
     write(tmp_path / "attention.jsonl", ATTENTION)
     write(tmp_path / "end_to_end.jsonl", END_TO_END)
+    write(tmp_path / "sweep.jsonl", SWEEP)
     first = plots.draw_all(tmp_path, tmp_path / "first")
     second = plots.draw_all(tmp_path, tmp_path / "second")
-    assert [path.name for path in first] == ["attention.svg", "end_to_end.svg"]
+    assert [path.name for path in first] == ["attention.svg", "end_to_end.svg", "sweep.svg"]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     texts = [" ".join(ElementTree.parse(path).getroot().itertext()) for path in first]
     assert all(word in texts[0] for word in ("FA2 varlen", "cuDNN ragged", "ragged   16.0 us", "NVIDIA H200"))
     assert "failed" not in texts[0]
     assert all(word in texts[1] for word in ("4.90", "4.00", "2.10", "1.50", "41% padding", "padfree"))
+    assert all(word in texts[2] for word in ("B 16, mean length 0.6 S", "mean length / S", "distilbert", "65536"))
+    assert "B 1, length" not in texts[2]
+
+
+def test_the_sweep_takes_the_better_engine_of_tensorrt() -> None:
+    record = {**SWEEP[0], "peers_ms": {"TensorRT padded, weakly typed": 1.7, "TensorRT padded, strongly typed": 1.5}}
+    assert sweep_plots.ratios(record) == {"TensorRT, padded": 1.5, "limit: matrix products alone": 0.8}

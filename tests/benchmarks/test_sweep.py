@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sweep: its cases, what it skips, and what it counts as passed."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sweep
+import sweep_cases as cases
+from padfree.builder.bench.peers import GPU_PEERS
+
+
+def all_cases() -> list[cases.SweepCase]:
+    return [case for group in cases.SETS.values() for case in group]
+
+
+def test_cases_have_names_of_their_own_and_known_peers() -> None:
+    names = [case.name for case in all_cases()]
+    assert len(names) == len(set(names))
+    assert {peer for case in all_cases() for peer in case.peers} <= set(GPU_PEERS)
+    assert all("tensorrt" in case.peers for case in all_cases())
+    assert all(0 < case.mean <= case.seq_len for case in all_cases())
+
+
+def test_the_sets_cover_what_they_say() -> None:
+    length = cases.SETS["length"]
+    assert [case.seq_len for case in length if case.batch == 1] == list(range(64, 1025, 64))
+    assert len(length) == 32
+    assert sum("torch-varlen" in case.peers for case in length) == 4
+    tokens = [case.batch * case.mean for case in cases.SETS["tokens"]]
+    assert tokens == pytest.approx(cases.TOKENS)
+    assert [case.mean / 512 for case in cases.SETS["fill"]] == pytest.approx([tenth / 10 for tenth in range(1, 11)])
+
+
+def test_measured_cases_of_this_commit_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.jsonl"
+    first, second, *_ = cases.SETS["fill"]
+    path.write_text("".join(json.dumps({"case": c.name, "commit": k}) + "\n" for c, k in ((first, "a"), (second, "b"))))
+    left = sweep.chosen(["fill"], sweep.done_cases(path), "a")
+    assert first not in left
+    assert second in left
+    assert sweep.done_cases(tmp_path / "none.jsonl") == set()
+
+
+def test_cases_of_one_model_follow_each_other() -> None:
+    models = [case.model for case in sweep.chosen(["model", "fill"], set(), "a")]
+    assert models == [*cases.OTHER_MODELS, *["bert-base"] * 10]
+
+
+RECORD: dict[str, Any] = {
+    "ours_ms": 1.0,
+    "peers_ms": {"TensorRT padded, weakly typed": 2.0, "TensorRT padded, strongly typed": 1.5, "other": 9.0},
+    "errors": {"padfree": 3e-3, "PyTorch eager, padded": 2e-3},
+    "required_speedup": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "passed"),
+    [
+        ({}, True),
+        ({"required_speedup": 1.5}, True),
+        ({"required_speedup": 1.6}, False),
+        ({"required_speedup": 1.6, "peers_ms": {}}, False),
+        ({"errors": {"padfree": 5e-3, "PyTorch eager, padded": 2e-3}}, False),
+        ({"errors": {"padfree": 5e-3}}, True),
+    ],
+)
+def test_what_counts_as_passed(changes: dict[str, Any], passed: bool) -> None:
+    assert sweep.passed({**RECORD, **changes}) is passed
+
+
+def test_a_failing_case_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from types import SimpleNamespace
+
+    chosen = list(cases.SETS["fill"][:3])
+
+    def measure(case: cases.SweepCase, *_: Any) -> dict[str, Any]:
+        if case is chosen[1]:
+            raise RuntimeError("no memory")
+        return {
+            **RECORD,
+            "case": case.name,
+            "limit_ms": None,
+            "seconds": 1.0,
+            "unavailable": {"x": "gone"},
+            "passed": True,
+        }
+
+    files = SimpleNamespace(onnx=tmp_path / "m.onnx", folder=tmp_path)
+    monkeypatch.setitem(__import__("sys").modules, "models", SimpleNamespace(make=lambda *_: files))
+    monkeypatch.setattr(sweep, "measure_case", measure)
+    assert sweep.run(chosen, tmp_path, Namespace(minutes=1.0, models=None)) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("]")[0] for line in lines] == ["[1/3", "[2/3", "[3/3"]
+    assert "FAILED: RuntimeError: no memory" in lines[1]
+    assert "without x (gone)" in lines[2]
+    assert sweep.run(chosen, tmp_path, Namespace(minutes=-1.0, models=None)) == 1
+    assert "3 cases left" in capsys.readouterr().out

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`padfree bench`: batches, comparisons, times in turns, and the whole command on a CPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from padfree.builder import BuildError
+from padfree.builder.bench import measure as bench
+from padfree.builder.bench.batch import Batch, draw_lengths, random_batch, read_lengths
+from padfree.builder.bench.contender import Contender, UnavailableError, relative_error
+from padfree.builder.bench.peers import CPU_PEERS, GPU_PEERS
+from padfree.builder.bench.setup import Model, Setup
+from padfree.builder.cli import main
+from padfree.builder.demo import DEMO_DATA
+from padfree.onnx_tools.cost import Lengths
+from padfree.runtime.metadata import InputInfo
+
+Capture = pytest.CaptureFixture[str]
+EXPORTED = DEMO_DATA / "bert_tiny.onnx"
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return Model(EXPORTED, "fp32")
+
+
+@pytest.fixture
+def setup(model: Model, tmp_path: Path) -> Setup:
+    return Setup(model, random_batch(model.metadata, [3, 16, 9], 24), tmp_path, timing_cache=None)
+
+
+@pytest.mark.parametrize("mean", [9.6, 12.8, 32.0, 38.4, 60.0, 64.0])
+def test_drawn_lengths_have_the_mean_and_stay_below_the_maximum(mean: float) -> None:
+    lengths = draw_lengths(Lengths(200, mean, 64))
+    assert np.mean(lengths) == pytest.approx(mean, abs=0.5)  # rounding, and no length below 1
+    assert 1 <= min(lengths) <= max(lengths) <= 64
+    assert max(lengths) >= 60
+    assert lengths == draw_lengths(Lengths(200, mean, 64))
+    assert lengths != sorted(lengths) or mean == 64
+    assert draw_lengths(Lengths(1, mean, 64)) == [
+        max(1, round(64 * 0.5 ** (64 / mean - 1)) if mean < 32 else round(mean))
+    ]
+
+
+def test_random_tokens_are_what_the_model_takes() -> None:
+    inputs = [InputInfo("input_ids", "tokens", 12, "int32", excluded=(0, 5)), InputInfo("types", "tokens", 2, "int32")]
+    metadata: Any = SimpleNamespace(token_inputs=lambda: inputs)
+    batch = random_batch(metadata, [400, 0, 100], 512)
+    assert set(batch.ragged.tokens["input_ids"]) == set(range(12)) - {0, 5}
+    assert set(batch.ragged.tokens["types"]) == {0, 1}
+    assert (batch.tokens, batch.slots, batch.seq_lens) == (500, 1536, [400, 0, 100])
+
+
+def test_padded_peers_get_the_whole_rectangle(setup: Setup) -> None:
+    grids = setup.batch.padded(setup.model.original_metadata)
+    assert {grid.shape for grid in grids.values()} == {(3, 24)}
+    assert grids["attention_mask"].sum(1).tolist() == [3, 16, 9]
+    kept = grids["attention_mask"] == 1
+    assert (grids["input_ids"][kept] == setup.batch.ragged.tokens["input_ids"]).all()
+
+
+def test_lengths_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.txt"
+    path.write_text("5 7,9\n12\n")
+    assert read_lengths(path) == [5, 7, 9, 12]
+    for text in ("5 seven", "", "3 0"):
+        path.write_text(text)
+        with pytest.raises(BuildError, match=r"lengths\.txt"):
+            read_lengths(path)
+
+
+def test_the_error_is_the_worst_outputs_and_keeps_nan() -> None:
+    truth = {"hidden": [np.ones((2, 2)), np.ones((1, 2))], "pooled": [np.full(2, 2.0)], "other": [np.ones(1)]}
+    answers = {"hidden": [np.ones((2, 2)), np.ones((1, 2))], "pooled": [np.full(2, 2.5)]}
+    assert relative_error(answers, truth) == pytest.approx(0.25)
+    assert np.isnan(relative_error({"hidden": [np.full((2, 2), np.nan), np.ones((1, 2))]}, truth))
+    with pytest.raises(UnavailableError, match="gives logits, the original hidden, pooled, other"):
+        relative_error({"logits": []}, truth)
+    with pytest.raises(UnavailableError, match="output 'hidden' has 2 elements"):
+        relative_error({"hidden": [np.ones(2)]}, truth)
+
+
+def fake(answer: float, log: list[str], name: str, time_ms: float = 20.0) -> Callable[[Setup], Contender]:
+    """A contender that answers one number and takes a time of its own."""
+
+    def way(runs: int) -> list[float]:
+        log.append(name)
+        return [time_ms] * runs
+
+    return lambda _: Contender({"y": [np.array([answer])]}, {"plain": way}, lambda: log.append(f"close {name}"))
+
+
+def broken(_: Setup) -> Contender:
+    raise OSError("libsomething.so:\n cannot be found")
+
+
+def test_peers_are_checked_then_timed_in_turns_and_failures_are_named(setup: Setup) -> None:
+    log: list[str] = []
+    truth = {"y": [np.array([1.0])]}
+    peers = {
+        "good": ("Good", fake(1.0005, log, "good", 40.0)),
+        "wrong": ("Wrong", fake(1.5, log, "wrong")),
+        "nan": ("NaN", fake(float("nan"), log, "nan")),
+        "broken": ("Broken", broken),
+        "limit": ("Limit", fake(9.0, log, "limit", 5.0)),
+    }
+    found = bench._measure(setup, truth, fake(1.0, log, "ours"), peers)
+    assert (found.ours_ms, bench.best(found.peers["Good"])) == (20.0, 40.0)
+    assert found.limit == bench.Timing(5.0, 0.0)
+    assert list(found.peers) == ["Good"]
+    assert found.unavailable["Wrong"].startswith("wrong answers: they differ by 5.0e-01")
+    assert found.unavailable["Broken"] == "libsomething.so: cannot be found"
+    assert set(found.unavailable) == {"Wrong", "NaN", "Broken"}
+    timed = [entry for entry in log if not entry.startswith("close")]
+    assert timed == ["ours", "good", "limit"] * (1 + bench.ROUNDS)
+    assert {entry for entry in log if entry.startswith("close")} == {
+        f"close {n}" for n in ("ours", "good", "wrong", "nan")
+    }
+    record = found.to_dict()
+    assert record["peers_ms"] == {"Good": 40.0}
+    assert record["limit_ms"] == 5.0
+
+
+def test_wrong_answers_of_ours_end_it(setup: Setup) -> None:
+    log: list[str] = []
+    with pytest.raises(BuildError, match=r"our answers differ .* by 5\.0e-01 .* nothing was timed"):
+        bench._measure(setup, {"y": [np.array([1.0])]}, fake(1.5, log, "ours"), {})
+    assert log == ["close ours"]
+
+
+def test_the_spread_is_that_of_the_tenths() -> None:
+    timing = bench.Timing.of([float(value) for value in range(1, 100)])
+    assert timing.median_ms == 50
+    assert timing.spread == pytest.approx(80 / 50, abs=0.01)
+
+
+@pytest.mark.parametrize("name", GPU_PEERS)
+def test_a_peer_that_is_not_there_says_why(name: str, setup: Setup, gpu_here: bool) -> None:
+    if gpu_here:
+        pytest.skip("this machine has a GPU")
+    half = Setup(Model(EXPORTED, "fp16"), setup.batch, setup.folder)
+    with pytest.raises(UnavailableError) as error:
+        GPU_PEERS[name].make(half)
+    assert len(str(error.value)) > 10
+
+
+@pytest.fixture(scope="module")
+def gpu_here() -> bool:
+    try:
+        from padfree.runtime.cuda import device_count
+    except Exception:
+        return False
+    return device_count() > 0
+
+
+def test_bench_on_the_cpu(tmp_path: Path, capsys: Capture) -> None:
+    out, lengths = tmp_path / "out.jsonl", tmp_path / "lengths.txt"
+    lengths.write_text("4 20 11 8")
+    command = ["bench", str(EXPORTED), "--cpu", "--json", str(out)]
+    assert main([*command, "--batch", "4", "--seq-len", "32"]) == 0
+    assert main([*command, "--lengths", str(lengths)]) == 0
+    output = capsys.readouterr().out
+    for part in ("padfree", "onnxruntime, original padded", "times ours x", "43 tokens in 80 slots", "fp32"):
+        assert part in output
+    first, second = (json.loads(line) for line in out.read_text().splitlines())
+    assert first["case"] == "bert_tiny, 4 x 32, mean 19.25"
+    assert first["tokens"] == sum(draw_lengths(Lengths(4, 19.2, 32)))
+    assert (second["tokens"], second["slots"], second["limit_ms"]) == (43, 80, None)
+    assert set(second) >= {
+        "ours_ms",
+        "peers_ms",
+        "limit_ms",
+        "errors",
+        "spreads",
+        "unavailable",
+        "commit",
+        "onnxruntime",
+    }
+    assert list(second["peers_ms"]) == [CPU_PEERS["onnxruntime"].title]
+    assert second["errors"]["padfree"] < 1e-5
+
+
+def test_bench_names_its_peers(capsys: Capture) -> None:
+    assert main(["bench", str(EXPORTED), "--peers", "list"]) == 0
+    output = capsys.readouterr().out
+    assert all(name in output for name in (*GPU_PEERS, *CPU_PEERS))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--peers", "nobody"], "--peers nobody: unknown on the CPU, allowed: onnxruntime"),
+        (["--seq-len", "600"], "longest sequence 600, allowed: 1..512"),
+        (["--mean", "99", "--seq-len", "64"], "mean length 99"),
+    ],
+)
+def test_wrong_requests(arguments: list[str], message: str, capsys: Capture) -> None:
+    assert main(["bench", str(EXPORTED), "--cpu", *arguments]) == 1
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_rewritten_model_has_no_peers(tmp_path: Path, capsys: Capture) -> None:
+    packed = tmp_path / "packed.onnx"
+    assert main(["optimize", str(EXPORTED), "-o", str(packed), "--no-verify"]) == 0
+    assert main(["bench", str(packed), "--cpu"]) == 1
+    assert "pass the exported model" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_batch_counts_its_tokens() -> None:
+    batch = Batch(SimpleNamespace(seq_lens=np.array([2, 5], np.int32)), 8)  # type: ignore[arg-type]
+    assert (batch.seq_lens, batch.tokens, batch.slots) == ([2, 5], 7, 16)
