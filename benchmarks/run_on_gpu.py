@@ -41,6 +41,10 @@ def steps(results: Path, timing_cache: str) -> list[Step]:
             "attention",
             (sys.executable, "benchmarks/attention.py", "--json", str(results / "attention.jsonl")),
         ),
+        Step(
+            "memory-bound kernels",
+            (sys.executable, "benchmarks/rows.py", "--json", str(results / "rows.jsonl")),
+        ),
         Step("plugin tests", (*PYTEST, "tests/plugins")),
         Step("engine tests", (*PYTEST, "tests/gpu")),
         Step(
