@@ -108,6 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     _require_polygraphy()
     from padfree.builder.compare.comparison import CompareOptions, compare, emit
     from padfree.builder.compare.data import DataOptions
+    from padfree.builder.compare.page import write_page
     from padfree.builder.compare.report import write_json
     from padfree.builder.files import check_destination
 
@@ -137,6 +138,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json is not None:
         write_json(report, arguments.json)
         print_line(console, f"wrote {arguments.json}")
+    if arguments.html is not None:
+        write_page(report, arguments.html)
+        print_line(console, f"wrote {arguments.html}")
     return 0 if report.passed else 1
 
 

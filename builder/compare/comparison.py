@@ -124,7 +124,7 @@ def bisect(original: Original, contender: Contender, outcome: Outcome) -> Depart
 
     # Batches of one sequence come last: neither masks nor lengths can be wrong in them.
     batch = max(outcome.batches, key=lambda item: (len(item.mask) > 1, size(item)))
-    return find_departure(original, item.path, item.metadata, batch, contender.tolerance)
+    return find_departure(original, item.path, item.metadata, batch, contender.tolerance, passed=outcome.passed)
 
 
 def _runner_report(
