@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/fields.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -45,7 +46,9 @@ template <class Shown>
 
 std::string allNames(const std::vector<FieldSpec>& specs) {
   std::vector<std::string> names;
-  for (const FieldSpec& spec : specs) names.emplace_back(spec.name);
+  for (const FieldSpec& spec : specs) {
+    if (!spec.measured) names.emplace_back(spec.name);
+  }
   return names.empty() ? "none" : join(names, ", ");
 }
 
@@ -65,6 +68,12 @@ FieldSpec realField(const char* name) {
 
 FieldSpec nonNegativeRealField(const char* name) {
   return {name, PluginFieldType::kFLOAT32, 0};
+}
+
+FieldSpec measuredField(const char* name) {
+  FieldSpec spec{name, PluginFieldType::kINT32};
+  spec.measured = true;
+  return spec;
 }
 
 FieldSpec choiceField(const char* name, std::vector<std::string> choices) {
@@ -88,12 +97,29 @@ Attributes::Attributes(const std::vector<FieldSpec>& specs, const PluginFieldCol
     seen[k] = true;
     values_[k] = parse(specs[k], field);
   }
-  serialised_.reserve(specs.size() + 1);  // never a null pointer, even without attributes
   for (size_t k = 0; k < specs.size(); ++k) {
-    const FieldSpec& spec = specs[k];
-    if (!seen[k]) refuse(spec, "missing");
+    if (!seen[k] && !specs[k].measured) refuse(specs[k], "missing");
+  }
+  list();
+}
+
+Attributes::Attributes(const Attributes& other, std::vector<int32_t> measured)
+    : specs_(other.specs_), values_(other.values_) {
+  for (size_t k = 0; k < specs_.size(); ++k) {
+    if (specs_[k].measured) values_[k].measured = std::move(measured);
+  }
+  list();
+}
+
+void Attributes::list() {
+  serialised_.reserve(specs_.size() + 1);  // never a null pointer, even without attributes
+  for (size_t k = 0; k < specs_.size(); ++k) {
+    const FieldSpec& spec = specs_[k];
     const Value& value = values_[k];
-    if (spec.type == PluginFieldType::kINT32) {
+    if (spec.measured) {
+      const auto length = static_cast<int32_t>(value.measured.size());
+      if (length > 0) serialised_.emplace_back(spec.name, value.measured.data(), spec.type, length);
+    } else if (spec.type == PluginFieldType::kINT32) {
       serialised_.emplace_back(spec.name, &value.integer, spec.type, 1);
     } else if (spec.type == PluginFieldType::kFLOAT32) {
       serialised_.emplace_back(spec.name, &value.real, spec.type, 1);
@@ -108,6 +134,13 @@ Attributes::Value Attributes::parse(const FieldSpec& spec, const PluginField& fi
   if (field.type != spec.type) {
     throw std::invalid_argument(
         text("attribute ", spec.name, " has type ", nameOf(field.type), "; allowed: ", nameOf(spec.type), kNextStep));
+  }
+  if (spec.measured) {
+    Value value;
+    value.measured.resize(field.data == nullptr ? 0 : static_cast<size_t>(std::max(field.length, 0)));
+    if (!value.measured.empty())
+      std::memcpy(value.measured.data(), field.data, value.measured.size() * sizeof(int32_t));
+    return value;
   }
   const bool is_text = spec.type == PluginFieldType::kCHAR;
   if (field.data == nullptr || field.length < 1 || (!is_text && field.length != 1)) {
@@ -148,10 +181,14 @@ float Attributes::real(const char* name) const {
 const std::string& Attributes::choice(const char* name) const {
   return value(name).choice;
 }
+const std::vector<int32_t>& Attributes::measured(const char* name) const {
+  return value(name).measured;
+}
 
 std::string Attributes::describe() const {
   std::vector<std::string> parts;
   for (size_t k = 0; k < specs_.size(); ++k) {
+    if (specs_[k].measured) continue;
     const Value& value = values_[k];
     char number[32];
     if (specs_[k].type == PluginFieldType::kFLOAT32) {

@@ -12,6 +12,9 @@
 namespace padfree {
 
 // One attribute. Every attribute must be given: there are no defaults.
+//
+// A measured field is no attribute of a node: it comes into being while an engine is built, is serialised with the
+// engine from then on, and is empty until then. TensorRT's parser is not told of it.
 struct FieldSpec {
   const char* name;
   nvinfer1::PluginFieldType type;                         // kINT32, kFLOAT32 or kCHAR
@@ -19,6 +22,7 @@ struct FieldSpec {
   int64_t maximum = std::numeric_limits<int32_t>::max();  // of integers; floats need only be finite
   int64_t multiple_of = 1;                                // of integers
   std::vector<std::string> choices = {};                  // of strings
+  bool measured = false;
 };
 
 FieldSpec flagField(const char* name);  // 0 or 1
@@ -26,12 +30,15 @@ FieldSpec integerField(const char* name, int64_t minimum, int64_t maximum, int64
 FieldSpec realField(const char* name);             // any finite number
 FieldSpec nonNegativeRealField(const char* name);  // finite, at least 0
 FieldSpec choiceField(const char* name, std::vector<std::string> choices);
+FieldSpec measuredField(const char* name);  // any number of integers
 
 // The checked values of one node. Does not change after construction and lends its memory to the serialised fields.
 class Attributes {
  public:
   // Throws std::invalid_argument, naming the attribute, its value and what is allowed.
   Attributes(const std::vector<FieldSpec>& specs, const nvinfer1::PluginFieldCollection& fields);
+  // The same attributes with what was measured: the values of the one measured field.
+  Attributes(const Attributes& other, std::vector<int32_t> measured);
   Attributes(const Attributes&) = delete;
   Attributes& operator=(const Attributes&) = delete;
 
@@ -39,19 +46,23 @@ class Attributes {
   int integer(const char* name) const;
   float real(const char* name) const;
   const std::string& choice(const char* name) const;
+  const std::vector<int32_t>& measured(const char* name) const;
 
   const nvinfer1::PluginFieldCollection* serialised() const { return &collection_; }
-  std::string describe() const;  // "mode=mean normalize=1"; exact: equal texts mean equal attributes
+  // "mode=mean normalize=1"; exact: equal texts mean equal attributes. Without what was measured.
+  std::string describe() const;
 
  private:
   struct Value {
     int32_t integer = 0;
     float real = 0;
     std::string choice;
+    std::vector<int32_t> measured;
   };
 
   static Value parse(const FieldSpec& spec, const nvinfer1::PluginField& field);
   const Value& value(const char* name) const;
+  void list();  // makes the serialised fields of the values
 
   const std::vector<FieldSpec>& specs_;
   std::vector<Value> values_;

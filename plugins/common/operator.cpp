@@ -18,8 +18,8 @@ int64_t Tensors::volume(int index, int first, int last) const {
   return volume;
 }
 
-DataType Tensors::type(int index) const {
-  switch (input_descs_[index].type) {  // no others pass supportsFormatCombination
+DataType typeOf(nvinfer1::DataType type) {
+  switch (type) {
     case nvinfer1::DataType::kHALF:
       return DataType::kFloat16;
     case nvinfer1::DataType::kBF16:

@@ -19,6 +19,7 @@ namespace padfree {
 enum class TensorKind {
   kInt32,
   kActivation,  // fp32, fp16 or bf16: the same type for all of a node's tensors of this kind
+  kHalf,        // as kActivation, without fp32
   kElement,     // as kActivation, or int32
 };
 
@@ -36,6 +37,8 @@ struct CountedSize {
   int output;
   std::vector<std::string> bounds;
 };
+
+DataType typeOf(nvinfer1::DataType type);  // of tensors that supportsFormatCombination has let pass
 
 // The pointers and sizes of one call. Zero-volume tensors may be null.
 class Tensors {
@@ -60,12 +63,25 @@ class Tensors {
   }
   // Number of elements over the axes [first, last).
   int64_t volume(int index, int first, int last) const;
-  DataType type(int index) const;
+  DataType type(int index) const { return typeOf(input_descs_[index].type); }
 
  private:
   const nvinfer1::PluginTensorDesc* input_descs_;
   const void* const* inputs_;
   void* const* outputs_;
+};
+
+// One node's inputs while an engine is built: types, and sizes over the profile's shapes.
+class ProfiledTensors {
+ public:
+  explicit ProfiledTensors(const nvinfer1::DynamicPluginTensorDesc* inputs) : inputs_(inputs) {}
+
+  DataType type(int index) const { return typeOf(inputs_[index].desc.type); }
+  int minimum(int index, int axis) const { return static_cast<int>(inputs_[index].min.d[axis]); }
+  int maximum(int index, int axis) const { return static_cast<int>(inputs_[index].max.d[axis]); }
+
+ private:
+  const nvinfer1::DynamicPluginTensorDesc* inputs_;
 };
 
 // One node's computation. Immutable after construction: shared by clones, called from several threads.
@@ -79,6 +95,9 @@ class Operator {
 
   // Limits beyond what the ports' shapes say. Throws std::invalid_argument.
   virtual void checkSizes(const Sizes&) const {}
+  // What the operator learns by trying on this GPU while an engine is built, for the measured field of the operator
+  // that runs. May allocate and synchronise. Throws std::invalid_argument where the operator cannot run on this GPU.
+  virtual std::vector<int32_t> measure(const ProfiledTensors&) const { return {}; }
   // Only puts work on the stream: no allocation, no synchronisation.
   virtual cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const = 0;
 
@@ -109,6 +128,7 @@ OperatorInfo attentionOperator();
 OperatorInfo embeddingOperator();
 OperatorInfo indexOperator();
 OperatorInfo layerNormOperator();
+OperatorInfo linearOperator();
 OperatorInfo packOperator();
 OperatorInfo poolOperator();
 OperatorInfo scheduleOperator();

@@ -29,6 +29,13 @@ Node::Node(const OperatorInfo& operator_info, const char* node_name, const nvinf
       who(label(operator_info.name, node_name)),
       properties(text(operator_info.name, " 1 ", attributes.describe())) {}
 
+Node::Node(const Node& other, std::vector<int32_t> measured)
+    : info(other.info),
+      attributes(other.attributes, std::move(measured)),
+      op(other.info.make(attributes)),
+      who(other.who),
+      properties(other.properties) {}
+
 nvinfer1::IPluginCapability* Plugin::getCapabilityInterface(PluginCapabilityType type) noexcept {
   switch (type) {
     case PluginCapabilityType::kCORE:
@@ -54,6 +61,8 @@ int32_t Plugin::configurePlugin(const nvinfer1::DynamicPluginTensorDesc* inputs,
   return guarded(node_->who, kFailure, [&] {
     checkCounts(*node_->op, input_count, output_count);
     checkShapes(*node_->op, [inputs](int32_t i) { return inputs[i].desc.dims; });
+    std::vector<int32_t> measured = node_->op->measure(ProfiledTensors(inputs));
+    if (!measured.empty()) node_ = std::make_shared<const Node>(*node_, std::move(measured));
     return kSuccess;
   });
 }
@@ -115,7 +124,9 @@ const nvinfer1::PluginFieldCollection* Plugin::getFieldsToSerialize() noexcept {
 
 Creator::Creator(OperatorInfo info) : info_(std::move(info)) {
   fields_.reserve(info_.fields.size() + 1);  // never a null pointer, even without attributes
-  for (const FieldSpec& spec : info_.fields) fields_.emplace_back(spec.name, nullptr, spec.type, 1);
+  for (const FieldSpec& spec : info_.fields) {
+    if (!spec.measured) fields_.emplace_back(spec.name, nullptr, spec.type, 1);
+  }
   collection_ = {static_cast<int32_t>(fields_.size()), fields_.data()};
 }
 

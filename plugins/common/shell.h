@@ -14,6 +14,7 @@ namespace padfree {
 // What clones of one plugin share: it never changes.
 struct Node {
   Node(const OperatorInfo& operator_info, const char* node_name, const nvinfer1::PluginFieldCollection& fields);
+  Node(const Node& other, std::vector<int32_t> measured);
 
   const OperatorInfo& info;
   const Attributes attributes;

@@ -24,13 +24,15 @@ std::string nameOf(nvinfer1::DataType type) {
 }
 
 bool allows(TensorKind kind, nvinfer1::DataType type) {
-  if (type == nvinfer1::DataType::kINT32) return kind != TensorKind::kActivation;
+  if (type == nvinfer1::DataType::kINT32) return kind == TensorKind::kInt32 || kind == TensorKind::kElement;
   if (kind == TensorKind::kInt32) return false;
-  return type == nvinfer1::DataType::kFLOAT || type == nvinfer1::DataType::kHALF || type == nvinfer1::DataType::kBF16;
+  if (type == nvinfer1::DataType::kFLOAT) return kind != TensorKind::kHalf;
+  return type == nvinfer1::DataType::kHALF || type == nvinfer1::DataType::kBF16;
 }
 
 const char* allowedTypes(TensorKind kind) {
   if (kind == TensorKind::kInt32) return "INT32";
+  if (kind == TensorKind::kHalf) return "FP16, BF16";
   return kind == TensorKind::kActivation ? "FP32, FP16, BF16" : "FP32, FP16, BF16, INT32";
 }
 
