@@ -71,10 +71,11 @@ class _Walk:
             for tensor in inner.outputs:
                 tensor.name = self._editor.fresh(tensor.name)
             inner.name = self._editor.fresh(inner.name or inner.op)
-        self.add(list(branch.nodes))
-        for result, output in zip(branch.outputs, outputs, strict=True):
-            self._editor.node("Identity", [result], stem=f"{output.name}_chosen", output=output)
-            learn(self._facts, self._graph.nodes[-1])
+        results = [
+            gs.Node("Identity", self._editor.fresh(f"{output.name}_chosen"), {}, [result], [output])
+            for result, output in zip(branch.outputs, outputs, strict=True)
+        ]
+        self.add([*branch.nodes, *results])
 
 
 def _subgraphs(node: gs.Node) -> list[gs.Graph]:

@@ -38,9 +38,7 @@ IMPORTERS: Mapping[str, Callable[[Expansion], Sequence[gs.Tensor | None]]] = Map
     }
 )
 
-_EXPORT = (
-    "export the model without graph optimisation (optimum-cli export onnx without --optimize) and rewrite that file"
-)
+_EXPORT = "rewrite a file exported without graph optimisation (optimum-cli export onnx without --optimize)"
 _FLOAT = "rewrite the float model that was quantised"
 # Parts of operators' names: what such operators do, and what to do instead. The first that fits is named.
 _REFUSED: Mapping[str, tuple[str, str]] = MappingProxyType(

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fused operators that are not imported are refused by name; branches that depend on no input are chosen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+from padfree.onnx_tools import RewriteError
+
+from .fused_nodes import BATCH, HEADS, LENGTHS, NONE, SIZE, TOLERANCE, WIDTH, X, expanded, numbers, one_node, run
+
+WEIGHT = numbers(WIDTH, 3 * WIDTH)
+NORM = {"x": X, "skip": X, "gamma": numbers(WIDTH)}
+HEADS_GIVEN = {"num_heads": HEADS}
+STARTS = np.concatenate([LENGTHS, 0 * LENGTHS])
+CACHE = numbers(20, SIZE // 2)
+REFUSED: dict[str, tuple[str, dict[str, np.ndarray], dict[str, Any], str]] = {
+    "past": (
+        "Attention",
+        {"x": X, "w": WEIGHT, "b": NONE, "m": NONE, "past": numbers(2, BATCH, HEADS, 3, SIZE)},
+        HEADS_GIVEN,
+        r"it reads past \(input 4\), which an encoder does not have",
+    ),
+    "present": (
+        "Attention",
+        {"x": X, "w": WEIGHT},
+        {**HEADS_GIVEN, "outputs": (0, 1)},
+        r"its present \(output 1\) is read",
+    ),
+    "rotary": ("Attention", {"x": X, "w": WEIGHT}, {**HEADS_GIVEN, "do_rotary": 1}, "it turns Q and K itself"),
+    "starts": (
+        "Attention",
+        {"x": X, "w": WEIGHT, "b": NONE, "m": STARTS},
+        HEADS_GIVEN,
+        r"its mask 'm' has 14 elements: lengths",
+    ),
+    "square": (
+        "Attention",
+        {"x": X, "w": WEIGHT, "b": NONE, "m": np.ones((BATCH, 1, 9, 9), np.int32)},
+        HEADS_GIVEN,
+        "its mask 'm' has 4 axes",
+    ),
+    "heads": ("Attention", {"x": X, "w": WEIGHT}, {"num_heads": 3}, "3 heads do not divide the widths"),
+    "cross": (
+        "MultiHeadAttention",
+        {"q": X, "k": numbers(BATCH, HEADS, 9, SIZE), "v": numbers(BATCH, HEADS, 9, SIZE)},
+        HEADS_GIVEN,
+        "its key has 4 axes: keys of another sequence",
+    ),
+    "bias": (
+        "MultiHeadAttention",
+        {"q": X, "k": X, "v": X, "b": numbers(3 * WIDTH)},
+        HEADS_GIVEN,
+        "its bias 'b' is no constant",
+    ),
+    "statistics": ("SkipLayerNormalization", NORM, {"outputs": (0, 1)}, r"its mean \(output 1\) is read"),
+    "axis": (
+        "SimplifiedLayerNormalization",
+        {"x": X, "gamma": X[0]},
+        {"domain": "", "axis": 1},
+        "not over the last axis alone",
+    ),
+    "scale": (
+        "RotaryEmbedding",
+        {"x": X, "p": np.zeros(1, np.int64), "c": CACHE, "s": CACHE},
+        {"scale": 2.0},
+        "scale of 2.0",
+    ),
+    "ragged": (
+        "RotaryEmbedding",
+        {"x": X, "p": np.zeros(1, np.int64), "c": CACHE, "s": CACHE},
+        {"is_packed_batching": 1},
+        "ragged batches",
+    ),
+    "activation": (
+        "FusedGemm",
+        {"a": numbers(4, 4), "b": numbers(4, 4)},
+        {"activation": "ScaledTanh"},
+        "its activation is 'Scaled",
+    ),
+    "quantised": ("QAttention", {"x": X}, {}, "it is quantised; rewrite the float model"),
+    "four bits": ("MatMulNBits", {"x": X}, {}, "its weights are quantised; rewrite the float model"),
+    "packing": (
+        "RemovePadding",
+        {"x": X},
+        {},
+        "it packs tokens in onnxruntime's own way; rewrite a file exported without",
+    ),
+    "decoder": ("GroupQueryAttention", {"x": X}, {}, "it is a decoder's attention; padfree rewrites encoders"),
+    "unknown": ("LongformerAttention", {"x": X}, {}, "known are Attention, BiasAdd"),
+    "layout": (
+        "Conv",
+        {"x": X},
+        {"domain": "com.microsoft.nchwc"},
+        "its layout is made for one machine; save the optimised",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_by_name(name: str) -> None:
+    op, inputs, arguments, reason = REFUSED[name]
+    model = one_node(op, inputs, **arguments)
+    with pytest.raises(RewriteError, match=rf"node 'node' \(.*{op}\) cannot be imported: .*{reason}"):
+        expanded(model)
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_known_branches(condition: bool) -> None:
+    """An If on sizes alone is its branch; a fused operator inside is imported too."""
+    model, info = one_node("Gelu", {"x": X}), helper.make_empty_tensor_value_info
+    gelu = model.graph.node.pop()
+    gelu.output[0] = "inner"
+    absolute = helper.make_node("Abs", ["x"], ["inner"])
+    branches = [helper.make_graph([node], "branch", [], [info("inner")]) for node in (gelu, absolute)]
+    model.graph.node.extend(
+        [
+            helper.make_node("Size", ["x"], ["size"]),
+            helper.make_node("Equal", ["size", "size"], ["same"]),
+            helper.make_node("Not", ["same"], ["other"]),
+            helper.make_node("If", ["same" if condition else "other"], ["y0"], then_branch=branches[0],
+                             else_branch=branches[1]),
+        ]
+    )  # fmt: skip
+    result = expanded(model)
+    ops = {node.op_type for node in result.graph.node}
+    assert ("Erf" in ops, "Abs" in ops, "If" in ops) == (condition, not condition, False)
+    assert np.allclose(run(model, {"x": X}, [0])[0], run(result, {"x": X}, [0])[0], atol=TOLERANCE)
