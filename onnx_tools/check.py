@@ -11,11 +11,17 @@ from .layout import B, S, T
 from .symbolic import Analysis, analyse
 from .symbolic.facts import Shape
 
+_ON_TOKENS = (
+    *("PadfreeUnpack", "PadfreeEmbedding", "PadfreeAttention"),
+    *("PadfreeLayerNorm", "PadfreeLinear", "PadfreePool"),
+)
 
-def check_graph(graph: gs.Graph, after: str) -> Analysis:
+
+def check_graph(graph: gs.Graph, after: str, before: Analysis | None = None) -> Analysis:
     """Checks that every tensor is made once, before it is read, under a name of its own, and in a fitting layout.
 
-    Returns what is known of its tensors. Raises RewriteError naming the pass `after` which the graph is wrong.
+    Returns what is known of its tensors; `before` is what was known before that pass. Raises RewriteError naming the
+    pass `after` which the graph is wrong.
     """
     made: dict[str, gs.Tensor] = {}
     names: set[str] = set()
@@ -37,7 +43,7 @@ def check_graph(graph: gs.Graph, after: str) -> Analysis:
     for tensor in graph.outputs:
         if made.get(tensor.name) is not tensor:
             raise _error(after, f"nothing makes the output '{tensor.name}'")
-    analysis = analyse(graph)
+    analysis = analyse(graph, before)
     for node in graph.nodes:
         _check_layout(analysis, node, after)
     return analysis
@@ -54,7 +60,7 @@ def _check_layout(analysis: Analysis, node: gs.Node, after: str) -> None:
     wanted: Shape = ()
     if is_padfree(node, "PadfreePack"):
         wanted = (B, S)
-    elif is_padfree(node, "PadfreeUnpack", "PadfreeAttention", "PadfreeLayerNorm", "PadfreePool", "PadfreeEmbedding"):
+    elif is_padfree(node, *_ON_TOKENS):
         wanted = (T,)
     shape = analysis[node.inputs[0]].shape if wanted else None
     if wanted and (shape is None or shape[: len(wanted)] != wanted):

@@ -111,7 +111,7 @@ class _Progress:
                 if is_padfree(node, "PadfreeUnpack") and node.outputs[0].name in self._names:
                     self._origins[node.inputs[0].name] = node.outputs[0].name
             tidy(self._graph)
-            self._analysis = check_graph(self._graph, result.name)
+            self._analysis = check_graph(self._graph, result.name, self._analysis)
             logger.info("%s: %d replaced, %d missed", result.name, result.replaced, len(result.missed))
             self._results.append(result)
             if self._products is None:  # the first pass has made sizes known and changed no product

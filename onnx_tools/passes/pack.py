@@ -32,7 +32,7 @@ def packing(keep: str) -> Callable[[gs.Graph, Analysis], PassResult]:
         boundary = boundary_of(graph)
         if spread_positions(graph, analysis, boundary):
             tidy(graph)
-            analysis = analyse(graph)
+            analysis = analyse(graph, analysis)
         editor = Editor(graph)
         positions = Positions(editor, boundary)
         forms, missed = dict[int, Packed](), list[Miss]()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -18,22 +18,67 @@ from .rules import infer
 B, S, T = Poly.atom("B"), Poly.atom("S"), Poly.atom("T")
 
 
+_NOTHING = Facts()
+
+
+@dataclass(frozen=True)
+class Step:
+    """What was concluded about a node's outputs from what was known of its inputs."""
+
+    node: gs.Node
+    inputs: tuple[gs.Tensor, ...]
+    known: tuple[Facts, ...]
+    found: tuple[Facts, ...]
+
+
 @dataclass(frozen=True)
 class Analysis:
-    """Facts by tensor name."""
+    """Facts by tensor name, and by a node's id how they were found."""
 
     facts: Mapping[str, Facts]
+    steps: Mapping[int, Step] = field(default_factory=dict)
 
     def __getitem__(self, tensor: gs.Tensor) -> Facts:
-        return self.facts.get(tensor.name, Facts())
+        return self.facts.get(tensor.name, _NOTHING)
 
 
-def analyse(graph: gs.Graph) -> Analysis:
-    """Facts about every tensor of a sorted graph, from its inputs (dimensions named B, S, T) onward."""
-    facts = facts_of_inputs(graph)
+def analyse(graph: gs.Graph, before: Analysis | None = None) -> Analysis:
+    """Facts about every tensor of a sorted graph, from its inputs (dimensions named B, S, T) onward.
+
+    What is known of the same graph from `before` a change is taken over, as far as nothing that it follows from has
+    changed: nodes keep their attributes.
+    """
+    facts, steps = facts_of_inputs(graph), dict[int, Step]()
+    old = before if before is not None else Analysis({})
+    for name, item in facts.items():
+        last = old.facts.get(name)
+        if last is not None and (last.shape, last.dtype, last.expr) == (item.shape, item.dtype, item.expr):
+            facts[name] = last
     for node in graph.nodes:
-        learn(facts, node)
-    return Analysis(facts)
+        last_step = old.steps.get(id(node))
+        if last_step is None or last_step.node is not node or not _taken_over(facts, node, last_step):
+            learn(facts, node)
+        found = tuple(facts[tensor.name] for tensor in node.outputs)
+        if all(item.shape is not None and item.dtype is not None for item in found):
+            known = tuple(facts.get(tensor.name, _NOTHING) for tensor in node.inputs)
+            steps[id(node)] = Step(node, tuple(node.inputs), known, found)
+    return Analysis(facts, steps)
+
+
+def _taken_over(facts: dict[str, Facts], node: gs.Node, step: Step) -> bool:
+    """Takes over what a step has found, where it would find the same again."""
+    if len(node.inputs) != len(step.inputs) or len(node.outputs) != len(step.found):
+        return False
+    for tensor, before, last in zip(node.inputs, step.inputs, step.known, strict=True):
+        if not isinstance(tensor, gs.Constant):
+            if facts.get(tensor.name, _NOTHING) is not last:
+                return False
+        elif tensor is not before:
+            return False
+        else:
+            facts[tensor.name] = last
+    facts.update({tensor.name: item for tensor, item in zip(node.outputs, step.found, strict=True)})
+    return True
 
 
 def facts_of_inputs(graph: gs.Graph) -> dict[str, Facts]:
@@ -46,8 +91,8 @@ def learn(facts: dict[str, Facts], node: gs.Node) -> None:
     for tensor in node.inputs:
         if isinstance(tensor, gs.Constant) and tensor.name not in facts:
             facts[tensor.name] = constant_of(tensor)
-    known = [facts.get(tensor.name, Facts()) for tensor in node.inputs]
-    found = infer(node, known, lambda tensor: facts.get(tensor.name, Facts()))
+    known = [facts.get(tensor.name, _NOTHING) for tensor in node.inputs]
+    found = infer(node, known, lambda tensor: facts.get(tensor.name, _NOTHING))
     for position, tensor in enumerate(node.outputs):
         item = found[position] if found is not None and position < len(found) else None
         facts[tensor.name] = _completed(tensor, item, known)
@@ -75,12 +120,15 @@ def declared_shape(tensor: gs.Tensor) -> tuple[Poly, ...] | None:
 
 
 def constant_of(tensor: gs.Constant) -> Facts:
-    """Facts about a constant; the values of large weights are not looked at."""
+    """Facts about a constant; the values of large weights are not looked at, nor those that numpy has no type for.
+
+    Such values (bfloat16) would be float32 from then on, in the exported graph too.
+    """
     shape = tuple(int(size) for size in tensor.shape)
     dtype = dtype_name(tensor.dtype) or "float32"
     size = int(np.prod(shape, dtype=np.int64))
     integer = dtype == "bool" or dtype.startswith(("int", "uint"))
-    wanted = size <= MAX_ELEMENTS or (integer and size <= MAX_PATTERN)
+    wanted = dtype != "bfloat16" and (size <= MAX_ELEMENTS or (integer and size <= MAX_PATTERN))
     return constant_facts(shape, dtype, tensor.values if wanted else None)
 
 

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs small models without onnxruntime, whose sessions take longer to make than to run.
+
+Standard operators are those of onnx.reference, padfree's are the truth that the kernels are tested against
+(tests/reference.py), not the function bodies that the rewriter puts into its results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import reference as ref
+from onnx import ModelProto
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+from padfree.onnx_tools import without_functions
+
+Array = np.ndarray
+Inputs = Iterator[Array]
+Attributes = Mapping[str, Any]
+
+
+def _given(inputs: Inputs, attributes: Attributes, name: str) -> Array | None:
+    """The next input where the attribute says that it is there."""
+    return next(inputs) if attributes[name] else None
+
+
+def _pack(inputs: Inputs, _: Attributes) -> tuple[Array, ...]:
+    return (ref.pack(next(inputs), next(inputs)),)
+
+
+def _unpack(inputs: Inputs, _: Attributes) -> tuple[Array, ...]:
+    return (ref.unpack(next(inputs), next(inputs), next(inputs), next(inputs)),)
+
+
+def _index(inputs: Inputs, _: Attributes) -> tuple[Array, ...]:
+    return ref.index(next(inputs))
+
+
+def _schedule(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    seq_lens, tokens = next(inputs), next(inputs)
+    extent = _given(inputs, attributes, "has_extent")
+    cu_seqlens, slots = ref.schedule(seq_lens, len(tokens), None if extent is None else extent.shape[-1])
+    return (cu_seqlens,) if slots is None else (cu_seqlens, slots)
+
+
+def _embedding(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    ids = next(inputs)
+    types, positions = (_given(inputs, attributes, name) for name in ("has_token_types", "has_positions"))
+    cu_seqlens, words = next(inputs), next(inputs)
+    rows, kinds = (_given(inputs, attributes, name) for name in ("has_position_table", "has_token_types"))
+    gamma, beta = next(inputs), _given(inputs, attributes, "has_beta")
+    result = ref.embedding(
+        ids, cu_seqlens, words, gamma, beta, epsilon=attributes["epsilon"], token_types=types, type_table=kinds,
+        positions=positions, position_table=rows, position_offset=attributes["position_offset"],
+    )  # fmt: skip
+    return (result,)
+
+
+def _attention(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    heads, size, layout = (attributes[name] for name in ("num_heads", "head_size", "qkv_layout"))
+    if layout == "separate":
+        q, k, v = next(inputs), next(inputs), next(inputs)
+    else:
+        q, k, v = ref.split_qkv(next(inputs), heads, size, layout)
+    assert not attributes["has_qkv_bias"]
+    return (ref.attention(q, k, v, next(inputs), num_heads=heads, head_size=size, scale=attributes["scale"]),)
+
+
+def _layer_norm(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    x = next(inputs)
+    bias, residual = (_given(inputs, attributes, name) for name in ("has_bias", "has_residual"))
+    gamma, beta = next(inputs), _given(inputs, attributes, "has_beta")
+    result, total = ref.layer_norm(
+        x, gamma, beta, epsilon=attributes["epsilon"], bias=bias, residual=residual, rms=bool(attributes["rms"])
+    )
+    return (result, total) if attributes["has_sum"] else (result,)
+
+
+def _pool(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    x, cu_seqlens = next(inputs), next(inputs)
+    return (ref.pool(x, cu_seqlens, attributes["mode"], bool(attributes["normalize"])),)
+
+
+_OPERATORS: Mapping[str, Callable[[Inputs, Attributes], tuple[Array, ...]]] = MappingProxyType(
+    {
+        "PadfreeAttention": _attention,
+        "PadfreeEmbedding": _embedding,
+        "PadfreeIndex": _index,
+        "PadfreeLayerNorm": _layer_norm,
+        "PadfreePack": _pack,
+        "PadfreePool": _pool,
+        "PadfreeSchedule": _schedule,
+        "PadfreeUnpack": _unpack,
+    }
+)
+
+
+def _operator(name: str) -> type[OpRun]:
+    """The class that the evaluator wants: results of float operators have the type of their first float input."""
+
+    def run(_: OpRun, *inputs: Array, **attributes: Any) -> tuple[Array, ...]:
+        kinds = [item.dtype for item in inputs if np.issubdtype(item.dtype, np.floating)]
+        results = _OPERATORS[name](iter(inputs), attributes)
+        return tuple(item.astype(kinds[0]) if item.dtype == np.float64 else item for item in results)
+
+    return type(name, (OpRun,), {"op_domain": "padfree", "_run": run})
+
+
+_CLASSES = tuple(_operator(name) for name in _OPERATORS)
+
+
+def evaluate(model: ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
+    """The outputs of an original or a rewritten model, as `run` of an onnxruntime session gives them."""
+    with np.errstate(all="ignore"):
+        return list(ReferenceEvaluator(without_functions(model), new_ops=list(_CLASSES)).run(None, dict(feeds)))
