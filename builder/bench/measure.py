@@ -15,6 +15,8 @@ from .peers import CPU_PEERS, GPU_PEERS, LIMIT
 from .setup import Setup
 
 ROUNDS = 15
+MIN_ROUNDS = 3
+BUDGET_MS = 60e3  # of all rounds: slow ways, on a CPU, get fewer
 WARM_UP_RUNS = 3
 ROUND_MS = 10.0  # of one way to run a contender, before it is the next one's turn
 MAX_RUNS = 30
@@ -169,11 +171,13 @@ def time_in_turns(ways: Mapping[str, Mapping[str, Way]], rounds: int = ROUNDS) -
     """Times all ways in turns, so that what changes with time (clocks, temperature) meets all alike."""
     flat = [(title, way, run) for title, runs in ways.items() for way, run in runs.items()]
     counts: dict[tuple[str, str], int] = {}
+    round_ms = 0.0
     times: dict[tuple[str, str], list[float]] = {(title, way): [] for title, way, _ in flat}
     for title, way, run in flat:
         typical = statistics.median(run(WARM_UP_RUNS))
         counts[title, way] = max(1, min(MAX_RUNS, round(ROUND_MS / max(typical, 1e-3))))
-    for _ in range(rounds):
+        round_ms += counts[title, way] * typical
+    for _ in range(max(MIN_ROUNDS, min(rounds, int(BUDGET_MS / max(round_ms, 1e-3))))):
         for title, way, run in flat:
             times[title, way] += run(counts[title, way])
     return {title: {way: Timing.of(times[title, way]) for way in runs} for title, runs in ways.items()}

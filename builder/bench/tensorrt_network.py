@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+FP16_FLAG = "FP16"  # TensorRT 11, which knows no weak types, has it no more
+
 
 @functools.cache
 def shared_builder(trt: Any) -> Any:
@@ -95,7 +97,7 @@ class Network:
         self.network.mark_output(output)
         output.dtype = dtype
         config = shared_builder(trt).create_builder_config()
-        config.set_flag(trt.BuilderFlag.FP16)
+        config.set_flag(getattr(trt.BuilderFlag, FP16_FLAG))
         config.max_aux_streams = 0
         plan = shared_builder(trt).build_serialized_network(self.network, config)
         if plan is None:

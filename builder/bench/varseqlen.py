@@ -21,6 +21,7 @@ from .setup import Setup
 from .tensorrt_network import Network
 from .torch_peers import load, torch_module, ways_of
 
+HALF = 1  # as the plugins' field type_id has it
 HEAD_SIZE = 64
 MAX_LENGTH = 384
 """The next larger kernel, for 512, gives wrong numbers on Hopper."""
@@ -91,7 +92,7 @@ def _bert(network: Network, inputs: Mapping[str, Any], model: Any) -> Any:
         qkv = network.linear(x, weight.reshape(3 * width, width), bias.reshape(3 * width))
         attention = network.plugin(
             "CustomQKVToContextPluginDynamic", "2", {},
-            {"type_id": 1, "hidden_size": width, "num_heads": heads, "has_mask": 1, "var_seqlen": 1},
+            {"type_id": HALF, "hidden_size": width, "num_heads": heads, "has_mask": 1, "var_seqlen": 1},
             [qkv, mask, inputs["cu_seqlens"], inputs["max_seqlen"]],
         ).get_output(0)  # fmt: skip
         output = layer.attention.output
@@ -103,8 +104,7 @@ def _bert(network: Network, inputs: Mapping[str, Any], model: Any) -> Any:
 
 def _skip_norm(network: Network, x: Any, skip: Any, norm: Any) -> Any:
     arrays = {"beta": _array(norm.bias), "gamma": _array(norm.weight)}
-    integers = {"ld": int(norm.weight.numel()), "type_id": 1}
-    return network.plugin("CustomSkipLayerNormPluginDynamic", "2", arrays, integers, [x, skip]).get_output(0)
+    return network.plugin("CustomSkipLayerNormPluginDynamic", "2", arrays, {"type_id": HALF}, [x, skip]).get_output(0)
 
 
 def _array(tensor: Any) -> Any:

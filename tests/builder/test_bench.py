@@ -128,6 +128,17 @@ def test_peers_are_checked_then_timed_in_turns_and_failures_are_named(setup: Set
     assert record["limit_ms"] == 5.0
 
 
+def test_slow_ways_get_fewer_rounds() -> None:
+    log: list[int] = []
+
+    def slow(runs: int) -> list[float]:
+        log.append(runs)
+        return [6000.0] * runs
+
+    assert bench.time_in_turns({"slow": {"plain": slow}}) == {"slow": {"plain": bench.Timing(6000.0, 0.0)}}
+    assert log == [bench.WARM_UP_RUNS] + [1] * 10
+
+
 def test_wrong_answers_of_ours_end_it(setup: Setup) -> None:
     log: list[str] = []
     with pytest.raises(BuildError, match=r"our answers differ .* by 5\.0e-01 .* nothing was timed"):
