@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a packed engine's time goes: TensorRT's own layer times, summed by kind of layer.
+"""Where an engine's time goes: TensorRT's own layer times, summed by kind of layer.
 
     python benchmarks/layers.py --json benchmarks/results/h200/layers.jsonl
 
-Exports the BERT-base of models.py, builds its packed engine, runs it under TensorRT's profiler and prints a table.
+Exports the BERT-base of models.py, builds its engine, runs it under TensorRT's profiler and prints a table.
 The profiler serialises layers, so that their sum is more than the engine's time.
 """
 
@@ -31,6 +31,9 @@ KINDS = (
     ("layer norm", r"PadfreeLayerNorm"),
     ("embedding", r"PadfreeEmbedding"),
     ("schedule", r"PadfreeSchedule"),
+    ("index", r"PadfreeIndex"),
+    ("pack", r"PadfreePack"),
+    ("unpack", r"PadfreeUnpack"),
     ("pool", r"PadfreePool"),
     ("QKV product", r"qkv"),
     ("intermediate product, GELU", r"_Fc_|intermediate"),
@@ -72,6 +75,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=16, help="sentences")
     parser.add_argument("--seq-len", type=int, default=512, help="S; lengths are uniform in [0.2 S, S]")
+    parser.add_argument("--interface", choices=("packed", "padded"), default="packed", help="inputs and outputs")
     parser.add_argument("--json", type=Path, help="append one line to this file")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     arguments = parser.parse_args()
@@ -82,9 +86,10 @@ def main() -> int:
         build_engine(
             make("bert-base", Path(name)).onnx,
             plan,
+            interface=arguments.interface,
             max_batch=arguments.batch,
             max_seq_len=arguments.seq_len,
-            opt_tokens=tokens,
+            opt_tokens=tokens if arguments.interface == "packed" else None,
             timing_cache=arguments.timing_cache,
             verify=False,
         )
@@ -99,8 +104,9 @@ def main() -> int:
         print(f"{kind:28s} {counts[kind]:3d} layers {total:9.1f} us", flush=True)
     print(f"{'sum':28s} {sum(counts.values()):3d} layers {sum(totals.values()):9.1f} us", flush=True)
     if arguments.json:
+        suffix = ", padded interface" if arguments.interface == "padded" else ""
         record = {
-            "case": f"base, {arguments.batch} x {arguments.seq_len}",
+            "case": f"base, {arguments.batch} x {arguments.seq_len}{suffix}",
             "tokens": tokens,
             "kinds_us": {kind: round(total, 2) for kind, total in totals.items()},
             "layers_us": {layer: round(time_us, 2) for layer, time_us in layers.items()},
