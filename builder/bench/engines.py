@@ -23,7 +23,8 @@ PLAIN, GRAPH = "plain", "CUDA graph"
 
 def packed(setup: Setup) -> Contender:
     """The rewritten model's engine, tuned for the batch's tokens."""
-    make = partial(build_engine, setup.model.packed, opt_tokens=setup.batch.tokens, **setup.shape)
+    tokens, slots = setup.batch.tokens, setup.batch.slots
+    make = partial(build_engine, setup.model.packed, opt_tokens=tokens, max_tokens=slots, **setup.shape)
     return _contender(setup, "packed", make, None)
 
 

@@ -90,6 +90,7 @@ def measure_gpu(setup: Setup, peers: list[str]) -> Measurement:
     Raises:
         BuildError: our engine cannot be built, or its answers are wrong.
     """
+    torch_peers.forget_compiled()
     try:
         truth = torch_peers.truth(setup)
     except UnavailableError:

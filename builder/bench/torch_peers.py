@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -66,33 +67,42 @@ def truth(setup: Setup) -> Answers:
 
 
 def eager(setup: Setup) -> Contender:
-    """The padded model as it is."""
-    return _module(setup, load(setup))
+    """The padded model as it is, which is how it is without a compiler: no CUDA graph."""
+    run = _padded_run(setup, load(setup))
+    return Contender(answers_of(setup, run()), ways_of(run, graph=False))
 
 
 def compiled(setup: Setup) -> Contender:
-    """The padded model through torch.compile."""
+    """The padded model through torch.compile, for the batch's shape."""
     torch = torch_module()
-    torch.compiler.reset()
-    return _module(setup, torch.compile(load(setup), dynamic=False))
+    run = _padded_run(setup, torch.compile(load(setup), dynamic=False))
+    return Contender(answers_of(setup, run()), ways_of(run))
 
 
-def _module(setup: Setup, model: Any) -> Contender:
+def forget_compiled() -> None:
+    """Drops what torch.compile made: it stops compiling a function after eight shapes."""
+    with contextlib.suppress(UnavailableError):
+        torch_module().compiler.reset()
+
+
+def _padded_run(setup: Setup, model: Any) -> Callable[[], Any]:
     torch, feeds = torch_module(), inputs(setup)
 
     def run() -> Any:
         with torch.inference_mode():
             return model(**feeds)
 
-    return Contender(answers_of(setup, run()), ways_of(run))
+    return run
 
 
-def ways_of(run: Callable[[], object]) -> dict[str, Way]:
+def ways_of(run: Callable[[], object], *, graph: bool = True) -> dict[str, Way]:
     """Plain and, where it can be captured, in a CUDA graph."""
     from .timing import captured, each_ms  # imports PyTorch
 
     torch = torch_module()
     ways: dict[str, Way] = {"plain": partial(each_ms, run)}
+    if not graph:
+        return ways
     try:
         ways["CUDA graph"] = partial(each_ms, captured(run))
     except RuntimeError:  # a model whose forward synchronises cannot be captured

@@ -29,7 +29,6 @@ def varlen(setup: Setup) -> Contender:
     if type(model).__name__ != "BertModel":
         raise UnavailableError(f"is written for BertModel, this is {type(model).__name__}")
     forward = _forward(torch, varlen_attn, model)
-    torch.compiler.reset()
     compiled = torch.compile(forward, dynamic=False)
     ragged, seq_lens = setup.batch.ragged, setup.batch.seq_lens
     positions = np.concatenate([np.arange(length) for length in seq_lens])

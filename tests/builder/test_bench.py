@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from padfree.onnx_tools.cost import Lengths
 from padfree.runtime.metadata import InputInfo
 
 Capture = pytest.CaptureFixture[str]
+ROOT = Path(__file__).parents[2]
 EXPORTED = DEMO_DATA / "bert_tiny.onnx"
 
 
@@ -196,6 +198,22 @@ def test_bench_on_the_cpu(tmp_path: Path, capsys: Capture) -> None:
     }
     assert list(second["peers_ms"]) == [CPU_PEERS["onnxruntime"].title]
     assert second["errors"]["padfree"] < 1e-5
+
+
+def test_the_records_keys_are_documented(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    assert main(["bench", str(EXPORTED), "--cpu", "--batch", "2", "--seq-len", "16", "--json", str(out)]) == 0
+    table = (ROOT / "docs" / "bench.md").read_text("utf-8").partition("## As JSON")[2].partition("## Sweeps")[0]
+    documented = set(re.findall(r"`(\w+)`", table))
+    installed = {"torch", "transformers", "onnxruntime", "onnx", "cuda-bindings", "tensorrt"}
+    record = set(json.loads(out.read_text()))
+    assert record - installed <= documented
+    assert documented - record <= {"gpu", "driver", "B", "S", "T"}
+
+
+def test_every_peer_is_documented() -> None:
+    table = (ROOT / "docs" / "bench.md").read_text("utf-8").partition("## Peers")[2].partition("## Method")[0]
+    assert set(re.findall(r"^\| `([\w-]+)`", table, re.MULTILINE)) == {*GPU_PEERS, *CPU_PEERS}
 
 
 def test_bench_names_its_peers(capsys: Capture) -> None:
