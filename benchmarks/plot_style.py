@@ -41,6 +41,8 @@ STYLE: Any = {
     "legend.frameon": False,
 }
 
+TENSORRT, PADFREE, LIMIT = "TensorRT, padded", "padfree", "limit: matrix products of packed tokens alone"
+
 Record = Mapping[str, Any]
 
 
@@ -52,6 +54,15 @@ def read(path: Path) -> list[Record]:
             record = json.loads(line)
             records[record["case"]] = record
     return list(records.values())
+
+
+def times_of(record: Record) -> dict[str, float]:
+    """Milliseconds by the name in the legend: padded TensorRT's better engine, the other peers, padfree, the limit."""
+    times: dict[str, float] = {}
+    for title, time_ms in record["peers_ms"].items():
+        name = TENSORRT if title.startswith("TensorRT padded") else title
+        times[name] = min(time_ms, times.get(name, time_ms))
+    return {**times, PADFREE: record["ours_ms"], **({LIMIT: record["limit_ms"]} if record["limit_ms"] else {})}
 
 
 def machine(records: Sequence[Record]) -> str:

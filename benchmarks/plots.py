@@ -14,8 +14,23 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from plot_style import GREY, MARKERS, OURS, PEER_COLOURS, STYLE, Record, machine, read, save
+from plot_style import (
+    GREY,
+    LIMIT,
+    MARKERS,
+    OURS,
+    PADFREE,
+    PEER_COLOURS,
+    STYLE,
+    TENSORRT,
+    Record,
+    machine,
+    read,
+    save,
+    times_of,
+)
 from sweep_plots import draw_sweep
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,16 +50,13 @@ def ratios(record: Record) -> dict[str, float]:
     return {name: time / record["ours_us"] for name, time in record["peers_us"].items()}
 
 
-def bars(record: Record) -> list[Bar]:
-    """The bars of one model: the better padded TensorRT engine, the other peers, padfree, and the limit."""
-    peers: Mapping[str, float] = record["peers_ms"]
-    tensorrt = [time for name, time in peers.items() if name.startswith("TensorRT padded")]
-    rest = {name: time for name, time in peers.items() if not name.startswith("TensorRT padded")}
-    found = [Bar("TensorRT, padded", min(tensorrt), PEER_COLOURS[0])] if tensorrt else []
-    found += [Bar(name, time, colour) for (name, time), colour in zip(rest.items(), PEER_COLOURS[1:], strict=False)]
-    found.append(Bar("padfree", record["ours_ms"], OURS))
-    found.append(Bar("limit: matrix products of packed tokens alone", record["limit_ms"], GREY))
-    return found
+def bars(records: Sequence[Record]) -> list[list[Bar]]:
+    """The bars of every model, each peer in the same colour and place in all of them."""
+    found = [times_of(record) for record in records]
+    peers = [name for name in dict.fromkeys(name for times in found for name in times) if name not in (PADFREE, LIMIT)]
+    peers.sort(key=lambda name: name != TENSORRT)
+    colours = {**dict(zip(peers, PEER_COLOURS, strict=False)), PADFREE: OURS, LIMIT: GREY}
+    return [[Bar(name, times[name], colour) for name, colour in colours.items() if name in times] for times in found]
 
 
 def draw_attention(records: Sequence[Record], path: Path) -> None:
@@ -73,14 +85,19 @@ def draw_attention(records: Sequence[Record], path: Path) -> None:
         save(figure, path)
 
 
+def model_and_batch(record: Record) -> str:
+    """The title of a model's bars."""
+    return f"{record['model']}, {record['batch']} x {record['seq_len']}" if "model" in record else str(record["case"])
+
+
 def draw_end_to_end(records: Sequence[Record], path: Path) -> None:
     """A group of bars a model: milliseconds for a batch."""
     from matplotlib import pyplot
 
     with pyplot.rc_context(STYLE):
         figure, row = pyplot.subplots(1, len(records), figsize=(2.2 + 2.4 * len(records), 3.0), squeeze=False)
-        for axes, record in zip(row[0], records, strict=True):
-            found = bars(record)
+        handles: dict[str, Any] = {}
+        for axes, record, found in zip(row[0], records, bars(records), strict=True):
             drawn = axes.bar(
                 range(len(found)), [bar.time_ms for bar in found], width=0.8, color=[bar.colour for bar in found]
             )
@@ -88,10 +105,10 @@ def draw_end_to_end(records: Sequence[Record], path: Path) -> None:
             axes.set_xticks([])
             axes.margins(y=0.12)
             padding = 1 - record["tokens"] / record["slots"]
-            axes.set_title(f"{record['case']}\n{record['tokens']} tokens, {padding:.0%} padding", loc="left")
+            axes.set_title(f"{model_and_batch(record)}\n{record['tokens']} tokens, {padding:.0%} padding", loc="left")
             axes.set_ylabel("ms for a batch" if axes is row[0][0] else "")
-        handles = {bar.label: patch for bar, patch in zip(found, drawn.patches, strict=True)}
-        figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=2, bbox_to_anchor=(0.5, -0.14))
+            handles.update((bar.label, patch) for bar, patch in zip(found, drawn.patches, strict=True))
+        figure.legend(handles.values(), handles.keys(), loc="upper center", ncols=2, bbox_to_anchor=(0.5, 0.0))
         figure.suptitle(f"BERT, fp16, {machine(records)}", x=0.01, ha="left", fontsize=10)
         figure.tight_layout()
         save(figure, path)

@@ -7,21 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from plot_style import GREY, MARKERS, OURS, PEER_COLOURS, STYLE, Record, machine, save
+from plot_style import GREY, LIMIT, MARKERS, OURS, PADFREE, PEER_COLOURS, STYLE, Record, machine, save, times_of
 
-LIMIT = "limit: matrix products alone"
 Number = Callable[[Record], float]
 
 
 def ratios(record: Record) -> dict[str, float]:
-    """Time over ours of every peer (TensorRT's two typings and ways as the better one) and of the limit."""
-    times: dict[str, float] = {}
-    for title, time_ms in record["peers_ms"].items():
-        name = "TensorRT, padded" if title.startswith("TensorRT padded") else title
-        times[name] = min(time_ms, times.get(name, time_ms))
-    if record["limit_ms"]:
-        times[LIMIT] = record["limit_ms"]
-    return {name: time_ms / record["ours_ms"] for name, time_ms in times.items()}
+    """Time over ours of every peer and of the limit."""
+    return {name: time_ms / record["ours_ms"] for name, time_ms in times_of(record).items() if name != PADFREE}
 
 
 def panels(records: Sequence[Record]) -> list[tuple[str, str, list[Record], Number]]:

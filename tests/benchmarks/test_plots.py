@@ -72,7 +72,7 @@ def test_the_last_line_of_a_case_counts(tmp_path: Path) -> None:
 
 
 def test_bars_show_the_better_engine_of_tensorrt_and_the_limit_last() -> None:
-    found = plots.bars(END_TO_END[0])
+    (found,) = plots.bars(END_TO_END)
     assert [(bar.label.split(",")[0].split(":")[0], bar.time_ms) for bar in found] == [
         ("TensorRT", 4.9),
         ("torch.compile padded", 4.0),
@@ -80,6 +80,18 @@ def test_bars_show_the_better_engine_of_tensorrt_and_the_limit_last() -> None:
         ("limit", 1.5),
     ]
     assert len({bar.colour for bar in found}) == len(found)
+
+
+def test_a_peer_has_one_colour_in_all_models() -> None:
+    other = {
+        **END_TO_END[0],
+        "peers_ms": {"varseqlen": 3.0, "TensorRT padded (weakly typed fp16)": 4.0},
+        "limit_ms": None,
+    }
+    first, second = ({bar.label: bar.colour for bar in found} for found in plots.bars([END_TO_END[0], other]))
+    assert list(second) == ["TensorRT, padded", "varseqlen", "padfree"]
+    assert all(first[name] == colour for name, colour in second.items() if name in first)
+    assert second["varseqlen"] not in first.values()
 
 
 def test_ratios_are_above_one_where_ours_is_faster() -> None:
@@ -109,4 +121,4 @@ def test_pictures_are_readable_svg_and_repeat_byte_by_byte(tmp_path: Path) -> No
 
 def test_the_sweep_takes_the_better_engine_of_tensorrt() -> None:
     record = {**SWEEP[0], "peers_ms": {"TensorRT padded, weakly typed": 1.7, "TensorRT padded, strongly typed": 1.5}}
-    assert sweep_plots.ratios(record) == {"TensorRT, padded": 1.5, "limit: matrix products alone": 0.8}
+    assert sweep_plots.ratios(record) == {"TensorRT, padded": 1.5, "limit: matrix products of packed tokens alone": 0.8}
