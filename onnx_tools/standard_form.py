@@ -64,6 +64,11 @@ class _Walk:
         taken, left = ("then_branch", "else_branch") if condition else ("else_branch", "then_branch")
         _detach(node.attrs[left])
         branch, outputs = node.attrs[taken], list(node.outputs)
+        if len(branch.outputs) != len(outputs):
+            raise RewriteError(
+                f"the model is not valid ONNX: node '{node_name(node)}' (If) has {len(outputs)} outputs and its branch "
+                f"{len(branch.outputs)}; export it again"
+            )
         node.inputs.clear()
         node.outputs.clear()
         inline_constants(branch)

@@ -22,8 +22,8 @@ def attention(e: Expansion) -> Sequence[gs.Tensor]:
         raise NotImportable("it turns Q and K itself (do_rotary=1)")
     weight = e.input(1, "weight")
     total = e.width(weight, "weight")
-    sizes = [int(size) for size in e.node.attrs.get("qkv_hidden_sizes", [])] or [total // 3] * 3
-    if len(sizes) != 3 or sum(sizes) != total:
+    sizes = e.node.attrs.get("qkv_hidden_sizes") or [total // 3] * 3
+    if not isinstance(sizes, list) or len(sizes) != 3 or min(sizes) <= 0 or sum(sizes) != total:
         raise NotImportable(f"its weight has {total} columns, and Q, K and V have {sizes}")
     qkv = e.sum(e.op("MatMul", e.input(0, "tensor"), weight), e.given(2))
     ends = np.cumsum(sizes)
@@ -38,9 +38,9 @@ def multi_head_attention(e: Expansion) -> Sequence[gs.Tensor]:
     parts = _parts(e)
     bias = e.given(3)
     if bias is not None:
-        if not isinstance(bias, gs.Constant):
-            raise NotImportable(f"its bias '{bias.name}' is no constant")
         ends = np.cumsum([e.width(part, "query, key or value") for part in parts])
+        if not isinstance(bias, gs.Constant) or list(bias.shape) != [ends[-1]]:
+            raise NotImportable(f"its bias '{bias.name}' is no constant [{ends[-1]}]")
         starts = [0, *ends[:-1]]
         parts = [
             e.op("Add", part, e.columns(bias, int(start), int(end)))

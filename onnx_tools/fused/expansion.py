@@ -63,11 +63,17 @@ class Expansion:
 
     def integer(self, name: str, default: int = 0) -> int:
         """An integer attribute."""
-        return int(self.node.attrs.get(name, default))
+        value = self.node.attrs.get(name, default)
+        if not isinstance(value, int):
+            raise NotImportable(f"its attribute {name} is {value!r}, not an integer")
+        return value
 
     def number(self, name: str, default: float) -> float:
         """A float attribute."""
-        return float(self.node.attrs.get(name, default))
+        value = self.node.attrs.get(name, default)
+        if not isinstance(value, int | float):
+            raise NotImportable(f"its attribute {name} is {value!r}, not a number")
+        return float(value)
 
     def shape(self, tensor: gs.Tensor, what: str) -> Shape:
         """The shape of a tensor, whose rank must be known."""
@@ -80,8 +86,8 @@ class Expansion:
         """The size of a tensor's last axis, which must be known."""
         shape = self.shape(tensor, what)
         size = shape[-1].constant() if shape else None
-        if size is None:
-            raise NotImportable(f"the last axis of its {what} '{tensor.name}' has no known size")
+        if size is None or size <= 0:
+            raise NotImportable(f"the last axis of its {what} '{tensor.name}' has no known size above 0")
         return size
 
     def is_integer(self, tensor: gs.Tensor) -> bool:

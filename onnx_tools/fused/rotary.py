@@ -48,8 +48,8 @@ def _head_size(e: Expansion, width: int, rotary: int) -> int:
     heads = e.integer("num_heads")
     if heads == 0 and e.integer("rotary_embedding_dim"):
         raise NotImportable("it has rotary_embedding_dim without num_heads")
-    size = rotary if heads == 0 else width // heads
-    if width % size or size < rotary:
+    size = rotary if heads <= 0 else width // heads
+    if size < rotary or width % size:
         raise NotImportable(f"{width} columns are no heads of {size} elements with {rotary} turned ones")
     return size
 

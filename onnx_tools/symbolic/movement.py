@@ -91,7 +91,7 @@ def unsqueeze(x: Facts, axes: Sequence[int] | None) -> Facts:
 
 def squeeze(x: Facts, axes: Sequence[int] | None) -> Facts:
     """Squeeze."""
-    if x.shape is None:
+    if x.shape is None or (axes and not x.shape):
         return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
     if axes is None:
         if any(size.constant() is None for size in x.shape):
@@ -199,7 +199,7 @@ def _sliced_elements(
 
 def gather(x: Facts, indices: Facts, axis: int) -> Facts:
     """Gather."""
-    if x.shape is None or indices.shape is None:
+    if not x.shape or indices.shape is None:
         return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant and indices.constant)
     axis %= len(x.shape)
     inner = len(indices.shape)

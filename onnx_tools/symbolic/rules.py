@@ -69,7 +69,7 @@ def _elementwise(node: gs.Node, known: Known) -> Facts:
 def _layer_norm(node: gs.Node, known: Known) -> Found:
     """The result, and the mean and the inverse deviation with axes of size 1."""
     x = known[0]
-    if x.shape is None:
+    if not x.shape:
         return [Facts(dtype=x.dtype)]
     axis = int(node.attrs.get("axis", -1)) % len(x.shape)
     statistics = (*x.shape[:axis], *(Poly.of(1) for _ in x.shape[axis:]))
@@ -178,7 +178,7 @@ def slice_arguments(node: gs.Node, known: Known) -> tuple[list[Poly], list[Poly]
         axes = known[3].plain_integers() if given else list(range(len(starts)))
         given = len(known) > 4 and not node.inputs[4].is_empty()
         steps = known[4].plain_integers() if given else [1] * len(starts)
-    if starts is None or ends is None or steps is None or known[0].shape is None:
+    if starts is None or ends is None or steps is None or not known[0].shape:
         return None
     axes = list(range(len(starts))) if axes is None and "starts" in node.attrs else axes
     if axes is None:
@@ -214,7 +214,7 @@ def _gather_nd(node: gs.Node, known: Known, lookup: Lookup) -> Found:
 def _concat(node: gs.Node, known: Known) -> Found:
     dtype, constant = known[0].dtype, all(item.constant for item in known)
     shapes = [item.shape for item in known]
-    if any(shape is None for shape in shapes):
+    if any(not shape for shape in shapes):
         return [Facts(dtype=dtype, constant=constant)]
     shape = list(shapes[0] or ())
     axis = int(node.attrs["axis"]) % len(shape)
@@ -231,7 +231,7 @@ def _concat(node: gs.Node, known: Known) -> Found:
 
 def _split(node: gs.Node, known: Known) -> Found:
     x, count = known[0], len(node.outputs)
-    if x.shape is None:
+    if not x.shape:
         return [Facts(dtype=x.dtype)] * count
     axis = int(node.attrs.get("axis", 0)) % len(x.shape)
     sizes = split_sizes(node, known)
@@ -289,7 +289,7 @@ def _reduce(node: gs.Node, known: Known) -> Facts:
     x = known[0]
     axes, keep = axes_of_node(node, known, 1), bool(node.attrs.get("keepdims", 1))
     constant = all(item.constant for item in known)
-    if x.shape is None:
+    if not x.shape:
         return Facts(dtype=x.dtype, constant=constant)
     if axes is None:
         if len(known) > 1 or node.attrs.get("noop_with_empty_axes", 0):
@@ -313,7 +313,7 @@ def _row_sum(x: Facts) -> RowSum | None:
 
 def _arg_reduce(node: gs.Node, known: Known) -> Found:
     x = known[0]
-    if x.shape is None:
+    if not x.shape:
         return [Facts(dtype="int64")]
     axis, keep = int(node.attrs.get("axis", 0)) % len(x.shape), bool(node.attrs.get("keepdims", 1))
     shape = [Poly.of(1) if i == axis else size for i, size in enumerate(x.shape) if keep or i != axis]

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError
+from padfree.onnx_tools.fused import IMPORTERS
+from padfree.onnx_tools.widen import widen
 
 from .fused_nodes import BATCH, HEADS, LENGTHS, NONE, SIZE, TOLERANCE, WIDTH, X, expanded, numbers, one_node, run
 
@@ -108,6 +113,40 @@ def test_refused_by_name(name: str) -> None:
         expanded(model)
 
 
+values = st.one_of(
+    st.integers(-3, 40),
+    st.floats(-2, 2),
+    st.sampled_from(["Relu", ""]),
+    st.lists(st.integers(-2, 20), min_size=1, max_size=4),
+)
+NAMES = (
+    "num_heads",
+    "qkv_hidden_sizes",
+    "axis",
+    "epsilon",
+    "transA",
+    "transBatchB",
+    "activation",
+    "interleaved",
+    "scale",
+)
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(
+    st.sampled_from(sorted(IMPORTERS)),
+    st.lists(st.lists(st.sampled_from([1, 2, 5, 7, 8, 16, 24, 48]), max_size=5), min_size=1, max_size=9),
+    st.dictionaries(st.sampled_from(NAMES), values, max_size=4),
+    st.booleans(),
+)
+def test_hostile_nodes(op: str, shapes: list[list[int]], attributes: dict[str, object], constant: bool) -> None:
+    """Whatever a file claims: an answer or an error of the rewriter."""
+    inputs = {f"x{i}": np.zeros(shape, np.float32 if i < 7 else np.int32) for i, shape in enumerate(shapes)}
+    weights = [name for name in inputs if constant and name != "x0"]
+    with contextlib.suppress(RewriteError):
+        expanded(one_node(op, inputs, weights=weights, opset=14, **attributes))
+
+
 @pytest.mark.parametrize("condition", [True, False])
 def test_known_branches(condition: bool) -> None:
     """An If on sizes alone is its branch; a fused operator inside is imported too."""
@@ -129,3 +168,20 @@ def test_known_branches(condition: bool) -> None:
     ops = {node.op_type for node in result.graph.node}
     assert ("Erf" in ops, "Abs" in ops, "If" in ops) == (condition, not condition, False)
     assert np.allclose(run(model, {"x": X}, [0])[0], run(result, {"x": X}, [0])[0], atol=TOLERANCE)
+
+
+def test_branches_in_half_precision() -> None:
+    info = helper.make_empty_tensor_value_info
+    names = ("then_branch", "else_branch")
+    branches = []
+    for name in names:
+        number = helper.make_node("Constant", [], [f"{name}_n"], value=numpy_helper.from_array(np.ones(1, np.float16)))
+        cast = helper.make_node("Cast", [f"{name}_n"], [f"{name}_y"], to=TensorProto.FLOAT16)
+        branches.append(helper.make_graph([number, cast], name, [], [info(f"{name}_y")]))
+    model = one_node("Gelu", {"x": X})
+    choice = helper.make_node("If", ["x"], ["y1"], **dict(zip(names, branches, strict=True)))
+    model.graph.node.append(choice)
+    for attribute in widen(model).graph.node[-1].attribute:
+        number, cast = attribute.g.node
+        assert number.attribute[0].t.data_type == TensorProto.FLOAT
+        assert cast.attribute[0].i == TensorProto.FLOAT
