@@ -6,7 +6,9 @@ Rules, node by node in order:
 - reductions, softmax, norms, exponentials and logarithms that stand outside padfree operators stay float32, and so does
   what is computed element by element from their results, up to the next matrix product or padfree operator;
 - a constant that the new type cannot hold (a mask's finfo.min, an epsilon of 1e-12) keeps the nodes that read it in
-  float32 in the same way; a weight of a matrix product or padfree operator that would overflow is refused by name;
+  float32 in the same way, and so does a weight of a matrix product that would overflow or vanish;
+- nodes that make or read an activation known not to fit (see ranges.py) stay float32; PadfreeLayerNorm becomes standard
+  operators for that, the other padfree operators are refused by name;
 - graph inputs and outputs keep their type: results are float32 whatever the precision.
 """
 
@@ -21,8 +23,10 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from .element_types import check_element_types, infer_element_types
 from .errors import RewriteError, VerificationError
+from .norm_nodes import standard_norm
 from .operators import DOMAIN, without_functions
 from .operators.functions import ACT_TYPES
+from .ranges import LARGEST, unfit_reason
 
 Floats = npt.NDArray[np.float32]
 
@@ -37,17 +41,16 @@ _FLOAT32_ONLY = frozenset(
         *("Range", "RandomNormal", "RandomUniform", "Resize"),
     )
 )
-_LARGEST: Mapping[str, float] = MappingProxyType({"fp16": 65504.0, "bf16": 3.3895314e38})
 _ROUNDOFF: Mapping[str, float] = MappingProxyType({"fp16": 2.0**-11, "bf16": 2.0**-8})
 _SMALLEST: Mapping[str, float] = MappingProxyType({"fp16": 2.0**-25, "bf16": 2.0**-134})  # half of the last step
 
 
-def convert(model: ModelProto, precision: str) -> ModelProto:
+def convert(model: ModelProto, precision: str, unfit: Mapping[str, str] | None = None) -> ModelProto:
     """A copy of a rewritten float32 model with activations and weights of type `precision`, without function bodies.
 
-    Precision is "fp32" (nothing changes), "fp16" or "bf16". The result is checked: every weight against the original,
-    and every node's types. Raises RewriteError for what the type cannot hold and for subgraphs,
-    VerificationError when the result is not consistent.
+    Precision is "fp32" (nothing changes), "fp16" or "bf16". `unfit` are activations that it cannot hold, with the
+    reasons. The result is checked: every weight against the original, and every node's types. Raises RewriteError for
+    what the type cannot hold and for subgraphs, VerificationError when the result is not consistent.
     """
     if precision not in ACT_TYPES:
         raise RewriteError(f"precision is {precision!r}, allowed are {', '.join(ACT_TYPES)}; choose one of them")
@@ -60,7 +63,7 @@ def convert(model: ModelProto, precision: str) -> ModelProto:
                 f"{node.op_type} '{node.name}' holds a subgraph, which precision {precision} does not allow; "
                 f"choose precision fp32"
             )
-    _Conversion(result, precision).run()
+    _Conversion(result, precision, dict(unfit or {})).run()
     check_element_types(result, precision)
     check_weights(model, result, precision)
     return result
@@ -103,8 +106,9 @@ def check_weights(original: ModelProto, converted: ModelProto, precision: str) -
 class _Conversion:
     """Rewrites one model's graph in place."""
 
-    def __init__(self, model: ModelProto, precision: str) -> None:
-        self.model, self.graph, self.precision = model, model.graph, precision
+    def __init__(self, model: ModelProto, precision: str, unfit: dict[str, str]) -> None:
+        self.model, self.graph, self.precision, self.unfit = model, model.graph, precision, unfit
+        self._expand_norms()
         self.act = ACT_TYPES[precision]
         self.types = infer_element_types(model, "fp32")
         self.nodes: list[NodeProto] = []
@@ -113,6 +117,26 @@ class _Conversion:
         self.copies: dict[str, TensorProto] = {}  # converted constants by original name
         self.read_as_float32: set[str] = set()  # constants
         self.outputs = {item.name: item.type.tensor_type.elem_type for item in self.graph.output}
+        weights = {name for node in self.graph.node if node.op_type in _PRODUCTS for name in node.input}
+        for name in weights & self.constants.keys():
+            reason = unfit_reason(to_float32(self.constants[name]), precision)
+            if reason:
+                self.unfit[name] = reason
+
+    def _expand_norms(self) -> None:
+        """Norms that make or read what does not fit become standard operators, which may be float32."""
+        nodes = list(self.graph.node)
+        del self.graph.node[:]
+        for node in nodes:
+            if node.op_type == "PadfreeLayerNorm" and self._is_unfit(node):
+                made, constants = standard_norm(self.model, node)
+                self.graph.node.extend(made)
+                self.graph.initializer.extend(constants)
+            else:
+                self.graph.node.append(node)
+
+    def _is_unfit(self, node: NodeProto) -> bool:
+        return any(name in self.unfit for name in (*node.input, *node.output))
 
     def run(self) -> None:
         for node in list(self.graph.node):
@@ -179,6 +203,9 @@ class _Conversion:
 
     def _type_for(self, node: NodeProto, floats: Iterable[str]) -> int:
         """The type in which a node computes."""
+        if self._is_unfit(node):
+            self._refuse_unfit(node)
+            return _FLOAT
         if node.domain == DOMAIN or (node.domain == "" and node.op_type in _PRODUCTS):
             return self.act
         if node.domain != "" or node.op_type in _FLOAT32_ONLY:
@@ -203,7 +230,7 @@ class _Conversion:
     def _fits(self, values: Floats) -> bool:
         """Whether a constant survives: nothing overflows, and single numbers keep their value but for rounding."""
         finite = values[np.isfinite(values)]
-        if np.any(np.abs(finite) > _LARGEST[self.precision]):
+        if np.any(np.abs(finite) > LARGEST[self.precision]):
             return False
         if values.size > 1:
             return True
@@ -237,14 +264,22 @@ class _Conversion:
             self.copies[name].name = f"{name}.{self.precision}"
         return f"{name}.{self.precision}"
 
+    def _refuse_unfit(self, node: NodeProto) -> None:
+        name = next(item for item in (*node.input, *node.output) if item in self.unfit)
+        if node.domain == DOMAIN:
+            raise RewriteError(
+                f"'{name}' of {node.op_type} '{node.name or node.output[0]}' {self.unfit[name]}, and this operator is "
+                f"not kept in float32 by itself; choose precision bf16 or fp32"
+            )
+
     def _refuse_overflow(self, name: str, values: Floats, reader: NodeProto) -> None:
         finite = np.abs(np.where(np.isfinite(values), values, 0))
         largest = float(finite.max(initial=0))
-        if largest > _LARGEST[self.precision]:
+        if largest > LARGEST[self.precision]:
             advice = "bf16 or fp32" if self.precision == "fp16" else "fp32"
             raise RewriteError(
                 f"weight '{name}' of {reader.op_type} '{reader.name or reader.output[0]}' holds {largest:g}, "
-                f"{self.precision} holds at most {_LARGEST[self.precision]:g}; choose precision {advice}"
+                f"{self.precision} holds at most {LARGEST[self.precision]:g}; choose precision {advice}"
             )
 
     def _finish_outputs(self) -> None:

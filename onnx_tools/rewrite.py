@@ -21,16 +21,17 @@ from .errors import RewriteError
 from .exporting import export_model
 from .fixed_axes import fixed_sizes
 from .graph import add_domain, dtype_name, is_padfree, names_in_use, tidy
+from .half_precision import convert_and_check
 from .importing import import_model, token_inputs_of
 from .limits import first_width, limit_of, longest_sequence
 from .model_file import load_model
 from .operators import add_functions, check_nodes, with_functions
 from .passes import KEPT_MASKING, Miss, Pass, PassResult, interface_passes, packing_passes, preparation
-from .precision import convert
 from .probe import PaddingIsReadError, probe
 from .products import Products, products_of
 from .report import CoverageReport, coverage
 from .symbolic import Analysis, analyse
+from .verify import sample_feeds
 from .verify import verify as verify_models
 from .widen import narrow_outputs, widen
 
@@ -186,7 +187,8 @@ def rewrite(
     if verify:
         verify_models(original, with_functions(result), metadata, seed=seed)
     if precision != "fp32":
-        result = convert(result, precision)
+        feeds = sample_feeds(original, metadata, seed=seed) if verify else None
+        result, metadata["kept_float32"] = convert_and_check(result, precision, feeds)
     narrow_outputs(result, given)
     types = {value.name: value.type.tensor_type.elem_type for value in result.graph.output}
     for output in metadata["outputs"]:

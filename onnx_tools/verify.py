@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from onnx import ModelProto, helper
 from .errors import VerificationError
 from .fixed_axes import fixed_sizes
 from .importing import token_inputs_of
-from .model_file import EXTERNAL_DATA_BYTES, model_tensors, save_model
+from .sessions import open_session
 
 logger = logging.getLogger(__name__)
 
@@ -57,26 +55,39 @@ def verify(
     """
     rng = np.random.default_rng(seed)
     fixed = fixed_sizes(original, token_inputs_of(original))
-    with tempfile.TemporaryDirectory(prefix="padfree-") as folder:
-        sessions = [_session(model, Path(folder), name) for model, name in ((original, "a"), (rewritten, "b"))]
-        worst: dict[str, float] = {}
-        batches = make_batches(metadata, rng)
-        for batch in batches:
-            feeds = _original_feeds(original, metadata, batch, rng)
-            given = feeds if metadata["interface"] == "padded" else _packed_feeds(feeds, metadata, batch, rng)
-            names = [output["name"] for output in metadata["outputs"]]
-            runs = [
-                partial(_run, session, names, batch, kind)
-                for session, kind in zip(sessions, ("original", "rewritten"), strict=True)
-            ]
-            wanted, found = fixed.run(runs[0], feeds), runs[1](given)
-            for output, a, b in zip(metadata["outputs"], wanted, found, strict=True):
-                if output["layout"] == "per_sequence" and not batch.keeps_first_slot:
-                    continue  # a head that reads the masked first slot cannot be reproduced
-                error = _compare(output, a, b, batch, metadata["interface"])
-                worst[output["name"]] = max(worst.get(output["name"], 0.0), error)
+    sessions = [_session(model, kind) for model, kind in ((original, "original"), (rewritten, "rewritten"))]
+    worst: dict[str, float] = {}
+    batches = make_batches(metadata, rng)
+    for batch in batches:
+        feeds, given = _feeds(original, metadata, batch, rng)
+        names = [output["name"] for output in metadata["outputs"]]
+        runs = [
+            partial(_run, session, names, batch, kind)
+            for session, kind in zip(sessions, ("original", "rewritten"), strict=True)
+        ]
+        wanted, found = fixed.run(runs[0], feeds), runs[1](given)
+        for output, a, b in zip(metadata["outputs"], wanted, found, strict=True):
+            if output["layout"] == "per_sequence" and not batch.keeps_first_slot:
+                continue  # a head that reads the masked first slot cannot be reproduced
+            error = _compare(output, a, b, batch, metadata["interface"])
+            worst[output["name"]] = max(worst.get(output["name"], 0.0), error)
     logger.info("verified on %d batches: largest difference %.1e of an output", len(batches), max(worst.values()))
     return worst
+
+
+def sample_feeds(original: ModelProto, metadata: Mapping[str, Any], *, seed: int = 0) -> dict[str, Array]:
+    """Inputs of the rewritten model for one of the batches that `verify` takes, a ragged one."""
+    rng = np.random.default_rng(seed)
+    batch = next(item for item in make_batches(metadata, rng) if item.name == "ragged")
+    return _feeds(original, metadata, batch, rng)[1]
+
+
+def _feeds(
+    original: ModelProto, metadata: Mapping[str, Any], batch: Batch, rng: np.random.Generator
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The batch as the original's inputs, and as the rewritten model's."""
+    feeds = _original_feeds(original, metadata, batch, rng)
+    return feeds, feeds if metadata["interface"] == "padded" else _packed_feeds(feeds, metadata, batch, rng)
 
 
 def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[Batch]:
@@ -201,20 +212,10 @@ def _run(
         ) from error
 
 
-def _session(model: ModelProto, folder: Path, name: str) -> ort.InferenceSession:
-    """A session on the CPU; models beyond protobuf's limit go through a file."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    source: str | bytes
+def _session(model: ModelProto, kind: str) -> ort.InferenceSession:
     try:
-        if sum(len(tensor.raw_data) for tensor in model_tensors(model.graph)) > EXTERNAL_DATA_BYTES:
-            source = str(folder / f"{name}.onnx")
-            save_model(model, source)
-        else:
-            source = model.SerializeToString()
-        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        return open_session(model)
     except Exception as error:  # onnxruntime's exceptions share no base class of their own
-        kind = "original" if name == "a" else "rewritten"
         raise VerificationError(
             f"onnxruntime {ort.__version__} does not load the {kind} model: {error}; "
             f"check the original with onnx.checker; --no-verify skips the check"

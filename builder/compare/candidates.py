@@ -9,6 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from padfree.onnx_tools import load_model, rewrite, save_model
+from padfree.onnx_tools.rounding import with_rounding
 from padfree.runtime import Metadata
 from padfree.runtime.metadata import ONNX_METADATA_KEY, parse_metadata, read_sidecar
 from polygraphy.backend.onnxrt import OnnxrtRunner, SessionFromOnnx
@@ -19,7 +20,6 @@ from ..padded import build_padded_engine
 from .batches import Batch
 from .contender import Candidate, Contender
 from .original import Original
-from .rounding import runnable_on_cpu
 from .runners import PaddedRunner, SessionRunner
 from .tolerances import TOLERANCES, Tolerance
 from .torch_model import torch_runner
@@ -121,7 +121,7 @@ def _of_file(
     if item.is_plan and (not names or "trt" in names):
         found.append(_session(original, f"trt: {item.path.name}", lambda: item.path, item, settings))
     if not item.is_plan and (not names or "onnxrt-packed" in names):
-        path = cache(partial(runnable_on_cpu, item.path, item.metadata.precision, settings.folder))
+        path = cache(partial(_runnable_on_cpu, item.path, item.metadata.precision, settings.folder))
         found.append(_session(original, f"onnxrt-packed: {item.path.name}", path, item, settings))
     if not item.is_plan and "trt" in names:
         build = cache(partial(_build, item, batches, settings))
@@ -139,6 +139,15 @@ def _session(original: Original, name: str, path: Callable[[], Path], item: Cand
     rounded = next((half[output.dtype] for output in metadata.outputs if output.dtype in half), metadata.precision)
     tolerance = settings.tolerance(rounded if metadata.precision == "fp32" else metadata.precision)
     return Contender(runner, metadata.precision, metadata.interface == "padded", tolerance, rewritten)
+
+
+def _runnable_on_cpu(path: Path, precision: str, folder: Path) -> Path:
+    """The file itself if it is fp32, else one that rounds as it would, written to `folder`."""
+    if precision == "fp32":
+        return path
+    target = folder / f"{path.stem}.rounding.onnx"
+    save_model(with_rounding(load_model(path), precision), target)
+    return target
 
 
 def _build(item: Candidate, batches: Sequence[Batch], settings: Settings) -> Path:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime as ort
 from onnx import ModelProto, NodeProto
 from padfree.onnx_tools import load_model, without_functions
+from padfree.onnx_tools.rounding import with_rounding
+from padfree.onnx_tools.sessions import open_session
 from padfree.runtime import Metadata
 from padfree.runtime.feeds import packed_feeds
 from padfree.runtime.request import read_request
@@ -21,12 +22,10 @@ from padfree.runtime.request import read_request
 from ..errors import BuildError
 from .batches import Batch
 from .original import Original
-from .rounding import with_rounding
 
 Array = npt.NDArray[Any]
 
 CHUNK = 16  # tensors that are fetched at a time: 16 x [4096, 3072] fp32 are 0.8 GB
-ERRORS_ONLY = 3
 
 
 @dataclass(frozen=True)
@@ -119,10 +118,7 @@ def _session(model: ModelProto, names: Sequence[str]) -> Any:
     marked.CopyFrom(model)
     there = {value.name for value in marked.graph.output}
     marked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names) if name not in there)
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = ERRORS_ONLY
-    return ort.InferenceSession(marked.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return open_session(marked, optimize=False)
 
 
 def _aligned(wanted: Array, found: Array, batch: Batch) -> tuple[Array, Array] | None:

@@ -9,25 +9,15 @@ overflows or loses its digits on a GPU does so here. Sums inside one operator ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 
 from onnx import ModelProto, TensorProto, helper
-from padfree.onnx_tools import load_model, save_model, without_functions
-from padfree.onnx_tools.element_types import infer_element_types
-from padfree.onnx_tools.operators import with_functions
-from padfree.onnx_tools.widen import widen
+
+from .element_types import infer_element_types
+from .operators import with_functions, without_functions
+from .widen import widen
 
 HALF_TYPES: Mapping[str, int] = MappingProxyType({"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16})
-
-
-def runnable_on_cpu(path: Path, precision: str, folder: Path) -> Path:
-    """The file itself if it is fp32, else one that rounds as it would, written to `folder`."""
-    if precision == "fp32":
-        return path
-    target = folder / f"{path.stem}.rounding.onnx"
-    save_model(with_rounding(load_model(path), precision), target)
-    return target
 
 
 def with_rounding(model: ModelProto, precision: str) -> ModelProto:

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds what half precision cannot hold: weights and activations that overflow, or that vanish, with sample data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import ModelProto, TensorProto
+
+from .element_types import infer_element_types
+from .operators import with_functions
+from .sessions import open_session
+
+Array = npt.NDArray[Any]
+Feeds = Mapping[str, Array]
+
+LARGEST: Mapping[str, float] = MappingProxyType({"fp16": 65504.0, "bf16": 3.3895314e38})
+# Sample data are a few tokens with random ids; real data may give numbers a few times larger.
+HEADROOM = 4.0
+# Rounding to 11 bits costs about 2^-13 of a tensor's length. What lies near or below the smallest numbers loses more;
+# eight times more is too much.
+FP16_LOSS = 2.0**-10
+
+
+def unfit_reason(values: Array, precision: str, *, headroom: float = 1.0) -> str:
+    """Why a tensor does not fit a half precision type; empty where it does.
+
+    Args:
+        values: fp32.
+        precision: "fp16" or "bf16"; bf16 has the range of fp32, and everything fits.
+        headroom: how much larger the numbers may become.
+    """
+    if precision != "fp16" or not values.size:
+        return ""
+    finite = values[np.isfinite(values)]
+    peak = float(np.abs(finite).max(initial=0.0))
+    if peak * headroom > LARGEST[precision]:
+        return f"holds {peak:.3g}, {precision} holds at most {LARGEST[precision]:g}"
+    length = float(np.linalg.norm(finite.astype(np.float64)))
+    lost = float(np.linalg.norm(finite.astype(np.float64) - finite.astype(np.float16)))
+    if lost > FP16_LOSS * length:
+        return f"holds numbers up to {peak:.3g}, of which {precision} loses {100 * lost / length:.2g} %"
+    return ""
+
+
+def find_unfit(model: ModelProto, feeds: Feeds, precision: str) -> dict[str, str]:
+    """Activations of a rewritten fp32 model that a half precision type cannot hold, with the reason for each.
+
+    Args:
+        model: without function bodies.
+        feeds: sample inputs.
+        precision: see unfit_reason.
+    """
+    types = infer_element_types(model, "fp32")
+    made = [name for node in model.graph.node for name in node.output if name and types[name] == TensorProto.FLOAT]
+    marked = with_functions(model)
+    there = {value.name for value in marked.graph.output}
+    marked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made if name not in there)
+    reasons = {}
+    for name, array in zip(made, run(marked, feeds, made), strict=True):
+        reasons[name] = unfit_reason(array, precision, headroom=HEADROOM)
+    return {name: reason for name, reason in reasons.items() if reason}
+
+
+def run(model: ModelProto, feeds: Feeds, names: Sequence[str]) -> list[Array]:
+    """Outputs of a model in onnxruntime on the CPU; no graph is optimised, so that every tensor is what it is."""
+    return list(open_session(model, optimize=False).run(list(names), dict(feeds)))

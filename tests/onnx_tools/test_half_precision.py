@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""fp16 without surprises: what overflows or vanishes is found, stays float32, and the result is tried."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from padfree.onnx_tools import RewriteError, VerificationError, rewrite
+from padfree.onnx_tools.half_precision import check_outputs
+from padfree.onnx_tools.norm_nodes import standard_norm
+from padfree.onnx_tools.operators import with_functions
+from padfree.onnx_tools.precision import convert
+from padfree.onnx_tools.ranges import run, unfit_reason
+from padfree.onnx_tools.synthetic import bert_model
+from padfree.onnx_tools.verify import sample_feeds
+
+E, T = 8, 5
+
+
+def scaled(**factors: float) -> ModelProto:
+    """A BERT of two layers; weights of layer 1 multiplied by factors (names with __ for dots)."""
+    model = bert_model(2, 32, 4, 64, vocab_size=60, max_positions=48)
+    for key, factor in factors.items():
+        name = f"encoder.layer.1.{key.replace('__', '.')}"
+        weight = next(item for item in model.graph.initializer if item.name == name)
+        weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * np.float32(factor), name))
+    return model
+
+
+def metadata_of(model: ModelProto) -> dict[str, object]:
+    return dict(json.loads(next(item.value for item in model.metadata_props if item.key == "padfree")))
+
+
+def test_nothing_stays_float32_without_need() -> None:
+    assert metadata_of(rewrite(scaled(), precision="fp16").model)["kept_float32"] == {}
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded"])
+def test_activations_that_overflow_stay_float32(interface: str) -> None:
+    model = scaled(intermediate__dense__MatMul=3e4, output__dense__MatMul=1 / 3e4)
+    result = rewrite(model, precision="fp16", interface=interface).model  # its outputs are checked by rewrite
+    kept = metadata_of(result)["kept_float32"]
+    assert isinstance(kept, dict)
+    assert any("fp16 holds at most 65504" in reason for reason in kept.values())
+    types = {value.name: value.type.tensor_type.elem_type for value in result.graph.value_info}
+    assert all(types[name] == TensorProto.FLOAT for name in kept)
+    products = [node for node in result.graph.node if node.op_type == "MatMul"]
+    weights = {item.name: item.data_type for item in result.graph.initializer}
+    held = [weights[node.input[1]] for node in products]
+    assert held.count(TensorProto.FLOAT) == 2
+    assert held.count(TensorProto.FLOAT16) == len(products) - 2
+
+
+def test_norms_of_large_sums_stay_float32() -> None:
+    model = scaled(output__dense__MatMul=3e4)
+    result = rewrite(model, precision="fp16").model
+    assert [node.op_type for node in result.graph.node].count("LayerNormalization") == 1
+
+
+def test_what_cannot_stay_float32_is_refused_by_name() -> None:
+    model = scaled(attention__self__value__MatMul=3e4)
+    with pytest.raises(
+        RewriteError, match=r"of PadfreeAttention 'PadfreeAttention_1' holds .*e\+0.*choose precision bf16"
+    ):
+        rewrite(model, precision="fp16")
+    rewrite(model, precision="bf16")
+
+
+def test_results_that_are_not_finite_are_refused() -> None:
+    model = scaled(intermediate__dense__MatMul=3e4, output__dense__bias=2.0)
+    rewritten = rewrite(model, verify=False).model
+    feeds = sample_feeds(model, metadata_of(rewritten))
+    with pytest.raises(VerificationError, match=r"'last_hidden_state' has .* numbers that are not finite"):
+        check_outputs(rewritten, convert(rewritten, "fp16"), "fp16", feeds)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([1.0, -2.0], ""),
+        ([7e4], "holds 7e+04, fp16 holds at most 65504"),
+        ([2e4], "holds 2e+04, fp16 holds at most 65504"),  # samples are few: four times larger must fit, too
+        ([1e-9, 2e-9], "holds numbers up to 2e-09, of which fp16 loses 1e+02 %"),
+        ([1e-9, 1.0], ""),  # what is small beside others may vanish
+        ([-np.inf, 1.0], ""),  # a mask's infinity is meant
+        ([], ""),
+    ],
+)
+def test_what_fits(values: list[float], reason: str) -> None:
+    array = np.asarray(values, np.float32)
+    assert unfit_reason(array, "fp16", headroom=4.0) == reason
+    assert unfit_reason(array, "bf16", headroom=4.0) == ""
+
+
+@pytest.mark.parametrize("opset", [17, 18])
+@pytest.mark.parametrize(
+    "flags", ["has_beta", "rms", "rms has_beta has_bias", "has_bias has_residual has_sum", "has_residual", "has_sum"]
+)
+def test_norms_as_standard_operators(opset: int, flags: str) -> None:
+    chosen = flags.split()
+    names = ["rms", "has_bias", "has_residual", "has_beta", "has_sum"]
+    inputs = ["x", *(name[4:] for name in names[1:3] if name in chosen), "gamma", *(["beta"] * ("has_beta" in chosen))]
+    outputs = ["y", *(["sum"] * ("has_sum" in chosen))]
+    attributes = {name: int(name in chosen) for name in names}
+    node = helper.make_node(
+        "PadfreeLayerNorm", inputs, outputs, name="norm", domain="padfree", epsilon=1e-5, **attributes
+    )
+    shapes = {"x": [T, E], "residual": [T, E]}
+    graph = helper.make_graph(
+        [node],
+        "norm",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shapes.get(name, [E])) for name in inputs],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [T, E]) for name in outputs],
+    )
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("padfree", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.standard_normal(shapes.get(name, [E])).astype(np.float32) * 300 for name in inputs}
+    standard = ModelProto()
+    standard.CopyFrom(model)
+    nodes, constants = standard_norm(model, node)
+    del standard.graph.node[:]
+    standard.graph.node.extend(nodes)
+    standard.graph.initializer.extend(constants)
+    for wanted, found in zip(run(with_functions(model), feeds, outputs), run(standard, feeds, outputs), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-3)
