@@ -134,6 +134,9 @@ def slice_(x: Facts, starts: Sequence[Poly], ends: Sequence[Poly], axes: Sequenc
     mapping = [axis_index(axis) for axis in range(len(x.shape))]
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         size = x.shape[axis]
+        if step == -1 and start.constant() == -1 and (end.constant() or 0) < -_LIMIT:
+            mapping[axis] = size - 1 - axis_index(axis)
+            continue
         first, last = _bound(start, size), _bound(end, size)
         if first is None or last is None or step != 1:
             shape[axis] = _static_slice(start, end, step, size)
@@ -165,7 +168,7 @@ def _bound(value: Poly, size: Poly) -> Poly | None:
         return Poly()  # x[-n:] of n elements
     if value == size or total is not None:
         return value  # of a constant table: the model is limited to its length
-    return None
+    return value if value.is_non_negative() and (size - value).is_non_negative() else None
 
 
 def _first(start: Poly, step: int, size: Poly) -> Poly:
