@@ -24,6 +24,7 @@ from rich.progress import Progress
 from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOptions
 from .errors import BuildError
 from .files import check_destination, write_files
+from .linear import AUTO, apply_linear, choose_linear
 from .network import for_parser
 from .profile import ProfileOptions, choose_profile, shape_ranges
 
@@ -47,6 +48,7 @@ def build_engine(
     timing_cache: str | Path | None = DEFAULT_CACHE,
     workspace_bytes: int | None = None,
     optimization_level: int | None = None,
+    linear: str = AUTO,
     device: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -66,6 +68,8 @@ def build_engine(
         timing_cache: a file, "default" for one in the user's cache folder, None for none.
         workspace_bytes: limit of TensorRT's scratch memory; None is all of the GPU.
         optimization_level: TensorRT's builder effort, 0..5; None is TensorRT's default.
+        linear: who multiplies packed tokens by weights: "padfree" (PadfreeLinear, which takes bias and activation
+            along), "tensorrt", or "auto": padfree where it has a kernel for GPU and precision.
         device: CUDA device number.
         progress: rich bars that show the build's phases.
 
@@ -78,17 +82,18 @@ def build_engine(
     """
     check_destination(Path(plan_path))
     rewritten = prepare_model(model, interface=interface, precision=precision, strict=strict, verify=verify)
-    raw = metadata_of(rewritten)
-    metadata = parse_metadata(raw, "the rewritten model")
+    metadata = parse_metadata(metadata_of(rewritten), "the rewritten model")
     profile = choose_profile(metadata, ProfileOptions(max_batch, max_seq_len, max_tokens, opt_tokens))
     check_nodes(rewritten)
     options = TacticOptions(workspace_bytes, optimization_level, timing_cache)
     check_machine(device, needs_plugins=bool(metadata.plugins))
     builder = EngineBuilder(device, options, progress)
+    linear = choose_linear(linear, rewritten, metadata.precision, builder.device)
+    rewritten = apply_linear(linear, rewritten)
     if metadata.plugins:
         plugin_library.load()
     built = builder.build(for_parser(rewritten, profile.max_seq_len), shape_ranges(metadata, profile))
-    return write_plan(Path(plan_path), built, raw, profile, builder)
+    return write_plan(Path(plan_path), built, metadata_of(rewritten), profile, builder, linear)
 
 
 def check_machine(device: int, *, needs_plugins: bool) -> None:
@@ -165,9 +170,9 @@ def metadata_of(model: onnx.ModelProto) -> dict[str, Any]:
 
 
 def write_plan(
-    path: Path, built: BuiltEngine, raw: Mapping[str, Any], profile: Profile, builder: EngineBuilder
+    path: Path, built: BuiltEngine, raw: Mapping[str, Any], profile: Profile, builder: EngineBuilder, linear: str
 ) -> dict[str, Any]:
-    """Writes a plan and its metadata, both or neither; returns the metadata.
+    """Writes a plan and its metadata, both or neither; returns the metadata. `linear` is "padfree" or "tensorrt".
 
     Raises:
         BuildError: the disk is full or the folder cannot be written.
@@ -179,6 +184,7 @@ def write_plan(
             "gpu_name": builder.device.name,
             "compute_capability": builder.device.compute_capability,
             "profile": asdict(profile),
+            "linear": linear,
             "plan_bytes": len(built.plan),
             "plan_sha256": hashlib.sha256(built.plan).hexdigest(),
             "plugin_layers": dict(built.plugin_layers),

@@ -15,6 +15,7 @@ from .build import write_plan
 from .engine_builder import DEFAULT_CACHE, EngineBuilder, TacticOptions
 from .errors import BuildError
 from .files import check_destination
+from .linear import TENSORRT
 from .profile import ProfileOptions, choose_profile, shape_ranges
 
 Typing = Literal["weak", "strong"]
@@ -69,7 +70,7 @@ def build_padded_engine(
             f"typing 'weak' needs TensorRT 10, this is {builder.tensorrt_version}, which knows strongly typed networks "
             "only; pass typing='strong'"
         )
-    return write_plan(path, built, raw, profile, builder)
+    return write_plan(path, built, raw, profile, builder, TENSORRT)
 
 
 def to_fp16(model: onnx.ModelProto) -> onnx.ModelProto:

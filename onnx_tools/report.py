@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -97,17 +98,18 @@ def _multiplications(product: Product) -> int:
     return product.count * int(product.inner) * int(product.columns)
 
 
+def plugin_counts(graph: gs.Graph) -> dict[str, int]:
+    """The number of padfree nodes by operator."""
+    return dict(Counter(node.op for node in graph.nodes if is_padfree(node, node.op)))
+
+
 def coverage(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...], original: Products) -> CoverageReport:
     """The report for a rewritten graph; `original` are the products of the graph that it was."""
-    plugins: dict[str, int] = {}
-    for node in graph.nodes:
-        if is_padfree(node, node.op):
-            plugins[node.op] = plugins.get(node.op, 0) + 1
     return CoverageReport(
         passes,
         _islands(graph, analysis, passes),
         {tensor.name: layout_of(analysis[tensor]).value for tensor in graph.outputs},
-        plugins,
+        plugin_counts(graph),
         original,
         products_of(graph, analysis),
     )

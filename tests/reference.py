@@ -7,6 +7,7 @@ Inputs are numpy arrays; activations may have any float type and come back as fl
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import numpy.typing as npt
@@ -147,6 +148,24 @@ def layer_norm(
     if residual is not None:
         total = total + f64(residual)
     return normalise(total, gamma, beta, epsilon, rms), total
+
+
+def linear(
+    x: Array, weight: Array, activation: str, *, bias: Array | None = None, residual: Array | None = None
+) -> Floats:
+    """activation(x weight + bias) + residual, [T,N]."""
+    total = f64(x) @ f64(weight)
+    if bias is not None:
+        total = total + f64(bias)
+    if activation == "gelu":
+        total = total * 0.5 * (1 + np.vectorize(math.erf, otypes=[np.float64])(total / math.sqrt(2)))
+    elif activation == "gelu_tanh":
+        total = total * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (total + 0.044715 * total**3)))
+    elif activation == "relu":
+        total = np.maximum(total, 0)
+    elif activation == "silu":
+        total = total / (1 + np.exp(-total))
+    return total if residual is None else total + f64(residual)
 
 
 def pool(x: Array, cu_seqlens: Array, mode: str, normalize: bool = False) -> Floats:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .console import error_console, facts_table, output_console, print_line
-from .options import add_output_option, add_profile_options, add_rewrite_options
+from .options import LINEAR, add_output_option, add_profile_options, add_rewrite_options
 
 MIB = 1 << 20
 
@@ -34,6 +34,13 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument("--workspace-mib", type=int, metavar="MIB", help="limit of TensorRT's scratch memory")
     group.add_argument(
         "--optimization-level", type=int, choices=range(6), metavar="0..5", help="TensorRT's effort (default 3)"
+    )
+    group.add_argument(
+        "--linear",
+        choices=LINEAR,
+        default="auto",
+        help="whose kernels multiply packed tokens by weights (default auto: padfree's on Hopper in fp16 and bf16, "
+        "else TensorRT's)",
     )
     group.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
     parser.set_defaults(function=run)
@@ -61,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
             timing_cache=cache,
             workspace_bytes=None if arguments.workspace_mib is None else arguments.workspace_mib * MIB,
             optimization_level=arguments.optimization_level,
+            linear=arguments.linear,
             device=arguments.device,
             progress=progress,
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from .console import output_console, print_line
 from .coverage import print_coverage, print_outputs
-from .options import add_length_options, add_output_option, add_rewrite_options
+from .options import LINEAR, add_length_options, add_output_option, add_rewrite_options
 
 
 def add_parser(subparsers: Any) -> None:
@@ -23,6 +23,13 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("model", type=Path, help="exported model, such as model.onnx")
     add_output_option(parser, "packed.onnx")
     add_rewrite_options(parser, precision="fp32", interface="packed")
+    parser.add_argument(
+        "--linear",
+        choices=LINEAR[1:],
+        default="tensorrt",
+        help="padfree: write PadfreeLinear into the model, which then builds into engines for Hopper alone in fp16 or "
+        "bf16; default tensorrt: plain products, and `padfree build --linear` chooses",
+    )
     parser.add_argument("--report", type=Path, metavar="FILE", help="also write the coverage report as JSON")
     add_length_options(parser)
     parser.set_defaults(function=run)
@@ -34,6 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.coverage import report, report_json
     from padfree.builder.files import check_destination, write_files
     from padfree.builder.lengths import choose_lengths
+    from padfree.builder.linear import apply_linear
     from padfree.onnx_tools import rewrite, save_model
 
     console = output_console()
@@ -48,12 +56,13 @@ def run(arguments: argparse.Namespace) -> int:
             strict=arguments.strict,
             verify=arguments.verify,
         )
-        metadata = metadata_of(result.model)
+        model = apply_linear(arguments.linear, result.model)
+        metadata = metadata_of(model)
         lengths = choose_lengths(
             metadata["max_positions"], arguments.batch, arguments.mean_length, arguments.max_length
         )
         coverage = report(metadata["coverage"], lengths, arguments.gpu)
-        save_model(result.model, arguments.output)
+        save_model(model, arguments.output)
     if arguments.report is not None:
         write_files([(arguments.report, report_json(coverage))])
     print_outputs(console, metadata["outputs"])

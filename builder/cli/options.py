@@ -8,6 +8,7 @@ from pathlib import Path
 
 INTERFACES = ("packed", "padded")
 PRECISIONS = ("fp32", "fp16", "bf16")
+LINEAR = ("auto", "padfree", "tensorrt")
 GPUS = ("a100", "h100", "h200", "l4", "l40s")
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -11,6 +12,7 @@ from onnx import TensorProto
 
 from .body_builder import BodyBuilder
 from .ragged import bool_to_bias, grid_token, is_live, pad_index, ragged_from_cu_seqlens, token_slot
+from .spec import AttributeValue
 
 
 def _index(b: BodyBuilder) -> None:
@@ -133,6 +135,33 @@ def _layer_norm(b: BodyBuilder) -> None:
         b.output("sum", total)
 
 
+def _linear(b: BodyBuilder) -> None:
+    total = b.op("MatMul", b.load("x"), b.load("weight"))
+    if b.attributes["has_bias"]:
+        total = b.op("Add", total, b.load("bias"))
+    y = _activated(b, total, b.attributes["activation"])
+    if b.attributes["has_residual"]:
+        y = b.op("Add", y, b.load("residual"))
+    b.output("y", y)
+
+
+def _activated(b: BodyBuilder, x: str, activation: AttributeValue) -> str:
+    """The activation of float32 values; Gelu is an operator from opset 20 on alone."""
+    if activation == "relu":
+        return b.op("Relu", x)
+    if activation == "silu":
+        return b.op("Mul", x, b.op("Sigmoid", x))
+    if activation == "gelu":
+        gate = b.op("Erf", b.op("Mul", x, b.const(math.sqrt(0.5), np.float32)))
+    elif activation == "gelu_tanh":
+        cube = b.op("Mul", b.op("Mul", x, x), b.op("Mul", x, b.const(0.044715, np.float32)))
+        gate = b.op("Tanh", b.op("Mul", b.op("Add", x, cube), b.const(math.sqrt(2 / math.pi), np.float32)))
+    else:
+        return x
+    half = b.op("Mul", x, b.const(0.5, np.float32))
+    return b.op("Mul", half, b.op("Add", gate, b.const(1.0, np.float32)))
+
+
 def _pool(b: BodyBuilder) -> None:
     ragged = ragged_from_cu_seqlens(b, b.load_index("cu_seqlens"))
     x = b.load("x")
@@ -166,6 +195,7 @@ BODIES: Mapping[str, Callable[[BodyBuilder], None]] = MappingProxyType(
         "PadfreeEmbedding": _embedding,
         "PadfreeAttention": _attention,
         "PadfreeLayerNorm": _layer_norm,
+        "PadfreeLinear": _linear,
         "PadfreePool": _pool,
     }
 )

@@ -163,6 +163,32 @@ _LAYER_NORM = OperatorSpec(
     ),
 )
 
+ACTIVATIONS = ("none", "gelu", "gelu_tanh", "relu", "silu")
+
+_LINEAR = OperatorSpec(
+    "PadfreeLinear",
+    "activation(x weight + bias) + residual, everything after the product in float32. K and N are multiples of 8.",
+    inputs=(
+        TensorSpec("x", "act", "[T,K]"),
+        TensorSpec("weight", "act", "[K,N]"),
+        TensorSpec("bias", "act", "[N]", _when("has_bias")),
+        TensorSpec("residual", "act", "[T,N]", _when("has_residual")),
+    ),
+    outputs=(TensorSpec("y", "act", "[T,N]"),),
+    attributes=(
+        AttributeSpec(
+            "activation",
+            "string",
+            "of the product and its bias; gelu by erf, gelu_tanh by the approximation with tanh",
+            allowed=ACTIVATIONS,
+            selects_body=True,
+        ),
+        _flag("has_bias", "whether bias is there"),
+        _flag("has_residual", "whether residual is there"),
+    ),
+    plugin_precisions=("fp16", "bf16"),
+)
+
 _POOL = OperatorSpec(
     "PadfreePool",
     "One row a sequence: its first or last token, the mean or the maximum over its tokens; zeros for an empty one.",
@@ -175,5 +201,8 @@ _POOL = OperatorSpec(
 )
 
 OPERATORS: Mapping[str, OperatorSpec] = MappingProxyType(
-    {spec.name: spec for spec in (_INDEX, _PACK, _UNPACK, _SCHEDULE, _EMBEDDING, _ATTENTION, _LAYER_NORM, _POOL)}
+    {
+        spec.name: spec
+        for spec in (_INDEX, _PACK, _UNPACK, _SCHEDULE, _EMBEDDING, _ATTENTION, _LAYER_NORM, _LINEAR, _POOL)
+    }
 )

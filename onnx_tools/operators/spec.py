@@ -12,6 +12,7 @@ AttributeType = Literal["int", "float", "string"]
 TensorType = Literal["act", "int32", "act or int32"]
 
 INT32_MAX = 2**31 - 1
+PRECISIONS = ("fp32", "fp16", "bf16")
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class OperatorSpec:
     """One operator of the ONNX domain `padfree`, which is also one TensorRT plugin of the same name.
 
     `requires` holds (attribute, other attribute): where the first is 1 the other must be 1 too.
+    `plugin_precisions` are the activation types for which the plugin has kernels; the body computes in all.
     """
 
     name: str
@@ -84,6 +86,7 @@ class OperatorSpec:
     outputs: tuple[TensorSpec, ...]
     attributes: tuple[AttributeSpec, ...] = ()
     requires: tuple[tuple[str, str], ...] = ()
+    plugin_precisions: tuple[str, ...] = PRECISIONS
 
     def attribute(self, name: str) -> AttributeSpec:
         """The attribute of that name; KeyError when there is none."""

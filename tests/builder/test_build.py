@@ -83,10 +83,11 @@ def test_a_plan_and_its_metadata_belong_together(packed_metadata: dict[str, Any]
     profile = Profile(1, 5, 10, 2, 8)
     built = BuiltEngine(b"a plan", {"PadfreePool": 1})
     path = tmp_path / "model.plan"
-    written = build.write_plan(path, built, packed_metadata, profile, cast(EngineBuilder, machine))
+    written = build.write_plan(path, built, packed_metadata, profile, cast(EngineBuilder, machine), "padfree")
     metadata = open_plan(path)
     assert metadata.raw == written
     assert metadata.engine is not None
+    assert written["engine"]["linear"] == "padfree"
     assert metadata.engine.profile == profile
     assert metadata.engine.gpu_name == "NVIDIA H200"
     assert dict(metadata.engine.plugin_layers) == {"PadfreePool": 1}

@@ -248,6 +248,25 @@ def test_attention_makes_nothing_of_tokens_by_tokens() -> None:
 
 
 @opsets
+@pytest.mark.parametrize("activation", OPERATORS["PadfreeLinear"].attribute("activation").allowed)
+@pytest.mark.parametrize("flags", range(4))
+def test_linear(opset: int, activation: str, flags: int) -> None:
+    bias, residual = (flags >> i & 1 for i in range(2))
+    r = rng()
+    for tokens in (6, 0):
+        tensors = {
+            "x": r.standard_normal((tokens, WIDTH)).astype(np.float32),
+            "weight": r.standard_normal((WIDTH, 16)).astype(np.float32),
+        }
+        if bias:
+            tensors["bias"] = r.standard_normal(16).astype(np.float32)
+        if residual:
+            tensors["residual"] = r.standard_normal((tokens, 16)).astype(np.float32)
+        (y,) = run("PadfreeLinear", tensors, opset, activation=activation, has_bias=bias, has_residual=residual)
+        check(y, ref.linear(**tensors, activation=activation))
+
+
+@opsets
 @pytest.mark.parametrize("rms", [0, 1])
 @pytest.mark.parametrize("flags", range(16))
 def test_layer_norm(opset: int, rms: int, flags: int) -> None:

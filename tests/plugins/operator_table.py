@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from padfree.onnx_tools.operators import OPERATORS
-from padfree.onnx_tools.operators.spec import AttributeSpec, OperatorSpec, TensorSpec
+from padfree.onnx_tools.operators.spec import PRECISIONS, AttributeSpec, OperatorSpec, TensorSpec
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "plugins.md"
 BEGIN = "<!-- operators: written by tests/plugins/operator_table.py -->"
@@ -28,10 +28,16 @@ def _attribute(spec: AttributeSpec) -> str:
     return f"| attribute | `{spec.name}` | {_FIELD_TYPES[spec.type]} | {spec.doc}{allowed} |"
 
 
+def _precisions(spec: OperatorSpec) -> str:
+    if spec.plugin_precisions == PRECISIONS:
+        return ""
+    return f" The plugin takes {' and '.join(name.upper() for name in spec.plugin_precisions)} alone."
+
+
 def _operator(spec: OperatorSpec) -> list[str]:
     return [
         f"### {spec.name}",
-        spec.doc,
+        spec.doc + _precisions(spec),
         "",
         "| | name | type | present when, or meaning |",
         "|---|---|---|---|",

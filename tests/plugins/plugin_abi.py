@@ -20,7 +20,7 @@ LINEAR, CHW32 = 0, 5
 CORE, BUILD, RUNTIME = 0, 1, 2
 ERROR_SEVERITY = 1
 
-AttributeValue = int | float | str
+AttributeValue = int | float | str | tuple[int, ...]
 
 
 class PluginField(ctypes.Structure):
@@ -71,6 +71,8 @@ def decode_fields(address: int) -> dict[str, AttributeValue]:
     for field in collection.fields[: collection.count]:
         if field.type == FIELD_CHAR:
             values[field.name.decode()] = ctypes.string_at(field.data, field.length).decode()
+        elif field.type == FIELD_INT32 and field.length > 1:
+            values[field.name.decode()] = tuple((ctypes.c_int32 * field.length).from_address(field.data))
         else:
             assert field.length == 1
             kind: Any = {FIELD_INT32: ctypes.c_int32, FIELD_FLOAT32: ctypes.c_float}[field.type]
@@ -79,7 +81,7 @@ def decode_fields(address: int) -> dict[str, AttributeValue]:
 
 
 class Fields:
-    """A PluginFieldCollection made of Python values: int, float and str become INT32, FLOAT32 and CHAR."""
+    """A PluginFieldCollection made of Python values: integers, float and str become INT32, FLOAT32 and CHAR."""
 
     def __init__(self, values: Mapping[str, AttributeValue] | Sequence[tuple[str, AttributeValue]]) -> None:
         items = list(values.items() if isinstance(values, Mapping) else values)
@@ -96,7 +98,8 @@ class Fields:
         elif isinstance(value, float):
             data, kind, length = ctypes.c_float(value), FIELD_FLOAT32, 1
         else:
-            data, kind, length = ctypes.c_int32(value), FIELD_INT32, 1
+            numbers = value if isinstance(value, tuple) else (value,)
+            data, kind, length = (ctypes.c_int32 * len(numbers))(*numbers), FIELD_INT32, len(numbers)
         self._data.append(data)
         return PluginField(name.encode(), ctypes.cast(ctypes.byref(data), ctypes.c_void_p), kind, length)
 
@@ -154,6 +157,17 @@ class Plugin:
             ctypes.c_int32(self.output_count()),
         )
         return bool(call(self.capability(BUILD), 7, ctypes.c_bool, *arguments))
+
+    def configure(self, types: Sequence[int], shapes: Sequence[Sequence[int]]) -> bool:
+        """Whether the plugin takes inputs of these types and shapes, the same over the whole profile."""
+        inputs, outputs = (DynamicTensorDesc * len(shapes))(), (DynamicTensorDesc * self.output_count())()
+        for tensor, kind, shape in zip(inputs, types, shapes, strict=True):
+            tensor.desc.type = kind
+            for dims in (tensor.desc.dims, tensor.min, tensor.max, tensor.opt):
+                dims.rank = len(shape)
+                dims.d[: len(shape)] = list(shape)
+        arguments = (_void(inputs), ctypes.c_int32(len(shapes)), _void(outputs), ctypes.c_int32(len(outputs)))
+        return int(call(self.capability(BUILD), 4, ctypes.c_int32, *arguments)) == 0
 
     def on_shape_change(self, shapes: Sequence[Sequence[int]]) -> bool:
         """Whether the plugin takes inputs of these shapes."""

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from padfree.onnx_tools.operators import OPERATORS
-from plugin_abi import FIELD_CHAR, FIELD_FLOAT32, FIELD_INT32, LogCapture, PluginLibrary
+from plugin_abi import FIELD_CHAR, FIELD_FLOAT32, FIELD_INT32, FP16, LogCapture, PluginLibrary
 from samples import all_variants, variants
 
+TABLE = (64, 0, 512, 0)  # of PadfreeLinear: token counts, each with the choice up to it
 FIELD_TYPES = {"int": FIELD_INT32, "float": FIELD_FLOAT32, "string": FIELD_CHAR}
 
 
@@ -71,6 +73,11 @@ def test_every_variant_serialises_and_clones(library: PluginLibrary, operator: s
             {"has_positions": 1, "has_position_table": 0},
             "has_positions is 1 with has_position_table 0",
         ),
+        ("PadfreeLinear", {"activation": "tanh"}, 'activation is "tanh"; allowed: none, gelu, gelu_tanh, relu, silu'),
+        ("PadfreeLinear", {"tile": 1}, "tile is unknown; allowed: activation, has_bias, has_residual"),
+        ("PadfreeLinear", {"choices": (64, -1)}, "the engine chooses -1 for 64 tokens"),
+        ("PadfreeLinear", {"choices": (64, 0, 64, 0)}, "the engine chooses 0 for 64 tokens"),
+        ("PadfreeLinear", {"choices": (64, 0, 128)}, "the engine holds 3 numbers for its choices; allowed: pairs"),
         ("PadfreeSchedule", {"has_extent": -1}, "has_extent is -1; allowed: 0 to 1"),
     ],
 )
@@ -82,6 +89,27 @@ def test_bad_attribute_is_refused(
     text = log.text()
     assert f"padfree: {operator} 'node_1': " in text
     assert message in text
+
+
+def test_what_was_measured_is_serialised_and_is_no_attribute(library: PluginLibrary) -> None:
+    attributes = next(variants("PadfreeLinear"))
+    plain, measured = (library.create("PadfreeLinear", item) for item in (attributes, {**attributes, "choices": TABLE}))
+    assert plain is not None
+    assert measured is not None
+    copy = measured.clone()
+    assert measured.serialised() == copy.serialised() == {**attributes, "choices": TABLE}
+    assert measured.timing_cache_id() == plain.timing_cache_id()
+    for plugin in (plain, measured, copy):
+        plugin.destroy()
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU to measure on")
+def test_linear_needs_a_gpu_to_be_built(library: PluginLibrary, log: LogCapture) -> None:
+    plugin = library.create("PadfreeLinear", {"activation": "none", "has_bias": 0, "has_residual": 0})
+    assert plugin is not None
+    assert not plugin.configure([FP16, FP16], [(7, 16), (16, 8)])
+    assert "PadfreeLinear 'node_1': there is no GPU to measure on" in log.text()
+    plugin.destroy()
 
 
 def test_attribute_given_twice_is_refused(library: PluginLibrary, log: LogCapture) -> None:

@@ -12,6 +12,8 @@ from padfree.onnx_tools.operators.spec import AttributeValue, TensorSpec
 from plugin_abi import BF16, BOOL, CHW32, FP16, FP32, INT8, INT32, INT64, LINEAR, LogCapture, Plugin, PluginLibrary
 from samples import LETTERS, concrete_shape, variants
 
+ACTIVATIONS = {"fp32": FP32, "fp16": FP16, "bf16": BF16}
+
 
 def create(library: PluginLibrary, operator: str, attributes: dict[str, AttributeValue]) -> Plugin:
     plugin = library.create(operator, attributes)
@@ -59,7 +61,7 @@ def test_types_and_formats(library: PluginLibrary, operator: str) -> None:
         inputs, outputs = tensors(operator, attributes)
         everything = [*inputs, *outputs]
         plugin = create(library, operator, attributes)
-        allowed = [FP32, FP16, BF16]
+        allowed = [ACTIVATIONS[precision] for precision in OPERATORS[operator].plugin_precisions]
         if any(spec.type == "act or int32" for spec in inputs):
             allowed.append(INT32)
         for activation in allowed:
@@ -72,8 +74,8 @@ def test_types_and_formats(library: PluginLibrary, operator: str) -> None:
                 assert not plugin.supports(position, types, formats)
         for position, spec in enumerate(everything):
             bad = [INT8, BOOL, INT64, *([INT32] if spec.type == "act" else [FP16] if spec.type == "int32" else [])]
-            for wrong in bad:
-                types = types_of(everything, FP32)
+            for wrong in [*bad, *(kind for kind in ACTIVATIONS.values() if kind not in allowed)]:
+                types = types_of(everything, allowed[0])
                 types[position] = wrong
                 assert not plugin.supports(position, types), (spec.name, wrong)
         plugin.destroy()
@@ -85,6 +87,13 @@ def test_mixed_activation_types_are_refused(library: PluginLibrary, log: LogCapt
     assert plugin.output_types([FP16, FP16, FP32]) is None
     assert "input beta has type FP32; allowed: FP16 as input x; cast it in the graph" in log.text()
     assert not plugin.supports(2, [FP16, FP16, FP32, FP16])
+    plugin.destroy()
+
+
+def test_linear_has_no_kernel_for_fp32(library: PluginLibrary, log: LogCapture) -> None:
+    plugin = create(library, "PadfreeLinear", {"activation": "none", "has_bias": 0, "has_residual": 0})
+    assert plugin.output_types([FP32, FP32]) is None
+    assert "input x has type FP32; allowed: FP16, BF16; cast it in the graph" in log.text()
     plugin.destroy()
 
 
@@ -116,6 +125,19 @@ def test_a_type_that_no_kernel_has_is_refused(library: PluginLibrary, log: LogCa
             "input residual has shape [24,16]; allowed: [...,E] with ",
         ),
         ("PadfreeLayerNorm", {}, [(), (16,)], "input x has shape []; allowed: [...,E]"),
+        (
+            "PadfreeLinear",
+            {"has_residual": 0},
+            [(7, 12), (12, 8)],
+            "the weight has K = 12; allowed: multiples of 8; build with --linear tensorrt",
+        ),
+        ("PadfreeLinear", {"has_residual": 0}, [(7, 16), (16, 2)], "the weight has N = 2; allowed: multiples of 8"),
+        (
+            "PadfreeLinear",
+            {"has_residual": 1},
+            [(7, 16), (16, 8), (7, 16)],
+            "input residual has shape [7,16]; allowed: [T,N] with N = 8 as in input weight",
+        ),
         ("PadfreeIndex", {}, [(65536, 65536)], "B*S is above 2147483647 at S = 65536"),
         ("PadfreeSchedule", {"has_extent": 1}, [(65536,), (7,), (65536,)], "B*S is above 2147483647"),
         (

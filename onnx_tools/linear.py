@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives a rewritten model padfree's own matrix products, for GPUs that PadfreeLinear has a kernel for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import onnx_graphsurgeon as gs
+from onnx import ModelProto
+from onnx_graphsurgeon.logger import G_LOGGER
+
+from .check import check_graph
+from .errors import RewriteError
+from .exporting import export_model
+from .graph import names_in_use, tidy
+from .operators import add_functions, check_nodes, without_functions
+from .passes.linear import linear
+from .products import products_of
+from .report import plugin_counts
+from .rewrite import METADATA_KEY
+from .symbolic import analyse
+
+
+def with_linear(model: ModelProto) -> ModelProto:
+    """A copy of a rewritten model of any precision whose products of packed tokens are PadfreeLinear.
+
+    Its metadata tell: number of operators, what the pass replaced and why not more. Raises RewriteError for a model
+    that `rewrite` did not make.
+    """
+    entry = next((item for item in model.metadata_props if item.key == METADATA_KEY), None)
+    if entry is None:
+        raise RewriteError("the model carries no padfree metadata; rewrite it first (padfree optimize)")
+    metadata = json.loads(entry.value)
+    with G_LOGGER.suppress(G_LOGGER.ERROR):  # it warns of every bfloat16 tensor, whose type it keeps
+        graph = gs.import_onnx(without_functions(model))
+    result = linear(graph, analyse(graph))
+    tidy(graph)
+    analysis = check_graph(graph, result.name)
+
+    names = names_in_use(graph)
+    coverage = metadata["coverage"]
+    missed = [asdict(miss) for miss in result.missed]
+    coverage["passes"].append({"name": result.name, "replaced": result.replaced, "missed": missed})
+    if "products" in coverage:
+        coverage["products"]["rewritten"] = [item.to_dict() for item in products_of(graph, analysis).items]
+    coverage["plugins"] = metadata["plugins"] = plugin_counts(graph)
+    metadata["origins"] = {name: origin for name, origin in metadata.get("origins", {}).items() if name in names}
+
+    made = export_model(graph)
+    made.ir_version = model.ir_version
+    made.producer_name, made.producer_version = model.producer_name, model.producer_version
+    del made.metadata_props[:]
+    for item in model.metadata_props:
+        made.metadata_props.add(key=item.key, value=json.dumps(metadata) if item.key == METADATA_KEY else item.value)
+    check_nodes(made)
+    add_functions(made, metadata["precision"])
+    return made

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose matrix products an engine uses: what the option means on which GPU and for which model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import onnx
+import pytest
+from padfree.builder import BuildError
+from padfree.builder.cli import main
+from padfree.builder.cli.options import LINEAR
+from padfree.builder.demo import DEMO_DATA
+from padfree.builder.linear import CHOICES, apply_linear, choose_linear
+from padfree.runtime.device import Device
+
+Capture = pytest.CaptureFixture[str]
+HOPPER, ADA = Device(0, "NVIDIA H200", 9, 0), Device(0, "NVIDIA L4", 8, 9)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, onnx.ModelProto]:
+    """The same model as `padfree optimize --linear` writes it, by the option's value."""
+    folder = tmp_path_factory.mktemp("linear")
+    command = ["optimize", str(DEMO_DATA / "bert_tiny.onnx"), "--precision", "fp16", "--no-verify"]
+    for value in LINEAR[1:]:
+        assert main([*command, "-o", str(folder / f"{value}.onnx"), "--linear", value]) == 0
+    return {value: onnx.load(str(folder / f"{value}.onnx")) for value in LINEAR[1:]}
+
+
+def plugins(model: onnx.ModelProto) -> Counter[str]:
+    return Counter(node.op_type for node in model.graph.node if node.domain == "padfree")
+
+
+def test_the_command_offers_what_the_builder_knows() -> None:
+    assert LINEAR == CHOICES
+
+
+def test_optimize_writes_products_that_run_anywhere_unless_asked(models: dict[str, onnx.ModelProto]) -> None:
+    plain, fused = plugins(models["tensorrt"]), plugins(models["padfree"])
+    assert fused - plain == Counter(PadfreeLinear=4 * plain["PadfreeAttention"])
+    assert plugins(apply_linear("padfree", models["tensorrt"])) == fused
+    assert apply_linear("padfree", models["padfree"]) is models["padfree"]
+    assert apply_linear("tensorrt", models["tensorrt"]) is models["tensorrt"]
+
+
+def test_inspect_shows_the_products(models: dict[str, onnx.ModelProto], tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "fused.onnx"
+    onnx.save_model(models["padfree"], str(path))
+    assert main(["inspect", str(path)]) == 0
+    output = capsys.readouterr().out
+    assert "PadfreeLinear" in output
+    assert "linear" in output
+    assert "complete: nothing computes padding" in output
+
+
+@pytest.mark.parametrize(
+    ("wanted", "precision", "device", "choice"),
+    [
+        ("auto", "fp16", HOPPER, "padfree"),
+        ("auto", "bf16", HOPPER, "padfree"),
+        ("auto", "fp32", HOPPER, "tensorrt"),
+        ("auto", "fp16", ADA, "tensorrt"),
+        ("padfree", "fp16", HOPPER, "padfree"),
+        ("tensorrt", "fp16", HOPPER, "tensorrt"),
+    ],
+)
+def test_the_choice(
+    models: dict[str, onnx.ModelProto], wanted: str, precision: str, device: Device, choice: str
+) -> None:
+    assert choose_linear(wanted, models["tensorrt"], precision, device) == choice
+
+
+@pytest.mark.parametrize(
+    ("wanted", "model", "precision", "device", "message"),
+    [
+        ("padfree", "tensorrt", "fp16", ADA, "needs compute capability 9.0, NVIDIA L4 has 8.9; pass --linear tensorrt"),
+        ("padfree", "tensorrt", "fp32", HOPPER, "computes in fp16 or bf16, the model is fp32; pass --linear tensorrt"),
+        ("auto", "padfree", "fp16", ADA, "rewritten with PadfreeLinear and PadfreeLinear needs compute capability 9.0"),
+        ("tensorrt", "padfree", "fp16", HOPPER, "and --linear tensorrt was asked for; rewrite the original"),
+        ("cutlass", "tensorrt", "fp16", HOPPER, "linear is 'cutlass', allowed are auto, padfree, tensorrt"),
+    ],
+)
+def test_what_is_not_to_be_had(
+    models: dict[str, onnx.ModelProto], wanted: str, model: str, precision: str, device: Device, message: str
+) -> None:
+    with pytest.raises(BuildError, match=message):
+        choose_linear(wanted, models[model], precision, device)
+
+
+def test_a_model_with_the_operator_is_taken_as_it_is(models: dict[str, onnx.ModelProto]) -> None:
+    assert choose_linear("auto", models["padfree"], "fp16", HOPPER) == "padfree"
