@@ -383,6 +383,8 @@ def _padfree(node: gs.Node, known: Known) -> Found:
     if node.op == "PadfreeAttention":
         width = int(node.attrs["num_heads"]) * int(node.attrs["head_size"])
         return [Facts((tokens, Poly.of(width)), first.dtype)]
+    if node.op == "PadfreeLinear":
+        return [Facts((tokens, *(known[1].shape or ())[1:]), first.dtype)]
     if node.op == "PadfreePool":
         return [Facts((batch, *rest), first.dtype)]
     if node.op == "PadfreeLayerNorm":
