@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
@@ -43,11 +45,12 @@ def standard_norm(model: ModelProto, node: NodeProto) -> tuple[list[NodeProto], 
         )
         return [*nodes, norm], []
     constants = [numpy_helper.from_array(np.asarray(epsilon, np.float32), f"{stem}.epsilon")]
-    mean_inputs, mean_attributes = [f"{stem}.square"], {"axes": [-1]}
+    mean_inputs: list[str] = [f"{stem}.square"]
+    mean_attributes: dict[str, Any] = {"axes": [-1]}
     if opset >= AXES_INPUT_OPSET:
         constants.append(numpy_helper.from_array(np.asarray([-1], np.int64), f"{stem}.axes"))
         mean_inputs, mean_attributes = [*mean_inputs, f"{stem}.axes"], {}
-    steps = [
+    steps: list[tuple[str, list[str], str, dict[str, Any]]] = [
         ("Mul", [total, total], "square", {}),
         ("ReduceMean", mean_inputs, "mean", mean_attributes),
         ("Add", [f"{stem}.mean", f"{stem}.epsilon"], "variance", {}),

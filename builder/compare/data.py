@@ -54,7 +54,9 @@ def make_batches(original: Original, models: Sequence[Metadata | None], options:
     packed = any(item is not None and item.interface == "packed" for item in models)
     padded = any(item is None or item.interface == "padded" for item in models)
     if options.file is None:
-        return _generated(original, models, options, kinds=(LEFT, HOLES) if padded else ())
+        # Some originals are only right for right-padded batches; the rewriter finds that out.
+        any_mask = padded and not original.metadata.raw.get("coverage", {}).get("right_padded_only", False)
+        return _generated(original, models, options, kinds=(LEFT, HOLES) if any_mask else ())
     batches = _read(options.file, original, options)
     if not batches:
         raise BuildError(f"{options.file}: holds no sequence; a comparison needs at least one")
