@@ -30,6 +30,8 @@ def print_coverage(console: Console, report: Mapping[str, Any]) -> None:
     misses = [(item.where or "-", miss_text(item)) for item in near_misses(report)]
     if misses:
         console.print(make_table("near misses", ("pass", "reason"), misses))
+    if report.get("right_padded_only"):
+        print_line(console, "masks must be right-padded: attention takes lengths, as in the original")
     for name, ids in report.get("excluded_ids", {}).items():
         shown = ", ".join(str(value) for value in ids[:3]) + (", ..." if len(ids) > 3 else "")
         print_line(console, f"'{name}' must not hold {shown} inside a sequence: positions count every token")
