@@ -212,7 +212,8 @@ def gather(x: Facts, indices: Facts, axis: int) -> Facts:
     numbers = indices.elements
     if x.elements is not None and numbers is not None:
         plain = [item.poly.constant() if isinstance(item, Index) else None for item in numbers.reshape(-1)]
-        if all(item is not None for item in plain):
+        size = x.elements.shape[axis]
+        if all(item is not None and -size <= item < size for item in plain):
             picked = np.asarray(plain, dtype=np.int64).reshape(numbers.shape)
             elements = np.take(x.elements, picked, axis=axis)
             return Facts(
