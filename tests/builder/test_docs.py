@@ -25,7 +25,7 @@ def test_documented_commands_parse(command: str) -> None:
 
 
 def test_every_option_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
-    text = DOCUMENT.read_text(encoding="utf-8")
+    text = "".join(path.read_text(encoding="utf-8") for path in DOCUMENT.parent.glob("*.md"))
     for module in cli.SUBCOMMANDS:
         cli.main([module.__name__.rpartition(".")[2], "--help"])
     options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help", "--output"}
