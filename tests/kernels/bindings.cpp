@@ -4,6 +4,7 @@
 #include "embedding/launch.h"
 #include "index/launch.h"
 #include "layer_norm/launch.h"
+#include "linear/kernel.h"
 #include "pack/launch.h"
 #include "pool/launch.h"
 #include "schedule/launch.h"
@@ -51,6 +52,16 @@ PADFREE_TEST_EXPORT int padfreeLayerNorm(const void* x, const void* bias, const 
                                          int rms, int type, cudaStream_t stream) {
   return padfree::launchLayerNorm(
       {x, bias, residual, gamma, beta, y, sum, rows, E, epsilon, rms != 0, static_cast<DataType>(type)}, stream);
+}
+
+// tokens: those of a tile, 0 as the plugin chooses.
+PADFREE_TEST_EXPORT int padfreeLinear(const void* x, const void* weight, const void* bias, const void* residual,
+                                      void* y, int T, int K, int N, int activation, int type, int tokens,
+                                      int cluster_features, int cluster_tokens, cudaStream_t stream) {
+  const padfree::LinearParams params{
+      x, weight, bias, residual, y, T, K, N, static_cast<padfree::Activation>(activation), static_cast<DataType>(type)};
+  if (tokens == 0) return padfree::launchLinear(params, stream);
+  return padfree::launchLinearSm90(params, {tokens, cluster_features, cluster_tokens}, stream);
 }
 
 PADFREE_TEST_EXPORT int padfreePool(const void* x, const int* cu_seqlens, void* y, int T, int B, int E, int mode,

@@ -10,6 +10,7 @@ import torch
 
 DATA_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int32: 3}
 ATTENTION_KERNELS = {"auto": 0, "mma": 1, "sm90": 2}
+ACTIVATIONS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "silu": 4}
 POOL_MODES = {"first": 0, "last": 1, "mean": 2, "max": 3}
 
 LIBRARY = os.environ.get("PADFREE_KERNELS_LIBRARY", "")
@@ -62,6 +63,27 @@ def attention(
         DATA_TYPES[y.dtype],
         ATTENTION_KERNELS[kernel],
     )
+
+
+def linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    y: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    activation: str = "none",
+    tile: tuple[int, int, int] = (0, 0, 0),
+) -> None:
+    """y [T, N] = activation(x [T, K] @ weight [K, N] + bias) + residual.
+
+    tile: tokens of a tile, tiles of features and of tokens in a cluster; zeros leave the choice to the kernel.
+    """
+    tokens, depth = x.shape
+    call(
+        "padfreeLinear", x, weight, bias, residual, y, tokens, depth, weight.shape[1], ACTIVATIONS[activation],
+        DATA_TYPES[y.dtype], *tile,
+    )  # fmt: skip
 
 
 def _convert(argument: Any) -> Any:

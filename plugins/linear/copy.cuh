@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Wrappers of the sm_90a instructions that blocks of one cluster use together, and of two-dimensional bulk copies (PTX
+// ISA: cp.async.bulk.tensor, mapa, barrier.cluster, setmaxnreg, stmatrix).
+#pragma once
+
+#include "attention/wgmma.cuh"
+
+namespace padfree {
+
+__device__ inline unsigned clusterRank() {
+  unsigned rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// Waits for all threads of the cluster; orders no memory but barriers initialised before fenceBarrierInit().
+__device__ inline void clusterSync() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
+__device__ inline void fenceBarrierInit() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Arrives at the same barrier of a block of the cluster. It says that this thread has read what it had to: relaxed, as
+// of what it wrote nothing is promised to the other block (a release to the cluster waits for all earlier writes, as
+// long as half a stage takes).
+__device__ inline void barrierArriveAt(uint64_t* barrier, unsigned rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [remote];\n}\n" ::"r"(sharedAddress(barrier)),
+      "r"(rank)
+      : "memory");
+}
+
+// Copies the box at (column, row) to shared memory; completes at the barrier.
+__device__ inline void copyBox(unsigned target, const CUtensorMap& map, int column, int row, uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
+          "r"(target),
+      "l"(&map), "r"(column), "r"(row), "r"(sharedAddress(barrier))
+      : "memory");
+}
+
+// The same to the blocks of the cluster whose bits are set, at the same place in each and completing at its barrier.
+__device__ inline void copyBox(unsigned target, const CUtensorMap& map, int column, int row, uint64_t* barrier,
+                               uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%2, %3}], [%4], %5;" ::"r"(target),
+      "l"(&map), "r"(column), "r"(row), "r"(sharedAddress(barrier)), "h"(blocks)
+      : "memory");
+}
+
+// Copies shared memory to the box at (column, row), clipped to the tensor; belongs to the next group committed.
+__device__ inline void storeBox(const CUtensorMap& map, unsigned source, int column, int row) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map),
+               "r"(column), "r"(row), "r"(source)
+               : "memory");
+}
+__device__ inline void commitStores() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Waits until all but the newest kPending groups have read their shared memory.
+template <int kPending>
+__device__ inline void waitStoresRead() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+
+template <int kRegisters>
+__device__ inline void growRegisters() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ inline void shrinkRegisters() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// Stores four 8x8 matrices of 2-byte elements transposed; lane 8*i + r gives the address of row r of matrix i.
+__device__ inline void storeMatricesTransposed(const unsigned (&fragment)[4], void* row) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(sharedAddress(row)),
+               "r"(fragment[0]), "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
+               : "memory");
+}
+
+}  // namespace padfree
