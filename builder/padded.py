@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import onnx
-from padfree.onnx_tools import load_model
+from padfree.onnx_tools import load_model, standard_model
 from padfree.runtime.metadata import FORMAT, parse_metadata
 from rich.progress import Progress
 
@@ -36,6 +36,8 @@ def build_padded_engine(
 ) -> dict[str, Any]:
     """Builds an exported model, as it is, in fp16; Session runs the plan like any padded engine.
 
+    Of onnxruntime's fused operators, which TensorRT does not know, it gets what they stand for.
+
     Args:
         model: an exported encoder with ids and mask [B, S].
         plan_path: where the plan goes; its metadata goes beside it.
@@ -55,7 +57,7 @@ def build_padded_engine(
     """
     path = Path(plan_path)
     check_destination(path)
-    original = load_model(model) if isinstance(model, (str, Path)) else model
+    original = standard_model(load_model(model) if isinstance(model, (str, Path)) else model)
     raw = padded_metadata(original)
     metadata = parse_metadata(raw, "the original model")
     profile = choose_profile(metadata, ProfileOptions(max_batch=max_batch, max_seq_len=max_seq_len))

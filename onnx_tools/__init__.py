@@ -2,6 +2,7 @@
 """Rewrites ONNX encoders so that they compute no padding. Needs neither TensorRT nor CUDA."""
 
 from .errors import ModelFileError, RewriteError, VerificationError
+from .importing import standard_model
 from .model_file import load_model, save_model
 from .operators import without_functions
 from .report import CoverageReport
@@ -16,5 +17,6 @@ __all__ = [
     "load_model",
     "rewrite",
     "save_model",
+    "standard_model",
     "without_functions",
 ]

@@ -12,11 +12,13 @@ from onnx import ModelProto, TensorProto, inliner, numpy_helper
 from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 
 from .errors import RewriteError
+from .exporting import export_model
 from .fixed_axes import fixed_sizes, generalise
-from .fused import declare_fused
+from .fused import declare_fused, holds_fused
 from .graph import dtype_name, inline_constants, tidy
 from .operators import DOMAIN
 from .standard_form import standardise
+from .widen import narrow_outputs, widen
 
 _SMALL = 1024  # elements; smaller constants may hold shapes, which the inference of types needs
 
@@ -47,6 +49,19 @@ def import_model(model: ModelProto) -> gs.Graph:
     if fixed:
         generalise(graph, fixed)
     return graph
+
+
+def standard_model(model: ModelProto) -> ModelProto:
+    """The model in standard operators alone, in float32 inside, for tools that know no others, as TensorRT.
+
+    That is the model itself where it holds no fused operator. Raises RewriteError as import_model.
+    """
+    if not holds_fused(model):
+        return model
+    result = export_model(import_model(widen(model)))
+    result.ir_version = model.ir_version
+    narrow_outputs(result, model)
+    return result
 
 
 def _write_types(graph: gs.Graph, types: Mapping[str, onnx.TypeProto.Tensor]) -> None:

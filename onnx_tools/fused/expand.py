@@ -68,14 +68,23 @@ def is_fused(node: gs.Node | NodeProto, version: int) -> bool:
     return node.domain == DOMAIN or str(node.domain).startswith(f"{DOMAIN}.")
 
 
+def holds_fused(model: ModelProto) -> bool:
+    """Whether any node of a model is one of onnxruntime's own operators."""
+    return any(is_fused(node, _version(model)) for node in model.graph.node)
+
+
 def declare_fused(model: ModelProto) -> None:
     """Gives those fused operators that stand in ONNX's domain their own, so that the checker of ONNX takes them."""
-    version = next((item.version for item in model.opset_import if item.domain in STANDARD_DOMAINS), 1)
+    version = _version(model)
     for node in model.graph.node:
         if is_fused(node, version):
             node.domain = node.domain or DOMAIN
     if not any(item.domain == DOMAIN for item in model.opset_import):
         model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+
+
+def _version(model: ModelProto) -> int:
+    return next((item.version for item in model.opset_import if item.domain in STANDARD_DOMAINS), 1)
 
 
 def expand_fused(editor: Editor, facts: dict[str, Facts], node: gs.Node) -> None:

@@ -5,11 +5,23 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import onnx
 import pytest
-from padfree.onnx_tools import load_model, rewrite
+from padfree.onnx_tools import load_model, rewrite, standard_model
+from padfree.onnx_tools.widen import widen
 
-from .families import Case, assert_same, metadata_of, optimum_cases
+from .families import (
+    SPECIAL_IDS,
+    TOLERANCE,
+    Case,
+    assert_same,
+    feeds_for,
+    masks,
+    metadata_of,
+    optimum_cases,
+    session,
+)
 from .test_families import PARTLY_PACKED
 
 CASES = optimum_cases()
@@ -58,3 +70,19 @@ def test_weights_stand_once() -> None:
             for model in (load_model(path), rewrite(path, verify=False).model)
         )
         assert sum(after.values()) <= sum(before.values())
+
+
+@pytest.mark.parametrize("name", ["bert_O2", "bert_O4", "t5_extended", "deberta_v2_O2"])
+def test_standard_model(name: str) -> None:
+    """Files for TensorRT alone: the original in standard operators, for batches of every size."""
+    case = next(case for case in CASES if case.name == name)
+    original = load_model(case.path)
+    standard = standard_model(original)
+    onnx.checker.check_model(standard, full_check=True)
+    assert {node.domain for node in standard.graph.node} == {""}
+    assert not {"SimplifiedLayerNormalization", "If"} & {node.op_type for node in standard.graph.node}
+    mask = masks("packed")["prefix"]
+    feeds = feeds_for(original, mask, SPECIAL_IDS)
+    a, b = (session(model).run(None, feeds)[0][mask] for model in (widen(original), standard))
+    assert np.abs(a - b).max() <= TOLERANCE["fp32"] * np.sqrt((a**2).mean())
+    assert standard_model(standard) is standard
