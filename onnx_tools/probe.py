@@ -20,7 +20,7 @@ from .passes.base import boundary_of, mask_input
 from .symbolic import Analysis
 from .symbolic.poly import Poly
 
-_LENGTHS, _LENGTH = (7, 2, 4), 7
+_LENGTHS, _LENGTH = (7, 1, 4, 2), 7  # from one without padding to one where all but the first slot are masked
 _GARBAGE = 8.0  # standard deviation in masked slots; kept ones have 1
 _TOLERANCE = 1e-4
 
@@ -63,7 +63,9 @@ def probe(graph: gs.Graph, analysis: Analysis, *, right_padded_only: bool) -> tu
 
 def _masks() -> tuple[np.ndarray, ...]:
     slots, lengths = np.arange(_LENGTH), np.asarray(_LENGTHS)[:, None]
-    holes = np.asarray([[1, 0, 1, 1, 0, 0, 1], [0, 1, 0, 1, 1, 1, 0], [1, 1, 0, 0, 0, 1, 1]], dtype=bool)
+    holes = np.asarray(
+        [[1, 0, 1, 1, 0, 0, 1], [0, 1, 0, 1, 1, 1, 0], [1, 1, 0, 0, 0, 1, 1], [1, 0, 0, 0, 0, 0, 1]], dtype=bool
+    )
     return slots < lengths, slots >= _LENGTH - lengths, holes
 
 
@@ -72,12 +74,11 @@ def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part
 
     With `inputs_too` also what is computed from token inputs: the packed interface does not get their masked slots.
     """
-    part = graph.copy()
     mask = str(mask_input(boundary_of(graph)).name)
-    reached = {tensor.name for tensor in part.inputs if inputs_too and tensor.name != mask}
+    reached = {tensor.name for tensor in graph.inputs if inputs_too and tensor.name != mask}
     makers: dict[str, str] = {}
     packed: set[str] = set()
-    for node in part.nodes:
+    for node in graph.nodes:
         if is_padfree(node, "PadfreeUnpack"):
             reached.add(node.outputs[0].name)
         elif is_padfree(node, "PadfreePack"):
@@ -86,9 +87,10 @@ def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part
             for tensor in node.outputs:
                 reached.add(tensor.name)
                 makers[tensor.name] = f"'{node_name(node)}' ({node.op})"
-    final = {name for name in makers if name in packed or name in {tensor.name for tensor in part.outputs}}
+    final = {name for name in makers if name in packed or name in {tensor.name for tensor in graph.outputs}}
     if not final:
         return None
+    part = graph.copy()
     tensors = part.tensors()
     inputs = list(part.inputs)
     for node in [item for item in part.nodes if is_padfree(item, item.op)]:
@@ -109,6 +111,7 @@ def _difference(part: _Part, analysis: Analysis, mask: np.ndarray) -> str | None
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # it runs twice
     model = gs.export_onnx(part.graph, do_type_check=False)
     try:
         session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

@@ -96,6 +96,7 @@ class _Progress:
         self._products: Products | None = None
         self._results: list[PassResult] = []
         self._origins: dict[str, str] = {}
+        self._tried: list[PassResult] = []  # results of the packing pass, of all copies
 
     def copy(self) -> _Progress:
         """The same, with a graph of its own; the weights are shared."""
@@ -121,7 +122,12 @@ class _Progress:
     def finish(self, keep: str) -> PassedGraph:
         """The remaining passes, and between them the probe."""
         longest = longest_sequence(self._graph, self._analysis)  # packed positions do not tell it
-        self.run(packing_passes(keep))
+        packing, *others = packing_passes(keep)
+        self.run([packing])
+        if self._results[-1] in self._tried:
+            raise PaddingIsReadError("the same nodes stay padded as before")
+        self._tried.append(self._results[-1])
+        self.run(others)
         self._probe()
         self.run(interface_passes(self._interface))
         if self._products is None:

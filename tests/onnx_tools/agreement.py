@@ -49,7 +49,13 @@ Run = Callable[[ModelProto, dict[str, np.ndarray]], list[np.ndarray]]
 
 
 def assert_agree(
-    original: ModelProto, result: RewriteResult, *, limit: int = 20, only: str | None = None, run: Run = run
+    original: ModelProto,
+    result: RewriteResult,
+    *,
+    limit: int = 20,
+    only: str | None = None,
+    run: Run = run,
+    tolerance: float = _TOLERANCE,
 ) -> None:
     """Every output is the same on every kept token; per sequence, wherever the mask keeps the first slot.
 
@@ -77,7 +83,7 @@ def assert_agree(
         elif a.shape[:2] == mask.shape:
             a, b = a[mask], b[mask]
         assert a.shape == b.shape, output
-        same = np.isclose(a, b, rtol=_TOLERANCE, atol=_TOLERANCE)
+        same = np.isclose(a, b, rtol=tolerance, atol=tolerance)
         different = ~same.reshape(len(a), -1).all(1)
         where = sorted(set(rows[different])) if len(rows) == len(a) else []
         assert same.all(), f"{output}, masks {where}: differs by up to {np.abs(a - b).max():.2g}"

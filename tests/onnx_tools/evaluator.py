@@ -12,11 +12,12 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import reference as ref
 from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from padfree.onnx_tools import without_functions
+
+from .. import reference as ref
 
 Array = np.ndarray
 Inputs = Iterator[Array]

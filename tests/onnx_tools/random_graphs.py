@@ -10,6 +10,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from .encoder import HEADS, HIDDEN, EncoderBuilder
+from .hostile_operations import HOSTILE
 
 SIZE = HIDDEN // HEADS
 Step = tuple[int, int, int]  # which operation, and which tensors it takes: any numbers will do
@@ -45,10 +46,9 @@ class RandomGraph(EncoderBuilder):
         return self.op("Cast", self.op("Unsqueeze", steps, self.axes(0, 2)), to=TensorProto.FLOAT)
 
     def run(self, steps: Sequence[Step]) -> None:
-        names = list(OPERATIONS)
         for operation, first, second in steps:
             x, y = (self.tokens[-1 - number % len(self.tokens)] for number in (first, second))
-            self.tokens.append(OPERATIONS[names[operation % len(names)]](self, x, y))
+            self.tokens.append(OPERATIONS[NAMES[operation % len(NAMES)]](self, x, y))
 
     def finished(self, outputs: int, pooling: int) -> ModelProto:
         """The model: its last tokens, and one of some poolings of them."""
@@ -90,50 +90,6 @@ def _rotary(b: RandomGraph, x: str, _: str) -> str:
     return b.op("Add", b.op("Mul", x, b.op("Cos", angles)), b.op("Mul", turned, b.op("Sin", angles)))
 
 
-def _flat_rows(b: RandomGraph, x: str, _: str) -> str:
-    """A linear layer on [B*S,E]."""
-    flat = b.op("Gemm", b.shaped(x, -1, HIDDEN), b.weight(HIDDEN, HIDDEN), b.weight(HIDDEN))
-    shape = b.op("Concat", b.op("Shape", "input_ids"), b.axes(HIDDEN), axis=0)
-    return b.op("Reshape", flat, shape)
-
-
-def _columns(b: RandomGraph, x: str, _: str) -> str:
-    """Work on [B,E,S]."""
-    turned = b.op("Transpose", x, perm=[0, 2, 1])
-    scaled = b.op("Mul", turned, b.constant(np.linspace(0.5, 1.5, HIDDEN).reshape(HIDDEN, 1)))
-    return b.op("Transpose", scaled, perm=[0, 2, 1])
-
-
-def _extra_token(b: RandomGraph, x: str, _: str) -> str:
-    """A constant token before all others, which are then shifted back."""
-    batch = b.op("Concat", b.op("Shape", "input_ids", end=1), b.axes(1, HIDDEN), axis=0)
-    token = b.op("Expand", b.weight(1, 1, HIDDEN), batch)
-    longer = b.op("Concat", token, x, axis=1)
-    return b.op("Slice", b.op("Tanh", longer), b.axes(1), b.axes(np.iinfo(np.int64).max), b.axes(1))
-
-
-def _shifted(b: RandomGraph, x: str, _: str) -> str:
-    """Every token reads its left neighbour, the first one zeros."""
-    batch = b.op("Concat", b.op("Shape", "input_ids", end=1), b.axes(1, HIDDEN), axis=0)
-    longer = b.op("Concat", b.op("Expand", b.constant(np.zeros((1, 1, HIDDEN))), batch), x, axis=1)
-    return b.op("Slice", longer, b.axes(0), b.axes(-1), b.axes(1))
-
-
-def _first_to_all(b: RandomGraph, x: str, _: str) -> str:
-    b.reads_first = True
-    first = b.op("Unsqueeze", b.op("Gather", x, b.constant(0, np.int64), axis=1), b.axes(1))
-    return b.op("Add", x, first)
-
-
-def _causal(b: RandomGraph, x: str, _: str) -> str:
-    return b.layer(x, b.op("Add", b.padding_mask(), b.causal_mask()))
-
-
-def _convolution(b: RandomGraph, x: str, _: str) -> str:
-    masked = b.op("Transpose", b.op("Mul", x, b.mask()), perm=[0, 2, 1])
-    return b.op("Transpose", b.op("Conv", masked, b.weight(HIDDEN, HIDDEN, 3), pads=[1, 1]), perm=[0, 2, 1])
-
-
 def _square_root_norm(b: RandomGraph, x: str, _: str) -> str:
     mean = b.op("ReduceMean", b.op("Mul", x, x), axes=[-1], keepdims=1)
     root = b.op("Sqrt", b.op("Add", mean, b.constant(1e-6)))
@@ -151,23 +107,23 @@ OPERATIONS: Mapping[str, Callable[[RandomGraph, str, str], str]] = MappingProxyT
         "gate": lambda b, x, y: b.op("Mul", b.op("Sigmoid", x), y),
         "heads": _heads_and_back,
         "rotary": _rotary,
-        "flat": _flat_rows,
-        "columns": _columns,
         "rms": _square_root_norm,
         "sum over E": lambda b, x, y: b.op("Add", y, b.op("ReduceSum", x, b.axes(2), keepdims=1)),
         "cumulative over E": lambda b, x, _: b.op("CumSum", x, b.constant(2, np.int64)),
-        "cumulative over S": lambda b, x, _: b.op("CumSum", x, b.constant(1, np.int64)),
         "masked": lambda b, x, _: b.op("Mul", x, b.mask()),
         "filled": lambda b, x, _: b.op("Where", b.op("Cast", b.mask(), to=TensorProto.BOOL), x, b.constant(3.0)),
         "mean": lambda b, x, y: b.op("Add", y, b.pooled(x)),
-        "plain mean": lambda b, x, y: b.op("Add", y, b.op("ReduceMean", x, axes=[1], keepdims=1)),
-        "maximum": lambda b, x, y: b.op("Add", y, b.op("ReduceMax", x, axes=[1], keepdims=1)),
-        "softmax over S": lambda b, x, y: b.op("Mul", y, b.op("Softmax", x, axis=1)),
         "positions": lambda b, x, _: b.op("Mul", x, b.op("Sin", b.positions())),
-        "extra token": _extra_token,
-        "shifted": _shifted,
-        "first to all": _first_to_all,
-        "causal": _causal,
-        "convolution": _convolution,
+        **HOSTILE,
     }
 )
+NAMES = tuple(OPERATIONS)
+
+
+def described(steps: Sequence[Step]) -> str:
+    """The operations of a program with the tensors they take: 0 the embedding, 1 the first layer, 2 and so on."""
+    lines = []
+    for count, (operation, first, second) in enumerate(steps, 2):
+        x, y = (count - 1 - number % count for number in (first, second))
+        lines.append(f"{count} = {NAMES[operation % len(NAMES)]}({x}, {y})")
+    return "; ".join(lines) or "one layer alone"
