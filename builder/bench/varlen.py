@@ -28,7 +28,7 @@ def varlen(setup: Setup) -> Contender:
     model = load(setup)
     if type(model).__name__ != "BertModel":
         raise UnavailableError(f"is written for BertModel, this is {type(model).__name__}")
-    forward = _forward(torch, varlen_attn, model)
+    forward = packed_bert(torch, varlen_attn, model)
     compiled = torch.compile(forward, dynamic=False)
     ragged, seq_lens = setup.batch.ragged, setup.batch.seq_lens
     positions = np.concatenate([np.arange(length) for length in seq_lens])
@@ -53,7 +53,7 @@ def varlen(setup: Setup) -> Contender:
     return Contender(answers, ways_of(run))
 
 
-def _forward(torch: Any, varlen_attn: Any, model: Any) -> Callable[..., Any]:
+def packed_bert(torch: Any, varlen_attn: Any, model: Any) -> Callable[..., Any]:
     """BERT over packed tokens: Q, K and V are one product, everything else is left to the compiler."""
     functional, config = torch.nn.functional, model.config
     heads, head_size = config.num_attention_heads, config.hidden_size // config.num_attention_heads

@@ -140,7 +140,7 @@ def test_the_tour_of_the_readme_works_without_a_gpu(tour: Path, capsys: pytest.C
         if words[0] == "padfree" and words[1] in ("optimize", "inspect", "run") and "model.plan" not in words:
             assert cli.main(words[1:]) == 0, f"{' '.join(words)}: {capsys.readouterr().err}"
             ran.append(words[1])
-    assert ran == ["optimize", "inspect", "run"]
+    assert ran == ["optimize", "inspect", "run", "inspect"]
     with np.load(tour / "out.npz") as results:
         assert results["seq_lens"].shape == (5,)
 
