@@ -53,7 +53,8 @@ def open_candidates(original: Path, files: Sequence[Path], settings: Settings, *
     """
     if not files:
         path = settings.folder / "rewritten.onnx"
-        result = rewrite(original, interface=interface, precision=settings.precision, verify=False)
+        half = settings.precision != "fp32"  # verified with sample data, it finds what half precision cannot hold
+        result = rewrite(original, interface=interface, precision=settings.precision, verify=half)
         save_model(result.model, path)
         files = [path]
     return [Candidate(path, _metadata(path)) for path in files]

@@ -21,8 +21,9 @@ def find_changes(original: ModelProto, path: Path, metadata: Metadata) -> tuple[
     Nothing is found where this version of padfree does not rewrite the original, or gives other names than the version
     that wrote the file.
     """
+    sampled = bool(metadata.raw.get("kept_float32"))  # verifying takes the sample data that chose those
     try:
-        wanted = rewrite(original, interface=metadata.interface, precision=metadata.precision, verify=False).model
+        wanted = rewrite(original, interface=metadata.interface, precision=metadata.precision, verify=sampled).model
     except RewriteError:
         return ()
     a, b = without_functions(wanted), without_functions(load_model(path))

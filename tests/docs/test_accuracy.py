@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the commands of docs/accuracy.md in order, in a folder with an exported model, its tokenizer and texts."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("polygraphy")
+
+from padfree.builder.cli import main
+from padfree.builder.compare.tolerances import TOLERANCES
+from padfree.builder.demo import DEMO_DATA
+
+DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "accuracy.md").read_text("utf-8")
+COMMANDS = re.findall(r"^padfree .*$", "\n".join(re.findall(r"^```sh\n(.*?)^```", DOCUMENT, re.M | re.S)), re.M)
+
+
+def test_the_commands_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(DEMO_DATA / "bert_tiny.onnx", tmp_path / "model.onnx")
+    shutil.copy(DEMO_DATA / "tokenizer.json", tmp_path)
+    (tmp_path / "texts.txt").write_text("\n".join((DEMO_DATA / "texts.txt").read_text("utf-8").splitlines()[:5]))
+    monkeypatch.chdir(tmp_path)
+    assert len(COMMANDS) == 6
+    for command in COMMANDS:
+        assert main(shlex.split(command)[1:]) == 0, command
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+    assert (tmp_path / "comparison" / "commands.sh").is_file()
+
+
+def test_the_tolerances_are_those_of_the_program() -> None:
+    for name, item in TOLERANCES.items():
+        row = next(line for line in DOCUMENT.splitlines() if line.startswith(f"| {name} |"))
+        shown = [float(cell) for cell in row.split("|")[2:4]]
+        assert shown == [item.absolute, item.relative]
