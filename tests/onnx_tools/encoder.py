@@ -94,7 +94,9 @@ class EncoderBuilder:
             [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
             self._constants,
         )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+        domains = {"": opset} | {node.domain: 1 for node in self.nodes if node.domain}
+        imports = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
+        model = helper.make_model(graph, opset_imports=imports, ir_version=8)
         onnx.checker.check_model(model)
         return model
 
