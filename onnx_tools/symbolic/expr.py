@@ -105,8 +105,6 @@ def apply(op: str, args: tuple[Expr, ...], dtype: str) -> Expr:
         return Index(first + second if op == "Add" else first - second if op == "Sub" else first * second, dtype)
     if op == "Neg" and polys[0] is not None:
         return Index(-polys[0], dtype)
-    if op == "Neg" and polys[0] is not None:
-        return Index(-polys[0], dtype)
     if op == "Cast" and polys[0] is not None and dtype.startswith("int"):
         return Index(polys[0], dtype)
     if len(polys) == 2 and polys[0] is not None and polys[1] is not None:
