@@ -3,13 +3,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from padfree.onnx_tools.cost import Lengths
 
 from .errors import BuildError
 from .profile import DEFAULT_MAX_BATCH, DEFAULT_MAX_SEQ_LEN, TYPICAL_FILL
 
 
-def choose_lengths(limit: int | None, batch: int | None, mean: float | None, maximum: int | None) -> Lengths:
+@dataclass(frozen=True)
+class LengthOptions:
+    """What a command calls its options, for messages."""
+
+    longest: str = "--max-length"
+    mean: str = "--mean-length"
+
+
+def choose_lengths(
+    limit: int | None,
+    batch: int | None,
+    mean: float | None,
+    maximum: int | None,
+    options: LengthOptions = LengthOptions(),
+) -> Lengths:
     """Lengths with defaults for what is None: the model's limit or 512, 0.6 of it on average, 32 sequences.
 
     Raises:
@@ -18,12 +34,13 @@ def choose_lengths(limit: int | None, batch: int | None, mean: float | None, max
     longest = maximum if maximum is not None else limit or DEFAULT_MAX_SEQ_LEN
     if longest < 1 or (limit is not None and longest > limit):
         allowed = "1 or more" if limit is None else f"1..{limit}, what the model takes"
-        raise BuildError(f"longest sequence {longest}, allowed: {allowed}; pass --max-length {limit or 512}")
+        advice = f"pass {options.longest} {limit or DEFAULT_MAX_SEQ_LEN}"
+        raise BuildError(f"longest sequence {longest}, allowed: {allowed}; {advice}")
     average = TYPICAL_FILL * longest if mean is None else mean
     if not 0 < average <= longest:
         raise BuildError(
             f"mean length {average:g}, allowed: above 0 and at most the longest sequence, {longest}; pass "
-            f"--mean-length {TYPICAL_FILL * longest:g}"
+            f"{options.mean} {TYPICAL_FILL * longest:g}"
         )
     sequences = DEFAULT_MAX_BATCH if batch is None else batch
     if sequences < 1:

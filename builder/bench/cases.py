@@ -12,7 +12,7 @@ from typing import Any
 from padfree.onnx_tools.cost import figures
 
 from ..errors import BuildError
-from ..lengths import choose_lengths
+from ..lengths import LengthOptions, choose_lengths
 from .batch import draw_lengths, random_batch, read_lengths
 from .environment import environment
 from .measure import Measurement, measure_cpu, measure_gpu
@@ -20,6 +20,7 @@ from .peers import CPU_PEERS, GPU_PEERS
 from .setup import Model, Setup
 
 DEFAULT_BATCH = 16
+OPTIONS = LengthOptions(longest="--seq-len", mean="--mean")
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,13 @@ def measure(
     model = model or Model(case.model, case.precision, case.torch_folder)
     limit = model.metadata.max_positions
     if case.lengths is None:
-        lengths = choose_lengths(limit, case.batch or DEFAULT_BATCH, case.mean, case.seq_len)
+        lengths = choose_lengths(
+            limit, DEFAULT_BATCH if case.batch is None else case.batch, case.mean, case.seq_len, OPTIONS
+        )
         seq_lens, seq_len = draw_lengths(lengths, case.seed), lengths.maximum
     else:
         seq_lens = read_lengths(case.lengths)[: case.batch]
-        seq_len = choose_lengths(limit, len(seq_lens), None, case.seq_len or max(seq_lens)).maximum
+        seq_len = choose_lengths(limit, len(seq_lens), None, case.seq_len or max(seq_lens), OPTIONS).maximum
         if max(seq_lens) > seq_len:
             raise BuildError(
                 f"{case.lengths}: longest is {max(seq_lens)}, --seq-len {seq_len}; pass --seq-len {max(seq_lens)}"

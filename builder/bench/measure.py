@@ -135,17 +135,18 @@ def _measure(
             setup.say(title)
             try:
                 contender = make(setup)
-                if name == LIMIT:
-                    limit = contender
-                    continue
-                errors[title] = relative_error(contender.answers, truth)
-                if errors[title] <= allowed:
-                    ready[title] = contender
-                else:
-                    unavailable[title] = f"wrong answers: they differ by {errors[title]:.1e}, allowed: {allowed:.0e}"
-                    contender.close()
             except Exception as error:  # a peer that fails, in whatever library, is named and left out
                 unavailable[title] = " ".join(str(error).split()) or type(error).__name__
+                continue
+            if name == LIMIT:
+                limit = contender
+                continue
+            reason = _check(title, contender, truth, allowed, errors)
+            if reason:
+                unavailable[title] = reason
+                contender.close()
+            else:
+                ready[title] = contender
         setup.say("timing")
         timings = time_in_turns({title: item.ways for title, item in {**ready, **_named(limit)}.items()})
     except UnavailableError as error:
@@ -162,6 +163,17 @@ def _measure(
         unavailable,
         {title: item.build_s for title, item in ready.items() if item.build_s},
     )
+
+
+def _check(title: str, contender: Contender, truth: Answers, allowed: float, errors: dict[str, float]) -> str:
+    """Notes a peer's error; returns why it cannot take part, or nothing."""
+    try:
+        errors[title] = relative_error(contender.answers, truth)
+    except UnavailableError as error:
+        return str(error)
+    if errors[title] <= allowed:
+        return ""
+    return f"wrong answers: they differ by {errors[title]:.1e} of their norm, allowed: {allowed:.0e}"
 
 
 def _named(limit: Contender | None) -> dict[str, Contender]:

@@ -111,6 +111,7 @@ def test_peers_are_checked_then_timed_in_turns_and_failures_are_named(setup: Set
         "wrong": ("Wrong", fake(1.5, log, "wrong")),
         "nan": ("NaN", fake(float("nan"), log, "nan")),
         "broken": ("Broken", broken),
+        "other": ("Other", lambda _: Contender({"z": []}, {}, lambda: log.append("close other"))),
         "limit": ("Limit", fake(9.0, log, "limit", 5.0)),
     }
     found = bench._measure(setup, truth, fake(1.0, log, "ours"), peers)
@@ -119,11 +120,12 @@ def test_peers_are_checked_then_timed_in_turns_and_failures_are_named(setup: Set
     assert list(found.peers) == ["Good"]
     assert found.unavailable["Wrong"].startswith("wrong answers: they differ by 5.0e-01")
     assert found.unavailable["Broken"] == "libsomething.so: cannot be found"
-    assert set(found.unavailable) == {"Wrong", "NaN", "Broken"}
+    assert found.unavailable["Other"] == "gives z, the original y"
+    assert set(found.unavailable) == {"Wrong", "NaN", "Broken", "Other"}
     timed = [entry for entry in log if not entry.startswith("close")]
     assert timed == ["ours", "good", "limit"] * (1 + bench.ROUNDS)
     assert {entry for entry in log if entry.startswith("close")} == {
-        f"close {n}" for n in ("ours", "good", "wrong", "nan")
+        f"close {n}" for n in ("ours", "good", "wrong", "nan", "other")
     }
     record = found.to_dict()
     assert record["peers_ms"] == {"Good": 40.0}
@@ -226,8 +228,9 @@ def test_bench_names_its_peers(capsys: Capture) -> None:
     ("arguments", "message"),
     [
         (["--peers", "nobody"], "--peers nobody: unknown on the CPU, allowed: onnxruntime"),
-        (["--seq-len", "600"], "longest sequence 600, allowed: 1..512"),
-        (["--mean", "99", "--seq-len", "64"], "mean length 99"),
+        (["--seq-len", "600"], "longest sequence 600, allowed: 1..512, what the model takes; pass --seq-len 512"),
+        (["--mean", "99", "--seq-len", "64"], "pass --mean 38.4"),
+        (["--batch", "0"], "batch of 0 sequences"),
     ],
 )
 def test_wrong_requests(arguments: list[str], message: str, capsys: Capture) -> None:

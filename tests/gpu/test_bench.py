@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`padfree bench` on a GPU, with the peers that need TensorRT and PyTorch alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from padfree.builder.bench.peers import GPU_PEERS
+from padfree.builder.cli import main
+from padfree.builder.demo import DEMO_DATA
+
+pytestmark = pytest.mark.gpu
+
+
+def test_bench_measures_engines_and_the_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.jsonl"
+    names = ("tensorrt-strong", "padded-interface", "torch-eager", "limit")
+    command = [
+        "bench",
+        str(DEMO_DATA / "bert_tiny.onnx"),
+        "--batch",
+        "4",
+        "--seq-len",
+        "48",
+        "--peers",
+        ",".join(names),
+    ]
+    assert main([*command, "--json", str(out)]) == 0, capsys.readouterr().err
+    record = json.loads(out.read_text())
+    assert list(record["unavailable"]) == [GPU_PEERS["torch-eager"].title]  # there is no PyTorch model to it
+    assert set(record["peers_ms"]) == {GPU_PEERS[name].title for name in names[:2]}
+    assert 0 < record["limit_ms"] < record["ours_ms"]
+    assert set(record["all_times_ms"]["padfree"]) == {"plain", "CUDA graph"}
