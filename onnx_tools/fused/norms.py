@@ -11,6 +11,10 @@ from onnx import TensorProto
 from .expansion import Expansion, NotImportable
 
 
+# Operators whose epsilon is 1e-12 where it is not given; that of the others is 1e-5.
+_SMALL_EPSILON = frozenset({"EmbedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
+
+
 def normalized(e: Expansion, x: gs.Tensor, gamma: gs.Tensor, beta: gs.Tensor | None, *, rms: bool) -> gs.Tensor:
     """Layer norm or RMS norm over the last axis, written out: so it is valid in every opset."""
     if not rms:
@@ -20,11 +24,6 @@ def normalized(e: Expansion, x: gs.Tensor, gamma: gs.Tensor, beta: gs.Tensor | N
     root = e.op("Sqrt", e.op("Add", square, e.constant(epsilon)))
     result = e.op("Mul", e.op("Div", x, root), gamma)
     return result if beta is None else e.op("Add", result, beta)
-
-
-_SMALL_EPSILON = frozenset(
-    {"EmbedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
-)  # that is their default
 
 
 def norm(e: Expansion) -> Sequence[gs.Tensor]:
