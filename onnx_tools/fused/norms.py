@@ -10,7 +10,6 @@ from onnx import TensorProto
 
 from .expansion import Expansion, NotImportable
 
-
 # Operators whose epsilon is 1e-12 where it is not given; that of the others is 1e-5.
 _SMALL_EPSILON = frozenset({"EmbedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
 
