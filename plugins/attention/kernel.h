@@ -14,7 +14,7 @@ inline int expectedLength(const AttentionParams& params) {
 // fp16 and bf16 on tensor cores, sm_80 and newer (mma.sync).
 cudaError_t launchAttentionMma(const AttentionParams& params, cudaStream_t stream);
 
-// fp16 and bf16 on Hopper (wgmma and TMA, sm_90a).
+// fp16 and bf16 on Hopper (wgmma and TMA, sm_90a); wants tasks.
 cudaError_t launchAttentionSm90(const AttentionParams& params, cudaStream_t stream);
 
 // fp32 in plain FMA: for correctness, not for speed.

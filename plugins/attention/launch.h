@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "attention/task.h"
 #include "common/types.h"
 
 namespace padfree {
@@ -18,8 +19,10 @@ struct AttentionOperand {
 
 struct AttentionParams {
   AttentionOperand q, k, v;
-  const int* cu_seqlens;  // [B+1], starts at 0, never falls; tokens from cu_seqlens[B] on are filler
-  void* y;                // [T, H*D]; filler rows become zeros
+  const int* cu_seqlens;       // [B+1], starts at 0, never falls; tokens from cu_seqlens[B] on are filler
+  const AttentionTask* tasks;  // [num_tasks+1] or null: PadfreeSchedule's list for the same sequences and H
+  int num_tasks;               // at most
+  void* y;                     // [T, H*D]; filler rows become zeros
   int T, B, H;
   int D;            // head size, at most kMaxHeadSize, a multiple of 8
   int max_seq_len;  // longest sequence the caller expects, 0 if unknown: a hint, longer ones stay right

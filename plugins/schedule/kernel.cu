@@ -1,43 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "common/dependent_launch.cuh"
 #include "common/device.cuh"
 #include "common/launch.h"
 #include "schedule/launch.h"
+#include "schedule/scan.cuh"
+#include "schedule/tasks.cuh"
 
 namespace padfree {
 namespace {
 
-constexpr int kThreads = 1024;
-constexpr int kWarps = kThreads / kWarpSize;
 constexpr int kTokenThreads = 256;
 
 // One block: scans kThreads lengths at a time. Sums saturate at T, which also keeps them from overflowing.
-__global__ void __launch_bounds__(kThreads) prefixSumKernel(ScheduleParams p) {
-  __shared__ int totals[kWarps];
+__global__ void __launch_bounds__(kThreads) scheduleKernel(ScheduleParams p) {
+  __shared__ int64_t scratch[kWarps];
+  __shared__ TaskMemory task_memory;
   releaseNextGrid();
+  if (p.tasks) clearTaskMemory(task_memory);
   waitForPriorGrids();
-  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   const auto saturate = [&](int64_t sum) { return static_cast<int>(min(sum, static_cast<int64_t>(p.T))); };
-  int64_t carry = 0;
+  int64_t carry = 0, groups = 0;
   if (threadIdx.x == 0) p.cu_seqlens[0] = 0;
   for (int first = 0; first < p.B; first += kThreads) {
     const int b = first + threadIdx.x;
-    const int length = b < p.B ? min(max(p.seq_lens[b], 0), p.T) : 0;
-    int64_t sum = length;
-#pragma unroll
-    for (int offset = 1; offset < kWarpSize; offset *= 2) {
-      const int64_t below = __shfl_up_sync(kFullMask, sum, offset);
-      if (lane >= offset) sum += below;
-    }
-    if (lane == kWarpSize - 1) totals[warp] = saturate(sum);
-    __syncthreads();
-    sum += carry;
-    for (int i = 0; i < kWarps; ++i) {
-      if (i < warp) sum += totals[i];
-      carry += totals[i];
-    }
-    if (b < p.B) p.cu_seqlens[b + 1] = saturate(sum);
-    __syncthreads();
+    const int64_t length = b < p.B ? min(max(p.seq_lens[b], 0), p.T) : 0;
+    int64_t total;
+    const int64_t sum = carry + blockInclusiveSum(length, scratch, total);
+    const int begin = saturate(sum - length), end = saturate(sum);
+    if (b < p.B) p.cu_seqlens[b + 1] = end;
+    groups += ceilDiv(end - begin, kTaskRows);
+    carry = saturate(carry + total);
+  }
+  if (p.tasks) {
+    int64_t all_groups;
+    blockInclusiveSum(groups, scratch, all_groups);  // also a barrier behind the sums
+    listTasks(p, all_groups * p.H, task_memory);
   }
 }
 
@@ -56,10 +55,29 @@ __global__ void __launch_bounds__(kTokenThreads) tokenIndexKernel(ScheduleParams
   p.token_index[t] = first < p.B && s < p.S ? first * p.S + s : -1;
 }
 
+// Completes what the tasks are made by; `params` are left alone where no tasks are wanted.
+cudaError_t prepareTasks(ScheduleParams& params) {
+  if (!params.tasks) return cudaSuccess;
+  const int64_t needed = taskListEntries(params.T, params.B, params.H);
+  if (params.H <= 0 || params.H > kMaxTaskHeads || params.num_tasks + int64_t{1} < needed) return cudaErrorInvalidValue;
+  if (params.num_sms == 0) {
+    int device = 0;
+    cudaError_t status = cudaGetDevice(&device);
+    if (status == cudaSuccess) {
+      status = cudaDeviceGetAttribute(&params.num_sms, cudaDevAttrMultiProcessorCount, device);
+    }
+    if (status != cudaSuccess) return status;
+  }
+  params.num_sms = std::min(params.num_sms, kMaxFewTasks / kTaskWidth);
+  return cudaSuccess;
+}
+
 }  // namespace
 
-cudaError_t launchSchedule(const ScheduleParams& params, cudaStream_t stream) {
-  const cudaError_t status = launchDependent(prefixSumKernel, 1, kThreads, 0, stream, params);
+cudaError_t launchSchedule(const ScheduleParams& given, cudaStream_t stream) {
+  ScheduleParams params = given;
+  cudaError_t status = prepareTasks(params);
+  if (status == cudaSuccess) status = launchDependent(scheduleKernel, 1, kThreads, 0, stream, params);
   if (status != cudaSuccess || !params.token_index || params.T <= 0) return status;
   return launchDependent(tokenIndexKernel, ceilDiv(params.T, kTokenThreads), kTokenThreads, 0, stream, params);
 }

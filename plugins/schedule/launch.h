@@ -3,19 +3,26 @@
 
 #include <cuda_runtime_api.h>
 
+#include "attention/task.h"
 #include "common/types.h"
 
 namespace padfree {
 
 struct ScheduleParams {
-  const int* seq_lens;  // [B]; a negative length counts as 0
-  int* cu_seqlens;      // [B+1], starts at 0, never falls, never above T
-  int* token_index;     // [T] or null: b*S + s of each token, -1 for filler and for s >= S
+  const int* seq_lens;   // [B]; a negative length counts as 0
+  int* cu_seqlens;       // [B+1], starts at 0, never falls, never above T
+  int* token_index;      // [T] or null: b*S + s of each token, -1 for filler and for s >= S
+  AttentionTask* tasks;  // [num_tasks+1] or null: the tasks of an attention with H heads, longest first, then filler
   int B, T;
-  int S;  // padded length, read only when token_index is given
+  int S;          // padded length, read only when token_index is given
+  int H;          // at most kMaxTaskHeads, read as the following only when tasks is given
+  int num_tasks;  // room for so many; num_tasks + 1 is at least taskListEntries(T, B, H)
+  int num_sms;    // multiprocessors that the tasks are cut for; 0: those of the current device
 };
 
-// Prefix sum of the lengths, clamped to T, and on demand the padded slot of every token.
+constexpr int kMaxTaskHeads = 4096;
+
+// Prefix sum of the lengths, clamped to T, and on demand the padded slot of every token and the attention's tasks.
 cudaError_t launchSchedule(const ScheduleParams& params, cudaStream_t stream);
 
 }  // namespace padfree

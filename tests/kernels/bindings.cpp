@@ -31,9 +31,15 @@ PADFREE_TEST_EXPORT int padfreeUnpack(const void* packed, const int* token_index
   return padfree::launchUnpack({packed, token_index, y, T, num_slots, row_bytes}, stream);
 }
 
-PADFREE_TEST_EXPORT int padfreeSchedule(const int* seq_lens, int* cu_seqlens, int* token_index, int B, int T, int S,
-                                        cudaStream_t stream) {
-  return padfree::launchSchedule({seq_lens, cu_seqlens, token_index, B, T, S}, stream);
+PADFREE_TEST_EXPORT int padfreeSchedule(const int* seq_lens, int* cu_seqlens, int* token_index, void* tasks, int B,
+                                        int T, int S, int H, int num_tasks, int num_sms, cudaStream_t stream) {
+  return padfree::launchSchedule(
+      {seq_lens, cu_seqlens, token_index, static_cast<padfree::AttentionTask*>(tasks), B, T, S, H, num_tasks, num_sms},
+      stream);
+}
+
+PADFREE_TEST_EXPORT int64_t padfreeTaskListEntries(int T, int B, int H) {
+  return padfree::taskListEntries(T, B, H);
 }
 
 PADFREE_TEST_EXPORT int padfreeEmbedding(const int* ids, const int* token_types, const int* positions,
@@ -75,14 +81,15 @@ PADFREE_TEST_EXPORT int padfreeAttention(const void* q, const void* q_bias, int6
                                          int64_t q_head_stride, const void* k, const void* k_bias,
                                          int64_t k_token_stride, int64_t k_head_stride, const void* v,
                                          const void* v_bias, int64_t v_token_stride, int64_t v_head_stride,
-                                         int64_t bias_head_stride, const int* cu_seqlens, void* y, int T, int B, int H,
-                                         int D, int max_seq_len, float scale, int type, int kernel,
-                                         cudaStream_t stream) {
+                                         int64_t bias_head_stride, const int* cu_seqlens, const void* tasks,
+                                         int num_tasks, void* y, int T, int B, int H, int D, int max_seq_len,
+                                         float scale, int type, int kernel, cudaStream_t stream) {
   const AttentionOperand query{q, q_bias, q_token_stride, q_head_stride, bias_head_stride};
   const AttentionOperand key{k, k_bias, k_token_stride, k_head_stride, bias_head_stride};
   const AttentionOperand value{v, v_bias, v_token_stride, v_head_stride, bias_head_stride};
   constexpr decltype(&padfree::launchAttention) kLaunchers[] = {padfree::launchAttention, padfree::launchAttentionMma,
                                                                 padfree::launchAttentionSm90};
-  return kLaunchers[kernel](
-      {query, key, value, cu_seqlens, y, T, B, H, D, max_seq_len, scale, static_cast<DataType>(type)}, stream);
+  return kLaunchers[kernel]({query, key, value, cu_seqlens, static_cast<const padfree::AttentionTask*>(tasks),
+                             num_tasks, y, T, B, H, D, max_seq_len, scale, static_cast<DataType>(type)},
+                            stream);
 }

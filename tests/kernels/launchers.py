@@ -29,6 +29,42 @@ def call(name: str, *arguments: Any) -> None:
         raise RuntimeError(f"{name} returned CUDA error {status}")
 
 
+def schedule(
+    seq_lens: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    tokens: int,
+    *,
+    token_index: torch.Tensor | None = None,
+    padded_length: int = 0,
+    tasks: torch.Tensor | None = None,
+    heads: int = 1,
+    multiprocessors: int = 0,
+) -> None:
+    """Prefix sums of seq_lens [B], and on demand token_index [T] and the attention's tasks [N, 4] for that many heads.
+
+    N is at least `task_list_entries`; multiprocessors: those that the tasks are cut for, 0 for the device's own.
+    """
+    call(
+        "padfreeSchedule", seq_lens, cu_seqlens, token_index, tasks, len(seq_lens), tokens, padded_length, heads,
+        0 if tasks is None else len(tasks) - 1, multiprocessors,
+    )  # fmt: skip
+
+
+def task_list_entries(tokens: int, batch: int, heads: int) -> int:
+    """Rows of the tensor that holds a task list."""
+    function = _library().padfreeTaskListEntries
+    function.restype = Int64
+    return int(function(tokens, batch, heads))
+
+
+def make_tasks(cu_seqlens: torch.Tensor, tokens: int, heads: int) -> torch.Tensor:
+    """The task list [N, 4] of an attention over these sequences."""
+    batch = len(cu_seqlens) - 1
+    tasks = cu_seqlens.new_empty(task_list_entries(tokens, batch, heads), 4)
+    schedule(cu_seqlens.diff(), torch.empty_like(cu_seqlens), tokens, tasks=tasks, heads=heads)
+    return tasks
+
+
 def attention(
     operands: Sequence[torch.Tensor],
     cu_seqlens: torch.Tensor,
@@ -38,10 +74,11 @@ def attention(
     max_seq_len: int = 0,
     biases: Sequence[torch.Tensor] | None = None,
     kernel: str = "auto",
+    tasks: torch.Tensor | None = None,
 ) -> None:
     """Attention over three views [T, H, D] of any token and head stride; y is [T, H*D], biases are views [H, D].
 
-    kernel names the one to launch: "auto" is the plugin's own choice.
+    kernel names the one to launch: "auto" is the plugin's own choice. Without tasks they are made first.
     """
     arguments: list[Any] = []
     for i, operand in enumerate(operands):
@@ -49,10 +86,14 @@ def attention(
         arguments += [operand, bias, Int64(operand.stride(0)), Int64(operand.stride(1))]
     arguments.append(Int64(biases[0].stride(0) if biases else 0))
     tokens, heads, head_size = operands[0].shape
+    if tasks is None:
+        tasks = make_tasks(cu_seqlens, tokens, heads)
     call(
         "padfreeAttention",
         *arguments,
         cu_seqlens,
+        tasks,
+        len(tasks) - 1,
         y,
         tokens,
         len(cu_seqlens) - 1,

@@ -6,10 +6,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from cases import DEVICE, cumulative, generator
-from launchers import DATA_TYPES, POOL_MODES, Float, Int64, call
+from launchers import DATA_TYPES, POOL_MODES, Float, Int64, call, schedule, task_list_entries
 
 WIDTH = 768
 EXTENT = 128
+HEADS = 12
 ROUNDS = 20
 """Times that the steps follow each other in one graph."""
 REPLAYS = 100
@@ -45,13 +46,15 @@ class Chain:
         self.starts = torch.zeros(self.batch + 1, device=DEVICE, dtype=torch.int32)
         self.slot_of_token = torch.zeros(self.tokens, device=DEVICE, dtype=torch.int32)
         self.count = torch.zeros(1, device=DEVICE, dtype=torch.int32)
+        entries = task_list_entries(self.tokens, self.batch, HEADS)
+        self.tasks = torch.zeros(entries, 4, device=DEVICE, dtype=torch.int32)
 
     @property
     def state(self) -> tuple[torch.Tensor, ...]:
         """Everything that the steps write."""
         return (
             self.padded, self.a, self.b, self.c, self.pooled, self.index, self.seq_lens, self.starts,
-            self.slot_of_token, self.count,
+            self.slot_of_token, self.count, self.tasks,
         )  # fmt: skip
 
     def layer_norm(self, x: torch.Tensor, residual: torch.Tensor | None, y: torch.Tensor, rows: int = 0) -> Step:
@@ -73,9 +76,10 @@ class Chain:
         def index() -> None:
             call("padfreeIndex", self.mask, self.index, self.seq_lens, self.count, self.batch, EXTENT)
 
-        def schedule() -> None:
-            call(
-                "padfreeSchedule", self.seq_lens, self.starts, self.slot_of_token, self.batch, self.tokens, EXTENT
+        def make_schedule() -> None:
+            schedule(
+                self.seq_lens, self.starts, self.tokens, token_index=self.slot_of_token, padded_length=EXTENT,
+                tasks=self.tasks, heads=HEADS,
             )  # fmt: skip
 
         def pack() -> None:
@@ -99,7 +103,7 @@ class Chain:
 
         tiny = self.layer_norm(self.pooled, None, self.pooled, 1)
         return [
-            index, schedule, pack, self.clear(self.padded), embedding, self.layer_norm(self.a, self.b, self.c),
+            index, make_schedule, pack, self.clear(self.padded), embedding, self.layer_norm(self.a, self.b, self.c),
             tiny, self.clear(self.a), pool(1), self.layer_norm(self.b, self.c, self.a), tiny, tiny, self.clear(self.b),
             self.layer_norm(self.a, self.a, self.b), pool(0), self.clear(self.c), unpack, self.clear(self.b),
             self.clear(self.slot_of_token), self.clear(self.starts),

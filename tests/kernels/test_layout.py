@@ -4,7 +4,7 @@
 import pytest
 import torch
 from cases import DEVICE, LENGTHS, POISON, assert_guards, cumulative, generator, poisoned
-from launchers import Int64, call
+from launchers import Int64, call, schedule
 
 MASKS = ["prefix", "left", "holes", "ones", "zeros"]
 
@@ -84,7 +84,7 @@ def test_schedule(name: str, filler: int, extent: int) -> None:
     seq_lens = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
     cu_seqlens, cu_buffer = poisoned((len(lengths) + 1,), torch.int32)
     token_index, index_buffer = poisoned((tokens,), torch.int32)
-    call("padfreeSchedule", seq_lens, cu_seqlens, token_index, len(lengths), tokens, extent)
+    schedule(seq_lens, cu_seqlens, tokens, token_index=token_index, padded_length=extent)
     torch.cuda.synchronize()
     assert_guards(cu_buffer)
     assert_guards(index_buffer)
@@ -97,7 +97,7 @@ def test_schedule(name: str, filler: int, extent: int) -> None:
 def test_schedule_of_many_sequences(batch: int) -> None:
     seq_lens = torch.randint(0, 9, (batch,), device=DEVICE, dtype=torch.int32, generator=generator())
     cu_seqlens, buffer = poisoned((batch + 1,), torch.int32)
-    call("padfreeSchedule", seq_lens, cu_seqlens, None, batch, 10**6, 0)
+    schedule(seq_lens, cu_seqlens, 10**6)
     torch.cuda.synchronize()
     assert_guards(buffer)
     assert torch.equal(cu_seqlens, cumulative(seq_lens.tolist()))
@@ -112,7 +112,7 @@ def test_schedule_clamps_hostile_lengths() -> None:
     ):
         seq_lens = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
         cu_seqlens, buffer = poisoned((len(lengths) + 1,), torch.int32)
-        call("padfreeSchedule", seq_lens, cu_seqlens, None, len(lengths), 100, 0)
+        schedule(seq_lens, cu_seqlens, 100)
         torch.cuda.synchronize()
         assert_guards(buffer)
         assert cu_seqlens.tolist() == expected

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cuts sequences into attention tasks (attention/task.h) and lists them by the key steps that a warpgroup makes,
+// longest first, in the order of the sequences where these are equal: a counting sort by one block, the same from run
+// to run.
+#pragma once
+
+#include "schedule/launch.h"
+#include "schedule/scan.cuh"
+
+namespace padfree {
+
+constexpr int kTaskClasses = 256;  // by steps; what makes more steps than there are classes counts as the longest
+
+struct TaskMemory {
+  // Of class order and warp: tasks of that class from that warp's sequences, then where the next of them goes.
+  int next[kTaskClasses * kWarps];
+  int scratch[kWarps];
+
+  __device__ int& nextOf(int order) { return next[order * kWarps + threadIdx.x / kWarpSize]; }
+};
+
+__device__ inline int ceilQuotient(int a, int b) {
+  return (a + b - 1) / b;
+}
+
+// How all sequences of a batch are cut. Where there are fewer groups of rows than warpgroups, tasks have as few groups
+// as make every multiprocessor busy, and where that is one, two warpgroups share its keys.
+struct Cutting {
+  int heads;
+  int groups;  // of rows in a task, at most
+  bool split;  // whether two warpgroups share keys
+
+  __device__ Cutting(int64_t all_groups, int heads, int num_sms) : heads(heads) {
+    const bool few = all_groups < kTaskWidth * num_sms;
+    groups = few ? max(ceilQuotient(static_cast<int>(all_groups), num_sms), 1) : kTaskWidth;
+    split = groups == 1;
+  }
+};
+static_assert(kTaskWidth == 3);  // or else tasks with more than one group may have a warpgroup left for keys
+
+// One sequence: `whole` parts of cutting.groups groups with one head a task, and what is left, with so many heads a
+// task as the warpgroups allow.
+struct CutSequence {
+  int begin, length;
+  int whole;
+  int left, left_heads;
+  int splits;
+  int order;  // of its class
+  int tasks;
+
+  __device__ CutSequence(const Cutting& cutting, int begin, int end) : begin(begin), length(end - begin) {
+    const int groups = ceilQuotient(length, kTaskRows), steps = ceilQuotient(length, kTaskKeys);
+    whole = cutting.groups == 3 ? groups / 3 : cutting.groups == 2 ? groups / 2 : groups;
+    left = groups - whole * cutting.groups;
+    left_heads = left == 1 ? cutting.groups : 1;
+    splits = cutting.split && steps > 1 ? 2 : 1;
+    order = kTaskClasses - min(max(ceilQuotient(steps, splits), 1), kTaskClasses);
+    tasks = whole * cutting.heads + (left > 0 ? ceilQuotient(cutting.heads, left_heads) : 0);
+  }
+
+  __device__ AttentionTask task(const Cutting& cutting, int number) const {
+    const int part = min(number / cutting.heads, whole), in_part = number - part * cutting.heads;
+    const bool is_left = part == whole;
+    const int head = is_left ? in_part * left_heads : in_part;
+    const TaskParts parts{head, is_left ? min(left_heads, cutting.heads - head) : 1, is_left ? left : cutting.groups,
+                          splits};
+    return {begin, length, part * cutting.groups * kTaskRows, packParts(parts)};
+  }
+};
+
+// Before listTasks, by the whole block, with a barrier between.
+__device__ inline void clearTaskMemory(TaskMemory& memory) {
+  for (int i = threadIdx.x; i < kTaskClasses * kWarps; i += kThreads) memory.next[i] = 0;
+}
+
+// Turns counts into places: a task's place is behind all of longer classes, and behind those of warps before in its
+// own. Returns the number of tasks.
+__device__ inline int placeTasks(TaskMemory& memory) {
+  constexpr int kEach = kTaskClasses * kWarps / kThreads;
+  int* const counts = &memory.next[threadIdx.x * kEach];
+  int sum = 0, total;
+  for (int i = 0; i < kEach; ++i) sum += counts[i];
+  int place = blockInclusiveSum(sum, memory.scratch, total) - sum;
+  for (int i = 0; i < kEach; ++i) {
+    const int count = counts[i];
+    counts[i] = place;
+    place += count;
+  }
+  __syncthreads();
+  return total;
+}
+
+// The place of this lane's first task. Lanes whose sequences have none get any.
+__device__ inline int takePlaces(TaskMemory& memory, int order, int tasks) {
+  const int lane = threadIdx.x % kWarpSize;
+  int place = 0;
+  for (unsigned waiting = __ballot_sync(kFullMask, tasks > 0); waiting;) {
+    const int taken = __shfl_sync(kFullMask, order, __ffs(waiting) - 1);
+    const bool mine = order == taken && tasks > 0;
+    const int sum = warpInclusiveSum(mine ? tasks : 0), next = memory.nextOf(taken);
+    if (mine) place = next + sum - tasks;
+    __syncwarp();
+    if (lane == kWarpSize - 1) memory.nextOf(taken) = next + sum;
+    __syncwarp();
+    waiting &= ~__ballot_sync(kFullMask, mine);
+  }
+  return place;
+}
+
+// Writes the tasks of the sequences that the lanes of this warp have, 32 tasks at a time whoever has them.
+__device__ inline void writeTasks(const CutSequence& own, const Cutting& cutting, int place, AttentionTask* tasks) {
+  const int lane = threadIdx.x % kWarpSize;
+  const int end = warpInclusiveSum(own.tasks), total = __shfl_sync(kFullMask, end, kWarpSize - 1);
+  for (int first = 0; first < total; first += kWarpSize) {
+    const int number = first + lane;
+    int owner = 0;
+#pragma unroll
+    for (int step = kWarpSize / 2; step > 0; step /= 2) {
+      if (__shfl_sync(kFullMask, end, owner + step - 1) <= number) owner += step;
+    }
+    const int begin = __shfl_sync(kFullMask, own.begin, owner), length = __shfl_sync(kFullMask, own.length, owner);
+    const int in_sequence = number - __shfl_sync(kFullMask, end - own.tasks, owner);
+    const int first_place = __shfl_sync(kFullMask, place, owner);
+    if (number < total) {
+      tasks[first_place + in_sequence] = CutSequence(cutting, begin, begin + length).task(cutting, in_sequence);
+    }
+  }
+}
+
+// Fills p.tasks. `all_groups` are the groups of rows of all sequences and heads; p.cu_seqlens is complete.
+__device__ inline void listTasks(const ScheduleParams& p, int64_t all_groups, TaskMemory& memory) {
+  const Cutting cutting(all_groups, p.H, p.num_sms);
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  const int each = ceilQuotient(p.B, kWarps);  // sequences a warp
+  const int begin = min(warp * each, p.B), end = min(begin + each, p.B);
+  const auto sequence = [&](int b) {
+    return b < end ? CutSequence(cutting, p.cu_seqlens[b], p.cu_seqlens[b + 1]) : CutSequence(cutting, 0, 0);
+  };
+
+  for (int b = begin + lane; b < end; b += kWarpSize) {
+    const CutSequence own = sequence(b);
+    if (own.tasks > 0) atomicAdd(&memory.nextOf(own.order), own.tasks);
+  }
+  __syncthreads();
+  const int count = placeTasks(memory);
+  AttentionTask* const tasks = p.tasks + 1;
+  for (int first = begin; first < end; first += kWarpSize) {
+    const CutSequence own = sequence(first + lane);
+    writeTasks(own, cutting, takePlaces(memory, own.order, own.tasks), tasks);
+  }
+
+  const int used = p.cu_seqlens[p.B], fillers = ceilQuotient(p.T - used, kTaskRows);
+  for (int i = threadIdx.x; i < fillers; i += kThreads) {
+    const int token = used + i * kTaskRows;
+    tasks[count + i] = {token, 0, min(p.T - token, kTaskRows), packParts({0, 1, 1, 1})};
+  }
+  if (threadIdx.x == 0) p.tasks[0] = {count + fillers, 0, 0, 0};
+}
+
+}  // namespace padfree

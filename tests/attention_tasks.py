@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list of tasks that PadfreeSchedule makes for the Hopper attention kernel, in plain Python (attention/task.h)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+ROWS, KEYS, WIDTH = 64, 128, 3
+"""Query rows of a group, keys of a step, warpgroups of a block."""
+CLASSES = 256
+"""Tasks of so many steps and more are not told apart when they are ordered."""
+MAX_MULTIPROCESSORS = 170
+
+
+@dataclass(frozen=True)
+class Task:
+    """Rows of one sequence for the warpgroups of one block; length 0: `first` rows of filler."""
+
+    begin: int
+    length: int
+    first: int
+    head: int
+    heads: int
+    groups: int
+    splits: int
+
+    @property
+    def steps(self) -> int:
+        """Steps over keys that a warpgroup makes."""
+        return _ceil(_ceil(self.length, KEYS), self.splits)
+
+    def packed(self) -> list[int]:
+        """The four integers of an entry."""
+        parts = self.head | self.heads << 16 | self.groups << 20 | self.splits << 24
+        return [self.begin, self.length, self.first, parts]
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def starts_of(seq_lens: Sequence[int], tokens: int) -> list[int]:
+    """cu_seqlens: negative lengths count 0, no sum exceeds the tokens."""
+    starts = [0]
+    for length in seq_lens:
+        starts.append(min(starts[-1] + max(length, 0), tokens))
+    return starts
+
+
+def attention_tasks(seq_lens: Sequence[int], tokens: int, heads: int, multiprocessors: int) -> list[Task]:
+    """The tasks in their order: most steps first, sequences in order where these are equal, filler last."""
+    starts = starts_of(seq_lens, tokens)
+    lengths = [end - begin for begin, end in itertools.pairwise(starts)]
+    multiprocessors = min(multiprocessors, MAX_MULTIPROCESSORS)
+    everything = heads * sum(_ceil(length, ROWS) for length in lengths)
+    few = everything < WIDTH * multiprocessors
+    most = min(max(_ceil(everything, multiprocessors), 1), WIDTH) if few else WIDTH
+    found = [task for at, length in zip(starts, lengths, strict=False) for task in _cut(at, length, heads, most, few)]
+    found.sort(key=lambda task: -min(task.steps, CLASSES))
+    filler = [Task(at, 0, min(ROWS, tokens - at), 0, 1, 1, 1) for at in range(starts[-1], tokens, ROWS)]
+    return found + filler
+
+
+def _cut(begin: int, length: int, heads: int, most: int, few: bool) -> Iterator[Task]:
+    left, first = _ceil(length, ROWS), 0
+    while left > 0:
+        groups = min(left, most)
+        each = max(1, most // groups)
+        room = min(WIDTH // (each * groups), _ceil(length, KEYS)) if few else 1
+        splits = 1 << (room.bit_length() - 1)
+        for head in range(0, heads, each):
+            yield Task(begin, length, first, head, min(each, heads - head), groups, splits)
+        left, first = left - groups, first + groups * ROWS
+
+
+def entries_of(tasks: Sequence[Task]) -> list[list[int]]:
+    """The list as it lies in memory, entry 0 included."""
+    return [[len(tasks), 0, 0, 0], *(task.packed() for task in tasks)]
+
+
+def most_entries(tokens: int, batch: int, heads: int) -> int:
+    """Rows of the tensor that holds a list: enough for any lengths."""
+    return 1 + 512 + (tokens // (WIDTH * ROWS) + batch) * heads + tokens // ROWS + 1

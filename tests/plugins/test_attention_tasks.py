@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list of attention tasks, as tests/attention_tasks.py makes it: nothing is missing or double, and it has room."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from attention_tasks import ROWS, WIDTH, attention_tasks, most_entries, starts_of
+
+MULTIPROCESSORS = (1, 20, 114, 132, 170, 188)
+
+
+def batch(draw: random.Random) -> tuple[list[int], int, int, int]:
+    """Lengths, tokens, heads and multiprocessors."""
+    longest = draw.choice([1, 64, 65, 193, 512, 1500])
+    lengths = [draw.choice([0, draw.randint(-2, longest), longest]) for _ in range(draw.randint(0, 20))]
+    total = sum(max(length, 0) for length in lengths)
+    tokens = max(0, total + draw.choice([0, 1, 63, 64, 500, -total // 3]))
+    return lengths, tokens, draw.choice([1, 2, 7, 16]), draw.choice(MULTIPROCESSORS)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_row_of_every_head_is_in_one_task(seed: int) -> None:
+    lengths, tokens, heads, multiprocessors = batch(random.Random(seed))
+    tasks = attention_tasks(lengths, tokens, heads, multiprocessors)
+    starts = starts_of(lengths, tokens)
+    seen: Counter[tuple[int, int]] = Counter()
+    filler: Counter[int] = Counter()
+    for task in tasks:
+        if task.length == 0:
+            filler.update(range(task.begin, task.begin + task.first))
+            continue
+        assert task.begin in starts
+        assert task.heads * task.groups * task.splits <= WIDTH
+        assert task.splits <= -(-task.length // 128)  # every share of the keys has some
+        rows = range(task.first, min(task.first + task.groups * ROWS, task.length))
+        seen.update((task.begin + row, task.head + head) for row in rows for head in range(task.heads))
+    assert seen == Counter((token, head) for token in range(starts[-1]) for head in range(heads))
+    assert filler == Counter(range(starts[-1], tokens))
+    steps = [task.steps for task in tasks]
+    assert steps == sorted(steps, reverse=True)
+    assert len(tasks) + 1 <= most_entries(tokens, len(lengths), heads)
+
+
+@pytest.mark.parametrize("multiprocessors", MULTIPROCESSORS)
+@pytest.mark.parametrize("length", [1, 64, 65, 128, 129, 192, 193, 257])
+@pytest.mark.parametrize("heads", [1, 3, 16])
+def test_there_is_room_for_the_least_favourable_lengths(length: int, heads: int, multiprocessors: int) -> None:
+    for count in (1, 2, 31, 200):
+        tokens = count * length
+        tasks = attention_tasks([length] * count, tokens, heads, multiprocessors)
+        assert len(tasks) + 1 <= most_entries(tokens, count, heads)
