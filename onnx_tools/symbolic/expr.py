@@ -103,6 +103,10 @@ def apply(op: str, args: tuple[Expr, ...], dtype: str) -> Expr:
     if op in ("Add", "Sub", "Mul") and polys[0] is not None and polys[1] is not None:
         first, second = polys[0], polys[1]
         return Index(first + second if op == "Add" else first - second if op == "Sub" else first * second, dtype)
+    if op == "Div" and dtype.startswith("int") and polys[0] is not None and polys[1] is not None:
+        quotient = polys[0].divided_exactly(polys[1])
+        if quotient is not None:
+            return Index(quotient, dtype)
     if op == "Neg" and polys[0] is not None:
         return Index(-polys[0], dtype)
     if op == "Cast" and polys[0] is not None and dtype.startswith("int"):

@@ -270,6 +270,16 @@ def _range(_: gs.Node, known: Known) -> Found:
     return [Facts((limit - start,), dtype, Index(axis_index(0) + start, dtype))]
 
 
+def _tile(_: gs.Node, known: Known) -> Found:
+    """The axes' sizes multiplied."""
+    shape, repeats = known[0].shape, known[1].integers()
+    if shape is None or repeats is None or len(repeats) != len(shape):
+        return [Facts(dtype=known[0].dtype)]
+    sizes = tuple(size * count for size, count in zip(shape, repeats, strict=True))
+    constant = known[0].constant and known[1].constant
+    return [replace(known[0], shape=sizes, elements=None, expr=known[0].uniform(), constant=constant)]
+
+
 def _constant_of_shape(node: gs.Node, known: Known) -> Found:
     value = node.attrs.get("value")
     array = np.zeros(1, np.float32) if value is None else np.asarray(value.values)
@@ -420,6 +430,7 @@ _RULES: Mapping[str, Callable[[gs.Node, Known], Found]] = MappingProxyType(
         "Slice": _slice,
         "Split": _split,
         "Squeeze": _squeeze,
+        "Tile": _tile,
         "Transpose": _transpose,
         "Unsqueeze": _unsqueeze,
     }

@@ -70,6 +70,12 @@ def test_islands_cost_what_padding_costs() -> None:
     assert figures["all"]["packed_share"] == pytest.approx(packed / (packed + padded))
 
 
+@pytest.mark.parametrize("name", ["deberta_v2_torchscript_eager", "deberta_v3_dynamo_eager", "modernbert_dynamo_sdpa"])
+def test_products_with_positions_are_counted_too(name: str) -> None:
+    report = rewrite(FAMILIES / f"{name}.onnx", verify=False).report
+    assert report.original.uncounted == report.rewritten.uncounted == ()
+
+
 def test_the_head_is_what_no_residual_sum_depends_on() -> None:
     report = rewrite(FAMILIES / "bert_masked_lm_dynamo.onnx", verify=False).report
     heads = {(item.rows, item.inner, item.columns) for item in report.rewritten.items if item.part == "head"}
