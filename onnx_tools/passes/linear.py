@@ -71,7 +71,7 @@ class _Step:
 
 def _replace(editor: Editor, analysis: Analysis, node: gs.Node) -> str | None:
     """Puts PadfreeLinear in the place of a product and of what follows it; returns why an activation stays outside."""
-    graph, (x, weight) = editor.graph, node.inputs
+    graph, name, (x, weight) = editor.graph, node.name, node.inputs
     bias = _bias(graph, analysis, node.outputs[0])
     kind, activated, reason = "none", _Step(bias.output), None
     try:
@@ -85,7 +85,7 @@ def _replace(editor: Editor, analysis: Analysis, node: gs.Node) -> str | None:
     for gone in (node, *bias.nodes, *activated.nodes, *residual.nodes):
         gone.inputs.clear()
         gone.outputs.clear()
-    editor.padfree(
+    made = editor.padfree(
         "PadfreeLinear",
         [x, weight, *(step.added for step in (bias, residual) if step.added is not None)],
         [output],
@@ -93,6 +93,7 @@ def _replace(editor: Editor, analysis: Analysis, node: gs.Node) -> str | None:
         has_bias=int(bias.added is not None),
         has_residual=int(residual.added is not None),
     )
+    made.name = name or made.name  # the product's: profiles tell layers by it
     return reason
 
 

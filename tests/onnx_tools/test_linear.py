@@ -121,6 +121,12 @@ def test_every_way_to_write_an_activation(form: str, precision: str) -> None:
         assert_agree(model, result)
 
 
+def test_products_keep_their_names() -> None:
+    plain = rewrite(model_with(silu), verify=False).model
+    products = {node.name for node in plain.graph.node if node.op_type == "MatMul"}
+    assert products == {node.name for node in with_linear(plain).graph.node if node.op_type == "PadfreeLinear"}
+
+
 def test_the_norm_keeps_the_residual_and_gives_the_bias_away() -> None:
     result = used(model_with(silu))
     for node in result.model.graph.node:

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ def registry(library_path: Path) -> Any:
     return registry
 
 
-def create(registry: Any, operator: str, attributes: dict[str, AttributeValue], name: str = "node_1") -> Any:
+def create(registry: Any, operator: str, attributes: Mapping[str, Any], name: str = "node_1") -> Any:
     """A plugin made by TensorRT's bindings, None where the creator refuses."""
     types = trt.PluginFieldType
     fields = []
@@ -91,7 +91,7 @@ def create(registry: Any, operator: str, attributes: dict[str, AttributeValue], 
         elif isinstance(value, float):
             fields.append(trt.PluginField(attribute, np.array([value], np.float32), types.FLOAT32))
         else:
-            fields.append(trt.PluginField(attribute, np.array([value], np.int32), types.INT32))
+            fields.append(trt.PluginField(attribute, np.atleast_1d(np.array(value, np.int32)), types.INT32))
     creator = registry.get_creator(operator, "1", "")
     return creator.create_plugin(name, trt.PluginFieldCollection(fields), trt.TensorRTPhase.BUILD)
 
@@ -118,6 +118,12 @@ def test_fields_come_back(registry: Any, operator: str, attributes: dict[str, At
     clone = Plugin(address_of_binding(again)).clone()
     assert clone.serialised() == attributes
     clone.destroy()
+
+
+def test_what_was_measured_comes_back(registry: Any) -> None:
+    attributes = {**next(variants("PadfreeLinear")), "choices": (64, 0, 512, 0)}
+    made = create(registry, "PadfreeLinear", attributes)
+    assert Plugin(address_of_binding(made)).serialised() == attributes
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
