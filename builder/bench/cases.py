@@ -97,6 +97,7 @@ def measure(
         "tokens": batch.tokens,
         "slots": batch.slots,
         "precision": case.precision,
+        "device": "cpu" if on_cpu else "gpu",
         "packed_flops_share": figures([], model.products, setup.lengths).packed_share,
         **found.to_dict(),
         "seconds": round(time.monotonic() - start, 1),

@@ -129,7 +129,8 @@ def _measure(
         if not errors[OURS] <= allowed:
             raise BuildError(
                 f"our answers differ from the original's by {errors[OURS]:.1e} of their norm, allowed: {allowed:.0e} "
-                f"in {setup.model.precision}; nothing was timed: run `padfree optimize`, which verifies, and report it"
+                f"in {setup.model.precision}; nothing was timed: check that --torch, if given, is the same model, run "
+                "`padfree optimize`, which verifies, and report what it says"
             )
         for name, (title, make) in peers.items():
             setup.say(title)

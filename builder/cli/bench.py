@@ -109,14 +109,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def print_measurement(console: Console, record: Mapping[str, Any], measurement: Measurement) -> None:
     """Prints a measurement as a table, and who could not take part."""
+    from padfree.builder.bench.measure import OURS, best
+
     ours_ms = measurement.ours_ms
 
     def row(title: str, way: str, timing: Timing, error: float | None) -> tuple[str, ...]:
         shown = "-" if error is None else f"{error:.1e}"
         ratio = f"{timing.median_ms / ours_ms:.2f}"
         return (title, way, f"{timing.median_ms:.3f}", f"{100 * timing.spread:.1f} %", ratio, shown)
-
-    from padfree.builder.bench.measure import OURS, best
 
     rows = [row(OURS, way, timing, measurement.errors[OURS]) for way, timing in measurement.ours.items()]
     for title, timings in sorted(measurement.peers.items(), key=lambda item: best(item[1])):
@@ -126,7 +126,7 @@ def print_measurement(console: Console, record: Mapping[str, Any], measurement: 
     print_line(
         console,
         f"{record['case']}: {record['batch']} sequences, {record['tokens']} tokens in {record['slots']} slots, "
-        f"{record['precision']}, {record.get('gpu', 'CPU')}",
+        f"{record['precision']}, {record['gpu'] if record['device'] == 'gpu' else 'CPU'}",
     )
     columns = ("contender", "way", "median ms", "spread", "times ours x", "error")
     console.print(make_table("one batch", columns, rows))
