@@ -77,10 +77,15 @@ class ProfiledTensors {
   explicit ProfiledTensors(const nvinfer1::DynamicPluginTensorDesc* inputs) : inputs_(inputs) {}
 
   DataType type(int index) const { return typeOf(inputs_[index].desc.type); }
-  int minimum(int index, int axis) const { return static_cast<int>(inputs_[index].min.d[axis]); }
-  int maximum(int index, int axis) const { return static_cast<int>(inputs_[index].max.d[axis]); }
+  int minimum(int index, int axis) const { return size(index, axis, inputs_[index].min); }
+  int maximum(int index, int axis) const { return size(index, axis, inputs_[index].max); }
 
  private:
+  int size(int index, int axis, const nvinfer1::Dims& bound) const {
+    const int64_t fixed = inputs_[index].desc.dims.d[axis];  // -1 where the profile gives a range
+    return static_cast<int>(fixed >= 0 ? fixed : bound.d[axis]);
+  }
+
   const nvinfer1::DynamicPluginTensorDesc* inputs_;
 };
 

@@ -29,12 +29,13 @@ Node::Node(const OperatorInfo& operator_info, const char* node_name, const nvinf
       who(label(operator_info.name, node_name)),
       properties(text(operator_info.name, " 1 ", attributes.describe())) {}
 
-Node::Node(const Node& other, std::vector<int32_t> measured)
-    : info(other.info),
-      attributes(other.attributes, std::move(measured)),
-      op(other.info.make(attributes)),
-      who(other.who),
-      properties(other.properties) {}
+Node::Node(std::shared_ptr<const Node> unmeasured, std::vector<int32_t> measured)
+    : info(unmeasured->info),
+      attributes(unmeasured->attributes, std::move(measured)),
+      op(info.make(attributes)),
+      who(unmeasured->who),
+      properties(unmeasured->properties),
+      before(std::move(unmeasured)) {}
 
 nvinfer1::IPluginCapability* Plugin::getCapabilityInterface(PluginCapabilityType type) noexcept {
   switch (type) {
@@ -62,7 +63,7 @@ int32_t Plugin::configurePlugin(const nvinfer1::DynamicPluginTensorDesc* inputs,
     checkCounts(*node_->op, input_count, output_count);
     checkShapes(*node_->op, [inputs](int32_t i) { return inputs[i].desc.dims; });
     std::vector<int32_t> measured = node_->op->measure(ProfiledTensors(inputs));
-    if (!measured.empty()) node_ = std::make_shared<const Node>(*node_, std::move(measured));
+    if (!measured.empty()) node_ = std::make_shared<const Node>(node_, std::move(measured));
     return kSuccess;
   });
 }

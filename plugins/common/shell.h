@@ -14,13 +14,14 @@ namespace padfree {
 // What clones of one plugin share: it never changes.
 struct Node {
   Node(const OperatorInfo& operator_info, const char* node_name, const nvinfer1::PluginFieldCollection& fields);
-  Node(const Node& other, std::vector<int32_t> measured);
+  Node(std::shared_ptr<const Node> unmeasured, std::vector<int32_t> measured);
 
   const OperatorInfo& info;
   const Attributes attributes;
   const std::unique_ptr<const Operator> op;
-  const std::string who;         // "PadfreePool 'node_3'", for messages
-  const std::string properties;  // the attributes as text: timing-cache id and inspector metadata
+  const std::string who;                     // "PadfreePool 'node_3'", for messages
+  const std::string properties;              // the attributes as text: timing-cache id and inspector metadata
+  const std::shared_ptr<const Node> before;  // what it was before the measurement: TensorRT may hold its texts
 };
 
 class Plugin final : public nvinfer1::IPluginV3,
