@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`padfree compare` with engines: packed and padded, left padding and holes, and an engine with a planted error."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("polygraphy")
+
+from padfree.builder.build import build_engine
+from padfree.builder.cli import main
+from padfree.builder.demo import DEMO_DATA
+from padfree.onnx_tools import rewrite
+
+pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
+
+MODEL = DEMO_DATA / "bert_tiny.onnx"
+LENGTH = ["--max-seq-len", "64"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_engines_agree_with_the_original(precision: str, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    runners = ["--runners", "onnxrt-packed,trt,trt-padded", "--precision", precision]
+    assert main(["compare", str(MODEL), *runners, *LENGTH, "--json", str(path)]) == 0
+    report = json.loads(path.read_text())
+    assert [item["name"].partition(":")[0] for item in report["runners"]] == ["onnxrt-packed", "trt", "trt-padded"]
+
+
+def test_padded_engines_take_every_mask(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    options = ["--runners", "trt", "--precision", "fp16", "--interface", "padded"]
+    assert main(["compare", str(MODEL), *options, *LENGTH, "--json", str(path)]) == 0
+    masks = {item["mask"] for item in json.loads(path.read_text())["batches"]}
+    assert masks == {"prefix", "left padding", "holes"}
+
+
+def test_a_planted_error_in_an_engine_is_named(tmp_path: Path) -> None:
+    model = rewrite(MODEL, precision="fp16").model
+    embedding = next(node for node in model.graph.node if node.op_type == "PadfreeEmbedding")
+    next(item for item in embedding.attribute if item.name == "position_offset").i = 1
+    plan, path = tmp_path / "model.plan", tmp_path / "report.json"
+    build_engine(model, plan, max_batch=8, max_seq_len=64)
+    assert main(["compare", str(MODEL), str(plan), *LENGTH, "--json", str(path)]) == 1
+    (runner,) = json.loads(path.read_text())["runners"]
+    assert any("positions are shifted by 1" in cause for cause in runner["causes"])
