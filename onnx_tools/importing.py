@@ -16,6 +16,7 @@ from .exporting import export_model
 from .fixed_axes import fixed_sizes, generalise
 from .fused import declare_fused, holds_fused
 from .graph import dtype_name, inline_constants, tidy
+from .model_file import copy_fields
 from .operators import DOMAIN
 from .standard_form import standardise
 from .widen import narrow_outputs, widen
@@ -32,7 +33,7 @@ def import_model(model: ModelProto) -> gs.Graph:
     """
     _refuse(model)
     if model.functions:
-        model = inliner.inline_local_functions(model)
+        model = _inlined(model)
     token_inputs = token_inputs_of(model)
     fixed = fixed_sizes(model, token_inputs)
     sizes: list[int | str] = [fixed.batch or "B", fixed.sequence or "S"]
@@ -61,6 +62,16 @@ def standard_model(model: ModelProto) -> ModelProto:
     result = export_model(import_model(widen(model)))
     result.ir_version = model.ir_version
     narrow_outputs(result, model)
+    return result
+
+
+def _inlined(model: ModelProto) -> ModelProto:
+    """The model without functions. Its weights take no part: the inliner works on messages, which end at 2 GB."""
+    light = ModelProto()
+    copy_fields(model, light, "graph")
+    copy_fields(model.graph, light.graph, "initializer")
+    result = inliner.inline_local_functions(light)
+    result.graph.initializer.extend(model.graph.initializer)
     return result
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterator
@@ -11,10 +10,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, TensorProto
 
 from .errors import ModelFileError
+from .external_data import bytes_of, read_external_data
 
 # Protobuf messages end at 2 GiB; the rest is for what is no tensor.
 EXTERNAL_DATA_BYTES = 2**31 - 64 * 2**20
@@ -26,7 +26,7 @@ def load_model(path: str | os.PathLike[str]) -> ModelProto:
     """Reads an ONNX model with its external data.
 
     Raises ModelFileError when there is no such file, when it is no ONNX model or ends early, and when external data is
-    missing, too short or outside the model's folder.
+    missing, too short, of another size than its tensor, or outside the model's folder.
     """
     file = Path(path)
     if not file.is_file():
@@ -52,7 +52,7 @@ def load_model(path: str | os.PathLike[str]) -> ModelProto:
             f"{len(model.graph.output)} outputs, a model has at least one of each: it is not an ONNX model, or its end "
             f"is missing; export or copy it again"
         )
-    _load_external_data(model, file)
+    read_external_data(model_tensors(model.graph), file)
     return model
 
 
@@ -68,13 +68,12 @@ def save_model(
     file = Path(path)
     if file.is_dir():
         raise ModelFileError(f"'{file}' is a folder; give the path of a file to write")
-    tensors = [tensor for tensor in model_tensors(model.graph) if len(tensor.raw_data) > _SMALL_TENSOR_BYTES]
+    large = [tensor for tensor in model_tensors(model.graph) if _is_large(tensor)]
     data_file: Path | None = None
     try:
-        if sum(len(tensor.raw_data) for tensor in tensors) > external_data_bytes:
-            data_file, placed = _write_data(tensors, file)
-            with _moved_out(tensors, data_file.name, placed):
-                content = model.SerializeToString()
+        if sum(_raw_bytes(tensor) for tensor in large) > external_data_bytes:
+            data_file, places = _write_data(large, file)
+            content = _outside(model, data_file.name, places).SerializeToString()
         else:
             content = model.SerializeToString()
         write_atomically(file, lambda stream: stream.write(content))
@@ -90,15 +89,18 @@ def save_model(
             stale.unlink(missing_ok=True)
 
 
-def write_atomically(file: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Calls `write` with a stream; the file appears, or is replaced, only when all is on the disk. Raises OSError."""
+def write_atomically(file: Path, write: Callable[[BinaryIO], object], name: Callable[[], str] | None = None) -> Path:
+    """Calls `write` with a stream; the file appears, or is replaced, only when all is on the disk. Returns it.
+
+    `name` gives it another name, which may depend on what was written. Raises OSError.
+    """
     aside = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
         with aside.open("wb") as stream:
             write(stream)
             stream.flush()
             os.fsync(stream.fileno())
-        aside.replace(file)
+        return aside.replace(file if name is None else file.with_name(name()))
     finally:
         aside.unlink(missing_ok=True)
 
@@ -117,83 +119,65 @@ def model_tensors(graph: GraphProto) -> Iterator[TensorProto]:
                 yield from model_tensors(subgraph)
 
 
-def _load_external_data(model: ModelProto, file: Path) -> None:
-    folder = file.parent.resolve()
-    contents: dict[Path, memoryview] = {}
-    for tensor in model_tensors(model.graph):
-        if tensor.data_location != TensorProto.EXTERNAL:
-            continue
-        entries = {entry.key: entry.value for entry in tensor.external_data}
-        location = entries.get("location", "")
-        data = (folder / location).resolve()
-        if not location or not data.is_relative_to(folder):
-            raise ModelFileError(
-                f"tensor '{tensor.name}' of '{file}' has its data in '{location}', allowed is a file in the model's "
-                f"folder; move it there and save the model again"
-            )
-        if data not in contents:
-            try:
-                contents[data] = memoryview(data.read_bytes())
-            except OSError as error:
-                raise ModelFileError(
-                    f"tensor '{tensor.name}' of '{file}' has its data in '{location}', which cannot be read: "
-                    f"{error.strerror}; put it beside the model file"
-                ) from error
-        content = contents[data]
-        try:
-            offset = int(entries.get("offset", 0))
-            length = int(entries["length"]) if "length" in entries else len(content) - offset
-        except ValueError as error:
-            raise ModelFileError(
-                f"tensor '{tensor.name}' of '{file}' has an offset or length that is no number; export it again"
-            ) from error
-        if offset < 0 or length < 0 or offset + length > len(content):
-            raise ModelFileError(
-                f"tensor '{tensor.name}' of '{file}' is at bytes {offset} to {offset + length} of '{location}', which "
-                f"has {len(content)}; copy that file again"
-            )
-        tensor.raw_data = bytes(content[offset : offset + length])
-        tensor.ClearField("data_location")
-        del tensor.external_data[:]
+def _is_large(tensor: TensorProto) -> bool:
+    """Whether the tensor's bytes may go to another file."""
+    return _raw_bytes(tensor) > _SMALL_TENSOR_BYTES
+
+
+def _raw_bytes(tensor: TensorProto) -> int:
+    """The length of `raw_data`, told from type and shape: looking at it would copy it."""
+    if not tensor.HasField("raw_data"):
+        return 0
+    size = bytes_of(tensor)
+    return len(tensor.raw_data) if size is None else size
 
 
 def _write_data(tensors: list[TensorProto], file: Path) -> tuple[Path, list[tuple[int, int]]]:
     """Writes the tensors' bytes to a file named after its content; returns it and each tensor's offset and length."""
     digest = hashlib.blake2b(digest_size=8)
-    placed: list[tuple[int, int]] = []
-    offset = 0
-    for tensor in tensors:
-        digest.update(tensor.raw_data)
-        offset = -(-offset // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-        placed.append((offset, len(tensor.raw_data)))
-        offset += len(tensor.raw_data)
-    data_file = file.with_name(f"{file.name}.{digest.hexdigest()}.data")
+    places: list[tuple[int, int]] = []
 
     def write(stream: BinaryIO) -> None:
-        for tensor, (start, _) in zip(tensors, placed, strict=True):
-            stream.write(bytes(start - stream.tell()))
-            stream.write(tensor.raw_data)
+        for tensor in tensors:
+            content = tensor.raw_data
+            digest.update(content)
+            stream.write(bytes(-stream.tell() % _ALIGNMENT_BYTES))
+            places.append((stream.tell(), len(content)))
+            stream.write(content)
 
-    write_atomically(data_file, write)
-    return data_file, placed
+    return write_atomically(file, write, lambda: f"{file.name}.{digest.hexdigest()}.data"), places
 
 
-@contextlib.contextmanager
-def _moved_out(tensors: list[TensorProto], location: str, placed: list[tuple[int, int]]) -> Iterator[None]:
-    """Inside, the tensors refer to the data file; afterwards they hold their bytes again."""
-    held = [tensor.raw_data for tensor in tensors]
-    try:
-        for tensor, (offset, length) in zip(tensors, placed, strict=True):
-            tensor.ClearField("raw_data")
-            tensor.data_location = TensorProto.EXTERNAL
-            for key, value in (("location", location), ("offset", offset), ("length", length)):
-                tensor.external_data.append(onnx.StringStringEntryProto(key=key, value=str(value)))
-        yield
-    finally:
-        for tensor, content in zip(tensors, held, strict=True):
-            tensor.raw_data = content
-            tensor.ClearField("data_location")
-            del tensor.external_data[:]
+def _outside(model: ModelProto, location: str, places: list[tuple[int, int]]) -> ModelProto:
+    """A copy of the model without its large tensors' bytes, which lie at `places` of the data file."""
+    result = ModelProto()
+    copy_fields(model, result, "graph")
+    copy_fields(model.graph, result.graph, "initializer")
+    for tensor in model.graph.initializer:
+        copy = result.graph.initializer.add()
+        if _is_large(tensor):
+            copy.name, copy.data_type = tensor.name, tensor.data_type
+            copy.dims.extend(tensor.dims)
+        else:
+            copy.CopyFrom(tensor)
+    left = iter(places)
+    for tensor, copy in zip(model_tensors(model.graph), model_tensors(result.graph), strict=True):
+        if _is_large(tensor):
+            copy.ClearField("raw_data")
+            copy.data_location = TensorProto.EXTERNAL
+            for key, value in zip(("location", "offset", "length"), (location, *next(left)), strict=True):
+                copy.external_data.append(onnx.StringStringEntryProto(key=key, value=str(value)))
+    return result
+
+
+def copy_fields(source: Message, target: Message, without: str) -> None:
+    """Copies all fields of a message but one."""
+    for field, value in source.ListFields():
+        if field.name != without:
+            if hasattr(value, "MergeFrom"):  # a message, or a list
+                getattr(target, field.name).MergeFrom(value)
+            else:
+                setattr(target, field.name, value)
 
 
 def _escape(name: str) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from pathlib import Path
 
@@ -10,7 +11,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from padfree.onnx_tools import ModelFileError, load_model, save_model
+from padfree.onnx_tools import ModelFileError, load_model, rewrite, save_model
+from padfree.onnx_tools.model_file import model_tensors
+
+from .encoder import HIDDEN, VOCABULARY, one_layer
 
 
 def small_model(seed: int = 0) -> onnx.ModelProto:
@@ -118,7 +122,7 @@ def test_every_truncation_is_noticed(tmp_path: Path) -> None:
             load_model(path)
 
 
-def external_model(location: str, **entries: int) -> onnx.ModelProto:
+def external_model(location: str, **entries: int | str) -> onnx.ModelProto:
     model = small_model()
     tensor = model.graph.initializer[0]
     tensor.ClearField("raw_data")
@@ -138,14 +142,100 @@ def external_model(location: str, **entries: int) -> onnx.ModelProto:
         ("/etc/hostname", {}, "allowed is a file in the model's folder"),
         ("link.bin", {}, "allowed is a file in the model's folder"),
         ("", {}, "allowed is a file in the model's folder"),
+        ("sub/../short.bin", {}, "allowed is a file in the model's folder"),
+        ("loop.bin", {}, "'loop.bin', which cannot be read: Too many levels of symbolic links"),
+        ("pipe.bin", {}, "which is no regular file"),
+        ("sub", {}, "which is no regular file"),
+        ("whole.bin", {"offset": 6396, "length": 6400}, r"bytes 6396 to 12796 of 'whole\.bin', which has 6400"),
+        ("whole.bin", {"offset": 1 << 62, "length": 1 << 62}, r"'whole\.bin', which has 6400"),
+        ("whole.bin", {"offset": 0, "length": 100}, r"FLOAT \[40, 40\], 6400 bytes, and has 100 in 'whole\.bin'"),
+        ("whole.bin", {"length": "many"}, "offset or length that is no number"),
     ],
 )
-def test_bad_external_data_is_refused(tmp_path: Path, location: str, entries: dict[str, int], words: str) -> None:
+def test_bad_external_data_is_refused(tmp_path: Path, location: str, entries: dict[str, int | str], words: str) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     (tmp_path / "outside.bin").write_bytes(bytes(6400))
     (folder / "short.bin").write_bytes(bytes(100))
+    (folder / "whole.bin").write_bytes(bytes(6400))
     (folder / "link.bin").symlink_to(tmp_path / "outside.bin")
+    (folder / "loop.bin").symlink_to(folder / "loop.bin")
+    (folder / "sub").mkdir()
+    os.mkfifo(folder / "pipe.bin")
     (folder / "m.onnx").write_bytes(external_model(location, **entries).SerializeToString())
     with pytest.raises(ModelFileError, match=words):
         load_model(folder / "m.onnx")
+
+
+def test_a_link_inside_the_folder_is_followed(tmp_path: Path) -> None:
+    values = np.arange(1600, dtype=np.float32)
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "w.bin").write_bytes(bytes(64) + values.tobytes())
+    (tmp_path / "link.bin").symlink_to(tmp_path / "weights" / "w.bin")
+    (tmp_path / "m.onnx").write_bytes(external_model("link.bin", offset=64).SerializeToString())
+    loaded = load_model(tmp_path / "m.onnx").graph.initializer[0]
+    assert np.array_equal(numpy_helper.to_array(loaded).reshape(-1), values)
+
+
+def test_a_cache_of_links_is_read(tmp_path: Path) -> None:
+    """As hubs keep files: a folder of links to files with other names, which lie side by side."""
+    values = np.arange(1600, dtype=np.float32)
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "1"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    (blobs / "aa").write_bytes(external_model("model.onnx_data").SerializeToString())
+    (blobs / "bb").write_bytes(values.tobytes())
+    (snapshot / "model.onnx").symlink_to(blobs / "aa")
+    (snapshot / "model.onnx_data").symlink_to(blobs / "bb")
+    loaded = load_model(snapshot / "model.onnx").graph.initializer[0]
+    assert np.array_equal(numpy_helper.to_array(loaded).reshape(-1), values)
+
+
+def test_several_data_files(tmp_path: Path) -> None:
+    model = small_model()
+    for tensor, name in zip(model_tensors(model.graph), ("a.bin", "b.bin"), strict=True):
+        (tmp_path / name).write_bytes(tensor.raw_data)
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.append(onnx.StringStringEntryProto(key="location", value=name))
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    assert load_model(tmp_path / "m.onnx") == small_model()
+
+
+def test_data_is_not_multiplied(tmp_path: Path) -> None:
+    """A thousand tensors over the same bytes would take a thousand times the memory."""
+    model = external_model("whole.bin")
+    for count in range(1000):
+        model.graph.initializer.add().CopyFrom(model.graph.initializer[0])
+        model.graph.initializer[-1].name = f"again{count}"
+    (tmp_path / "whole.bin").write_bytes(bytes(6400))
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ModelFileError, match="'again3' take 32000 bytes from data files of 6400, allowed is 4 times"):
+        load_model(tmp_path / "m.onnx")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    "PADFREE_TEST_LARGE" not in os.environ, reason="takes 5 GB of memory and a minute; set PADFREE_TEST_LARGE=1"
+)
+def test_more_than_two_gigabytes(tmp_path: Path) -> None:
+    """A word table of 2.2 GB, a hole in its file: read, rewritten, written as external data and read again."""
+    rows = (1 << 31) // 64 + (1 << 21)
+    builder, hidden = one_layer()
+    builder.op("Identity", hidden, output="y")
+    model = builder.model({"y": ["batch", "sequence", HIDDEN]})
+    word = next(tensor for tensor in model.graph.initializer if list(tensor.dims) == [VOCABULARY, HIDDEN])
+    with (tmp_path / "m.bin").open("wb") as stream:
+        stream.write(word.raw_data)
+        stream.truncate(rows * HIDDEN * 4)
+    word.ClearField("raw_data")
+    word.dims[0] = rows
+    word.data_location = TensorProto.EXTERNAL
+    word.external_data.append(onnx.StringStringEntryProto(key="location", value="m.bin"))
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    result = rewrite(tmp_path / "m.onnx", verify=False).model
+    save_model(result, tmp_path / "packed.onnx")
+    assert (tmp_path / "packed.onnx").stat().st_size < 1 << 20
+    (data,) = tmp_path.glob("packed.onnx.*.data")
+    assert data.stat().st_size >= rows * HIDDEN * 4
+    onnx.checker.check_model(str(tmp_path / "packed.onnx"))

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors whose data lies in files beside the model."""
+
+from __future__ import annotations
+
+import math
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto
+
+from .errors import ModelFileError
+
+_MOST_READS = 4  # tensors that lie over each other, as tied weights do, may take a data file so many times
+
+
+def read_external_data(tensors: Iterable[TensorProto], file: Path) -> None:
+    """Reads the tensors that lie outside the model's file into it, one by one, so that nothing is held twice.
+
+    Raises ModelFileError for data that is missing, outside the model's folder, or of another size than its tensor.
+    """
+    sizes: dict[Path, int] = {}
+    total = 0
+    for tensor in tensors:
+        if tensor.data_location != TensorProto.EXTERNAL:
+            continue
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        data = _data_file(file, tensor.name, entries.get("location", ""))
+        sizes[data] = data.stat().st_size
+        offset, length = _extent(tensor, entries, sizes[data], file)
+        total += length
+        if total > _MOST_READS * sum(sizes.values()):
+            raise ModelFileError(
+                f"the tensors of '{file}' up to '{tensor.name}' take {total} bytes from data files of "
+                f"{sum(sizes.values())}, allowed is {_MOST_READS} times their size; they lie over each other: export "
+                "it again"
+            )
+        try:
+            with data.open("rb") as stream:
+                stream.seek(offset)
+                tensor.raw_data = stream.read(length)
+        except OSError as error:
+            raise _unreadable(file, tensor.name, entries["location"], error) from error
+        tensor.ClearField("data_location")
+        del tensor.external_data[:]
+
+
+def _data_file(file: Path, name: str, location: str) -> Path:
+    """The file that holds a tensor's data: one in the model's folder, or beside the file that the model links to.
+
+    The latter are the caches of model hubs: links to files that lie side by side under other names.
+    """
+    folders = {file.parent.resolve(), file.resolve().parent}
+    try:
+        data = (file.parent / location).resolve()
+    except (OSError, RuntimeError):  # links that lead in a circle
+        data = file.parent / location
+    plain = bool(location) and not Path(location).is_absolute() and ".." not in Path(location).parts
+    if not plain or not any(data.is_relative_to(folder) for folder in folders):
+        where = f", which is '{data}'" if plain else ""
+        raise ModelFileError(
+            f"tensor '{name}' of '{file}' has its data in '{location}'{where}, allowed is a file in the model's "
+            f"folder; copy it there and save the model again"
+        )
+    try:
+        kind = data.stat().st_mode
+    except OSError as error:
+        raise _unreadable(file, name, location, error) from error
+    if not stat.S_ISREG(kind):
+        raise ModelFileError(
+            f"tensor '{name}' of '{file}' has its data in '{location}', which is no regular file; export it again"
+        )
+    return data
+
+
+def _unreadable(file: Path, name: str, location: str, error: OSError) -> ModelFileError:
+    return ModelFileError(
+        f"tensor '{name}' of '{file}' has its data in '{location}', which cannot be read: {error.strerror}; put it "
+        "beside the model file"
+    )
+
+
+def _extent(tensor: TensorProto, entries: Mapping[str, str], size: int, file: Path) -> tuple[int, int]:
+    """Offset and length of a tensor's data in a file of `size` bytes."""
+    location = entries["location"]
+    try:
+        offset = int(entries.get("offset", 0))
+        length = int(entries["length"]) if "length" in entries else size - offset
+    except ValueError as error:
+        raise ModelFileError(
+            f"tensor '{tensor.name}' of '{file}' has an offset or length that is no number; export it again"
+        ) from error
+    if offset < 0 or length < 0 or offset + length > size:
+        raise ModelFileError(
+            f"tensor '{tensor.name}' of '{file}' is at bytes {offset} to {offset + length} of '{location}', which "
+            f"has {size}; copy that file again"
+        )
+    wanted = bytes_of(tensor)
+    if wanted is not None and length != wanted:
+        dims = ", ".join(str(size) for size in tensor.dims)
+        raise ModelFileError(
+            f"tensor '{tensor.name}' of '{file}' is {TensorProto.DataType.Name(tensor.data_type)} [{dims}], {wanted} "
+            f"bytes, and has {length} in '{location}'; export it again"
+        )
+    return offset, length
+
+
+def bytes_of(tensor: TensorProto) -> int | None:
+    """The bytes that type and shape make; None for types that share bytes, and for those that numpy does not know."""
+    try:
+        itemsize = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    except KeyError:
+        return None
+    packed = TensorProto.DataType.Name(tensor.data_type).endswith(("INT4", "INT2", "4E2M1"))
+    return None if packed else itemsize * math.prod(tensor.dims)
