@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -39,10 +40,16 @@ class Settings:
     device: int = 0
     torch_model: Path | None = None
 
+    def scratch(self, name: str) -> Path:
+        """A new file's path."""
+        return Path(tempfile.mkdtemp(dir=self.folder)) / name
+
     def tolerance(self, precision: str) -> Tolerance:
         """What may differ in a model of this precision."""
-        default = TOLERANCES[precision]
-        return Tolerance(self.absolute_tolerance or default.absolute, self.relative_tolerance or default.relative)
+        default, absolute, relative = TOLERANCES[precision], self.absolute_tolerance, self.relative_tolerance
+        return Tolerance(
+            default.absolute if absolute is None else absolute, default.relative if relative is None else relative
+        )
 
 
 def open_candidates(original: Path, files: Sequence[Path], settings: Settings, *, interface: str) -> list[Candidate]:
@@ -57,7 +64,11 @@ def open_candidates(original: Path, files: Sequence[Path], settings: Settings, *
         result = rewrite(original, interface=interface, precision=settings.precision, verify=half)
         save_model(result.model, path)
         files = [path]
-    return [Candidate(path, _metadata(path)) for path in files]
+    names = [path.name for path in files]
+    labels = [path.name if names.count(path.name) == 1 else str(path) for path in files]
+    if len(set(labels)) < len(labels):
+        raise BuildError(f"a file is given twice: {', '.join(labels)}; name every file once")
+    return [Candidate(path, label, _metadata(path)) for path, label in zip(files, labels, strict=True)]
 
 
 def _metadata(path: Path) -> Metadata | None:
@@ -116,17 +127,17 @@ def _of_file(
 ) -> list[Contender]:
     if item.metadata is None:
         inner = OnnxrtRunner(SessionFromOnnx(str(item.path)))
-        runner = PaddedRunner(original, f"{REFERENCE}: {item.path.name}", inner)
+        runner = PaddedRunner(original, f"{REFERENCE}: {item.label}", inner)
         return [Contender(runner, "fp32", True, settings.tolerance("fp32"))]
     found = []
     if item.is_plan and (not names or "trt" in names):
-        found.append(_session(original, f"trt: {item.path.name}", lambda: item.path, item, settings))
+        found.append(_session(original, f"trt: {item.label}", lambda: item.path, item, settings))
     if not item.is_plan and (not names or "onnxrt-packed" in names):
-        path = cache(partial(_runnable_on_cpu, item.path, item.metadata.precision, settings.folder))
-        found.append(_session(original, f"onnxrt-packed: {item.path.name}", path, item, settings))
+        path = cache(partial(_runnable_on_cpu, item.path, item.metadata.precision, settings))
+        found.append(_session(original, f"onnxrt-packed: {item.label}", path, item, settings))
     if not item.is_plan and "trt" in names:
         build = cache(partial(_build, item, batches, settings))
-        found.append(_session(original, f"trt: {item.path.name}", build, item, settings))
+        found.append(_session(original, f"trt: {item.label}", build, item, settings))
     return found
 
 
@@ -142,24 +153,24 @@ def _session(original: Original, name: str, path: Callable[[], Path], item: Cand
     return Contender(runner, metadata.precision, metadata.interface == "padded", tolerance, rewritten)
 
 
-def _runnable_on_cpu(path: Path, precision: str, folder: Path) -> Path:
-    """The file itself if it is fp32, else one that rounds as it would, written to `folder`."""
+def _runnable_on_cpu(path: Path, precision: str, settings: Settings) -> Path:
+    """The file itself if it is fp32, else one that rounds as it would."""
     if precision == "fp32":
         return path
-    target = folder / f"{path.stem}.rounding.onnx"
+    target = settings.scratch("rounding.onnx")
     save_model(with_rounding(load_model(path), precision), target)
     return target
 
 
 def _build(item: Candidate, batches: Sequence[Batch], settings: Settings) -> Path:
-    plan = settings.folder / f"{item.path.stem}.plan"
+    plan = settings.scratch("model.plan")
     max_batch, max_seq_len = _extent(batches)
     build_engine(item.path, plan, max_batch=max_batch, max_seq_len=max_seq_len, device=settings.device)
     return plan
 
 
 def _build_padded(original: Original, batches: Sequence[Batch], settings: Settings) -> Path:
-    plan = settings.folder / "original.plan"
+    plan = settings.scratch("original.plan")
     max_batch, max_seq_len = _extent(batches)
     build_padded_engine(original.model, plan, max_batch=max_batch, max_seq_len=max_seq_len, device=settings.device)
     return plan

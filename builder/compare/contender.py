@@ -14,9 +14,10 @@ from .tolerances import Tolerance
 
 @dataclass(frozen=True)
 class Candidate:
-    """A file to compare; metadata is None for files that padfree did not make."""
+    """A file to compare; label names it in reports, metadata is None for files that padfree did not make."""
 
     path: Path
+    label: str
     metadata: Metadata | None
 
     @property

@@ -71,6 +71,8 @@ def _generated(
     longest = LONGEST_WITHOUT_LIMIT if positions is None else min(positions, LONGEST)
     profiles = [item.engine.profile for item in models if item is not None and item.engine is not None]
     if options.max_seq_len is not None:
+        if options.max_seq_len < 1:
+            raise BuildError(f"--max-seq-len {options.max_seq_len}, allowed: 1 or more; leave it out for {longest}")
         if positions is not None and options.max_seq_len > positions:
             raise BuildError(f"--max-seq-len {options.max_seq_len} > the model's {positions} positions; pass fewer")
         longest = options.max_seq_len

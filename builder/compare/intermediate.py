@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,7 @@ class SideBySide:
                     yield Values(pair, *rows)
 
 
-def open_side_by_side(original: Original, path: Any, metadata: Metadata) -> SideBySide:
+def open_side_by_side(original: Original, path: Path, metadata: Metadata) -> SideBySide:
     """Opens a rewritten file beside its original."""
     return SideBySide(original, load_model(path), metadata)
 

@@ -82,15 +82,52 @@ def shift_positions(model: ModelProto) -> None:
     set_attribute(nodes_of(model, "PadfreeEmbedding")[0], "position_offset", 1)
 
 
+def shift_rows(model: ModelProto) -> None:
+    """Every token has the next one's row."""
+    for node in model.graph.node:
+        for position, name in enumerate(node.output):
+            if name == "last_hidden_state":
+                node.output[position] = "hidden"
+    for node in model.graph.node:
+        for position, name in enumerate(node.input):
+            if name == "last_hidden_state":
+                node.input[position] = "hidden"
+    for name, value in (("zero", [0]), ("one", [1]), ("end", [2**31])):
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(value, np.int64), name))
+    model.graph.node.extend(
+        [
+            helper.make_node("Slice", ["hidden", "one", "end"], ["rest"], name="rest"),
+            helper.make_node("Slice", ["hidden", "zero", "one"], ["head"], name="head"),
+            helper.make_node("Concat", ["rest", "head"], ["last_hidden_state"], name="rolled", axis=0),
+        ]
+    )
+
+
+def drop_token_types(model: ModelProto) -> None:
+    """All token types are 0."""
+    embedding = nodes_of(model, "PadfreeEmbedding")[0]
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros((), np.int32), "nothing"))
+    zeros = helper.make_node("Mul", [embedding.input[1], "nothing"], ["no_types"], name="no_types")
+    nodes = list(model.graph.node)
+    at = nodes.index(embedding)
+    embedding.input[1] = "no_types"
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes[:at], zeros, *nodes[at:]])
+
+
 def drop_mask_packed(model: ModelProto) -> None:
     """Attention in layer 2 takes all sequences for one."""
     first = nodes_of(model, "PadfreeSchedule")[0]
     whole = helper.make_node("ReduceSum", [first.input[0]], ["all_tokens"], name="all_tokens", keepdims=1)
-    schedule = helper.make_node(
-        "PadfreeSchedule", ["all_tokens", first.input[1]], ["one_sequence"], name="one", domain="padfree", has_extent=0
-    )
+    schedule = NodeProto()
+    schedule.CopyFrom(first)
+    schedule.name, schedule.input[0] = "one_sequence", "all_tokens"
     attention = nodes_of(model, "PadfreeAttention")[2]
-    attention.input[1] = "one_sequence"
+    for position, name in enumerate(first.output):
+        schedule.output[position] = f"one_sequence_{position}"
+        for at, given in enumerate(attention.input):
+            if given == name:
+                attention.input[at] = schedule.output[position]
     nodes = list(model.graph.node)
     at = nodes.index(attention)
     del model.graph.node[:]

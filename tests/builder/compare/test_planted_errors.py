@@ -50,6 +50,8 @@ def test_nothing_planted(original: Path, tmp_path: Path, interface: str) -> None
         ("packed", planted.swap_outputs, "'last_hidden_state' holds what the original gives for 'middle'"),
         ("packed", planted.shift_positions, "positions are shifted by 1"),
         ("packed", planted.shift_positions, "attribute position_offset of PadfreeEmbedding"),
+        ("packed", planted.shift_rows, "'last_hidden_state' has every token's row at the previous token"),
+        ("packed", planted.drop_token_types, "input 'token_type_ids' is not read"),
         ("packed", planted.drop_mask_packed, "the mask is dropped, sequences see each other"),
         ("padded", planted.drop_mask_padded, "the mask is dropped, padding is read"),
     ],
@@ -101,3 +103,15 @@ def test_bisecting_finds_an_overflow(tmp_path: Path) -> None:
     assert runner["bisection"]["kind"] == "overflow"
     assert runner["bisection"]["first"]["operator"] == "MatMul"
     assert runner["bisection"]["first"]["wanted"]["high"] > 65504
+
+
+def test_files_of_one_name_and_tolerances_of_the_users_own(original: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "other").mkdir()
+    good = planted.write_rewritten(original, tmp_path / "model.onnx")
+    bad = planted.write_rewritten(original, tmp_path / "other" / "model.onnx", planted.wrong_scale_in_layer_7)
+    command = ["compare", str(original), str(good), str(bad), "--max-seq-len", "40"]
+    assert main(command) == 1
+    assert f"onnxrt-packed: {bad} differs from the original" in capsys.readouterr().out
+    assert main([*command, "--absolute-tolerance", "1", "--relative-tolerance", "1"]) == 0
+    assert main([*command, "--absolute-tolerance", "0"]) == 1
+    assert "absolute tolerance 0.0, allowed: a number above 0" in capsys.readouterr().err
