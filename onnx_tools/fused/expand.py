@@ -61,10 +61,15 @@ _REFUSED: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 def is_fused(node: gs.Node | NodeProto, version: int) -> bool:
-    """Whether a node is of onnxruntime's own operators in a file of an opset. Some of them stand in ONNX's domain."""
+    """Whether a node is of onnxruntime's own operators in a file of an opset. Some of them stand in ONNX's domain.
+
+    So does RotaryEmbedding, the standard's since opset 23: it is taken apart like onnxruntime's.
+    """
     op = node.op_type if isinstance(node, NodeProto) else node.op
     if node.domain in STANDARD_DOMAINS:
-        return op == "SimplifiedLayerNormalization" or (op == "LayerNormalization" and version < _FIRST_LAYER_NORM)
+        return op in ("RotaryEmbedding", "SimplifiedLayerNormalization") or (
+            op == "LayerNormalization" and version < _FIRST_LAYER_NORM
+        )
     return node.domain == DOMAIN or str(node.domain).startswith(f"{DOMAIN}.")
 
 

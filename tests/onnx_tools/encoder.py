@@ -18,12 +18,12 @@ class EncoderBuilder:
 
     def __init__(self, seed: int = 0) -> None:
         self.nodes: list[NodeProto] = []
-        self._constants: list[TensorProto] = []
+        self.constants: list[TensorProto] = []
         self._rng = np.random.default_rng(seed)
 
     def constant(self, values: Any, dtype: Any = np.float32) -> str:
-        name = f"c{len(self._constants)}"
-        self._constants.append(numpy_helper.from_array(np.asarray(values, dtype=dtype), name))
+        name = f"c{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(values, dtype=dtype), name))
         return name
 
     def weight(self, *shape: int, center: float = 0.0) -> str:
@@ -65,15 +65,15 @@ class EncoderBuilder:
         later = self.op("Greater", self.op("Unsqueeze", steps, self.axes(0)), self.op("Unsqueeze", steps, self.axes(1)))
         return self.op("Where", later, self.constant(-10000.0), self.constant(0.0))
 
-    def heads(self, x: str, perm: Sequence[int]) -> str:
-        shape = self.axes(0, 0, HEADS, HIDDEN // HEADS)
+    def heads(self, x: str, perm: Sequence[int], heads: int = HEADS) -> str:
+        shape = self.axes(0, 0, heads, HIDDEN // heads)
         return self.op("Transpose", self.op("Reshape", x, shape), perm=perm)
 
-    def attention(self, x: str, mask: str | None, *, scale: float = 0.35) -> str:
+    def attention(self, x: str, mask: str | None, *, scale: float = 0.35, heads: int = HEADS) -> str:
         """Attention and output projection of x [B,S,E], without the residual."""
-        q = self.heads(self.linear(x, HIDDEN, HIDDEN), [0, 2, 1, 3])
-        k = self.heads(self.linear(x, HIDDEN, HIDDEN), [0, 2, 3, 1])
-        v = self.heads(self.linear(x, HIDDEN, HIDDEN), [0, 2, 1, 3])
+        q = self.heads(self.linear(x, HIDDEN, HIDDEN), [0, 2, 1, 3], heads)
+        k = self.heads(self.linear(x, HIDDEN, HIDDEN), [0, 2, 3, 1], heads)
+        v = self.heads(self.linear(x, HIDDEN, HIDDEN), [0, 2, 1, 3], heads)
         scores = self.op("Mul", self.op("MatMul", q, k), self.constant(scale))
         if mask is not None:
             scores = self.op("Add", scores, mask)
@@ -81,8 +81,8 @@ class EncoderBuilder:
         joined = self.op("Reshape", self.op("Transpose", context, perm=[0, 2, 1, 3]), self.axes(0, 0, HIDDEN))
         return self.linear(joined, HIDDEN, HIDDEN)
 
-    def layer(self, x: str, mask: str | None) -> str:
-        return self.norm(self.op("Add", self.attention(x, mask), x))
+    def layer(self, x: str, mask: str | None, heads: int = HEADS) -> str:
+        return self.norm(self.op("Add", self.attention(x, mask, heads=heads), x))
 
     def model(self, outputs: Mapping[str, Sequence[Any]], *, opset: int = 17) -> ModelProto:
         """The model; `outputs` are names and shapes."""
@@ -92,7 +92,7 @@ class EncoderBuilder:
             "encoder",
             [helper.make_tensor_value_info(name, TensorProto.INT64, dims) for name in ("input_ids", "attention_mask")],
             [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
-            self._constants,
+            self.constants,
         )
         domains = {"": opset} | {node.domain: 1 for node in self.nodes if node.domain}
         imports = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
