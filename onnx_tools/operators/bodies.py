@@ -56,6 +56,8 @@ def _schedule(b: BodyBuilder) -> None:
         slot = b.op("Add", b.op("Mul", sequence, length), place)
         slot = b.op("Where", b.op("Less", place, length), slot, b.const(-1))
         b.output_index("token_index", pad_index(b, slot, tokens, -1))
+    if b.attributes["has_tasks"]:
+        b.output_index("tasks", b.filled(b.const([1, 4]), 0))
 
 
 def _table_rows(b: BodyBuilder, table: str, ids: str) -> str:

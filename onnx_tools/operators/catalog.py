@@ -58,7 +58,8 @@ _UNPACK = OperatorSpec(
 _SCHEDULE = OperatorSpec(
     "PadfreeSchedule",
     "Prefix sum of the lengths: negative lengths count 0 and no sum exceeds T. With has_extent also the slot b*S+s of "
-    "every token (-1 for filler and for s >= S).",
+    "every token (-1 for filler and for s >= S), with has_tasks also what the blocks of PadfreeAttention's Hopper "
+    "kernel do, longest first, for all layers with that many heads.",
     inputs=(
         TensorSpec("seq_lens", "int32", "[B]"),
         TensorSpec("tokens", "int32", "[T]"),
@@ -67,8 +68,15 @@ _SCHEDULE = OperatorSpec(
     outputs=(
         TensorSpec("cu_seqlens", "int32", "[B+1]"),
         TensorSpec("token_index", "int32", "[T]", _when("has_extent")),
+        TensorSpec("tasks", "int32", "[L,4]", _when("has_tasks")),
     ),
-    attributes=(_flag("has_extent", "whether extent and token_index are there"),),
+    attributes=(
+        _flag("has_extent", "whether extent and token_index are there"),
+        _flag("has_tasks", "whether tasks are there; only plugins make and read them: the function body gives [1,4]"),
+        AttributeSpec(
+            "num_heads", "int", "H of the attention that reads tasks, without them any", minimum=1, maximum=INT32_MAX
+        ),
+    ),
 )
 
 _EMBEDDING = OperatorSpec(
@@ -114,6 +122,7 @@ _ATTENTION = OperatorSpec(
         TensorSpec("v", "act", "[T,H*D]", Condition("qkv_layout", ("separate",))),
         TensorSpec("qkv_bias", "act", "[3*H*D]", _when("has_qkv_bias")),
         TensorSpec("cu_seqlens", "int32", "[B+1]"),
+        TensorSpec("tasks", "int32", "[L,4]", _when("has_tasks")),
     ),
     outputs=(TensorSpec("y", "act", "[T,H*D]"),),
     attributes=(
@@ -129,6 +138,7 @@ _ATTENTION = OperatorSpec(
             selects_body=True,
         ),
         _flag("has_qkv_bias", "whether qkv_bias is there"),
+        _flag("has_tasks", "whether tasks are there, of a PadfreeSchedule with the same lengths, T and num_heads"),
         AttributeSpec(
             "max_seq_len",
             "int",

@@ -16,6 +16,7 @@ from .layer_norm import layer_norm
 from .pack import KEPT_MASKING, packing
 from .pooling import pooling
 from .simplify import simplify
+from .tasks import attention_tasks
 
 # A pass changes the graph, of which the analysis tells what is known.
 Pass = Callable[[gs.Graph, Analysis], PassResult]
@@ -35,4 +36,4 @@ def packing_passes(keep: str) -> tuple[Pass, ...]:
 
 def interface_passes(interface: str) -> tuple[Pass, ...]:
     """The last passes."""
-    return (packed_interface,) if interface == "packed" else ()
+    return (packed_interface, attention_tasks) if interface == "packed" else (attention_tasks,)

@@ -150,6 +150,7 @@ def _replace(editor: Editor, analysis: Analysis, boundary: Boundary, projections
         scale=item.scale,
         qkv_layout=layout,
         has_qkv_bias=0,
+        has_tasks=0,
         max_seq_len=0,
     )
     unpack(editor, result, boundary, dtype, item.context)

@@ -79,8 +79,13 @@ def add_boundary(editor: Editor, mask: gs.Tensor) -> Boundary:
     num_tokens = editor.variable("padfree_num_tokens", int32)
     cu_seqlens = editor.variable("padfree_cu_seqlens", int32)
     editor.padfree("PadfreeIndex", [mask32], [token_index, seq_lens, num_tokens])
-    editor.padfree("PadfreeSchedule", [seq_lens, token_index], [cu_seqlens], has_extent=0)
+    add_schedule(editor, [seq_lens, token_index], [cu_seqlens])
     return Boundary(mask32, token_index, seq_lens, cu_seqlens)
+
+
+def add_schedule(editor: Editor, inputs: list[gs.Tensor], outputs: list[gs.Tensor]) -> None:
+    """PadfreeSchedule of lengths and tokens, with the slots of tokens where there is an extent; without tasks."""
+    editor.padfree("PadfreeSchedule", inputs, outputs, has_extent=len(inputs) - 2, has_tasks=0, num_heads=1)
 
 
 def pack(editor: Editor, tensor: gs.Tensor, boundary: Boundary, dtype: str | None) -> gs.Tensor:

@@ -10,7 +10,7 @@ from ..errors import RewriteError
 from ..graph import Editor, is_padfree, is_standard, tidy
 from ..layout import is_token_shape
 from ..symbolic import Analysis
-from .base import Boundary, PassResult, boundary_of, mask_input, pack, unpack
+from .base import Boundary, PassResult, add_schedule, boundary_of, mask_input, pack, unpack
 from .positions import counted
 
 NAME = "interface"
@@ -111,7 +111,7 @@ def _schedule(
         node.inputs.clear()
         node.outputs.clear()
         graph.nodes.remove(node)
-    editor.padfree("PadfreeSchedule", [seq_lens, tokens, extent], [cu_seqlens, token_index], has_extent=1)
+    add_schedule(editor, [seq_lens, tokens, extent], [cu_seqlens, token_index])
 
 
 def _boundary_nodes(graph: gs.Graph, boundary: Boundary) -> list[gs.Node]:
@@ -142,7 +142,7 @@ def _count_positions(editor: Editor, analysis: Analysis, seq_lens: gs.Tensor, to
 def _positions(editor: Editor, seq_lens: gs.Tensor, tokens: gs.Tensor, offset: int, output: gs.Tensor) -> None:
     """int32 [T]: place of every token in its sequence, plus an offset. Slots of rows as long as T show it."""
     cu_seqlens, slots = editor.variable("cu_seqlens", _INT32), editor.variable("slots", _INT32)
-    editor.padfree("PadfreeSchedule", [seq_lens, tokens, tokens], [cu_seqlens, slots], has_extent=1)
+    add_schedule(editor, [seq_lens, tokens, tokens], [cu_seqlens, slots])
     size = editor.node("Shape", [tokens], stem="token_count", dtype=np.dtype(np.int64))
     zero = editor.constant("zero", np.asarray(0, np.int32))
     known = editor.node("Max", [slots, zero], stem="slots", dtype=_INT32)  # filler has none
@@ -221,5 +221,5 @@ def _drop_extent(graph: gs.Graph, editor: Editor) -> None:
     schedule.outputs.clear()
     graph.nodes.remove(schedule)
     if cu_seqlens.outputs:
-        editor.padfree("PadfreeSchedule", [seq_lens, tokens], [cu_seqlens], has_extent=0)
+        add_schedule(editor, [seq_lens, tokens], [cu_seqlens])
     graph.inputs = [tensor for tensor in graph.inputs if tensor is not extent]

@@ -383,7 +383,9 @@ def _padfree(node: gs.Node, known: Known) -> Found:
     if node.op == "PadfreeIndex":
         return [Facts((tokens,), "int32"), Facts((batch,), "int32"), Facts((), "int32")]
     if node.op == "PadfreeSchedule":
-        return [Facts((batch + 1,), "int32"), Facts((tokens,), "int32")]
+        slots = [Facts((tokens,), "int32")] if node.attrs["has_extent"] else []
+        lists = [Facts((Poly.atom("L"), Poly.of(4)), "int32")] if node.attrs["has_tasks"] else []
+        return [Facts((batch + 1,), "int32"), *slots, *lists]
     if first.shape is None:
         return [Facts(dtype=first.dtype)] * len(node.outputs)
     if node.op == "PadfreePack":

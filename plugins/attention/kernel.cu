@@ -33,11 +33,7 @@ cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream) 
   if (!isVectorAligned(params.q) || !isVectorAligned(params.k) || !isVectorAligned(params.v)) {
     return cudaErrorMisalignedAddress;
   }
-  // Measured on an H200: on short sequences the Hopper kernel's 64 or 128 columns cost more than they win where a head
-  // leaves many of them empty.
-  const bool fills_columns = (params.D > 32 && params.D <= 64) || params.D > 96;
-  const bool hopper = (fills_columns || expectedLength(params) > 128) && runsOnHopper();
-  return hopper ? launchAttentionSm90(params, stream) : launchAttentionMma(params, stream);
+  return params.tasks && runsOnHopper() ? launchAttentionSm90(params, stream) : launchAttentionMma(params, stream);
 }
 
 #ifndef PADFREE_ARCH_90

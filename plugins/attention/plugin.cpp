@@ -48,7 +48,18 @@ class Attention final : public Operator {
     }
     bias_ = addInput("qkv_bias", TensorKind::kActivation, text("[", 3 * hidden, "]"), attributes.flag("has_qkv_bias"));
     cu_seqlens_ = addInput("cu_seqlens", TensorKind::kInt32, "[B+1]");
+    tasks_ = addInput("tasks", TensorKind::kInt32, "[L,4]", attributes.flag("has_tasks"));
     addOutput("y", TensorKind::kActivation, part);
+  }
+
+  void checkSizes(const Sizes& sizes) const override {
+    if (tasks_ == kAbsent || sizes.get("T") < 0 || sizes.get("B") < 0 || sizes.get("L") < 0) return;
+    const int64_t needed = taskListEntries(sizes.get("T"), sizes.get("B"), num_heads_);
+    if (sizes.get("L") != needed) {
+      throw std::invalid_argument(text("input tasks has ", sizes.get("L"), " entries; allowed: ", needed, " for T = ",
+                                       sizes.get("T"), ", B = ", sizes.get("B"), " and num_heads = ", num_heads_,
+                                       "; take it from a PadfreeSchedule with this num_heads"));
+    }
   }
 
   cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {
@@ -63,6 +74,8 @@ class Attention final : public Operator {
       *operands[part] = {data, bias, layout_.token_stride, layout_.head_stride, layout_.head_stride};
     }
     params.cu_seqlens = tensors.input<int>(cu_seqlens_);
+    params.tasks = tensors.input<AttentionTask>(tasks_);
+    params.num_tasks = tensors.size(tasks_, 0) - 1;
     params.y = tensors.output(0);
     if (!isAligned(params.y)) return cudaErrorMisalignedAddress;
     params.T = tensors.size(0, 0);
@@ -79,7 +92,7 @@ class Attention final : public Operator {
   const float scale_;
   const bool separate_;
   const QkvLayout layout_;
-  int bias_, cu_seqlens_;
+  int bias_, cu_seqlens_, tasks_;
 };
 
 }  // namespace
@@ -88,7 +101,7 @@ OperatorInfo attentionOperator() {
   constexpr int kInt32Max = std::numeric_limits<int32_t>::max();
   return {"PadfreeAttention",
           {integerField("num_heads", 1, kMaxHeads), integerField("head_size", 8, kMaxHeadSize, 8), realField("scale"),
-           choiceField("qkv_layout", {"3HD", "H3D", "separate"}), flagField("has_qkv_bias"),
+           choiceField("qkv_layout", {"3HD", "H3D", "separate"}), flagField("has_qkv_bias"), flagField("has_tasks"),
            integerField("max_seq_len", 0, kInt32Max)},
           makeOperator<Attention>};
 }

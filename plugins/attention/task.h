@@ -41,11 +41,12 @@ __host__ __device__ inline TaskParts unpackParts(int packed) {
 // GPU has warpgroups, each task has one of them or more, and no more than 170 multiprocessors are counted.
 constexpr int kMaxFewTasks = 512;
 
-// Entries that a list for T tokens in B sequences needs at most, with entry 0. A larger batch is cut into parts of
-// kTaskWidth groups: a sequence of length L > 0 has ceil(L / 192) <= (L + 191) / 192 of them, all together at most
-// T / 192 + B, and each makes at most H tasks. Filler makes at most ceil(T / 64).
-constexpr int64_t taskListEntries(int64_t T, int64_t B, int64_t H) {
-  return 1 + kMaxFewTasks + (T / (kTaskWidth * kTaskRows) + B) * H + T / kTaskRows + 1;
+// Entries that a list for T tokens in B sequences needs at most, with entry 0; Size is a number or what stands for one.
+// A larger batch is cut into parts of kTaskWidth groups: a sequence of length L > 0 has ceil(L / 192) <= (L + 191) /
+// 192 of them, all together at most T / 192 + B, and each makes at most H tasks. Filler makes at most ceil(T / 64).
+template <typename Size>
+constexpr Size taskListEntries(const Size& T, const Size& B, int64_t H) {
+  return (T / (kTaskWidth * kTaskRows) + B) * H + T / kTaskRows + (1 + kMaxFewTasks + 1);
 }
 
 }  // namespace padfree

@@ -100,6 +100,8 @@ class Operator {
 
   // Limits beyond what the ports' shapes say. Throws std::invalid_argument.
   virtual void checkSizes(const Sizes&) const {}
+  // Sets letters that only outputs have.
+  virtual void deriveSizes(SizeExpressions&) const {}
   // What the operator learns by trying on this GPU while an engine is built, for the measured field of the operator
   // that runs. May allocate and synchronise. Throws std::invalid_argument where the operator cannot run on this GPU.
   virtual std::vector<int32_t> measure(const ProfiledTensors&) const { return {}; }

@@ -57,13 +57,44 @@ class Sizes {
   int32_t group_rank_ = 0;
 };
 
-// The same for TensorRT's symbolic sizes, to write down output shapes.
+// One of TensorRT's symbolic sizes, to compute with as with a number. Quotients are rounded down.
+class SizeExpression {
+ public:
+  SizeExpression(nvinfer1::IExprBuilder& builder, const nvinfer1::IDimensionExpr& size)
+      : builder_(&builder), size_(&size) {}
+
+  const nvinfer1::IDimensionExpr& get() const { return *size_; }
+
+  SizeExpression operator+(const SizeExpression& other) const {
+    return apply(nvinfer1::DimensionOperation::kSUM, *other.size_);
+  }
+  SizeExpression operator+(int64_t other) const {
+    return apply(nvinfer1::DimensionOperation::kSUM, *builder_->constant(other));
+  }
+  SizeExpression operator*(int64_t other) const {
+    return apply(nvinfer1::DimensionOperation::kPROD, *builder_->constant(other));
+  }
+  SizeExpression operator/(int64_t other) const {
+    return apply(nvinfer1::DimensionOperation::kFLOOR_DIV, *builder_->constant(other));
+  }
+
+ private:
+  SizeExpression apply(nvinfer1::DimensionOperation operation, const nvinfer1::IDimensionExpr& other) const {
+    return {*builder_, *builder_->operation(operation, *size_, other)};
+  }
+
+  nvinfer1::IExprBuilder* builder_;
+  const nvinfer1::IDimensionExpr* size_;
+};
+
+// What every letter stands for in TensorRT's symbolic sizes, to write down output shapes.
 class SizeExpressions {
  public:
   explicit SizeExpressions(nvinfer1::IExprBuilder& builder) : builder_(builder) {}
 
   void bind(const ShapeSpec& spec, const nvinfer1::DimsExprs& dims);
   void set(const std::string& symbol, const nvinfer1::IDimensionExpr& size) { known_[symbol] = &size; }
+  SizeExpression at(const std::string& symbol) const { return {builder_, *get(symbol)}; }
   nvinfer1::DimsExprs build(const ShapeSpec& spec, int32_t group_rank) const;
   const nvinfer1::IDimensionExpr& product(const std::vector<std::string>& symbols) const;
 

@@ -117,6 +117,7 @@ std::vector<nvinfer1::DimsExprs> outputShapes(const Operator& op, const nvinfer1
       throw std::invalid_argument("TensorRT refused the size tensor; check the mask's type and shape");
     expressions.set(counted->symbol, *size);
   }
+  op.deriveSizes(expressions);
   std::vector<nvinfer1::DimsExprs> shapes;
   for (const Port& port : op.outputs()) shapes.push_back(expressions.build(port.shape, sizes.groupRank()));
   return shapes;

@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kTokenThreads) tokenIndexKernel(ScheduleParams
 // Completes what the tasks are made by; `params` are left alone where no tasks are wanted.
 cudaError_t prepareTasks(ScheduleParams& params) {
   if (!params.tasks) return cudaSuccess;
-  const int64_t needed = taskListEntries(params.T, params.B, params.H);
+  const int64_t needed = taskListEntries<int64_t>(params.T, params.B, params.H);
   if (params.H <= 0 || params.H > kMaxTaskHeads || params.num_tasks + int64_t{1} < needed) return cudaErrorInvalidValue;
   if (params.num_sms == 0) {
     int device = 0;

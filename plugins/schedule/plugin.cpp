@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <stdexcept>
+
 #include "common/operator.h"
+#include "common/text.h"
 #include "schedule/launch.h"
 
 namespace padfree {
@@ -12,10 +15,23 @@ class Schedule final : public Operator {
         tokens_(addInput("tokens", TensorKind::kInt32, "[T]")),
         extent_(addInput("extent", TensorKind::kInt32, "[S]", attributes.flag("has_extent"))),
         cu_seqlens_(addOutput("cu_seqlens", TensorKind::kInt32, "[B+1]")),
-        token_index_(addOutput("token_index", TensorKind::kInt32, "[T]", attributes.flag("has_extent"))) {}
+        token_index_(addOutput("token_index", TensorKind::kInt32, "[T]", attributes.flag("has_extent"))),
+        tasks_(addOutput("tasks", TensorKind::kInt32, "[L,4]", attributes.flag("has_tasks"))),
+        num_heads_(attributes.integer("num_heads")) {}
 
   void checkSizes(const Sizes& sizes) const override {
     if (extent_ != kAbsent) sizes.checkProduct({"B", "S"});
+    if (tasks_ == kAbsent || sizes.get("T") < 0 || sizes.get("B") < 0) return;
+    const int64_t entries = taskListEntries(sizes.get("T"), sizes.get("B"), num_heads_);
+    if (entries > std::numeric_limits<int32_t>::max()) {
+      throw std::invalid_argument(text("the task list may have ", entries, " entries at T = ", sizes.get("T"),
+                                       ", B = ", sizes.get("B"), " and num_heads = ", num_heads_,
+                                       "; allowed: what an int32 can count; use smaller batches"));
+    }
+  }
+
+  void deriveSizes(SizeExpressions& sizes) const override {
+    if (tasks_ != kAbsent) sizes.set("L", taskListEntries(sizes.at("T"), sizes.at("B"), num_heads_).get());
   }
 
   cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {
@@ -26,17 +42,23 @@ class Schedule final : public Operator {
     params.B = tensors.size(seq_lens_, 0);
     params.T = tensors.size(tokens_, 0);
     params.S = tensors.size(extent_, 0);
+    params.tasks = tensors.output<AttentionTask>(tasks_);
+    params.H = num_heads_;
+    params.num_tasks = static_cast<int>(taskListEntries<int64_t>(params.T, params.B, params.H) - 1);
     return launchSchedule(params, stream);
   }
 
  private:
-  const int seq_lens_, tokens_, extent_, cu_seqlens_, token_index_;
+  const int seq_lens_, tokens_, extent_, cu_seqlens_, token_index_, tasks_;
+  const int num_heads_;
 };
 
 }  // namespace
 
 OperatorInfo scheduleOperator() {
-  return {"PadfreeSchedule", {flagField("has_extent")}, makeOperator<Schedule>};
+  return {"PadfreeSchedule",
+          {flagField("has_extent"), flagField("has_tasks"), integerField("num_heads", 1, kMaxTaskHeads)},
+          makeOperator<Schedule>};
 }
 
 }  // namespace padfree

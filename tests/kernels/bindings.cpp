@@ -39,7 +39,7 @@ PADFREE_TEST_EXPORT int padfreeSchedule(const int* seq_lens, int* cu_seqlens, in
 }
 
 PADFREE_TEST_EXPORT int64_t padfreeTaskListEntries(int T, int B, int H) {
-  return padfree::taskListEntries(T, B, H);
+  return padfree::taskListEntries<int64_t>(T, B, H);
 }
 
 PADFREE_TEST_EXPORT int padfreeEmbedding(const int* ids, const int* token_types, const int* positions,

@@ -45,7 +45,8 @@ def _schedule(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     seq_lens, tokens = next(inputs), next(inputs)
     extent = _given(inputs, attributes, "has_extent")
     cu_seqlens, slots = ref.schedule(seq_lens, len(tokens), None if extent is None else extent.shape[-1])
-    return (cu_seqlens,) if slots is None else (cu_seqlens, slots)
+    results = (cu_seqlens,) if slots is None else (cu_seqlens, slots)
+    return (*results, np.zeros((1, 4), np.int32)) if attributes["has_tasks"] else results
 
 
 def _embedding(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:

@@ -161,11 +161,14 @@ def test_schedule(opset: int, extent: int | None, lens: list[int], tokens: int) 
     feeds = {"seq_lens": np.array(lens, np.int32), "tokens": np.zeros(tokens, np.int32)}
     if extent is not None:
         feeds["extent"] = np.zeros(extent, np.int32)
-    outputs = run("PadfreeSchedule", feeds, opset, has_extent=int(extent is not None))
     expected = [item for item in ref.schedule(feeds["seq_lens"], tokens, extent) if item is not None]
-    for actual, wanted in zip(outputs, expected, strict=True):
-        assert actual.dtype == np.int32
-        np.testing.assert_array_equal(actual, wanted)
+    for has_tasks in (0, 1):
+        attributes = {"has_extent": int(extent is not None), "has_tasks": has_tasks, "num_heads": 12}
+        outputs = run("PadfreeSchedule", feeds, opset, **attributes)
+        lists = [np.zeros((1, 4), np.int32)] * has_tasks
+        for actual, wanted in zip(outputs, [*expected, *lists], strict=True):
+            assert actual.dtype == np.int32
+            np.testing.assert_array_equal(actual, wanted)
 
 
 @batches
@@ -220,6 +223,9 @@ def test_attention(batch: str, layout: str, bias: int) -> None:
         q, k, v = ref.split_qkv(qkv, HEADS, SIZE, parts)
         feeds = {"q": q, "k": k, "v": v} if layout == "separate" else {"qkv": qkv}
         feeds["cu_seqlens"] = cu
+        has_tasks = int(layout == "H3D")
+        if has_tasks:
+            feeds["tasks"] = np.zeros((1, 4), np.int32)
         if bias:
             feeds["qkv_bias"] = qkv_bias
             q, k, v = ref.split_qkv(qkv + qkv_bias, HEADS, SIZE, parts)
@@ -232,6 +238,7 @@ def test_attention(batch: str, layout: str, bias: int) -> None:
             scale=scale,
             qkv_layout=layout,
             has_qkv_bias=bias,
+            has_tasks=has_tasks,
             max_seq_len=0,
         )
         check(y, ref.attention(q, k, v, cu, num_heads=HEADS, head_size=SIZE, scale=scale))
@@ -243,7 +250,7 @@ def test_attention_makes_nothing_of_tokens_by_tokens() -> None:
     qkv = rng().standard_normal((tokens, 3 * WIDTH)).astype(np.float32)
     attributes = {"num_heads": HEADS, "head_size": SIZE, "scale": 1.0, "qkv_layout": "3HD", "max_seq_len": 0}
     cu = np.arange(tokens + 1, dtype=np.int32)
-    (y,) = run("PadfreeAttention", {"qkv": qkv, "cu_seqlens": cu}, 17, has_qkv_bias=0, **attributes)
+    (y,) = run("PadfreeAttention", {"qkv": qkv, "cu_seqlens": cu}, 17, has_qkv_bias=0, has_tasks=0, **attributes)
     np.testing.assert_allclose(y, qkv[:, 2 * WIDTH :], **TOLERANCE)
 
 
@@ -316,7 +323,7 @@ def test_half_precision_bodies_compute_in_float32(opset: int) -> None:
     cu, tokens = cu_of("filler and empty")
     qkv = poison((rng().standard_normal((tokens, 3 * WIDTH)) * 2).astype(np.float16), cu)
     attributes = {"num_heads": HEADS, "head_size": SIZE, "scale": 1.0, "qkv_layout": "3HD", "max_seq_len": 0}
-    (y,) = run("PadfreeAttention", {"qkv": qkv, "cu_seqlens": cu}, opset, has_qkv_bias=0, **attributes)
+    (y,) = run("PadfreeAttention", {"qkv": qkv, "cu_seqlens": cu}, opset, has_qkv_bias=0, has_tasks=0, **attributes)
     q, k, v = ref.split_qkv(qkv, HEADS, SIZE, "3HD")
     expected = ref.attention(q, k, v, cu, num_heads=HEADS, head_size=SIZE, scale=1.0)
     check(y, expected, np.float16, rtol=1e-3, atol=1e-3)

@@ -15,6 +15,7 @@ ATTENTION = {
     "scale": 0.25,
     "qkv_layout": "3HD",
     "has_qkv_bias": 0,
+    "has_tasks": 0,
     "max_seq_len": 0,
 }
 
@@ -54,6 +55,8 @@ def test_inputs_follow_the_attributes() -> None:
     spec = OPERATORS["PadfreeAttention"]
     names = [tensor.name for tensor in spec.inputs_for({**ATTENTION, "qkv_layout": "separate", "has_qkv_bias": 1})]
     assert names == ["q", "k", "v", "qkv_bias", "cu_seqlens"]
+    names = [tensor.name for tensor in spec.inputs_for({**ATTENTION, "has_tasks": 1})]
+    assert names == ["qkv", "cu_seqlens", "tasks"]
     assert [tensor.name for tensor in spec.inputs_for(ATTENTION)] == ["qkv", "cu_seqlens"]
 
 

@@ -251,6 +251,27 @@ def test_causal_layer_stays_padded() -> None:
     assert_agree(model, result)
 
 
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_layers_with_as_many_heads_share_a_task_list(interface: str) -> None:
+    builder = EncoderBuilder()
+    mask = builder.padding_mask()
+    x = builder.embedding()
+    for heads in (2, 4, 2, 4):
+        x = builder.layer(x, mask, heads=heads)
+    model = with_output(x, builder, TOKENS)
+    result = rewrite(model, interface=interface, strict=True)
+    made = {
+        node.output[-1]: {item.name: item.i for item in node.attribute}["num_heads"]
+        for node in result.model.graph.node
+        if node.op_type == "PadfreeSchedule"
+    }
+    attentions = [node for node in result.model.graph.node if node.op_type == "PadfreeAttention"]
+    assert sorted(made.values()) == [2, 4]
+    assert [made[node.input[-1]] for node in attentions] == [2, 4, 2, 4]
+    assert len({node.input[-2] for node in attentions}) == 1
+    assert_agree(model, result)
+
+
 def test_rewritten_model_is_refused() -> None:
     builder, hidden = one_layer()
     result = rewrite(with_output(hidden, builder, TOKENS))

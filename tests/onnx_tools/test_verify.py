@@ -73,7 +73,7 @@ def original(table: np.ndarray = TABLE) -> onnx.ModelProto:
 
 def packed(table: np.ndarray = TABLE, mode: str = "mean") -> onnx.ModelProto:
     nodes = [
-        make_node("PadfreeSchedule", ["seq_lens", "ids"], ["cu"], has_extent=0),
+        make_node("PadfreeSchedule", ["seq_lens", "ids"], ["cu"], has_extent=0, has_tasks=0, num_heads=1),
         helper.make_node("Gather", ["table", "ids"], ["y"]),
         make_node("PadfreePool", ["y", "cu"], ["mean"], mode=mode, normalize=0),
     ]

@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from attention_tasks import most_entries
 from padfree.onnx_tools.operators import OPERATORS
 from padfree.onnx_tools.operators.spec import AttributeSpec, AttributeValue, TensorSpec
 
 LETTERS = {"T": 7, "B": 3, "S": 5, "E": 16, "H": 2, "D": 8, "V": 11, "P": 9, "N": 8, "K": 24}
+LETTERS["L"] = most_entries(LETTERS["T"], LETTERS["B"], LETTERS["H"])
 GROUP = (4, 6)  # the axes that "..." stands for
 FIXED = {"num_heads": LETTERS["H"], "head_size": LETTERS["D"], "max_seq_len": 512, "position_offset": 2}
 

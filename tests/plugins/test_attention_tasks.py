@@ -9,6 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from expressions import ExpressionBuilder, Size
+from plugin_abi import PluginLibrary
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from attention_tasks import ROWS, WIDTH, attention_tasks, most_entries, starts_of
@@ -46,6 +48,17 @@ def test_every_row_of_every_head_is_in_one_task(seed: int) -> None:
     steps = [task.steps for task in tasks]
     assert steps == sorted(steps, reverse=True)
     assert len(tasks) + 1 <= most_entries(tokens, len(lengths), heads)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_plugin_makes_room_by_the_same_formula(library: PluginLibrary, seed: int) -> None:
+    draw = random.Random(seed)
+    tokens, batch, heads = draw.randint(0, 300_000), draw.randint(0, 9000), draw.choice([1, 12, 4096])
+    plugin = library.create("PadfreeSchedule", {"has_extent": 0, "has_tasks": 1, "num_heads": heads})
+    assert plugin is not None
+    shapes = ExpressionBuilder(counted=0).output_shapes(plugin, [[Size(batch)], [Size(tokens)]])
+    assert shapes == [(batch + 1,), (most_entries(tokens, batch, heads), 4)]
+    plugin.destroy()
 
 
 @pytest.mark.parametrize("multiprocessors", MULTIPROCESSORS)

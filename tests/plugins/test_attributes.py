@@ -79,6 +79,7 @@ def test_every_variant_serialises_and_clones(library: PluginLibrary, operator: s
         ("PadfreeLinear", {"choices": (64, 0, 64, 0)}, "the engine chooses 0 for 64 tokens"),
         ("PadfreeLinear", {"choices": (64, 0, 128)}, "the engine holds 3 numbers for its choices; allowed: pairs"),
         ("PadfreeSchedule", {"has_extent": -1}, "has_extent is -1; allowed: 0 to 1"),
+        ("PadfreeSchedule", {"num_heads": 4097}, "num_heads is 4097; allowed: 1 to 4096"),
     ],
 )
 def test_bad_attribute_is_refused(

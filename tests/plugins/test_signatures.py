@@ -141,6 +141,18 @@ def test_a_type_that_no_kernel_has_is_refused(library: PluginLibrary, log: LogCa
         ("PadfreeIndex", {}, [(65536, 65536)], "B*S is above 2147483647 at S = 65536"),
         ("PadfreeSchedule", {"has_extent": 1}, [(65536,), (7,), (65536,)], "B*S is above 2147483647"),
         (
+            "PadfreeSchedule",
+            {"has_extent": 0, "has_tasks": 1},
+            [(2**30,), (7,)],
+            "the task list may have 2147484162 entries at T = 7, B = 1073741824 and num_heads = 2",
+        ),
+        (
+            "PadfreeAttention",
+            {"qkv_layout": "3HD", "has_qkv_bias": 0, "has_tasks": 1},
+            [(7, 48), (4,), (1, 4)],
+            "input tasks has 1 entries; allowed: 520 for T = 7, B = 3 and num_heads = 2; take it from",
+        ),
+        (
             "PadfreeUnpack",
             {},
             [(7, 16), (6,), (3,), (3, 5)],
