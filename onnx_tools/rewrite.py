@@ -102,6 +102,7 @@ class _Progress:
         """The same, with a graph of its own; the weights are shared."""
         other = copy.copy(self)
         other._graph = self._graph.copy()
+        other._analysis = self._analysis.of_copy(self._graph, other._graph)
         other._results, other._origins = list(self._results), dict(self._origins)
         return other
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
@@ -13,6 +14,7 @@ from .bodies import BODIES
 from .body_builder import BodyBuilder
 from .catalog import DOMAIN, DOMAIN_VERSION, OPERATORS
 from .nodes import check_node, node_attributes, padfree_nodes
+from .spec import AttributeValue
 
 MIN_OPSET = 14
 MAX_OPSET = 23
@@ -41,7 +43,8 @@ def functions_for(model_opset: int, nodes: Iterable[NodeProto], precision: str =
         check_node(node)
         key = (node.op_type, overload_of(node))
         if key not in functions:
-            functions[key] = _function(node, model_opset, ACT_TYPES[precision])
+            attributes = tuple(sorted(node_attributes(node).items()))
+            functions[key] = _function(node.op_type, attributes, model_opset, ACT_TYPES[precision])
     return [functions[key] for key in sorted(functions)]
 
 
@@ -109,9 +112,10 @@ def without_functions(model: ModelProto) -> ModelProto:
     return result
 
 
-def _function(node: NodeProto, opset: int, act_type: int) -> FunctionProto:
-    spec = OPERATORS[node.op_type]
-    attributes = node_attributes(node)
+@functools.lru_cache(maxsize=256)
+def _function(op: str, given: tuple[tuple[str, AttributeValue], ...], opset: int, act_type: int) -> FunctionProto:
+    """The body for an operator with attributes. It is kept for the next model: nobody may change it."""
+    spec, attributes = OPERATORS[op], dict(given)
     builder = BodyBuilder(spec, attributes, opset, act_type)
     BODIES[spec.name](builder)
     return helper.make_function(
@@ -123,5 +127,5 @@ def _function(node: NodeProto, opset: int, act_type: int) -> FunctionProto:
         [helper.make_opsetid("", opset)],
         [attribute.name for attribute in spec.attributes],
         doc_string=spec.doc,
-        overload=overload_of(node),
+        overload=spec.variant(attributes),
     )

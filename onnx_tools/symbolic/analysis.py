@@ -41,6 +41,15 @@ class Analysis:
     def __getitem__(self, tensor: gs.Tensor) -> Facts:
         return self.facts.get(tensor.name, _NOTHING)
 
+    def of_copy(self, graph: gs.Graph, copy: gs.Graph) -> Analysis:
+        """The same about a copy of the graph, whose nodes stand in the same order."""
+        steps = dict[int, Step]()
+        for old, new in zip(graph.nodes, copy.nodes, strict=True):
+            step = self.steps.get(id(old))
+            if step is not None:
+                steps[id(new)] = Step(new, tuple(new.inputs), step.known, step.found)
+        return Analysis(self.facts, steps)
+
 
 def analyse(graph: gs.Graph, before: Analysis | None = None) -> Analysis:
     """Facts about every tensor of a sorted graph, from its inputs (dimensions named B, S, T) onward.
