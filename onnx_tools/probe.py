@@ -14,7 +14,7 @@ import onnx_graphsurgeon as gs
 import onnxruntime as ort
 
 from .errors import RewriteError
-from .graph import is_padfree, is_standard, node_name
+from .graph import is_padfree, is_standard, node_name, sorted_nodes
 from .layout import B, S
 from .passes.base import boundary_of, mask_input
 from .symbolic import Analysis
@@ -101,8 +101,10 @@ def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part
     results = [name for name in makers if analysis.facts[name].dtype is not None]
     for name in results:
         tensors[name].dtype, tensors[name].shape = np.dtype(analysis.facts[name].dtype or "float32"), None
-    part.inputs, part.outputs = inputs, [tensors[name] for name in results]
-    part.cleanup(remove_unused_graph_inputs=True).toposort()
+    part.outputs = [tensors[name] for name in results]
+    part.nodes = sorted_nodes(part.outputs)
+    kept = {id(node) for node in part.nodes}
+    part.inputs = [tensor for tensor in inputs if any(id(node) in kept for node in tensor.outputs)]
     return _Part(part, tuple(results), frozenset(final), makers, mask)
 
 
