@@ -14,16 +14,18 @@ struct QueryTile {
   bool filler;
 };
 
-// Sequence b owns the tile numbers from cu_seqlens[b] / kRows + b on. That leaves it room for ceil(length / kRows)
-// tiles because floor(x + length) >= floor(x) + ceil(length) - 1, and lets every block find its sequence by a search
-// over cu_seqlens alone. At most one number a sequence stays unused. Warp-collective.
+// The first tile of sequence b is number T / kRows + b. Its other tiles are the numbers in
+// [cu_seqlens[b] / kRows, cu_seqlens[b + 1] / kRows): enough of them, because floor(x + length) >= floor(x) +
+// ceil(length) - 1. So no list of tiles is needed, no search where sequences are short, and the tiles of long sequences
+// come first. At most one number a sequence stays unused. Warp-collective.
 template <int kRows>
 __device__ inline QueryTile findQueryTile(const int* cu_seqlens, int B, int T, int tile) {
-  const auto firstTile = [&](int b) { return sequenceStart(cu_seqlens, b, T) / kRows + b; };
-  const int b = warpFindLast(B + 1, tile, firstTile);
+  const int later = T / kRows;
+  const auto firstLater = [&](int b) { return sequenceStart(cu_seqlens, b, T) / kRows; };
+  const int b = tile < later ? warpFindLast(B + 1, tile, firstLater) : tile - later;
   const int begin = sequenceStart(cu_seqlens, b, T);
   const int end = b < B ? max(sequenceStart(cu_seqlens, b + 1, T), begin) : T;
-  const int first = (tile - firstTile(b)) * kRows;  // negative only if cu_seqlens falls somewhere
+  const int first = tile < later ? (tile - begin / kRows + 1) * kRows : 0;  // negative only if cu_seqlens falls
   const int rows = first < 0 ? 0 : min(kRows, end - begin - first);
   return {begin, end - begin, first, rows, b == B};
 }

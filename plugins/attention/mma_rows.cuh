@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a warp of the mma.sync kernel keeps in registers: the query rows it owns, their output and their softmax.
+#pragma once
+
+#include <cmath>
+
+#include "attention/launch.h"
+#include "attention/mma.cuh"
+#include "common/device.cuh"
+
+namespace padfree {
+
+// kHeadSize: columns that the registers are laid out for, zeros from D on. kFragments: 16-row fragments of queries a
+// warp; two of them halve the reads of K and V from shared memory. kKeys: keys of one step. kStride: elements between
+// rows of shared memory.
+//
+// Of each fragment a lane holds rows lane / 4 and lane / 4 + 8, and of each 8 columns the two from lane % 4 * 2 on (PTX
+// ISA, matrix fragments of mma.m16n8k16). The accumulators of scores so have the layout in which the weights enter the
+// second product.
+template <typename T, int kHeadSize, int kFragments, int kKeys, int kStride>
+class WarpRows {
+ public:
+  // Takes the rows from shared memory, and adds Q's bias [D] unless it is null.
+  __device__ void begin(const T* queries, const T* bias, int D) {
+    const T* const row = queries + lane_ % 16 * kStride + lane_ / 16 * 8;
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+      for (int d = 0; d < kHeadSize / 16; ++d) loadMatrices(queries_[f][d], row + f * 16 * kStride + d * 16);
+#pragma unroll
+      for (int d = 0; d < kColumnBlocks; ++d) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) output_[f][d][i] = 0.f;
+      }
+      shift_[f][0] = shift_[f][1] = -INFINITY;
+      sum_[f][0] = sum_[f][1] = 0.f;
+    }
+    if (bias) addToQueries(bias, D);
+  }
+
+  // Takes in the keys and values of one step. kMasked: of the keys only the first `keys` count; shared memory holds
+  // zeros up to the next multiple of 16, and nothing behind that is read.
+  template <bool kMasked>
+  __device__ void step(const T* k, const T* v, int keys, float scale_log2) {
+    Scores scores;
+    multiplyQueries<kMasked>(scores, k, keys);
+    moveShifts(scores, scale_log2);
+    addValues<kMasked>(scores, v, keys, scale_log2);
+  }
+
+  // Writes the first `rows` rows to y, `stride` elements apart, and adds V's bias [D] unless it is null. Neighbouring
+  // lanes swap halves first, so that four lanes write 32 bytes in a row, a whole sector.
+  __device__ void finish(T* y, int64_t stride, int rows, const T* bias, int D) {
+    const bool odd = lane_ % 2;
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        float total = sum_[f][part];
+        total += __shfl_xor_sync(kFullMask, total, 1);
+        total += __shfl_xor_sync(kFullMask, total, 2);
+        const float inverse = __fdividef(1.f, total);
+        const int row = f * 16 + part * 8 + lane_ / 4;
+        T* const target = y + row * stride + odd * 8 + lane_ % 4 / 2 * 4;
+#pragma unroll
+        for (int d = 0; d < kColumnBlocks; d += 2) {
+          unsigned pairs[2];
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const float* const sums = &output_[f][d + i][part * 2];
+            const float2 addend = biasPair(bias, (d + i) * 8 + lane_ % 4 * 2, D);
+            pairs[i] = packPair<T>(fmaf(sums[0], inverse, addend.x), fmaf(sums[1], inverse, addend.y));
+          }
+          const unsigned received = __shfl_xor_sync(kFullMask, odd ? pairs[0] : pairs[1], 1);
+          const uint2 stored = odd ? uint2{received, pairs[1]} : uint2{pairs[0], received};
+          if (row < rows && (d + odd) * 8 < D) *reinterpret_cast<uint2*>(target + d * 8) = stored;
+        }
+      }
+    }
+  }
+
+ private:
+  // The reference of the exponentials only has to keep them in range. It follows a row's maximum when they would grow
+  // beyond 2^8, which spares most steps the pass over the output. (2^8 times 2^-24 is far from fp16's smallest weight.)
+  static constexpr float kLargestExponent = 8.f;
+  static constexpr int kKeyBlocks = kKeys / 8;
+  static constexpr int kColumnBlocks = kHeadSize / 8;
+  using Scores = float[kFragments][kKeyBlocks][4];
+
+  __device__ static float2 biasPair(const T* bias, int column, int D) {
+    return bias && column < D ? unpackPair<T>(*reinterpret_cast<const unsigned*>(bias + column)) : float2{0.f, 0.f};
+  }
+
+  __device__ void addToQueries(const T* bias, int D) {
+#pragma unroll
+    for (int d = 0; d < kColumnBlocks; ++d) {
+      const float2 addend = biasPair(bias, d * 8 + lane_ % 4 * 2, D);
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+          unsigned& pair = queries_[f][d / 2][d % 2 * 2 + part];
+          const float2 value = unpackPair<T>(pair);
+          pair = packPair<T>(value.x + addend.x, value.y + addend.y);
+        }
+      }
+    }
+  }
+
+  // scores = queries k^T; -inf for keys that do not count.
+  template <bool kMasked>
+  __device__ void multiplyQueries(Scores& scores, const T* k, int keys) const {
+    const T* const row = k + (lane_ / 16 * 8 + lane_ % 8) * kStride + lane_ / 8 % 2 * 8;
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+      for (int n = 0; n < kKeyBlocks; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) scores[f][n][i] = 0.f;
+      }
+    }
+#pragma unroll
+    for (int d = 0; d < kHeadSize / 16; ++d) {
+#pragma unroll
+      for (int n = 0; n < kKeyBlocks; n += 2) {
+        if (kMasked && n * 8 >= keys) break;
+        unsigned b[4];
+        loadMatrices(b, row + n * 8 * kStride + d * 16);
+#pragma unroll
+        for (int f = 0; f < kFragments; ++f) {
+          multiplyAdd<T>(scores[f][n], queries_[f][d], b[0], b[1]);
+          multiplyAdd<T>(scores[f][n + 1], queries_[f][d], b[2], b[3]);
+        }
+      }
+    }
+    if constexpr (kMasked) {
+#pragma unroll
+      for (int n = 0; n < kKeyBlocks; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          if (n * 8 + lane_ % 4 * 2 + i < keys) continue;
+#pragma unroll
+          for (int f = 0; f < kFragments; ++f) scores[f][n][i] = scores[f][n][i + 2] = -INFINITY;
+        }
+      }
+    }
+  }
+
+  // Moves the reference of each row that needs it. What a row gets depends on no other row, so that a sequence has the
+  // same result, bit by bit, wherever it stands in a batch.
+  __device__ void moveShifts(const Scores& scores, float scale_log2) {
+    float peak[kFragments][2];
+    bool moves = false;
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        peak[f][part] = -INFINITY;
+#pragma unroll
+        for (int n = 0; n < kKeyBlocks; ++n) {
+          peak[f][part] = fmaxf(peak[f][part], fmaxf(scores[f][n][part * 2], scores[f][n][part * 2 + 1]));
+        }
+        moves = moves || exceeds(peak[f][part], f, part, scale_log2);
+      }
+    }
+    if (!__any_sync(kFullMask, moves)) return;
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        float& top = peak[f][part];
+        top = fmaxf(top, __shfl_xor_sync(kFullMask, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(kFullMask, top, 2));
+        const bool row_moves = exceeds(top, f, part, scale_log2);
+        const float moved = top * scale_log2;
+        const float correction = row_moves ? exp2Fast(shift_[f][part] - moved) : 1.f;
+        shift_[f][part] = row_moves ? moved : shift_[f][part];
+        sum_[f][part] *= correction;
+#pragma unroll
+        for (int d = 0; d < kColumnBlocks; ++d) {
+          output_[f][d][part * 2] *= correction;
+          output_[f][d][part * 2 + 1] *= correction;
+        }
+      }
+    }
+  }
+
+  __device__ bool exceeds(float score, int f, int part, float scale_log2) const {
+    return fmaf(score, scale_log2, -shift_[f][part]) > kLargestExponent;
+  }
+
+  // output += 2^(scores * scale - shift) v; 16 keys at a time, so that the exponentials of the next run beside the
+  // products of these.
+  template <bool kMasked>
+  __device__ void addValues(const Scores& scores, const T* v, int keys, float scale_log2) {
+    const T* const row = v + lane_ % 16 * kStride + lane_ / 16 * 8;
+#pragma unroll
+    for (int n = 0; n < kKeyBlocks; n += 2) {
+      if (kMasked && n * 8 >= keys) break;
+      unsigned weights[kFragments][4];
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int part = i % 2;
+          const float* const pair = &scores[f][n + i / 2][part * 2];
+          const float a = exp2Fast(fmaf(pair[0], scale_log2, -shift_[f][part]));
+          const float b = exp2Fast(fmaf(pair[1], scale_log2, -shift_[f][part]));
+          sum_[f][part] += a + b;
+          weights[f][i] = packPair<T>(a, b);
+        }
+      }
+#pragma unroll
+      for (int d = 0; d < kColumnBlocks; d += 2) {
+        unsigned b[4];
+        loadMatricesTransposed(b, row + n * 8 * kStride + d * 8);
+#pragma unroll
+        for (int f = 0; f < kFragments; ++f) {
+          multiplyAdd<T>(output_[f][d], weights[f], b[0], b[1]);
+          multiplyAdd<T>(output_[f][d + 1], weights[f], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  const int lane_ = threadIdx.x % kWarpSize;
+  unsigned queries_[kFragments][kHeadSize / 16][4];
+  float output_[kFragments][kColumnBlocks][4];
+  float shift_[kFragments][2];  // reference of the exponentials, times scale * log2(e)
+  float sum_[kFragments][2];    // of the weights in this lane's columns
+};
+
+}  // namespace padfree
