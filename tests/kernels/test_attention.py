@@ -13,16 +13,16 @@ from cases import (
     poisoned,
     with_filler,
 )
-from launchers import attention
+from launchers import attention, make_tasks
 
 LAYOUTS = ["3HD", "H3D", "separate"]
 TYPES = [torch.float16, torch.bfloat16, torch.float32]
 MANY_HEADS = 48
-"""Enough tiles in a batch of a few hundred tokens that the kernel takes 128 query rows to a block, not 64."""
+"""Enough for the mma kernel's tiles of 128 query rows in a batch of a few hundred tokens, if it may be long."""
 
 
 KERNELS = ["auto", "mma", "sm90"]
-SHAPES = [(3, 0), (MANY_HEADS, 0), (3, 4096)]
+SHAPES = [(3, 0), (MANY_HEADS, 4096), (3, 4096)]
 """Heads and max_seq_len: between them they reach every tile shape of both tensor-core kernels."""
 
 
@@ -120,7 +120,7 @@ def test_head_sizes(head_size: int, dtype: torch.dtype, kernel: str) -> None:
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_layouts(layout: str, dtype: torch.dtype, with_bias: bool, kernel: str) -> None:
-    for heads, head_size in ((3, 64), (MANY_HEADS, 40), (3, 128)):
+    for heads, head_size, max_seq_len in ((3, 64, 0), (MANY_HEADS, 40, 4096), (3, 128, 0)):
         check(
             LENGTHS["mixed"],
             layout=layout,
@@ -128,6 +128,7 @@ def test_layouts(layout: str, dtype: torch.dtype, with_bias: bool, kernel: str) 
             with_bias=with_bias,
             heads=heads,
             head_size=head_size,
+            max_seq_len=max_seq_len,
             kernel=choose(kernel, dtype),
         )
 
@@ -154,6 +155,14 @@ def test_same_sequence_alone_and_in_a_batch_gives_the_same_bits(kernel: str) -> 
         start += length
 
 
+@pytest.mark.parametrize("head_size", [32, 64, 128])
+def test_tall_and_ordinary_tiles_of_the_mma_kernel_give_the_same_bits(head_size: int) -> None:
+    lengths = LENGTHS["mixed"]
+    ordinary = check(lengths, heads=MANY_HEADS, head_size=head_size, kernel="mma")
+    tall = check(lengths, heads=MANY_HEADS, head_size=head_size, max_seq_len=4096, kernel="mma")
+    assert torch.equal(ordinary, tall)
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_hostile_cu_seqlens_stay_in_bounds(kernel: str) -> None:
     choose(kernel, torch.float16)
@@ -163,6 +172,36 @@ def test_hostile_cu_seqlens_stay_in_bounds(kernel: str) -> None:
         attention(operands, torch.tensor(values, dtype=torch.int32, device=DEVICE), y, scale=0.125, kernel=kernel)
         torch.cuda.synchronize()
         assert_guards(buffer)
+
+
+@pytest.mark.parametrize("heads", [2, MANY_HEADS])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_overlapped_launches_give_the_bits_of_separate_ones(heads: int, kernel: str) -> None:
+    """Each launch reads what the one before wrote, and overwrites what it read."""
+    choose(kernel, torch.float16)
+    lengths = LENGTHS["mixed"]
+    cu_seqlens, tokens = cumulative(lengths), sum(lengths)
+    tasks = make_tasks(cu_seqlens, tokens, heads)
+    start = torch.randn(3, tokens, heads, 64, device=DEVICE, generator=generator()).half()
+
+    def run(x: torch.Tensor, *, separately: bool) -> torch.Tensor:
+        for i in range(12):
+            older, newer, y = x[i % 3], x[(i + 1) % 3], x[(i + 2) % 3]
+            attention([newer, newer, older], cu_seqlens, y.flatten(1), scale=0.125, kernel=kernel, tasks=tasks)
+            if separately:
+                torch.cuda.synchronize()
+        return x
+
+    expected = run(start.clone(), separately=True)
+    assert bool(expected.isfinite().all())
+    x = start.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run(x, separately=False)
+    for _ in range(20):
+        x.copy_(start)
+        graph.replay()
+        assert torch.equal(x, expected)
 
 
 def test_rejects_what_it_cannot_do() -> None:
