@@ -20,7 +20,8 @@ numbers = st.integers(0, 99)
 programs = st.lists(st.tuples(st.integers(0, len(OPERATIONS) - 1), numbers, numbers), max_size=6)
 # Another one every day, so that the search goes on; a failure prints how to repeat it.
 ROTATING_SEED = int(os.environ.get("PADFREE_TEST_SEED", datetime.date.today().toordinal()))
-# About 1800 a minute on one core; a longer search: PADFREE_TEST_GRAPHS=20000 pytest tests/onnx_tools/test_random_graphs.py
+# About 1800 a minute on one core; a longer search:
+# PADFREE_TEST_GRAPHS=20000 pytest tests/onnx_tools/test_random_graphs.py
 COUNT = int(os.environ.get("PADFREE_TEST_GRAPHS", 500))
 IN_ONNXRUNTIME = 50  # every so many cases are compared in onnxruntime too
 # float32: programs add up the tokens of whole batches, and products of them; what a wrong graph gives is far from it.
