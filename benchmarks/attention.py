@@ -19,7 +19,7 @@ import re
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from attention_cases import Case, all_cases
 from attention_peers import DEVICE, PEERS, Launch, Prepare, Problem, UnsupportedError, ours
 from attention_report import table
 from environment import append_record, environment
+from launchers import ATTENTION_KERNELS
 from timing import captured, mean_ms
 
 CACHE_MULTIPLE = 3
@@ -224,6 +225,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="append one line a case to this file")
     parser.add_argument("--cases", default="", help="only cases whose name this regular expression finds")
     parser.add_argument("--peers", default="", help="only peers whose name this regular expression finds")
+    parser.add_argument("--kernel", choices=ATTENTION_KERNELS, help="our kernel, in place of what the case names")
     parser.add_argument("--exclude", action="append", default=[], metavar="PEER=REASON", help="leave out a peer")
     parser.add_argument("--from-case", type=int, default=0, metavar="N", help="begin with the N-th of these cases")
     parser.add_argument("--warm", action="store_true", help="one input set, which stays in the L2 cache")
@@ -235,6 +237,8 @@ def main() -> int:
     """Runs the cases; exit code 1 if ours is wrong on one or misses a target that is no stretch."""
     options = parse(sys.argv[1:])
     cases = [case for case in all_cases() if re.search(options.cases, case.name)]
+    if options.kernel:
+        cases = [replace(case, kernel=options.kernel) for case in cases]
     peers = {name: make for name, make in PEERS.items() if re.search(options.peers, name)}
     left_out = dict(entry.partition("=")[::2] for entry in options.exclude)
     if options.list:
