@@ -37,12 +37,14 @@ __device__ inline void releaseNextGrid() {
 #endif
 }
 
-// Brings `bytes` bytes into the L2 cache; the threads of one block share the lines. Null is left alone. Unlike a load
-// it may stand before waitForPriorGrids() whoever wrote the bytes.
-__device__ inline void prefetchToL2(const void* data, int64_t bytes) {
+// Brings `bytes` bytes into the L2 cache; `threads` threads share the lines. Null is left alone. Unlike a load it may
+// stand before waitForPriorGrids() whoever wrote the bytes.
+__device__ inline void prefetchToL2(const void* data, int64_t bytes, unsigned thread = threadIdx.x,
+                                    unsigned threads = blockDim.x) {
   constexpr int64_t kLineBytes = 128;
   if (!data) return;
-  for (int64_t i = threadIdx.x * kLineBytes; i < bytes; i += blockDim.x * kLineBytes) {
+#pragma unroll 1  // seldom more than one round
+  for (int64_t i = thread * kLineBytes; i < bytes; i += threads * kLineBytes) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(data) + i));
   }
 }

@@ -46,10 +46,17 @@ __device__ inline float rowSum(float x) {
   }
 }
 
-// kLanes threads a row, kVectors 16-byte vectors a thread. All loads of a row are on their way before the first is
-// used.
-template <typename T, int kLanes, int kVectors, typename Source>
-__global__ void __launch_bounds__(kRowNormThreads) rowNormVectorKernel(Source source, RowNorm<T> p) {
+// Blocks that have to fit on a multiprocessor, which bounds the registers of a thread with so many vectors; more would
+// spill. For rows of up to a warp.
+constexpr int rowNormResidency(int vectors) {
+  return vectors == 4 ? 6 : 8;
+}
+
+// kLanes threads a row, kVectors 16-byte vectors a thread; kWhole: E fills them all, which saves instructions: a norm
+// of one input is bound by them. All loads of a row are on their way before the first is used.
+template <typename T, int kLanes, int kVectors, bool kWhole, typename Source>
+__global__ void __launch_bounds__(kRowNormThreads, kLanes <= kWarpSize ? rowNormResidency(kVectors) : 1)
+    rowNormVectorKernel(Source source, RowNorm<T> p) {
   constexpr int kWidth = kVectorBytes / sizeof(T);
   if (blockIdx.x == 0) {
     prefetchToL2(p.gamma, p.E * sizeof(T));
@@ -62,10 +69,11 @@ __global__ void __launch_bounds__(kRowNormThreads) rowNormVectorKernel(Source so
   const T* addends[kRowAddends] = {};
   const bool live = row < p.rows && source.template begin < kLanes<kWarpSize ? kLanes : kWarpSize>(row, addends);
   const auto column = [&](int i) { return (i * kLanes + lane) * kWidth; };
+  const auto inside = [&](int i) { return kWhole || column(i) < p.E; };
   const auto load = [&](const T* from, uint4(&to)[kVectors]) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      to[i] = from && column(i) < p.E ? *reinterpret_cast<const uint4*>(from + column(i)) : uint4{};
+      to[i] = from && inside(i) ? *reinterpret_cast<const uint4*>(from + column(i)) : uint4{};
     }
   };
 
@@ -87,13 +95,13 @@ __global__ void __launch_bounds__(kRowNormThreads) rowNormVectorKernel(Source so
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) total += x[i][j];
   }
-  load(live ? p.gamma : nullptr, gamma);
-  load(live ? p.beta : nullptr, beta);
+  load(p.gamma, gamma);
+  load(p.beta, beta);
   const int64_t offset = row * p.E;
   if (p.sum && row < p.rows) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      if (column(i) < p.E) storeFloats(p.sum + offset + column(i), x[i]);
+      if (inside(i)) storeFloats(p.sum + offset + column(i), x[i]);
     }
   }
 
@@ -103,12 +111,20 @@ __global__ void __launch_bounds__(kRowNormThreads) rowNormVectorKernel(Source so
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
       x[i][j] -= mean;
-      if (column(i) < p.E) squares += x[i][j] * x[i][j];
+      if (inside(i)) squares += x[i][j] * x[i][j];
     }
   }
   const float variance = rowSum<kLanes>(squares) * p.inverse_E;
-  const float inverse = live ? rsqrtf(variance + p.epsilon) : 0.f;
+  const float inverse = rsqrtf(variance + p.epsilon);
   if (row >= p.rows) return;
+  T* y = p.y + offset;
+  if (!live) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (inside(i)) *reinterpret_cast<uint4*>(y + column(i)) = uint4{};
+    }
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     float scale[kWidth], shift[kWidth];
@@ -116,7 +132,7 @@ __global__ void __launch_bounds__(kRowNormThreads) rowNormVectorKernel(Source so
     unpackFloats<T>(beta[i], shift);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) x[i][j] = x[i][j] * inverse * scale[j] + shift[j];
-    if (column(i) < p.E) storeFloats(p.y + offset + column(i), x[i]);
+    if (inside(i)) storeFloats(y + column(i), x[i]);
   }
 }
 
@@ -157,8 +173,10 @@ template <typename T, int kLanes, int kVectors, typename Source>
 cudaError_t launchRowNormVector(const Source& source, const RowNorm<T>& p, cudaStream_t stream) {
   const int64_t blocks = ceilDiv<int64_t>(p.rows, kRowNormThreads / kLanes);
   if (blocks > kMaxGridX) return cudaErrorInvalidValue;
-  return launchDependent(rowNormVectorKernel<T, kLanes, kVectors, Source>, static_cast<unsigned>(blocks),
-                         kRowNormThreads, 0, stream, source, p);
+  const bool whole = p.E == kLanes * kVectors * static_cast<int>(kVectorBytes / sizeof(T));
+  const auto kernel = whole ? rowNormVectorKernel<T, kLanes, kVectors, true, Source>
+                            : rowNormVectorKernel<T, kLanes, kVectors, false, Source>;
+  return launchDependent(kernel, static_cast<unsigned>(blocks), kRowNormThreads, 0, stream, source, p);
 }
 
 template <typename T, typename Source>

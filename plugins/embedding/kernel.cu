@@ -6,14 +6,23 @@
 namespace padfree {
 namespace {
 
+// Word rows come from memory, and only once their ids are known: so those of tokens this far behind are brought into
+// the L2 cache ahead of time. Half of the rows that an H200 has under way at E 768.
+constexpr int kTokensAhead = 2048;
+
 template <typename T>
 struct TableSource {
   EmbeddingParams p;
 
-  __device__ void prefetch() const {}
+  __device__ void prefetch() const {
+    prefetchToL2(p.ids, p.T * sizeof(int));
+    prefetchToL2(p.token_types, p.T * sizeof(int));
+    prefetchToL2(p.positions, p.T * sizeof(int));
+    prefetchToL2(p.cu_seqlens, (p.B + 1) * sizeof(int));
+  }
 
   __device__ const T* tableRow(const void* table, int rows, int id) const {
-    const bool inside = table && id >= 0 && id < rows;
+    const bool inside = static_cast<unsigned>(id) < static_cast<unsigned>(rows);
     return inside ? static_cast<const T*>(table) + static_cast<int64_t>(id) * p.E : nullptr;
   }
 
@@ -21,16 +30,17 @@ struct TableSource {
   __device__ bool begin(int64_t row, const T* (&addends)[kRowAddends]) const {
     const int token = static_cast<int>(row);
     const int word = p.ids[token];
+    const int later_word = token < p.T - kTokensAhead ? p.ids[token + kTokensAhead] : -1;
     const int type = p.token_types ? p.token_types[token] : -1;
     const int given_position = p.positions ? p.positions[token] : 0;
     const auto start = [&](int i) { return sequenceStart(p.cu_seqlens, i, p.T); };
     const int sequence = warpFindLast<kLanes>(p.B + 1, token, start);
-    if (sequence == p.B) return false;  // filler
+    prefetchToL2(tableRow(p.word_table, p.V, later_word), p.E * sizeof(T), threadIdx.x % kLanes, kLanes);
     addends[0] = tableRow(p.word_table, p.V, word);
     addends[1] =
         tableRow(p.position_table, p.P, p.positions ? given_position : token - start(sequence) + p.position_offset);
     addends[2] = tableRow(p.type_table, p.N, type);
-    return true;
+    return sequence < p.B;  // the others are filler
   }
 };
 
@@ -48,7 +58,9 @@ cudaError_t launchEmbedding(const EmbeddingParams& params, cudaStream_t stream) 
                           1.f / params.E,
                           params.epsilon,
                           false};
-    return launchRowNorm(TableSource<T>{params}, norm, stream);
+    TableSource<T> source{params};
+    if (!params.position_table) source.p.P = 0;  // no position is inside
+    return launchRowNorm(source, norm, stream);
   });
 }
 
