@@ -49,7 +49,7 @@ class CoverageReport:
 
     @property
     def right_padded_only(self) -> bool:
-        """Whether the original's attention takes lengths in the place of a mask: masks must be right-padded."""
+        """Whether masks must be right-padded: attention takes lengths instead, or an island reads masked slots."""
         return any(item.right_padded for item in self.passes)
 
     @property
@@ -89,7 +89,7 @@ class CoverageReport:
             for name, ids in self.excluded_ids.items()
         ]
         if self.right_padded_only:
-            lines.append("attention takes lengths: masks must be right-padded, as in the original")
+            lines.append("masks must be right-padded: with others the original reads padding, or takes lengths")
         return "\n".join(lines)
 
 

@@ -65,7 +65,8 @@ def verify(
             partial(_run, session, names, batch, kind)
             for session, kind in zip(sessions, ("original", "rewritten"), strict=True)
         ]
-        wanted, found = fixed.run(runs[0], feeds), runs[1](given)
+        per_token = [output["layout"] != "per_sequence" for output in metadata["outputs"]]
+        wanted, found = fixed.run(runs[0], feeds, per_token), runs[1](given)
         for output, a, b in zip(metadata["outputs"], wanted, found, strict=True):
             if output["layout"] == "per_sequence" and not batch.keeps_first_slot:
                 continue  # a head that reads the masked first slot cannot be reproduced

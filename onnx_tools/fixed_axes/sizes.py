@@ -37,11 +37,16 @@ class FixedSizes:
         sizes = (self.batch, self.sequence)
         return f"[{', '.join(name if size is None else str(size) for name, size in zip(_NAMES, sizes, strict=True))}]"
 
-    def run(self, run: Callable[[Mapping[str, Array]], Sequence[Array]], feeds: Mapping[str, Array]) -> list[Array]:
+    def run(
+        self,
+        run: Callable[[Mapping[str, Array]], Sequence[Array]],
+        feeds: Mapping[str, Array],
+        per_token: Sequence[bool],
+    ) -> list[Array]:
         """Results of a file of these sizes on inputs [B,S] of any B, and of any S up to the file's.
 
         The sequences are padded with zeros, mask included, and come in as many batches as it takes; the last one is
-        filled up with its first sequence. Results are cut back to [B,S,...].
+        filled up with its first sequence. `per_token` says which results are [B,S,...]: they are cut back to S.
         """
         if not self:
             return list(run(feeds))
@@ -54,7 +59,7 @@ class FixedSizes:
             rows = [row if row < count else start for row in range(start, start + part)]
             found.append(run({name: values[rows] for name, values in wide.items()}))
         joined = [np.concatenate(parts)[:count] for parts in zip(*found, strict=True)]
-        return [item[:, :length] if item.ndim > 1 and item.shape[1] == full else item for item in joined]
+        return [item[:, :length] if cut else item for item, cut in zip(joined, per_token, strict=True)]
 
 
 def fixed_sizes(model: ModelProto, token_inputs: Sequence[str]) -> FixedSizes:

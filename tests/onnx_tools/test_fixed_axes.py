@@ -209,6 +209,19 @@ def test_constants_by_slot_are_looked_up(tail: Callable[[EncoderBuilder, str], s
     assert rewrite(fixed(tail), interface=interface).report.packed_gemm_share == 1.0
 
 
+@interfaces
+def test_a_pooled_width_like_the_length_is_not_cut(interface: str) -> None:
+    """Outputs [B,16] of a file for [16,16]: verification compares them as they are."""
+    builder = EncoderBuilder()
+    hidden = builder.layer(builder.embedding(), builder.padding_mask())
+    builder.op("Gather", hidden, builder.constant(0, np.int64), output="y", axis=1)
+    model = builder.model({"y": ["batch", HIDDEN]})
+    for value in model.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            dim.dim_value = HIDDEN
+    assert rewrite(model, interface=interface).report.outputs == {"y": "per_sequence"}
+
+
 def _amount_of_padding(b: EncoderBuilder, x: str) -> str:
     mask = b.op("Cast", b.op("Unsqueeze", "attention_mask", b.axes(2)), to=TensorProto.BOOL)
     filled = b.op("Where", mask, x, b.constant(3.0))

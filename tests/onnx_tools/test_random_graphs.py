@@ -88,3 +88,12 @@ def test_each_operation(name: str, interface: str) -> None:
     else:
         assert result is not None
         assert result.report.complete == (name in COMPLETE), str(result.report)
+
+
+@pytest.mark.parametrize("name", ["shifted", "last kept", "cumulative over S"])
+def test_verification_knows_what_needs_right_padding(name: str) -> None:
+    graph = RandomGraph()
+    graph.run([(list(OPERATIONS).index(name), 0, 1)])
+    report = rewrite(graph.finished(0, 1), interface="padded").report
+    assert report.right_padded_only
+    assert "masks must be right-padded" in str(report)
