@@ -65,7 +65,7 @@ def test_layer_norm(dtype: torch.dtype, width: int, options: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("width", [64, 100, 768])
+@pytest.mark.parametrize("width", [64, 100, 768, 1024])
 @pytest.mark.parametrize("name", ["mixed", "empty between", "all empty", "many short"])
 @pytest.mark.parametrize("options", ["types beta", "positions types", "beta offset"])
 def test_embedding(dtype: torch.dtype, width: int, name: str, options: str) -> None:
