@@ -3,9 +3,11 @@
 
     python benchmarks/session.py --json benchmarks/results/local/session.jsonl
 
-BERT-base, fp16. For every case: the GPU's time for the batch in a CUDA graph, the wall time of a call with NumPy arrays
-of int32 (results on the host; results on the GPU), and the time that a call takes the host when nothing waits for the
-GPU (results on the GPU, on the caller's stream). Medians. `--profile` prints cProfile's account of such calls.
+BERT-base, fp16. For every case, medians, each with more in it than the one before: the GPU's time for the batch in a CUDA
+graph, launches queued (`gpu`); the same for a launch that finds the GPU idle (`gpu_alone`); wall time of the inputs' copy,
+the launch, and the results' copy to the host (`round_trip`); wall time of Session's calls with NumPy arrays of int32,
+results on the host or on the GPU. `host_...` is what a call takes when nothing waits for the GPU (results on the GPU, on
+the caller's stream); `--profile` prints cProfile's account of such calls.
 """
 
 from __future__ import annotations
@@ -60,10 +62,21 @@ def measure(session: Session, batch: int, seq_len: int, *, profile: bool) -> dic
     lists = {"input_ids": [row.tolist() for row in rows]}
     packed, lens = np.concatenate(rows), np.array([row.size for row in rows], dtype=np.int32)
     backend: Any = session.backend
-    with backend.prepare(session.feeds(read_request(request, session.metadata))) as prepared:
+    feeds = session.feeds(read_request(request, session.metadata))
+    with backend.prepare(feeds) as prepared:
         graph = prepared.capture()
+
+        def round_trip() -> None:
+            prepared.replace_values(feeds)
+            graph.launch()
+            prepared.download()
+
         prepared.time_ms(10, graph=graph)
-        gpu_us = 1e3 * statistics.median(prepared.time_ms(100, graph=graph))
+        gpu = {
+            "gpu_us": round(1e3 * statistics.median(prepared.time_ms(100, graph=graph)), 1),
+            "gpu_alone_us": round(1e3 * statistics.median(prepared.time_ms(1, graph=graph)[0] for _ in range(100)), 1),
+            "round_trip_us": round(call_us(round_trip), 1),
+        }
     stream = Stream()
     calls: dict[str, Callable[[], Any]] = {
         "run": lambda: session.run(request),
@@ -75,7 +88,7 @@ def measure(session: Session, batch: int, seq_len: int, *, profile: bool) -> dic
         "host_run": lambda: session.run(request, outputs="device", stream=stream.handle),
         "host_run_packed": lambda: session.run_packed(packed, lens, outputs="device", stream=stream.handle),
     }
-    record: dict[str, Any] = {"case": f"{batch} x {seq_len}", "tokens": int(packed.size), "gpu_us": round(gpu_us, 1)}
+    record: dict[str, Any] = {"case": f"{batch} x {seq_len}", "tokens": int(packed.size), **gpu}
     for name, work in calls.items():
         call_us(work)
         record[f"{name}_us"] = round(call_us(work), 1)

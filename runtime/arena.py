@@ -40,7 +40,7 @@ class Arena:
 
     def upload_staging(self, start: int, size_bytes: int, address: int) -> None:
         """Copies a piece of the staging buffer to the device."""
-        self.stream.copy(address, self.staging.ctypes.data + start, size_bytes)
+        self.stream.copy(address, self._staging.address + start, size_bytes)
         self._staged.record(self.stream.handle)
 
     def close(self) -> None:

@@ -103,19 +103,19 @@ class PinnedMemory:
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        self._address = int(check(runtime.cudaMallocHost(max(1, size_bytes))))
+        self.address = int(check(runtime.cudaMallocHost(max(1, size_bytes))))
 
     @property
     def bytes(self) -> Bytes:
         """All of it; the array must not be used after close()."""
-        memory = (ctypes.c_byte * self.size_bytes).from_address(self._address)
+        memory = (ctypes.c_byte * self.size_bytes).from_address(self.address)
         return np.frombuffer(memoryview(memory), dtype=np.uint8)
 
     def close(self) -> None:
         """Frees the memory; harmless when called again."""
-        if self._address:
-            check(runtime.cudaFreeHost(self._address))
-            self._address = 0
+        if self.address:
+            check(runtime.cudaFreeHost(self.address))
+            self.address = 0
 
 
 class ResultPool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class Place:
     shape: Shape
     dtype: np.dtype[Any]
 
-    @property
+    @functools.cached_property
     def size_bytes(self) -> int:
         """Its size in the block."""
         return math.prod(self.shape) * self.dtype.itemsize

@@ -43,6 +43,8 @@ class Ragged:
 
     def part(self, start: int, stop: int) -> Ragged:
         """The sequences start..stop-1."""
+        if (start, stop) == (0, self.seq_lens.size):
+            return self
         ends = np.cumsum(self.seq_lens, dtype=np.int64)
         first = int(ends[start - 1]) if start else 0
         last = int(ends[stop - 1])
@@ -186,10 +188,11 @@ def check_values(item: InputInfo, packed: Int32Array, seq_lens: Int32Array) -> N
         return
     limit = INT32_MAX + 1 if item.limit is None else item.limit
     # Seen as unsigned, negative values are the largest: one comparison finds both kinds.
-    bad = np.flatnonzero(packed.view(np.uint32) >= np.uint32(limit))
-    if bad.size:
+    values = packed.view(np.uint32)
+    if int(values.max()) >= limit:
+        at = int(np.flatnonzero(values >= np.uint32(limit))[0])
         raise SessionError(
-            f"'{item.name}' value {_place(packed, int(bad[0]), seq_lens)}: allowed 0..{limit - 1}; "
+            f"'{item.name}' value {_place(packed, at, seq_lens)}: allowed 0..{limit - 1}; "
             "tokenise with the tokenizer that belongs to this model"
         )
     if not item.excluded:

@@ -161,6 +161,7 @@ def memory_module(machine: Machine) -> Any:
         def __init__(self, size_bytes: int) -> None:
             self.size_bytes = size_bytes
             self.bytes = np.full(max(1, size_bytes), 0xFF, dtype=np.uint8)
+            self.address = self.bytes.ctypes.data
             machine.open_pinned += 1
 
         def close(self) -> None:
