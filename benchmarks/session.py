@@ -3,11 +3,11 @@
 
     python benchmarks/session.py --json benchmarks/results/local/session.jsonl
 
-BERT-base, fp16. For every case, medians, each with more in it than the one before: the GPU's time for the batch in a CUDA
-graph, launches queued (`gpu`); the same for a launch that finds the GPU idle (`gpu_alone`); wall time of the inputs' copy,
-the launch, and the results' copy to the host (`round_trip`); wall time of Session's calls with NumPy arrays of int32,
-results on the host or on the GPU. `host_...` is what a call takes when nothing waits for the GPU (results on the GPU, on
-the caller's stream); `--profile` prints cProfile's account of such calls.
+BERT-base, fp16. For every case, medians, each with more in it than the one before: the GPU's time for the batch in a
+CUDA graph, launches queued (`gpu`); the same for a launch that finds the GPU idle (`gpu_alone`); wall time of the
+inputs' copy, the launch, and the results' copy to the host (`round_trip`); wall time of Session's calls with NumPy
+arrays of int32, results on the host or on the GPU. `host_...` is what a call takes when nothing waits for the GPU
+(results on the GPU, on the caller's stream); `--profile` prints cProfile's account of such calls.
 """
 
 from __future__ import annotations
