@@ -77,7 +77,8 @@ class SideBySide:
         for start in range(0, len(self.pairs), CHUNK):
             chunk = self.pairs[start : start + CHUNK]
             names = ([pair.origin for pair in chunk], [pair.tensor for pair in chunk])
-            wanted = self._original.sizes.run(partial(self._sessions[0].run, names[0]), feeds[0])
+            run = partial(self._sessions[0].run, names[0])
+            wanted = self._original.sizes.run(run, feeds[0], [True] * len(chunk))
             found = self._sessions[1].run(names[1], feeds[1])
             for pair, a, b in zip(chunk, wanted, found, strict=True):
                 rows = _aligned(a, b, batch)

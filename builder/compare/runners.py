@@ -82,7 +82,9 @@ class PaddedRunner(ValidTokenRunner):
             outputs = self._inner.infer(OrderedDict(feeds))
             return [np.array(outputs[name]) for name in names]  # runners may use their memory again
 
-        return self.valid(dict(zip(names, self._original.sizes.run(infer, batch.feeds), strict=True)), batch)
+        per_token = [layout != "per_sequence" for layout in self._original.layouts.values()]
+        found = self._original.sizes.run(infer, batch.feeds, per_token)
+        return self.valid(dict(zip(names, found, strict=True)), batch)
 
 
 class SessionRunner(ValidTokenRunner):
