@@ -143,8 +143,8 @@ class _Progress:
         except PaddingIsReadError as error:
             missed = [miss.reason for item in self._results if item.name == "attention" for miss in item.missed[:3]]
             raise PaddingIsReadError("; ".join(dict.fromkeys([str(error), *missed]))) from None
-        missed = tuple(Miss("padded part", reason) for reason in reasons)
-        self._results.append(PassResult("probe", 0, missed, right_padded=bool(reasons)))
+        found = tuple(Miss("padded part", reason) for reason in reasons)
+        self._results.append(PassResult("probe", 0, found, right_padded=bool(reasons)))
 
 
 def rewrite(
