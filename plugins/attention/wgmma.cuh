@@ -19,11 +19,11 @@ __device__ inline int panelOffset(int row, int chunk) {
   return row * kPanelRowBytes + ((chunk ^ (row & 7)) << 4);
 }
 
-// Matrix descriptor of a panel: start, distance of 8-row groups (1024 bytes), 128-byte swizzle. It serves operands
-// whose reduction runs along the row (Q, K) and, with the transposing variant, across rows (V).
-__device__ inline uint64_t panelDescriptor(unsigned shared_address) {
-  constexpr uint64_t kSwizzle128 = 1ull << 62, kGroupDistance = uint64_t{1024 >> 4} << 32, kUnused = 1ull << 16;
-  return kSwizzle128 | kGroupDistance | kUnused | ((shared_address & 0x3ffff) >> 4);
+// Low half of the matrix descriptor of a panel: its start. The high half says the same of all: 8-row groups 1024 bytes
+// apart, 128-byte swizzle. It serves operands whose reduction runs along the row (Q, K) and, with the transposing
+// variant, across rows (V).
+__device__ inline unsigned panelDescriptor(unsigned shared_address) {
+  return 1u << 16 | shared_address >> 4;
 }
 
 // Orders register and shared-memory accesses before the matrix instructions that follow.
@@ -46,8 +46,8 @@ __device__ inline void fenceSharedForWgmma() {
 __device__ inline void barrierInit(uint64_t* barrier, unsigned arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(sharedAddress(barrier)), "r"(arrivals) : "memory");
 }
-__device__ inline void barrierArrive(uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(sharedAddress(barrier)) : "memory");
+__device__ inline void barrierArrive(uint64_t* barrier, int times = 1) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(sharedAddress(barrier)), "r"(times) : "memory");
 }
 __device__ inline void barrierWait(uint64_t* barrier, unsigned parity) {
   asm volatile(
@@ -88,62 +88,82 @@ __device__ inline void namedBarrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-#define PADFREE_WGMMA_ACCUMULATORS(c)                                                                          \
+// Counts these threads at a barrier without waiting there.
+__device__ inline void namedArrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// The accumulators of a product with 64 and with 128 columns, as operands and in the instruction's text; 8 columns an
+// entry of c, laid out as by mma.sync.
+#define PADFREE_ACCUMULATORS_64(c)                                                                             \
   "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]),     \
       "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]), \
       "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), \
       "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]), "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), \
       "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
+#define PADFREE_ACCUMULATORS_128(c)                                                                                   \
+  PADFREE_ACCUMULATORS_64(c), "+f"(c[8][0]), "+f"(c[8][1]), "+f"(c[8][2]), "+f"(c[8][3]), "+f"(c[9][0]),              \
+      "+f"(c[9][1]), "+f"(c[9][2]), "+f"(c[9][3]), "+f"(c[10][0]), "+f"(c[10][1]), "+f"(c[10][2]), "+f"(c[10][3]),    \
+      "+f"(c[11][0]), "+f"(c[11][1]), "+f"(c[11][2]), "+f"(c[11][3]), "+f"(c[12][0]), "+f"(c[12][1]), "+f"(c[12][2]), \
+      "+f"(c[12][3]), "+f"(c[13][0]), "+f"(c[13][1]), "+f"(c[13][2]), "+f"(c[13][3]), "+f"(c[14][0]), "+f"(c[14][1]), \
+      "+f"(c[14][2]), "+f"(c[14][3]), "+f"(c[15][0]), "+f"(c[15][1]), "+f"(c[15][2]), "+f"(c[15][3])
+#define PADFREE_TEXT_64                                                                         \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
+#define PADFREE_TEXT_128                                                                        \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "  \
+  "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "  \
+  "%56, %57, %58, %59, %60, %61, %62, %63}"
 
-#define PADFREE_WGMMA_C                                                                                        \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
-  "%23, %24, %25, %26, %27, %28, %29, %30, %31}"
+// Descriptors reach the instruction through uniform registers; their high halves are all alike (see panelDescriptor).
+#define PADFREE_DESCRIPTOR_HIGH "0x40000040"
 
-// c[64x64] (+)= a[64x16] b[64x16]^T, both in shared memory, rows along the reduction. 8 columns an entry of c, laid out
-// as by mma.sync.
-#define PADFREE_DEFINE_WGMMA(TYPE, NAME)                                                                             \
-  template <>                                                                                                        \
-  __device__ inline void wgmmaShared<TYPE>(float (&c)[8][4], uint64_t a, uint64_t b, bool accumulate) {              \
-    asm volatile(                                                                                                    \
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                                 \
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " " PADFREE_WGMMA_C                              \
-        ", %32, %33, p, 1, 1, 0, 0;\n}\n"                                                                            \
-        : PADFREE_WGMMA_ACCUMULATORS(c)                                                                              \
-        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));                                                        \
-  }                                                                                                                  \
-  template <>                                                                                                        \
-  __device__ inline void wgmmaRegisters<TYPE>(float (&c)[8][4], const unsigned (&a)[4], uint64_t b) {                \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " " PADFREE_WGMMA_C                     \
-                 ", {%32, %33, %34, %35}, %36, 1, 1, 1, 1;\n"                                                        \
-                 : PADFREE_WGMMA_ACCUMULATORS(c)                                                                     \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                              \
-  }                                                                                                                  \
-  template <>                                                                                                        \
-  __device__ inline void wgmmaQueries<TYPE>(float (&c)[8][4], const unsigned (&a)[4], uint64_t b, bool accumulate) { \
-    asm volatile(                                                                                                    \
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                                                                 \
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " " PADFREE_WGMMA_C                              \
-        ", {%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}\n"                                                              \
-        : PADFREE_WGMMA_ACCUMULATORS(c)                                                                              \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));                    \
-  }
-
+// c[64xN] (+)= a[64x16] b[Nx16]^T, both in shared memory, rows along the reduction.
 template <typename T>
-__device__ void wgmmaShared(float (&c)[8][4], uint64_t a, uint64_t b, bool accumulate);
+__device__ void wgmmaShared(float (&c)[8][4], unsigned a, unsigned b, bool accumulate);
+template <typename T>
+__device__ void wgmmaShared(float (&c)[16][4], unsigned a, unsigned b, bool accumulate);
 
 // c[64x64] += a[64x16] b[16x64]: a in registers, b in shared memory, rows across the reduction.
 template <typename T>
-__device__ void wgmmaRegisters(float (&c)[8][4], const unsigned (&a)[4], uint64_t b);
+__device__ void wgmmaRegisters(float (&c)[8][4], const unsigned (&a)[4], unsigned b);
 
-// c[64x64] (+)= a[64x16] b[64x16]^T: a in registers, b in shared memory, rows along the reduction.
-template <typename T>
-__device__ void wgmmaQueries(float (&c)[8][4], const unsigned (&a)[4], uint64_t b, bool accumulate);
+#define PADFREE_DEFINE_SHARED(TYPE, NAME, COLUMNS, ENTRIES, A, B, ACCUMULATE)                                     \
+  template <>                                                                                                     \
+  __device__ inline void wgmmaShared<TYPE>(float (&c)[ENTRIES][4], unsigned a, unsigned b, bool accumulate) {     \
+    asm volatile("{\n.reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, " ACCUMULATE                                  \
+                 ", 0;\n"                                                                                         \
+                 "mov.b64 a, {" A ", " PADFREE_DESCRIPTOR_HIGH "};\nmov.b64 b, {" B ", " PADFREE_DESCRIPTOR_HIGH  \
+                 "};\n"                                                                                           \
+                 "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." NAME "." NAME " " PADFREE_TEXT_##COLUMNS \
+                 ", a, b, p, 1, 1, 0, 0;\n}\n"                                                                    \
+                 : PADFREE_ACCUMULATORS_##COLUMNS(c)                                                              \
+                 : "r"(a), "r"(b), "r"(static_cast<int>(accumulate)));                                            \
+  }
+
+#define PADFREE_DEFINE_WGMMA(TYPE, NAME)                                                              \
+  PADFREE_DEFINE_SHARED(TYPE, NAME, 64, 8, "%32", "%33", "%34")                                       \
+  PADFREE_DEFINE_SHARED(TYPE, NAME, 128, 16, "%64", "%65", "%66")                                     \
+  template <>                                                                                         \
+  __device__ inline void wgmmaRegisters<TYPE>(float (&c)[8][4], const unsigned (&a)[4], unsigned b) { \
+    asm volatile("{\n.reg .b64 b;\nmov.b64 b, {%36, " PADFREE_DESCRIPTOR_HIGH                         \
+                 "};\n"                                                                               \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " " PADFREE_TEXT_64      \
+                 ", {%32, %33, %34, %35}, b, 1, 1, 1, 1;\n}\n"                                        \
+                 : PADFREE_ACCUMULATORS_64(c)                                                         \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));                               \
+  }
 
 PADFREE_DEFINE_WGMMA(half, "f16")
 PADFREE_DEFINE_WGMMA(__nv_bfloat16, "bf16")
 
 #undef PADFREE_DEFINE_WGMMA
-#undef PADFREE_WGMMA_C
-#undef PADFREE_WGMMA_ACCUMULATORS
+#undef PADFREE_DEFINE_SHARED
+#undef PADFREE_DESCRIPTOR_HIGH
+#undef PADFREE_TEXT_128
+#undef PADFREE_TEXT_64
+#undef PADFREE_ACCUMULATORS_128
+#undef PADFREE_ACCUMULATORS_64
 
 }  // namespace padfree

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+// The computing warpgroups of the Hopper attention kernel.
+#pragma once
+
+#include <cmath>
+
+#include "attention/sm90_shape.cuh"
+#include "common/device.cuh"
+
+namespace padfree {
+
+// The warp's value in a uniform register, where addresses for the matrix unit must lie.
+__device__ inline int uniform(int x) {
+  return __reduce_or_sync(kFullMask, x);
+}
+
+// Among four neighbouring lanes: lane q gets what the four held in element q.
+__device__ inline void transposeQuad(unsigned (&v)[4], int lane) {
+  const auto exchange = [&](unsigned& low, unsigned& high, int mask) {
+    const bool upper = lane & mask;
+    const unsigned other = __shfl_xor_sync(kFullMask, upper ? low : high, mask);
+    (upper ? low : high) = other;
+  };
+  exchange(v[0], v[1], 1);
+  exchange(v[2], v[3], 1);
+  exchange(v[0], v[2], 2);
+  exchange(v[1], v[3], 2);
+}
+
+// Online softmax of the two rows that a lane shares with its three neighbours, and their output.
+template <typename S>
+struct Sm90Rows {
+  static constexpr int kBlocks = S::kKeys / 8;  // of 8 keys; a lane holds two of each row
+  static constexpr float kLazyLog2 = 8.f;
+
+  // Rows lane / 4 (elements 0, 1) and lane / 4 + 8 (elements 2, 3).
+  float scores[kBlocks][4];
+  unsigned weights[kBlocks / 2][4];  // as operands of the next product
+  float output[S::kPanels][8][4] = {};
+  float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+
+  // Takes the keys from `keys` on out of the first kCount.
+  template <int kCount>
+  __device__ void maskFrom(int keys, int lane) {
+#pragma unroll
+    for (int n = 0; n < kCount / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (n * 8 + lane % 4 * 2 + i % 2 >= keys) scores[n][i] = -INFINITY;
+      }
+    }
+  }
+
+  // Turns the scores of the first kCount keys into weights. The running maximum only has to keep the exponentials in
+  // range: it moves when they would grow beyond 2^8, and the output is rescaled then alone. Four lanes share a row and
+  // agree; a warp moves as one.
+  template <int kCount>
+  __device__ void weigh(float scale_log2) {
+    float peak[2], other[2];
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      peak[row] = maximum[row];
+      other[row] = fmaxf(scores[0][row * 2], scores[0][row * 2 + 1]);
+#pragma unroll
+      for (int n = 1; n < kCount / 8; ++n) {
+        float& target = n % 2 ? peak[row] : other[row];
+        target = fmaxf(target, fmaxf(scores[n][row * 2], scores[n][row * 2 + 1]));
+      }
+      peak[row] = fmaxf(peak[row], other[row]);
+    }
+#pragma unroll
+    for (int offset = 1; offset < 4; offset *= 2) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) peak[row] = fmaxf(peak[row], __shfl_xor_sync(kFullMask, peak[row], offset));
+    }
+    const bool moves[2] = {(peak[0] - maximum[0]) * scale_log2 > kLazyLog2,
+                           (peak[1] - maximum[1]) * scale_log2 > kLazyLog2};
+    if (__any_sync(kFullMask, moves[0] || moves[1])) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const float reference = moves[row] ? peak[row] : maximum[row];
+        scaleOutput(row, moves[row] ? exp2Fast((maximum[row] - reference) * scale_log2) : 1.f);
+        maximum[row] = reference;
+      }
+    }
+    const float shift[2] = {maximum[0] * scale_log2, maximum[1] * scale_log2};
+#pragma unroll
+    for (int n = 0; n < kCount / 8; ++n) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const float x = fmaf(scores[n][row * 2], scale_log2, -shift[row]);
+        const float y = fmaf(scores[n][row * 2 + 1], scale_log2, -shift[row]);
+        const float a = exp2Fast(x), b = exp2Fast(y);
+        sum[row] += a + b;
+        weights[n / 2][n % 2 * 2 + row] = packPair<typename S::T>(a, b);
+      }
+    }
+  }
+  __device__ void scaleOutput(int row, float factor) {
+    sum[row] *= factor;
+#pragma unroll
+    for (int panel = 0; panel < S::kPanels; ++panel) {
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+        output[panel][n][row * 2] *= factor;
+        output[panel][n][row * 2 + 1] *= factor;
+      }
+    }
+  }
+
+  __device__ void addUpSums() {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      sum[row] += __shfl_xor_sync(kFullMask, sum[row], 1);
+      sum[row] += __shfl_xor_sync(kFullMask, sum[row], 2);
+    }
+  }
+
+  // A share of the keys in shared memory, one column a thread.
+  __device__ void store(float* share) const {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      share[row * kWarpgroup] = maximum[row];
+      share[(2 + row) * kWarpgroup] = sum[row];
+    }
+#pragma unroll
+    for (int i = 0; i < S::kD / 2; ++i) share[(4 + i) * kWarpgroup] = output[i / 32][i / 4 % 8][i % 4];
+  }
+  __device__ void combine(const float* share, float scale_log2) {
+    float factor[2];
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const float theirs = share[row * kWarpgroup], reference = fmaxf(maximum[row], theirs);
+      scaleOutput(row, exp2Fast((maximum[row] - reference) * scale_log2));
+      factor[row] = exp2Fast((theirs - reference) * scale_log2);
+      maximum[row] = reference;
+      sum[row] += share[(2 + row) * kWarpgroup] * factor[row];
+    }
+#pragma unroll
+    for (int i = 0; i < S::kD / 2; ++i) {
+      output[i / 32][i / 4 % 8][i % 4] += share[(4 + i) * kWarpgroup] * factor[i / 2 % 2];
+    }
+  }
+};
+
+// Q + bias in shared memory, 16 bytes at a time.
+template <typename S>
+__device__ void addQueryBias(const AttentionParams& p, unsigned char* query, int head, int group) {
+  using T = typename S::T;
+  const T* bias = static_cast<const T*>(p.q.bias) + head * p.q.bias_head_stride;
+  const int chunks = p.D / 8;
+  for (int i = threadIdx.x % kWarpgroup; i < kTaskRows * chunks; i += kWarpgroup) {
+    const int row = i / chunks, column = i % chunks * 8;
+    T* chunk = reinterpret_cast<T*>(query + column / kPanelColumns * S::kQueryPanelBytes +
+                                    panelOffset(row, column % kPanelColumns / 8));
+    float value[8];
+    loadFloats(chunk, value);
+    addFloats(bias + column, value);
+    storeFloats(chunk, value);
+  }
+  fenceSharedForWgmma();
+  namedBarrier(kGroupBarrier + group, kWarpgroup);
+}
+
+// Normalises and writes the rows, each quad of lanes 64 contiguous bytes of a row at a time.
+template <typename S>
+__device__ void storeRows(const AttentionParams& p, const AttentionJob& job, Sm90Rows<S>& rows) {
+  using T = typename S::T;
+  const int lane = threadIdx.x % kWarpSize, warp_row = threadIdx.x % kWarpgroup / kWarpSize * 16;
+  if (p.v.bias) {
+    const T* bias = static_cast<const T*>(p.v.bias) + job.head * p.v.bias_head_stride;
+#pragma unroll
+    for (int i = 0; i < S::kD / 2; ++i) {
+      const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      if (column < p.D) rows.output[i / 32][i / 4 % 8][i % 4] += toFloat(bias[column]) * rows.sum[i / 2 % 2];
+    }
+  }
+  T* const y = static_cast<T*>(p.y) + (static_cast<int64_t>(job.token) * p.H + job.head) * p.D + lane % 4 * 8;
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    const float inverse = __fdividef(1.f, rows.sum[row]);
+    const int in_job = warp_row + row * 8 + lane / 4;
+#pragma unroll
+    for (int block = 0; block < S::kD / 8; block += 4) {
+      unsigned packed[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float (&value)[4] = rows.output[block / 8][block % 8 + i];
+        packed[i] = packPair<T>(value[row * 2] * inverse, value[row * 2 + 1] * inverse);
+      }
+      transposeQuad(packed, lane);
+      if (in_job < job.rows && (block + lane % 4) * 8 < p.D) {
+        *reinterpret_cast<uint4*>(y + static_cast<int64_t>(in_job) * (p.H * p.D) + block * 8) =
+            *reinterpret_cast<const uint4*>(packed);
+      }
+    }
+  }
+}
+
+template <int kCount>
+struct Keys {
+  static constexpr int value = kCount;
+};
+
+// Works through the jobs of one warpgroup. Only one warpgroup at a time feeds the matrix unit, in turns: without them
+// all would multiply at the same time and then all compute exponentials at the same time (FlashAttention-3,
+// section 3.1).
+template <typename S>
+__device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared, const Sm90Memory<S>& memory,
+                                 int group) {
+  using T = typename S::T;
+  const int in_group = threadIdx.x % kWarpgroup, lane = threadIdx.x % kWarpSize;
+  const float scale_log2 = p.scale * 1.4426950408889634f;
+  if (group == kTaskWidth - 1) namedArrive(kTurnBarrier, 2 * kWarpgroup);  // the first turn is warpgroup 0's
+
+  for (int number_of_job = 0;; ++number_of_job) {
+    const int slot = number_of_job % S::kQuerySlots;
+    const unsigned query = memory.query(slot, group);
+    barrierWait(&shared.queries[slot][group], number_of_job / S::kQuerySlots & 1);
+    const AttentionJob& job = shared.jobs[number_of_job % kJobSlots][group];
+    const int steps = uniform(job.steps);
+    if (job.rows <= 0) {
+      if (job.rows < 0) return;
+      __syncwarp();
+      if (lane == 0) barrierArrive(&shared.queries_free[slot][group]);
+      const int chunks = p.H * p.D / 8;
+      uint4* const zeros = static_cast<uint4*>(p.y) + static_cast<int64_t>(job.token) * chunks;
+      for (int i = in_group; i < steps * chunks; i += kWarpgroup) zeros[i] = uint4{};
+      continue;
+    }
+    int number = uniform(job.stage);
+    const int stride = uniform(job.stride), last_keys = uniform(job.last_keys);
+    const JobFlags flags = unpackFlags(uniform(job.flags));
+    if (p.q.bias) addQueryBias<S>(p, sharedPointer<unsigned char>(query), job.head, group);
+
+    Sm90Rows<S> rows;
+    const unsigned q = panelDescriptor(query);
+    const auto waitKeys = [&](int n) { barrierWait(&shared.keys[n % S::kStages], n / S::kStages & 1); };
+    const auto waitValues = [&](int n) { barrierWait(&shared.values[n % S::kStages], n / S::kStages & 1); };
+    const auto takeTurn = [&] { namedBarrier(kTurnBarrier + group, 2 * kWarpgroup); };
+    const auto passTurn = [&] { namedArrive(kTurnBarrier + flags.next, 2 * kWarpgroup); };
+    const auto multiplyKeys = [&](int n) {
+      const unsigned k = panelDescriptor(memory.key(n % S::kStages));
+      wgmmaFence();
+#pragma unroll
+      for (int d = 0; d < S::kD / 16; ++d) {
+        wgmmaShared<T>(rows.scores, q + ((d / 4 * S::kQueryPanelBytes + d % 4 * 32) >> 4),
+                       k + ((d / 4 * S::kKeyPanelBytes + d % 4 * 32) >> 4), d > 0);
+      }
+      wgmmaCommit();
+    };
+    const auto multiplyValues = [&](auto keys) {
+      const unsigned v = panelDescriptor(memory.value(number % S::kStages));
+      wgmmaFence();
+#pragma unroll
+      for (int n = 0; n < keys.value / 16; ++n) {
+#pragma unroll
+        for (int panel = 0; panel < S::kPanels; ++panel) {
+          wgmmaRegisters<T>(rows.output[panel], rows.weights[n],
+                            v + ((panel * S::kKeyPanelBytes + n * 16 * kPanelRowBytes) >> 4));
+        }
+      }
+      wgmmaCommit();
+    };
+    const auto release = [&] {
+      if (in_group == 0) barrierArrive(&shared.empty[number % S::kStages], flags.arrivals);
+    };
+
+    // The last stage, which may be half empty: mask, weigh, multiply. Its V rows beyond the sequence become zeros.
+    const auto finish = [&](auto keys) {
+      constexpr int kLast = decltype(keys)::value;
+      if (last_keys < kLast) rows.template maskFrom<kLast>(last_keys, lane);
+      rows.template weigh<kLast>(scale_log2);
+      waitValues(number);
+      if (last_keys < kLast) {
+        unsigned char* values = sharedPointer<unsigned char>(memory.value(number % S::kStages));
+        for (int i = last_keys * 8 + in_group; i < kLast * 8; i += kWarpgroup) {
+#pragma unroll
+          for (int panel = 0; panel < S::kPanels; ++panel) {
+            *reinterpret_cast<uint4*>(values + panel * S::kKeyPanelBytes + i * 16) = uint4{};
+          }
+        }
+        fenceSharedForWgmma();
+        namedBarrier(kGroupBarrier + group, kWarpgroup);
+      }
+      takeTurn();
+      multiplyValues(keys);
+      passTurn();
+      wgmmaWait<0>();
+    };
+    waitKeys(number);
+    takeTurn();
+    multiplyKeys(number);
+    passTurn();
+    wgmmaWait<0>();
+    for (int left = steps - 1; left > 0; --left) {
+      rows.template weigh<S::kKeys>(scale_log2);
+      waitValues(number);
+      waitKeys(number + stride);
+      takeTurn();
+      multiplyValues(Keys<S::kKeys>{});
+      multiplyKeys(number + stride);
+      passTurn();
+      wgmmaWait<0>();
+      release();
+      number += stride;
+    }
+    __syncwarp();
+    if (lane == 0) barrierArrive(&shared.queries_free[slot][group]);
+    if (last_keys <= S::kKeys / 2) {
+      finish(Keys<S::kKeys / 2>{});
+    } else {
+      finish(Keys<S::kKeys>{});
+    }
+    release();
+    if (flags.idle_turn) {
+      takeTurn();
+      passTurn();
+    }
+
+    rows.addUpSums();
+    if (flags.splits > 1) {
+      const int leader = group - flags.split;
+      float* const share = sharedPointer<float>(memory.exchange()) +
+                           leader % S::kExchangeWarpgroups * (kWarpgroup * S::kShareFloats) + in_group;
+      if (flags.split > 0) rows.store(share);
+      namedBarrier(kCombineBarrier + leader, 2 * kWarpgroup);
+      if (flags.split == 0) rows.combine(share, scale_log2);
+      namedBarrier(kCombineBarrier + leader, 2 * kWarpgroup);
+      if (flags.split > 0) continue;
+    }
+    storeRows<S>(p, job, rows);
+  }
+}
+
+}  // namespace padfree

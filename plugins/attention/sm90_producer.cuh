@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loading warps of the Hopper attention kernel: one hands out jobs with their Q, one loads K, one V. Each goes
+// through the block's tasks by itself, as far ahead as shared memory allows.
+#pragma once
+
+#include "attention/sm90_shape.cuh"
+#include "common/device.cuh"
+#include "common/launch.h"
+
+namespace padfree {
+
+// The tasks of this block. Rounds alternate in direction, so that who got the longest of one round gets the shortest of
+// the next. The task after the current one is on its way already.
+class TaskCursor {
+ public:
+  __device__ explicit TaskCursor(const AttentionParams& p)
+      : tasks_(p.tasks + 1), count_(min(p.tasks->begin, p.num_tasks)), next_(tasks_[min(number(0), p.num_tasks - 1)]) {}
+
+  // Moves to the next task; false when there is none.
+  __device__ bool advance(AttentionTask& task) {
+    if (number(round_) >= count_) return false;
+    task = next_;
+    ++round_;
+    next_ = tasks_[number(round_) < count_ ? number(round_) : 0];
+    return true;
+  }
+
+ private:
+  __device__ static int number(int round) {
+    return round * gridDim.x + (round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+  }
+
+  const AttentionTask* const tasks_;
+  const int count_;
+  int round_ = 0;
+  AttentionTask next_;
+};
+
+// Copies `rows` rows of a head to shared memory: in one box of kWhole rows, or as many small ones as it takes.
+// Announces the bytes at the barrier, which counts as its arrival. One thread.
+template <typename S, int kWhole>
+__device__ inline void loadRows(const AttentionMaps& maps, int operand, unsigned target, int rows, int head, int token,
+                                uint64_t* barrier) {
+  if (rows > kWhole - kBoxRows) {
+    barrierExpect(barrier, kWhole * kPanelRowBytes * S::kPanels);
+#pragma unroll
+    for (int panel = 0; panel < S::kPanels; ++panel) {
+      copyBox(target + panel * (kWhole * kPanelRowBytes), maps.whole[operand], panel * kPanelColumns, head, token,
+              barrier);
+    }
+    return;
+  }
+  const int boxes = ceilDiv(static_cast<unsigned>(rows), static_cast<unsigned>(kBoxRows));
+  barrierExpect(barrier, boxes * kBoxRows * kPanelRowBytes * S::kPanels);
+  for (int box = 0; box < boxes; ++box) {
+#pragma unroll
+    for (int panel = 0; panel < S::kPanels; ++panel) {
+      copyBox(target + (panel * kWhole + box * kBoxRows) * kPanelRowBytes, maps.part[operand], panel * kPanelColumns,
+              head, token + box * kBoxRows, barrier);
+    }
+  }
+}
+
+// Lane g hands jobs to warpgroup g and loads its Q.
+template <typename S>
+__device__ void handOutJobs(const AttentionParams& p, const AttentionMaps& maps, Sm90Shared<S>& shared,
+                            const Sm90Memory<S>& memory) {
+  const int lane = threadIdx.x % kWarpSize;
+  if (lane >= kTaskWidth) return;
+  int stage = 0;   // number of the first stage of the task
+  int handed = 0;  // jobs given to this lane's warpgroup
+  const auto nextJob = [&]() -> AttentionJob& {
+    barrierWait(&shared.queries_free[handed % S::kQuerySlots][lane], handed / S::kQuerySlots & 1 ^ 1);
+    return shared.jobs[handed++ % kJobSlots][lane];
+  };
+  const auto arrived = [&] { return &shared.queries[(handed - 1) % S::kQuerySlots][lane]; };
+  AttentionTask task;
+  for (TaskCursor cursor(p); cursor.advance(task);) {
+    const TaskParts parts = unpackParts(task.parts);
+    const int jobs = parts.heads * parts.groups * parts.splits;
+    const int steps = ceilDiv(static_cast<unsigned>(task.length), static_cast<unsigned>(S::kKeys));
+    if (lane < jobs) {
+      const int split = lane & (parts.splits - 1), unit = lane >> parts.splits / 2;  // splits: 1 or 2
+      const int head = parts.groups == 1 ? unit : 0;  // several groups leave room for one head
+      const int last_split = (steps - 1) & (parts.splits - 1);
+      AttentionJob& job = nextJob();
+      job.head = parts.head + head;
+      job.stage = stage + split * parts.heads + head;
+      job.stride = parts.splits * parts.heads;
+      job.flags = packFlags({parts.groups == 1   ? kStageArrivals
+                             : parts.groups == 2 ? kStageArrivals / 2
+                                                 : kStageArrivals / 3,
+                             parts.splits, split, split > last_split, lane + 1 < jobs ? lane + 1 : 0});
+      if (task.length == 0) {
+        job.token = task.begin;
+        job.rows = 0;
+        job.steps = task.first;
+        barrierArrive(arrived());
+      } else {
+        const int first = task.first + (unit - head) * kTaskRows, rows = min(task.length - first, kTaskRows);
+        job.token = task.begin + first;
+        job.rows = rows;
+        job.steps = (steps - 1 - split) / parts.splits + 1;
+        job.last_keys = split == last_split ? task.length - (steps - 1) * S::kKeys : S::kKeys;
+        loadRows<S, kTaskRows>(maps, 0, memory.query((handed - 1) % S::kQuerySlots, lane), rows, parts.head + head,
+                               task.begin + first, arrived());
+      }
+    }
+    stage += steps * parts.heads;
+  }
+  nextJob().rows = -1;
+  barrierArrive(arrived());
+}
+
+// Fills the stages with K (operand 1) or V (operand 2), step by step, and head by head in each. The first fill is
+// issued by a lane a stage, all at once; after it lane 0 goes on alone, for a wait of one lane would hold up the
+// others.
+template <typename S>
+__device__ void loadStages(const AttentionParams& p, const AttentionMaps& maps, Sm90Shared<S>& shared,
+                           const Sm90Memory<S>& memory, int operand) {
+  const unsigned lane = threadIdx.x % kWarpSize;
+  uint64_t* const arrived = operand == 1 ? shared.keys : shared.values;
+  int number = 0;
+  const auto load = [&](const AttentionTask& task, int key, int head) {
+    const int stage = number % S::kStages;
+    barrierWait(&shared.empty[stage], number / S::kStages & 1 ^ 1);
+    loadRows<S, S::kKeys>(maps, operand, operand == 1 ? memory.key(stage) : memory.value(stage),
+                          min(task.length - key, S::kKeys), head, task.begin + key, &arrived[stage]);
+  };
+  TaskCursor cursor(p);
+  AttentionTask task;
+  if (!cursor.advance(task)) return;
+  TaskParts parts = unpackParts(task.parts);
+  const unsigned steps = ceilDiv(static_cast<unsigned>(task.length), static_cast<unsigned>(S::kKeys));
+  const unsigned heads = parts.heads, filled = min(steps * heads, static_cast<unsigned>(S::kStages));
+  if (lane < filled) {
+    number = lane;
+    load(task, lane / heads * S::kKeys, parts.head + lane % heads);
+  }
+  if (lane > 0) return;
+  number = filled;
+  int key = filled / heads * S::kKeys, head = filled % heads;
+  do {
+    for (parts = unpackParts(task.parts); key < task.length; key += S::kKeys, head = 0) {
+      for (; head < parts.heads; ++head, ++number) load(task, key, parts.head + head);
+    }
+    key = 0;
+  } while (cursor.advance(task));
+}
+
+}  // namespace padfree

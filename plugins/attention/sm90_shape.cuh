@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a block of the Hopper kernel is laid out, and what its producer hands to its warpgroups.
+#pragma once
+
+#include <cuda.h>
+
+#include "attention/launch.h"
+#include "attention/task.h"
+#include "attention/wgmma.cuh"
+
+namespace padfree {
+
+constexpr int kWarpgroup = 128;
+constexpr int kBoxRows = 32;  // rows of the small boxes that fetch the ends of sequences
+
+// One block a multiprocessor: kTaskWidth warpgroups that compute and one that loads.
+template <typename Element, int kHeadSize, int kStepKeys, int kRingStages>
+struct Sm90Shape {
+  using T = Element;
+  static constexpr int kD = kHeadSize, kKeys = kStepKeys, kStages = kRingStages;
+  static constexpr int kPanels = kD / kPanelColumns;
+  static constexpr int kQueryPanelBytes = kTaskRows * kPanelRowBytes, kQueryBytes = kPanels * kQueryPanelBytes;
+  static constexpr int kKeyPanelBytes = kKeys * kPanelRowBytes, kKeyBytes = kPanels * kKeyPanelBytes;
+  // Two buffers of Q a warpgroup, where they fit: the next job's Q arrives while this one is computed.
+  static constexpr int kQuerySlots = kD <= 64 ? 2 : 1;
+  static constexpr int kThreads = (kTaskWidth + 1) * kWarpgroup;
+  // Shares of the keys are combined through shared memory: maxima, sums and output of all warpgroups but the first.
+  static constexpr int kShareFloats = kD / 2 + 4;
+  static constexpr int kExchangeWarpgroups = kD <= 64 ? kTaskWidth - 1 : 1;
+  static constexpr int kExchangeBytes = kExchangeWarpgroups * kWarpgroup * kShareFloats * 4;
+  static constexpr int kSharedBytes =
+      kQuerySlots * kTaskWidth * kQueryBytes + 2 * kStages * kKeyBytes + kExchangeBytes + 1024;  // the last to align
+  // Registers after the producer gave its own away; 512 threads start with 128 each.
+  static constexpr int kComputeRegisters = 160, kProducerRegisters = 32;
+};
+
+struct AttentionMaps {
+  CUtensorMap whole[3], part[3];  // q, k, v as [T, H, D], in boxes of a whole tile's rows and of kBoxRows
+};
+
+// What a warpgroup computes next: 64 query rows of one head against its share of the keys.
+struct alignas(16) AttentionJob {
+  int token;  // first query row
+  int rows;   // of them; 0: `steps` rows of filler to be zeroed, -1: no job comes any more
+  int head;
+  int stage;      // number of the stage with its first keys, counted from the start of the kernel
+  int steps;      // stages to go through
+  int stride;     // from one of its stages to the next
+  int last_keys;  // keys in its last stage
+  int flags;      // see packFlags
+};
+
+struct JobFlags {
+  int arrivals;  // at a stage's `empty` barrier, so that all its readers together make kStageArrivals
+  int splits, split;
+  bool idle_turn;  // has one step less than the other shares: passes one turn on unused
+  int next;        // warpgroup that multiplies after this one
+};
+
+__device__ inline int packFlags(JobFlags f) {
+  return f.arrivals | f.splits << 4 | f.split << 8 | f.idle_turn << 12 | f.next << 16;
+}
+__device__ inline JobFlags unpackFlags(int packed) {
+  return {packed & 15, packed >> 4 & 15, packed >> 8 & 15, (packed >> 12 & 1) != 0, packed >> 16};
+}
+
+constexpr int kStageArrivals = 6;  // divides among 1, 2 or 3 warpgroups
+
+// Jobs are kept until a warpgroup has written its output, while the next two may be there already.
+constexpr int kJobSlots = 4;
+
+template <typename S>
+struct Sm90Shared {
+  uint64_t queries[S::kQuerySlots][kTaskWidth], queries_free[S::kQuerySlots][kTaskWidth];
+  uint64_t keys[S::kStages], values[S::kStages], empty[S::kStages];
+  AttentionJob jobs[kJobSlots][kTaskWidth];
+};
+
+// The parts of dynamic shared memory, as shared-space addresses; base is a multiple of 1024.
+template <typename S>
+struct Sm90Memory {
+  unsigned base;
+  __device__ unsigned query(int slot, int group) const { return base + (slot * kTaskWidth + group) * S::kQueryBytes; }
+  __device__ unsigned key(int stage) const {
+    return base + S::kQuerySlots * kTaskWidth * S::kQueryBytes + stage * S::kKeyBytes;
+  }
+  __device__ unsigned value(int stage) const { return key(S::kStages + stage); }
+  __device__ unsigned exchange() const { return key(2 * S::kStages); }
+};
+
+template <typename T>
+__device__ inline T* sharedPointer(unsigned address) {
+  return static_cast<T*>(__cvta_shared_to_generic(address));
+}
+
+// Named barriers; 0 is __syncthreads.
+constexpr int kCombineBarrier = 1, kGroupBarrier = 4, kTurnBarrier = 7;
+static_assert(kTurnBarrier + kTaskWidth <= 16 && kTaskWidth == 3);
+
+}  // namespace padfree
