@@ -243,7 +243,7 @@ class DeviceArray:
         span = sum((size - 1) * step for size, step in zip(self.shape, steps, strict=True)) + self._itemsize
         stored = np.dtype(np.uint16) if self.dtype == "bfloat16" else np.dtype(self.dtype)
         values = np.ndarray(self.shape, stored, self._memory.read(self._address, span), strides=steps)
-        return widen_bfloat16(values) if self.dtype == "bfloat16" else np.ascontiguousarray(values)
+        return widen_bfloat16(values) if self.dtype == "bfloat16" else np.asarray(values, order="C")
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

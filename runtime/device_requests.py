@@ -59,6 +59,8 @@ def device_feeds(
                 f"'{name}' has {array.shape[0]} tokens, '{ids.name}' has {total}; pass one value for every token"
             )
     check_one_run(total, lens.shape[0], metadata)
+    if not total:  # engines take at least one token: a filler
+        feeds = {name: np.zeros(1, dtype=np.int32) for name in feeds}
     longest = None
     if not isinstance(lens, DeviceInput):
         check_lengths(lens, total - filler_tokens, ids.name)

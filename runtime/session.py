@@ -140,7 +140,7 @@ class Session:
                 there in the order of the legacy default stream, and results are there when this returns.
 
         Returns:
-            Output name -> [T, ...] or [B, ...].
+            Output name -> [T, ...] or [B, ...]. Without any tokens, [1, ...]: a row of filler.
 
         Raises:
             SessionError: a padded model, or a request that does not fit the model or the profile.

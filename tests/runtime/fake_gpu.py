@@ -36,6 +36,7 @@ class Machine:
         self.open_graphs = self.open_streams = self.open_blocks = self.open_pinned = 0
         self.waits: list[tuple[int, int]] = []
         self.freed: list[int] = []
+        self.ids: list[int] = []
         self.results: dict[int, Any] = {}
         self.capture_fails = self.run_fails = False
         self.free_bytes = 1 << 40
@@ -231,6 +232,7 @@ class Context:
             self.machine.running.release()
             assert self.machine.gate.wait(10)
         ids, types, lens = (array_at(addresses[name], np.int32, shapes[name]) for name in INPUTS)
+        self.machine.ids = ids.tolist()
         ctypes.memset(memory[0], 0xEE, memory[1])
         assert lens.min(initial=0) >= 0
         assert lens.sum() <= ids.size, "lengths beyond the tokens"

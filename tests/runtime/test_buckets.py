@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes of CUDA graphs: large enough, hardly larger, few."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from padfree.runtime import SessionError
+from padfree.runtime.buckets import Buckets, Sizes, batch_bucket, token_bucket
+from padfree.runtime.metadata import parse_metadata
+
+NO_LIMIT = 1 << 20
+
+
+@given(st.integers(1, 70000))
+def test_token_buckets_hold_the_tokens_and_waste_little(tokens: int) -> None:
+    bucket = token_bucket(tokens, NO_LIMIT)
+    assert 0 <= bucket - tokens < max(1, tokens / 32)
+    assert token_bucket(bucket, NO_LIMIT) == bucket, "a bucket is its own"
+
+
+def test_token_buckets_are_few() -> None:
+    buckets = [token_bucket(tokens, NO_LIMIT) for tokens in range(1, 65537)]
+    assert buckets == sorted(buckets)
+    assert len(set(buckets)) == 64 + 32 * 10, "each size up to 64, then 32 an octave"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "limit", "bucket"), [(0, 100, 1), (1, 100, 1), (64, 100, 64), (65, 100, 66), (4939, 8192, 4992)]
+)
+def test_token_bucket(tokens: int, limit: int, bucket: int) -> None:
+    assert token_bucket(tokens, limit) == bucket
+
+
+def test_buckets_stay_in_the_profile() -> None:
+    assert token_bucket(4939, 4950) == 4950
+    assert [batch_bucket(sequences, 12) for sequences in (1, 2, 3, 5, 9, 12)] == [1, 2, 4, 8, 12, 12]
+
+
+def metadata_of(raw: dict[str, Any], profile: Any) -> Any:
+    """The packed model with an input for the padded axis."""
+    longest = {"name": "longest", "role": "max_seqlen", "limit": None, "dtype": "int32"}
+    engine = {
+        "tensorrt": "10.6.0",
+        "gpu_name": "NVIDIA H200",
+        "compute_capability": "9.0",
+        "profile": profile,
+        "plan_bytes": 0,
+        "plan_sha256": "",
+        "plugin_layers": {},
+    }
+    return parse_metadata({**raw, "inputs": [*raw["inputs"], longest], "engine": engine}, "test")
+
+
+def test_the_sizes_of_a_run_and_of_its_graph(packed_metadata: dict[str, Any]) -> None:
+    profile = {"min_tokens": 1, "opt_tokens": 50, "max_tokens": 200, "max_batch": 12, "max_seq_len": 100}
+    buckets = Buckets(metadata_of(packed_metadata, profile))
+    shapes = {"input_ids": (129,), "token_type_ids": (129,), "seq_lens": (3,), "longest": (99,)}
+    sizes = buckets.sizes(shapes)
+    rounded = buckets.round_up(sizes)
+    assert (sizes, rounded) == (Sizes(129, 3, 99), Sizes(132, 4, 100))
+    assert buckets.input_shapes(sizes) == shapes
+    assert buckets.trim("packed", (132, 7), sizes) == (129, 7)
+    assert buckets.trim("per_sequence", (4, 7), sizes) == (3, 7)
+    assert buckets.trim("padded", (4, 100, 7), sizes) == (3, 99, 7)
+
+
+def test_a_model_has_no_buckets(packed_metadata: dict[str, Any]) -> None:
+    with pytest.raises(SessionError, match="CUDA graphs need a plan"):
+        Buckets(parse_metadata(packed_metadata, "test"))
