@@ -220,16 +220,16 @@ class Lane:
         """Results on the device: there when this returns, or in the order of the caller's stream."""
         arena = self.arena
         self._done.record(arena.stream.handle)
-        if memory.stream is None:
-            arena.stream.synchronize()
-        else:
-            arena.crossing.order(arena.stream.handle, memory.stream)
-        results = {}
+        results = {}  # made while the GPU works
         for item in self._engine.metadata.outputs:
             place = layout.outputs[item.name]
             address = memory.address + place.offset - layout.outputs_start
             shape = self._trimmed(item.layout, place.shape, sizes)
             results[item.name] = DeviceArray(memory, address, shape, item.dtype, contiguous_strides(place.shape))
+        if memory.stream is None:
+            arena.stream.synchronize()
+        else:
+            arena.crossing.order(arena.stream.handle, memory.stream)
         return results
 
     def _download(self, layout: Layout, sizes: Sizes | None) -> dict[str, Array]:
@@ -240,8 +240,7 @@ class Lane:
             memory = np.empty(layout.outputs_bytes, dtype=np.uint8)
         source = arena.block.address + layout.outputs_start
         arena.stream.copy(memory.ctypes.data, source, layout.outputs_bytes)
-        arena.stream.synchronize()
-        results = {}
+        results = {}  # views, made while the GPU works
         for item in self._engine.metadata.outputs:
             place = layout.outputs[item.name]
             start = place.offset - layout.outputs_start
@@ -249,7 +248,11 @@ class Lane:
             shape = self._trimmed(item.layout, place.shape, sizes)
             if shape != place.shape:
                 values = values[tuple(slice(size) for size in shape)]
-            results[item.name] = widen_bfloat16(values) if item.dtype == "bfloat16" else values
+            results[item.name] = values
+        arena.stream.synchronize()
+        for item in self._engine.metadata.outputs:
+            if item.dtype == "bfloat16":
+                results[item.name] = widen_bfloat16(results[item.name])
         return results
 
     def _trimmed(self, layout: str, shape: Shape, sizes: Sizes | None) -> Shape:
