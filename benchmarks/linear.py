@@ -4,13 +4,16 @@
     python benchmarks/linear.py --json benchmarks/results/h200/linear.jsonl
 
 Every implementation runs in a CUDA graph. Weights rotate past the L2 cache, as those of a model's layers do; the
-input and the output stay where the product before left them. --tiles: every tile of ours as well as the chosen one.
+input and the output stay where the product before left them. ours: as measureLinear() chose while an engine would be
+built; model: as chosen by the cost model. --tiles: every tile as well. The sum is of a layer's products; the chain is
+the four of them one after the other on each other's output, layer after layer, in one graph.
 Needs libpadfree_kernels.so named by PADFREE_KERNELS_LIBRARY (built with -DPADFREE_KERNEL_TESTS=ON).
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -22,7 +25,7 @@ from environment import append_record, environment
 from timing import captured, mean_ms
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "kernels"))
-from launchers import linear
+from launchers import linear, measured_tiles
 
 DEVICE = "cuda"
 CACHE_MULTIPLE = 2
@@ -37,8 +40,12 @@ SHAPES = {
     "large": ((1024, 3072, "none"), (1024, 1024, "none"), (1024, 4096, "gelu"), (4096, 1024, "none")),
     "small": ((384, 1152, "none"), (384, 384, "none"), (384, 1536, "gelu"), (1536, 384, "none")),
 }
-TILES = [(tokens, *cluster) for cluster in ((2, 1), (1, 2), (1, 1), (2, 2)) for tokens in range(256, 0, -16)]
-AUTO = (0, 0, 0)
+CLUSTERS = [(*pair, parts) for parts in (1, 2, 4) for pair in ((2, 1), (1, 2), (1, 1))]
+TILES = [(tokens, *cluster) for cluster in CLUSTERS for tokens in range(256, 0, -16)]
+AUTO = (0, 0, 0, 0)
+CHAIN_LAYERS = 12
+
+Tile = tuple[int, int, int, int]
 
 Launch = Callable[[int], object]
 """One product with the weight of this number."""
@@ -97,7 +104,7 @@ def make_problem(case: Case, dtype: torch.dtype) -> Problem:
     )
 
 
-def ours(problem: Problem, tile: tuple[int, int, int]) -> Launch:
+def ours(problem: Problem, tile: Tile) -> Launch:
     """PadfreeLinear with one tile, or as it chooses."""
     case = problem.case
 
@@ -140,6 +147,12 @@ def time_us(launch: Launch, calls: int) -> tuple[float, float]:
     return statistics.median(times), (max(times) - min(times)) / 2
 
 
+def choose(case: Case, dtype: torch.dtype) -> Tile:
+    """What an engine would take from its table at this T."""
+    [(_, tile)] = measured_tiles(case.depth, case.features, case.activation, dtype, case.tokens, case.tokens)
+    return tile
+
+
 def error(result: torch.Tensor, truth: torch.Tensor) -> float:
     """Relative error in norm."""
     return float((result.double() - truth).norm() / truth.norm())
@@ -158,14 +171,17 @@ def measure(case: Case, dtype: torch.dtype, *, every_tile: bool) -> dict[str, ob
     spreads: dict[str, float] = {}
     for name, launch in peers(problem):
         times[name], spreads[name] = time_us(launch, calls)
-    for tile in [AUTO, *(TILES if every_tile else [])]:
+    chosen = choose(case, dtype)
+    candidates = [("padfree", chosen), ("model", AUTO)]
+    if every_tile:
+        candidates += [(f"padfree {tile[0]} / {tile[1]}x{tile[2]}x{tile[3]}", tile) for tile in TILES]
+    for name, tile in candidates:
         launch = ours(problem, tile)
         problem.y.fill_(float("nan"))
         launch(0)
         found = error(problem.y, truth)
         if not found <= allowed:
             raise SystemExit(f"{case.name}, tile {tile}: error {found:.2e} > {allowed:.2e}")
-        name = "padfree" if tile == AUTO else f"padfree {tile[0]} / {tile[1]}x{tile[2]}"
         times[name], spreads[name] = time_us(launch, calls)
     return {
         "case": case.name,
@@ -173,6 +189,7 @@ def measure(case: Case, dtype: torch.dtype, *, every_tile: bool) -> dict[str, ob
         "depth": case.depth,
         "features": case.features,
         "activation": case.activation,
+        "chosen": chosen,
         "type": str(dtype).removeprefix("torch."),
         "times_us": {name: round(time, 3) for name, time in times.items()},
         "spreads_us": {name: round(spread, 3) for name, spread in spreads.items()},
@@ -188,8 +205,58 @@ def summary(record: dict[str, object]) -> str:
     flops = 2.0 * float(str(record["tokens"])) * float(str(record["depth"])) * float(str(record["features"]))
     best = min(cublas.values())
     line = f"{record['case']:32s} ours {times['padfree']:8.2f} us ({flops / times['padfree'] / 1e6:4.0f} TFLOP/s)"
-    line += f"  cublas {best:8.2f} ({', '.join(f'{time:.2f}' for time in cublas.values())})"
+    line += (
+        f"  model {times['model']:8.2f}  cublas {best:8.2f} ({', '.join(f'{time:.2f}' for time in cublas.values())})"
+    )
     return line + "".join(f"  {name.removeprefix('padfree ')}: {time:.2f}" for time, name in tiles[:4])
+
+
+def chain(cases: list[Case], dtype: torch.dtype) -> dict[str, float]:
+    """Time of a layer's products in a graph of layers, each reading what the one before wrote, as in an engine.
+
+    cuBLAS's without the activation.
+    """
+    tokens = cases[0].tokens
+
+    def normal(rows: int, columns: int) -> torch.Tensor:
+        return torch.randn(rows, columns, device=DEVICE).to(dtype)
+
+    layers = [[normal(c.depth, c.features) * c.depth**-0.5 for c in cases] for _ in range(CHAIN_LAYERS)]
+    biases = [torch.zeros(c.features, dtype=dtype, device=DEVICE) for c in cases]
+    outputs = [torch.empty(tokens, c.features, dtype=dtype, device=DEVICE) for c in cases]
+    tiles = [choose(c, dtype) for c in cases]
+    first = normal(tokens, cases[0].depth)
+
+    def run(product: Callable[[torch.Tensor, torch.Tensor, int], object]) -> None:
+        x = first
+        for weights in layers:
+            for i, (case, weight) in enumerate(zip(cases, weights, strict=True)):
+                product(x.view(-1)[: tokens * case.depth].view(tokens, case.depth), weight, i)
+                x = outputs[i]
+
+    def cublas(x: torch.Tensor, weight: torch.Tensor, i: int) -> None:
+        torch.addmm(biases[i], x, weight, out=outputs[i])
+
+    def padfree(x: torch.Tensor, weight: torch.Tensor, i: int) -> None:
+        linear(x, weight, outputs[i], bias=biases[i], activation=cases[i].activation, tile=tiles[i])
+
+    times = {}
+    for name, product in (("cublas", cublas), ("padfree", padfree)):
+        replay = captured(functools.partial(run, product))
+        replay()
+        times[name] = 1e3 * statistics.median(mean_ms(replay, 1) for _ in range(ROUNDS)) / CHAIN_LAYERS
+    return times
+
+
+def sums(records: list[dict[str, object]]) -> dict[str, float]:
+    """A layer's products, each at its fastest, without what cuBLAS leaves to an activation of its own."""
+    total = {"cublas": 0.0, "padfree": 0.0}
+    for record in records:
+        times = record["times_us"]
+        assert isinstance(times, dict)
+        total["cublas"] += min(time for name, time in times.items() if name.startswith("cublas addmm"))
+        total["padfree"] += times["padfree"]
+    return total
 
 
 def main() -> int:
@@ -202,13 +269,20 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="append one line a case to this file")
     arguments = parser.parse_args()
     about = environment()
+    dtype = getattr(torch, arguments.type)
     for model in arguments.models:
         for tokens in arguments.tokens:
-            for depth, features, activation in SHAPES[model]:
-                case = Case(tokens, depth, features, activation)
-                record = measure(case, getattr(torch, arguments.type), every_tile=arguments.tiles)
-                print(summary(record), flush=True)
-                if arguments.json:
+            cases = [Case(tokens, *product) for product in SHAPES[model]]
+            records = []
+            for case in cases:
+                records.append(measure(case, dtype, every_tile=arguments.tiles))
+                print(summary(records[-1]), flush=True)
+            for kind, times in (("sum", sums(records)), ("chain", chain(cases, dtype))):
+                name = f"{model}, {tokens} tokens, {kind}"
+                print(f"{name:32s} ours {times['padfree']:8.2f} us  cublas {times['cublas']:8.2f}", flush=True)
+                records.append({"case": name, "tokens": tokens, "times_us": times, "type": arguments.type})
+            if arguments.json:
+                for record in records:
                     append_record(arguments.json, {**record, **about})
     return 0
 

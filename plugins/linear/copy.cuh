@@ -18,6 +18,11 @@ __device__ inline void clusterSync() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
+// The same, after which each thread sees what the others wrote before.
+__device__ inline void clusterSyncMemory() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 __device__ inline void fenceBarrierInit() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -32,6 +37,26 @@ __device__ inline void barrierArriveAt(uint64_t* barrier, unsigned rank) {
       "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [remote];\n}\n" ::"r"(sharedAddress(barrier)),
       "r"(rank)
       : "memory");
+}
+
+// The address in the cluster of what another block holds at this address of its own shared memory.
+__device__ inline unsigned addressAt(unsigned shared_address, unsigned rank) {
+  unsigned address;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address), "r"(rank));
+  return address;
+}
+__device__ inline void storeShared(unsigned address, const float (&value)[4]) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(value[0]), "f"(value[1]), "f"(value[2]),
+               "f"(value[3])
+               : "memory");
+}
+__device__ inline void addShared(float (&sum)[4], unsigned cluster_address) {
+  float value[4];
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value[0]), "=f"(value[1]), "=f"(value[2]), "=f"(value[3])
+               : "r"(cluster_address)
+               : "memory");
+  for (int i = 0; i < 4; ++i) sum[i] += value[i];
 }
 
 // Copies the box at (column, row) to shared memory; completes at the barrier.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <limits>
 
 #include "common/launch.h"
 #include "linear/kernel.h"
@@ -8,34 +7,60 @@
 namespace padfree {
 namespace {
 
-constexpr LinearTile kClusters[] = {{0, 2, 1}, {0, 1, 2}, {0, 1, 1}};
-constexpr int kFetchBytesPerCycle = 32;  // from the L2 cache to a multiprocessor, all of them fetching
-constexpr int kTileCycles = 1000;        // first fetch and last write
+constexpr int kStageDepth = 64;
+constexpr int kFetchBytesPerCycle = 48;  // from the L2 cache to a multiprocessor, all of them fetching
+constexpr int kMinStageCycles = 180;     // what a stage costs the threads that fetch
+constexpr int kTileCycles = 2600;        // first fetch and last write
+constexpr int kTokenCycles = 8;          // of finishing a tile
+constexpr int kGatherCycles = 1500;      // of blocks that share a tile
 
-int tileCycles(const LinearTile& tile, int K) {
-  const int multiply = 4 * tile.tokens;  // of a stage: 64 of the reduction
+// Every cut that the kernel is compiled for.
+std::vector<LinearTile> allTiles() {
+  std::vector<LinearTile> tiles;
+  for (const int parts : {1, 2, 4}) {
+    for (const LinearTile& cluster : {LinearTile{0, 2, 1, 0}, {0, 1, 2, 0}, {0, 1, 1, 0}}) {
+      for (int tokens = kMaxLinearTokens; tokens > 0; tokens -= 16) {
+        tiles.push_back({tokens, cluster.cluster_features, cluster.cluster_tokens, parts});
+      }
+    }
+  }
+  return tiles;
+}
+
+int64_t cyclesOf(const LinearTile& tile, int T, int K, int N, int multiprocessors) {
+  const int64_t clusters =
+      int64_t{ceilDiv(N, kLinearFeatures * tile.cluster_features)} * ceilDiv(T, tile.tokens * tile.cluster_tokens);
+  const int at_once = std::max(multiprocessors / (tile.cluster_features * tile.cluster_tokens * tile.parts), 1);
+  const int multiply = 4 * tile.tokens;  // cycles of a stage
   const int bytes = kLinearFeatures * 128 / tile.cluster_tokens + tile.tokens * 128 / tile.cluster_features;
-  return ceilDiv(K, 64) * std::max(multiply, bytes / kFetchBytesPerCycle) + kTileCycles;
+  const int stage = std::max({multiply, bytes / kFetchBytesPerCycle, kMinStageCycles});
+  const int stages = ceilDiv(ceilDiv(K, kStageDepth), tile.parts);
+  const int gather = tile.parts > 1 ? kGatherCycles : 0;
+  return ceilDiv(clusters, int64_t{at_once}) * (stages * stage + tile.tokens * kTokenCycles + gather) + kTileCycles;
+}
+
+// Orders cuts by their cost.
+auto cheaper(int T, int K, int N, int multiprocessors) {
+  return [=](const LinearTile& a, const LinearTile& b) {
+    return cyclesOf(a, T, K, N, multiprocessors) < cyclesOf(b, T, K, N, multiprocessors);
+  };
 }
 
 }  // namespace
 
-LinearTile chooseLinearTile(int T, int K, int N, int multiprocessors) {
-  LinearTile best{};
-  int64_t best_cycles = std::numeric_limits<int64_t>::max();
-  for (LinearTile tile : kClusters) {
-    for (tile.tokens = kMaxLinearTokens; tile.tokens > 0; tile.tokens -= 16) {
-      const int64_t clusters =
-          int64_t{ceilDiv(N, kLinearFeatures * tile.cluster_features)} * ceilDiv(T, tile.tokens * tile.cluster_tokens);
-      const int64_t at_once = std::max(multiprocessors / (tile.cluster_features * tile.cluster_tokens), 1);
-      const int64_t cycles = ceilDiv(clusters, at_once) * tileCycles(tile, K);
-      if (cycles < best_cycles) {
-        best_cycles = cycles;
-        best = tile;
-      }
-    }
-  }
-  return best;
+bool isLinearTile(const LinearTile& tile) {
+  const auto equals = [&](const LinearTile& other) {
+    return tile.tokens == other.tokens && tile.cluster_features == other.cluster_features &&
+           tile.cluster_tokens == other.cluster_tokens && tile.parts == other.parts;
+  };
+  const std::vector<LinearTile> tiles = allTiles();
+  return std::any_of(tiles.begin(), tiles.end(), equals);
+}
+
+std::vector<LinearTile> rankLinearTiles(int T, int K, int N, int multiprocessors) {
+  std::vector<LinearTile> tiles = allTiles();
+  std::stable_sort(tiles.begin(), tiles.end(), cheaper(T, K, N, multiprocessors));
+  return tiles;
 }
 
 cudaError_t launchLinear(const LinearParams& params, cudaStream_t stream) {
@@ -47,7 +72,10 @@ cudaError_t launchLinear(const LinearParams& params, cudaStream_t stream) {
   if (status == cudaSuccess) status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   if (status != cudaSuccess) return status;
   if (major != 9) return cudaErrorNoKernelImageForDevice;
-  return launchLinearSm90(params, chooseLinearTile(params.T, params.K, params.N, multiprocessors), stream);
+  const std::vector<LinearTile> tiles = allTiles();
+  const auto best =
+      std::min_element(tiles.begin(), tiles.end(), cheaper(params.T, params.K, params.N, multiprocessors));
+  return launchLinearSm90(params, *best, stream);
 }
 
 #ifndef PADFREE_ARCH_90

@@ -2,23 +2,28 @@
 // The kernel behind launchLinear and how a product is cut up for it.
 #pragma once
 
+#include <vector>
+
 #include "linear/launch.h"
 
 namespace padfree {
 
 // A block computes kLinearFeatures features of `tokens` tokens at a time; blocks of a cluster take neighbouring tiles
-// and fetch what they share once.
+// and fetch what they share once, or share a tile.
 struct LinearTile {
   int tokens;            // a multiple of 16, at most kMaxLinearTokens
   int cluster_features;  // tiles of features side by side in a cluster: 1 or 2
   int cluster_tokens;    // tiles of tokens: 1 or 2
+  int parts;             // of the reduction, each summed by its own block of the cluster: 1, 2 or 4
 };
 
 constexpr int kLinearFeatures = 128;
 constexpr int kMaxLinearTokens = 256;
 
-// The cut that should be fastest for these sizes on this many multiprocessors.
-LinearTile chooseLinearTile(int T, int K, int N, int multiprocessors);
+// All cuts, the fastest first by the cost model, for these sizes on this many multiprocessors.
+std::vector<LinearTile> rankLinearTiles(int T, int K, int N, int multiprocessors);
+
+bool isLinearTile(const LinearTile& tile);
 
 cudaError_t launchLinearSm90(const LinearParams& params, const LinearTile& tile, cudaStream_t stream);
 

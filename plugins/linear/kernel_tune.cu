@@ -2,6 +2,7 @@
 // Which cut of a product is fastest, measured while an engine is built.
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <memory>
 
 #include "common/launch.h"
@@ -11,18 +12,21 @@
 namespace padfree {
 namespace {
 
-constexpr int kWarmUps = 1;
-constexpr int kRuns = 5;
+constexpr int kRuns = 3;           // of a graph of launches; the fastest counts
+constexpr int kCandidates = 8;     // of the cost model's ranking
+constexpr int kLaunches = 24;      // in a graph, fewer where they last
+constexpr int kCacheMultiple = 2;  // the weights together, of the L2 cache: a model's layers find theirs in memory
+constexpr int64_t kScratchBytes = int64_t{1} << 30;
 constexpr int kMostMeasuredTokens = 16384;  // beyond, waves are so many that the best cut no longer changes
 constexpr double kBucketGrowth = 1.12;      // of the token count from one measurement to the next
 constexpr int kSmallestBucket = 64;
 
 LinearTile tileOf(LinearChoice choice) {
-  return {choice & 0xffff, choice >> 16 & 0xf, choice >> 20 & 0xf};
+  return {choice & 0xffff, choice >> 16 & 0xf, choice >> 20 & 0xf, choice >> 24 & 0xf};
 }
 
 LinearChoice choiceOf(const LinearTile& tile) {
-  return tile.tokens | tile.cluster_features << 16 | tile.cluster_tokens << 20;
+  return tile.tokens | tile.cluster_features << 16 | tile.cluster_tokens << 20 | tile.parts << 24;
 }
 
 // Every element is +-2^-3 times something in [1,2): products neither vanish nor overflow, and draw the usual power.
@@ -51,7 +55,7 @@ cudaError_t allocate(Memory& memory, int64_t elements, DataType type, cudaStream
   return cudaGetLastError();
 }
 
-// Times launches on a stream of its own.
+// Times launches on a stream of its own, as a graph: so short are they that the host could not keep up.
 class Stopwatch {
  public:
   cudaError_t open() {
@@ -69,40 +73,65 @@ class Stopwatch {
   }
   cudaStream_t stream() const { return stream_; }
 
-  cudaError_t time(const LinearParams& params, const LinearTile& tile, float& milliseconds) {
-    cudaError_t status = cudaSuccess;
-    for (int run = -kWarmUps; run < kRuns && status == cudaSuccess; ++run) {
-      if (run == 0) status = cudaEventRecord(events_[0], stream_);
-      if (status == cudaSuccess) status = launchLinearSm90(params, tile, stream_);
+  // Of one call of `launch(i)`, which puts work on the stream, for i from 0 to launches.
+  template <typename Launch>
+  cudaError_t time(int launches, Launch launch, float& milliseconds) {
+    cudaGraphExec_t graph = nullptr;
+    cudaError_t status = capture(launches, launch, graph);
+    milliseconds = std::numeric_limits<float>::max();
+    for (int run = -1; run < kRuns && status == cudaSuccess; ++run) {
+      float elapsed = 0;
+      status = cudaEventRecord(events_[0], stream_);
+      if (status == cudaSuccess) status = cudaGraphLaunch(graph, stream_);
+      if (status == cudaSuccess) status = cudaEventRecord(events_[1], stream_);
+      if (status == cudaSuccess) status = cudaEventSynchronize(events_[1]);
+      if (status == cudaSuccess) status = cudaEventElapsedTime(&elapsed, events_[0], events_[1]);
+      if (run >= 0) milliseconds = std::min(milliseconds, elapsed / launches);
     }
-    if (status == cudaSuccess) status = cudaEventRecord(events_[1], stream_);
-    if (status == cudaSuccess) status = cudaEventSynchronize(events_[1]);
-    if (status == cudaSuccess) status = cudaEventElapsedTime(&milliseconds, events_[0], events_[1]);
+    if (graph != nullptr) cudaGraphExecDestroy(graph);
     return status;
   }
 
  private:
+  template <typename Launch>
+  cudaError_t capture(int launches, Launch launch, cudaGraphExec_t& graph) {
+    cudaGraph_t captured = nullptr;
+    cudaError_t status = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal);
+    if (status != cudaSuccess) return status;
+    for (int i = 0; i < launches && status == cudaSuccess; ++i) status = launch(i);
+    const cudaError_t ended = cudaStreamEndCapture(stream_, &captured);
+    if (status == cudaSuccess) status = ended;
+    if (status == cudaSuccess) status = cudaGraphInstantiate(&graph, captured, 0);
+    if (captured != nullptr) cudaGraphDestroy(captured);
+    return status;
+  }
+
   cudaStream_t stream_ = nullptr;
   std::array<cudaEvent_t, 2> events_{};
 };
 
-std::vector<LinearTile> candidates(int T) {
-  std::vector<LinearTile> tiles;
-  for (int tokens : {32, 64, 96, 128, 160, 192, 224, 256}) {
-    if (tokens > 32 && tokens >= T + 32) break;
-    tiles.insert(tiles.end(), {{tokens, 2, 1}, {tokens, 1, 2}, {tokens, 1, 1}});
-  }
-  return tiles;
-}
+// A product with as many weights as fill the L2 cache several times.
+struct Problem {
+  LinearParams params;
+  int weights, multiprocessors;
+};
 
-cudaError_t fastest(Stopwatch& watch, const LinearParams& params, LinearChoice& choice) {
-  float best = 0;
-  choice = kLinearAuto;
-  for (const LinearTile& tile : candidates(params.T)) {
+cudaError_t fastest(Stopwatch& watch, const Problem& problem, LinearChoice& choice) {
+  LinearParams params = problem.params;
+  std::vector<LinearTile> tiles = rankLinearTiles(params.T, params.K, params.N, problem.multiprocessors);
+  tiles.resize(kCandidates);
+  const int64_t weight_bytes = int64_t{params.K} * params.N * sizeOf(params.type);
+  const int launches = std::max(4, kLaunches * 1024 / std::max(params.T, 1024));
+  float best = std::numeric_limits<float>::max();
+  for (const LinearTile& tile : tiles) {
     float milliseconds = 0;
-    const cudaError_t status = watch.time(params, tile, milliseconds);
+    const auto launch = [&](int i) {
+      params.weight = static_cast<const char*>(problem.params.weight) + i % problem.weights * weight_bytes;
+      return launchLinearSm90(params, tile, watch.stream());
+    };
+    const cudaError_t status = watch.time(launches, launch, milliseconds);
     if (status != cudaSuccess) return status;
-    if (choice != kLinearAuto && milliseconds >= best) continue;
+    if (milliseconds >= best) continue;
     best = milliseconds;
     choice = choiceOf(tile);
   }
@@ -113,10 +142,7 @@ cudaError_t fastest(Stopwatch& watch, const LinearParams& params, LinearChoice& 
 
 bool isLinearChoice(LinearChoice choice) {
   const LinearTile tile = tileOf(choice);
-  const auto is_cluster = [](int size) { return size == 1 || size == 2; };
-  return choice == kLinearAuto ||
-         (choice == choiceOf(tile) && tile.tokens > 0 && tile.tokens <= kMaxLinearTokens && tile.tokens % 16 == 0 &&
-          is_cluster(tile.cluster_features) && is_cluster(tile.cluster_tokens));
+  return choice == kLinearAuto || (choice == choiceOf(tile) && isLinearTile(tile));
 }
 
 cudaError_t launchLinear(const LinearParams& params, LinearChoice choice, cudaStream_t stream) {
@@ -125,29 +151,47 @@ cudaError_t launchLinear(const LinearParams& params, LinearChoice choice, cudaSt
 }
 
 cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tokens, std::vector<LinearRange>& table) {
-  const int measured = std::min(max_tokens, kMostMeasuredTokens);
-  LinearParams params = shape;
+  const int64_t token_bytes = int64_t{shape.K + 2 * shape.N} * sizeOf(shape.type);  // x, y and the residual
+  const int64_t weight_bytes = int64_t{shape.K} * shape.N * sizeOf(shape.type);
+  int device = 0, cache_bytes = 0;
+  Problem problem{shape, 1, 0};
+  cudaError_t status = cudaGetDevice(&device);
+  if (status == cudaSuccess) status = cudaDeviceGetAttribute(&cache_bytes, cudaDevAttrL2CacheSize, device);
+  if (status == cudaSuccess) {
+    status = cudaDeviceGetAttribute(&problem.multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  }
+  if (status != cudaSuccess) return status;
+  problem.weights =
+      static_cast<int>(std::min<int64_t>(ceilDiv<int64_t>(kCacheMultiple * cache_bytes, weight_bytes), kLaunches));
+  const int64_t left = std::max<int64_t>(kScratchBytes - problem.weights * weight_bytes, 0);
+  const int measured = static_cast<int>(std::min<int64_t>({max_tokens, kMostMeasuredTokens, left / token_bytes}));
+  table.clear();
+  if (measured < 1) {
+    table.push_back({max_tokens, kLinearAuto});
+    return cudaSuccess;
+  }
+
+  LinearParams& params = problem.params;
   Stopwatch watch;
-  cudaError_t status = watch.open();
+  status = watch.open();
   Memory x, weight, bias, residual, y;
   const auto take = [&](Memory& memory, int64_t elements) {
     if (status == cudaSuccess) status = allocate(memory, elements, params.type, watch.stream());
     return memory.get();
   };
   params.x = take(x, int64_t{measured} * params.K);
-  params.weight = take(weight, int64_t{params.K} * params.N);
+  params.weight = take(weight, problem.weights * int64_t{params.K} * params.N);
   if (shape.bias != nullptr) params.bias = take(bias, params.N);
   if (shape.residual != nullptr) params.residual = take(residual, int64_t{measured} * params.N);
   params.y = take(y, int64_t{measured} * params.N);
   if (status != cudaSuccess) return status;
 
-  table.clear();
   double edge = std::max(min_tokens, kSmallestBucket);
   for (bool last = false; !last; edge *= kBucketGrowth) {
     params.T = std::min(static_cast<int>(edge), measured);
     last = params.T == measured;
     LinearChoice choice = kLinearAuto;
-    status = fastest(watch, params, choice);
+    status = fastest(watch, problem, choice);
     if (status != cudaSuccess) return status;
     if (!table.empty() && table.back().choice == choice) table.pop_back();
     table.push_back({last ? max_tokens : params.T, choice});

@@ -11,7 +11,7 @@ enum class Activation : int32_t { kNone = 0, kGelu = 1, kGeluTanh = 2, kRelu = 3
 
 struct LinearParams {
   const void* x;         // [T,K]
-  const void* weight;    // [K,N]
+  const void* weight;    // [K,N], constant: fetched while the grid before may still run
   const void* bias;      // [N] or null
   const void* residual;  // [T,N] or null, added after the activation
   void* y;               // [T,N]

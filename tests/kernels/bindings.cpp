@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The launchers as C functions, for ctypes. Built with -DPADFREE_KERNEL_TESTS=ON; see launchers.py.
+#include <algorithm>
+
 #include "attention/kernel.h"
 #include "embedding/launch.h"
 #include "index/launch.h"
 #include "layer_norm/launch.h"
 #include "linear/kernel.h"
+#include "linear/tune.h"
 #include "pack/launch.h"
 #include "pool/launch.h"
 #include "schedule/launch.h"
@@ -63,11 +66,34 @@ PADFREE_TEST_EXPORT int padfreeLayerNorm(const void* x, const void* bias, const 
 // tokens: those of a tile, 0 as the plugin chooses.
 PADFREE_TEST_EXPORT int padfreeLinear(const void* x, const void* weight, const void* bias, const void* residual,
                                       void* y, int T, int K, int N, int activation, int type, int tokens,
-                                      int cluster_features, int cluster_tokens, cudaStream_t stream) {
+                                      int cluster_features, int cluster_tokens, int parts, cudaStream_t stream) {
   const padfree::LinearParams params{
       x, weight, bias, residual, y, T, K, N, static_cast<padfree::Activation>(activation), static_cast<DataType>(type)};
   if (tokens == 0) return padfree::launchLinear(params, stream);
-  return padfree::launchLinearSm90(params, {tokens, cluster_features, cluster_tokens}, stream);
+  return padfree::launchLinearSm90(params, {tokens, cluster_features, cluster_tokens, parts}, stream);
+}
+
+// Writes tokens and choice of each range of the measured table, and the number of ranges to `count`.
+PADFREE_TEST_EXPORT int padfreeMeasureLinear(const void* bias, int K, int N, int activation, int type, int min_tokens,
+                                             int max_tokens, int capacity, int* ranges, int* count, cudaStream_t) {
+  const padfree::LinearParams shape{nullptr,
+                                    nullptr,
+                                    bias,
+                                    nullptr,
+                                    nullptr,
+                                    0,
+                                    K,
+                                    N,
+                                    static_cast<padfree::Activation>(activation),
+                                    static_cast<DataType>(type)};
+  std::vector<padfree::LinearRange> table;
+  const cudaError_t status = padfree::measureLinear(shape, min_tokens, max_tokens, table);
+  *count = static_cast<int>(table.size());
+  for (int i = 0; i < std::min(capacity, *count); ++i) {
+    ranges[2 * i] = table[i].tokens;
+    ranges[2 * i + 1] = table[i].choice;
+  }
+  return status;
 }
 
 PADFREE_TEST_EXPORT int padfreePool(const void* x, const int* cu_seqlens, void* y, int T, int B, int E, int mode,

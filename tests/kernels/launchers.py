@@ -114,17 +114,35 @@ def linear(
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
     activation: str = "none",
-    tile: tuple[int, int, int] = (0, 0, 0),
+    tile: tuple[int, int, int, int] = (0, 0, 0, 0),
 ) -> None:
     """y [T, N] = activation(x [T, K] @ weight [K, N] + bias) + residual.
 
-    tile: tokens of a tile, tiles of features and of tokens in a cluster; zeros leave the choice to the kernel.
+    tile: tokens of a tile, tiles of features and of tokens in a cluster, parts of the reduction; zeros leave the
+    choice to the kernel.
     """
     tokens, depth = x.shape
     call(
         "padfreeLinear", x, weight, bias, residual, y, tokens, depth, weight.shape[1], ACTIVATIONS[activation],
         DATA_TYPES[y.dtype], *tile,
     )  # fmt: skip
+
+
+def measured_tiles(
+    depth: int, features: int, activation: str, dtype: torch.dtype, min_tokens: int, max_tokens: int
+) -> list[tuple[int, tuple[int, int, int, int]]]:
+    """The fastest tile for token counts up to each of some, with a bias: what an engine's build measures."""
+    capacity = 64
+    ranges = (ctypes.c_int * (2 * capacity))()
+    count = ctypes.c_int()
+    call(
+        "padfreeMeasureLinear", torch.empty(features, device="cuda"), depth, features, ACTIVATIONS[activation],
+        DATA_TYPES[dtype], min_tokens, max_tokens, capacity, ranges, ctypes.byref(count),
+    )  # fmt: skip
+    if count.value > capacity:
+        raise RuntimeError(f"{count.value} ranges; allowed: {capacity}")
+    pairs = zip(ranges[0 : 2 * count.value : 2], ranges[1 : 2 * count.value : 2], strict=True)
+    return [(tokens, (tile & 0xFFFF, tile >> 16 & 15, tile >> 20 & 15, tile >> 24 & 15)) for tokens, tile in pairs]
 
 
 def _convert(argument: Any) -> Any:

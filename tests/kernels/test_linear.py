@@ -4,13 +4,13 @@
 import pytest
 import torch
 from cases import DEVICE, assert_accurate, assert_guards, generator, poisoned
-from launchers import linear
+from launchers import linear, measured_tiles
 
 if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9:
     pytest.skip("PadfreeLinear needs a Hopper GPU", allow_module_level=True)
 
-AUTO = (0, 0, 0)
-CLUSTERS = [(1, 1), (2, 1), (1, 2), (2, 2)]
+AUTO = (0, 0, 0, 0)
+CLUSTERS = [(*cluster, parts) for cluster in ((1, 1), (2, 1), (1, 2)) for parts in (1, 2, 4)]
 TILES = [(tokens, *cluster) for tokens in range(16, 257, 16) for cluster in CLUSTERS]
 TOKENS = [1, 7, 63, 64, 65, 127, 128, 129, 1403]
 ACTIVATIONS = ["none", "gelu", "gelu_tanh", "relu", "silu"]
@@ -45,7 +45,7 @@ def check(
     activation: str = "none",
     with_bias: bool = True,
     with_residual: bool = False,
-    tile: tuple[int, int, int] = AUTO,
+    tile: tuple[int, int, int, int] = AUTO,
 ) -> torch.Tensor:
     def normal(*shape: int, seed: int) -> torch.Tensor:
         return torch.randn(*shape, device=DEVICE, generator=generator(seed)).to(dtype)
@@ -72,7 +72,7 @@ def check(
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_tiles(tile: tuple[int, int, int], dtype: torch.dtype) -> None:
+def test_tiles(tile: tuple[int, int, int, int], dtype: torch.dtype) -> None:
     check(333, 328, 392, dtype=dtype, activation="gelu", with_residual=True, tile=tile)
     check(2900, 768, 1536, dtype=dtype, tile=tile)
 
@@ -101,10 +101,26 @@ def test_epilogues(activation: str, dtype: torch.dtype, with_bias: bool, with_re
     )  # fmt: skip
 
 
-def test_same_bits_again() -> None:
-    first = check(1403, 768, 768)
+@pytest.mark.parametrize("tile", [AUTO, (64, 1, 2, 4), (128, 2, 1, 2)], ids=str)
+def test_same_bits_again(tile: tuple[int, int, int, int]) -> None:
+    first = check(1403, 768, 768, tile=tile)
     for _ in range(5):
-        assert torch.equal(check(1403, 768, 768), first)
+        assert torch.equal(check(1403, 768, 768, tile=tile), first)
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_parts_without_work(parts: int) -> None:
+    """A reduction shorter than the blocks that share a tile."""
+    check(130, 64, 256, tile=(64, 1, 1, parts))
+
+
+def test_measured_ranges() -> None:
+    ranges = measured_tiles(768, 768, "none", torch.float16, 1, 2000)
+    tokens = [last for last, _ in ranges]
+    assert tokens == sorted(set(tokens))
+    assert tokens[-1] == 2000
+    for last, tile in ranges:
+        check(last, 768, 768, tile=tile)
 
 
 def test_infinities_stay_in_their_rows() -> None:

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the Hopper kernel cuts a product up: warpgroups, stages of shared memory, blocks of a cluster.
+#pragma once
+
+#include "linear/copy.cuh"
+#include "linear/kernel.h"
+
+namespace padfree {
+
+constexpr int kWarpgroup = 128;
+constexpr int kGroups = 2;  // that multiply, each its own features
+constexpr int kGroupFeatures = kLinearFeatures / kGroups;
+constexpr int kLinearThreads = (1 + kGroups) * kWarpgroup;
+constexpr int kDepth = 64;  // of the reduction, a stage: one panel's row
+constexpr int kMaxStages = 10;
+constexpr int kBoxTokens = 16;  // tokens that leave with one copy
+constexpr int kChunk = 32;      // tokens that a warpgroup finishes together
+constexpr int kBuffers = 4;     // of a chunk, a warpgroup
+constexpr int kBoxBytes = kBoxTokens * kPanelRowBytes;
+constexpr int kChunkBytes = kChunk * kPanelRowBytes;
+constexpr int kSharedLimit = 227 * 1024 - 1024;  // less barriers
+
+template <int kTokens>
+struct Shape {
+  static constexpr int kPanelBytes = kDepth * kPanelRowBytes;  // 64 features
+  static constexpr int kWeightBytes = kGroups * kPanelBytes;
+  static constexpr int kInputBytes = kTokens * kPanelRowBytes;
+  static constexpr int kStageBytes = kWeightBytes + kInputBytes;
+  static constexpr int kOutBytes = kGroups * kBuffers * kChunkBytes;
+  static constexpr int kFit = (kSharedLimit - 1024 - kOutBytes) / kStageBytes;
+  static constexpr int kStages = kFit < kMaxStages ? kFit : kMaxStages;
+  static constexpr int kSharedBytes = kStages * kStageBytes + kOutBytes + 1024;  // and room to align
+};
+
+struct Maps {
+  CUtensorMap x;         // [T,K] in boxes of the tokens that one block fetches for its cluster
+  CUtensorMap weight;    // [K,N] in boxes of 64 x 64
+  CUtensorMap y;         // [T,N] in boxes of 16 tokens
+  CUtensorMap residual;  // as y
+};
+
+struct Work {
+  const void* bias;
+  int N, stages;  // of the reduction
+  Activation activation;
+  bool residual;
+  LinearTile tile;
+  int feature_clusters, clusters;  // clusters of tiles: along the features, in all
+};
+
+struct Barriers {
+  uint64_t full[kMaxStages], empty[kMaxStages], residual[kGroups][kBuffers];
+};
+
+// Place in the ring of stages, and how often it went round.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  unsigned parity = 0;
+  __device__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// Where this block stands in its cluster, and what it computes. The blocks of a cluster that differ in `part` share a
+// tile: each sums its part of the reduction.
+struct Position {
+  unsigned rank, group;  // in the cluster; the first of those with the same part
+  int feature, token, part;
+  int first, step;  // clusters of tiles
+  int begin, end;   // stages of the reduction
+
+  __device__ explicit Position(const Work& work) : rank(clusterRank()) {
+    const LinearTile& tile = work.tile;
+    const int shared = tile.cluster_features * tile.cluster_tokens;
+    part = rank / shared;
+    group = part * shared;
+    feature = (rank - group) % tile.cluster_features;
+    token = (rank - group) / tile.cluster_features;
+    first = blockIdx.x / (shared * tile.parts);
+    step = gridDim.x / (shared * tile.parts);
+    begin = work.stages * part / tile.parts;
+    end = work.stages * (part + 1) / tile.parts;
+  }
+  __device__ int featureTile(const Work& work, int cluster) const {
+    return cluster % work.feature_clusters * work.tile.cluster_features + feature;
+  }
+  __device__ int tokenTile(const Work& work, int cluster) const {
+    return cluster / work.feature_clusters * work.tile.cluster_tokens + token;
+  }
+};
+
+}  // namespace padfree

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two threads of a block that fetch, one the weights and one the input: what a stage costs them in instructions
+// bounds how fast stages follow each other.
+#pragma once
+
+#include "linear/cut.cuh"
+
+namespace padfree {
+
+// Weights are constant: they may be fetched while the grid before still writes x.
+template <int kTokens>
+__device__ void fetchWeight(const Work& work, const Maps& maps, const Position& at, Barriers& barriers,
+                            unsigned stages) {
+  using S = Shape<kTokens>;
+  const int panels = kGroups / work.tile.cluster_tokens;  // this block's, for its cluster
+  const int first = at.token * panels;
+  const auto blocks = static_cast<uint16_t>((1u | (work.tile.cluster_tokens - 1) << work.tile.cluster_features)
+                                            << (at.group + at.feature));
+  Ring<S::kStages> ring;
+  for (int cluster = at.first; cluster < work.clusters; cluster += at.step) {
+    const int feature = at.featureTile(work, cluster) * kLinearFeatures + first * kGroupFeatures;
+#pragma unroll 1
+    for (int row = at.begin * kDepth; row < at.end * kDepth; row += kDepth, ring.advance()) {
+      const unsigned target = stages + ring.stage * S::kStageBytes + first * S::kPanelBytes;
+      uint64_t* const full = &barriers.full[ring.stage];
+      barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);
+      barrierExpect(full, S::kWeightBytes);
+      copyBox(target, maps.weight, feature, row, full, blocks);
+      if (panels == kGroups) copyBox(target + S::kPanelBytes, maps.weight, feature + kGroupFeatures, row, full, blocks);
+    }
+  }
+}
+
+template <int kTokens>
+__device__ void fetchInput(const Work& work, const Maps& maps, const Position& at, Barriers& barriers,
+                           unsigned stages) {
+  using S = Shape<kTokens>;
+  const int tokens = kTokens / work.tile.cluster_features;  // this block's, for its cluster
+  const int first = at.feature * tokens;
+  const auto blocks = static_cast<uint16_t>(((1u << work.tile.cluster_features) - 1)
+                                            << (at.group + at.token * work.tile.cluster_features));
+  Ring<S::kStages> ring;
+  waitForPriorGrids();
+  for (int cluster = at.first; cluster < work.clusters; cluster += at.step) {
+    const int token = at.tokenTile(work, cluster) * kTokens + first;
+#pragma unroll 1
+    for (int column = at.begin * kDepth; column < at.end * kDepth; column += kDepth, ring.advance()) {
+      uint64_t* const full = &barriers.full[ring.stage];
+      barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);
+      barrierExpect(full, S::kInputBytes);
+      copyBox(stages + ring.stage * S::kStageBytes + S::kWeightBytes + first * kPanelRowBytes, maps.x, column, token,
+              full, blocks);
+    }
+  }
+}
+
+}  // namespace padfree
