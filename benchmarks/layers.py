@@ -77,6 +77,7 @@ def main() -> int:
     parser.add_argument("--seq-len", type=int, default=512, help="S; lengths are uniform in [0.2 S, S]")
     parser.add_argument("--interface", choices=("packed", "padded"), default="packed", help="inputs and outputs")
     parser.add_argument("--json", type=Path, help="append one line to this file")
+    parser.add_argument("--models", type=Path, help="folder for the exported model (default: a temporary one)")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     arguments = parser.parse_args()
     seq_lens = draw_lengths(Lengths(arguments.batch, 0.6 * arguments.seq_len, arguments.seq_len))
@@ -84,7 +85,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="padfree-bench-") as name:
         plan = Path(name) / "model.plan"
         build_engine(
-            make("bert-base", Path(name)).onnx,
+            make("bert-base", arguments.models or Path(name)).onnx,
             plan,
             interface=arguments.interface,
             max_batch=arguments.batch,

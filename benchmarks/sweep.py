@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sweeps on one GPU through `padfree bench`: over lengths, fill, tokens and models, one JSON line a case.
 
-    python benchmarks/sweep.py --sets targets --json benchmarks/results/h200/end_to_end.jsonl
-    python benchmarks/sweep.py --sets length fill tokens model --json benchmarks/results/h200/sweep.jsonl --minutes 8
+    python benchmarks/sweep.py --json benchmarks/results/h200/end_to_end.jsonl
+    python benchmarks/sweep.py --sets fill length --json benchmarks/results/h200/end_to_end.jsonl --minutes 8
 
 Cases that the file has from the same commit are skipped, so that a sweep may be stopped (--minutes stops it between two
-cases) and continued. Models are exported once into --models, timing caches kept in --timing-cache.
+cases) and continued. Models are exported once into --models, timing caches kept in --timing-cache; padded engines stay
+in the temporary folder until the end (10 GB for all sets).
 """
 
 from __future__ import annotations
@@ -37,10 +38,8 @@ def done_cases(path: Path | None) -> Done:
 
 
 def chosen(sets: Iterable[str], done: Done, commit: str) -> list[SweepCase]:
-    """The cases of some sets that are still to be measured, those of one model after each other."""
-    cases = [case for name in sets for case in SETS[name] if (case.name, commit) not in done]
-    models = list(dict.fromkeys(case.model for case in cases))
-    return sorted(cases, key=lambda case: models.index(case.model))
+    """The cases of some sets that are still to be measured."""
+    return [case for name in sets for case in SETS[name] if (case.name, commit) not in done]
 
 
 def main() -> int:
@@ -71,18 +70,19 @@ def run(cases: list[SweepCase], folder: Path, arguments: argparse.Namespace) -> 
     from padfree.builder.bench.setup import Model
 
     deadline = time.monotonic() + 60 * arguments.minutes
-    models = arguments.models or folder
-    models.mkdir(parents=True, exist_ok=True)
-    failed, model, name = 0, None, ""
+    exported = arguments.models or folder
+    exported.mkdir(parents=True, exist_ok=True)
+    models: dict[str, Model] = {}
+    failed = 0
     for count, case in enumerate(cases, 1):
         if time.monotonic() > deadline:
             say(f"time is up: {len(cases) - count + 1} cases left, run again to measure them")
             return 1
         try:
-            if model is None or case.model != name:
-                files = make(case.model, models)
-                model, name = Model(files.onnx, "fp16", files.folder), case.model
-            record = measure_case(case, model, folder, arguments)
+            if case.model not in models:
+                files = make(case.model, exported)
+                models[case.model] = Model(files.onnx, "fp16", files.folder)
+            record = measure_case(case, models[case.model], folder, arguments)
             failed += not record["passed"]
             say(f"[{count}/{len(cases)}] {line(record)}")
         except Exception as error:  # the other cases can still be measured

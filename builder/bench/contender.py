@@ -27,7 +27,7 @@ class Contender:
 
     answers: output name -> one array a sequence, without padding; empty where there is nothing to compare.
     ways: name of a way to run it -> its measurement.
-    build_s: seconds that making it took.
+    build_s: seconds that making it took; 0 where nothing had to be built.
     """
 
     answers: Answers

@@ -29,11 +29,13 @@ def packed(setup: Setup) -> Contender:
 
 
 def padded(setup: Setup, typing: Typing) -> Contender:
-    """The original's engine, tuned for B x S."""
+    """The original's engine, tuned for B x S; it stays in the folder for other batches of that shape."""
     if setup.model.precision != "fp16":
         raise UnavailableError(f"is built in fp16, this is a comparison in {setup.model.precision}")
     make = partial(build_padded_engine, setup.model.original, typing=typing, **setup.shape)
-    return _contender(setup, f"padded_{typing}", make, setup.batch.padded(setup.model.original_metadata))
+    count, seq_len = len(setup.batch.seq_lens), setup.batch.seq_len
+    name = f"{setup.model.path.stem}_padded_{typing}_{count}x{seq_len}"
+    return _contender(setup, name, make, setup.batch.padded(setup.model.original_metadata), keep=True)
 
 
 def padded_interface(setup: Setup) -> Contender:
@@ -46,15 +48,22 @@ def padded_interface(setup: Setup) -> Contender:
 
 
 def _contender(
-    setup: Setup, name: str, make: Callable[[Path], dict[str, Any]], feeds: dict[str, Array] | None
+    setup: Setup,
+    name: str,
+    make: Callable[[Path], dict[str, Any]],
+    feeds: dict[str, Array] | None,
+    *,
+    keep: bool = False,
 ) -> Contender:
-    plan = setup.folder / f"{name}.plan"
-    start = time.monotonic()
-    try:
-        make(plan)
-    except (BuildError, SessionError) as error:
-        raise UnavailableError(str(error)) from error
-    build_s = round(time.monotonic() - start, 1)
+    """Builds an engine and prepares its runs; `keep` leaves the plan in the folder and takes one that is there."""
+    plan, build_s = setup.folder / f"{name}.plan", 0.0
+    if not (keep and plan.exists()):
+        start = time.monotonic()
+        try:
+            make(plan)
+        except (BuildError, SessionError) as error:
+            raise UnavailableError(str(error)) from error
+        build_s = round(time.monotonic() - start, 1)
     session = Session(plan, device=setup.device)
     backend: Any = session.backend
     ragged = setup.batch.ragged
@@ -67,6 +76,7 @@ def _contender(
 
     def close() -> None:
         session.close()
-        plan.unlink(missing_ok=True)
+        if not keep:
+            plan.unlink(missing_ok=True)
 
     return Contender(split_outputs(outputs, ragged, session.metadata), ways, close, build_s)

@@ -66,7 +66,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Setup:
-    """One measurement: a model, a batch, and where engines go."""
+    """One measurement: a model, a batch, and the folder where engines go (for this model's precision alone)."""
 
     model: Model
     batch: Batch
