@@ -7,12 +7,22 @@
 namespace padfree {
 namespace {
 
+// Measured on an H200 (benchmarks/linear.py --tiles); all in cycles, most of them fitted together.
 constexpr int kStageDepth = 64;
-constexpr int kFetchBytesPerCycle = 48;  // from the L2 cache to a multiprocessor, all of them fetching
-constexpr int kMinStageCycles = 180;     // what a stage costs the threads that fetch
-constexpr int kTileCycles = 2600;        // first fetch and last write
-constexpr int kTokenCycles = 8;          // of finishing a tile
-constexpr int kGatherCycles = 1500;      // of blocks that share a tile
+constexpr int kFetchBytesPerCycle = 38;  // from the L2 cache to a multiprocessor, all of them fetching
+constexpr int kMinStageCycles = 300;     // what a stage costs the threads that fetch
+constexpr int kGridCycles = 1100;        // first fetch and last write
+constexpr int kTileCycles = 300;
+constexpr int kTokenCycles = 26;  // of finishing a tile
+constexpr int kGatherCycles = 1900;
+constexpr int kGatherTokenCycles = 16;  // of blocks that share a tile: for each token that another block finishes
+
+// How many clusters run at once. Those of more than two blocks leave part of a GPC unused: of 132 multiprocessors, 30
+// clusters of 4 found room and 32 did not.
+int clustersAtOnce(int blocks, int multiprocessors) {
+  const int usable = blocks > 2 ? multiprocessors * 10 / 11 : multiprocessors;
+  return std::max(usable / blocks, 1);
+}
 
 // Every cut that the kernel is compiled for.
 std::vector<LinearTile> allTiles() {
@@ -30,13 +40,14 @@ std::vector<LinearTile> allTiles() {
 int64_t cyclesOf(const LinearTile& tile, int T, int K, int N, int multiprocessors) {
   const int64_t clusters =
       int64_t{ceilDiv(N, kLinearFeatures * tile.cluster_features)} * ceilDiv(T, tile.tokens * tile.cluster_tokens);
-  const int at_once = std::max(multiprocessors / (tile.cluster_features * tile.cluster_tokens * tile.parts), 1);
+  const int at_once = clustersAtOnce(tile.cluster_features * tile.cluster_tokens * tile.parts, multiprocessors);
   const int multiply = 4 * tile.tokens;  // cycles of a stage
   const int bytes = kLinearFeatures * 128 / tile.cluster_tokens + tile.tokens * 128 / tile.cluster_features;
   const int stage = std::max({multiply, bytes / kFetchBytesPerCycle, kMinStageCycles});
   const int stages = ceilDiv(ceilDiv(K, kStageDepth), tile.parts);
-  const int gather = tile.parts > 1 ? kGatherCycles : 0;
-  return ceilDiv(clusters, int64_t{at_once}) * (stages * stage + tile.tokens * kTokenCycles + gather) + kTileCycles;
+  const int gather = tile.parts > 1 ? kGatherCycles + kGatherTokenCycles * (tile.tokens - tile.tokens / tile.parts) : 0;
+  const int finish = tile.tokens * kTokenCycles + kTileCycles;
+  return ceilDiv(clusters, int64_t{at_once}) * (stages * stage + finish + gather) + kGridCycles;
 }
 
 // Orders cuts by their cost.
