@@ -3,8 +3,9 @@
 
     python benchmarks/plots.py --results benchmarks/results/h200 --images docs/images
 
-Reads attention.jsonl, end_to_end.jsonl and sweep.jsonl where they exist (of lines with the same case the last counts)
-and writes an .svg for each. Text and lines are of a grey that can be read on white and on black. Needs matplotlib.
+Reads attention.jsonl and end_to_end.jsonl, where they exist (of lines with the same case the last counts), and writes
+attention.svg, end_to_end.svg (the targets) and sweep.svg (the other sets of cases). Text and lines are of a grey that
+can be read on white and on black. Needs matplotlib.
 """
 
 from __future__ import annotations
@@ -85,11 +86,6 @@ def draw_attention(records: Sequence[Record], path: Path) -> None:
         save(figure, path)
 
 
-def model_and_batch(record: Record) -> str:
-    """The title of a model's bars."""
-    return f"{record['model']}, {record['batch']} x {record['seq_len']}" if "model" in record else str(record["case"])
-
-
 def draw_end_to_end(records: Sequence[Record], path: Path) -> None:
     """A group of bars a model: milliseconds for a batch."""
     from matplotlib import pyplot
@@ -105,7 +101,8 @@ def draw_end_to_end(records: Sequence[Record], path: Path) -> None:
             axes.set_xticks([])
             axes.margins(y=0.12)
             padding = 1 - record["tokens"] / record["slots"]
-            axes.set_title(f"{model_and_batch(record)}\n{record['tokens']} tokens, {padding:.0%} padding", loc="left")
+            title = f"{record['model']}, {record['batch']} x {record['seq_len']}"
+            axes.set_title(f"{title}\n{record['tokens']} tokens, {padding:.0%} padding", loc="left")
             axes.set_ylabel("ms for a batch" if axes is row[0][0] else "")
             handles.update((bar.label, patch) for bar, patch in zip(found, drawn.patches, strict=True))
         figure.legend(handles.values(), handles.keys(), loc="upper center", ncols=2, bbox_to_anchor=(0.5, 0.0))
@@ -114,20 +111,30 @@ def draw_end_to_end(records: Sequence[Record], path: Path) -> None:
         save(figure, path)
 
 
-PICTURES: Mapping[str, Callable[[Sequence[Record], Path], None]] = {
-    "attention": draw_attention,
-    "end_to_end": draw_end_to_end,
-    "sweep": draw_sweep,
+@dataclass(frozen=True)
+class Picture:
+    """A picture: the file of its records, which of them it shows, and what draws it."""
+
+    source: str
+    shows: Callable[[Record], bool]
+    draw: Callable[[Sequence[Record], Path], None]
+
+
+PICTURES: Mapping[str, Picture] = {
+    "attention": Picture("attention", lambda _: True, draw_attention),
+    "end_to_end": Picture("end_to_end", lambda record: record["set"] == "targets", draw_end_to_end),
+    "sweep": Picture("end_to_end", lambda record: record["set"] != "targets", draw_sweep),
 }
 
 
 def draw_all(results: Path, images: Path) -> list[Path]:
     """Draws what there are records of; returns the pictures' paths."""
     written = []
-    for name, draw in PICTURES.items():
-        source = results / f"{name}.jsonl"
-        if source.exists():
-            draw(read(source), images / f"{name}.svg")
+    for name, picture in PICTURES.items():
+        source = results / f"{picture.source}.jsonl"
+        shown = list(filter(picture.shows, read(source))) if source.exists() else []
+        if shown:
+            picture.draw(shown, images / f"{name}.svg")
             written.append(images / f"{name}.svg")
     return written
 

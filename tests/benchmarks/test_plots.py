@@ -20,7 +20,11 @@ ATTENTION = [
 ]
 END_TO_END = [
     {
-        "case": "base, 16 x 512",
+        "set": "targets",
+        "case": "targets: bert-base, 16 x 512",
+        "model": "bert-base",
+        "batch": 16,
+        "seq_len": 512,
         "tokens": 4802,
         "slots": 8192,
         "ours_ms": 2.1,
@@ -102,11 +106,16 @@ def test_nothing_recorded_draws_nothing(tmp_path: Path) -> None:
     assert plots.draw_all(tmp_path, tmp_path) == []
 
 
+def test_targets_alone_draw_no_sweep(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    write(tmp_path / "end_to_end.jsonl", END_TO_END)
+    assert plots.draw_all(tmp_path, tmp_path) == [tmp_path / "end_to_end.svg"]
+
+
 def test_pictures_are_readable_svg_and_repeat_byte_by_byte(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     write(tmp_path / "attention.jsonl", ATTENTION)
-    write(tmp_path / "end_to_end.jsonl", END_TO_END)
-    write(tmp_path / "sweep.jsonl", SWEEP)
+    write(tmp_path / "end_to_end.jsonl", [*END_TO_END, *SWEEP])
     first = plots.draw_all(tmp_path, tmp_path / "first")
     second = plots.draw_all(tmp_path, tmp_path / "second")
     assert [path.name for path in first] == ["attention.svg", "end_to_end.svg", "sweep.svg"]

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of recorded measurements, written into README.md and docs/performance.md.
+
+    python benchmarks/tables.py
+    python benchmarks/tables.py --check
+
+A document names a table in a comment, `<!-- table: NAME -->`; everything from there to `<!-- end -->` is replaced. Of
+lines with the same case the last counts; sets that nothing was recorded of leave no trace. --check writes nothing and
+fails where a document is not what the records say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from plot_style import LIMIT, PADFREE, TENSORRT, Record, read, times_of
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = ("README.md", "docs/performance.md")
+BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+NAMES = {
+    "bert-base": "BERT-base",
+    "bert-large": "BERT-large",
+    "distilbert": "DistilBERT",
+    "albert": "ALBERT",
+    "minilm": "MiniLM",
+    "deberta": "DeBERTa",
+}
+VARLEN = "PyTorch varlen, compiled"
+ERRORS = (("padfree", PADFREE), ("padded TensorRT", "TensorRT padded"), ("PyTorch fp16", "PyTorch eager"))
+"""Label -> how the title of what made the error starts."""
+GOALS: Mapping[tuple[str, int, int], tuple[float, float | None, float]] = {
+    ("bert-base", 16, 512): (1.18, 2.8, 1.25),
+    ("bert-base", 16, 128): (1.28, 1.8, 1.25),
+    ("bert-base", 1, 128): (1.35, 1.5, 1.4),
+    ("bert-large", 32, 384): (1.15, None, 1.22),
+}
+"""Model, B and S -> our time over the limit, at most; padded TensorRT's and PyTorch varlen's over ours, at least."""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; the first column is text, the others are numbers."""
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
+
+
+def ms(time_ms: float | None) -> str:
+    """A time with three digits, a dash for none."""
+    if time_ms is None:
+        return "-"
+    return f"{time_ms:.3f}" if time_ms < 1 else f"{time_ms:.2f}"
+
+
+def ratio(numerator: float | None, denominator: float | None) -> str:
+    """A quotient with two digits after the point, a dash where a part is missing."""
+    return f"{numerator / denominator:.2f}" if numerator and denominator else "-"
+
+
+def of_set(records: Sequence[Record], name: str) -> list[Record]:
+    """The records of one set of cases."""
+    return [record for record in records if record["set"] == name]
+
+
+def batch_name(record: Record) -> str:
+    """A target's column head."""
+    return f"{NAMES[record['model']]}, {record['batch']} x {record['seq_len']}"
+
+
+def peers_of(found: Sequence[Mapping[str, float]]) -> list[str]:
+    """Who was measured beside ours in any case."""
+    return [name for name in dict.fromkeys(name for times in found for name in times) if name not in (PADFREE, LIMIT)]
+
+
+def targets(records: Sequence[Record]) -> str:
+    """A row a contender, a column a batch: milliseconds, then errors."""
+    chosen = of_set(records, "targets")
+    found = [times_of(record) for record in chosen]
+    peers = sorted(peers_of(found), key=lambda name: (not name.startswith(PADFREE), name != TENSORRT))
+    head = ["ms a batch", *(f"{batch_name(record)}, {record['tokens']} tokens" for record in chosen)]
+    rows = [[name, *(ms(times.get(name)) for times in found)] for name in (PADFREE, *peers, LIMIT)]
+    rows[0] = [f"**{cell}**" for cell in rows[0]]
+    for label, start in ERRORS:
+        errors = [[error for title, error in record["errors"].items() if title.startswith(start)] for record in chosen]
+        if any(errors):
+            rows.append([f"error: {label}", *(f"{values[0]:.1e}" if values else "-" for values in errors)])
+    return table(head, rows)
+
+
+def goals(records: Sequence[Record]) -> str:
+    """What was aimed at beside what was reached."""
+    rows = []
+    for record in of_set(records, "targets"):
+        over_limit, over_tensorrt, over_varlen = GOALS[record["model"], record["batch"], record["seq_len"]]
+        times = times_of(record)
+        ours = times[PADFREE]
+        rows.append(
+            [
+                f"{batch_name(record)}, {record['tokens']} tokens",
+                f"{ratio(ours, times.get(LIMIT))} ({over_limit})",
+                f"{ratio(times.get(TENSORRT), ours)} ({over_tensorrt or '-'})",
+                f"{ratio(times.get(VARLEN), ours)} ({over_varlen})",
+            ]
+        )
+    return table(["reached (aimed at)", "ours / limit", "padded TensorRT / ours", "PyTorch varlen / ours"], rows)
+
+
+def summary(records: Sequence[Record]) -> str:
+    """The README's table: ours, padded TensorRT's time, and the quotient."""
+    rows = []
+    for record in of_set(records, "targets"):
+        times = times_of(record)
+        padding = 1 - record["tokens"] / record["slots"]
+        cells = [f"{batch_name(record)}, {padding:.0%} padding", ms(times[PADFREE])]
+        cells += [ms(times.get(name)) for name in (TENSORRT, VARLEN, LIMIT)]
+        rows.append([*cells, f"{ratio(times.get(TENSORRT), times[PADFREE])} x"])
+    head = ["ms a batch", "padfree", "padded TensorRT 10.6", "PyTorch varlen", "limit", "faster than TensorRT"]
+    return table(head, rows)
+
+
+Key = Callable[[Record], tuple[float, ...]]
+SWEEPS: tuple[tuple[str, str, str, Key, Callable[[Record], str]], ...] = (
+    (
+        "fill",
+        "Mean length from a tenth of S to all of it (BERT-base, B 16, S 512)",
+        "mean length / S",
+        lambda record: (record["tokens"],),
+        lambda record: f"{record['tokens'] / record['slots']:.1f}",
+    ),
+    (
+        "tokens",
+        "Number of tokens (BERT-base, S 512)",
+        "batch",
+        lambda record: (record["tokens"],),
+        lambda record: f"{record['batch']} x {record['seq_len']}",
+    ),
+    (
+        "length",
+        "S (BERT-base, mean length 0.6 S)",
+        "batch",
+        lambda record: (-record["batch"], record["seq_len"]),
+        lambda record: f"{record['batch']} x {record['seq_len']}",
+    ),
+    (
+        "model",
+        "Other models (B 16, S 512, mean length 0.6 S)",
+        "model",
+        lambda record: (list(NAMES).index(record["model"]),),
+        lambda record: NAMES[record["model"]],
+    ),
+)
+"""Set, heading, first column's head, order, and first column's text."""
+
+
+def sweep(records: Sequence[Record]) -> str:
+    """A heading and a table for every set that there are records of."""
+    parts = []
+    for name, heading, first, order, text in SWEEPS:
+        chosen = sorted(of_set(records, name), key=order)
+        if not chosen:
+            continue
+        found = [times_of(record) for record in chosen]
+        others = peers_of(found)
+        rows = []
+        for record, times in zip(chosen, found, strict=True):
+            ours = times[PADFREE]
+            ratios = ratio(times.get(TENSORRT), ours), ratio(ours, times.get(LIMIT))
+            shown = [ms(ours), *(ms(times.get(title)) for title in others)]
+            rows.append([text(record), str(record["tokens"]), *shown, *ratios])
+        head = [first, "tokens", "padfree, ms", *others, "padded TensorRT / ours", "ours / limit"]
+        parts.append(f"### {heading}\n\n{table(head, rows)}")
+    return "\n".join(parts)
+
+
+def layers(records: Sequence[Record]) -> str:
+    """The last recorded account of BERT-base, 16 x 512, by kind of layer."""
+    record = next(record for record in records if record["case"] == "base, 16 x 512")
+    kinds = sorted(record["kinds_us"].items(), key=lambda item: -item[1])
+    total = sum(record["kinds_us"].values())
+    rows = [[kind, f"{time_us:.1f}", f"{time_us / total:.1%}"] for kind, time_us in kinds]
+    return table([f"{record['tokens']} tokens", "us in all", "share"], [*rows, ["sum", f"{total:.1f}", ""]])
+
+
+TABLES: Mapping[str, tuple[str, Callable[[Sequence[Record]], str]]] = {
+    "summary": ("end_to_end", summary),
+    "targets": ("end_to_end", targets),
+    "goals": ("end_to_end", goals),
+    "sweep": ("end_to_end", sweep),
+    "layers": ("layers", layers),
+}
+"""Name of a table -> the file of its records, and what makes it."""
+
+
+def filled(text: str, results: Path) -> str:
+    """A document with its tables made anew from the records."""
+
+    def made(found: re.Match[str]) -> str:
+        source, make = TABLES[found[2]]
+        return f"{found[1]}\n{make(read(results / f'{source}.jsonl'))}\n{found[3]}"
+
+    return BLOCK.sub(made, text)
+
+
+def main() -> int:
+    """Writes the tables, or checks them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results" / "h200", help="JSON lines")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where a document would change")
+    arguments = parser.parse_args()
+    stale = 0
+    for path in (ROOT / name for name in DOCUMENTS):
+        text = path.read_text("utf-8")
+        wanted = filled(text, arguments.results)
+        if wanted != text:
+            stale += 1
+            print(f"{path.relative_to(ROOT)}: {'is not what the records say' if arguments.check else 'written'}")
+            if not arguments.check:
+                path.write_text(wanted, encoding="utf-8")
+    return 1 if arguments.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

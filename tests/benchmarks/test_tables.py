@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables from recorded measurements: what they show, and that the documents hold them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tables
+
+RESULTS = tables.ROOT / "benchmarks" / "results" / "h200"
+
+
+def record(group: str, tokens: int, ours_ms: float, **changes: Any) -> dict[str, Any]:
+    """A record of BERT-base, 16 x 512."""
+    return {
+        "set": group,
+        "case": f"{group}: {tokens}",
+        "model": "bert-base",
+        "batch": 16,
+        "seq_len": 512,
+        "tokens": tokens,
+        "slots": 8192,
+        "ours_ms": ours_ms,
+        "peers_ms": {"TensorRT padded, weakly typed": 5.0, tables.VARLEN: 2.5},
+        "limit_ms": 1.6,
+        "errors": {"padfree": 1.9e-3, "PyTorch eager, padded": 2e-3},
+        **changes,
+    }
+
+
+@pytest.mark.parametrize("name", tables.DOCUMENTS)
+def test_the_documents_hold_what_the_records_say(name: str) -> None:
+    text = (tables.ROOT / name).read_text("utf-8")
+    assert "<!-- table: " in text
+    assert tables.filled(text, RESULTS) == text, "run: python benchmarks/tables.py"
+
+
+def test_every_table_is_in_a_document() -> None:
+    text = "".join((tables.ROOT / name).read_text("utf-8") for name in tables.DOCUMENTS)
+    assert {name for _, name, _ in tables.BLOCK.findall(text)} == set(tables.TABLES)
+
+
+def test_a_block_is_replaced_and_the_rest_stays(tmp_path: Path) -> None:
+    lines = [record("targets", 4096, 3.0), record("targets", 4096, 2.0)]
+    (tmp_path / "end_to_end.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    text = "a\n<!-- table: goals -->\nold\n<!-- end -->\nz\n"
+    made = tables.filled(text, tmp_path)
+    assert made.startswith("a\n<!-- table: goals -->\n\n| reached")
+    assert made.endswith("|\n\n<!-- end -->\nz\n")
+    assert "| BERT-base, 16 x 512, 4096 tokens | 1.25 (1.18) | 2.50 (2.8) | 1.25 (1.25) |" in made
+    assert tables.filled(made, tmp_path) == made
+
+
+def test_targets_have_ours_first_the_limit_last_and_dashes_for_what_is_missing() -> None:
+    other = record("targets", 100, 0.5, case="other", peers_ms={"TensorRT padded, strongly typed": 1.0}, limit_ms=None)
+    rows = tables.targets([record("targets", 4096, 2.0), other, record("fill", 1, 9.0)]).splitlines()
+    assert rows[2:] == [
+        "| **padfree** | **2.00** | **0.500** |",
+        "| TensorRT, padded | 5.00 | 1.00 |",
+        f"| {tables.VARLEN} | 2.50 | - |",
+        f"| {tables.LIMIT} | 1.60 | - |",
+        "| error: padfree | 1.9e-03 | 1.9e-03 |",
+        "| error: PyTorch fp16 | 2.0e-03 | 2.0e-03 |",
+    ]
+
+
+def test_sweeps_are_in_order_and_sets_without_records_leave_no_trace() -> None:
+    peers = {"peers_ms": {"TensorRT padded, weakly typed": 5.0}}
+    text = tables.sweep([record("fill", 8192, 4.0, **peers), record("fill", 819, 1.0, **peers)])
+    assert text.count("###") == 1
+    assert text.splitlines()[-2:] == [
+        "| 0.1 | 819 | 1.00 | 5.00 | 5.00 | 0.62 |",
+        "| 1.0 | 8192 | 4.00 | 5.00 | 1.25 | 2.50 |",
+    ]
+    assert tables.sweep([]) == ""
