@@ -8,6 +8,9 @@
 //       E elements each, null where there is none; false: the row becomes zeros
 //   void prefetch() const
 //       before the kernels ahead have ended: brings what every row needs into the L2 cache
+//   static constexpr bool mayCrowd(int vectors), bool crowds() const
+//       whether there are crowded kernels (rowNormVectorKernel) for rows of that many vectors a thread; whether to use
+//       them for this source
 #pragma once
 
 #include "common/dependent_launch.cuh"
@@ -46,16 +49,22 @@ __device__ inline float rowSum(float x) {
   }
 }
 
-// Blocks that have to fit on a multiprocessor, which bounds the registers of a thread with so many vectors; more would
-// spill. For rows of up to a warp.
-constexpr int rowNormResidency(int vectors) {
+// Blocks of a crowded kernel that have to fit on a multiprocessor, which bounds the registers of a thread with so many
+// vectors: at most three of them spill; 8 blocks of four vectors would spill dozens.
+constexpr int crowdedBlocks(int vectors) {
   return vectors == 4 ? 6 : 8;
 }
 
-// kLanes threads a row, kVectors 16-byte vectors a thread; kWhole: E fills them all, which saves instructions: a norm
-// of one input is bound by them. All loads of a row are on their way before the first is used.
-template <typename T, int kLanes, int kVectors, bool kWhole, typename Source>
-__global__ void __launch_bounds__(kRowNormThreads, kLanes <= kWarpSize ? rowNormResidency(kVectors) : 1)
+// No minimum of blocks for __launch_bounds__. 1 would be one: ptxas then spends more registers than it does unasked
+// (fp16, E 4096: 108 instead of 92).
+constexpr int kNoBound = 0;
+
+// kLanes threads a row, kVectors 16-byte vectors a thread. All loads of a row are on their way before the first is
+// used.
+// kCrowded: E fills all vectors and registers are bounded, so that a row takes fewer instructions and more rows are
+// under way. That helps where a row waits for more than its bytes; elsewhere it costs up to 7 % (H200, E 768).
+template <typename T, int kLanes, int kVectors, bool kCrowded, typename Source>
+__global__ void __launch_bounds__(kRowNormThreads, kCrowded ? crowdedBlocks(kVectors) : kNoBound)
     rowNormVectorKernel(Source source, RowNorm<T> p) {
   constexpr int kWidth = kVectorBytes / sizeof(T);
   if (blockIdx.x == 0) {
@@ -69,7 +78,7 @@ __global__ void __launch_bounds__(kRowNormThreads, kLanes <= kWarpSize ? rowNorm
   const T* addends[kRowAddends] = {};
   const bool live = row < p.rows && source.template begin < kLanes<kWarpSize ? kLanes : kWarpSize>(row, addends);
   const auto column = [&](int i) { return (i * kLanes + lane) * kWidth; };
-  const auto inside = [&](int i) { return kWhole || column(i) < p.E; };
+  const auto inside = [&](int i) { return kCrowded || column(i) < p.E; };
   const auto load = [&](const T* from, uint4(&to)[kVectors]) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -95,8 +104,9 @@ __global__ void __launch_bounds__(kRowNormThreads, kLanes <= kWarpSize ? rowNorm
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) total += x[i][j];
   }
-  load(p.gamma, gamma);
-  load(p.beta, beta);
+  const bool scaled = kCrowded || live;  // crowded rows do not wait for `live` until the end
+  load(scaled ? p.gamma : nullptr, gamma);
+  load(scaled ? p.beta : nullptr, beta);
   const int64_t offset = row * p.E;
   if (p.sum && row < p.rows) {
 #pragma unroll
@@ -115,7 +125,7 @@ __global__ void __launch_bounds__(kRowNormThreads, kLanes <= kWarpSize ? rowNorm
     }
   }
   const float variance = rowSum<kLanes>(squares) * p.inverse_E;
-  const float inverse = rsqrtf(variance + p.epsilon);
+  const float inverse = scaled ? rsqrtf(variance + p.epsilon) : 0.f;
   if (row >= p.rows) return;
   T* y = p.y + offset;
   if (!live) {
@@ -173,9 +183,11 @@ template <typename T, int kLanes, int kVectors, typename Source>
 cudaError_t launchRowNormVector(const Source& source, const RowNorm<T>& p, cudaStream_t stream) {
   const int64_t blocks = ceilDiv<int64_t>(p.rows, kRowNormThreads / kLanes);
   if (blocks > kMaxGridX) return cudaErrorInvalidValue;
-  const bool whole = p.E == kLanes * kVectors * static_cast<int>(kVectorBytes / sizeof(T));
-  const auto kernel = whole ? rowNormVectorKernel<T, kLanes, kVectors, true, Source>
-                            : rowNormVectorKernel<T, kLanes, kVectors, false, Source>;
+  auto kernel = rowNormVectorKernel<T, kLanes, kVectors, false, Source>;
+  if constexpr (kLanes <= kWarpSize && Source::mayCrowd(kVectors)) {
+    const bool whole = p.E == kLanes * kVectors * static_cast<int>(kVectorBytes / sizeof(T));
+    if (whole && source.crowds()) kernel = rowNormVectorKernel<T, kLanes, kVectors, true, Source>;
+  }
   return launchDependent(kernel, static_cast<unsigned>(blocks), kRowNormThreads, 0, stream, source, p);
 }
 

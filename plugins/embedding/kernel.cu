@@ -14,6 +14,10 @@ template <typename T>
 struct TableSource {
   EmbeddingParams p;
 
+  // Ids, then the tables' rows: more rows under way hide both.
+  static constexpr bool mayCrowd(int) { return true; }
+  bool crowds() const { return true; }
+
   __device__ void prefetch() const {
     prefetchToL2(p.ids, p.T * sizeof(int));
     prefetchToL2(p.token_types, p.T * sizeof(int));

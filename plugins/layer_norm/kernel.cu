@@ -13,6 +13,10 @@ struct ResidualSource {
   const T* residual;  // [rows, E] or null
   int E;
 
+  // Only a single input of four vectors a thread gains (H200, E 1024).
+  static constexpr bool mayCrowd(int vectors) { return vectors == 4; }
+  bool crowds() const { return !residual; }
+
   __device__ void prefetch() const { prefetchToL2(bias, E * sizeof(T)); }
 
   template <int kLanes>
