@@ -156,8 +156,8 @@ SWEEPS: tuple[tuple[str, str, str, Key, Callable[[Record], str]], ...] = (
 
 
 def sweep(records: Sequence[Record]) -> str:
-    """A heading and a table for every set that there are records of."""
-    parts = []
+    """The picture, and a heading and a table for every set that there are records of."""
+    parts: list[str] = []
     for name, heading, first, order, text in SWEEPS:
         chosen = sorted(of_set(records, name), key=order)
         if not chosen:
@@ -172,7 +172,8 @@ def sweep(records: Sequence[Record]) -> str:
             rows.append([text(record), str(record["tokens"]), *shown, *ratios])
         head = [first, "tokens", "padfree, ms", *others, "padded TensorRT / ours", "ours / limit"]
         parts.append(f"### {heading}\n\n{table(head, rows)}")
-    return "\n".join(parts)
+    picture = "![Time over ours of padded TensorRT and others](images/sweep.svg)\n"
+    return "\n".join([picture, *parts]) if parts else ""
 
 
 def layers(records: Sequence[Record]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from padfree.builder import BuildError
+from padfree.builder.bench import engines
 from padfree.builder.bench import measure as bench
 from padfree.builder.bench.batch import Batch, draw_lengths, random_batch, read_lengths
 from padfree.builder.bench.contender import Contender, UnavailableError, relative_error
@@ -130,6 +131,28 @@ def test_peers_are_checked_then_timed_in_turns_and_failures_are_named(setup: Set
     record = found.to_dict()
     assert record["peers_ms"] == {"Good": 40.0}
     assert record["limit_ms"] == 5.0
+
+
+@pytest.mark.parametrize(("keep", "builds"), [(True, 1), (False, 2)])
+def test_an_engine_that_is_kept_is_built_once(
+    keep: bool, builds: int, setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+
+    def make(plan: Path) -> dict[str, Any]:
+        made.append(plan)
+        plan.write_bytes(b"")
+        return {}
+
+    prepared = SimpleNamespace(enqueue=lambda: None, download=dict, time_ms=lambda runs: [1.0] * runs)
+    backend = SimpleNamespace(prepare=lambda _: prepared, can_capture=False)
+    session = SimpleNamespace(backend=backend, close=lambda: None, metadata=setup.model.metadata)
+    monkeypatch.setattr(engines, "Session", lambda *_, **__: session)
+    monkeypatch.setattr(engines, "split_outputs", lambda *_: {})
+    for _ in range(2):
+        engines._contender(setup, "some", make, {}, keep=keep).close()
+    assert len(made) == builds
+    assert (tmp_path / "some.plan").exists() is keep
 
 
 def test_slow_ways_get_fewer_rounds() -> None:
