@@ -37,14 +37,14 @@ def reaches_copy(record: Mapping[str, Any]) -> bool:
 def table(records: Sequence[Mapping[str, Any]]) -> str:
     """The records as a Markdown table."""
     rows = [list(COLUMNS), ["---"] * len(COLUMNS), *([cell(r) for cell in COLUMNS.values()] for r in records)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def main() -> int:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, help="JSON lines that benchmarks/rows.py wrote")
-    print(table(read(parser.parse_args().results)))
+    print(table(read(parser.parse_args().results)), end="")
     return 0
 
 

@@ -120,7 +120,7 @@ def main() -> int:
         print(f"{records[-1]}", flush=True)
         if options.json:
             append_record(options.json, {**records[-1], **made_with})
-    print(table(records), flush=True)
+    print(table(records), end="", flush=True)
     return 0 if all(record["passed"] for record in records) else 1
 
 

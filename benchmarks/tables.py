@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import row_report
 from plot_style import LIMIT, PADFREE, TENSORRT, Record, read, times_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -191,6 +192,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Sequence[Record]], str]]] = {
     "goals": ("end_to_end", goals),
     "sweep": ("end_to_end", sweep),
     "layers": ("layers", layers),
+    "rows": ("rows", row_report.table),
 }
 """Name of a table -> the file of its records, and what makes it."""
 
