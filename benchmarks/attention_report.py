@@ -1,14 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attention benchmark's records as a table of plain text."""
+"""The attention benchmark's records as tables: of plain text where it ends, and what docs/attention.md shows of them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attention_cases import CUDNN, FA2
 
 HEADINGS = ("case", "ours us", "TFLOP/s", FA2, CUDNN, "best peer", "ratio", "error", "targets")
+BYTES_PER_US = 4.3e6
+"""What an H200's memory delivers: the floor of a case is its bytes at this rate."""
+PAGE_PEERS = {
+    FA2: FA2,
+    CUDNN: "cuDNN, equal",
+    "flashinfer": "flashinfer",
+    "flash-attn-4": "flash-attn-4",
+    "TensorRT varseqlen plugin": "varseqlen plugin",
+}
+"""Peers that have a column of the page, and its heading."""
+PAGE_HEADINGS = ("us a call", "floor", "padfree", *PAGE_PEERS.values(), "goal")
+VERSIONS = {
+    "gpu": "",
+    "driver": "driver ",
+    "torch": "PyTorch ",
+    "nvidia-cudnn-cu13": "cuDNN ",
+    "flashinfer-python": "flashinfer ",
+    "flash-attn-4": "flash-attn-4 ",
+    "tensorrt": "TensorRT ",
+}
+"""Fields of a record that tell what it was measured with, and how the page introduces them."""
 
 
 def microseconds(value: float | None) -> str:
@@ -52,3 +74,32 @@ def table(records: Sequence[Mapping[str, Any]]) -> str:
     lines = [HEADINGS, *(cells(record) for record in records)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+
+
+def goal(record: Mapping[str, Any]) -> str:
+    """The time in us that the first target asks for, and whether it was met."""
+    if not record["targets"] or record["targets"][0]["met"] is None:
+        return ""
+    target = record["targets"][0]
+    return f"{target['bound_us']:.1f} {'met' if target['met'] else 'missed'}"
+
+
+def page_cells(record: Mapping[str, Any]) -> list[str]:
+    """One row of the page: the floor, ours and the peers in us, the fastest of all peers or ours in bold."""
+    peers, ours_us = record["peers_us"], record["ours_us"]
+    shown = [ours_us, *(peers.get(peer) for peer in PAGE_PEERS)]
+    fastest = min((time for time in (ours_us, *peers.values()) if time is not None), default=None)
+    times = ["" if time is None else f"**{time:.1f}**" if time == fastest else f"{time:.1f}" for time in shown]
+    return [record["case"], f"{record['bytes_moved'] / BYTES_PER_US:.1f}", *times, goal(record)]
+
+
+def made_with(records: Sequence[Mapping[str, Any]]) -> str:
+    """A sentence: the commit (of several each with its share of the cases), the machine and the versions."""
+    commits = Counter(record["commit"] for record in records)
+    counted = [f"{name} ({count} of {len(records)} cases)" for name, count in commits.items()]
+    versions = [
+        prefix + " or ".join(values)
+        for field, prefix in VERSIONS.items()
+        if (values := list(dict.fromkeys(record[field] for record in records if field in record)))
+    ]
+    return f"Measured at commit {', '.join(counted if len(commits) > 1 else commits)}: {', '.join(versions)}."

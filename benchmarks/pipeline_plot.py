@@ -131,8 +131,8 @@ def draw(path: Path) -> None:
             axes.barh(y, width, 0.78, span.begin, color=span.colour, alpha=opacity, linewidth=0)
             if width > 0.3 * len(span.text):  # not in what is cut off
                 axes.text(span.begin + width / 2, y, span.text, color="white", size=6.5, ha="center", va="center")
-        for y in (2.5, 6.5, 9.5):
-            axes.axhline(y, color=GREY, linewidth=0.5, alpha=0.5)
+        for border in (2.5, 6.5, 9.5):
+            axes.axhline(border, color=GREY, linewidth=0.5, alpha=0.5)
         axes.set_yticks(range(len(ROWS)), ROWS)
         axes.tick_params(axis="y", length=0)
         axes.set_xticks([])

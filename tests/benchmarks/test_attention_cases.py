@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from attention_cases import BEST, CUDNN, FA2, Target, all_cases, times_fa2
-from attention_report import best_peer, table
+from attention_report import PAGE_HEADINGS, best_peer, made_with, page_cells, table
 
 
 def record(**changes: Any) -> dict[str, Any]:
@@ -16,6 +16,8 @@ def record(**changes: Any) -> dict[str, Any]:
         "ours_us": 10.0,
         "tflops": 400.0,
         "peers_us": {FA2: 25.0, CUDNN: 12.0},
+        "bytes_moved": 4_300_000,
+        "commit": "abc",
         "max_error": 4e-4,
         "unavailable": {},
         "targets": [times_fa2(2.0).verdict(10.0, {FA2: 25.0})],
@@ -82,3 +84,27 @@ def test_table_says_why_ours_or_peers_are_missing() -> None:
     )
     assert best_peer(failed) is None
     assert "wrong: 2.0" in table([failed])
+
+
+def test_a_row_of_the_page_marks_the_fastest_and_says_what_was_asked_for() -> None:
+    assert page_cells(record()) == ["H 12, B 16", "1.0", "**10.0**", "25.0", "12.0", "", "", "", "12.5 met"]
+    slow = record(ours_us=20.0, targets=[])
+    assert page_cells(slow) == ["H 12, B 16", "1.0", "20.0", "25.0", "**12.0**", "", "", "", ""]
+    assert len(PAGE_HEADINGS) == len(page_cells(slow))
+
+
+def test_a_row_of_the_page_has_no_fastest_among_those_that_it_leaves_out() -> None:
+    assert "**" not in "".join(page_cells(record(peers_us={FA2: 25.0, "cuDNN ragged": 9.0})))
+
+
+def test_a_failed_case_has_a_row_of_the_page() -> None:
+    failed = record(ours_us=None, targets=[], peers_us={})
+    assert page_cells(failed)[1:] == ["1.0", *[""] * 7]
+
+
+def test_what_the_page_was_measured_with() -> None:
+    first, second = record(gpu="H200"), record(commit="def", gpu="H200", torch="2.11")
+    assert made_with([first, first]) == "Measured at commit abc: H200."
+    assert (
+        made_with([first, second]) == "Measured at commit abc (1 of 2 cases), def (1 of 2 cases): H200, PyTorch 2.11."
+    )
