@@ -148,9 +148,9 @@ SWEEPS: tuple[tuple[str, str, str, Key, Callable[[Record], str]], ...] = (
     (
         "model",
         "Other models (B 16, S 512, mean length 0.6 S)",
-        "model",
+        "model, packed share of the products",
         lambda record: (list(NAMES).index(record["model"]),),
-        lambda record: NAMES[record["model"]],
+        lambda record: f"{NAMES[record['model']]}, {record['packed_flops_share']:.0%}",
     ),
 )
 """Set, heading, first column's head, order, and first column's text."""

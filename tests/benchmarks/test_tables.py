@@ -76,3 +76,5 @@ def test_sweeps_are_in_order_and_sets_without_records_leave_no_trace() -> None:
         "| 1.0 | 8192 | 4.00 | 5.00 | 1.25 | 2.50 |",
     ]
     assert tables.sweep([]) == ""
+    other = record("model", 4096, 2.0, model="deberta", packed_flops_share=0.814, **peers)
+    assert tables.sweep([other]).splitlines()[-1] == "| DeBERTa, 81% | 4096 | 2.00 | 5.00 | 2.50 | 1.25 |"
