@@ -6,7 +6,7 @@
 
 namespace padfree {
 
-// What the choice among kernels and tiles goes by: the length that the build expects, or else the mean.
+// What the general kernel chooses its tiles by: the length that the build expects, or else the mean.
 inline int expectedLength(const AttentionParams& params) {
   return params.max_seq_len > 0 ? params.max_seq_len : params.T / (params.B > 0 ? params.B : 1);
 }

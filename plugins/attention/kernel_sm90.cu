@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Variable-length attention for Hopper (sm_90a): blocks that stay, one a multiprocessor, go through the task list that
-// PadfreeSchedule made. One warp loads Q, K and V by TMA into a ring of shared-memory stages, running ahead into the
-// next task; three warpgroups of 64 query rows each multiply with wgmma (FlashAttention-3, arXiv 2407.08608).
+// PadfreeSchedule made. Three warps load by TMA, running ahead into the next task: one Q, the others K and V into a
+// ring of shared-memory stages. Three warpgroups of 64 query rows each multiply with wgmma (after FlashAttention-3,
+// arXiv 2407.08608). docs/attention.md has a picture.
 //
 // A box of rows may reach beyond its sequence. Scores of keys there are masked; rows of V there are overwritten by
 // zeros, because a weight of 0 does not silence a NaN.
@@ -61,7 +62,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #endif
 }
 
-// [T, H, D] in boxes of `rows` tokens, one head and 64 columns.
+// An operand as [T, H, D], in boxes of `rows` tokens, one head and a panel's columns. Columns from D on arrive as
+// zeros.
 bool encode(const AttentionParams& params, const AttentionOperand& operand, unsigned rows, CUtensorMap& map) {
   const auto size = [](int64_t value) { return static_cast<cuuint64_t>(value); };
   const int64_t element = sizeOf(params.type);

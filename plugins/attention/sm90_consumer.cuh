@@ -9,12 +9,13 @@
 
 namespace padfree {
 
-// The warp's value in a uniform register, where addresses for the matrix unit must lie.
+// A value that is the same in the whole warp, in a uniform register, where addresses for the matrix unit must lie: the
+// compiler knows that a reduction's result is uniform.
 __device__ inline int uniform(int x) {
   return __reduce_or_sync(kFullMask, x);
 }
 
-// Among four neighbouring lanes: lane q gets what the four held in element q.
+// Transposes 4 x 4 values among four neighbouring lanes: lane q gets what the four held in element q.
 __device__ inline void transposeQuad(unsigned (&v)[4], int lane) {
   const auto exchange = [&](unsigned& low, unsigned& high, int mask) {
     const bool upper = lane & mask;
@@ -27,19 +28,19 @@ __device__ inline void transposeQuad(unsigned (&v)[4], int lane) {
   exchange(v[1], v[3], 2);
 }
 
-// Online softmax of the two rows that a lane shares with its three neighbours, and their output.
+// Scores, online softmax and output of the two rows that a lane shares with its three neighbours.
 template <typename S>
 struct Sm90Rows {
   static constexpr int kBlocks = S::kKeys / 8;  // of 8 keys; a lane holds two of each row
-  static constexpr float kLazyLog2 = 8.f;
+  static constexpr float kLazyLog2 = 8.f;       // see weigh
 
-  // Rows lane / 4 (elements 0, 1) and lane / 4 + 8 (elements 2, 3).
+  // Rows lane / 4 (elements 0, 1) and lane / 4 + 8 (elements 2, 3) of the warp's 16.
   float scores[kBlocks][4];
   unsigned weights[kBlocks / 2][4];  // as operands of the next product
   float output[S::kPanels][8][4] = {};
   float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 
-  // Takes the keys from `keys` on out of the first kCount.
+  // Only the first `keys` of a step's first kCount keys count: the scores of the others become -infinity.
   template <int kCount>
   __device__ void maskFrom(int keys, int lane) {
 #pragma unroll
@@ -52,8 +53,8 @@ struct Sm90Rows {
   }
 
   // Turns the scores of the first kCount keys into weights. The running maximum only has to keep the exponentials in
-  // range: it moves when they would grow beyond 2^8, and the output is rescaled then alone. Four lanes share a row and
-  // agree; a warp moves as one.
+  // range: it moves when they would grow beyond 2^kLazyLog2, and the output is rescaled then alone. Every row decides
+  // for itself (the four lanes that share it agree); a warp without such a row skips the pass.
   template <int kCount>
   __device__ void weigh(float scale_log2) {
     float peak[2], other[2];
@@ -116,7 +117,8 @@ struct Sm90Rows {
     }
   }
 
-  // A share of the keys in shared memory, one column a thread.
+  // Where warpgroups share keys: one leaves maxima, sums and output in shared memory, a column a thread, and another
+  // takes them in.
   __device__ void store(float* share) const {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -143,7 +145,7 @@ struct Sm90Rows {
   }
 };
 
-// Q + bias in shared memory, 16 bytes at a time.
+// Adds the bias to a warpgroup's Q in shared memory, 16 bytes at a time.
 template <typename S>
 __device__ void addQueryBias(const AttentionParams& p, unsigned char* query, int head, int group) {
   using T = typename S::T;
@@ -162,7 +164,8 @@ __device__ void addQueryBias(const AttentionParams& p, unsigned char* query, int
   namedBarrier(kGroupBarrier + group, kWarpgroup);
 }
 
-// Normalises and writes the rows, each quad of lanes 64 contiguous bytes of a row at a time.
+// Divides by the sums and writes the rows; four lanes write 64 contiguous bytes of a row at a time. The bias of V is
+// added here: weights add up to the sum that is divided by.
 template <typename S>
 __device__ void storeRows(const AttentionParams& p, const AttentionJob& job, Sm90Rows<S>& rows) {
   using T = typename S::T;
@@ -197,14 +200,15 @@ __device__ void storeRows(const AttentionParams& p, const AttentionJob& job, Sm9
   }
 }
 
+// A number of keys as an argument that is known when compiling.
 template <int kCount>
 struct Keys {
   static constexpr int value = kCount;
 };
 
-// Works through the jobs of one warpgroup. Only one warpgroup at a time feeds the matrix unit, in turns: without them
-// all would multiply at the same time and then all compute exponentials at the same time (FlashAttention-3,
-// section 3.1).
+// Works through the jobs of one warpgroup. Warpgroups feed the matrix unit in turns: without them all would multiply at
+// the same time and then all compute exponentials at the same time (FlashAttention-3, section 3.1). A warpgroup waits
+// for its turn at barrier kTurnBarrier + group, at which the one before it arrives when it has issued its products.
 template <typename S>
 __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared, const Sm90Memory<S>& memory,
                                  int group) {
@@ -266,7 +270,8 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
       if (in_group == 0) barrierArrive(&shared.empty[number % S::kStages], flags.arrivals);
     };
 
-    // The last stage, which may be half empty: mask, weigh, multiply. Its V rows beyond the sequence become zeros.
+    // The last stage, of which only the first keys.value keys are looked at: mask, weigh, multiply. Its rows of V
+    // beyond the sequence become zeros.
     const auto finish = [&](auto keys) {
       constexpr int kLast = decltype(keys)::value;
       if (last_keys < kLast) rows.template maskFrom<kLast>(last_keys, lane);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Wrappers of the sm_90a instructions of the Hopper kernel (PTX ISA: wgmma, mbarrier, cp.async.bulk.tensor, proxy
-// fences), and the shared memory layout that wgmma reads: panels of 64 columns, rows of 128 bytes whose 16-byte chunks
-// are permuted by the row
-// ("128-byte swizzle"), so that neither the copies nor the matrix unit meet bank conflicts.
+// fences), and the layout of shared memory that wgmma reads: panels of 64 columns, whose rows of 128 bytes have their
+// 16-byte chunks permuted by the row ("128-byte swizzle"), so that neither copies nor the matrix unit meet bank
+// conflicts.
 #pragma once
 
 #include <cuda.h>
@@ -19,9 +19,9 @@ __device__ inline int panelOffset(int row, int chunk) {
   return row * kPanelRowBytes + ((chunk ^ (row & 7)) << 4);
 }
 
-// Low half of the matrix descriptor of a panel: its start. The high half says the same of all: 8-row groups 1024 bytes
-// apart, 128-byte swizzle. It serves operands whose reduction runs along the row (Q, K) and, with the transposing
-// variant, across rows (V).
+// Low half of the matrix descriptor of a panel: where it starts, in units of 16 bytes. The high half is the same for
+// all (PADFREE_DESCRIPTOR_HIGH): groups of 8 rows are 1024 bytes apart, 128-byte swizzle. Such a descriptor serves
+// operands whose reduction runs along the row (Q, K) and, with the transposing variant, across rows (V).
 __device__ inline unsigned panelDescriptor(unsigned shared_address) {
   return 1u << 16 | shared_address >> 4;
 }
@@ -83,18 +83,18 @@ __device__ inline void copyBox(unsigned shared_address, const CUtensorMap& map, 
       : "memory");
 }
 
-// Waits for `threads` threads at one of the 16 barriers of a block.
+// Waits at one of the 16 named barriers of a block until `threads` threads have come, those of namedArrive included.
 __device__ inline void namedBarrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Counts these threads at a barrier without waiting there.
+// Counts these threads at a named barrier without waiting there.
 __device__ inline void namedArrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// The accumulators of a product with 64 and with 128 columns, as operands and in the instruction's text; 8 columns an
-// entry of c, laid out as by mma.sync.
+// The accumulators of a product with 64 and with 128 columns, as operands and in the instruction's text. An entry of c
+// has 8 columns, laid out as by mma.sync.
 #define PADFREE_ACCUMULATORS_64(c)                                                                             \
   "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]),     \
       "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]), \
