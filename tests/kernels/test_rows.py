@@ -16,7 +16,7 @@ from cases import (
 from launchers import DATA_TYPES, POOL_MODES, Float, Int64, call
 
 TYPES = [torch.float16, torch.bfloat16, torch.float32]
-WIDTHS = [8, 64, 100, 384, 768, 1024, 2048, 5000]
+WIDTHS = [8, 64, 100, 384, 512, 768, 1024, 2048, 5000]
 
 
 def normal(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
@@ -32,7 +32,7 @@ def norm_rows(x: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor | None, r
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("options", ["", "bias residual beta sum", "residual beta", "rms residual sum"])
+@pytest.mark.parametrize("options", ["", "bias beta sum", "bias residual beta sum", "residual beta", "rms residual sum"])
 def test_layer_norm(dtype: torch.dtype, width: int, options: str) -> None:
     rows, eps = 133, 1e-5
     x = normal(rows, width, dtype=dtype, seed=1) * 3 + 1
@@ -65,7 +65,7 @@ def test_layer_norm(dtype: torch.dtype, width: int, options: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("width", [64, 100, 768, 1024])
+@pytest.mark.parametrize("width", [64, 100, 384, 768, 1024])
 @pytest.mark.parametrize("name", ["mixed", "empty between", "all empty", "many short"])
 @pytest.mark.parametrize("options", ["types beta", "positions types", "beta offset"])
 def test_embedding(dtype: torch.dtype, width: int, name: str, options: str) -> None:
