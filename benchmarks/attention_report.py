@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attention benchmark's records as tables: of plain text where it ends, and what docs/attention.md shows of them."""
+"""The attention benchmark's records as tables: of plain text where it ends, and as docs/attention.md shows them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of recorded measurements, written into README.md and docs/performance.md.
+"""Tables of recorded measurements, written into the documents that show them.
 
     python benchmarks/tables.py
     python benchmarks/tables.py --check
@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import row_report
+from attention_report import PAGE_HEADINGS, made_with, page_cells
 from plot_style import LIMIT, PADFREE, TENSORRT, Record, read, times_of
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ("README.md", "docs/performance.md")
+DOCUMENTS = ("README.md", "docs/performance.md", "docs/attention.md")
 BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NAMES = {
     "bert-base": "BERT-base",
@@ -186,6 +187,11 @@ def layers(records: Sequence[Record]) -> str:
     return table([f"{record['tokens']} tokens", "us in all", "share"], [*rows, ["sum", f"{total:.1f}", ""]])
 
 
+def attention(records: Sequence[Record]) -> str:
+    """A row a case of the attention benchmark, and what they were measured with."""
+    return f"{table(PAGE_HEADINGS, map(page_cells, records))}\n{made_with(records)}\n"
+
+
 TABLES: Mapping[str, tuple[str, Callable[[Sequence[Record]], str]]] = {
     "summary": ("end_to_end", summary),
     "targets": ("end_to_end", targets),
@@ -193,6 +199,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Sequence[Record]], str]]] = {
     "sweep": ("end_to_end", sweep),
     "layers": ("layers", layers),
     "rows": ("rows", row_report.table),
+    "attention": ("attention", attention),
 }
 """Name of a table -> the file of its records, and what makes it."""
 
