@@ -9,31 +9,36 @@
 
 namespace padfree {
 
-// The tasks of this block. Rounds alternate in direction, so that who got the longest of one round gets the shortest of
-// the next. The task after the current one is on its way already.
+// The tasks of this block, for one thread. Rounds alternate in direction, so that who got the longest of one round gets
+// the shortest of the next. The task after the current one is on its way to `slots` already: registers are few here,
+// and one that waited for memory would have to be spilled, which waits too.
 class TaskCursor {
  public:
-  __device__ explicit TaskCursor(const AttentionParams& p)
-      : tasks_(p.tasks + 1), count_(min(p.tasks->begin, p.num_tasks)), next_(tasks_[min(number(0), p.num_tasks - 1)]) {}
+  __device__ TaskCursor(const AttentionParams& p, AttentionTask (&slots)[2]) : p_(p), slots_(slots) {
+    fetch();
+    count_ = min(p.tasks->begin, p.num_tasks);
+  }
 
   // Moves to the next task; false when there is none.
   __device__ bool advance(AttentionTask& task) {
-    if (number(round_) >= count_) return false;
-    task = next_;
+    if (number() >= count_) return false;
+    waitCopies<0>();
+    task = slots_[round_ & 1];
     ++round_;
-    next_ = tasks_[number(round_) < count_ ? number(round_) : 0];
+    if (number() < count_) fetch();
     return true;
   }
 
  private:
-  __device__ static int number(int round) {
-    return round * gridDim.x + (round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+  __device__ int number() const { return round_ * gridDim.x + (round_ & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x); }
+  __device__ void fetch() {
+    copyAsync16(&slots_[round_ & 1], p_.tasks + 1 + number(), true);  // a list has room for every block's first task
+    commitCopies();
   }
 
-  const AttentionTask* const tasks_;
-  const int count_;
-  int round_ = 0;
-  AttentionTask next_;
+  const AttentionParams& p_;
+  AttentionTask (&slots_)[2];
+  int count_, round_ = 0;
 };
 
 // Copies `rows` rows of a head to shared memory: in one box of kWhole rows, or as many small ones as it takes.
@@ -52,6 +57,7 @@ __device__ inline void loadRows(const AttentionMaps& maps, int operand, unsigned
   }
   const int boxes = ceilDiv(static_cast<unsigned>(rows), static_cast<unsigned>(kBoxRows));
   barrierExpect(barrier, boxes * kBoxRows * kPanelRowBytes * S::kPanels);
+#pragma unroll 1
   for (int box = 0; box < boxes; ++box) {
 #pragma unroll
     for (int panel = 0; panel < S::kPanels; ++panel) {
@@ -75,7 +81,7 @@ __device__ void handOutJobs(const AttentionParams& p, const AttentionMaps& maps,
   };
   const auto arrived = [&] { return &shared.queries[(handed - 1) % S::kQuerySlots][lane]; };
   AttentionTask task;
-  for (TaskCursor cursor(p); cursor.advance(task);) {
+  for (TaskCursor cursor(p, shared.upcoming[0][lane]); cursor.advance(task);) {
     const TaskParts parts = unpackParts(task.parts);
     const int jobs = parts.heads * parts.groups * parts.splits;
     const int steps = ceilDiv(static_cast<unsigned>(task.length), static_cast<unsigned>(S::kKeys));
@@ -119,6 +125,7 @@ template <typename S>
 __device__ void loadStages(const AttentionParams& p, const AttentionMaps& maps, Sm90Shared<S>& shared,
                            const Sm90Memory<S>& memory, int operand) {
   const unsigned lane = threadIdx.x % kWarpSize;
+  if (lane >= S::kStages) return;
   uint64_t* const arrived = operand == 1 ? shared.keys : shared.values;
   int number = 0;
   const auto load = [&](const AttentionTask& task, int key, int head) {
@@ -127,7 +134,7 @@ __device__ void loadStages(const AttentionParams& p, const AttentionMaps& maps, 
     loadRows<S, S::kKeys>(maps, operand, operand == 1 ? memory.key(stage) : memory.value(stage),
                           min(task.length - key, S::kKeys), head, task.begin + key, &arrived[stage]);
   };
-  TaskCursor cursor(p);
+  TaskCursor cursor(p, shared.upcoming[operand][lane]);
   AttentionTask task;
   if (!cursor.advance(task)) return;
   TaskParts parts = unpackParts(task.parts);

@@ -11,7 +11,8 @@
 namespace padfree {
 
 constexpr int kWarpgroup = 128;
-constexpr int kBoxRows = 32;  // rows of the small boxes that fetch the ends of sequences
+constexpr int kLoadingWarps = 3;  // one hands out jobs with their Q, one loads K, one V
+constexpr int kBoxRows = 32;      // rows of the small boxes that fetch the ends of sequences
 
 // One block a multiprocessor: kTaskWidth warpgroups that compute and one that loads.
 template <typename Element, int kHeadSize, int kStepKeys, int kRingStages>
@@ -74,6 +75,7 @@ struct Sm90Shared {
   uint64_t queries[S::kQuerySlots][kTaskWidth], queries_free[S::kQuerySlots][kTaskWidth];
   uint64_t keys[S::kStages], values[S::kStages], empty[S::kStages];
   AttentionJob jobs[kJobSlots][kTaskWidth];
+  AttentionTask upcoming[kLoadingWarps][S::kStages][2];  // of every lane that loads
 };
 
 // The parts of dynamic shared memory, as shared-space addresses; base is a multiple of 1024.
