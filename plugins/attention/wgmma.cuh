@@ -20,10 +20,17 @@ __device__ inline int panelOffset(int row, int chunk) {
 }
 
 // Low half of the matrix descriptor of a panel: where it starts, in units of 16 bytes. The high half is the same for
-// all (PADFREE_DESCRIPTOR_HIGH): groups of 8 rows are 1024 bytes apart, 128-byte swizzle. Such a descriptor serves
+// all (kDescriptorHigh): groups of 8 rows are 1024 bytes apart, 128-byte swizzle. Such a descriptor serves
 // operands whose reduction runs along the row (Q, K) and, with the transposing variant, across rows (V).
 __device__ inline unsigned panelDescriptor(unsigned shared_address) {
   return 1u << 16 | shared_address >> 4;
+}
+
+constexpr unsigned kDescriptorHigh = 0x40000040;
+
+// The whole descriptor.
+__device__ inline uint64_t fullDescriptor(unsigned low) {
+  return static_cast<uint64_t>(kDescriptorHigh) << 32 | low;
 }
 
 // Orders register and shared-memory accesses before the matrix instructions that follow.

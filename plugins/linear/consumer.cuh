@@ -40,8 +40,9 @@ class Consumer {
   __device__ void multiply(const Position& at) {
     int before = 0;
     for (int i = at.begin; i < at.end; ++i, ring_.advance()) {
-      const uint64_t a = panelDescriptor(stages_ + ring_.stage * S::kStageBytes + group_ * S::kPanelBytes);
-      const uint64_t b = panelDescriptor(stages_ + ring_.stage * S::kStageBytes + S::kWeightBytes);
+      const uint64_t a =
+          fullDescriptor(panelDescriptor(stages_ + ring_.stage * S::kStageBytes + group_ * S::kPanelBytes));
+      const uint64_t b = fullDescriptor(panelDescriptor(stages_ + ring_.stage * S::kStageBytes + S::kWeightBytes));
       barrierWait(&barriers_.full[ring_.stage], ring_.parity);
       wgmmaFence();
 #pragma unroll
