@@ -67,7 +67,9 @@ class Consumer {
   }
 
   // Whether this block finishes the 16 tokens from 16 * box on.
-  __device__ bool owns(const Position& at, int box) const { return (box & (work_.tile.parts - 1)) == at.part; }
+  __device__ bool owns(const Position& at, int box) const {
+    return (box >> work_.owned_shift & (work_.tile.parts - 1)) == at.part;
+  }
 
   // Adds what the other blocks of the cluster summed for this tile, in the order of their parts: sums are left where
   // the stages were, and each block reads those of the boxes that it finishes.
@@ -130,31 +132,32 @@ class Consumer {
       const int boxes = min(kChunk, kTokens - first) / kBoxTokens;
       const int buffer = chunk_ % kBuffers;
       if (work_.residual) barrierWait(&barriers_.residual[group_][buffer], chunk_ / kBuffers % 2);
+      if (owns(at, first / kBoxTokens) || owns(at, first / kBoxTokens + boxes - 1)) {
 #pragma unroll
-      for (int box = 0; box < boxes; ++box) {
-        if (!owns(at, first / kBoxTokens + box)) continue;
-        unsigned char* const place = out_ + buffer * kChunkBytes + box * kBoxBytes + panelOffset(row, column);
-        float value[4][2];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float (&sum)[4] = sums_[first / 8 + box * 2 + i / 2];
-          const float added = i % 2 ? bias.y : bias.x;
-          value[i][0] = activate(sum[i % 2 * 2] + added);
-          value[i][1] = activate(sum[i % 2 * 2 + 1] + added);
-        }
-        unsigned packed[4];
-        if (work_.residual) {
-          loadMatricesTransposed(packed, place);
+        for (int box = 0; box < boxes; ++box) {
+          unsigned char* const place = out_ + buffer * kChunkBytes + box * kBoxBytes + panelOffset(row, column);
+          float value[4][2];
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const float2 residual = unpackPair<T>(packed[i]);
-            value[i][0] += residual.x;
-            value[i][1] += residual.y;
+            const float (&sum)[4] = sums_[first / 8 + box * 2 + i / 2];
+            const float added = i % 2 ? bias.y : bias.x;
+            value[i][0] = activate(sum[i % 2 * 2] + added);
+            value[i][1] = activate(sum[i % 2 * 2 + 1] + added);
           }
-        }
+          unsigned packed[4];
+          if (work_.residual) {
+            loadMatricesTransposed(packed, place);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) packed[i] = packPair<T>(value[i][0], value[i][1]);
-        storeMatricesTransposed(packed, place);
+            for (int i = 0; i < 4; ++i) {
+              const float2 residual = unpackPair<T>(packed[i]);
+              value[i][0] += residual.x;
+              value[i][1] += residual.y;
+            }
+          }
+#pragma unroll
+          for (int i = 0; i < 4; ++i) packed[i] = packPair<T>(value[i][0], value[i][1]);
+          storeMatricesTransposed(packed, place);
+        }
       }
       fenceSharedForWgmma();
       if (in_group_ == 0) waitStoresRead<kBuffers - 2>();  // for the next chunk's buffer

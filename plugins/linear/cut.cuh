@@ -45,6 +45,7 @@ struct Work {
   Activation activation;
   bool residual;
   LinearTile tile;
+  int owned_shift;                 // blocks that share a tile finish 16 << owned_shift of its tokens in turn
   int feature_clusters, clusters;  // clusters of tiles: along the features, in all
 };
 

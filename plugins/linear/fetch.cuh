@@ -3,6 +3,7 @@
 // bounds how fast stages follow each other.
 #pragma once
 
+#include "common/dependent_launch.cuh"
 #include "linear/cut.cuh"
 
 namespace padfree {
@@ -52,6 +53,7 @@ __device__ void fetchInput(const Work& work, const Maps& maps, const Position& a
               full, blocks);
     }
   }
+  releaseNextGrid();  // not before: its blocks would take multiprocessors and fetch while this grid still multiplies
 }
 
 }  // namespace padfree

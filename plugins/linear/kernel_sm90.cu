@@ -40,7 +40,6 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
     fenceSharedForWgmma();
   }
   clusterSync();
-  releaseNextGrid();
   const Position at(work);
   if (threadIdx.x < kWarpgroup) {
     shrinkRegisters<40>();
@@ -95,6 +94,7 @@ cudaError_t launch(const LinearParams& p, const LinearTile& tile, cudaStream_t s
   work.residual = p.residual != nullptr;
   work.tile = tile;
   while (work.tile.parts > work.stages) work.tile.parts /= 2;
+  work.owned_shift = tile.tokens >= work.tile.parts * kChunk ? 1 : 0;
   work.feature_clusters = ceilDiv(p.N, kLinearFeatures * tile.cluster_features);
   work.clusters = work.feature_clusters * ceilDiv(p.T, kTokens * tile.cluster_tokens);
 
