@@ -39,6 +39,7 @@ _FLOAT32_ONLY = frozenset(
         *("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization"),
         *("BatchNormalization", "LpNormalization", "Pow", "Sqrt", "Exp", "Log", "Reciprocal"),
         *("Range", "RandomNormal", "RandomUniform", "Resize"),
+        *("Sin", "Cos", "Tan"),  # of angles far beyond 2 pi; and no bfloat16 before opset 22
     )
 )
 _ROUNDOFF: Mapping[str, float] = MappingProxyType({"fp16": 2.0**-11, "bf16": 2.0**-8})
