@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import datetime
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, note, seed, settings
@@ -20,9 +23,10 @@ numbers = st.integers(0, 99)
 programs = st.lists(st.tuples(st.integers(0, len(OPERATIONS) - 1), numbers, numbers), max_size=6)
 # Another one every day, so that the search goes on; a failure prints how to repeat it.
 ROTATING_SEED = int(os.environ.get("PADFREE_TEST_SEED", datetime.date.today().toordinal()))
-# About 1800 a minute on one core; a longer search:
+# About 1800 a minute on each core; a longer search:
 # PADFREE_TEST_GRAPHS=20000 pytest tests/onnx_tools/test_random_graphs.py
-COUNT = int(os.environ.get("PADFREE_TEST_GRAPHS", 500))
+COUNT = int(os.environ.get("PADFREE_TEST_GRAPHS", 250))
+CORES = min(os.cpu_count() or 1, 4)
 IN_ONNXRUNTIME = 50  # every so many cases are compared in onnxruntime too
 # float32: programs add up the tokens of whole batches, and products of them; what a wrong graph gives is far from it.
 TOLERANCE = 1e-3
@@ -71,6 +75,25 @@ def test_another_random_graph_every_day(
 ) -> None:
     note(f"PADFREE_TEST_SEED={ROTATING_SEED}")
     _search(steps, outputs, pooling, padded, sample)
+
+
+def test_every_core_searches() -> None:
+    """Without hypothesis, which shrinks what it finds but takes one core: as many again on every core."""
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-m", "tests.onnx_tools.random_search", str(ROTATING_SEED)]
+    searches = [
+        subprocess.Popen(
+            [*command, str(core * 2 * COUNT), str(2 * COUNT)],
+            cwd=root,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for core in range(CORES)
+    ]
+    for search in searches:
+        said, _ = search.communicate()
+        assert search.returncode == 0, said
 
 
 COMPLETE = {"layer", "add", "linear", "norm", "tanh", "softmax", "gate", "heads", "rotary", "columns", "rms",
