@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `parameters` of config.pbtxt that the models of this package read: names, defaults, allowed values.
+
+Who writes a configuration fills in one of the classes and calls `to_strings`; the server hands the same strings back to
+`from_config`. One parameter a field, named `padfree_` and the field; what has its default is not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, TypeVar
+
+from ..errors import SessionError
+
+PREFIX = "padfree_"
+LONG_TEXTS = ("truncate", "refuse")
+FLAGS = {"true": True, "false": False}
+
+P = TypeVar("P", bound="_Parameters")
+
+
+class _Parameters:
+    """Reads and writes the fields of the dataclasses below."""
+
+    def to_strings(self) -> dict[str, str]:
+        """Parameter name -> `string_value`, for config.pbtxt; defaults are left out."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
+        defaults = {item.name: item.default for item in fields(self)}  # type: ignore[arg-type]
+        return {
+            PREFIX + name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in values.items()
+            if value != defaults[name]
+        }
+
+    @classmethod
+    def from_config(cls: type[P], config: Mapping[str, Any]) -> P:
+        """Reads the decoded model configuration that the server passes to `initialize`.
+
+        Raises:
+            SessionError: an unknown parameter with padfree's prefix, a missing one, or a value that is not allowed.
+        """
+        given = {
+            name.removeprefix(PREFIX): str(entry.get("string_value", ""))
+            for name, entry in config.get("parameters", {}).items()
+            if name.startswith(PREFIX)
+        }
+        known = {item.name: item for item in fields(cls)}  # type: ignore[arg-type]
+        for name in given:
+            if name not in known:
+                raise SessionError(
+                    f"unknown parameter '{PREFIX}{name}', allowed: {', '.join(PREFIX + item for item in known)}; "
+                    "correct config.pbtxt, or write the repository again with padfree triton"
+                )
+        for name, item in known.items():
+            if name not in given and item.default is MISSING:
+                raise SessionError(
+                    f"parameter '{PREFIX}{name}' is missing; add it to config.pbtxt, or write the repository again "
+                    "with padfree triton"
+                )
+        return cls(**{name: _parse(known[name].type, name, value) for name, value in given.items()})
+
+
+@dataclass(frozen=True)
+class EncoderParameters(_Parameters):
+    """What EncoderModel reads.
+
+    Attributes:
+        model: the plan (its .json beside it) or .onnx file, relative to the model's version folder.
+        max_tokens: tokens of one run, counted with padding for padded models; 0: as many as the plan's profile takes.
+        max_sequences: sequences of one run; 0: as many as the plan's profile takes.
+        cuda_graphs: capture packed engines in CUDA graphs.
+        allow_other_gpu: run a plan that was built on another GPU model of the same compute capability.
+    """
+
+    model: str
+    max_tokens: int = 0
+    max_sequences: int = 0
+    cuda_graphs: bool = True
+    allow_other_gpu: bool = False
+
+
+@dataclass(frozen=True)
+class TokenizerParameters(_Parameters):
+    """What TokenizerModel reads.
+
+    Attributes:
+        max_length: the most tokens of one text (or pair of texts), special tokens included.
+        tokenizer: the tokenizer.json, relative to the model's version folder.
+        long_texts: what happens to longer texts: "truncate" cuts them, "refuse" answers with an error.
+    """
+
+    max_length: int
+    tokenizer: str = "tokenizer.json"
+    long_texts: str = "truncate"
+
+    def __post_init__(self) -> None:
+        if self.max_length < 1:
+            raise SessionError(
+                f"'{PREFIX}max_length' is {self.max_length}, allowed: 1 or more; use the model's positions"
+            )
+        if self.long_texts not in LONG_TEXTS:
+            raise SessionError(
+                f"'{PREFIX}long_texts' is {self.long_texts!r}, allowed: {', '.join(LONG_TEXTS)}; correct config.pbtxt"
+            )
+
+
+def _parse(kind: Any, name: str, text: str) -> Any:
+    """A value of a field; annotations are strings here."""
+    if kind == "bool":
+        if text not in FLAGS:
+            raise SessionError(f"'{PREFIX}{name}' is {text!r}, allowed: true, false; correct config.pbtxt")
+        return FLAGS[text]
+    if kind == "int":
+        if not text.isdecimal():
+            raise SessionError(f"'{PREFIX}{name}' is {text!r}, allowed: 0, 1, 2, ...; correct config.pbtxt")
+        return int(text)
+    if not text:
+        raise SessionError(f"'{PREFIX}{name}' is empty; give it a value in config.pbtxt, or leave it out")
+    return text
