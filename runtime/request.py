@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,16 +18,6 @@ IntArray = npt.NDArray[Any]
 
 INT32_MAX = 2**31 - 1
 ZERO_WHEN_MISSING = "token_type_ids"  # tokenisers leave it out for single texts, and mean zeros
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one run takes; None is no limit. Tokens are counted with padding where `counts_padding`."""
-
-    max_batch: int | None
-    max_tokens: int | None
-    max_seq_len: int | None
-    counts_padding: bool
 
 
 @dataclass(frozen=True)
@@ -212,24 +202,6 @@ def _place(packed: Int32Array, at: int, seq_lens: Int32Array) -> str:
     start = int(ends[sequence - 1]) if sequence else 0
     where = f"sequence {sequence}, position {at - start}" if sequence < seq_lens.size else f"filler token {at}"
     return f"{int(packed[at])} at {where}"
-
-
-def split(ragged: Ragged, limits: Limits) -> Iterator[tuple[int, int]]:
-    """Cuts a batch, in order, into runs (start, stop) that each fit the limits; every sequence must fit by itself."""
-    start = 0
-    tokens = 0
-    longest = 0
-    for at, length in enumerate(ragged.seq_lens.tolist()):
-        count = at - start + 1
-        grown = max(longest, length) * count if limits.counts_padding else tokens + length
-        too_many = limits.max_batch is not None and count > limits.max_batch
-        if at > start and (too_many or (limits.max_tokens is not None and grown > limits.max_tokens)):
-            yield start, at
-            start, tokens, longest = at, 0, 0
-        tokens += length
-        longest = max(longest, length)
-    if start < ragged.seq_lens.size:
-        yield start, int(ragged.seq_lens.size)
 
 
 def as_int32(value: Any, name: str) -> Int32Array:

@@ -13,11 +13,12 @@ import numpy.typing as npt
 
 from .arrays import caller_stream, on_device
 from .backend import Backend, RunOptions
+from .batching.budget import Budget, cut
 from .device_requests import device_feeds
 from .errors import SessionError
 from .feeds import packed_feeds, padded_feeds, split_outputs
 from .metadata import Metadata, open_plan
-from .request import Limits, Ragged, check_one_run, read_packed, read_request, split
+from .request import Ragged, check_one_run, read_packed, read_request
 from .trt import import_tensorrt
 
 Array = npt.NDArray[Any]
@@ -72,7 +73,7 @@ class Session:
             self._backend = TensorRTBackend(
                 file, self._metadata, device=device, allow_other_gpu=allow_other_gpu, options=options
             )
-        self._limits = _limits(self._metadata)
+        self._budget = _budget(self._metadata)
         # Frees GPU memory of sessions that nobody closed, at the latest when the process ends.
         self._finalizer = weakref.finalize(self, self._backend.close)
 
@@ -109,8 +110,8 @@ class Session:
         options = self._run_options(outputs, stream)
         ragged = read_request(request, self._metadata)
         results: dict[str, list[Any]] = {item.name: [] for item in self._metadata.outputs}
-        for start, stop in split(ragged, self._limits):
-            part = ragged.part(start, stop)
+        for run in cut(ragged.seq_lens.tolist(), self._budget):
+            part = ragged.part(run.start, run.stop)
             for name, rows in split_outputs(
                 self._backend.run(self.feeds(part), **options), part, self._metadata
             ).items():
@@ -183,10 +184,10 @@ class Session:
         self.close()
 
 
-def _limits(metadata: Metadata) -> Limits:
+def _budget(metadata: Metadata) -> Budget:
     padded = metadata.interface == "padded"
     if metadata.engine is None:
-        return Limits(None, CPU_TOKENS_A_RUN, metadata.max_positions, padded)
+        return Budget(CPU_TOKENS_A_RUN, None, padded)
     profile = metadata.engine.profile
     # A padded profile is a rectangle: max_batch sequences of max_seq_len fit by construction.
-    return Limits(profile.max_batch, None if padded else profile.max_tokens, profile.max_seq_len, padded)
+    return Budget(None if padded else profile.max_tokens, profile.max_batch, padded)

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from padfree.runtime import Session, SessionError
-from padfree.runtime.request import Limits, read_request
+from padfree.runtime.batching import Budget
+from padfree.runtime.request import read_request
 
 ModelWriter = Callable[..., Path]
 
@@ -67,8 +68,7 @@ def test_large_requests_are_split_and_joined(packed: Session, padded: Session, l
     rows = np.split(values, np.cumsum(lengths)[:-1]) if lengths else []
     with pytest.MonkeyPatch.context() as patch:
         for session in (packed, padded):
-            limits = Limits(3, budget, None, session.metadata.interface == "padded")
-            patch.setattr(session, "_limits", limits)
+            patch.setattr(session, "_budget", Budget(budget, 3, session.metadata.interface == "padded"))
         flat = packed.run(rows)["hidden"]
         grid = padded.run(rows)["hidden"]
     assert [row[:, 0].tolist() for row in flat] == [row.tolist() for row in rows]
