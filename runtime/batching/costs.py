@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cost tables: how long a run of so many sequences of such a length takes, measured on a grid."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from padfree.runtime.errors import SessionError
+from padfree.runtime.metadata import INTERFACES
+
+FloatArray = npt.NDArray[np.float64]
+
+FORMAT = 1
+KIND = "padfree cost table"
+NOISE = 0.2
+"""A measurement that has to move by a larger share to make the table monotone is worth a warning."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """What a run costs, measured with sequences of equal length.
+
+    A run of unequal lengths costs, on a padded model, what as many sequences of the longest length cost. On a packed
+    model time follows from the tokens T = sum(L) (products, norms) and from Q = sum(L^2) (attention). The table's run
+    of T^2 / Q sequences of length Q / T has the same T and Q, so its cost is taken.
+
+    Physics allows no run that is faster for being larger: where noise says so, a cell becomes the mean of the largest
+    smaller and the smallest larger run. Between cells cost is bilinear, below the shortest length it is that of the
+    shortest, and beyond the table it grows in proportion.
+
+    Attributes:
+        interface: "packed" or "padded".
+        lengths: grid of lengths, in tokens, growing; two or more.
+        batches: grid of sequences a run, growing from 1; two or more.
+        cost_ms: a row a length, a cell a batch; None where a run is beyond what the model takes, after at least one
+            measured cell in every row.
+        environment: what was measured, where and with which versions.
+    """
+
+    interface: str
+    lengths: tuple[int, ...]
+    batches: tuple[int, ...]
+    cost_ms: tuple[tuple[float | None, ...], ...]
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @cached_property
+    def _grid(self) -> FloatArray:
+        """Seconds, complete and monotone."""
+        filled = _filled(self)
+        grid = _monotone(filled)
+        moved = float(np.max(np.abs(grid - filled) / filled))
+        if moved > NOISE:
+            _log.warning("cost table: larger runs measured faster, cells moved by %.0f %%; repeat more", 100 * moved)
+        return grid / 1e3
+
+    def seconds(self, length: npt.ArrayLike, batch: npt.ArrayLike) -> FloatArray:
+        """The cost of `batch` sequences of `length` tokens, in seconds; arrays broadcast, fractions are allowed."""
+        grid = self._grid
+        rows, row_share, row_scale = _locate(np.asarray(length, dtype=np.float64), self.lengths)
+        columns, column_share, column_scale = _locate(np.asarray(batch, dtype=np.float64), self.batches)
+        low = grid[rows, columns] * (1 - column_share) + grid[rows, columns + 1] * column_share
+        high = grid[rows + 1, columns] * (1 - column_share) + grid[rows + 1, columns + 1] * column_share
+        return np.asarray((low * (1 - row_share) + high * row_share) * row_scale * column_scale)
+
+    def mixed_seconds(self, sequences: npt.ArrayLike, tokens: npt.ArrayLike, squares: npt.ArrayLike) -> FloatArray:
+        """The cost of packed runs with these numbers of sequences, sums of lengths and sums of squared lengths."""
+        T, Q = np.asarray(tokens, dtype=np.float64), np.asarray(squares, dtype=np.float64)
+        empty = T == 0
+        length = Q / np.where(empty, 1, T)
+        batch = np.where(empty, sequences, T * T / np.where(empty, 1, Q))
+        return self.seconds(length, batch)
+
+    def run_seconds(self, lengths: Iterable[int]) -> float:
+        """The cost of one run of sequences of these lengths, in seconds."""
+        run = list(lengths)
+        if self.interface == "padded":
+            return float(self.seconds(max(run), len(run)))
+        return float(self.mixed_seconds(len(run), sum(run), sum(length * length for length in run)))
+
+    def to_json(self) -> str:
+        """The table as read_costs reads it, as it was measured."""
+        columns = {name: getattr(self, name) for name in ("interface", "lengths", "batches", "cost_ms")}
+        return json.dumps({"kind": KIND, "format": FORMAT, **columns, "environment": dict(self.environment)}) + "\n"
+
+
+def read_costs(path: str | Path) -> CostTable:
+    """Reads a table that `padfree costs` wrote.
+
+    Raises:
+        SessionError: the file cannot be read, or is not a table; the message says which part is wrong.
+    """
+    try:
+        raw = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise SessionError(f"{path}: no cost table ({error}); measure one: padfree costs MODEL -o {path}") from error
+    if not isinstance(raw, dict) or (raw.get("kind"), raw.get("format")) != (KIND, FORMAT):
+        raise SessionError(
+            f"{path}: not a {KIND!r} of format {FORMAT}; measure one with this version: padfree costs MODEL -o {path}"
+        )
+    try:
+        return CostTable(
+            interface=str(raw["interface"]),
+            lengths=tuple(raw["lengths"]),
+            batches=tuple(raw["batches"]),
+            cost_ms=tuple(tuple(row) for row in raw["cost_ms"]),
+            environment=dict(raw["environment"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise SessionError(f"{path}: damaged cost table ({reason}); measure it again") from error
+
+
+def _check(table: CostTable) -> None:
+    if table.interface not in INTERFACES:
+        raise SessionError(f"interface is {table.interface!r}, allowed: {', '.join(INTERFACES)}; correct it")
+    for name, axis in (("lengths", table.lengths), ("batches", table.batches)):
+        whole = all(isinstance(value, int) and not isinstance(value, bool) and value > 0 for value in axis)
+        if len(axis) < 2 or not whole or any(low >= high for low, high in pairwise(axis)):
+            raise SessionError(f"{name} are {list(axis)}, allowed: two or more growing whole numbers; measure again")
+    if table.batches[0] != 1:
+        raise SessionError(f"batches begin with {table.batches[0]}, allowed: 1, a request alone; measure it too")
+    if [len(row) for row in table.cost_ms] != [len(table.batches)] * len(table.lengths):
+        raise SessionError(
+            f"cost_ms has rows of {[len(row) for row in table.cost_ms]} cells, allowed: {len(table.lengths)} rows (one "
+            f"a length) of {len(table.batches)} (one a batch); measure again"
+        )
+    for length, row in zip(table.lengths, table.cost_ms, strict=True):
+        _check_row(length, row)
+
+
+def _check_row(length: int, row: Sequence[float | None]) -> None:
+    measured = [cost for cost in row if cost is not None]
+    if not measured or row[: len(measured)] != tuple(measured):
+        raise SessionError(
+            f"cost_ms of length {length} is {list(row)}, allowed: numbers, then null for runs beyond the model's "
+            "limits; measure again"
+        )
+    for cost in measured:
+        if not isinstance(cost, (int, float)) or isinstance(cost, bool) or not 0 < cost < math.inf:
+            raise SessionError(f"cost_ms of length {length} has {cost!r}, allowed: numbers above 0; measure again")
+
+
+def _filled(table: CostTable) -> FloatArray:
+    """The measured grid; cells beyond the model's limits, which no run needs but interpolation does, in proportion."""
+    grid = np.empty((len(table.lengths), len(table.batches)))
+    for at, row in enumerate(table.cost_ms):
+        known = [cost for cost in row if cost is not None]
+        beyond = [known[-1] * batch / table.batches[len(known) - 1] for batch in table.batches[len(known) :]]
+        grid[at] = known + beyond
+    return grid
+
+
+def _monotone(grid: FloatArray) -> FloatArray:
+    above = np.maximum.accumulate(np.maximum.accumulate(grid, axis=0), axis=1)
+    backwards = grid[::-1, ::-1]
+    below = np.minimum.accumulate(np.minimum.accumulate(backwards, axis=0), axis=1)[::-1, ::-1]
+    return np.asarray((above + below) / 2)
+
+
+def _locate(values: FloatArray, axis: tuple[int, ...]) -> tuple[npt.NDArray[np.intp], FloatArray, FloatArray]:
+    """Cell, position in the cell 0..1, and the factor for values beyond the axis."""
+    points = np.asarray(axis, dtype=np.float64)
+    inside = np.clip(values, points[0], points[-1])
+    cell = np.minimum(np.searchsorted(points, inside, side="right") - 1, len(axis) - 2)
+    share = (inside - points[cell]) / (points[cell + 1] - points[cell])
+    return cell, share, np.maximum(values / points[-1], 1.0)
