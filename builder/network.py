@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 from padfree.onnx_tools import without_functions
 from padfree.onnx_tools.operators import DOMAIN, padfree_nodes
+from padfree.onnx_tools.passes.interface import MAX_SEQLEN
 
 from .errors import BuildError
 
@@ -36,11 +37,31 @@ def set_max_seq_len(model: onnx.ModelProto, max_seq_len: int) -> None:
                 attribute.i = max_seq_len
 
 
+def bound_max_seqlen(model: onnx.ModelProto, max_seq_len: int) -> None:
+    """Cuts the `max_seqlen` input, which is read for its shape alone, to the longest sequence, in place.
+
+    Triton gives it the most tokens of a *request*, not of a sequence (BATCH_MAX_ELEMENT_COUNT_AS_SHAPE): n * L for one
+    of [n, L]. The input may thus be larger than the padded axis ever gets, and no memory is planned for what is cut.
+    """
+    if not any(value.name == MAX_SEQLEN for value in model.graph.input):
+        return
+    bounded, ends = f"{MAX_SEQLEN}_bounded", f"{MAX_SEQLEN}_bound"
+    for node in model.graph.node:
+        for position, name in enumerate(node.input):
+            if name == MAX_SEQLEN:
+                node.input[position] = bounded
+    for name, value in ((f"{ends}_start", 0), (ends, max_seq_len)):
+        model.graph.initializer.append(onnx.helper.make_tensor(name, onnx.TensorProto.INT64, [1], [value]))
+    inputs = [MAX_SEQLEN, f"{ends}_start", ends]
+    model.graph.node.insert(0, onnx.helper.make_node("Slice", inputs, [bounded], name=bounded))
+
+
 def for_parser(model: onnx.ModelProto, max_seq_len: int) -> onnx.ModelProto:
     """A copy of a rewritten model as TensorRT needs it: plain, named padfree nodes that know the longest sequence."""
     plain = without_functions(model)
     name_plugin_nodes(plain)
     set_max_seq_len(plain, max_seq_len)
+    bound_max_seqlen(plain, max_seq_len)
     return plain
 
 

@@ -105,4 +105,4 @@ def _shape_range(interface: str, name: str, role: str, profile: Profile) -> Shap
         return ShapeRange(name, (profile.min_tokens,), (profile.opt_tokens,), (profile.max_tokens,))
     if role == "seq_lens":
         return ShapeRange(name, (1,), (profile.max_batch,), (profile.max_batch,))
-    return ShapeRange(name, (1,), (profile.max_seq_len,), (profile.max_seq_len,))
+    return ShapeRange(name, (1,), (profile.max_seq_len,), (profile.max_tokens,))  # network.bound_max_seqlen says why

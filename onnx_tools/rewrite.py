@@ -198,9 +198,10 @@ def rewrite(
         feeds = sample_feeds(original, metadata, seed=seed) if verify else None
         result, metadata["kept_float32"] = convert_and_check(result, precision, feeds)
     narrow_outputs(result, given)
-    types = {value.name: value.type.tensor_type.elem_type for value in result.graph.output}
+    types = {value.name: value.type.tensor_type for value in result.graph.output}
     for output in metadata["outputs"]:
-        output["dtype"] = dtype_name(types[output["name"]])
+        output["dtype"] = dtype_name(types[output["name"]].elem_type)
+        output["shape"] = [dim.dim_value or None for dim in types[output["name"]].shape.dim]
     entry = result.metadata_props.add()
     entry.key, entry.value = METADATA_KEY, json.dumps(metadata)
     add_functions(result, precision)

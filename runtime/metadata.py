@@ -36,11 +36,15 @@ class InputInfo:
 
 @dataclass(frozen=True)
 class OutputInfo:
-    """One output: "packed" is [T, ...], "per_sequence" [B, ...], "padded" [B, S, ...]."""
+    """One output: "packed" is [T, ...], "per_sequence" [B, ...], "padded" [B, S, ...].
+
+    `shape` has None for sizes that differ from run to run; it is None itself in metadata that older versions wrote.
+    """
 
     name: str
     layout: str
     dtype: str
+    shape: tuple[int | None, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,8 @@ def parse_metadata(raw: Any, source: str) -> Metadata:
             for item in raw["inputs"]
         )
         outputs = tuple(
-            OutputInfo(str(item["name"]), str(item["layout"]), str(item["dtype"])) for item in raw["outputs"]
+            OutputInfo(str(item["name"]), str(item["layout"]), str(item["dtype"]), _shape(item.get("shape")))
+            for item in raw["outputs"]
         )
         metadata = Metadata(
             interface=str(raw["interface"]),
@@ -214,6 +219,10 @@ def check_plan_bytes(plan: Path, engine: EngineInfo) -> None:
 
 def _optional_int(value: Any) -> int | None:
     return None if value is None else int(value)
+
+
+def _shape(value: Any) -> tuple[int | None, ...] | None:
+    return None if value is None else tuple(_optional_int(size) for size in value)
 
 
 def _parse_engine(raw: Mapping[str, Any]) -> EngineInfo:

@@ -91,8 +91,8 @@ def packed_metadata() -> dict[str, Any]:
             {"name": "seq_lens", "role": "seq_lens", "limit": None, "dtype": "int32"},
         ],
         [
-            {"name": "hidden", "layout": "packed", "dtype": "float32"},
-            {"name": "lengths", "layout": "per_sequence", "dtype": "float32"},
+            {"name": "hidden", "layout": "packed", "dtype": "float32", "shape": [None, 2]},
+            {"name": "lengths", "layout": "per_sequence", "dtype": "float32", "shape": [None, 1]},
         ],
     )
 

@@ -7,12 +7,15 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 from padfree.builder import BuildError
 from padfree.builder.inspection import count_engine_plugins, layer_names
 from padfree.builder.network import (
+    bound_max_seqlen,
     count_plugin_layers,
     name_plugin_nodes,
     needed_plugin_names,
@@ -55,6 +58,25 @@ def test_the_longest_sequence_reaches_the_attention_nodes_alone() -> None:
         node.attribute.append(helper.make_attribute("max_seq_len", 0))
     set_max_seq_len(model, 384)
     assert [node.attribute[0].i for node in model.graph.node] == [384, 0]
+
+
+@pytest.mark.parametrize(("given", "expected"), [(3, 3), (16, 16), (40, 16)])
+def test_the_padded_axis_is_never_longer_than_the_longest_sequence(given: int, expected: int) -> None:
+    max_seqlen = helper.make_tensor_value_info("max_seqlen", TensorProto.INT32, ["S"])
+    shape = helper.make_tensor_value_info("shape", TensorProto.INT64, [1])
+    node = helper.make_node("Shape", ["max_seqlen"], ["shape"])
+    model = helper.make_model(helper.make_graph([node], "g", [max_seqlen], [shape]))
+    bound_max_seqlen(model, 16)
+    onnx.checker.check_model(model)
+    (found,) = ReferenceEvaluator(model).run(None, {"max_seqlen": np.zeros(given, np.int32)})
+    assert found.tolist() == [expected]
+
+
+def test_a_model_without_a_padded_axis_is_not_changed() -> None:
+    model = model_of(("a", "PadfreePool"))
+    before = model.SerializeToString()
+    bound_max_seqlen(model, 16)
+    assert model.SerializeToString() == before
 
 
 @pytest.mark.parametrize(

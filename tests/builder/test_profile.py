@@ -78,6 +78,12 @@ def test_shapes_of_packed_inputs(metadata: Metadata) -> None:
     ]
 
 
+def test_the_shape_input_takes_the_tokens_of_a_whole_request(packed_metadata: dict[str, Any]) -> None:
+    longest = {"name": "max_seqlen", "role": "max_seqlen", "limit": None, "dtype": "int32"}
+    metadata = parse_metadata({**packed_metadata, "inputs": [*packed_metadata["inputs"], longest]}, "test")
+    assert shape_ranges(metadata, Profile(1, 600, 1000, 8, 512))[-1] == ShapeRange("max_seqlen", (1,), (512,), (1000,))
+
+
 def test_shapes_of_padded_inputs(padded: Metadata) -> None:
     ranges = shape_ranges(padded, Profile(1, 1, 1, 8, 512))
     assert {(item.minimum, item.optimum, item.maximum) for item in ranges} == {((1, 1), (8, 512), (8, 512))}
