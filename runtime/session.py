@@ -87,6 +87,11 @@ class Session:
         """The execution backend; a TensorRTBackend also measures."""
         return self._backend
 
+    @property
+    def budget(self) -> Budget:
+        """What one run takes; larger batches are cut into several."""
+        return self._budget
+
     def run(
         self, request: Mapping[str, Sequence[Any]] | Sequence[Any], *, outputs: str = "host", stream: Any = None
     ) -> dict[str, list[Any]]:

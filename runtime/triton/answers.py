@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the requests of one call to their answers: what EncoderModel does, without the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batching.budget import Budget, cut
+from ..errors import SessionError
+from ..feeds import split_outputs
+from ..request import Ragged
+from ..session import Session
+from .items import Item, join, read_item, stack
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Input name -> array, and the names of the outputs that the caller wants."""
+
+    tensors: Mapping[str, Array]
+    wanted: Iterable[str]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a request has no outputs; `refused` says that the request is at fault, not the run."""
+
+    message: str
+    refused: bool
+
+
+Answer = dict[str, Array] | Failure
+OnRun = Callable[[Ragged], None]
+T = TypeVar("T")
+
+NO_ROW: Array = np.empty(0)
+
+
+def attempt(make: Callable[..., T], *arguments: Any) -> T | Failure:
+    """What `make` returns, or the reason why it refuses one request."""
+    try:
+        return make(*arguments)
+    except SessionError as error:
+        return Failure(str(error), refused=True)
+
+
+class Answerer:
+    """Packs requests into as few runs as the budget allows and gives every request its answer.
+
+    A request that does not fit the model fails alone, and so do the requests of a run that fails.
+
+    Args:
+        session: runs the model.
+        budget: what one run takes.
+        on_run: is told every batch that has run.
+    """
+
+    def __init__(self, session: Session, budget: Budget, on_run: OnRun) -> None:
+        self._session = session
+        self._metadata = session.metadata
+        self._budget = budget
+        self._on_run = on_run
+        self._layouts = {item.name: item.layout for item in self._metadata.outputs}
+
+    def answer(self, requests: Sequence[Request]) -> list[Answer]:
+        """One answer a request, in their order."""
+        items = [attempt(read_item, request.tensors, self._metadata) for request in requests]
+        batch, items = self._join(items)
+        results = None if batch is None else self._run(batch)
+        answers: list[Answer] = []
+        start = 0
+        for request, item in zip(requests, items, strict=True):
+            if isinstance(item, Failure):
+                answers.append(item)
+                continue
+            assert results is not None  # there is a batch where there is an item
+            stop = start + len(item.seq_lens)
+            answers.append(self._one(request, item, results, range(start, stop)))
+            start = stop
+        return answers
+
+    def _join(self, items: list[Item | Failure]) -> tuple[Ragged | None, list[Item | Failure]]:
+        """All items as one batch; those that do not fit the model become failures."""
+        good = [item for item in items if isinstance(item, Item)]
+        if not good:
+            return None, items
+        batch = attempt(join, good, self._metadata)
+        if isinstance(batch, Ragged):
+            return batch, items
+        # Whose fault it is shows when each is looked at alone.
+        alone = [attempt(join, [item], self._metadata) if isinstance(item, Item) else item for item in items]
+        return self._join(
+            [found if isinstance(found, Failure) else item for found, item in zip(alone, items, strict=True)]
+        )
+
+    def _run(self, batch: Ragged) -> _Results:
+        rows: dict[str, list[Array]] = {name: [] for name in self._layouts}
+        failures: dict[int, Failure] = {}
+        for run in cut(batch.seq_lens.tolist(), self._budget):
+            part = batch.part(run.start, run.stop)
+            try:
+                outputs = self._session.backend.run(self._session.feeds(part))
+                split = split_outputs(outputs, part, self._metadata)
+            except SessionError as error:
+                failures.update(dict.fromkeys(range(run.start, run.stop), Failure(str(error), refused=False)))
+                split = {name: [NO_ROW] * part.seq_lens.size for name in rows}
+            else:
+                self._on_run(part)
+            for name, results in rows.items():
+                results += split[name]
+        return _Results(rows, failures)
+
+    def _one(self, request: Request, item: Item, results: _Results, sequences: range) -> Answer:
+        if results.failures:
+            for sequence in sequences:
+                if sequence in results.failures:
+                    return results.failures[sequence]
+        return {
+            name: stack(results.rows[name][sequences.start : sequences.stop], item, self._layouts[name])
+            for name in request.wanted
+        }
+
+
+@dataclass(frozen=True)
+class _Results:
+    """Rows of every sequence by output name, and why the sequences of a failed run have none."""
+
+    rows: Mapping[str, list[Array]]
+    failures: Mapping[int, Failure]

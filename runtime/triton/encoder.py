@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model that serves an engine, or a rewritten .onnx file, in Triton's Python backend.
+
+`items` describes the tensors of a request. In config.pbtxt, which also holds the `parameters`, token inputs are
+TYPE_INT32 with dims [-1] and allow_ragged_batch, so that the server puts requests of any lengths into one call;
+`seq_lens` is TYPE_INT32 with dims [1], optional. bfloat16 outputs leave as TYPE_FP32.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..batching.budget import Budget
+from ..errors import SessionError
+from ..session import ONNX_SUFFIX, Session
+from .answers import Answerer, Failure
+from .metrics import Metrics
+from .parameters import PREFIX, EncoderParameters
+from .server import check_outputs, read_requests, write_responses
+
+
+class EncoderModel:
+    """Packs all requests of a call into as few runs as the token budget allows.
+
+    A request that does not fit the model gets an error of its own; the others of its call are served. All answers of a
+    call are returned together: sending each by itself (InferenceResponseSender) takes a round trip to the server's
+    process, which costs more than the wait that it saves. For the same reason nobody asks whether a request was
+    cancelled meanwhile; the server drops cancelled requests that still wait in its queue.
+    """
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Opens the model file.
+
+        Args:
+            args: the server's description of the model and this instance.
+
+        Raises:
+            SessionError: parameters, file and machine do not fit; the server shows the message and loads nothing.
+        """
+        config = json.loads(args["model_config"])
+        parameters = EncoderParameters.from_config(config)
+        file = Path(args["model_repository"]) / args["model_version"] / parameters.model
+        on_gpu = args["model_instance_kind"] == "GPU"
+        if file.suffix != ONNX_SUFFIX and not on_gpu:
+            raise SessionError(
+                f"{file.name} is a plan, and this instance is of kind KIND_{args['model_instance_kind']}, allowed: "
+                "KIND_GPU; correct instance_group in config.pbtxt"
+            )
+        self._session = Session(
+            file,
+            device=int(args["model_instance_device_id"]) if on_gpu else 0,
+            allow_other_gpu=parameters.allow_other_gpu,
+            cuda_graphs=parameters.cuda_graphs,
+        )
+        check_outputs(config, [item.name for item in self._session.metadata.outputs])
+        self._metrics = Metrics(args)
+        self._answerer = Answerer(self._session, narrowed(self._session.budget, parameters), self._metrics.ran)
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answers every request: its outputs, or an error."""
+        answers = self._answerer.answer(read_requests(requests))
+        self._metrics.refused(sum(isinstance(answer, Failure) and answer.refused for answer in answers))
+        return write_responses(answers)
+
+    def finalize(self) -> None:
+        """Frees the engine and takes the metrics off the server's page."""
+        self._session.close()
+        self._metrics.close()
+
+
+def narrowed(budget: Budget, parameters: EncoderParameters) -> Budget:
+    """The session's budget, made smaller by the parameters.
+
+    Raises:
+        SessionError: a parameter is larger than what the plan's profile takes.
+    """
+    limits: dict[str, int | None] = {}
+    for name in ("max_tokens", "max_sequences"):
+        wanted, allowed = getattr(parameters, name), getattr(budget, name)
+        if allowed is not None and wanted > allowed:
+            raise SessionError(
+                f"'{PREFIX}{name}' is {wanted}, allowed: at most {allowed}, which one run of this model takes; correct "
+                "config.pbtxt, or build the engine for more"
+            )
+        limits[name] = wanted or allowed
+    return Budget(**limits, counts_padding=budget.counts_padding)
