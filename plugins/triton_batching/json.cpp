@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "triton_batching/json.h"
+
+#include <stdexcept>
+
+namespace padfree {
+
+class JsonReader {
+ public:
+  explicit JsonReader(std::string_view text) : text_(text) {}
+
+  Json readAll() {
+    Json value = readValue(0);
+    if (peek() != kEnd) fail();
+    return value;
+  }
+
+ private:
+  static constexpr char kEnd = '\0';
+  static constexpr int kDeepest = 100;  // a stack's worth; configurations have about 5
+
+  [[noreturn]] void fail() const {
+    throw std::invalid_argument("the model configuration is no JSON at character " + std::to_string(at_));
+  }
+
+  char take() {
+    if (at_ >= text_.size()) fail();
+    return text_[at_++];
+  }
+
+  // The next character that is no white space.
+  char peek() {
+    while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) ++at_;
+    return at_ < text_.size() ? text_[at_] : kEnd;
+  }
+
+  bool skip(char expected) {
+    if (peek() != expected) return false;
+    ++at_;
+    return true;
+  }
+
+  Json readValue(int depth) {
+    if (depth > kDeepest) fail();
+    Json value;
+    if (skip('{')) {
+      value.is_object_ = true;
+      for (bool more = !skip('}'); more; more = !endOfList('}')) {
+        if (!skip('"')) fail();
+        std::string name = readString();
+        if (!skip(':')) fail();
+        value.members_.emplace_back(std::move(name), readValue(depth + 1));
+      }
+    } else if (skip('[')) {
+      for (bool more = !skip(']'); more; more = !endOfList(']')) value.items_.push_back(readValue(depth + 1));
+    } else if (skip('"')) {
+      value.text_ = readString();
+    } else {
+      while (peek() != kEnd && std::string_view(",:{}[]\"").find(text_[at_]) == std::string_view::npos) {
+        value.text_ += take();
+      }
+      if (value.text_.empty()) fail();
+    }
+    return value;
+  }
+
+  // After a list's element: true at its end, false before the next one.
+  bool endOfList(char end) {
+    if (skip(',')) return false;
+    if (!skip(end)) fail();
+    return true;
+  }
+
+  // The rest of a string whose quotation mark has been read.
+  std::string readString() {
+    std::string characters;
+    for (char c = take(); c != '"'; c = take()) {
+      if (c == '\\') {
+        readEscape(characters);
+      } else {
+        characters += c;
+      }
+    }
+    return characters;
+  }
+
+  void readEscape(std::string& characters) {
+    constexpr std::string_view kNames = "\"\\/bfnrt";
+    constexpr std::string_view kMeanings = "\"\\/\b\f\n\r\t";
+    const char name = take();
+    if (name == 'u') {
+      appendUtf8(characters);
+    } else if (const size_t i = kNames.find(name); i != std::string_view::npos) {
+      characters += kMeanings[i];
+    } else {
+      fail();
+    }
+  }
+
+  // Four hexadecimal digits, as UTF-8. (Halves of surrogate pairs stay apart: no name that is compared has any.)
+  void appendUtf8(std::string& characters) {
+    unsigned code = 0;
+    for (int i = 0; i < 4; ++i) {
+      const size_t digit = std::string_view("0123456789abcdef").find(static_cast<char>(take() | 0x20));
+      if (digit == std::string_view::npos) fail();
+      code = 16 * code + static_cast<unsigned>(digit);
+    }
+    if (code < 0x80) {
+      characters += static_cast<char>(code);
+    } else if (code < 0x800) {
+      characters += static_cast<char>(0xC0 | (code >> 6));
+      characters += static_cast<char>(0x80 | (code & 0x3F));
+    } else {
+      characters += static_cast<char>(0xE0 | (code >> 12));
+      characters += static_cast<char>(0x80 | ((code >> 6) & 0x3F));
+      characters += static_cast<char>(0x80 | (code & 0x3F));
+    }
+  }
+
+  std::string_view text_;
+  size_t at_ = 0;
+};
+
+Json Json::parse(std::string_view text) {
+  return JsonReader(text).readAll();
+}
+
+const Json& Json::operator[](std::string_view name) const {
+  static const Json kNone;
+  for (const auto& [key, value] : members_) {
+    if (key == name) return value;
+  }
+  return kNone;
+}
+
+}  // namespace padfree
