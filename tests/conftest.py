@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,16 @@ def _gpu_works() -> bool:
     return device_count() > 0
 
 
+def _triton_is_there() -> bool:
+    return "PADFREE_TRITON" in os.environ and Path(os.environ["PADFREE_TRITON"]).is_dir()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips tests whose machine this is not; nothing is looked for unless a test is marked."""
     for marker, works, reason in (
         ("needs_tensorrt", _tensorrt_works, "`import tensorrt` does not work here"),
         ("gpu", _gpu_works, "no GPU that CUDA can use, or no cuda-bindings"),
+        ("needs_triton", _triton_is_there, "PADFREE_TRITON names no server; see tests/triton/install_server.py"),
     ):
         marked = [item for item in items if item.get_closest_marker(marker)]
         if marked and not works():

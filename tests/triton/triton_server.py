@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real tritonserver as a context manager, for tests (see install_server.py)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+import venv
+from pathlib import Path
+from types import TracebackType
+
+import padfree.runtime
+
+READY_WITHIN_S = 60.0
+STOPPED_WITHIN_S = 40.0
+
+
+class TritonServer:
+    """Serves a model repository on loopback ports.
+
+    Args:
+        installed: the folder that install_server.py made.
+        repository: the model repository.
+        work: a folder for the log and for the Python backend's environment.
+        options: further options of tritonserver.
+        environment: further environment variables of the server.
+    """
+
+    def __init__(
+        self,
+        installed: Path,
+        repository: Path,
+        work: Path,
+        *options: str,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.log = work / "server.log"
+        self.ports = dict(zip(("http", "grpc", "metrics"), free_ports(3), strict=True))
+        triton = installed / "server" / "pytriton" / "tritonserver"
+        python = python_environment(work / "python", [installed / "packages"])
+        command = [
+            str(triton / "bin" / "tritonserver"),
+            f"--backend-directory={triton / 'backends'}",
+            f"--model-repository={repository}",
+        ]
+        for service, port in self.ports.items():
+            command += [f"--{service}-address=127.0.0.1", f"--{service}-port={port}"]
+        path = f"{python / 'bin'}:{os.environ['PATH']}"  # the Python backend takes the first python3
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, *options],
+                env={**os.environ, "PATH": path, **(environment or {})},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def url(self, service: str) -> str:
+        """Host and port of "http", "grpc" or "metrics"."""
+        return f"127.0.0.1:{self.ports[service]}"
+
+    def get(self, path: str, service: str = "http") -> str:
+        """Body of a GET request; raises urllib.error.URLError for anything but success."""
+        with urllib.request.urlopen(f"http://{self.url(service)}/{path}", timeout=10) as reply:
+            return str(reply.read().decode())
+
+    def wait_until_ready(self) -> None:
+        """Raises AssertionError with the log when the server ends, or is not ready in time."""
+        deadline = time.monotonic() + READY_WITHIN_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                self.get("v2/health/ready")
+                return
+            except (urllib.error.URLError, ConnectionError):
+                time.sleep(0.05)
+        raise AssertionError(f"tritonserver is not ready; its log:\n{self.log.read_text(errors='replace')}")
+
+    def terminate(self) -> None:
+        """Sends SIGTERM and does not wait."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> int:
+        """The exit status, once the server has ended."""
+        return self.process.wait(STOPPED_WITHIN_S)
+
+    def __enter__(self) -> TritonServer:
+        try:
+            self.wait_until_ready()
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.terminate()
+        try:
+            self.wait()
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+
+def python_environment(folder: Path, packages: list[Path]) -> Path:
+    """An environment of its own for the Python backend: padfree.runtime as it is imported here, and some folders.
+
+    The backend runs Python isolated, so PYTHONPATH does not reach it.
+    """
+    venv.create(folder, with_pip=False, symlinks=True)
+    sources = folder / "padfree-sources"
+    (sources / "padfree").mkdir(parents=True)
+    (sources / "padfree" / "runtime").symlink_to(Path(padfree.runtime.__file__).resolve().parent)
+    site = next(folder.glob("lib/python*/site-packages"))
+    site.joinpath("padfree.pth").write_text("".join(f"{path}\n" for path in [sources, *packages]))
+    return folder
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for item in sockets:
+            item.bind(("127.0.0.1", 0))
+        return [item.getsockname()[1] for item in sockets]
+    finally:
+        for item in sockets:
+            item.close()
