@@ -64,7 +64,7 @@ def test_the_wheel_holds_every_file_of_the_packages(installed_files: dict[str, P
 
 def test_the_wheel_holds_nothing_else(installed_files: dict[str, Path]) -> None:
     allowed = r"padfree/(onnx_tools|builder|runtime)/.*"
-    allowed += r"|padfree/lib/(build_info\.json|libpadfree\.so|libpadfree_register\.so)"
+    allowed += r"|padfree/lib/(build_info\.json|libpadfree(_register|_triton_batching)?\.so)"
     allowed += r"|padfree-[^/]*\.dist-info/.*|.*/bin/padfree"
     assert [name for name in installed_files if not re.fullmatch(allowed, name)] == []
 
@@ -90,7 +90,7 @@ def test_every_part_has_one_version() -> None:
     assert stated.group(1) == project.group(1)
 
 
-@pytest.mark.parametrize("name", ["libpadfree.so", "libpadfree_register.so"])
+@pytest.mark.parametrize("name", ["libpadfree.so", "libpadfree_register.so", "libpadfree_triton_batching.so"])
 def test_the_library_needs_system_libraries_alone(name: str) -> None:
     needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", readelf("-d", str(library(name)))))
     assert needed  # readelf was understood
@@ -103,3 +103,9 @@ def test_the_library_exports_tensorrts_entry_points_alone() -> None:
 
 def test_the_registering_library_exports_nothing() -> None:
     assert exported(library("libpadfree_register.so")) == set()
+
+
+def test_the_batching_library_exports_what_triton_asks_for_alone() -> None:
+    names = ("ModelBatcherInitialize", "ModelBatcherFinalize", "ModelBatchInitialize", "ModelBatchIncludeRequest")
+    expected = {f"TRITONBACKEND_{name}" for name in (*names, "ModelBatchFinalize")}
+    assert exported(library("libpadfree_triton_batching.so")) == expected
