@@ -11,6 +11,7 @@ from onnx import ModelProto
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from .check import check_graph
+from .element_types import check_element_types
 from .errors import RewriteError
 from .exporting import export_model
 from .graph import names_in_use, tidy
@@ -34,7 +35,7 @@ def with_linear(model: ModelProto) -> ModelProto:
     metadata = json.loads(entry.value)
     with G_LOGGER.suppress(G_LOGGER.ERROR):  # it warns of every bfloat16 tensor, whose type it keeps
         graph = gs.import_onnx(without_functions(model))
-    result = linear(graph, analyse(graph))
+    result = linear(graph, analyse(graph), metadata["precision"])
     tidy(graph)
     analysis = check_graph(graph, result.name)
 
@@ -54,5 +55,6 @@ def with_linear(model: ModelProto) -> ModelProto:
     for item in model.metadata_props:
         made.metadata_props.add(key=item.key, value=json.dumps(metadata) if item.key == METADATA_KEY else item.value)
     check_nodes(made)
+    check_element_types(made, metadata["precision"])
     add_functions(made, metadata["precision"])
     return made

@@ -18,8 +18,11 @@ MULTIPLE = 8
 """K and N are multiples of it: rows start at multiples of 16 bytes."""
 
 
-def linear(graph: gs.Graph, analysis: Analysis) -> PassResult:
+def linear(graph: gs.Graph, analysis: Analysis, precision: str) -> PassResult:
     """Replaces every product [T,K] x [K,N] with a constant weight by PadfreeLinear.
+
+    `precision` is the type that padfree operators compute in; products that stay float32 in a half precision model,
+    because their numbers do not fit, are left to TensorRT.
 
     The bias of a product comes from an Add behind it, or from the padfree operator that would add it. A residual goes
     to PadfreeLinear only where no PadfreeLayerNorm adds it: the norm reads its input once in any case, so that it adds
@@ -31,7 +34,7 @@ def linear(graph: gs.Graph, analysis: Analysis) -> PassResult:
         if not _is_candidate(analysis, node):
             continue
         try:
-            _check(node)
+            _check(analysis, node, precision)
         except NoMatch as reason:
             missed.append(Miss(node_name(node), str(reason)))
             continue
@@ -49,8 +52,10 @@ def _is_candidate(analysis: Analysis, node: gs.Node) -> bool:
     return shape is not None and len(shape) > 1 and shape[0] == T
 
 
-def _check(node: gs.Node) -> None:
+def _check(analysis: Analysis, node: gs.Node, precision: str) -> None:
     weight = node.inputs[1]
+    if precision != "fp32" and analysis[node.inputs[0]].dtype == "float32":
+        raise NoMatch(f"'{node_name(node)}' multiplies numbers that {precision} cannot hold, in float32")
     sizes = [int(size) for size in weight.shape]
     if len(sizes) != 2:
         raise NoMatch(f"'{node_name(node)}' has a weight '{weight.name}' of {len(sizes)} axes instead of 2")

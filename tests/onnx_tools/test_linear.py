@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
 from padfree.onnx_tools import RewriteError, RewriteResult, rewrite
+from padfree.onnx_tools.element_types import check_element_types
 from padfree.onnx_tools.linear import with_linear
 
 from .agreement import assert_agree, run
@@ -221,6 +222,22 @@ def test_sizes_that_are_no_multiples_of_8() -> None:
     assert "multiplies by [16,20], whose sizes are not multiples of 8" in reasons[0]
     assert "multiplies by [20,16], whose sizes are not multiples of 8" in reasons[1]
     assert_agree(model, result)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_products_that_fp16_cannot_hold_are_left_alone(precision: str) -> None:
+    e, hidden = one_layer()
+    large = e.op("Mul", e.linear(hidden, HIDDEN, INNER), number(e, 6e4))  # with what makes and reads it float32
+    small = e.op("Mul", e.linear(large, INNER, HIDDEN), number(e, 1e-5))
+    e.op("Identity", e.norm(e.op("Add", small, hidden)), output="y")
+    model = e.model({"y": ["batch", "sequence", HIDDEN]})
+    plain = rewrite(model, precision=precision).model
+    result = with_linear(plain)
+    kept = [node.name for node in result.graph.node if node.op_type == "MatMul"]
+    assert len(kept) == (1 if precision == "fp16" else 0)
+    assert missed(result) == [f"'{name}' multiplies numbers that fp16 cannot hold, in float32" for name in kept]
+    assert len(linear_layers(result)) == 4 - len(kept)
+    check_element_types(result, precision)
 
 
 def test_a_bias_of_one_number_stays_an_add() -> None:
