@@ -1,8 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """padfree.runtime.batching: collects single requests of many callers into runs of a Session."""
 
+from .batcher import Batcher, Stats
 from .budget import Budget, cut
 from .costs import CostTable, read_costs
+from .errors import BatchingError, ClosedError, DeadlineError, QueueFullError
 from .partition import partition
+from .policies import CheapestCut, FirstCome
+from .policy import Decision, Policy, Waiting
 
-__all__ = ["Budget", "CostTable", "cut", "partition", "read_costs"]
+__all__ = [
+    "Batcher",
+    "BatchingError",
+    "Budget",
+    "CheapestCut",
+    "ClosedError",
+    "CostTable",
+    "DeadlineError",
+    "Decision",
+    "FirstCome",
+    "Policy",
+    "QueueFullError",
+    "Stats",
+    "Waiting",
+    "cut",
+    "partition",
+    "read_costs",
+]

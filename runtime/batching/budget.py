@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from padfree.runtime.errors import SessionError
@@ -37,7 +37,7 @@ class Budget:
         return self.max_tokens is None or counted <= self.max_tokens
 
 
-def cut(lengths: Iterable[int], budget: Budget) -> list[slice]:
+def cut(lengths: Iterable[int], budget: Budget) -> Iterator[slice]:
     """Cuts a queue, in order, into runs that each fit the budget; every run takes as many sequences as it can.
 
     Args:
@@ -45,17 +45,15 @@ def cut(lengths: Iterable[int], budget: Budget) -> list[slice]:
         budget: what a run takes. A sequence beyond `max_tokens` gets a run of its own: whoever cannot run it at all
             refuses it before.
 
-    Returns:
+    Yields:
         Slices of the queue that follow each other and cover it; none for an empty queue.
     """
-    runs: list[slice] = []
     start = stop = tokens = longest = 0
     for stop, length in enumerate(lengths, start=1):
         tokens += length
         longest = max(longest, length)
         if stop - start > 1 and not budget.takes(stop - start, tokens, longest):
-            runs.append(slice(start, stop - 1))
+            yield slice(start, stop - 1)
             start, tokens, longest = stop - 1, length, length
     if stop > start:
-        runs.append(slice(start, stop))
-    return runs
+        yield slice(start, stop)

@@ -92,6 +92,14 @@ class CostTable:
             return float(self.seconds(max(run), len(run)))
         return float(self.mixed_seconds(len(run), sum(run), sum(length * length for length in run)))
 
+    def alone_seconds(self, length: int) -> float:
+        """The cost of a run of one sequence, in seconds; as run_seconds, and fast."""
+        return self._alone[length] if length < len(self._alone) else self.run_seconds([length])
+
+    @cached_property
+    def _alone(self) -> list[float]:
+        return [float(cost) for cost in self.seconds(np.arange(self.lengths[-1] + 1), 1)]
+
     def to_json(self) -> str:
         """The table as read_costs reads it, as it was measured."""
         columns = {name: getattr(self, name) for name in ("interface", "lengths", "batches", "cost_ms")}

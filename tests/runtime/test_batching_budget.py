@@ -32,7 +32,7 @@ def test_a_sequence_beyond_the_budget_runs_alone() -> None:
 
 def test_empty_sequences_take_no_tokens_and_an_empty_queue_no_run() -> None:
     assert pieces([0, 4, 0, 0], Budget(max_tokens=4)) == [[0, 4, 0, 0]]
-    assert cut([], Budget(max_tokens=4)) == []
+    assert pieces([], Budget(max_tokens=4)) == []
 
 
 @given(st.lists(st.integers(0, 30), max_size=40), limits, limits, st.booleans())

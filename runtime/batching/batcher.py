@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batcher: single requests of many threads and coroutines, run together."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+import weakref
+from collections.abc import Hashable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from padfree.runtime.errors import SessionError
+from padfree.runtime.request import read_request
+
+from .errors import BatchingError, ClosedError
+from .policy import Policy, Waiting, latest_start_s
+from .queue import RequestQueue
+from .response_cache import Answer, ResponseCache, cache_key
+from .serving import Model, Request, Server, too_late
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a batcher has done so far.
+
+    Attributes:
+        waiting: requests in the queue now.
+        answered: requests with an answer, those from the cache included.
+        failed: requests that ended with an error after they were taken, `too_late` included.
+        too_late: requests dropped because of their deadline.
+        refused: requests that were not taken: deadline, full queue, closed.
+        cancelled: requests whose future was cancelled before they ran.
+        runs: runs of the model that came back.
+        tokens: tokens in them.
+        cache_hits: answers that took no run.
+        cache_bytes: what the cache holds.
+    """
+
+    waiting: int
+    answered: int
+    failed: int
+    too_late: int
+    refused: int
+    cancelled: int
+    runs: int
+    tokens: int
+    cache_hits: int
+    cache_bytes: int
+
+
+class Batcher:
+    """Collects single requests into runs of a session.
+
+    Requests wait in a bounded queue. Threads of the batcher ask the policy for the next run and hand each request its
+    answer. A run that fails is repeated in halves, so that only the requests that cannot be run fail.
+
+    Args:
+        model: a Session, or anything with its `metadata` and `run`.
+        policy: which requests run together and when; `FirstCome(session.budget)` packs in the order of arrival.
+        runs: runs under way at once; the Session's `contexts`.
+        max_waiting: most requests in the queue.
+        max_waiting_tokens: most tokens in the queue; None is no limit.
+        cache_bytes: memory for answers by token ids; 0 keeps none. With it, answers are arrays that cannot be written.
+
+    Raises:
+        SessionError: a number that means nothing.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        policy: Policy,
+        *,
+        runs: int = 2,
+        max_waiting: int = 1024,
+        max_waiting_tokens: int | None = None,
+        cache_bytes: int = 0,
+    ) -> None:
+        for name, value, least in (
+            ("runs", runs, 1),
+            ("max_waiting", max_waiting, 1),
+            ("max_waiting_tokens", max_waiting_tokens, 1),
+            ("cache_bytes", cache_bytes, 0),
+        ):
+            if value is not None and value < least:
+                raise SessionError(f"{name} is {value}, allowed: {least} or more; leave it out for the default")
+        queue = RequestQueue[Request](policy, max_requests=max_waiting, max_tokens=max_waiting_tokens)
+        self._metadata = model.metadata
+        self._policy = policy
+        self._server = Server(model, queue, ResponseCache(cache_bytes) if cache_bytes else None)
+        # Daemons: a batcher that nobody closed does not keep the process from ending.
+        self._threads = [
+            threading.Thread(target=self._server.serve, name=f"padfree-batcher-{at}", daemon=True) for at in range(runs)
+        ]
+        for thread in self._threads:
+            thread.start()
+        weakref.finalize(self, queue.close)
+
+    def submit(
+        self,
+        sequence: Mapping[str, Any] | Sequence[int],
+        *,
+        deadline_s: float | None = None,
+        caller: Hashable = None,
+    ) -> Future[Answer]:
+        """Queues one sequence.
+
+        Args:
+            sequence: its ids, or {"input_ids": ids, "token_type_ids": types}; integers, arrays or lists.
+            deadline_s: the answer is wanted within so many seconds; a request for which it is too late is not run.
+            caller: whoever names one gets answers in the order of asking; others get each as soon as it is there.
+
+        Returns:
+            A future with output name -> [L, ...] or [...], as Session.run gives it for one sequence. Cancelling it
+            takes the request out of the queue; one that runs already runs on.
+
+        Raises:
+            SessionError: the sequence does not fit the model.
+            DeadlineError: not even a run at once would meet the deadline.
+            QueueFullError: too much waits already.
+            ClosedError: the batcher is closed.
+        """
+        columns = sequence if isinstance(sequence, Mapping) else {self._metadata.ids_input().name: sequence}
+        ragged = read_request({name: [row] for name, row in columns.items()}, self._metadata)
+        now_s = time.monotonic()
+        waiting = Waiting(int(ragged.seq_lens[0]), now_s, math.inf if deadline_s is None else now_s + deadline_s)
+        server = self._server
+        cached = None if server.cache is None else server.cache.get(cache_key(ragged.tokens))
+        request = Request(ragged.tokens, waiting, server.order.join(caller))
+        if cached is not None:
+            request.future.set_running_or_notify_cancel()
+            server.count(cache_hits=1)
+            server.answer(request, cached)
+            return request.future
+        try:
+            if latest_start_s(waiting, self._policy.costs) < now_s:
+                raise too_late(waiting)
+            server.queue.put(request)
+        except BatchingError:
+            server.count(refused=1)
+            server.order.finish(request.place, _nothing)
+            raise
+        request.future.add_done_callback(partial(_leave, server, request))
+        return request.future
+
+    async def infer(
+        self,
+        sequence: Mapping[str, Any] | Sequence[int],
+        *,
+        deadline_s: float | None = None,
+        caller: Hashable = None,
+    ) -> Answer:
+        """`submit` for coroutines: cancelling the task cancels the request."""
+        return await asyncio.wrap_future(self.submit(sequence, deadline_s=deadline_s, caller=caller))
+
+    @property
+    def stats(self) -> Stats:
+        """Counters, for metrics."""
+        counts, cache = self._server.counts, self._server.cache
+        names = ("answered", "failed", "too_late", "refused", "cancelled", "runs", "tokens", "cache_hits")
+        return Stats(
+            waiting=len(self._server.queue),
+            cache_bytes=0 if cache is None else cache.bytes_held,
+            **{name: counts[name] for name in names},
+        )
+
+    def close(self, *, drain: bool = True) -> None:
+        """Takes no more requests and waits for the threads; harmless when called again.
+
+        Args:
+            drain: answer what waits; otherwise it fails with a ClosedError. Runs under way end in either case.
+        """
+        self._server.queue.close()
+        if not drain:
+            error = ClosedError("the batcher was closed before the request ran; send it again")
+            self._server.abandon(self._server.queue.drain(), error)
+        for thread in self._threads:
+            if thread is not threading.current_thread():  # a callback of a future may close its batcher
+                thread.join()
+
+    def __enter__(self) -> Batcher:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Batcher:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self.close)
+
+
+def _leave(server: Server, request: Request, future: Future[Answer]) -> None:
+    """A cancelled request leaves the queue and its caller's line."""
+    if future.cancelled():
+        server.queue.discard(request)
+        server.count(cancelled=1)
+        server.order.finish(request.place, _nothing)
+
+
+def _nothing() -> None:
+    pass

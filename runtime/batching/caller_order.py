@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers reach a caller in the order in which the caller asked, whatever the order of runs."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+
+@dataclass(eq=False)
+class Place:
+    """A request's place in its caller's line; `deliver` is what hands out its answer, once there is one."""
+
+    caller: Hashable
+    deliver: Callable[[], object] | None = None
+
+
+@dataclass(eq=False)
+class _Line:
+    places: deque[Place] = field(default_factory=deque)
+    delivering: bool = False
+
+
+class CallerOrder:
+    """One line for each caller; None is no caller, and its answers wait for nobody."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lines: dict[Hashable, _Line] = {}
+
+    def join(self, caller: Hashable) -> Place:
+        """Takes the last place in the caller's line."""
+        place = Place(caller)
+        if caller is not None:
+            with self._lock:
+                self._lines.setdefault(caller, _Line()).places.append(place)
+        return place
+
+    def finish(self, place: Place, deliver: Callable[[], object]) -> None:
+        """Calls `deliver` when all places before this one are finished, here or in the thread that finishes the last.
+
+        Called once for every place. No lock is held during `deliver`, and deliveries of a line never overlap.
+        """
+        if place.caller is None:
+            deliver()
+            return
+        with self._lock:
+            place.deliver = deliver
+            line = self._lines[place.caller]
+            if line.delivering:
+                return  # whoever delivers now comes to this one too
+            line.delivering = True
+        while (ready := self._next(place.caller, line)) is not None:
+            ready()
+
+    def _next(self, caller: Hashable, line: _Line) -> Callable[[], object] | None:
+        with self._lock:
+            if line.places and line.places[0].deliver is not None:
+                return line.places.popleft().deliver
+            line.delivering = False
+            if not line.places:
+                del self._lines[caller]
+            return None

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a Batcher did not serve a request that was otherwise right."""
+
+from __future__ import annotations
+
+from padfree.runtime.errors import SessionError
+
+
+class BatchingError(SessionError):
+    """A request that fits the model, and was not served all the same."""
+
+
+class QueueFullError(BatchingError):
+    """Too much waits already; nothing was queued."""
+
+
+class DeadlineError(BatchingError):
+    """The answer cannot be there in time; nothing was run."""
+
+
+class ClosedError(BatchingError):
+    """The batcher is closed."""

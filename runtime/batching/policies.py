@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two policies: first come first served, and the cheapest cut of the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from padfree.runtime.errors import SessionError
+
+from .budget import Budget, cut
+from .costs import CostTable
+from .partition import check_alike, partition
+from .policy import Decision, Waiting, in_order, in_time, start_s
+
+
+@dataclass(frozen=True)
+class FirstCome:
+    """First come first served: as many requests as the budget takes.
+
+    With a token budget this is what packed engines want: they compute no padding, whatever the lengths. With a budget
+    that counts padding it is the dynamic batching of most servers; with one of a single sequence, no batching.
+
+    Attributes:
+        budget: what a run takes; `Session.budget`, or less.
+        max_delay_s: how long a request waits for company; 0 starts whenever a run can start.
+        patience_s: None keeps to the order of arrival; a number serves what is due first (`policy.in_order`).
+        costs: lets requests that would miss their deadline be refused, and keeps runs short enough for those in it.
+    """
+
+    budget: Budget
+    max_delay_s: float = 0.0
+    patience_s: float | None = None
+    costs: CostTable | None = None
+
+    def __post_init__(self) -> None:
+        _check(self.max_delay_s, self.patience_s)
+        if self.costs is not None:
+            check_alike(self.costs, self.budget)
+
+    def decide(self, waiting: Sequence[Waiting], now_s: float) -> Decision:
+        """The first requests that fit the budget."""
+        order = in_order(waiting, self.patience_s)
+        run = order[next(cut((waiting[at].length for at in order), self.budget))]
+        if len(run) == len(waiting) and not _is_full(run, waiting, self.budget):
+            start = start_s(waiting, self.costs, self.max_delay_s)
+            if start > now_s:
+                return Decision((), start)
+        return Decision(in_time(run, waiting, self.costs, now_s))
+
+
+@dataclass(frozen=True)
+class CheapestCut:
+    """TurboTransformers' scheduler: the queue is cut into runs that take the least time in all, by `partition`.
+
+    The run that holds what is due first is the next; the rest is cut anew, with what comes meanwhile.
+
+    Attributes:
+        costs: what runs cost.
+        budget: what a run takes; `Session.budget`, or less.
+        max_delay_s: how long a request waits for company; 0 starts whenever a run can start.
+        patience_s: None serves the oldest request first; a number what is due first (`policy.in_order`).
+        window: requests that are looked at, the first in that order: bounds the time of a decision.
+    """
+
+    costs: CostTable
+    budget: Budget
+    max_delay_s: float = 0.0
+    patience_s: float | None = None
+    window: int = 1024
+
+    def __post_init__(self) -> None:
+        _check(self.max_delay_s, self.patience_s)
+        check_alike(self.costs, self.budget)
+        if self.window < 1:
+            raise SessionError(f"window is {self.window}, allowed: 1 or more; leave it out for 1024")
+
+    def decide(self, waiting: Sequence[Waiting], now_s: float) -> Decision:
+        """The run of the cheapest cut that holds the request that is due first."""
+        if len(waiting) < (self.budget.max_sequences or self.costs.batches[-1]):
+            start = start_s(waiting, self.costs, self.max_delay_s)
+            if start > now_s:
+                return Decision((), start)
+        seen = in_order(waiting, self.patience_s)[: self.window]
+        runs = partition([waiting[at].length for at in seen], self.costs, self.budget)
+        first = next(run for run in runs if 0 in run)
+        return Decision(in_time([seen[at] for at in sorted(first)], waiting, self.costs, now_s))
+
+
+def _is_full(run: Sequence[int], waiting: Sequence[Waiting], budget: Budget) -> bool:
+    """Whether not even an empty sequence would still fit."""
+    lengths = [waiting[at].length for at in run]
+    return not budget.takes(len(run) + 1, sum(lengths), max(lengths))
+
+
+def _check(max_delay_s: float, patience_s: float | None) -> None:
+    for name, value in (("max_delay_s", max_delay_s), ("patience_s", patience_s)):
+        if value is not None and not value >= 0:
+            raise SessionError(f"{name} is {value}, allowed: 0 or more; pass seconds")

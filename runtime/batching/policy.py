@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a batching policy sees and says, and the rules that all policies share."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+from .costs import CostTable
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A request that waits to be run.
+
+    Attributes:
+        length: its tokens.
+        arrived_s: when it came.
+        deadline_s: when its answer has to be there.
+    """
+
+    length: int
+    arrived_s: float
+    deadline_s: float = math.inf
+
+
+class Decision(NamedTuple):
+    """What to do now.
+
+    Attributes:
+        run: indexes of the requests that make up the next run; none: nothing runs yet.
+        wake_s: when to ask again if nothing runs and no request comes before.
+    """
+
+    run: Sequence[int]
+    wake_s: float = math.inf
+
+
+class Policy(Protocol):
+    """Chooses the next run. Many threads may ask at once: it keeps no state.
+
+    Times are seconds of one clock, whichever.
+    """
+
+    @property
+    def costs(self) -> CostTable | None:
+        """What runs cost; None where nobody measured it, and then a run is taken to last no time."""
+
+    def decide(self, waiting: Sequence[Waiting], now_s: float) -> Decision:
+        """The next run out of what waits: one request or more, in the order of arrival."""
+
+
+def latest_start_s(request: Waiting, costs: CostTable | None) -> float:
+    """When the request has to start at the latest, alone in its run, to meet its deadline."""
+    if request.deadline_s == math.inf or costs is None:
+        return request.deadline_s
+    return request.deadline_s - costs.alone_seconds(request.length)
+
+
+def in_order(waiting: Sequence[Waiting], patience_s: float | None) -> list[int]:
+    """Indexes in the order in which requests are due.
+
+    A request is due at its deadline, or `patience_s` after its arrival if that is sooner, so that none waits forever
+    for more urgent ones. Without patience the order is that of arrival.
+    """
+    if patience_s is None:
+        return list(range(len(waiting)))
+    due = [min(request.deadline_s, request.arrived_s + patience_s) for request in waiting]
+    return sorted(range(len(waiting)), key=due.__getitem__)
+
+
+def start_s(waiting: Sequence[Waiting], costs: CostTable | None, max_delay_s: float) -> float:
+    """When a run starts that is not full: no request waits for company longer than that, or than half of its slack."""
+    return min(
+        request.arrived_s + min(max_delay_s, max(0.0, latest_start_s(request, costs) - request.arrived_s) / 2)
+        for request in waiting
+    )
+
+
+def in_time(run: Sequence[int], waiting: Sequence[Waiting], costs: CostTable | None, now_s: float) -> Sequence[int]:
+    """The first requests of a run, at least one, that all meet their deadlines when they run together now."""
+    if costs is None or all(waiting[at].deadline_s == math.inf for at in run):
+        return run
+    soonest = list(accumulate((waiting[at].deadline_s for at in run), min))
+
+    def late(count: int) -> bool:
+        return now_s + costs.run_seconds([waiting[at].length for at in run[:count]]) > soonest[count - 1]
+
+    # More requests take longer and have no later deadline: from some count on it is too late.
+    return run[: max(1, bisect.bisect_left(range(1, len(run) + 1), True, key=late))]
