@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/kernel.h"
+#include "common/launch.h"
 
 namespace padfree {
 namespace {
 
 // Rows that 16-byte copies can address: what every kernel asks of a 2-byte operand.
 bool isVectorAligned(const AttentionOperand& operand) {
-  return operand.token_stride % 8 == 0 && operand.head_stride % 8 == 0 &&
-         reinterpret_cast<uintptr_t>(operand.data) % 16 == 0;
+  return operand.token_stride % 8 == 0 && operand.head_stride % 8 == 0 && isAligned16(operand.data);
 }
 
 #ifdef PADFREE_ARCH_90
 bool runsOnHopper() {
-  int device = 0, major = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9;
+  int major = 0;
+  return majorCapability(major) == cudaSuccess && major == 9;
 }
 #else
 bool runsOnHopper() {

@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
 
   const int warp_row = static_cast<int>(threadIdx.x) / kWarpSize * S::kWarpRows;
   const bool busy = warp_row < tile.rows;  // a warp without rows helps with the copies only
-  const float scale_log2 = p.scale * 1.4426950408889634f;
+  const float scale_log2 = p.scale * kLog2E;
   WarpRows<T, S::kHeadSize, S::kFragments, S::kKeys, S::kStride> rows;
   int stage = 0;
   for (int first = 0; first < tile.length; first += S::kKeys) {

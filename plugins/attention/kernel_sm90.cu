@@ -41,12 +41,12 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       barrierInit(&shared.values[in_group], 1);
       barrierInit(&shared.empty[in_group], kStageArrivals);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    fenceBarrierInit();
     fenceSharedForWgmma();
   }
   __syncthreads();
   if (group == kTaskWidth) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kProducerRegisters));
+    shrinkRegisters<S::kProducerRegisters>();
     waitForPriorGrids();
     releaseNextGrid();
     const int warp = uniform(in_group / kWarpSize);
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       loadStages<S>(p, maps, shared, memory, warp);
     }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kComputeRegisters));
+    growRegisters<S::kComputeRegisters>();
     consumeAttention<S>(p, shared, memory, group);
   }
 #endif
@@ -84,11 +84,8 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
     }
   }
   const auto kernel = attentionSm90Kernel<S>;
-  int device = 0, multiprocessors = 0;
-  cudaError_t status = cudaGetDevice(&device);
-  if (status == cudaSuccess) {
-    status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  }
+  int multiprocessors = 0;
+  cudaError_t status = countMultiprocessors(multiprocessors);
   if (status == cudaSuccess) {
     status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
   }

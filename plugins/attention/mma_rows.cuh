@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "attention/launch.h"
-#include "attention/mma.cuh"
 #include "common/device.cuh"
+#include "common/mma.cuh"
 
 namespace padfree {
 

@@ -2,14 +2,14 @@
 #include <stdexcept>
 
 #include "attention/launch.h"
+#include "common/launch.h"
 #include "common/operator.h"
 #include "common/text.h"
 
 namespace padfree {
 namespace {
 
-constexpr int kMaxHeads = 4096;         // keeps 3*H*D and every stride far inside an int
-constexpr int kRowAlignmentBytes = 16;  // of the kernels' loads
+constexpr int kMaxHeads = 4096;  // keeps 3*H*D and every stride far inside an int
 
 // How far Q, K and V lie apart, and heads and tokens in each of them, in elements.
 struct QkvLayout {
@@ -24,10 +24,6 @@ QkvLayout layoutOf(const std::string& name, int64_t heads, int64_t head_size) {
 
 const void* advance(const void* data, int64_t elements, DataType type) {
   return data == nullptr ? nullptr : static_cast<const char*>(data) + elements * sizeOf(type);
-}
-
-bool isAligned(const void* data) {
-  return reinterpret_cast<uintptr_t>(data) % kRowAlignmentBytes == 0;
 }
 
 class Attention final : public Operator {
@@ -70,14 +66,14 @@ class Attention final : public Operator {
       const void* data =
           separate_ ? tensors.input(part) : advance(tensors.input(0), part * layout_.part_stride, params.type);
       const void* bias = advance(tensors.input(bias_), part * layout_.part_stride, params.type);
-      if (!isAligned(data) || !isAligned(bias)) return cudaErrorMisalignedAddress;
+      if (!isAligned16(data) || !isAligned16(bias)) return cudaErrorMisalignedAddress;
       *operands[part] = {data, bias, layout_.token_stride, layout_.head_stride, layout_.head_stride};
     }
     params.cu_seqlens = tensors.input<int>(cu_seqlens_);
     params.tasks = tensors.input<AttentionTask>(tasks_);
     params.num_tasks = tensors.size(tasks_, 0) - 1;
     params.y = tensors.output(0);
-    if (!isAligned(params.y)) return cudaErrorMisalignedAddress;
+    if (!isAligned16(params.y)) return cudaErrorMisalignedAddress;
     params.T = tensors.size(0, 0);
     params.B = tensors.size(cu_seqlens_, 0) - 1;
     params.H = num_heads_;

@@ -214,7 +214,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
                                  int group) {
   using T = typename S::T;
   const int in_group = threadIdx.x % kWarpgroup, lane = threadIdx.x % kWarpSize;
-  const float scale_log2 = p.scale * 1.4426950408889634f;
+  const float scale_log2 = p.scale * kLog2E;
   if (group == kTaskWidth - 1) namedArrive(kTurnBarrier, 2 * kWarpgroup);  // the first turn is warpgroup 0's
 
   for (int number_of_job = 0;; ++number_of_job) {

@@ -5,12 +5,11 @@
 #include <cuda.h>
 
 #include "attention/launch.h"
+#include "attention/products.cuh"
 #include "attention/task.h"
-#include "attention/wgmma.cuh"
 
 namespace padfree {
 
-constexpr int kWarpgroup = 128;
 constexpr int kLoadingWarps = 3;  // one hands out jobs with their Q, one loads K, one V
 constexpr int kBoxRows = 32;      // rows of the small boxes that fetch the ends of sequences
 

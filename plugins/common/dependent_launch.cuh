@@ -20,6 +20,8 @@
 #include <cstring>
 #include <utility>
 
+#include "common/launch.h"
+
 namespace padfree {
 
 // Blocks until all grids before this one have ended and their writes can be read.
@@ -56,9 +58,8 @@ inline bool overlapsLaunches() {
     const char* value = std::getenv("PADFREE_DEPENDENT_LAUNCH");
     return !value || std::strcmp(value, "0") != 0;
   }();
-  int device = 0, major = 0;
-  return allowed && cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+  int major = 0;
+  return allowed && majorCapability(major) == cudaSuccess && major >= 9;
 }
 
 // Launches a kernel that keeps to the rules above, overlapped with the kernel before it where the device can.

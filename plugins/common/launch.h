@@ -42,6 +42,24 @@ constexpr bool isAligned(int64_t bytes, int64_t alignment) {
   return bytes % alignment == 0;
 }
 
+// For vector loads and bulk copies.
+inline bool isAligned16(const void* data) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0;
+}
+
+// An attribute of the current device.
+inline cudaError_t deviceAttribute(cudaDeviceAttr attribute, int& value) {
+  int device = 0;
+  const cudaError_t status = cudaGetDevice(&device);
+  return status == cudaSuccess ? cudaDeviceGetAttribute(&value, attribute, device) : status;
+}
+inline cudaError_t countMultiprocessors(int& count) {
+  return deviceAttribute(cudaDevAttrMultiProcessorCount, count);
+}
+inline cudaError_t majorCapability(int& major) {
+  return deviceAttribute(cudaDevAttrComputeCapabilityMajor, major);
+}
+
 // Blocks of a one-dimensional grid; a grid-stride loop covers what lies beyond the limit.
 constexpr int64_t kMaxGridX = 0x7fffffff;
 

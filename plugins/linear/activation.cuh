@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attention/mma.cuh"
+#include "common/mma.cuh"
 
 namespace padfree {
-
-constexpr float kLog2E = 1.4426950408889634f;
 
 // x * Phi(x), Phi the normal distribution function, as max(x, 0) - |x| * 2^q(|x|): log2(Phi(-a)) is smooth, so a
 // polynomial of degree 5 is enough for results that are rounded to fp16: its error is below 0.2 of the rounding's, down

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Wrappers of the sm_90a instructions that blocks of one cluster use together, and of two-dimensional bulk copies (PTX
-// ISA: cp.async.bulk.tensor, mapa, barrier.cluster, setmaxnreg, stmatrix).
+// ISA: cp.async.bulk.tensor, mapa, barrier.cluster, stmatrix).
 #pragma once
 
-#include "attention/wgmma.cuh"
+#include "common/hopper.cuh"
 
 namespace padfree {
 
@@ -21,10 +21,6 @@ __device__ inline void clusterSync() {
 // The same, after which each thread sees what the others wrote before.
 __device__ inline void clusterSyncMemory() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-__device__ inline void fenceBarrierInit() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
 // Arrives at the same barrier of a block of the cluster. It says that this thread has read what it had to: relaxed, as
@@ -91,15 +87,6 @@ __device__ inline void commitStores() {
 template <int kPending>
 __device__ inline void waitStoresRead() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
-}
-
-template <int kRegisters>
-__device__ inline void growRegisters() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-template <int kRegisters>
-__device__ inline void shrinkRegisters() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
 // Stores four 8x8 matrices of 2-byte elements transposed; lane 8*i + r gives the address of row r of matrix i.

@@ -7,7 +7,6 @@
 
 namespace padfree {
 
-constexpr int kWarpgroup = 128;
 constexpr int kGroups = 2;  // that multiply, each its own features
 constexpr int kGroupFeatures = kLinearFeatures / kGroups;
 constexpr int kLinearThreads = (1 + kGroups) * kWarpgroup;

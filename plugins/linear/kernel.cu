@@ -75,12 +75,9 @@ std::vector<LinearTile> rankLinearTiles(int T, int K, int N, int multiprocessors
 }
 
 cudaError_t launchLinear(const LinearParams& params, cudaStream_t stream) {
-  int device = 0, multiprocessors = 0, major = 0;
-  cudaError_t status = cudaGetDevice(&device);
-  if (status == cudaSuccess) {
-    status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  }
-  if (status == cudaSuccess) status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  int multiprocessors = 0, major = 0;
+  cudaError_t status = countMultiprocessors(multiprocessors);
+  if (status == cudaSuccess) status = majorCapability(major);
   if (status != cudaSuccess) return status;
   if (major != 9) return cudaErrorNoKernelImageForDevice;
   const std::vector<LinearTile> tiles = allTiles();

@@ -73,11 +73,8 @@ bool encodeMaps(const LinearParams& p, const LinearTile& tile, Maps& maps) {
 template <typename T, int kTokens>
 cudaError_t launch(const LinearParams& p, const LinearTile& tile, cudaStream_t stream) {
   using S = Shape<kTokens>;
-  int device = 0, multiprocessors = 0;
-  cudaError_t status = cudaGetDevice(&device);
-  if (status == cudaSuccess) {
-    status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  }
+  int multiprocessors = 0;
+  cudaError_t status = countMultiprocessors(multiprocessors);
   const auto kernel = linearSm90Kernel<T, kTokens>;
   if (status == cudaSuccess) {
     status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
@@ -153,10 +150,6 @@ cudaError_t launchTile(const LinearParams& p, const LinearTile& tile, cudaStream
       return launch<T, 256>(p, tile, stream);
   }
   return cudaErrorInvalidValue;
-}
-
-bool isAligned16(const void* data) {
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0;
 }
 
 }  // namespace

@@ -153,13 +153,10 @@ cudaError_t launchLinear(const LinearParams& params, LinearChoice choice, cudaSt
 cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tokens, std::vector<LinearRange>& table) {
   const int64_t token_bytes = int64_t{shape.K + 2 * shape.N} * sizeOf(shape.type);  // x, y and the residual
   const int64_t weight_bytes = int64_t{shape.K} * shape.N * sizeOf(shape.type);
-  int device = 0, cache_bytes = 0;
+  int cache_bytes = 0;
   Problem problem{shape, 1, 0};
-  cudaError_t status = cudaGetDevice(&device);
-  if (status == cudaSuccess) status = cudaDeviceGetAttribute(&cache_bytes, cudaDevAttrL2CacheSize, device);
-  if (status == cudaSuccess) {
-    status = cudaDeviceGetAttribute(&problem.multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  }
+  cudaError_t status = deviceAttribute(cudaDevAttrL2CacheSize, cache_bytes);
+  if (status == cudaSuccess) status = countMultiprocessors(problem.multiprocessors);
   if (status != cudaSuccess) return status;
   problem.weights =
       static_cast<int>(std::min<int64_t>(ceilDiv<int64_t>(kCacheMultiple * cache_bytes, weight_bytes), kLaunches));

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "common/launch.h"
 #include "common/operator.h"
 #include "common/text.h"
 #include "linear/tune.h"
@@ -12,13 +13,8 @@
 namespace padfree {
 namespace {
 
-constexpr int kSizeMultiple = 8;        // of K and N
-constexpr int kRowAlignmentBytes = 16;  // of the kernel's loads
+constexpr int kSizeMultiple = 8;  // of K and N
 constexpr const char* kNextStep = "; build with --linear tensorrt";
-
-bool isAligned(const void* data) {
-  return reinterpret_cast<uintptr_t>(data) % kRowAlignmentBytes == 0;
-}
 
 Activation activationOf(const std::string& name) {
   if (name == "gelu") return Activation::kGelu;
@@ -129,7 +125,7 @@ class Linear final : public Operator {
     params.activation = activation_;
     params.type = tensors.type(x_);
     for (const void* data : {params.x, params.weight, params.bias, params.residual, (const void*)params.y}) {
-      if (!isAligned(data)) return cudaErrorMisalignedAddress;
+      if (!isAligned16(data)) return cudaErrorMisalignedAddress;
     }
     return launchLinear(params, choose(params.T), stream);
   }

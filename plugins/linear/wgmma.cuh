@@ -4,7 +4,7 @@
 // columns an entry of c.
 #pragma once
 
-#include "attention/wgmma.cuh"
+#include "common/hopper.cuh"
 
 namespace padfree {
 

@@ -61,11 +61,7 @@ cudaError_t prepareTasks(ScheduleParams& params) {
   const int64_t needed = taskListEntries<int64_t>(params.T, params.B, params.H);
   if (params.H <= 0 || params.H > kMaxTaskHeads || params.num_tasks + int64_t{1} < needed) return cudaErrorInvalidValue;
   if (params.num_sms == 0) {
-    int device = 0;
-    cudaError_t status = cudaGetDevice(&device);
-    if (status == cudaSuccess) {
-      status = cudaDeviceGetAttribute(&params.num_sms, cudaDevAttrMultiProcessorCount, device);
-    }
+    const cudaError_t status = countMultiprocessors(params.num_sms);
     if (status != cudaSuccess) return status;
   }
   params.num_sms = std::min(params.num_sms, kMaxFewTasks / kTaskWidth);

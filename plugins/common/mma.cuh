@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Wrappers of the sm_80 instructions that the attention kernel is made of (PTX ISA: cp.async, ldmatrix, mma.sync).
+// Wrappers of the sm_80 instructions that the kernels share (PTX ISA: cp.async, ldmatrix, mma.sync).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -89,6 +89,8 @@ template <>
 __device__ inline float2 unpackPair<__nv_bfloat16>(unsigned pair) {
   return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
 }
+
+constexpr float kLog2E = 1.4426950408889634f;
 
 // 2^x by the special-function unit; 2^-inf = 0.
 __device__ inline float exp2Fast(float x) {
