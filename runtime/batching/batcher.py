@@ -204,7 +204,8 @@ class Batcher:
 def _leave(server: Server, request: Request, future: Future[Answer]) -> None:
     """A cancelled request leaves the queue and its caller's line."""
     if future.cancelled():
-        server.queue.discard(request)
+        if server.queue.discard(request):  # otherwise a thread has it already, and says so itself
+            future.set_running_or_notify_cancel()  # what concurrent.futures.wait waits for
         server.count(cancelled=1)
         server.order.finish(request.place, _nothing)
 
