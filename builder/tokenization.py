@@ -26,16 +26,7 @@ def tokenize(
     Raises:
         BuildError: the file is no tokenizer.
     """
-    from tokenizers import Tokenizer
-
-    if not tokenizer_file.is_file():
-        raise BuildError(f"{tokenizer_file}: no such tokenizer; pass the tokenizer.json that belongs to the model")
-    try:
-        tokenizer = Tokenizer.from_file(str(tokenizer_file))
-    except Exception as error:  # the library raises plain Exception
-        raise BuildError(
-            f"{tokenizer_file}: not a tokenizer file ({error}); pass the tokenizer.json that belongs to the model"
-        ) from error
+    tokenizer = load_tokenizer(tokenizer_file)
     tokenizer.no_padding()
     if truncate and metadata.max_positions is not None:
         tokenizer.enable_truncation(metadata.max_positions)
@@ -48,3 +39,21 @@ def tokenize(
     }
     names = {item.name for item in metadata.token_inputs()}
     return {name: column for name, column in columns.items() if name in names}
+
+
+def load_tokenizer(file: Path) -> Any:
+    """The tokenizer in a tokenizer.json.
+
+    Raises:
+        BuildError: there is no such file, or it is no tokenizer.
+    """
+    from tokenizers import Tokenizer
+
+    if not file.is_file():
+        raise BuildError(f"{file}: no such tokenizer; pass the tokenizer.json that belongs to the model")
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises plain Exception
+        raise BuildError(
+            f"{file}: not a tokenizer file ({error}); pass the tokenizer.json that belongs to the model"
+        ) from error

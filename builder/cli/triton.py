@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`padfree triton`: writes a model repository for NVIDIA's Triton Inference Server."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .console import make_table, output_console, print_line
+
+if TYPE_CHECKING:
+    from padfree.builder.triton import Repository
+
+BACKENDS = ("tensorrt", "python")
+LONG_TEXTS = ("truncate", "refuse")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the subcommand."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "triton",
+        help="write a Triton model repository",
+        description="Writes a model repository for NVIDIA's Triton Inference Server from an engine or a rewritten "
+        "model: configurations, model files, warm-up requests, and a Dockerfile for the server's image. Needs neither "
+        "a GPU nor a server.",
+    )
+    parser.add_argument("model", type=Path, help="model.plan or packed.onnx")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FOLDER", help="repository to write (a new or empty folder)"
+    )
+    parser.add_argument("--name", required=True, metavar="NAME", help="the model's name in the server")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace a repository that was changed since it was written"
+    )
+    group = parser.add_argument_group("server")
+    group.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        help="tensorrt: Triton's own, for packed plans (their default); python: padfree runs plans and .onnx files",
+    )
+    group.add_argument("--server", metavar="RELEASE", help="NGC release of the server, such as 24.11")
+    group.add_argument(
+        "--server-tensorrt", metavar="VERSION", help="its TensorRT, such as 10.6.0, where it is no known NGC release"
+    )
+    group = parser.add_argument_group("batching")
+    group.add_argument(
+        "--max-batch", type=int, metavar="B", help="most sequences in one batch (default: the plan's, or 32)"
+    )
+    group.add_argument(
+        "--max-queue-delay-us",
+        type=int,
+        default=0,
+        metavar="US",
+        help="how long a request may wait for others to join its batch, microseconds (default 0)",
+    )
+    group.add_argument(
+        "--max-queue-size",
+        type=int,
+        default=0,
+        metavar="N",
+        help="requests that may wait; the server refuses more (default 0: no limit)",
+    )
+    group.add_argument(
+        "--instances", type=int, default=1, metavar="N", help="copies of the model, each GPU (default 1)"
+    )
+    group = parser.add_argument_group("texts")
+    group.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="PATH",
+        help="tokenizer.json, or a folder with it: also writes NAME_text, an ensemble that takes texts",
+    )
+    group.add_argument(
+        "--max-length", type=int, metavar="S", help="most tokens of a text (default: what the model takes)"
+    )
+    group.add_argument(
+        "--long-texts", choices=LONG_TEXTS, default="truncate", help="what happens to longer texts (default truncate)"
+    )
+    parser.set_defaults(function=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the subcommand."""
+    from padfree.builder.triton import ServingOptions, write_repository
+
+    options = ServingOptions(
+        name=arguments.name,
+        backend=arguments.backend,
+        max_batch=arguments.max_batch,
+        max_queue_delay_us=arguments.max_queue_delay_us,
+        max_queue_size=arguments.max_queue_size,
+        instances=arguments.instances,
+        tokenizer=arguments.tokenizer,
+        max_length=arguments.max_length,
+        long_texts=arguments.long_texts,
+        server=arguments.server,
+        server_tensorrt=arguments.server_tensorrt,
+    )
+    repository = write_repository(arguments.model, arguments.output, options, overwrite=arguments.overwrite)
+    console = output_console()
+    console.print(make_table("models", ("model", "takes", "serves"), _rows(repository)))
+    print_line(console, f"wrote {repository.folder} for {repository.server.image or 'a server of your own'}")
+    for line in _next_steps(repository):
+        print_line(console, line)
+    return 0
+
+
+def _rows(repository: Repository) -> list[tuple[str, str, str]]:
+    served = repository.served
+    tokens = ", ".join(item.name for item in served.metadata.token_inputs())
+    outputs = ", ".join(item.name for item in served.metadata.outputs)
+    kinds = [
+        ("tokens", f"{tokens} [n, L]", outputs),
+        ("texts", "text [n, 1]", tokens),
+        ("texts", "text [n, 1]", outputs),
+    ]
+    return [(name, takes, gives) for name, (_, takes, gives) in zip(repository.models, kinds, strict=False)]
+
+
+def _next_steps(repository: Repository) -> list[str]:
+    """The commands that start the server."""
+    folder, name = repository.folder, repository.served.options.name
+    if repository.server.image is None:
+        started = " ".join(["tritonserver", f"--model-repository={folder}", *repository.arguments])
+        return [f"start the server with padfree's libraries in /opt/padfree/lib: {started}"]
+    # The Python backend hands tensors to its models in shared memory, of which containers have 64 MiB by default.
+    shared = " --shm-size=1g" if len(repository.models) > 1 or repository.served.backend == "python" else ""
+    gpus = " --gpus=all" if repository.served.is_plan else ""
+    ports = "-p 8000:8000 -p 8001:8001 -p 8002:8002"
+    return [
+        f"docker build -t {name.lower()}-server {folder}",
+        f"docker run --rm{gpus}{shared} {ports} -v {folder.resolve()}:/models:ro {name.lower()}-server",
+    ]

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the configurations of all models of a repository share; docs/triton.md says what each field is for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from padfree.builder.errors import BuildError
+
+from .serving import Served
+from .tensors import set_dims
+
+CONFIG_FILE = "config.pbtxt"
+HEADER = "# Written by `padfree triton`; docs/triton.md of padfree explains every field.\n"
+
+
+def protobuf() -> Any:
+    """tritonclient's module of model configurations.
+
+    Raises:
+        BuildError: it is not installed, or cannot be loaded.
+    """
+    try:
+        from tritonclient.grpc import model_config_pb2
+    except (ImportError, TypeError) as error:  # protobuf refuses older generated code with a TypeError
+        raise BuildError(
+            f"configurations are written with tritonclient's protobuf, which cannot be loaded ({error}); install it: "
+            "pip install 'padfree[triton]'"
+        ) from error
+    return model_config_pb2
+
+
+def to_text(config: Any) -> bytes:
+    """A configuration as config.pbtxt."""
+    from google.protobuf import text_format  # type: ignore[import-untyped]
+
+    text: str = text_format.MessageToString(config)
+    return (HEADER + text).encode()
+
+
+def read_text(path: Path) -> Any:
+    """The configuration in a config.pbtxt."""
+    from google.protobuf import text_format
+
+    return text_format.Parse(path.read_text("utf-8"), protobuf().ModelConfig())
+
+
+def new_config(name: str, max_batch: int) -> Any:
+    """A configuration with name and batch size. The batch size is explicit: the server completes what is missing."""
+    config = protobuf().ModelConfig()
+    config.name = name
+    config.max_batch_size = max_batch
+    return config
+
+
+def add_input(
+    config: Any, name: str, kind: str, dims: list[int], *, ragged: bool = False, optional: bool = False
+) -> None:
+    """Adds an input of requests; `kind` is such as "TYPE_INT32", dims leave the batch out."""
+    item = config.input.add()
+    item.name, item.data_type = name, protobuf().DataType.Value(kind)
+    item.dims.extend(dims)
+    item.allow_ragged_batch, item.optional = ragged, optional
+
+
+def add_output(config: Any, name: str, data_type: int, dims: list[int]) -> None:
+    """Adds an output; dims leave the batch out."""
+    item = config.output.add()
+    item.name, item.data_type = name, data_type
+    set_dims(item, dims)
+
+
+def add_batching(config: Any, served: Served) -> None:
+    """The dynamic batcher, with its delay and queue."""
+    batching = config.dynamic_batching
+    batching.SetInParent()
+    batching.max_queue_delay_microseconds = served.options.max_queue_delay_us
+    if served.options.max_queue_size:
+        batching.default_queue_policy.max_queue_size = served.options.max_queue_size
+
+
+def add_instances(config: Any, count: int, *, on_gpu: bool) -> None:
+    """One group: `count` instances on each GPU, or on the CPU."""
+    kinds = protobuf().ModelInstanceGroup
+    config.instance_group.add(count=count, kind=kinds.KIND_GPU if on_gpu else kinds.KIND_CPU)
+
+
+def add_parameters(config: Any, values: Mapping[str, str]) -> None:
+    """Parameters, as strings."""
+    for name, value in values.items():
+        config.parameters[name].string_value = value

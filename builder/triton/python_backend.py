@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan or a rewritten .onnx file in Triton's Python backend, run by padfree.runtime.triton."""
+
+from __future__ import annotations
+
+from padfree.onnx_tools import load_model, save_model
+from padfree.runtime.metadata import sidecar_path
+from padfree.runtime.request import ZERO_WHEN_MISSING
+from padfree.runtime.triton.parameters import EncoderParameters
+
+from . import config as configs
+from .folder import Files, copy_of
+from .serving import Served
+from .tensors import VARIABLE, data_type, output_dims
+from .warmup import add_warmup
+
+MODEL_FILE = "1/model.py"
+MODEL = '''"""Served by padfree; config.pbtxt configures it."""
+
+from padfree.runtime.triton.{module} import {name} as TritonPythonModel
+
+__all__ = ["TritonPythonModel"]
+'''
+SEQ_LENS = "seq_lens"
+SHOWN_TYPES = {"bfloat16": "float32"}  # what NumPy lacks leaves the session wider
+
+
+def model_files(served: Served) -> Files:
+    """The model's folder: configuration, model.py, the model file (a plan with its metadata), warm-up data.
+
+    Raises:
+        BuildError: an output whose type or shape cannot be served.
+    """
+    file = "model.plan" if served.is_plan else "model.onnx"
+    config = new_config(served.options.name, served.max_batch)
+    for item in served.metadata.token_inputs():
+        optional = item.name == ZERO_WHEN_MISSING
+        configs.add_input(config, item.name, "TYPE_INT32", [VARIABLE], ragged=True, optional=optional)
+    configs.add_input(config, SEQ_LENS, "TYPE_INT32", [1], optional=True)
+    for output in served.metadata.outputs:
+        dtype = SHOWN_TYPES.get(output.dtype, output.dtype)
+        configs.add_output(config, output.name, data_type(configs.protobuf(), dtype), output_dims(output))
+    configs.add_batching(config, served)
+    configs.add_instances(config, served.options.instances, on_gpu=served.is_plan)
+    configs.add_parameters(config, EncoderParameters(model=file).to_strings())
+    warmup = add_warmup(config, served)
+    files: Files = {
+        configs.CONFIG_FILE: configs.to_text(config),
+        MODEL_FILE: MODEL.format(module="encoder", name="EncoderModel").encode(),
+        **warmup,
+    }
+    if served.is_plan:
+        files["1/model.plan"] = copy_of(served.path)
+        files["1/model.plan.json"] = copy_of(sidecar_path(served.path))
+    else:
+        model = load_model(served.path)  # brings weights along that lie in files of their own
+        files["1/model.onnx"] = lambda path: save_model(model, path)
+    return files
+
+
+def new_config(name: str, max_batch: int) -> object:
+    """A configuration of a model in the Python backend."""
+    config = configs.new_config(name, max_batch)
+    config.backend, config.default_model_filename = "python", "model.py"
+    return config

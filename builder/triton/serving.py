@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is served: a model file with its metadata, and the limits that the user set, checked against each other."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from padfree.builder.build import metadata_of
+from padfree.builder.errors import BuildError
+from padfree.onnx_tools import load_model
+from padfree.runtime import Metadata
+from padfree.runtime.metadata import ONNX_METADATA_KEY, open_plan, parse_metadata
+
+BACKENDS = ("tensorrt", "python")
+ONNX_SUFFIX = ".onnx"
+ONNX_MAX_BATCH = 32  # sequences; a model file has no profile that says it
+NAMES = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class ServingOptions:
+    """What the user asked for; None lets padfree choose.
+
+    Attributes:
+        name: the model's name in the server; the tokenizer is NAME_tokenizer, the ensemble NAME_text.
+        backend: "tensorrt" or "python"; by default tensorrt for packed plans.
+        max_batch: most sequences in one batch, and in one request.
+        max_queue_delay_us: how long a request may wait for others, microseconds.
+        max_queue_size: requests that may wait; more are refused. 0: no limit.
+        instances: how many copies of the model run, each GPU.
+        tokenizer: a tokenizer.json, or a folder with one: also writes the text ensemble.
+        max_length: most tokens of a text (default: the most that the model takes).
+        long_texts: "truncate" or "refuse" texts that are longer.
+        server: NGC release of the server, such as "24.11".
+        server_tensorrt: the server's TensorRT, where it is no known NGC release.
+    """
+
+    name: str
+    backend: str | None = None
+    max_batch: int | None = None
+    max_queue_delay_us: int = 0
+    max_queue_size: int = 0
+    instances: int = 1
+    tokenizer: Path | None = None
+    max_length: int | None = None
+    long_texts: str = "truncate"
+    server: str | None = None
+    server_tensorrt: str | None = None
+
+    def __post_init__(self) -> None:
+        if not NAMES.fullmatch(self.name):
+            raise BuildError(
+                f"model name {self.name!r}, allowed: letters, digits, '_', '-' and '.', a letter or digit first; pass "
+                "--name bert"
+            )
+        for option, value, least in (
+            ("--max-batch", self.max_batch, 1),
+            ("--max-queue-delay-us", self.max_queue_delay_us, 0),
+            ("--max-queue-size", self.max_queue_size, 0),
+            ("--instances", self.instances, 1),
+            ("--max-length", self.max_length, 1),
+        ):
+            if value is not None and value < least:
+                raise BuildError(f"{option} {value}, allowed: {least} or more")
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model and how it is served.
+
+    Attributes:
+        path: the plan or rewritten .onnx file.
+        metadata: what it is.
+        backend: "tensorrt" or "python".
+        max_batch: sequences in one batch.
+        options: what the user asked for.
+    """
+
+    path: Path
+    metadata: Metadata
+    backend: str
+    max_batch: int
+    options: ServingOptions
+
+    @property
+    def is_plan(self) -> bool:
+        """A TensorRT engine, not an .onnx file."""
+        return self.metadata.engine is not None
+
+    @property
+    def longest(self) -> int | None:
+        """Most tokens of one sequence; None: the model sets no limit."""
+        limits = [self.metadata.max_positions]
+        if self.metadata.engine is not None:
+            profile = self.metadata.engine.profile
+            limits += [profile.max_seq_len, profile.max_tokens]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+
+def choose(path: Path, options: ServingOptions) -> Served:
+    """Reads a model file and settles backend and batch size.
+
+    Raises:
+        BuildError: backend and model do not go together, or the batch is larger than the model takes.
+        padfree.runtime.SessionError: the plan or its metadata is damaged.
+    """
+    metadata = _read(path)
+    default = "tensorrt" if metadata.engine is not None and metadata.interface == "packed" else "python"
+    backend = options.backend or default
+    if backend == "tensorrt" and metadata.engine is None:
+        raise BuildError(
+            f"{path}: --backend tensorrt needs a plan; build one with: padfree build {path} -o model.plan, or serve "
+            "the file with --backend python"
+        )
+    if backend == "tensorrt" and metadata.interface != "packed":
+        raise BuildError(
+            f"{path}: the plan has the {metadata.interface} interface, --backend tensorrt serves packed ones, whose "
+            "inputs Triton's ragged batching fills; build it with --interface packed, or use --backend python"
+        )
+    return Served(path, metadata, backend, _max_batch(metadata, backend, options.max_batch), options)
+
+
+def _max_batch(metadata: Metadata, backend: str, wanted: int | None) -> int:
+    if metadata.engine is None:
+        return wanted or ONNX_MAX_BATCH
+    profile = metadata.engine.profile
+    # The backend takes the smallest first dimension of all inputs for the engine's batch size, and tokens are one
+    # (tensorrt_backend/src/model_state.cc, GetProfileMaxBatchSize).
+    most = min(profile.max_batch, profile.max_tokens)
+    if backend == "tensorrt" and wanted is not None and wanted > most:
+        raise BuildError(
+            f"--max-batch {wanted}, the plan takes {most} sequences; pass --max-batch {most}, or build it with "
+            f"--max-batch {wanted}"
+        )
+    return wanted or most
+
+
+def _read(path: Path) -> Metadata:
+    if path.suffix != ONNX_SUFFIX:
+        return open_plan(path)
+    model = load_model(path)
+    if not any(item.key == ONNX_METADATA_KEY for item in model.metadata_props):
+        raise BuildError(
+            f"{path}: an exported model, not a rewritten one; rewrite it first: padfree optimize {path} -o packed.onnx"
+        )
+    return parse_metadata(metadata_of(model), str(path))

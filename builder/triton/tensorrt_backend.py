@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A packed plan in Triton's tensorrt backend. docs/triton.md cites the source of every choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from padfree.runtime import Profile
+from padfree.runtime.metadata import sidecar_path
+
+from . import config as configs
+from . import libraries
+from .folder import Files, copy_of
+from .serving import Served
+from .tensors import VARIABLE, data_type, output_dims
+from .warmup import add_warmup
+
+PLAN_FILE = "model.plan"
+BATCHING_FILE = "batchstrategy.so"
+"""The name that the core looks for in a model's folder (core/src/backend_model.cc, TritonModel::Create). The parameter
+TRITON_BATCH_STRATEGY_PATH is not used: servers since May 2026 refuse a path outside of the model's folder, and one
+inside is not known before the repository is mounted."""
+MAX_TOKENS_PARAMETER = "padfree_max_tokens"
+BATCH_INPUTS: Mapping[str, str] = MappingProxyType(
+    {"seq_lens": "BATCH_ITEM_SHAPE_FLATTEN", "max_seqlen": "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE"}
+)
+"""Role of an engine's input -> how the server makes it from the requests of a batch."""
+
+
+def model_files(served: Served, profile: Profile) -> Files:
+    """The model's folder: configuration, plan with metadata, warm-up data, the library that keeps the token budget.
+
+    Raises:
+        BuildError: an output that Triton cannot cut, or the library is missing.
+    """
+    pb = configs.protobuf()
+    config = configs.new_config(served.options.name, served.max_batch)
+    config.backend, config.default_model_filename = "tensorrt", PLAN_FILE
+    ids = served.metadata.ids_input().name
+    for item in served.metadata.inputs:
+        if item.role == "tokens":
+            configs.add_input(config, item.name, "TYPE_INT32", [VARIABLE], ragged=True)
+        else:
+            kind = pb.BatchInput.Kind.Value(BATCH_INPUTS[item.role])
+            config.batch_input.add(
+                kind=kind, target_name=[item.name], data_type=pb.DataType.TYPE_INT32, source_input=[ids]
+            )
+    for output in served.metadata.outputs:
+        configs.add_output(config, output.name, data_type(pb, output.dtype), output_dims(output))
+        if output.layout == "packed":
+            # One entry a tensor: the backends read the first target's shape alone.
+            scatter = pb.BatchOutput.BATCH_SCATTER_WITH_INPUT_SHAPE
+            config.batch_output.add(kind=scatter, target_name=[output.name], source_input=[ids])
+    configs.add_batching(config, served)
+    configs.add_instances(config, served.options.instances, on_gpu=True)
+    configs.add_parameters(config, {MAX_TOKENS_PARAMETER: str(profile.max_tokens)})
+    warmup = add_warmup(config, served)
+    return {
+        configs.CONFIG_FILE: configs.to_text(config),
+        f"1/{PLAN_FILE}": copy_of(served.path),
+        f"1/{PLAN_FILE}.json": copy_of(sidecar_path(served.path)),
+        BATCHING_FILE: copy_of(libraries.find(libraries.BATCHING)),
+        **warmup,
+    }

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types and sizes of a model's tensors in the terms of Triton's model configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from padfree.builder.errors import BuildError
+from padfree.runtime.metadata import OutputInfo
+
+TYPES = {
+    "float32": "TYPE_FP32",
+    "float16": "TYPE_FP16",
+    "bfloat16": "TYPE_BF16",
+    "int32": "TYPE_INT32",
+    "int64": "TYPE_INT64",
+    "bool": "TYPE_BOOL",
+}
+LEADING_AXES = {"packed": 1, "per_sequence": 1, "padded": 2}
+"""Axes in front of an output's own sizes: T, B, or B and S."""
+VARIABLE = -1
+
+
+def data_type(pb: Any, dtype: str) -> int:
+    """The configuration's data type of a NumPy type name.
+
+    Raises:
+        BuildError: Triton has no such type, or padfree does not serve it.
+    """
+    if dtype not in TYPES:
+        raise BuildError(f"type {dtype} cannot be served, allowed: {', '.join(TYPES)}; cast it in the model")
+    number: int = pb.DataType.Value(TYPES[dtype])
+    return number
+
+
+def output_dims(output: OutputInfo) -> list[int]:
+    """What a request [n, L] gets of this output, without n: [-1, ...] with a row a token, [...] with a row a sequence.
+
+    Raises:
+        BuildError: a size behind batch and sequence is not known.
+    """
+    sizes = (output.shape or ())[LEADING_AXES[output.layout] :]
+    if output.shape is None:
+        raise BuildError(
+            f"output '{output.name}': the metadata does not say its shape (an older padfree wrote it); rewrite and "
+            "build the model again"
+        )
+    if output.layout == "packed" and None in sizes:
+        raise BuildError(
+            f"output '{output.name}' has shape {list(output.shape)}, whose sizes behind the tokens are not all fixed: "
+            "Triton could not tell where an answer ends; export the model with fixed sizes there"
+        )
+    own = [VARIABLE if size is None else size for size in sizes]
+    return own if output.layout == "per_sequence" else [VARIABLE, *own]
+
+
+def set_dims(io: Any, dims: list[int]) -> None:
+    """Writes dims; for none (one number a sequence), a 1 that the server reshapes away, for dims must not be empty."""
+    io.dims.extend(dims or [1])
+    if not dims:
+        io.reshape.SetInParent()

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text ensemble: NAME_tokenizer makes token ids of texts, NAME_text chains it with the encoder NAME."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from padfree.builder.errors import BuildError
+from padfree.builder.tokenization import load_tokenizer
+from padfree.runtime.triton.parameters import TokenizerParameters
+
+from . import config as configs
+from .folder import Files, copy_of
+from .python_backend import MODEL, MODEL_FILE, SEQ_LENS, SHOWN_TYPES, new_config
+from .serving import Served
+from .tensors import VARIABLE, data_type, output_dims
+
+TEXT, TEXT_PAIR = "text", "text_pair"
+TOKENIZER_FILE = "tokenizer.json"
+MADE_FROM_TEXT = ("input_ids", "token_type_ids", "position_ids")
+LATEST = -1
+EMPTY_FILE = "1/.keep"  # an ensemble needs a version folder, with nothing in it
+
+
+def tokenizer_name(served: Served) -> str:
+    """The tokenizer's name in the server."""
+    return f"{served.options.name}_tokenizer"
+
+
+def ensemble_name(served: Served) -> str:
+    """The ensemble's name in the server."""
+    return f"{served.options.name}_text"
+
+
+def tokenizer_files(served: Served, tokenizer: Path) -> Files:
+    """The tokenizer's folder: configuration, model.py, tokenizer.json.
+
+    Raises:
+        BuildError: no tokenizer there, an input that texts do not give, or a length that the model does not take.
+    """
+    file = tokenizer / TOKENIZER_FILE if tokenizer.is_dir() else tokenizer
+    load_tokenizer(file)
+    config: Any = new_config(tokenizer_name(served), served.max_batch)
+    configs.add_input(config, TEXT, "TYPE_STRING", [1])
+    configs.add_input(config, TEXT_PAIR, "TYPE_STRING", [1], optional=True)
+    int32 = configs.protobuf().DataType.TYPE_INT32
+    for name in _token_inputs(served):
+        configs.add_output(config, name, int32, [VARIABLE])
+    configs.add_output(config, SEQ_LENS, int32, [1])
+    configs.add_batching(config, served)
+    configs.add_instances(config, served.options.instances, on_gpu=False)
+    parameters = TokenizerParameters(max_length=_max_length(served), long_texts=served.options.long_texts)
+    configs.add_parameters(config, parameters.to_strings())
+    return {
+        configs.CONFIG_FILE: configs.to_text(config),
+        MODEL_FILE: MODEL.format(module="tokenizer", name="TokenizerModel").encode(),
+        f"1/{TOKENIZER_FILE}": copy_of(file),
+    }
+
+
+def ensemble_files(served: Served) -> Files:
+    """The ensemble's folder: text in, the encoder's outputs out."""
+    pb = configs.protobuf()
+    # The tokenizer pads the texts of one request to its longest and gives their lengths. The tensorrt backend takes no
+    # lengths, every row of a request is a sequence: one text a request, and the encoder batches those of many requests.
+    rows_differ = served.backend == "python"
+    config = configs.new_config(ensemble_name(served), served.max_batch if rows_differ else 1)
+    config.platform = "ensemble"
+    configs.add_input(config, TEXT, "TYPE_STRING", [1])
+    configs.add_input(config, TEXT_PAIR, "TYPE_STRING", [1], optional=True)
+    outputs = []
+    for output in served.metadata.outputs:
+        dtype = SHOWN_TYPES.get(output.dtype, output.dtype) if served.backend == "python" else output.dtype
+        configs.add_output(config, output.name, data_type(pb, dtype), output_dims(output))
+        outputs.append(output.name)
+    between = [*_token_inputs(served), *([SEQ_LENS] if rows_differ else [])]
+    if rows_differ and any(output.layout != "per_sequence" for output in served.metadata.outputs):
+        configs.add_output(config, SEQ_LENS, pb.DataType.TYPE_INT32, [1])  # which rows of an answer are a text's
+    steps = config.ensemble_scheduling.step
+    _add_step(steps, tokenizer_name(served), (TEXT, TEXT_PAIR), between)
+    _add_step(steps, served.options.name, between, outputs)
+    return {configs.CONFIG_FILE: configs.to_text(config), EMPTY_FILE: b""}
+
+
+def _add_step(steps: Any, model: str, inputs: Iterable[str], outputs: Iterable[str]) -> None:
+    """A step whose tensors have the same names in the ensemble as in the model."""
+    step = steps.add(model_name=model, model_version=LATEST)
+    step.input_map.update({name: name for name in inputs})
+    step.output_map.update({name: name for name in outputs})
+
+
+def _token_inputs(served: Served) -> list[str]:
+    names = [item.name for item in served.metadata.token_inputs()]
+    for name in names:
+        if name not in MADE_FROM_TEXT:
+            raise BuildError(
+                f"--tokenizer: texts do not give the model's input '{name}', only {', '.join(MADE_FROM_TEXT)}; export "
+                "the model without it, or leave --tokenizer out"
+            )
+    return names
+
+
+def _max_length(served: Served) -> int:
+    wanted, longest = served.options.max_length, served.longest
+    if wanted is None and longest is None:
+        raise BuildError("--tokenizer: the model sets no limit to a text's length; pass --max-length 512")
+    if wanted is not None and longest is not None and wanted > longest:
+        raise BuildError(
+            f"--max-length {wanted}, the model takes {longest} tokens; pass --max-length {longest} or less"
+        )
+    return wanted or longest or 0

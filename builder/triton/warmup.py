@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warm-up requests: the server runs them before it calls a model ready, and refuses a model that fails them.
+
+The first run of an engine loads its kernels and sizes its memory; without a warm-up a client would wait for that. A
+sample of batch size N is N requests of one sequence each (core/src/backend_model_instance.cc, GenerateWarmupData).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from padfree.runtime.metadata import InputInfo
+
+from .config import protobuf
+from .serving import Served
+
+WARMUP_FOLDER = "warmup"  # the server looks for input_data_file here
+SHORT = 8  # tokens
+
+
+def add_warmup(config: Any, served: Served) -> dict[str, bytes]:
+    """Adds a short request, and for a plan the fullest batch of its profile.
+
+    Returns:
+        The data files that the requests read, by their path in the model's folder.
+    """
+    files: dict[str, bytes] = {}
+    for name, sequences, length in samples(served):
+        sample = config.model_warmup.add(name=name, batch_size=sequences)
+        for item in served.metadata.token_inputs():
+            given = sample.inputs[item.name]
+            given.data_type = protobuf().DataType.TYPE_INT32
+            given.dims.append(length)
+            value = allowed_value(item)
+            if value == 0:
+                given.zero_data = True
+            else:  # random_data would leave the vocabulary
+                given.input_data_file = f"{item.name}_{length}"
+                data = np.full(length, value, np.dtype("<i4")).tobytes()
+                files[f"{WARMUP_FOLDER}/{given.input_data_file}"] = data
+    return files
+
+
+def samples(served: Served) -> list[tuple[str, int, int]]:
+    """(name, sequences, tokens each) of every warm-up batch."""
+    longest = SHORT if served.longest is None else served.longest
+    found = [("one short sequence", 1, min(SHORT, longest))]
+    if served.metadata.engine is not None:
+        profile = served.metadata.engine.profile
+        sequences = min(served.max_batch, profile.max_batch, profile.max_tokens)
+        found.append(("the fullest batch", sequences, min(longest, profile.max_tokens // sequences)))
+    return found
+
+
+def allowed_value(item: InputInfo) -> int:
+    """The smallest value that the input may hold."""
+    return next(value for value in range(len(item.excluded) + 1) if value not in item.excluded)
