@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`padfree triton`: what it prints, and errors of one paragraph that leave no folder."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from padfree.builder.cli import main
+from padfree.builder.demo import DEMO_DATA
+
+pytest.importorskip("tritonclient.grpc")
+
+ModelWriter = Callable[..., Path]
+PlanWriter = Callable[..., Path]
+Capture = pytest.CaptureFixture[str]
+
+
+def refused(capsys: Capture, folder: Path, *arguments: object) -> str:
+    """Runs a command that must fail and returns its error, after checking that it wrote nothing."""
+    assert main(["triton", *(str(argument) for argument in arguments), "-o", str(folder)]) == 1
+    assert not folder.exists()
+    error = capsys.readouterr().err
+    assert error.startswith("padfree: error: ")
+    assert error.count("\n") == 1
+    return error
+
+
+def test_a_plan(plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None:
+    folder = tmp_path / "models"
+    assert main(["triton", str(plan()), "-o", str(folder), "--name", "Bert", "--server", "24.11"]) == 0
+    shown = capsys.readouterr().out
+    assert "input_ids, token_type_ids [n, L]" in shown
+    assert f"wrote {folder} for nvcr.io/nvidia/tritonserver:24.11-py3" in shown
+    assert f"docker build -t bert-server {folder}" in shown  # image names are small
+    assert f"--gpus=all -p 8000:8000 -p 8001:8001 -p 8002:8002 -v {folder}:/models:ro bert-server" in shown
+
+
+def test_an_onnx_file_with_texts(packed_model: ModelWriter, tmp_path: Path, capsys: Capture) -> None:
+    folder = tmp_path / "models"
+    command = ["triton", str(packed_model()), "-o", str(folder), "--name", "bert", "--tokenizer", str(DEMO_DATA)]
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    assert [name for name in ("bert", "bert_tokenizer", "bert_text") if f"│ {name} " not in shown] == []
+    assert "docker run --rm --shm-size=1g -p" in shown  # no --gpus: it runs on the CPU
+    assert main(command) == 0  # again, in place
+
+
+def test_a_server_of_ones_own(plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None:
+    command = ["triton", str(plan(tensorrt="10.12.0")), "-o", str(tmp_path / "models"), "--name", "bert"]
+    assert main([*command, "--server-tensorrt", "10.12.0"]) == 0
+    shown = capsys.readouterr().out
+    assert "for a server of your own" in shown
+    assert "--backend-config=tensorrt,plugins=/opt/padfree/lib/libpadfree_register.so" in shown
+
+
+def test_a_plan_of_another_tensorrt(plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None:
+    error = refused(capsys, tmp_path / "models", plan(), "--name", "bert", "--server", "25.03")
+    assert "built with TensorRT 10.6.0, the server (NGC 25.03) has 10.9.0" in error
+    assert "say which server" in refused(capsys, tmp_path / "models", plan(), "--name", "bert")
+
+
+def test_damaged_plans_are_not_served(plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None:
+    model = plan()
+    model.write_bytes(b"a serialised engime")
+    error = refused(capsys, tmp_path / "models", model, "--name", "bert", "--server", "24.11")
+    assert "the plan was changed or damaged" in error
+
+
+def test_models_of_the_wrong_kind(packed_model: ModelWriter, tmp_path: Path, capsys: Capture) -> None:
+    exported = DEMO_DATA / "bert_tiny.onnx"
+    error = refused(capsys, tmp_path / "models", exported, "--name", "bert")
+    assert f"rewrite it first: padfree optimize {exported} -o packed.onnx" in error
+    error = refused(capsys, tmp_path / "models", packed_model(), "--name", "bert", "--backend", "tensorrt")
+    assert "--backend tensorrt needs a plan; build one with: padfree build" in error
+
+
+def test_a_folder_of_somebody_elses(packed_model: ModelWriter, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    assert main(["triton", str(packed_model()), "-o", str(tmp_path / "mine"), "--name", "bert", "--overwrite"]) == 1
+    assert "holds files that padfree triton did not write" in capsys.readouterr().err
+
+
+def test_without_tritonclient(
+    packed_model: ModelWriter, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tritonclient.grpc", None)
+    error = refused(capsys, tmp_path / "models", packed_model(), "--name", "bert")
+    assert "pip install 'padfree[triton]'" in error

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dockerfiles, and the archive that they unpack: everything that the server needs, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from padfree.builder.demo import DEMO_DATA
+from padfree.builder.triton import ServingOptions, write_repository
+
+pytest.importorskip("tritonclient.grpc")
+
+ModelWriter = Callable[..., Path]
+PlanWriter = Callable[..., Path]
+
+TENSORRT = """\
+# Written by `padfree triton`. Build: docker build -t SERVER FOLDER, with this file's folder.
+# The plan runs on NVIDIA H200 (compute capability 9.0).
+FROM nvcr.io/nvidia/tritonserver:24.11-py3
+
+# The plan loads in TensorRT 10.6.0 alone.
+RUN test -n "$(find / -xdev -name 'libnvinfer.so.10.6.0' -print -quit)" || \\
+    { echo "nvcr.io/nvidia/tritonserver:24.11-py3 has no TensorRT 10.6.0 (libnvinfer.so.10.6.0)" >&2; exit 1; }
+
+# Unpacked by ADD: libraries, and the Python files of the models that run in Python.
+ADD padfree.tar /opt/
+
+CMD ["tritonserver", "--model-repository=/models", \
+"--backend-config=tensorrt,plugins=/opt/padfree/lib/libpadfree_register.so"]
+"""
+
+
+def archived(folder: Path) -> list[str]:
+    with tarfile.open(folder / "padfree.tar") as tar:
+        return tar.getnames()
+
+
+def installed(dockerfile: str) -> str:
+    return next((line for line in dockerfile.splitlines() if "pip3 install" in line), "")
+
+
+def test_the_tensorrt_backend(plan: PlanWriter, libraries: Path, tmp_path: Path) -> None:
+    folder = write_repository(plan(), tmp_path / "models", ServingOptions("bert", server="24.11")).folder
+    assert (folder / "Dockerfile").read_text() == TENSORRT
+    assert (folder / ".dockerignore").read_text() == "*\n!padfree.tar\n"
+    assert archived(folder) == ["padfree/lib/libpadfree.so", "padfree/lib/libpadfree_register.so"]
+    with tarfile.open(folder / "padfree.tar") as tar:
+        for member in tar.getmembers():
+            content = tar.extractfile(member)
+            assert content is not None
+            assert content.read() == (libraries / Path(member.name).name).read_bytes()
+
+
+def test_texts_need_python_there_too(plan: PlanWriter, tmp_path: Path) -> None:
+    options = ServingOptions("bert", server="24.11", tokenizer=DEMO_DATA)
+    folder = write_repository(plan(), tmp_path / "models", options).folder
+    dockerfile = (folder / "Dockerfile").read_text()
+    assert installed(dockerfile).endswith("'numpy>=1.26,<2' 'tokenizers>=0.20'")
+    assert "ENV PYTHONPATH=/opt\n" in dockerfile
+    assert {"padfree/lib/libpadfree_register.so", "padfree/runtime/triton/tokenizer.py"} <= set(archived(folder))
+
+
+def test_the_python_backend_installs_the_plans_tensorrt(plan: PlanWriter, tmp_path: Path) -> None:
+    options = ServingOptions("bert", backend="python", server="25.03")
+    folder = write_repository(plan(), tmp_path / "models", options).folder
+    dockerfile = (folder / "Dockerfile").read_text()
+    assert "FROM nvcr.io/nvidia/tritonserver:25.03-py3\n" in dockerfile
+    assert "libnvinfer" not in dockerfile
+    assert "plugins=" not in dockerfile
+    assert installed(dockerfile).endswith("'numpy>=1.26,<2' 'tensorrt==10.6.0.*' 'cuda-python>=12.8'")
+    assert [name for name in archived(folder) if name.startswith("padfree/lib/")] == ["padfree/lib/libpadfree.so"]
+
+
+def test_a_server_of_ones_own_gets_no_image(plan: PlanWriter, tmp_path: Path) -> None:
+    options = ServingOptions("bert", server_tensorrt="10.12.0")
+    repository = write_repository(plan(tensorrt="10.12.0"), tmp_path / "models", options)
+    assert sorted(path.name for path in repository.folder.iterdir()) == ["bert", "padfree.json"]
+    assert repository.arguments == ("--backend-config=tensorrt,plugins=/opt/padfree/lib/libpadfree_register.so",)
+
+
+def test_the_archive_is_all_of_padfree_that_a_model_imports(packed_model: ModelWriter, tmp_path: Path) -> None:
+    folder = write_repository(packed_model(), tmp_path / "models", ServingOptions("bert", tokenizer=DEMO_DATA)).folder
+    with tarfile.open(folder / "padfree.tar") as tar:
+        tar.extractall(tmp_path / "opt", filter="data")
+    # The server's own module, of which importing needs the name alone.
+    (tmp_path / "opt" / "triton_python_backend_utils.py").touch()
+    script = (
+        "import sys, padfree.runtime.triton.encoder, padfree.runtime.triton.tokenizer; "
+        "print(*padfree.__path__, *sorted({'onnx', 'tritonclient', 'rich'} & set(sys.modules)))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "opt")}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[0] == str(tmp_path / "opt" / "padfree")
+    assert not {"onnx", "tritonclient", "rich"} & set(done.stdout.split())
+
+
+def test_the_same_model_gives_the_same_bytes(packed_model: ModelWriter, tmp_path: Path) -> None:
+    model, folder = packed_model(), tmp_path / "models"
+    options = ServingOptions("bert", tokenizer=DEMO_DATA)
+
+    def write() -> dict[str, bytes]:
+        write_repository(model, folder, options)
+        return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    assert write() == write()

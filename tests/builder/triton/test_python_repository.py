@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The python backend's repository and the text ensemble: whole configurations against what is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from google.protobuf import text_format
+from padfree.builder import BuildError
+from padfree.builder.demo import DEMO_DATA
+from padfree.builder.triton import ServingOptions, write_repository
+from padfree.builder.triton.config import protobuf, read_text
+from padfree.runtime.triton.parameters import EncoderParameters, TokenizerParameters
+
+pytest.importorskip("tritonclient.grpc")
+
+ModelWriter = Callable[..., Path]
+PlanWriter = Callable[..., Path]
+
+ENCODER = """
+name: "bert" backend: "python" default_model_filename: "model.py" max_batch_size: 32
+input { name: "input_ids" data_type: TYPE_INT32 dims: -1 allow_ragged_batch: true }
+input { name: "token_type_ids" data_type: TYPE_INT32 dims: -1 allow_ragged_batch: true optional: true }
+input { name: "seq_lens" data_type: TYPE_INT32 dims: 1 optional: true }
+output { name: "hidden" data_type: TYPE_FP32 dims: -1 dims: 2 }
+output { name: "lengths" data_type: TYPE_FP32 dims: 1 }
+dynamic_batching { }
+instance_group { count: 1 kind: KIND_CPU }
+parameters { key: "padfree_model" value { string_value: "model.onnx" } }
+model_warmup {
+  name: "one short sequence" batch_size: 1
+  inputs { key: "input_ids" value { data_type: TYPE_INT32 dims: 8 zero_data: true } }
+  inputs { key: "token_type_ids" value { data_type: TYPE_INT32 dims: 8 zero_data: true } }
+}
+"""
+TOKENIZER = """
+name: "bert_tokenizer" backend: "python" default_model_filename: "model.py" max_batch_size: 32
+input { name: "text" data_type: TYPE_STRING dims: 1 }
+input { name: "text_pair" data_type: TYPE_STRING dims: 1 optional: true }
+output { name: "input_ids" data_type: TYPE_INT32 dims: -1 }
+output { name: "token_type_ids" data_type: TYPE_INT32 dims: -1 }
+output { name: "seq_lens" data_type: TYPE_INT32 dims: 1 }
+dynamic_batching { }
+instance_group { count: 1 kind: KIND_CPU }
+parameters { key: "padfree_max_length" value { string_value: "16" } }
+"""
+ENSEMBLE = """
+name: "bert_text" platform: "ensemble" max_batch_size: 32
+input { name: "text" data_type: TYPE_STRING dims: 1 }
+input { name: "text_pair" data_type: TYPE_STRING dims: 1 optional: true }
+output { name: "hidden" data_type: TYPE_FP32 dims: -1 dims: 2 }
+output { name: "lengths" data_type: TYPE_FP32 dims: 1 }
+output { name: "seq_lens" data_type: TYPE_INT32 dims: 1 }
+ensemble_scheduling {
+  step {
+    model_name: "bert_tokenizer" model_version: -1
+    input_map { key: "text" value: "text" }
+    input_map { key: "text_pair" value: "text_pair" }
+    output_map { key: "input_ids" value: "input_ids" }
+    output_map { key: "token_type_ids" value: "token_type_ids" }
+    output_map { key: "seq_lens" value: "seq_lens" }
+  }
+  step {
+    model_name: "bert" model_version: -1
+    input_map { key: "input_ids" value: "input_ids" }
+    input_map { key: "token_type_ids" value: "token_type_ids" }
+    input_map { key: "seq_lens" value: "seq_lens" }
+    output_map { key: "hidden" value: "hidden" }
+    output_map { key: "lengths" value: "lengths" }
+  }
+}
+"""
+
+
+def configuration(folder: Path, name: str) -> Any:
+    return read_text(folder / name / "config.pbtxt")
+
+
+def same(found: Any, expected: str) -> bool:
+    return found == text_format.Parse(expected, protobuf().ModelConfig())
+
+
+def parameters(config: Any) -> dict[str, Any]:
+    """As the server hands them to a model."""
+    return {"parameters": {name: {"string_value": item.string_value} for name, item in config.parameters.items()}}
+
+
+def test_every_field(packed_model: ModelWriter, tmp_path: Path) -> None:
+    options = ServingOptions("bert", tokenizer=DEMO_DATA)
+    found = write_repository(packed_model(), tmp_path / "models", options)
+    assert found.models == ("bert", "bert_tokenizer", "bert_text")
+    for name, expected in zip(found.models, (ENCODER, TOKENIZER, ENSEMBLE), strict=True):
+        assert same(configuration(found.folder, name), expected), name
+
+
+def test_the_models_read_the_parameters_that_are_written(packed_model: ModelWriter, tmp_path: Path) -> None:
+    options = ServingOptions("bert", tokenizer=DEMO_DATA / "tokenizer.json", max_length=9, long_texts="refuse")
+    folder = write_repository(packed_model(), tmp_path / "models", options).folder
+    assert EncoderParameters.from_config(parameters(configuration(folder, "bert"))) == EncoderParameters("model.onnx")
+    read = TokenizerParameters.from_config(parameters(configuration(folder, "bert_tokenizer")))
+    assert read == TokenizerParameters(9, long_texts="refuse")
+    assert (folder / "bert_tokenizer" / "1" / "tokenizer.json").is_file()
+    assert onnx.load(str(folder / "bert" / "1" / "model.onnx")) == onnx.load(str(packed_model()))
+
+
+def test_the_models_name_classes_of_the_runtime(packed_model: ModelWriter, tmp_path: Path) -> None:
+    options = ServingOptions("bert", tokenizer=DEMO_DATA)
+    folder = write_repository(packed_model(), tmp_path / "models", options).folder
+    source = Path(__file__).parents[3] / "runtime" / "triton"
+    for model, module, name in (("bert", "encoder", "EncoderModel"), ("bert_tokenizer", "tokenizer", "TokenizerModel")):
+        text = (folder / model / "1" / "model.py").read_text()
+        assert f"from padfree.runtime.triton.{module} import {name} as TritonPythonModel" in text
+        assert f"class {name}:" in (source / f"{module}.py").read_text()
+
+
+def test_a_plan_runs_on_gpus(plan: PlanWriter, tmp_path: Path) -> None:
+    outputs = [{"name": "hidden", "layout": "packed", "dtype": "bfloat16", "shape": [None, 2]}]
+    options = ServingOptions("bert", backend="python", max_batch=40)
+    folder = write_repository(plan(outputs=outputs), tmp_path / "models", options).folder
+    config = configuration(folder, "bert")
+    assert config.instance_group[0].kind == protobuf().ModelInstanceGroup.KIND_GPU
+    assert config.max_batch_size == 40  # the model cuts batches to the plan's 12 sequences itself
+    assert config.output[0].data_type == protobuf().DataType.TYPE_FP32  # NumPy has no bfloat16
+    assert [(sample.batch_size, sample.inputs["input_ids"].dims[0]) for sample in config.model_warmup] == [
+        (1, 8),
+        (12, 8),
+    ]
+    assert sorted(path.name for path in (folder / "bert" / "1").iterdir()) == [
+        "model.plan",
+        "model.plan.json",
+        "model.py",
+    ]
+
+
+def test_texts_of_the_tensorrt_backend_come_one_a_request(plan: PlanWriter, tmp_path: Path) -> None:
+    options = ServingOptions("bert", tokenizer=DEMO_DATA, server="24.11")
+    folder = write_repository(plan(), tmp_path / "models", options).folder
+    ensemble = configuration(folder, "bert_text")
+    assert ensemble.max_batch_size == 1
+    encoder = ensemble.ensemble_scheduling.step[1]
+    assert dict(encoder.input_map) == {"input_ids": "input_ids", "token_type_ids": "token_type_ids"}
+    assert [item.name for item in ensemble.output] == ["hidden", "lengths"]
+    assert configuration(folder, "bert").max_batch_size == 12
+
+
+def test_text_ensembles_that_cannot_be(
+    packed_model: ModelWriter, packed_metadata: dict[str, Any], tmp_path: Path
+) -> None:
+    inputs = [{"name": "segments", "role": "tokens", "limit": 2, "dtype": "int32"}, *packed_metadata["inputs"]]
+    cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+        ({"inputs": inputs}, {}, "texts do not give the model's input 'segments'"),
+        ({"max_positions": None}, {}, "the model sets no limit to a text's length; pass --max-length 512"),
+        ({}, {"max_length": 17}, "--max-length 17, the model takes 16 tokens"),
+        ({}, {"tokenizer": tmp_path}, "tokenizer.json: no such tokenizer"),
+    ]
+    for changes, given, message in cases:
+        options = ServingOptions("bert", **{"tokenizer": DEMO_DATA, **given})
+        with pytest.raises(BuildError, match=message):
+            write_repository(packed_model(**changes), tmp_path / "models", options)
+        assert not (tmp_path / "models").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "a/b"}, "model name 'a/b', allowed: letters, digits"),
+        ({"max_batch": 0}, "--max-batch 0, allowed: 1 or more"),
+        ({"instances": 0}, "--instances 0, allowed: 1 or more"),
+        ({"max_queue_delay_us": -1}, "--max-queue-delay-us -1, allowed: 0 or more"),
+    ],
+)
+def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BuildError, match=message):
+        ServingOptions(**{"name": "bert", **options})
