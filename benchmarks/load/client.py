@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker asks of its connections, for whatever protocol."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from tritonclient.utils import np_to_triton_dtype
+
+from .traffic import Request
+
+Array = npt.NDArray[Any]
+
+TOLERANCE = 0.05
+"""Of the reference's largest value: half precision in batches of other sizes; other texts' answers are further off."""
+
+
+class Outcome(enum.IntEnum):
+    """What became of a request."""
+
+    RIGHT = 0
+    WRONG = 1  # an answer, but not this request's
+    REFUSED = 2  # an error
+    LOST = 3  # nothing came
+
+
+class Answered(NamedTuple):
+    """An answer that has come: to which request, when (time.perf_counter), and what it was."""
+
+    ticket: int
+    at: float
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which output of which model is asked for.
+
+    Attributes:
+        protocol: "http" or "grpc".
+        address: host:port.
+        model: its name.
+        output: the name of an output [texts, ...].
+        connections: connections of every worker.
+    """
+
+    protocol: str
+    address: str
+    model: str
+    output: str
+    connections: int
+
+
+class Client(Protocol):
+    """Connections of one worker. A request is named by its place in the pool of requests and a ticket."""
+
+    def can_send(self) -> bool:
+        """Whether a connection is free."""
+
+    def send(self, ticket: int, request: int) -> None:
+        """Sends a request of the pool."""
+
+    def wait(self, seconds: float) -> Sequence[Answered]:
+        """Answers that have come; waits so long for the first."""
+
+    def close(self) -> None:
+        """Ends the connections."""
+
+
+def judge(answer: Array, expected: Array | None) -> Outcome:
+    """Whether an answer is the one that this request gets alone; without a reference every answer is right."""
+    if expected is None:
+        return Outcome.RIGHT
+    if answer.shape != expected.shape:
+        return Outcome.WRONG
+    error = np.abs(answer - expected).max()
+    return Outcome.RIGHT if error <= TOLERANCE * np.abs(expected).max() else Outcome.WRONG
+
+
+def infer_inputs(request: Request, make: Callable[..., Any]) -> list[Any]:
+    """The inputs of a request; `make` is InferInput of tritonclient.http or tritonclient.grpc."""
+    inputs = []
+    for name, array in request.tensors().items():
+        item = make(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        item.set_data_from_numpy(array)
+        inputs.append(item)
+    return inputs

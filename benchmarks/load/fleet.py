@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All processes of the generator, and what a step of offered load came to."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from .client import Array, Outcome, Target
+from .reference import references
+from .traffic import Request, Traffic
+from .worker import Notes, Order, work
+
+HEAD_START_S = 0.05
+"""From an order to the first arrival, so that every worker is there."""
+
+
+class Fleet:
+    """Worker processes that share the offered load.
+
+    Args:
+        target: what is asked for.
+        traffic: what the requests are like.
+        workers: processes.
+        pool: different requests.
+        compare: compares every answer with the one that its request gets alone.
+    """
+
+    def __init__(self, target: Target, traffic: Traffic, *, workers: int, pool: int, compare: bool = True) -> None:
+        self.requests = traffic.requests(pool)
+        expected = references(target, self.requests) if compare else None
+        self._pipes: list[Connection] = []
+        self._processes: list[Any] = []
+        self._orders = 0
+        context = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
+        for _ in range(workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=work, args=(theirs, target, self.requests, expected), daemon=True)
+            process.start()
+            self._pipes.append(ours)
+            self._processes.append(process)
+        self._gather()
+
+    def step(self, rate: float, seconds: float, *, warm_up_s: float = 1.0, drain_s: float = 10.0) -> dict[str, Any]:
+        """Offers `rate` requests a second for `seconds` after the warm-up, and returns what came of it."""
+        begin = time.perf_counter() + HEAD_START_S
+        total_s = warm_up_s + seconds
+        for pipe in self._pipes:
+            self._orders += 1
+            pipe.send(Order(begin, rate / len(self._pipes), total_s, drain_s, self._orders))
+        notes = Notes.join(self._gather())
+        return {"offered_per_s": round(rate, 1), **summary(notes, self.requests, (warm_up_s, total_s))}
+
+    def _gather(self) -> list[Any]:
+        answers = [pipe.recv() for pipe in self._pipes]
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return answers
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for pipe, process in zip(self._pipes, self._processes, strict=True):
+            pipe.send(None)
+            process.join(timeout=10)
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def summary(notes: Notes, pool: Sequence[Request], window: tuple[float, float]) -> dict[str, Any]:
+    """Rates and latencies of a step.
+
+    Latencies are of requests meant to leave in the window, rates of answers that came in it; outcomes are counted over
+    the whole step. A request without an answer counts as one that took for ever: percentiles can be None.
+    """
+    start, stop = window
+    texts, tokens = (np.array([value(request) for request in pool]) for value in (_texts, _tokens))
+    right = notes.outcome == Outcome.RIGHT
+    came = right & (notes.answered >= start) & (notes.answered < stop)
+    meant = (notes.meant >= start) & (notes.meant < stop)
+    latency_ms = np.where(right, 1e3 * (notes.answered - notes.meant), np.inf)[meant]
+    late_ms = np.where(np.isnan(notes.sent), np.inf, 1e3 * (notes.sent - notes.meant))[meant]
+    counts = {outcome.name.lower(): int((notes.outcome == outcome).sum()) for outcome in Outcome}
+    return {
+        "requests": int(notes.meant.size),
+        **counts,
+        "answered_per_s": round(float(came.sum()) / (stop - start), 1),
+        "texts_per_s": round(float(texts[notes.request[came]].sum()) / (stop - start), 1),
+        "tokens_per_s": round(float(tokens[notes.request[came]].sum()) / (stop - start)),
+        "latency_ms": percentiles(latency_ms),
+        "late_p99_ms": percentiles(late_ms)["p99"],
+    }
+
+
+def percentiles(values: Array) -> Mapping[str, float | None]:
+    """Half, nine tenths, ... of the values are no larger; None where that is without bound, or there are no values."""
+    shares = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9, "max": 100.0}
+    if not values.size:
+        return dict.fromkeys(shares)
+    found = {name: float(np.percentile(values, share, method="higher")) for name, share in shares.items()}
+    return {name: round(value, 3) if np.isfinite(value) else None for name, value in found.items()}
+
+
+def _texts(request: Request) -> int:
+    return len(request.seq_lens)
+
+
+def _tokens(request: Request) -> int:
+    return request.tokens

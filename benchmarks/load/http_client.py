@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HTTP connections of one worker.
+
+Bodies are tritonclient's, made once a request of the pool. They travel over plain sockets in one thread: the less a
+request costs here, the more of the machine is the server's.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import tritonclient.http as triton
+from tritonclient.utils import triton_to_np_dtype
+
+from .client import Answered, Array, Outcome, Target, infer_inputs, judge
+from .traffic import Request
+
+END_OF_HEAD = b"\r\n\r\n"
+PIECE_BYTES = 1 << 18
+
+
+@dataclass
+class _Connection:
+    socket: socket.socket
+    unsent: memoryview = field(default_factory=lambda: memoryview(b""))
+    received: bytearray = field(default_factory=bytearray)
+    ticket: int = -1
+    request: int = -1
+    total: int = 0  # bytes of the reply, 0 before its head is there
+
+
+class HttpClient:
+    """Keeps one request under way on each connection.
+
+    Args:
+        target: what is asked for.
+        pool: the requests that `send` names.
+        expected: the answers, or none to take every answer as right.
+    """
+
+    def __init__(self, target: Target, pool: Sequence[Request], expected: Sequence[Array] | None) -> None:
+        self._messages = [message(target, request) for request in pool]
+        self._expected = expected
+        self._dtype = output_type(target)
+        self._poll = select.epoll()
+        self._connections: dict[int, _Connection] = {}
+        self._idle: list[_Connection] = []
+        host, port = target.address.rsplit(":", 1)
+        for _ in range(target.connections):
+            opened = socket.create_connection((host, int(port)))
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            opened.setblocking(False)
+            connection = _Connection(opened)
+            self._connections[opened.fileno()] = connection
+            self._idle.append(connection)
+            self._poll.register(opened, select.EPOLLIN)
+
+    def can_send(self) -> bool:
+        """Whether a connection is free."""
+        return bool(self._idle)
+
+    def send(self, ticket: int, request: int) -> None:
+        """Sends a request of the pool."""
+        connection = self._idle.pop()
+        connection.ticket, connection.request = ticket, request
+        connection.unsent = memoryview(self._messages[request])
+        self._send_rest(connection)
+
+    def _send_rest(self, connection: _Connection) -> None:
+        try:
+            sent = connection.socket.send(connection.unsent)
+        except BlockingIOError:
+            sent = 0
+        connection.unsent = connection.unsent[sent:]
+        if connection.unsent:
+            self._poll.modify(connection.socket, select.EPOLLIN | select.EPOLLOUT)
+
+    def wait(self, seconds: float) -> Sequence[Answered]:
+        """Answers that have come; waits so long for the first."""
+        # select() counts in microseconds where epoll counts in milliseconds, and an epoll can be waited for itself.
+        if not select.select([self._poll], [], [], max(seconds, 0.0))[0]:
+            return ()
+        answered = []
+        for number, events in self._poll.poll(0):
+            connection = self._connections[number]
+            if events & select.EPOLLOUT:
+                self._poll.modify(connection.socket, select.EPOLLIN)
+                self._send_rest(connection)
+            if events & ~select.EPOLLOUT and self._receive(connection):
+                answered.append(Answered(connection.ticket, time.perf_counter(), self._read(connection)))
+                connection.received.clear()
+                connection.total = 0
+                self._idle.append(connection)
+        return answered
+
+    def _receive(self, connection: _Connection) -> bool:
+        """Takes what has come; whether the reply is whole."""
+        piece = connection.socket.recv(PIECE_BYTES)
+        if not piece:
+            raise ConnectionError("the server has closed a connection; look into its log")
+        received = connection.received
+        received += piece
+        if not connection.total:
+            end = received.find(END_OF_HEAD)
+            if end >= 0:
+                connection.total = end + len(END_OF_HEAD) + header(received, b"content-length")
+        return 0 < connection.total <= len(received)
+
+    def _read(self, connection: _Connection) -> Outcome:
+        received = connection.received
+        if not received.startswith(b"HTTP/1.1 200"):
+            return Outcome.REFUSED
+        if self._expected is None:
+            return Outcome.RIGHT
+        start = received.find(END_OF_HEAD) + len(END_OF_HEAD) + header(received, b"inference-header-content-length")
+        expected = self._expected[connection.request]
+        answer = np.frombuffer(bytes(received[start:]), dtype=self._dtype).astype(np.float32)
+        return judge(answer.reshape(len(expected), -1), expected)
+
+    def close(self) -> None:
+        """Ends the connections."""
+        for connection in self._connections.values():
+            connection.socket.close()
+        self._poll.close()
+
+
+def message(target: Target, request: Request) -> bytes:
+    """The bytes of a request, head included."""
+    outputs = [triton.InferRequestedOutput(target.output, binary_data=True)]
+    body, json_size = triton.InferenceServerClient.generate_request_body(
+        infer_inputs(request, triton.InferInput), outputs=outputs
+    )
+    lines = [f"POST /v2/models/{target.model}/infer HTTP/1.1", f"Host: {target.address}"]
+    lines += [f"Content-Length: {len(body)}", "Content-Type: application/octet-stream"]
+    if json_size is not None:
+        lines.append(f"Inference-Header-Content-Length: {json_size}")
+    return "\r\n".join(lines).encode() + END_OF_HEAD + bytes(body)
+
+
+def header(received: bytearray, name: bytes) -> int:
+    """A number in the head of a reply, 0 where there is none."""
+    head = bytes(received[: received.find(END_OF_HEAD)]).lower()
+    _, found, rest = head.partition(b"\r\n" + name + b":")
+    return int(rest.split(b"\r\n", 1)[0]) if found else 0
+
+
+def output_type(target: Target) -> np.dtype[np.generic]:
+    """Type of the output, as the server describes the model."""
+    with triton.InferenceServerClient(target.address) as client:
+        described = client.get_model_metadata(target.model)["outputs"]
+    datatype = next(item["datatype"] for item in described if item["name"] == target.output)
+    dtype: np.dtype[np.generic] = np.dtype(triton_to_np_dtype(datatype))
+    return dtype

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is sent, and when: requests of random texts, and the arrivals of a Poisson process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+SHORTEST = 4
+SHORT_SKEWED = (1 / 8, 0.8)  # median over the longest text, and the spread of the logarithm
+SHAPES = ("short-skewed", "uniform", "fixed")
+VOCABULARY = (5, 900)  # ids of every model that is served here
+
+
+@dataclass(frozen=True)
+class Request:
+    """The texts of one request.
+
+    Attributes:
+        ids: int32 [texts, longest of them], zeros behind a text's end.
+        seq_lens: int32 [texts, 1].
+    """
+
+    ids: Array
+    seq_lens: Array
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all texts."""
+        return int(self.seq_lens.sum())
+
+    def tensors(self) -> dict[str, Array]:
+        """Input name -> array; without seq_lens where every text fills its row."""
+        tensors = {"input_ids": self.ids}
+        if int(self.seq_lens.min()) < self.ids.shape[1]:
+            tensors["seq_lens"] = self.seq_lens
+        return tensors
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """A kind of requests.
+
+    Attributes:
+        shape: how lengths are spread: "short-skewed" is log-normal with a median of an eighth of `longest`, as queries,
+            titles and sentences are; "uniform" from SHORTEST to `longest`; "fixed" all `longest`.
+        longest: tokens of the longest text.
+        texts: texts of a request.
+    """
+
+    shape: str = "short-skewed"
+    longest: int = 512
+    texts: int = 1
+
+    def lengths(self, count: int, rng: np.random.Generator) -> Array:
+        """Lengths [count] of texts."""
+        if self.shape == "fixed":
+            return np.full(count, self.longest)
+        if self.shape == "uniform":
+            return rng.integers(SHORTEST, self.longest + 1, count)
+        median, spread = SHORT_SKEWED
+        drawn = rng.lognormal(np.log(median * self.longest), spread, count)
+        return np.asarray(np.clip(drawn.round().astype(int), SHORTEST, self.longest))
+
+    def requests(self, count: int, seed: int = 0) -> list[Request]:
+        """Different requests; the same seed gives the same ones."""
+        rng = np.random.default_rng(seed)
+        return [self._request(rng) for _ in range(count)]
+
+    def _request(self, rng: np.random.Generator) -> Request:
+        seq_lens = self.lengths(self.texts, rng).astype(np.int32)[:, None]
+        ids = rng.integers(*VOCABULARY, (self.texts, int(seq_lens.max())), dtype=np.int32)
+        return Request(np.where(np.arange(ids.shape[1]) < seq_lens, ids, 0).astype(np.int32), seq_lens)
+
+
+def arrivals(rate: float, seconds: float, rng: np.random.Generator) -> Array:
+    """Times of a Poisson process of `rate` a second, in seconds from its beginning."""
+    count = rng.poisson(rate * seconds)
+    return np.sort(rng.uniform(0, seconds, count))
