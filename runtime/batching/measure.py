@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures a cost table: runs of equal lengths on a session, timed as callers see them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from padfree.runtime.errors import SessionError
+from padfree.runtime.metadata import InputInfo, Metadata
+from padfree.runtime.session import Session
+
+from .costs import CostTable
+
+STEPS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+DEFAULT_MAX_LENGTH = 512  # of models that set no limit
+DEFAULT_MAX_BATCH = 32
+WARM_UP = 3  # plain, captured in a CUDA graph, graph
+
+
+def default_grid(session: Session) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Lengths and batches that cover what the session takes."""
+    metadata = session.metadata
+    longest = metadata.max_positions or DEFAULT_MAX_LENGTH
+    if metadata.engine is not None:
+        longest = metadata.engine.profile.max_seq_len
+    most = session.budget.max_sequences or DEFAULT_MAX_BATCH
+    lengths = [step for step in STEPS if step < longest] or [1]
+    batches = [1 << power for power in range(most.bit_length()) if 1 << power < most] or [1]
+    return (*lengths, longest), (*batches, most)
+
+
+def measure_costs(
+    session: Session,
+    *,
+    lengths: Sequence[int] | None = None,
+    batches: Sequence[int] | None = None,
+    repeats: int = 20,
+    seed: int = 0,
+    environment: Mapping[str, Any] | None = None,
+    say: Callable[[str], object] = lambda _: None,
+) -> CostTable:
+    """Times Session.run, from ids on the host to results on the host, for every length and batch.
+
+    Args:
+        session: what runs; nothing else should use its device meanwhile.
+        lengths: grid of lengths, growing; by default up to the longest that the session takes.
+        batches: grid of sequences a run, growing from 1; by default up to the most that it takes.
+        repeats: timed runs of a cell, of which the median is kept.
+        seed: of the token ids.
+        environment: what else to write down about the measurement, beside what the session knows.
+        say: called with a line a length.
+
+    Raises:
+        SessionError: lengths or batches that the session does not take, or that are no grid.
+    """
+    own_lengths, own_batches = default_grid(session)
+    lengths = own_lengths if lengths is None else tuple(lengths)
+    batches = own_batches if batches is None else tuple(batches)
+    if repeats < 1:
+        raise SessionError(f"repeats is {repeats}, allowed: 1 or more; leave it out for 20")
+    rng = np.random.default_rng(seed)
+    rows = []
+    for length in lengths:
+        say(f"length {length}")
+        rows.append(tuple(_measure(session, length, batch, repeats, rng) for batch in batches))
+    facts = {**_facts(session.metadata), "repeats": repeats, **(environment or {})}
+    return CostTable(session.metadata.interface, tuple(lengths), tuple(batches), tuple(rows), facts)
+
+
+def _measure(session: Session, length: int, batch: int, repeats: int, rng: np.random.Generator) -> float | None:
+    """Milliseconds; None when the session would need several runs."""
+    if batch > 1 and not session.budget.takes(batch, batch * length, length):
+        return None
+    request = {
+        item.name: [_values(item, length, rng) for _ in range(batch)] for item in session.metadata.token_inputs()
+    }
+    times_ms = []
+    for at in range(WARM_UP + repeats):
+        start = time.perf_counter()
+        session.run(request)
+        if at >= WARM_UP:
+            times_ms.append(1e3 * (time.perf_counter() - start))
+    return round(statistics.median(times_ms), 5)
+
+
+def _values(item: InputInfo, length: int, rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Values that the input may have; which ones does not matter to the time."""
+    allowed = np.setdiff1d(np.arange(item.limit or 2), item.excluded)
+    return rng.choice(allowed, size=length).astype(np.int32)
+
+
+def _facts(metadata: Metadata) -> dict[str, Any]:
+    facts = {"precision": metadata.precision, "padfree": metadata.raw.get("version", "unknown")}
+    if metadata.engine is not None:
+        facts.update(gpu=metadata.engine.gpu_name, tensorrt=metadata.engine.tensorrt)
+    return facts

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measuring a cost table from a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from padfree.runtime import Session, SessionError
+from padfree.runtime.batching import Budget
+from padfree.runtime.batching.measure import WARM_UP, default_grid, measure_costs
+
+ModelWriter = Callable[..., Path]
+
+
+def test_every_cell_is_run_with_its_length_and_batch(
+    packed_model: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, ...]] = []
+    with Session(packed_model()) as session:
+        run = session.run
+
+        def spy(request: Any) -> Any:
+            assert set(request) == {"input_ids", "token_type_ids"}
+            seen.append(tuple(len(row) for row in request["input_ids"]))
+            return run(request)
+
+        monkeypatch.setattr(session, "run", spy)
+        said: list[str] = []
+        facts = {"driver": "1.2"}
+        costs = measure_costs(session, lengths=[2, 16], batches=[1, 3], repeats=2, environment=facts, say=said.append)
+    assert sorted(set(seen)) == [(2,), (2, 2, 2), (16,), (16, 16, 16)]
+    assert len(seen) == 4 * (WARM_UP + 2)
+    assert (costs.interface, costs.lengths, costs.batches) == ("packed", (2, 16), (1, 3))
+    assert all(cost is not None and cost > 0 for row in costs.cost_ms for cost in row)
+    assert dict(costs.environment) == {"precision": "fp32", "padfree": "0.1.0", "repeats": 2, "driver": "1.2"}
+    assert said == ["length 2", "length 16"]
+
+
+def test_runs_beyond_the_budget_are_left_out(packed_model: ModelWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Session(packed_model()) as session:
+        monkeypatch.setattr(session, "_budget", Budget(max_tokens=16))
+        costs = measure_costs(session, lengths=[8, 16], batches=[1, 2], repeats=1)
+    assert [[cost is None for cost in row] for row in costs.cost_ms] == [[False, False], [False, True]]
+
+
+def test_the_grid_covers_what_the_session_takes(padded_model: ModelWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Session(padded_model()) as session:
+        assert default_grid(session) == ((1, 16), (1, 2, 4, 8, 16, 32))
+        monkeypatch.setattr(session, "_budget", Budget(max_sequences=12))
+        assert default_grid(session)[1] == (1, 2, 4, 8, 12)
+        assert measure_costs(session, repeats=1).interface == "padded"
+
+
+def test_what_the_session_does_not_take_is_refused(packed_model: ModelWriter) -> None:
+    with Session(packed_model()) as session:
+        with pytest.raises(SessionError, match="17 tokens, the model has 16 positions"):
+            measure_costs(session, lengths=[16, 17], batches=[1, 2], repeats=1)
+        with pytest.raises(SessionError, match="repeats is 0, allowed: 1 or more"):
+            measure_costs(session, repeats=0)
