@@ -99,6 +99,8 @@ def _replace(editor: Editor, analysis: Analysis, node: gs.Node) -> str | None:
         has_residual=int(residual.added is not None),
     )
     made.name = name or made.name  # the product's: profiles tell layers by it
+    if bias.added is not None and not bias.nodes:
+        output.name = editor.fresh(f"{output.name}_biased")  # it is no longer what the original has under the old one
     return reason
 
 

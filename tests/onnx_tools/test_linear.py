@@ -182,6 +182,9 @@ def test_the_metadata_follow() -> None:
     made = {name for node in with_linear(plain).graph.node for name in node.output}
     assert set(after["origins"]) <= made
     assert set(after["origins"]) < set(before["origins"])
+    with_bias_of_a_reader = {name for name in made if name.endswith("_biased")}
+    assert len(with_bias_of_a_reader) == 2  # of both norms
+    assert not with_bias_of_a_reader & set(after["origins"])
 
 
 def test_the_given_model_stays_as_it_is() -> None:
