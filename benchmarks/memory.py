@@ -22,9 +22,8 @@ from typing import Any
 
 import numpy as np
 import tensorrt
+from base_engine import build_base
 from environment import append_record, environment
-from padfree.builder import build_engine
-from padfree.onnx_tools import save_model, synthetic
 from padfree.runtime import Session
 from padfree.runtime.cuda import free_bytes
 
@@ -99,17 +98,7 @@ def main() -> None:
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="padfree-bench-") as name:
-        model, plan = Path(name) / "model.onnx", Path(name) / "model.plan"
-        save_model(synthetic.bert_model(), model)
-        build_engine(
-            model,
-            plan,
-            precision="fp16",
-            verify=False,
-            max_batch=MAX_BATCH,
-            max_seq_len=MAX_SEQ_LEN,
-            timing_cache=arguments.timing_cache,
-        )
+        plan = build_base(Path(name), max_batch=MAX_BATCH, max_seq_len=MAX_SEQ_LEN, timing_cache=arguments.timing_cache)
         measure(plan, arguments.json, print)
 
 

@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from base_engine import build_base
 from environment import append_record, environment
-from padfree.builder import build_engine
-from padfree.onnx_tools import save_model, synthetic
 from padfree.runtime import Session
 from padfree.runtime.cuda import Stream
 from padfree.runtime.request import read_request
@@ -118,31 +117,17 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="print where the host's time goes")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="padfree-bench-") as name:
-        plan = arguments.plan or build(Path(name), arguments.timing_cache)
+        plan = arguments.plan or build_base(
+            Path(name), max_batch=MAX_BATCH, max_seq_len=MAX_SEQ_LEN, timing_cache=arguments.timing_cache
+        )
         for graphs in (True, False):
             with Session(plan, cuda_graphs=graphs) as session:
                 for batch, seq_len in CASES:
                     record = measure(session, batch, seq_len, profile=arguments.profile and graphs)
-                    record = {**record, "cuda_graphs": graphs}
+                    record["case"] += ", graphs" if graphs else ", plain"
                     print(record, flush=True)
                     if arguments.json:
                         append_record(arguments.json, {**record, **environment()})
-
-
-def build(folder: Path, timing_cache: str) -> Path:
-    """BERT-base, packed, fp16."""
-    model, plan = folder / "model.onnx", folder / "model.plan"
-    save_model(synthetic.bert_model(), model)
-    build_engine(
-        model,
-        plan,
-        precision="fp16",
-        verify=False,
-        max_batch=MAX_BATCH,
-        max_seq_len=MAX_SEQ_LEN,
-        timing_cache=timing_cache,
-    )
-    return plan
 
 
 if __name__ == "__main__":

@@ -17,12 +17,13 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import account_tables
 import row_report
 from attention_report import PAGE_HEADINGS, made_with, page_cells
 from plot_style import LIMIT, PADFREE, TENSORRT, Record, read, times_of
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ("README.md", "docs/performance.md", "docs/attention.md")
+DOCUMENTS = ("README.md", "docs/performance.md", "docs/attention.md", "docs/runtime.md")
 BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NAMES = {
     "bert-base": "BERT-base",
@@ -178,13 +179,9 @@ def sweep(records: Sequence[Record]) -> str:
     return "\n".join([picture, *parts]) if parts else ""
 
 
-def layers(records: Sequence[Record]) -> str:
-    """The last recorded account of BERT-base, 16 x 512, by kind of layer."""
-    record = next(record for record in records if record["case"] == "base, 16 x 512")
-    kinds = sorted(record["kinds_us"].items(), key=lambda item: -item[1])
-    total = sum(record["kinds_us"].values())
-    rows = [[kind, f"{time_us:.1f}", f"{time_us / total:.1%}"] for kind, time_us in kinds]
-    return table([f"{record['tokens']} tokens", "us in all", "share"], [*rows, ["sum", f"{total:.1f}", ""]])
+def account(make: Callable[[Sequence[Record]], account_tables.Table]) -> Callable[[Sequence[Record]], str]:
+    """A table of account_tables as Markdown."""
+    return lambda records: table(*make(records))
 
 
 def attention(records: Sequence[Record]) -> str:
@@ -197,7 +194,10 @@ TABLES: Mapping[str, tuple[str, Callable[[Sequence[Record]], str]]] = {
     "targets": ("end_to_end", targets),
     "goals": ("end_to_end", goals),
     "sweep": ("end_to_end", sweep),
-    "layers": ("layers", layers),
+    "timeline": ("timeline", account(account_tables.timeline)),
+    "padded": ("layers", account(account_tables.padded)),
+    "memory": ("memory", account(account_tables.memory)),
+    "host": ("session", account(account_tables.host)),
     "rows": ("rows", row_report.table),
     "attention": ("attention", attention),
 }

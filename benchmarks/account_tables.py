@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of what engines and sessions spend: GPU time by kind of kernel, device memory, time on the host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Record = Mapping[str, Any]
+Table = tuple[Sequence[str], Iterable[Sequence[str]]]
+"""The head and the rows; the first column is text, the others are numbers."""
+OURS = ", linear auto"
+PADDED_LAYERS: Mapping[str, str] = {
+    "waiting for the host (`trainStation`)": r"trainStation",
+    "the number of tokens, copied to the host": r"DevicetoShapeHostCopy",
+    "PadfreeIndex": r"PadfreeIndex",
+    "PadfreePack, three inputs": r"PadfreePack",
+    "PadfreeUnpack": r"PadfreeUnpack",
+    "casts of 64-bit inputs, shapes": r"^__my(?!.*Fc)",
+}
+"""What the layers do, and what their names hold; the first that fits counts."""
+
+
+def timeline(records: Sequence[Record]) -> Table:
+    """A row a kind of kernel, a column a batch: us that it adds to a CUDA graph's replay."""
+    chosen = [record for record in records if record["case"].endswith(OURS)]
+    kinds = dict.fromkeys(kind for record in chosen for kind in record["kinds"])
+
+    def cell(record: Record, kind: str) -> str:
+        row = record["kinds"].get(kind)
+        if row is None:
+            return "-"
+        return f"{row['adds_us']:.1f} ({row['adds_us'] / record['replay_us']:.0%})"
+
+    ordered = sorted(kinds, key=lambda kind: -max(r["kinds"].get(kind, {"adds_us": 0})["adds_us"] for r in chosen))
+    rows = [[kind, *(cell(record, kind) for record in chosen)] for kind in ordered]
+    rows.append(["whole replay", *(f"{record['replay_us']:.1f}" for record in chosen)])
+    rows.append(["the same without records", *(f"{record['replay_unprofiled_us']:.1f}" for record in chosen)])
+    head = ["us added to the run", *(f"{record['case'].removesuffix(OURS)}, T {record['tokens']}" for record in chosen)]
+    return head, rows
+
+
+def memory(records: Sequence[Record]) -> Table:
+    """A row a stream: MiB of padfree's blocks, and of TensorRT's default."""
+    head = ["stream", "blocks, mean", "blocks, peak", "all that is taken", "TensorRT's default"]
+    keys = ("blocks_mean_mib", "blocks_peak_mib", "taken_mib", "tensorrt_taken_mib")
+    return head, [[record["case"], *(f"{record[key]:.0f}" for key in keys)] for record in records]
+
+
+def host(records: Sequence[Record]) -> Table:
+    """A row a batch: the GPU's time, and a call's from the caller's side, with and without CUDA graphs."""
+    head = ["batch", "GPU, us", "`run`, us", "`run_packed`, us", "`run` to the GPU, us", "enqueue and return, us"]
+    keys = ("gpu_us", "run_us", "run_packed_us", "run_to_device_us", "host_run_us")
+    return head, [[record["case"], *(f"{record[key]:.0f}" for key in keys)] for record in records]
+
+
+def padded(records: Sequence[Record]) -> Table:
+    """What the padded interface's engine spends on what the packed one does not have, by TensorRT's layers."""
+    record = next(record for record in records if record["case"].endswith(", padded interface"))
+    sums = dict.fromkeys(PADDED_LAYERS, 0.0)
+    for layer, time_us in record["layers_us"].items():
+        for name, pattern in PADDED_LAYERS.items():
+            if re.search(pattern, layer):
+                sums[name] += time_us
+                break
+    return ["layers", "us"], [[name, f"{time_us:.1f}"] for name, time_us in sums.items()]

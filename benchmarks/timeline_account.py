@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The account of a CUDA graph's replay: what each kind of kernel adds to it, from CUPTI's records."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+FAMILIES = (
+    ("attention", r"[Aa]ttention"),
+    ("schedule", r"cumulate|[Ss]chedule|[Tt]ask"),
+    ("embedding", r"[Ee]mbed|TableSource"),
+    ("layer norm", r"[Nn]orm"),
+    ("product", r"[Ll]inear|gemm|xmma|cutlass|nvjet"),
+)
+"""What kernels compute, and what their names hold; the first that fits counts."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of one replay; times in us since the replay's first kernel."""
+
+    name: str
+    start_us: float
+    end_us: float
+
+
+def family_of(kernel: Kernel) -> str:
+    """What a kernel computes, as far as its name says."""
+    return next((family for family, pattern in FAMILIES if re.search(pattern, kernel.name)), "other")
+
+
+def kinds_of(replay: list[Kernel]) -> list[str]:
+    """The rows of the table that kernels belong to: products are told apart by what comes before and after them."""
+    families = [family_of(kernel) for kernel in replay]
+    chain = [i for i, family in enumerate(families) if family in ("product", "attention", "layer norm")]
+    kinds = list(families)
+    for before, i, after in zip([None, *chain], chain, [*chain[1:], None], strict=False):
+        if families[i] != "product":
+            continue
+        prior, following = (None if at is None else families[at] for at in (before, after))
+        if following == "attention":
+            kinds[i] = "QKV product"
+        elif prior == "attention":
+            kinds[i] = "output product"
+        elif following == "product":
+            kinds[i] = "intermediate product, activation"
+        elif prior == "product":
+            kinds[i] = "down product"
+    return kinds
+
+
+def replays_of(trace: Path, count: int) -> list[list[Kernel]]:
+    """The kernels of every replay in the profiler's trace, each in order of their start."""
+    events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    found = sorted(
+        (event for event in events if event.get("cat") in ("kernel", "gpu_memset", "gpu_memcpy")),
+        key=lambda event: float(event["ts"]),
+    )
+    size, rest = divmod(len(found), count)
+    if rest or not size:
+        raise SystemExit(f"{len(found)} kernels were recorded in {count} replays; allowed: as many in each; run again")
+    replays = []
+    for first in range(0, len(found), size):
+        part = found[first : first + size]
+        zero = float(part[0]["ts"])
+        replays.append(
+            [
+                Kernel(str(event["name"]), float(event["ts"]) - zero, float(event["ts"]) - zero + float(event["dur"]))
+                for event in part
+            ]
+        )
+    return replays
+
+
+def account(replay: list[Kernel]) -> dict[str, dict[str, float]]:
+    """Kind -> kernels, us they were resident, us they added to the run, us of gaps before them."""
+    table: dict[str, dict[str, float]] = defaultdict(
+        lambda: dict.fromkeys(("kernels", "busy_us", "adds_us", "gap_us"), 0.0)
+    )
+    end = 0.0
+    for kernel, kind in zip(replay, kinds_of(replay), strict=True):
+        row = table[kind]
+        row["kernels"] += 1
+        row["busy_us"] += kernel.end_us - kernel.start_us
+        row["adds_us"] += max(kernel.end_us - end, 0.0)
+        row["gap_us"] += max(kernel.start_us - end, 0.0)
+        end = max(end, kernel.end_us)
+    return dict(table)
