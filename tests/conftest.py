@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -16,6 +17,8 @@ from onnx import TensorProto, helper
 
 VOCABULARY = 100
 MAX_POSITIONS = 16
+PROFILE = {"min_tokens": 1, "opt_tokens": 60, "max_tokens": 100, "max_batch": 12, "max_seq_len": 16}
+LIBRARIES = ("libpadfree.so", "libpadfree_register.so", "libpadfree_triton_batching.so")
 
 ModelWriter = Callable[..., Path]
 
@@ -39,7 +42,7 @@ def _gpu_works() -> bool:
 
 
 def _triton_is_there() -> bool:
-    return "PADFREE_TRITON" in os.environ and Path(os.environ["PADFREE_TRITON"]).is_dir()
+    return "PADFREE_TRITON" in os.environ and importlib.util.find_spec("tritonclient") is not None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for marker, works, reason in (
         ("needs_tensorrt", _tensorrt_works, "`import tensorrt` does not work here"),
         ("gpu", _gpu_works, "no GPU that CUDA can use, or no cuda-bindings"),
-        ("needs_triton", _triton_is_there, "PADFREE_TRITON names no server; see tests/triton/install_server.py"),
+        ("needs_triton", _triton_is_there, "no tritonclient, or no PADFREE_TRITON: see tests/triton/install_server.py"),
     ):
         marked = [item for item in items if item.get_closest_marker(marker)]
         if marked and not works():
@@ -181,5 +184,40 @@ def padded_model(tmp_path: Path) -> ModelWriter:
             ],
         )
         return _save(graph, metadata, tmp_path / name)
+
+    return write
+
+
+@pytest.fixture
+def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with padfree's libraries, which is where padfree finds them."""
+    folder = tmp_path / "installed"
+    folder.mkdir()
+    for name in LIBRARIES:
+        (folder / name).write_bytes(name.encode())
+    monkeypatch.setenv("PADFREE_LIBRARY", str(folder / "libpadfree.so"))
+    return folder
+
+
+@pytest.fixture
+def write_plan(tmp_path: Path, packed_metadata: dict[str, Any], libraries: Path) -> ModelWriter:
+    """Writes model.plan and model.plan.json: by default a packed plan of TensorRT 10.6.0 with PROFILE."""
+    assert libraries.is_dir()
+
+    def write(*, tensorrt: str = "10.6.0", profile: dict[str, int] | None = None, **changes: Any) -> Path:
+        content = b"a serialised engine"
+        engine = {
+            "tensorrt": tensorrt,
+            "gpu_name": "NVIDIA H200",
+            "compute_capability": "9.0",
+            "profile": {**PROFILE, **(profile or {})},
+            "plan_bytes": len(content),
+            "plan_sha256": hashlib.sha256(content).hexdigest(),
+            "plugin_layers": {},
+        }
+        path = tmp_path / "model.plan"
+        path.write_bytes(content)
+        path.with_name("model.plan.json").write_text(json.dumps({**packed_metadata, **changes, "engine": engine}))
+        return path
 
     return write

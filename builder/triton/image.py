@@ -61,7 +61,9 @@ def dockerfile(served: Served, server: Server) -> str:
         f"ADD {ARCHIVE} {ROOT}/",
     ]
     if packages:
-        lines.append(f"ENV PYTHONPATH={ROOT}")
+        # A .pth file, because the Python backend of older releases ignores PYTHONPATH.
+        site = "$(python3 -c 'import site; print(site.getsitepackages()[0])')"
+        lines.append(f'RUN echo {ROOT} > "{site}/padfree.pth"')
     command = ["tritonserver", f"--model-repository={REPOSITORY}", *server_arguments(served)]
     lines += ["", "CMD [" + ", ".join(f'"{word}"' for word in command) + "]"]
     return "\n".join(lines) + "\n"

@@ -28,9 +28,9 @@ def refused(capsys: Capture, folder: Path, *arguments: object) -> str:
     return error
 
 
-def test_a_plan(plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None:
+def test_a_plan(write_plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "models"
-    assert main(["triton", str(plan()), "-o", str(folder), "--name", "Bert", "--server", "24.11"]) == 0
+    assert main(["triton", str(write_plan()), "-o", str(folder), "--name", "Bert", "--server", "24.11"]) == 0
     shown = capsys.readouterr().out
     assert "input_ids, token_type_ids [n, L]" in shown
     assert f"wrote {folder} for nvcr.io/nvidia/tritonserver:24.11-py3" in shown
@@ -48,22 +48,22 @@ def test_an_onnx_file_with_texts(packed_model: ModelWriter, tmp_path: Path, caps
     assert main(command) == 0  # again, in place
 
 
-def test_a_server_of_ones_own(plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None:
-    command = ["triton", str(plan(tensorrt="10.12.0")), "-o", str(tmp_path / "models"), "--name", "bert"]
+def test_a_server_of_ones_own(write_plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None:
+    command = ["triton", str(write_plan(tensorrt="10.12.0")), "-o", str(tmp_path / "models"), "--name", "bert"]
     assert main([*command, "--server-tensorrt", "10.12.0"]) == 0
     shown = capsys.readouterr().out
     assert "for a server of your own" in shown
     assert "--backend-config=tensorrt,plugins=/opt/padfree/lib/libpadfree_register.so" in shown
 
 
-def test_a_plan_of_another_tensorrt(plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None:
-    error = refused(capsys, tmp_path / "models", plan(), "--name", "bert", "--server", "25.03")
+def test_a_plan_of_another_tensorrt(write_plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None:
+    error = refused(capsys, tmp_path / "models", write_plan(), "--name", "bert", "--server", "25.03")
     assert "built with TensorRT 10.6.0, the server (NGC 25.03) has 10.9.0" in error
-    assert "say which server" in refused(capsys, tmp_path / "models", plan(), "--name", "bert")
+    assert "say which server" in refused(capsys, tmp_path / "models", write_plan(), "--name", "bert")
 
 
-def test_damaged_plans_are_not_served(plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None:
-    model = plan()
+def test_damaged_plans_are_not_served(write_plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None:
+    model = write_plan()
     model.write_bytes(b"a serialised engime")
     error = refused(capsys, tmp_path / "models", model, "--name", "bert", "--server", "24.11")
     assert "the plan was changed or damaged" in error

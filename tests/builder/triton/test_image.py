@@ -45,8 +45,8 @@ def installed(dockerfile: str) -> str:
     return next((line for line in dockerfile.splitlines() if "pip3 install" in line), "")
 
 
-def test_the_tensorrt_backend(plan: PlanWriter, libraries: Path, tmp_path: Path) -> None:
-    folder = write_repository(plan(), tmp_path / "models", ServingOptions("bert", server="24.11")).folder
+def test_the_tensorrt_backend(write_plan: PlanWriter, libraries: Path, tmp_path: Path) -> None:
+    folder = write_repository(write_plan(), tmp_path / "models", ServingOptions("bert", server="24.11")).folder
     assert (folder / "Dockerfile").read_text() == TENSORRT
     assert (folder / ".dockerignore").read_text() == "*\n!padfree.tar\n"
     assert archived(folder) == ["padfree/lib/libpadfree.so", "padfree/lib/libpadfree_register.so"]
@@ -57,18 +57,19 @@ def test_the_tensorrt_backend(plan: PlanWriter, libraries: Path, tmp_path: Path)
             assert content.read() == (libraries / Path(member.name).name).read_bytes()
 
 
-def test_texts_need_python_there_too(plan: PlanWriter, tmp_path: Path) -> None:
+def test_texts_need_python_there_too(write_plan: PlanWriter, tmp_path: Path) -> None:
     options = ServingOptions("bert", server="24.11", tokenizer=DEMO_DATA)
-    folder = write_repository(plan(), tmp_path / "models", options).folder
+    folder = write_repository(write_plan(), tmp_path / "models", options).folder
     dockerfile = (folder / "Dockerfile").read_text()
     assert installed(dockerfile).endswith("'numpy>=1.26,<2' 'tokenizers>=0.20'")
-    assert "ENV PYTHONPATH=/opt\n" in dockerfile
+    site = "$(python3 -c 'import site; print(site.getsitepackages()[0])')"
+    assert f'RUN echo /opt > "{site}/padfree.pth"\n' in dockerfile
     assert {"padfree/lib/libpadfree_register.so", "padfree/runtime/triton/tokenizer.py"} <= set(archived(folder))
 
 
-def test_the_python_backend_installs_the_plans_tensorrt(plan: PlanWriter, tmp_path: Path) -> None:
+def test_the_python_backend_installs_the_plans_tensorrt(write_plan: PlanWriter, tmp_path: Path) -> None:
     options = ServingOptions("bert", backend="python", server="25.03")
-    folder = write_repository(plan(), tmp_path / "models", options).folder
+    folder = write_repository(write_plan(), tmp_path / "models", options).folder
     dockerfile = (folder / "Dockerfile").read_text()
     assert "FROM nvcr.io/nvidia/tritonserver:25.03-py3\n" in dockerfile
     assert "libnvinfer" not in dockerfile
@@ -77,9 +78,9 @@ def test_the_python_backend_installs_the_plans_tensorrt(plan: PlanWriter, tmp_pa
     assert [name for name in archived(folder) if name.startswith("padfree/lib/")] == ["padfree/lib/libpadfree.so"]
 
 
-def test_a_server_of_ones_own_gets_no_image(plan: PlanWriter, tmp_path: Path) -> None:
+def test_a_server_of_ones_own_gets_no_image(write_plan: PlanWriter, tmp_path: Path) -> None:
     options = ServingOptions("bert", server_tensorrt="10.12.0")
-    repository = write_repository(plan(tensorrt="10.12.0"), tmp_path / "models", options)
+    repository = write_repository(write_plan(tensorrt="10.12.0"), tmp_path / "models", options)
     assert sorted(path.name for path in repository.folder.iterdir()) == ["bert", "padfree.json"]
     assert repository.arguments == ("--backend-config=tensorrt,plugins=/opt/padfree/lib/libpadfree_register.so",)
 

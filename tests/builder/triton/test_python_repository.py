@@ -117,10 +117,10 @@ def test_the_models_name_classes_of_the_runtime(packed_model: ModelWriter, tmp_p
         assert f"class {name}:" in (source / f"{module}.py").read_text()
 
 
-def test_a_plan_runs_on_gpus(plan: PlanWriter, tmp_path: Path) -> None:
+def test_a_plan_runs_on_gpus(write_plan: PlanWriter, tmp_path: Path) -> None:
     outputs = [{"name": "hidden", "layout": "packed", "dtype": "bfloat16", "shape": [None, 2]}]
     options = ServingOptions("bert", backend="python", max_batch=40)
-    folder = write_repository(plan(outputs=outputs), tmp_path / "models", options).folder
+    folder = write_repository(write_plan(outputs=outputs), tmp_path / "models", options).folder
     config = configuration(folder, "bert")
     assert config.instance_group[0].kind == protobuf().ModelInstanceGroup.KIND_GPU
     assert config.max_batch_size == 40  # the model cuts batches to the plan's 12 sequences itself
@@ -136,9 +136,9 @@ def test_a_plan_runs_on_gpus(plan: PlanWriter, tmp_path: Path) -> None:
     ]
 
 
-def test_texts_of_the_tensorrt_backend_come_one_a_request(plan: PlanWriter, tmp_path: Path) -> None:
+def test_texts_of_the_tensorrt_backend_come_one_a_request(write_plan: PlanWriter, tmp_path: Path) -> None:
     options = ServingOptions("bert", tokenizer=DEMO_DATA, server="24.11")
-    folder = write_repository(plan(), tmp_path / "models", options).folder
+    folder = write_repository(write_plan(), tmp_path / "models", options).folder
     ensemble = configuration(folder, "bert_text")
     assert ensemble.max_batch_size == 1
     encoder = ensemble.ensemble_scheduling.step[1]

@@ -52,14 +52,14 @@ def configuration(model: Path, folder: Path, **options: Any) -> Any:
     return read_text(folder / "bert" / "config.pbtxt")
 
 
-def test_every_field(plan: PlanWriter, tmp_path: Path) -> None:
-    found = configuration(plan(), tmp_path / "models", max_queue_delay_us=250, max_queue_size=64, instances=2)
+def test_every_field(write_plan: PlanWriter, tmp_path: Path) -> None:
+    found = configuration(write_plan(), tmp_path / "models", max_queue_delay_us=250, max_queue_size=64, instances=2)
     expected = text_format.Parse(EXPECTED, protobuf().ModelConfig())
     assert text_format.MessageToString(found) == text_format.MessageToString(expected)
 
 
-def test_every_file(plan: PlanWriter, libraries: Path, tmp_path: Path) -> None:
-    model, folder = plan(), tmp_path / "models"
+def test_every_file(write_plan: PlanWriter, libraries: Path, tmp_path: Path) -> None:
+    model, folder = write_plan(), tmp_path / "models"
     configuration(model, folder)
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     assert sorted(files) == [
@@ -79,17 +79,17 @@ def test_every_file(plan: PlanWriter, libraries: Path, tmp_path: Path) -> None:
 
 
 def test_a_padded_axis_is_as_long_as_the_largest_request(
-    plan: PlanWriter, packed_metadata: dict[str, Any], tmp_path: Path
+    write_plan: PlanWriter, packed_metadata: dict[str, Any], tmp_path: Path
 ) -> None:
     longest = {"name": "longest", "role": "max_seqlen", "limit": None, "dtype": "int32"}
-    model = plan(inputs=[*packed_metadata["inputs"], longest])
+    model = write_plan(inputs=[*packed_metadata["inputs"], longest])
     found = configuration(model, tmp_path / "models")
     kinds = {item.target_name[0]: protobuf().BatchInput.Kind.Name(item.kind) for item in found.batch_input}
     assert kinds == {"seq_lens": "BATCH_ITEM_SHAPE_FLATTEN", "longest": "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE"}
     assert [item.name for item in found.input] == ["input_ids", "token_type_ids"]
 
 
-def test_types_and_shapes_of_outputs(plan: PlanWriter, tmp_path: Path) -> None:
+def test_types_and_shapes_of_outputs(write_plan: PlanWriter, tmp_path: Path) -> None:
     outputs = [
         {"name": "hidden", "layout": "packed", "dtype": "float16", "shape": [None, 64]},
         {"name": "tags", "layout": "packed", "dtype": "bfloat16", "shape": [None]},
@@ -97,7 +97,7 @@ def test_types_and_shapes_of_outputs(plan: PlanWriter, tmp_path: Path) -> None:
         {"name": "weights", "layout": "padded", "dtype": "float32", "shape": [None, None, 3]},
         {"name": "kind", "layout": "per_sequence", "dtype": "int64", "shape": [None, 4, 5]},
     ]
-    found = configuration(plan(outputs=outputs), tmp_path / "models")
+    found = configuration(write_plan(outputs=outputs), tmp_path / "models")
     types = protobuf().DataType.Name
     shown = {item.name: (types(item.data_type), list(item.dims), item.HasField("reshape")) for item in found.output}
     assert shown == {
@@ -123,26 +123,26 @@ def test_types_and_shapes_of_outputs(plan: PlanWriter, tmp_path: Path) -> None:
     ],
 )
 def test_outputs_that_triton_cannot_hand_out(
-    plan: PlanWriter, tmp_path: Path, changes: dict[str, Any], message: str
+    write_plan: PlanWriter, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     output = {"name": "hidden", "layout": "packed", "dtype": "float32", "shape": [None, 2], **changes}
     with pytest.raises(BuildError, match=message):
-        configuration(plan(outputs=[output]), tmp_path / "models")
+        configuration(write_plan(outputs=[output]), tmp_path / "models")
     assert not (tmp_path / "models").exists()
 
 
-def test_the_fullest_warm_up_fits_the_profile(plan: PlanWriter, tmp_path: Path) -> None:
-    found = configuration(plan(profile={"max_tokens": 20, "max_batch": 32}), tmp_path / "models")
+def test_the_fullest_warm_up_fits_the_profile(write_plan: PlanWriter, tmp_path: Path) -> None:
+    found = configuration(write_plan(profile={"max_tokens": 20, "max_batch": 32}), tmp_path / "models")
     assert found.max_batch_size == 20  # the backend takes the smallest first dimension, and tokens have 20
     sizes = [(sample.batch_size, list(sample.inputs["input_ids"].dims)) for sample in found.model_warmup]
     assert sizes == [(1, [8]), (20, [1])]
 
 
 def test_warm_up_tokens_are_ones_that_the_model_takes(
-    plan: PlanWriter, packed_metadata: dict[str, Any], tmp_path: Path
+    write_plan: PlanWriter, packed_metadata: dict[str, Any], tmp_path: Path
 ) -> None:
     coverage = {**packed_metadata["coverage"], "excluded_ids": {"input_ids": [0, 1]}}
-    found = configuration(plan(coverage=coverage), tmp_path / "models")
+    found = configuration(write_plan(coverage=coverage), tmp_path / "models")
     for sample in found.model_warmup:
         given = sample.inputs["input_ids"]
         data = (tmp_path / "models" / "bert" / "warmup" / given.input_data_file).read_bytes()
@@ -150,21 +150,21 @@ def test_warm_up_tokens_are_ones_that_the_model_takes(
         assert sample.inputs["token_type_ids"].zero_data
 
 
-def test_the_batch_size_is_the_profiles_unless_asked(plan: PlanWriter, tmp_path: Path) -> None:
-    model = plan()
+def test_the_batch_size_is_the_profiles_unless_asked(write_plan: PlanWriter, tmp_path: Path) -> None:
+    model = write_plan()
     assert configuration(model, tmp_path / "less", max_batch=5).max_batch_size == 5
     with pytest.raises(BuildError, match="--max-batch 13, the plan takes 12 sequences; pass --max-batch 12"):
         configuration(model, tmp_path / "more", max_batch=13)
 
 
-def test_without_the_batching_library(plan: PlanWriter, libraries: Path, tmp_path: Path) -> None:
+def test_without_the_batching_library(write_plan: PlanWriter, libraries: Path, tmp_path: Path) -> None:
     (libraries / "libpadfree_triton_batching.so").unlink()
     with pytest.raises(BuildError, match="is missing: without it a batch may hold more tokens than the plan takes"):
-        configuration(plan(), tmp_path / "models")
+        configuration(write_plan(), tmp_path / "models")
 
 
-def test_a_padded_plan(plan: PlanWriter, tmp_path: Path) -> None:
-    model = plan(interface="padded")
+def test_a_padded_plan(write_plan: PlanWriter, tmp_path: Path) -> None:
+    model = write_plan(interface="padded")
     with pytest.raises(BuildError, match="has the padded interface, --backend tensorrt serves packed ones"):
         configuration(model, tmp_path / "models", backend="tensorrt")
     assert configuration(model, tmp_path / "models").backend == "python"
