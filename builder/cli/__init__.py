@@ -12,13 +12,13 @@ from importlib import metadata
 
 from rich.logging import RichHandler
 
-from . import bench, build, compare, demo, doctor, inspect, optimize, run, triton
+from . import bench, build, compare, costs, demo, doctor, inspect, optimize, run, simulate, triton
 from .console import error_console, print_error
 
 EXIT_FAILURE = 1
 EXIT_INTERRUPTED = 130
 DEBUG_VARIABLE = "PADFREE_DEBUG"
-SUBCOMMANDS = (optimize, build, run, triton, compare, inspect, bench, doctor, demo)
+SUBCOMMANDS = (optimize, build, run, triton, compare, inspect, bench, costs, simulate, doctor, demo)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

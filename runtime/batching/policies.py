@@ -67,13 +67,13 @@ class CheapestCut:
     budget: Budget
     max_delay_s: float = 0.0
     patience_s: float | None = None
-    window: int = 1024
+    window: int = 512
 
     def __post_init__(self) -> None:
         _check(self.max_delay_s, self.patience_s)
         check_alike(self.costs, self.budget)
         if self.window < 1:
-            raise SessionError(f"window is {self.window}, allowed: 1 or more; leave it out for 1024")
+            raise SessionError(f"window is {self.window}, allowed: 1 or more; leave it out for 512")
 
     def decide(self, waiting: Sequence[Waiting], now_s: float) -> Decision:
         """The run of the cheapest cut that holds the request that is due first."""

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`padfree costs`: measures what runs of an engine or a rewritten model cost, for batching policies and simulations."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from .console import error_console, make_table, output_console, print_line
+from .options import add_output_option
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the subcommand."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "costs",
+        help="measure what runs cost, by length and batch",
+        description="Times runs of an engine (TensorRT) or a rewritten .onnx file (onnxruntime, CPU) over a grid of "
+        "sequence lengths and batches, from ids on the host to results on the host, and writes a cost table for "
+        "batching policies and `padfree simulate`.",
+    )
+    parser.add_argument("model", type=Path, help="model.plan or packed.onnx")
+    add_output_option(parser, "costs.json")
+    parser.add_argument(
+        "--lengths", metavar="LIST", help="by commas, growing (default: 16 to the longest that the model takes)"
+    )
+    parser.add_argument(
+        "--batches", metavar="LIST", help="by commas, growing from 1 (default: powers of two to the most it takes)"
+    )
+    parser.add_argument("--repeats", type=int, default=20, metavar="N", help="timed runs of each (default 20)")
+    parser.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
+    parser.set_defaults(function=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the subcommand."""
+    from padfree.builder.bench.environment import environment
+    from padfree.builder.files import check_destination, write_files
+    from padfree.runtime import Session
+    from padfree.runtime.batching.measure import measure_costs
+
+    check_destination(arguments.output)
+    with Session(arguments.model, device=arguments.device) as session, error_console().status("opening") as status:
+        costs = measure_costs(
+            session,
+            lengths=_numbers(arguments.lengths, "--lengths"),
+            batches=_numbers(arguments.batches, "--batches"),
+            repeats=arguments.repeats,
+            environment={"model": arguments.model.name, **environment()},
+            say=status.update,
+        )
+    write_files([(arguments.output, costs.to_json().encode())])
+    console = output_console()
+    columns = ("tokens", *(f"{batch} x" for batch in costs.batches))
+    rows = [
+        (str(length), *("-" if cost is None else f"{cost:.3f}" for cost in row))
+        for length, row in zip(costs.lengths, costs.cost_ms, strict=True)
+    ]
+    console.print(make_table(f"milliseconds a run, {costs.interface}", columns, rows))
+    print_line(console, f"written: {arguments.output}")
+    return 0
+
+
+def _numbers(text: str | None, option: str) -> list[int] | None:
+    from padfree.builder.errors import BuildError
+
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise BuildError(f"{option} is {text!r}, allowed: whole numbers by commas; pass {option} 16,64,256") from error

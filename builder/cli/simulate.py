@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`padfree simulate`: replays arrivals against measured cost tables and compares batching policies."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .console import error_console, make_table, output_console, print_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from padfree.builder.simulate.report import Summary
+    from padfree.runtime.batching import Waiting
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the subcommand."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "simulate",
+        help="compare batching policies on measured costs",
+        description="Replays arrivals of requests, generated or recorded, against cost tables of `padfree costs`, in "
+        "simulated time: one request a run, first come first served within the budget, and the cheapest cut, on every "
+        "table. Nothing is simulated but runs and queues: no network, no time to decide.",
+    )
+    parser.add_argument("costs", type=Path, nargs="+", help="cost tables; results carry the files' names")
+    group = parser.add_argument_group("arrivals")
+    group.add_argument("--trace", type=Path, metavar="FILE", help="recorded arrivals: JSON lines of at_ms and length")
+    group.add_argument(
+        "--rates", metavar="LIST", help="requests a second, by commas (default 1000; with --trace: the trace's own)"
+    )
+    group.add_argument("--seconds", type=float, default=10.0, metavar="S", help="how long requests come (default 10)")
+    group.add_argument("--arrivals", default="poisson", metavar="poisson|bursts", help="default poisson")
+    group.add_argument(
+        "--lengths", default="short-skewed", metavar="short-skewed|uniform|FILE", help="or a file of observed lengths"
+    )
+    group.add_argument("--max-length", type=int, default=512, metavar="L", help="longest request (default 512)")
+    group.add_argument("--deadline-ms", type=float, metavar="MS", help="drop requests that cannot be answered in time")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="of times and lengths (default 0)")
+    group.add_argument("--save-trace", type=Path, metavar="FILE", help="write the first rate's arrivals")
+    group = parser.add_argument_group("server")
+    group.add_argument("--max-batch", type=int, metavar="B", help="most sequences a run (default: the table's most)")
+    group.add_argument("--max-tokens", type=int, metavar="T", help="most tokens a run (default: the largest measured)")
+    group.add_argument("--delay-ms", type=float, default=0.0, metavar="MS", help="wait for company (default 0)")
+    group.add_argument("--max-waiting", type=int, default=1024, metavar="N", help="longest queue (default 1024)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write results as JSON lines")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw latency over throughput (.svg, .png)")
+    parser.set_defaults(function=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the subcommand."""
+    import json
+
+    from padfree.builder.errors import BuildError
+    from padfree.builder.files import check_destination, write_files
+    from padfree.builder.simulate.plot import draw
+    from padfree.builder.simulate.replay import replay
+    from padfree.builder.simulate.report import contenders, summarise
+    from padfree.builder.simulate.trace import write_trace
+    from padfree.runtime.batching import read_costs
+
+    for path in (arguments.json, arguments.plot, arguments.save_trace):
+        if path is not None:
+            check_destination(path)
+    tables = {path.stem: read_costs(path) for path in arguments.costs}
+    if len(tables) < len(arguments.costs):
+        raise BuildError("two cost tables have the same name; rename one, results carry the files' names")
+    traces = _traces(arguments)
+    if arguments.save_trace is not None:
+        write_trace(arguments.save_trace, traces[0])
+    summaries = []
+    with error_console().status("simulating") as status:
+        for trace in traces:
+            for contender in contenders(
+                tables,
+                max_batch=arguments.max_batch,
+                max_tokens=arguments.max_tokens,
+                max_delay_s=arguments.delay_ms / 1e3,
+            ):
+                status.update(f"{len(trace)} requests: {contender.name}")
+                done = replay(trace, contender.policy, contender.costs, max_waiting=arguments.max_waiting)
+                summaries.append(summarise(contender, trace, done))
+    _print(summaries, _title(arguments))
+    if arguments.json is not None:
+        content = "".join(json.dumps(summary.record()) + "\n" for summary in summaries)
+        write_files([(arguments.json, content.encode())])
+    if arguments.plot is not None:
+        draw(summaries, _title(arguments), arguments.plot)
+    return 0
+
+
+def _traces(arguments: argparse.Namespace) -> list[Sequence[Waiting]]:
+    """A trace a rate."""
+    from padfree.builder.bench.batch import read_lengths
+    from padfree.builder.errors import BuildError
+    from padfree.builder.simulate.trace import ARRIVALS, LENGTHS, generate, read_trace, stretch
+
+    try:
+        rates = [float(rate) for rate in (arguments.rates or "").split(",") if rate]
+    except ValueError as error:
+        raise BuildError(
+            f"--rates is {arguments.rates!r}, allowed: numbers by commas; pass --rates 500,1000"
+        ) from error
+    if arguments.trace is not None:
+        recorded = read_trace(arguments.trace)
+        return [stretch(recorded, rate) for rate in rates] or [recorded]
+    if arguments.arrivals not in ARRIVALS:
+        raise BuildError(f"--arrivals is {arguments.arrivals!r}, allowed: {', '.join(ARRIVALS)}; pass one of them")
+    lengths = arguments.lengths if arguments.lengths in LENGTHS else read_lengths(Path(arguments.lengths))
+    return [
+        generate(
+            rate=rate,
+            seconds=arguments.seconds,
+            arrivals=arguments.arrivals,
+            lengths=lengths,
+            max_length=arguments.max_length,
+            deadline_s=math.inf if arguments.deadline_ms is None else arguments.deadline_ms / 1e3,
+            seed=arguments.seed,
+        )
+        for rate in rates or [1000.0]
+    ]
+
+
+def _title(arguments: argparse.Namespace) -> str:
+    if arguments.trace is not None:
+        return f"arrivals of {arguments.trace.name}"
+    return f"{arguments.arrivals} arrivals, {arguments.lengths} lengths up to {arguments.max_length}"
+
+
+def _print(summaries: Sequence[Summary], title: str) -> None:
+    def ms(value: float | None) -> str:
+        return "-" if value is None else f"{value:.2f}"
+
+    console = output_console()
+    columns = ("policy", "offered/s", "answered/s", "p50 ms", "p99 ms", "padding", "requests a run", "busy", "lost")
+    rows = [
+        (
+            item.contender,
+            f"{item.offered_rps:.0f}",
+            f"{item.answered_rps:.0f}",
+            ms(item.p50_ms),
+            ms(item.p99_ms),
+            f"{item.padding:.0%}",
+            f"{item.run_requests:.1f}",
+            f"{item.busy:.0%}",
+            f"{item.refused + item.too_late:.1%}",
+        )
+        for item in summaries
+    ]
+    console.print(make_table(title, columns, rows))
+    print_line(console, "lost: requests that found the queue full, or could not be answered before their deadline")

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Latency over throughput, a line a contender."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import BuildError
+from ..files import write_files
+from .report import Summary
+
+MARKERS = "osD^vPX<>p"
+STYLE: Any = {"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "padfree", "legend.frameon": False}
+
+
+def draw(summaries: Sequence[Summary], title: str, path: Path) -> None:
+    """Draws the 99th percentile of latency over answered requests a second; the suffix says which kind of picture.
+
+    Raises:
+        BuildError: matplotlib is missing or does not know the suffix, or the file cannot be written.
+    """
+    try:
+        from matplotlib import figure, rc_context
+    except ImportError as error:
+        raise BuildError("--plot needs matplotlib; install it with: pip install 'padfree[bench]'") from error
+    names = list(dict.fromkeys(summary.contender for summary in summaries))
+    with rc_context(STYLE):
+        picture = figure.Figure(figsize=(8, 4.5))
+        axes = picture.add_subplot()
+        for at, name in enumerate(names):
+            found = [item for item in summaries if item.contender == name]
+            points = [(item.answered_rps, item.p99_ms) for item in found if item.p99_ms is not None]
+            axes.plot(
+                *zip(*points, strict=True), marker=MARKERS[at % len(MARKERS)], markersize=4, linewidth=1.2, label=name
+            )
+        axes.set_yscale("log")
+        axes.set_xlabel("answered requests a second")
+        axes.set_ylabel("latency, 99th percentile, ms")
+        axes.set_title(title, loc="left")
+        axes.grid(alpha=0.25)
+        axes.legend()
+        content, kind = io.BytesIO(), path.suffix.removeprefix(".")
+        undated = {"Date": None} if kind == "svg" else None  # the same bytes for the same results
+        try:
+            picture.savefig(content, format=kind, bbox_inches="tight", metadata=undated)
+        except ValueError as error:
+            raise BuildError(f"{path}: no picture ({error}); name it .svg, .png or .pdf") from error
+    write_files([(path, content.getvalue())])
