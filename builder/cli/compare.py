@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from padfree.builder.compare.report import Report, RunnerReport
 
 WORST_COLUMNS = ("batch", "request", "position", "output", "original", "this model", "relative")
+LOOK_INSIDE = "compare the packed .onnx file it was made from, with the runner onnxrt-packed or trt"
 RUNNERS = ("onnxrt", "onnxrt-packed", "trt", "trt-padded", "torch")
 
 
@@ -83,7 +84,7 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--bisect",
         action="store_true",
-        help="also compare intermediate tensors of rewritten .onnx files and name the first node that differs",
+        help="also compare intermediate tensors of models given as .onnx files and name the first node that differs",
     )
     group.add_argument("--json", type=Path, metavar="FILE", help="also write the report as JSON")
     group.add_argument("--html", type=Path, metavar="FILE", help="also write it as one HTML page (implies --bisect)")
@@ -134,7 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     with console.status("comparing"):
         report = compare(arguments.original, arguments.models, options)
-    _print_report(console, report)
+    _print_report(console, report, bisected=options.bisect)
     if arguments.json is not None:
         write_json(report, arguments.json)
         print_line(console, f"wrote {arguments.json}")
@@ -151,18 +152,18 @@ def _require_polygraphy() -> None:
         raise BuildError("padfree compare needs Polygraphy, which is not installed; pip install 'padfree[compare]'")
 
 
-def _print_report(console: Any, report: Report) -> None:
+def _print_report(console: Any, report: Report, *, bisected: bool) -> None:
     rows = [
         (item.name, item.mask, str(item.sequences), str(item.tokens), str(item.padded_tokens))
         for item in report.batches
     ]
     console.print(make_table("batches", ("batch", "mask", "sequence count", "tokens", "padded tokens"), rows))
     for runner in report.runners:
-        _print_runner(console, runner)
+        _print_runner(console, runner, bisected=bisected)
     print_line(console, f"{'PASSED' if report.passed else 'FAILED'}: {report.verdict}")
 
 
-def _print_runner(console: Any, runner: RunnerReport) -> None:
+def _print_runner(console: Any, runner: RunnerReport, *, bisected: bool) -> None:
     rows = []
     for item in runner.outputs:
         for name, errors in {"all": item.total, **item.classes}.items():
@@ -174,7 +175,9 @@ def _print_runner(console: Any, runner: RunnerReport) -> None:
     if not runner.passed:
         console.print(make_table("worst rows", WORST_COLUMNS, _worst_rows(runner)))
     print_line(console, f"{runner.name} {runner.verdict}")
-    if runner.bisection is not None:
+    if bisected and runner.bisection is None:
+        print_line(console, f"{runner.name} inside: not looked into; {LOOK_INSIDE}")
+    elif runner.bisection is not None:
         print_line(console, f"{runner.name} inside: {runner.bisection.verdict}")
 
 

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from onnx import GraphProto
 from padfree.runtime import Metadata
 
 from .batches import Batch
-from .intermediate import SideBySide, Values, open_side_by_side
+from .insides import Inside
+from .intermediate import SideBySide, Values
 from .metrics import Array, Errors, output_errors, root_mean_square
 from .original import Original
 from .tolerances import Tolerance
@@ -65,13 +65,13 @@ class Departure:
 
 
 def find_departure(
-    original: Original, path: Path, metadata: Metadata, batch: Batch, tolerance: Tolerance, *, passed: bool
+    original: Original, inside: Inside, metadata: Metadata, batch: Batch, tolerance: Tolerance, *, passed: bool
 ) -> Departure:
     """Compares all intermediate tensors on one batch.
 
     Args:
         original: the reference.
-        path: a rewritten .onnx file.
+        inside: of the rewritten model.
         metadata: what it says about itself.
         batch: one on which outputs differ tells most.
         tolerance: for every tensor; as for outputs.
@@ -80,7 +80,7 @@ def find_departure(
     Raises:
         BuildError: the two models have no tensor in common.
     """
-    models = open_side_by_side(original, path, metadata)
+    models = SideBySide(original, inside, metadata)
     trace = tuple(_tensor_error(values, batch) for values in models.run(batch))
     worst = max(trace, key=lambda item: item.errors.relative)
     first = None if passed else next((item for item in trace if not item.within(tolerance)), None)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
+from onnx import ModelProto
 from padfree.onnx_tools import load_model, rewrite, save_model
 from padfree.onnx_tools.rounding import with_rounding
 from padfree.runtime import Metadata
@@ -20,6 +21,7 @@ from ..errors import BuildError
 from ..padded import build_padded_engine
 from .batches import Batch
 from .contender import Candidate, Contender
+from .insides import Inside, inside_engine, inside_on_cpu
 from .original import Original
 from .runners import PaddedRunner, SessionRunner
 from .tolerances import TOLERANCES, Tolerance
@@ -130,18 +132,32 @@ def _of_file(
         runner = PaddedRunner(original, f"{REFERENCE}: {item.label}", inner)
         return [Contender(runner, "fp32", True, settings.tolerance("fp32"))]
     found = []
+    path: Callable[[], Path]
+    inside: Callable[[], Inside] | None
     if item.is_plan and (not names or "trt" in names):
         found.append(_session(original, f"trt: {item.label}", lambda: item.path, item, settings))
     if not item.is_plan and (not names or "onnxrt-packed" in names):
         path = cache(partial(_runnable_on_cpu, item.path, item.metadata.precision, settings))
-        found.append(_session(original, f"onnxrt-packed: {item.label}", path, item, settings))
+        inside = partial(inside_on_cpu, item.path, item.metadata.precision)
+        found.append(_session(original, f"onnxrt-packed: {item.label}", path, item, settings, inside))
     if not item.is_plan and "trt" in names:
-        build = cache(partial(_build, item, batches, settings))
-        found.append(_session(original, f"trt: {item.label}", build, item, settings))
+        engine = partial(_build, batches=batches, settings=settings)
+        look = partial(inside_engine, item.path, item.metadata.precision, engine, settings.device)
+        # Engines of the padded interface have tensors inside whose sizes depend on data: no memory can be set aside.
+        inside = look if item.metadata.interface == "packed" else None
+        path = cache(lambda: engine(load_model(item.path)))
+        found.append(_session(original, f"trt: {item.label}", path, item, settings, inside))
     return found
 
 
-def _session(original: Original, name: str, path: Callable[[], Path], item: Candidate, settings: Settings) -> Contender:
+def _session(
+    original: Original,
+    name: str,
+    path: Callable[[], Path],
+    item: Candidate,
+    settings: Settings,
+    inside: Callable[[], Inside] | None = None,
+) -> Contender:
     metadata = item.metadata
     if metadata is None:
         raise AssertionError("sessions run what padfree made")
@@ -150,7 +166,7 @@ def _session(original: Original, name: str, path: Callable[[], Path], item: Cand
     half = {"float16": "fp16", "bfloat16": "bf16"}  # outputs of half precision originals are rounded at the end
     rounded = next((half[output.dtype] for output in metadata.outputs if output.dtype in half), metadata.precision)
     tolerance = settings.tolerance(rounded if metadata.precision == "fp32" else metadata.precision)
-    return Contender(runner, metadata.precision, metadata.interface == "padded", tolerance, rewritten)
+    return Contender(runner, metadata.precision, metadata.interface == "padded", tolerance, rewritten, inside)
 
 
 def _runnable_on_cpu(path: Path, precision: str, settings: Settings) -> Path:
@@ -162,10 +178,10 @@ def _runnable_on_cpu(path: Path, precision: str, settings: Settings) -> Path:
     return target
 
 
-def _build(item: Candidate, batches: Sequence[Batch], settings: Settings) -> Path:
+def _build(model: ModelProto, batches: Sequence[Batch], settings: Settings) -> Path:
     plan = settings.scratch("model.plan")
     max_batch, max_seq_len = _extent(batches)
-    build_engine(item.path, plan, max_batch=max_batch, max_seq_len=max_seq_len, device=settings.device)
+    build_engine(model, plan, max_batch=max_batch, max_seq_len=max_seq_len, device=settings.device)
     return plan
 
 

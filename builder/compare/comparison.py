@@ -29,7 +29,7 @@ class CompareOptions:
     runners: of candidates.RUNNERS; empty takes what fits the files.
     interface, precision: of what the original is rewritten to where no file is given.
     absolute_tolerance, relative_tolerance: None takes those of each model's precision.
-    bisect: look for the first node that differs in rewritten .onnx files.
+    bisect: look for the first node that differs, in models that are given as .onnx files.
     """
 
     runners: tuple[str, ...] = ()
@@ -113,9 +113,9 @@ def explain(original: Original, reference: ValidTokenRunner, contender: Contende
 
 
 def bisect(original: Original, contender: Contender, outcome: Outcome) -> Departure | None:
-    """The first node that differs, on the batch with the largest error; None for engines, whose inside is not seen."""
+    """The first node that differs, on the batch with the largest error; None where nothing can be looked into."""
     item = contender.rewritten
-    if item is None or item.metadata is None:
+    if item is None or item.metadata is None or contender.inside is None:
         return None
     rows = [row for output in outcome.errors for row in output.worst]
 
@@ -124,7 +124,9 @@ def bisect(original: Original, contender: Contender, outcome: Outcome) -> Depart
 
     # Batches of one sequence come last: neither masks nor lengths can be wrong in them.
     batch = max(outcome.batches, key=lambda item: (len(item.mask) > 1, size(item)))
-    return find_departure(original, item.path, item.metadata, batch, contender.tolerance, passed=outcome.passed)
+    return find_departure(
+        original, contender.inside(), item.metadata, batch, contender.tolerance, passed=outcome.passed
+    )
 
 
 def _runner_report(

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from padfree.runtime import Metadata
 
+from .insides import Inside
 from .runners import ValidTokenRunner
 from .tolerances import Tolerance
 
@@ -31,7 +33,8 @@ class Contender:
     """A runner to be compared.
 
     any_mask: whether it takes left padding and holes, as padded models do.
-    rewritten: the rewritten .onnx file behind it, whose graph can be looked into; None where there is none.
+    rewritten: the rewritten .onnx file behind it; None where there is none.
+    inside: opens what runs, to look at its tensors; None where that cannot be done.
     """
 
     runner: ValidTokenRunner
@@ -39,3 +42,4 @@ class Contender:
     any_mask: bool
     tolerance: Tolerance
     rewritten: Candidate | None = None
+    inside: Callable[[], Inside] | None = None

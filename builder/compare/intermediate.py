@@ -1,32 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intermediate tensors of the original and of a rewritten file, side by side: marked as outputs, a few at a time."""
+"""Intermediate tensors of the original and of a rewritten model, side by side: marked as outputs, a few at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-from onnx import ModelProto, NodeProto
-from padfree.onnx_tools import load_model, without_functions
-from padfree.onnx_tools.rounding import with_rounding
-from padfree.onnx_tools.sessions import open_session
+from onnx import NodeProto
 from padfree.runtime import Metadata
 from padfree.runtime.feeds import packed_feeds
 from padfree.runtime.request import read_request
 
 from ..errors import BuildError
 from .batches import Batch
+from .insides import Inside, open_marked
 from .original import Original
 
 Array = npt.NDArray[Any]
-
-CHUNK = 16  # tensors that are fetched at a time: 16 x [4096, 3072] fp32 are 0.8 GB
 
 
 @dataclass(frozen=True)
@@ -48,61 +42,50 @@ class Values:
 
 
 class SideBySide:
-    """The original and a rewritten file in onnxruntime, every tensor that both have marked as an output.
-
-    Half precision files compute in fp32 and round every tensor where it is made.
+    """The original in onnxruntime and a rewritten model, every float tensor that both have.
 
     Raises:
         BuildError: the two have no tensor in common.
     """
 
-    def __init__(self, original: Original, rewritten: ModelProto, metadata: Metadata) -> None:
+    def __init__(self, original: Original, inside: Inside, metadata: Metadata) -> None:
         self._original = original
         self._metadata = metadata
-        self.graph = without_functions(rewritten).graph
-        self.pairs = pair_tensors(original, rewritten, metadata)
+        self._inside = inside
+        self.graph = inside.graph
+        self.pairs = pair_tensors(original, inside, metadata)
         if not self.pairs:
             raise BuildError(
                 "the two models have no tensor in common; rewrite the original with this version of padfree"
             )
-        model = rewritten if metadata.precision == "fp32" else with_rounding(rewritten, metadata.precision)
-        self._sessions = (
-            _session(original.model, [pair.origin for pair in self.pairs]),
-            _session(model, [pair.tensor for pair in self.pairs]),
-        )
+        self._reference = open_marked(original.model, [pair.origin for pair in self.pairs])
 
     def run(self, batch: Batch) -> Iterator[Values]:
-        """All pairs in the order in which the rewritten file makes them, on one batch; fetched in chunks."""
-        feeds = (dict(batch.feeds), rewritten_feeds(batch, self._original, self._metadata))
-        for start in range(0, len(self.pairs), CHUNK):
-            chunk = self.pairs[start : start + CHUNK]
-            names = ([pair.origin for pair in chunk], [pair.tensor for pair in chunk])
-            run = partial(self._sessions[0].run, names[0])
-            wanted = self._original.sizes.run(run, feeds[0], [True] * len(chunk))
-            found = self._sessions[1].run(names[1], feeds[1])
+        """All pairs in the order in which the rewritten model makes them, on one batch; fetched in chunks."""
+        feeds = rewritten_feeds(batch, self._original, self._metadata)
+        for start in range(0, len(self.pairs), self._inside.chunk):
+            chunk = self.pairs[start : start + self._inside.chunk]
+            found = self._inside.fetch([pair.tensor for pair in chunk], feeds)
+            run = partial(self._reference.run, [pair.origin for pair in chunk])
+            wanted = self._original.sizes.run(run, dict(batch.feeds), [True] * len(chunk))
             for pair, a, b in zip(chunk, wanted, found, strict=True):
                 rows = _aligned(a, b, batch)
                 if rows is not None:
                     yield Values(pair, *rows)
 
 
-def open_side_by_side(original: Original, path: Path, metadata: Metadata) -> SideBySide:
-    """Opens a rewritten file beside its original."""
-    return SideBySide(original, load_model(path), metadata)
-
-
-def pair_tensors(original: Original, rewritten: ModelProto, metadata: Metadata) -> list[Pair]:
+def pair_tensors(original: Original, inside: Inside, metadata: Metadata) -> list[Pair]:
     """Tensors that stand for the same numbers: by the map that the rewriter recorded, and those of the same name.
 
     Where the original's sizes are fixed, only those of the map, which are known to be [B, S, ...].
     """
     origins: Mapping[str, str] = metadata.raw.get("origins", {})
-    made = {name for node in original.model.graph.node for name in node.output}
+    made = {name for node in original.model.graph.node for name in node.output if name}
     return [
         Pair(name, origin, node)
-        for node in without_functions(rewritten).graph.node
+        for node in inside.graph.node
         for name in node.output
-        if (origin := origins.get(name, "" if original.sizes else name)) in made and name
+        if name in inside.tensors and (origin := origins.get(name, "" if original.sizes else name)) in made
     ]
 
 
@@ -112,15 +95,6 @@ def rewritten_feeds(batch: Batch, original: Original, metadata: Metadata) -> dic
         return {item.name: batch.feeds[item.name].astype(item.dtype) for item in metadata.inputs}
     ragged = read_request({item.name: batch.rows(item.name) for item in original.tokens}, metadata)
     return packed_feeds(ragged, metadata)
-
-
-def _session(model: ModelProto, names: Sequence[str]) -> Any:
-    """A session with more outputs; one execution order of all nodes, nothing fused."""
-    marked = ModelProto()
-    marked.CopyFrom(model)
-    there = {value.name for value in marked.graph.output}
-    marked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names) if name not in there)
-    return open_session(marked, optimize=False)
 
 
 def _aligned(wanted: Array, found: Array, batch: Batch) -> tuple[Array, Array] | None:

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the tensors inside a rewritten model come from: onnxruntime on the CPU, or engines with more outputs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import GraphProto, ModelProto, TensorProto
+from padfree.onnx_tools import load_model, without_functions
+from padfree.onnx_tools.element_types import infer_element_types
+from padfree.onnx_tools.rounding import with_rounding
+from padfree.onnx_tools.sessions import open_session
+from padfree.runtime import Session
+from padfree.runtime.metadata import ONNX_METADATA_KEY
+
+from ..build import metadata_of
+from ..linear import AUTO, apply_linear, choose_linear
+
+Array = npt.NDArray[Any]
+
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+class Inside(Protocol):
+    """A rewritten model that gives tensors of its inside.
+
+    graph: its nodes, padfree's among them. tensors: the names that may be asked for. chunk: how many at a time.
+    """
+
+    graph: GraphProto
+    tensors: Collection[str]
+    chunk: int
+
+    def fetch(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+        """The tensors of these names on one batch."""
+
+
+class CpuInside:
+    """A rewritten file in onnxruntime, nothing fused. Half precision files round every tensor where it is made."""
+
+    chunk = 16  # tensors: 16 x [4096, 3072] fp32 are 0.8 GB
+
+    def __init__(self, model: ModelProto, precision: str) -> None:
+        self.graph = without_functions(model).graph
+        self.tensors: Collection[str] = [name for node in self.graph.node for name in node.output if name]
+        self._session = open_marked(model if precision == "fp32" else with_rounding(model, precision), self.tensors)
+
+    def fetch(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+        """The tensors of these names on one batch."""
+        return list(self._session.run(list(names), dict(feeds)))
+
+
+class EngineInside:
+    """Engines of a packed model that give other tensors as outputs: one build a chunk, kept for the next batch.
+
+    What TensorRT would fuse across a tensor that is an output, it does not fuse here.
+
+    Args:
+        model: rewritten, as the engine is built from it.
+        precision: of the model.
+        build: makes the file that Session runs from a model with more outputs.
+        device: CUDA device.
+    """
+
+    chunk = 64  # tensors: two builds for BERT-base
+
+    def __init__(self, model: ModelProto, precision: str, build: Callable[[ModelProto], Path], *, device: int) -> None:
+        self.graph = without_functions(model).graph
+        self._model = model
+        types = infer_element_types(without_functions(model), precision)
+        made = [name for node in self.graph.node for name in node.output if name]
+        self._types = {name: types[name] for name in made if types[name] in FLOATS}
+        self.tensors: Collection[str] = self._types
+        self._build = build
+        self._device = device
+        self._sessions: dict[tuple[str, ...], Session] = {}
+
+    def fetch(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+        """The tensors of these names on one batch."""
+        key = tuple(names)
+        if key not in self._sessions:
+            path = self._build(with_outputs(self._model, {name: self._types[name] for name in names}))
+            self._sessions[key] = Session(path, device=self._device, cuda_graphs=False)
+        found = self._sessions[key].backend.run(dict(feeds))
+        return [np.array(found[name], np.float32) for name in names]
+
+
+def with_outputs(model: ModelProto, types: Mapping[str, int]) -> ModelProto:
+    """A copy of a rewritten model with these tensors of its inside as outputs, named in its metadata too."""
+    result = ModelProto()
+    result.CopyFrom(model)
+    metadata = metadata_of(result)
+    there = {value.name for value in result.graph.output}
+    for name, kind in types.items():
+        if name not in there:
+            result.graph.output.append(onnx.helper.make_tensor_value_info(name, kind, None))
+            dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).name
+            metadata["outputs"].append({"name": name, "layout": "packed", "dtype": dtype, "shape": None})
+    entry = next(item for item in result.metadata_props if item.key == ONNX_METADATA_KEY)
+    entry.value = json.dumps(metadata)
+    return result
+
+
+def open_marked(model: ModelProto, names: Sequence[str]) -> Any:
+    """An onnxruntime session with more outputs; one execution order of all nodes, nothing fused."""
+    marked = ModelProto()
+    marked.CopyFrom(model)
+    there = {value.name for value in marked.graph.output}
+    marked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names) if name not in there)
+    return open_session(marked, optimize=False)
+
+
+def inside_on_cpu(path: Path, precision: str) -> Inside:
+    """The inside of a rewritten file in onnxruntime."""
+    return CpuInside(load_model(path), precision)
+
+
+def inside_engine(path: Path, precision: str, build: Callable[[ModelProto], Path], device: int) -> Inside:
+    """The inside of the engine that a rewritten file becomes: with padfree's matrix products where it has them."""
+    from padfree.runtime.cuda import open_device
+
+    model = load_model(path)
+    linear = choose_linear(AUTO, model, precision, open_device(device))
+    return EngineInside(apply_linear(linear, model), precision, build, device=device)

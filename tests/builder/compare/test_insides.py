@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bisecting engines: the graph that is built with more outputs, run here in onnxruntime in the engine's place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from onnx import ModelProto, TensorProto, helper
+from padfree.onnx_tools import load_model, save_model
+from padfree.onnx_tools.linear import with_linear
+
+pytest.importorskip("polygraphy")
+
+from padfree.builder.compare.batches import Batch, generate
+from padfree.builder.compare.bisecting import Departure, find_departure
+from padfree.builder.compare.insides import EngineInside, with_outputs
+from padfree.builder.compare.original import Original, describe_original
+from padfree.builder.compare.tolerances import TOLERANCES
+from padfree.runtime import Metadata
+from padfree.runtime.metadata import ONNX_METADATA_KEY, parse_metadata
+
+from . import planted
+
+CHUNK = 16
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("insides")
+    planted.write_original(folder / "original.onnx")
+    return folder
+
+
+def described(folder: Path, model: ModelProto) -> tuple[Original, Metadata, Batch]:
+    raw = json.loads(next(item.value for item in model.metadata_props if item.key == ONNX_METADATA_KEY))
+    metadata = parse_metadata(raw, "the model")
+    original = describe_original(folder / "original.onnx", [metadata], folder)
+    return original, metadata, generate(original, max_batch=4, max_seq_len=24, kinds=(), seed=0)[2]
+
+
+def departure(folder: Path, change: planted.Change | None, *, passed: bool) -> tuple[Departure, list[Path]]:
+    """What bisecting finds in the graph that a GPU with PadfreeLinear would build, and the files that were built."""
+    path = planted.write_rewritten(folder / "original.onnx", folder / "model.onnx", change)
+    model = with_linear(load_model(path))
+    built: list[Path] = []
+
+    def build(marked: ModelProto) -> Path:
+        built.append(folder / f"marked_{len(built)}.onnx")
+        save_model(marked, built[-1])
+        return built[-1]
+
+    original, metadata, batch = described(folder, model)
+    inside = EngineInside(model, "fp32", build, device=0)
+    inside.chunk = CHUNK
+    return find_departure(original, inside, metadata, batch, TOLERANCES["fp32"], passed=passed), built
+
+
+def test_every_tensor_that_claims_an_origin_agrees_with_it(folder: Path) -> None:
+    found, built = departure(folder, None, passed=False)
+    assert found.first is None, found.verdict
+    assert len(found.trace) > 4 * planted.LAYERS
+    assert {"PadfreeLinear", "PadfreeAttention", "PadfreeLayerNorm"} <= {item.operator for item in found.trace}
+    assert len(built) == -(-len(found.trace) // CHUNK)
+
+
+def test_a_planted_error_is_found_in_the_engines_graph(folder: Path) -> None:
+    found, built = departure(folder, planted.wrong_scale_in_layer_7, passed=False)
+    assert found.first is not None
+    assert found.first.operator == "PadfreeAttention"
+    assert found.first.node.startswith("PadfreeAttention_7")
+    assert found.kind == "wrong numbers"
+    # A sequence alone is run in the engines that are there.
+    assert len(built) == -(-len(found.trace) // CHUNK)
+
+
+def test_marked_outputs_have_types(folder: Path) -> None:
+    path = planted.write_rewritten(folder / "original.onnx", folder / "half.onnx", precision="fp16")
+    model = load_model(path)
+    inside = EngineInside(model, "fp16", lambda _: path, device=0)
+    norms = [node.output[0] for node in planted.nodes_of(model, "PadfreeLayerNorm")]
+    assert set(norms) < set(inside.tensors)
+    halves = [name for name in norms if name not in {value.name for value in model.graph.output}]
+    marked = with_outputs(model, dict.fromkeys(halves[:2], TensorProto.FLOAT16))
+    wanted = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, None) for name in halves[:2]]
+    assert list(marked.graph.output) == [*model.graph.output, *wanted]
+    _, metadata, _ = described(folder, marked)
+    assert [(item.name, item.dtype) for item in metadata.outputs[-2:]] == [(name, "float16") for name in halves[:2]]
