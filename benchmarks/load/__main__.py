@@ -15,6 +15,7 @@ import benchmarks.load
 from .client import Target
 from .fleet import Fleet
 from .limit import find_limit
+from .reference import references
 from .soak import soak
 from .traffic import SHAPES, Traffic
 
@@ -34,9 +35,9 @@ def main() -> None:
         if arguments.json:
             append_record(arguments.json, {"mode": arguments.mode, **setting, **record})
 
-    with Fleet(
-        target, traffic, workers=arguments.workers, pool=arguments.pool, compare=not arguments.no_compare
-    ) as fleet:
+    requests = traffic.requests(arguments.pool)
+    expected = None if arguments.no_compare else references(target, requests)
+    with Fleet(target, requests, workers=arguments.workers, expected=expected) as fleet:
 
         def offer(rate: float) -> dict[str, Any]:
             record = fleet.step(rate, arguments.seconds)

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from .client import Array, Outcome, Target
-from .reference import references
-from .traffic import Request, Traffic
+from .traffic import Request
 from .worker import Notes, Order, work
 
 HEAD_START_S = 0.05
@@ -26,22 +25,22 @@ class Fleet:
 
     Args:
         target: what is asked for.
-        traffic: what the requests are like.
+        requests: the different requests, drawn from at random.
         workers: processes.
-        pool: different requests.
-        compare: compares every answer with the one that its request gets alone.
+        expected: the right answers; None takes every answer as right.
     """
 
-    def __init__(self, target: Target, traffic: Traffic, *, workers: int, pool: int, compare: bool = True) -> None:
-        self.requests = traffic.requests(pool)
-        expected = references(target, self.requests) if compare else None
+    def __init__(
+        self, target: Target, requests: Sequence[Request], *, workers: int, expected: Sequence[Array] | None
+    ) -> None:
+        self.requests = requests
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
         self._orders = 0
         context = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
         for _ in range(workers):
             ours, theirs = context.Pipe()
-            process = context.Process(target=work, args=(theirs, target, self.requests, expected), daemon=True)
+            process = context.Process(target=work, args=(theirs, target, requests, expected), daemon=True)
             process.start()
             self._pipes.append(ours)
             self._processes.append(process)

@@ -35,11 +35,9 @@ class Request:
         return int(self.seq_lens.sum())
 
     def tensors(self) -> dict[str, Array]:
-        """Input name -> array; without seq_lens where every text fills its row."""
-        tensors = {"input_ids": self.ids}
-        if int(self.seq_lens.min()) < self.ids.shape[1]:
-            tensors["seq_lens"] = self.seq_lens
-        return tensors
+        """Input name -> array; a single text fills its row and needs no seq_lens."""
+        # All or none: the server puts no requests with and without an optional input into one batch.
+        return {"input_ids": self.ids, **({"seq_lens": self.seq_lens} if len(self.seq_lens) > 1 else {})}
 
 
 @dataclass(frozen=True)

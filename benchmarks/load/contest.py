@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A packed engine against a padded one, both in Triton's Python backend under the same load.
+
+    python -m benchmarks.load.contest build --folder /tmp/contest
+    python -m benchmarks.load.contest run --folder /tmp/contest --json benchmarks/results/local/load.jsonl
+    python -m benchmarks.load.contest soak --folder /tmp/contest --rate 500 --json benchmarks/results/local/soak.jsonl
+
+BERT-base in fp16 with its pooled output. The padded engine is the original model built by TensorRT alone. Host code is
+the same in all servers; they differ in how a call's sequences are cut into runs: "packed" by tokens, "padded" in order
+of arrival, each run padded to its longest, "padded, sorted" by dynamic programming over measured costs. Answers of all
+servers are compared with those that the packed one gives to each request alone. Needs PADFREE_TRITON
+(tests/triton/install_server.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from padfree.builder import build_engine
+from padfree.builder.bench.environment import append_record, environment
+from padfree.builder.padded import build_padded_engine
+from padfree.builder.triton import ServingOptions, write_repository
+from padfree.onnx_tools import synthetic
+from padfree.runtime import Session
+from padfree.runtime.batching.measure import measure_costs
+
+from .__main__ import line
+from .cheapest_model import COSTS
+from .client import Target
+from .fleet import Fleet
+from .limit import find_limit
+from .reference import references
+from .soak import soak
+from .traffic import Traffic
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "triton"))
+from triton_server import TritonServer
+
+MODEL, OUTPUT = "bert", "pooler_output"
+MAX_SEQ_LEN = 512
+PACKED: dict[str, Any] = {"max_batch": 256, "max_seq_len": MAX_SEQ_LEN, "max_tokens": 16384, "opt_tokens": 8192}
+PADDED: dict[str, Any] = {"max_batch": 64, "max_seq_len": MAX_SEQ_LEN}
+SEQUENCES_A_CALL = 256
+COST_LENGTHS = (16, 32, 64, 96, 128, 192, 256, 384, 512)
+COST_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A server of the contest.
+
+    Attributes:
+        plan: name of its engine's file.
+        max_sequences: most sequences of a run, 0 for as many as the engine takes.
+        sorted: runs are chosen by dynamic programming over costs.
+    """
+
+    plan: str
+    max_sequences: int = 0
+    sorted: bool = False
+
+
+CONTENDERS = {
+    "packed": Contender("packed.plan"),
+    "padded": Contender("padded.plan", max_sequences=32),
+    "padded, sorted": Contender("padded.plan", sorted=True),
+}
+
+
+def build(folder: Path, timing_cache: str, instances: int) -> None:
+    """Builds both engines, measures the padded one's costs, and writes the repositories."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model = synthetic.bert_model()
+    for output in [item for item in model.graph.output if item.name != OUTPUT]:
+        model.graph.output.remove(output)
+    build_engine(model, folder / "packed.plan", precision="fp16", verify=False, timing_cache=timing_cache, **PACKED)
+    print("packed engine built", flush=True)
+    build_padded_engine(model, folder / "padded.plan", timing_cache=timing_cache, **PADDED)
+    print("padded engine built", flush=True)
+    with Session(folder / "padded.plan") as session:
+        costs = measure_costs(session, lengths=COST_LENGTHS, batches=COST_BATCHES, repeats=5)
+    (folder / COSTS).write_text(costs.to_json(), encoding="utf-8")
+    for row, length in zip(costs.cost_ms, costs.lengths, strict=True):
+        print(f"padded, {length} tokens: " + " ".join(f"{cost:.2f}" for cost in row if cost is not None), flush=True)
+    for name, contender in CONTENDERS.items():
+        write(folder, name, contender, instances)
+
+
+def write(folder: Path, name: str, contender: Contender, instances: int) -> None:
+    """A contender's repository."""
+    options = ServingOptions(MODEL, backend="python", max_batch=SEQUENCES_A_CALL, instances=instances)
+    written = write_repository(folder / contender.plan, folder / name, options, overwrite=True).folder / MODEL
+    if contender.max_sequences:
+        with (written / "config.pbtxt").open("a", encoding="utf-8") as config:
+            value = f'{{ string_value: "{contender.max_sequences}" }}'
+            config.write(f'parameters {{ key: "padfree_max_sequences" value {value} }}\n')
+    if contender.sorted:
+        shutil.copy(Path(__file__).with_name("cheapest_model.py"), written / "1" / "model.py")
+        shutil.copy(folder / COSTS, written / "1" / COSTS)
+
+
+@contextmanager
+def serve(repository: Path) -> Iterator[TritonServer]:
+    """The server of a contender."""
+    options = ["--allow-gpu-metrics=false", f"--http-thread-count={os.cpu_count() or 1}"]
+    with tempfile.TemporaryDirectory(prefix="padfree-contest-") as work:
+        installed = Path(os.environ["PADFREE_TRITON"])
+        with TritonServer(installed, [repository], Path(work), *options) as server:
+            yield server
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Finds every contender's limit, and prints the ratio to the best padded one."""
+    traffic = Traffic(longest=MAX_SEQ_LEN, texts=arguments.texts)
+    requests = traffic.requests(arguments.pool)
+    expected: list[np.ndarray[Any, Any]] | None = None
+    setting = {"mode": "contest", "protocol": arguments.protocol, **vars(traffic), **environment()}
+    limits: dict[str, float] = {}
+    for name in arguments.only or CONTENDERS:
+        with serve(arguments.folder / name) as server:
+            target = Target(arguments.protocol, server.url(arguments.protocol), MODEL, OUTPUT, arguments.connections)
+            expected = expected or references(target, requests)
+            with Fleet(target, requests, workers=arguments.workers, expected=expected) as fleet:
+
+                def offer(rate: float, name: str = name, fleet: Fleet = fleet) -> dict[str, Any]:
+                    record = {"label": name, "p99_limit_ms": arguments.p99_ms, **fleet.step(rate, arguments.seconds)}
+                    print(f"{name}: {line(record)}", flush=True)
+                    if arguments.json:
+                        append_record(arguments.json, {**setting, **record})
+                    return record
+
+                best = find_limit(offer, arguments.p99_ms, arguments.start)
+        limits[name] = best["tokens_per_s"] if best else 0.0
+        print(f"{name}: within {arguments.p99_ms:g} ms p99: {line(best) if best else 'nothing'}", flush=True)
+    peers = [tokens for name, tokens in limits.items() if name != "packed"]
+    if "packed" in limits and peers and max(peers):
+        print(f"packed over the better padded server: {limits['packed'] / max(peers):.2f}", flush=True)
+
+
+def soak_packed(arguments: argparse.Namespace) -> None:
+    """Steady load on the packed server."""
+    traffic = Traffic(longest=MAX_SEQ_LEN, texts=arguments.texts)
+    requests = traffic.requests(arguments.pool)
+    setting = {"mode": "soak", "label": "packed", "protocol": arguments.protocol, **vars(traffic), **environment()}
+
+    def tell(record: dict[str, Any]) -> None:
+        print(line(record), flush=True)
+        if arguments.json:
+            append_record(arguments.json, {**setting, **record})
+
+    with serve(arguments.folder / "packed") as server:
+        target = Target(arguments.protocol, server.url(arguments.protocol), MODEL, OUTPUT, arguments.connections)
+        with Fleet(target, requests, workers=arguments.workers, expected=references(target, requests)) as fleet:
+            pid = server.process.pid
+            print(soak(fleet, arguments.rate, arguments.minutes, pid, step_s=arguments.seconds, tell=tell), flush=True)
+
+
+def main() -> None:
+    """The command line."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--folder", type=Path, required=True, help="engines and repositories")
+    load = argparse.ArgumentParser(add_help=False, parents=[common])
+    load.add_argument("--protocol", choices=("http", "grpc"), default="http")
+    load.add_argument("--texts", type=int, default=8, help="texts of a request")
+    load.add_argument("--pool", type=int, default=300, help="different requests")
+    load.add_argument("--workers", type=int, default=4, help="processes that send")
+    load.add_argument("--connections", type=int, default=64, help="connections of each worker")
+    load.add_argument("--seconds", type=float, default=2.5, help="length of a step")
+    load.add_argument("--json", type=Path, help="append one line a step to this file")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    modes = parser.add_subparsers(dest="mode", required=True)
+    made = modes.add_parser("build", parents=[common], help="engines, costs, repositories")
+    made.add_argument("--timing-cache", default="default", help="TensorRT's timing cache")
+    made.add_argument("--instances", type=int, default=2, help="instances of every server's model")
+    contest = modes.add_parser("run", parents=[load], help="every contender's limit")
+    contest.add_argument("--only", nargs="+", choices=CONTENDERS, help="not all contenders")
+    contest.add_argument("--p99-ms", type=float, default=50.0)
+    contest.add_argument("--start", type=float, default=400.0, help="the first rate, requests a second")
+    long = modes.add_parser("soak", parents=[load], help="the packed server for long")
+    long.add_argument("--rate", type=float, required=True, help="requests a second")
+    long.add_argument("--minutes", type=float, default=6.0)
+    arguments = parser.parse_args()
+    if arguments.mode == "build":
+        build(arguments.folder, arguments.timing_cache, arguments.instances)
+    elif arguments.mode == "run":
+        run(arguments)
+    else:
+        soak_packed(arguments)
+
+
+if __name__ == "__main__":
+    main()
