@@ -6,6 +6,7 @@ from __future__ import annotations
 from padfree.onnx_tools import load_model, save_model
 from padfree.runtime.metadata import sidecar_path
 from padfree.runtime.request import ZERO_WHEN_MISSING
+from padfree.runtime.triton.items import SEQ_LENS
 from padfree.runtime.triton.parameters import EncoderParameters
 
 from . import config as configs
@@ -21,7 +22,6 @@ from padfree.runtime.triton.{module} import {name} as TritonPythonModel
 
 __all__ = ["TritonPythonModel"]
 '''
-SEQ_LENS = "seq_lens"
 SHOWN_TYPES = {"bfloat16": "float32"}  # what NumPy lacks leaves the session wider
 
 

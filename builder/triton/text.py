@@ -9,17 +9,17 @@ from typing import Any
 
 from padfree.builder.errors import BuildError
 from padfree.builder.tokenization import load_tokenizer
+from padfree.runtime.triton.items import SEQ_LENS
 from padfree.runtime.triton.parameters import TokenizerParameters
+from padfree.runtime.triton.texts import COLUMNS, TEXT, TEXT_PAIR
 
 from . import config as configs
 from .folder import Files, copy_of
-from .python_backend import MODEL, MODEL_FILE, SEQ_LENS, SHOWN_TYPES, new_config
+from .python_backend import MODEL, MODEL_FILE, SHOWN_TYPES, new_config
 from .serving import Served
 from .tensors import VARIABLE, data_type, output_dims
 
-TEXT, TEXT_PAIR = "text", "text_pair"
 TOKENIZER_FILE = "tokenizer.json"
-MADE_FROM_TEXT = ("input_ids", "token_type_ids", "position_ids")
 LATEST = -1
 EMPTY_FILE = "1/.keep"  # an ensemble needs a version folder, with nothing in it
 
@@ -94,9 +94,9 @@ def _add_step(steps: Any, model: str, inputs: Iterable[str], outputs: Iterable[s
 def _token_inputs(served: Served) -> list[str]:
     names = [item.name for item in served.metadata.token_inputs()]
     for name in names:
-        if name not in MADE_FROM_TEXT:
+        if name not in COLUMNS:
             raise BuildError(
-                f"--tokenizer: texts do not give the model's input '{name}', only {', '.join(MADE_FROM_TEXT)}; export "
+                f"--tokenizer: texts do not give the model's input '{name}', only {', '.join(COLUMNS)}; export "
                 "the model without it, or leave --tokenizer out"
             )
     return names
