@@ -16,7 +16,7 @@ from .metrics import Array, Errors, output_errors, root_mean_square
 from .original import Original
 from .tolerances import Tolerance
 
-GRADUAL = 0.1  # of the tolerance: an error that was there before, and grew
+JUMP = 4.0  # times the largest error before: more than that is no loss of digits that adds up
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _kind(
         if _tensor_error(found, alone).within(tolerance):
             return "wrong mask"
     before = [item.errors.relative for item in trace[: trace.index(first)]]
-    gradual = bool(before) and max(before) > GRADUAL * tolerance.relative
+    gradual = first.errors.relative < JUMP * max(before, default=0.0)
     return "lost precision" if precision != "fp32" and gradual else "wrong numbers"
 
 

@@ -78,15 +78,18 @@ def test_outputs_of_different_shapes_that_are_swapped_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("change", "node", "kind"),
+    ("change", "precision", "node", "kind"),
     [
-        (planted.wrong_scale_in_layer_7, "PadfreeAttention_7", "wrong numbers"),
-        (planted.drop_mask_packed, "PadfreeAttention_2", "wrong mask"),
-        (planted.weight_of_layer_3, "/MatMul", "wrong numbers"),
+        (planted.wrong_scale_in_layer_7, "fp32", "PadfreeAttention_7", "wrong numbers"),
+        (planted.wrong_scale_in_layer_7, "fp16", "PadfreeAttention_7", "wrong numbers"),
+        (planted.drop_mask_packed, "fp32", "PadfreeAttention_2", "wrong mask"),
+        (planted.weight_of_layer_3, "fp32", "/MatMul", "wrong numbers"),
     ],
 )
-def test_bisecting_finds_the_node(original: Path, tmp_path: Path, change: planted.Change, node: str, kind: str) -> None:
-    model = planted.write_rewritten(original, tmp_path / "model.onnx", change)
+def test_bisecting_finds_the_node(
+    original: Path, tmp_path: Path, change: planted.Change, precision: str, node: str, kind: str
+) -> None:
+    model = planted.write_rewritten(original, tmp_path / "model.onnx", change, precision=precision)
     code, runner = compare(original, model, "--bisect")
     found = runner["bisection"]
     assert code == 1
