@@ -6,6 +6,7 @@ An update is a round trip to the server's process, so runs only add up numbers h
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -31,20 +32,27 @@ GAUGES = {
 
 
 class Metrics:
-    """Counters and gauges of one instance, labelled with `model`, `version`, and for gauges `instance`.
+    """Counters and gauges of one instance, labelled with `model`, `version`, `instance` and `pid`.
 
-    Instances of one model add to the same counters.
+    Every process has series of its own, though those of one model could share them: the server (core 2.51,
+    metric_family.cc) counts the users of a series for each process alone, frees it when one of them leaves, and the
+    next update of another writes into freed memory. Instances of the old and the new copy of a reloaded model are
+    alive together, under one name: hence `pid`.
 
     Args:
         args: what the server passes to `initialize`.
     """
 
     def __init__(self, args: Mapping[str, str]) -> None:
-        labels = {"model": args["model_name"], "version": args["model_version"]}
+        self._labels = {
+            "model": args["model_name"],
+            "version": args["model_version"],
+            "instance": args["model_instance_name"],
+            "pid": str(os.getpid()),
+        }
         self._families: list[Any] = []
-        self._counters = {name: self._new(name, text, "COUNTER", labels) for name, text in COUNTERS.items()}
-        labels = {**labels, "instance": args["model_instance_name"]}
-        self._gauges = {name: self._new(name, text, "GAUGE", labels) for name, text in GAUGES.items()}
+        self._counters = {name: self._new(name, text, "COUNTER") for name, text in COUNTERS.items()}
+        self._gauges = {name: self._new(name, text, "GAUGE") for name, text in GAUGES.items()}
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(COUNTERS, 0)
         self._stop = threading.Event()
@@ -74,10 +82,10 @@ class Metrics:
         self._gauges.clear()
         self._families.clear()
 
-    def _new(self, name: str, description: str, kind: str, labels: Mapping[str, str]) -> Any:
+    def _new(self, name: str, description: str, kind: str) -> Any:
         family = pb_utils.MetricFamily(name=name, description=description, kind=getattr(pb_utils.MetricFamily, kind))
         self._families.append(family)  # a family that is gone takes its metrics along
-        return family.Metric(labels=dict(labels))
+        return family.Metric(labels=self._labels)
 
     def _report_until_stopped(self) -> None:
         while not self._stop.wait(INTERVAL_S):

@@ -111,5 +111,5 @@ def _decoded(tensors: Mapping[str, Array], name: str) -> list[str]:
     try:
         return [text.decode() for text in texts]
     except UnicodeDecodeError as error:
-        at = next(at for at, text in enumerate(texts) if text is error.object)
+        at = texts.index(error.object)
         raise SessionError(f"'{name}' {at} is not UTF-8 ({error}); encode texts as UTF-8") from error

@@ -2,10 +2,11 @@
 """Installs a real tritonserver with its Python backend, from PyPI, for tests: python tests/triton/install_server.py.
 
 Prints, as its last line, the export that lets the tests find it. What is there already, in ~/.cache/padfree (or
-PADFREE_TRITON_CACHE), is used again. Ends with an error, and one line why, where there is no network or no fitting wheel.
+PADFREE_TRITON_CACHE), is used again. Ends with an error, and one line why, where there is no network or no fitting
+wheel.
 
-The wheel of nvidia-pytriton holds tritonserver 2.51 (the container 24.10). Its Python backend imports what `packages` here
-holds: NumPy 2 makes that backend's outputs come back empty, so it gets NumPy 1 of its own.
+The wheel of nvidia-pytriton holds tritonserver 2.51 (the container 24.10). Its Python backend imports what `packages`
+here holds: NumPy 2 makes that backend's outputs come back empty, so it gets NumPy 1 of its own.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -21,11 +22,11 @@ STOPPED_WITHIN_S = 40.0
 
 
 class TritonServer:
-    """Serves a model repository on loopback ports.
+    """Serves model repositories on loopback ports.
 
     Args:
         installed: the folder that install_server.py made.
-        repository: the model repository.
+        repositories: the model repositories.
         work: a folder for the log and for the Python backend's environment.
         options: further options of tritonserver.
         environment: further environment variables of the server.
@@ -34,7 +35,7 @@ class TritonServer:
     def __init__(
         self,
         installed: Path,
-        repository: Path,
+        repositories: Sequence[Path],
         work: Path,
         *options: str,
         environment: dict[str, str] | None = None,
@@ -46,7 +47,7 @@ class TritonServer:
         command = [
             str(triton / "bin" / "tritonserver"),
             f"--backend-directory={triton / 'backends'}",
-            f"--model-repository={repository}",
+            *(f"--model-repository={repository}" for repository in repositories),
         ]
         for service, port in self.ports.items():
             command += [f"--{service}-address=127.0.0.1", f"--{service}-port={port}"]
@@ -72,12 +73,23 @@ class TritonServer:
         """Raises AssertionError with the log when the server ends, or is not ready in time."""
         deadline = time.monotonic() + READY_WITHIN_S
         while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                self.get("v2/health/ready")
+            if self._is_ready():
                 return
-            except (urllib.error.URLError, ConnectionError):
-                time.sleep(0.05)
+            time.sleep(0.05)
         raise AssertionError(f"tritonserver is not ready; its log:\n{self.log.read_text(errors='replace')}")
+
+    def post(self, path: str) -> str:
+        """Body of an empty POST request; raises urllib.error.HTTPError for anything but success."""
+        request = urllib.request.Request(f"http://{self.url('http')}/{path}", method="POST")
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return str(reply.read().decode())
+
+    def _is_ready(self) -> bool:
+        try:
+            self.get("v2/health/ready")
+        except (urllib.error.URLError, ConnectionError):
+            return False
+        return True
 
     def terminate(self) -> None:
         """Sends SIGTERM and does not wait."""

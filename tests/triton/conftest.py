@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tritonserver with a generated repository: the demo's BERT as a rewritten .onnx file, and the text ensemble."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from padfree.builder.demo import DEMO_DATA
+from padfree.builder.triton import ServingOptions, write_repository
+from padfree.onnx_tools import rewrite, save_model
+from padfree.runtime import Session
+from served import TOKENIZER, TRUNCATED_TO
+from triton_server import TritonServer
+
+
+@pytest.fixture(scope="session")
+def installed() -> Path:
+    """Where install_server.py put the server."""
+    return Path(os.environ["PADFREE_TRITON"])
+
+
+@pytest.fixture(scope="session")
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A packed model: two layers, hidden size 64, 512 positions."""
+    file = tmp_path_factory.mktemp("model") / "packed.onnx"
+    save_model(rewrite(DEMO_DATA / "bert_tiny.onnx", verify=False).model, file)
+    return file
+
+
+@pytest.fixture(scope="session")
+def session(model_file: Path) -> Iterator[Session]:
+    """Runs the model without a server: what answers are compared with."""
+    with Session(model_file) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def repository(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`bert`, in two instances, with a text ensemble that cuts texts after TRUNCATED_TO tokens."""
+    options = ServingOptions("bert", max_queue_delay_us=1000, instances=2, tokenizer=TOKENIZER, max_length=TRUNCATED_TO)
+    return write_repository(model_file, tmp_path_factory.mktemp("models") / "bert", options).folder
+
+
+@pytest.fixture(scope="session")
+def strict_repository(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`strict`, with a text ensemble that refuses texts of more than TRUNCATED_TO tokens."""
+    options = ServingOptions("strict", tokenizer=TOKENIZER, max_length=TRUNCATED_TO, long_texts="refuse")
+    return write_repository(model_file, tmp_path_factory.mktemp("models") / "strict", options).folder
+
+
+@pytest.fixture(scope="session")
+def other_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Empty at the start; tests put models there and load them."""
+    return tmp_path_factory.mktemp("other")
+
+
+@pytest.fixture(scope="session")
+def server(
+    installed: Path,
+    repository: Path,
+    strict_repository: Path,
+    other_repository: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[TritonServer]:
+    """Serves all repositories; models can be loaded and unloaded."""
+    control = ("--model-control-mode=explicit", "--load-model=*")
+    repositories = [repository, strict_repository, other_repository]
+    with TritonServer(installed, repositories, tmp_path_factory.mktemp("server"), *control) as running:
+        yield running

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The encoder's own numbers on the server's metrics page."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from calls import call_all, rows
+from served import OUTPUTS, random_sequences
+from test_lifecycle import wait_until
+from triton_server import TritonServer
+
+pytestmark = pytest.mark.needs_triton
+
+
+SERIES = re.compile(r'^padfree_(\w+)\{instance="bert_0_\d",model="bert",pid="\d+",version="1"\} (\S+)$', re.MULTILINE)
+
+
+def series(server: TritonServer) -> dict[str, float]:
+    """The series of model `bert` without their prefix, added up over its instances."""
+    sums: dict[str, float] = {}
+    for name, value in SERIES.findall(server.get("metrics", "metrics")):
+        sums[name] = sums.get(name, 0.0) + float(value)
+    return sums
+
+
+def test_what_was_computed_is_counted(server: TritonServer) -> None:
+    sequences = random_sequences(5, 50)
+    before = series(server)
+
+    def grown(name: str) -> float:
+        return series(server)[name] - before[name]
+
+    requests = [rows([row]) for row in sequences] + [{"input_ids": np.array([[-1]], np.int32)}]
+    call_all(server, "grpc", "bert", requests, OUTPUTS)
+    wait_until(lambda: grown("sequences_total") == 50, "50 sequences on the page")
+    wait_until(lambda: grown("refused_requests_total") == 1, "1 refused request")
+    tokens = sum(map(len, sequences))
+    assert grown("tokens_total") == tokens
+    assert 1 <= grown("runs_total") <= 50
+    assert tokens <= grown("padded_tokens_total") <= 50 * 60
+    found = series(server)
+    assert found.keys() >= {"batch_sequences", "batch_tokens"}
+    assert found["packing_ratio"] >= 1
