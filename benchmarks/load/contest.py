@@ -7,7 +7,7 @@
 
 BERT-base in fp16 with its pooled output. The padded engine is the original model built by TensorRT alone. Host code is
 the same in all servers; they differ in how a call's sequences are cut into runs: "packed" by tokens, "padded" in order
-of arrival, each run padded to its longest, "padded, sorted" by dynamic programming over measured costs. Answers of all
+of arrival, each run padded to its longest, "padded-sorted" by dynamic programming over measured costs. Answers of all
 servers are compared with those that the packed one gives to each request alone. Needs PADFREE_TRITON
 (tests/triton/install_server.py).
 """
@@ -35,7 +35,6 @@ from padfree.runtime import Session
 from padfree.runtime.batching.measure import measure_costs
 
 from .__main__ import line
-from .cheapest_model import COSTS
 from .client import Target
 from .fleet import Fleet
 from .limit import find_limit
@@ -47,6 +46,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "triton"))
 from triton_server import TritonServer
 
 MODEL, OUTPUT = "bert", "pooler_output"
+COSTS = "costs.json"  # as cheapest_model, which only the server can import, reads it
 MAX_SEQ_LEN = 512
 PACKED: dict[str, Any] = {"max_batch": 256, "max_seq_len": MAX_SEQ_LEN, "max_tokens": 16384, "opt_tokens": 8192}
 PADDED: dict[str, Any] = {"max_batch": 64, "max_seq_len": MAX_SEQ_LEN}
@@ -73,7 +73,7 @@ class Contender:
 CONTENDERS = {
     "packed": Contender("packed.plan"),
     "padded": Contender("padded.plan", max_sequences=32),
-    "padded, sorted": Contender("padded.plan", sorted=True),
+    "padded-sorted": Contender("padded.plan", sorted=True),
 }
 
 
