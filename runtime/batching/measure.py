@@ -67,31 +67,36 @@ def measure_costs(
     rows = []
     for length in lengths:
         say(f"length {length}")
-        rows.append(tuple(_measure(session, length, batch, repeats, rng) for batch in batches))
+        rows.append(_measure(session, length, batches, repeats, rng))
     facts = {**_facts(session.metadata), "repeats": repeats, **(environment or {})}
     return CostTable(session.metadata.interface, tuple(lengths), tuple(batches), tuple(rows), facts)
 
 
-def _measure(session: Session, length: int, batch: int, repeats: int, rng: np.random.Generator) -> float | None:
-    """Milliseconds; None when the session would need several runs."""
-    if batch > 1 and not session.budget.takes(batch, batch * length, length):
-        return None
-    request = {
-        item.name: [_values(item, length, rng) for _ in range(batch)] for item in session.metadata.token_inputs()
-    }
-    times_ms = []
-    for at in range(WARM_UP + repeats):
-        start = time.perf_counter()
-        session.run(request)
-        if at >= WARM_UP:
-            times_ms.append(1e3 * (time.perf_counter() - start))
-    return round(statistics.median(times_ms), 5)
+def _measure(
+    session: Session, length: int, batches: Sequence[int], repeats: int, rng: np.random.Generator
+) -> tuple[float | None, ...]:
+    """Milliseconds for each batch; None where the session would need several runs."""
+    requests = {}
+    for batch in batches:
+        if batch == 1 or session.budget.takes(batch, batch * length, length):
+            requests[batch] = {
+                item.name: list(_values(item, (batch, length), rng)) for item in session.metadata.token_inputs()
+            }
+    times_ms: dict[int, list[float]] = {batch: [] for batch in requests}
+    # In turns: what disturbs the machine for a moment disturbs no batch in all of its runs.
+    for _ in range(WARM_UP + repeats):
+        for batch, request in requests.items():
+            start = time.perf_counter()
+            session.run(request)
+            times_ms[batch].append(1e3 * (time.perf_counter() - start))
+    medians = {batch: round(statistics.median(times[WARM_UP:]), 5) for batch, times in times_ms.items()}
+    return tuple(medians.get(batch) for batch in batches)
 
 
-def _values(item: InputInfo, length: int, rng: np.random.Generator) -> npt.NDArray[Any]:
+def _values(item: InputInfo, shape: tuple[int, int], rng: np.random.Generator) -> npt.NDArray[Any]:
     """Values that the input may have; which ones does not matter to the time."""
     allowed = np.setdiff1d(np.arange(item.limit or 2), item.excluded)
-    return rng.choice(allowed, size=length).astype(np.int32)
+    return rng.choice(allowed, size=shape).astype(np.int32)
 
 
 def _facts(metadata: Metadata) -> dict[str, Any]:

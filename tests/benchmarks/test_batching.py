@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""benchmarks/batching.py with a small model on the CPU, and benchmarks/planning.py."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import batching
+import planning
+import pytest
+from padfree.runtime.batching import read_costs
+
+
+def test_tables_and_live_runs_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "RATES", (100.0,))
+    batching.main(["--results", str(tmp_path), "--repeats", "1", "--seconds", "0.1", "--cpu"])
+    assert read_costs(tmp_path / "packed.json").interface == "packed"
+    assert read_costs(tmp_path / "padded.json").lengths == (16, 32, 64)
+    records = [json.loads(line) for line in (tmp_path / "batching.jsonl").read_text("utf-8").splitlines()]
+    assert [record["set"] for record in records] == (["mixed"] * 3 + ["live"] * 2) * 2
+    lives = [record for record in records if record["set"] == "live"]
+    assert all(record["live"]["refused"] == 0 and record["live"]["p99_ms"] > 0 for record in lives)
+    assert {"packed, token budget", "padded, cheapest cut"} < {record["policy"] for record in lives}
+
+
+def test_planning_times_every_policy(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["planning.py", "--repeats", "1"])
+    planning.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [len(line.split()) > 4 for line in lines] == [True] * 5
