@@ -13,7 +13,7 @@ pytest.importorskip("polygraphy")
 from padfree.builder.build import build_engine
 from padfree.builder.cli import main
 from padfree.builder.demo import DEMO_DATA
-from padfree.onnx_tools import rewrite
+from padfree.onnx_tools import rewrite, save_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 
@@ -47,3 +47,22 @@ def test_a_planted_error_in_an_engine_is_named(tmp_path: Path) -> None:
     assert main(["compare", str(MODEL), str(plan), *LENGTH, "--json", str(path)]) == 1
     (runner,) = json.loads(path.read_text())["runners"]
     assert any("positions are shifted by 1" in cause for cause in runner["causes"])
+
+
+def test_bisecting_an_engine_finds_the_node(tmp_path: Path) -> None:
+    model = rewrite(MODEL, precision="fp16").model
+    attention = [node for node in model.graph.node if node.op_type == "PadfreeAttention"][-1]
+    scale = next(item for item in attention.attribute if item.name == "scale")
+    scale.f *= 2
+    packed, path = tmp_path / "packed.onnx", tmp_path / "report.json"
+    save_model(model, packed)
+    options = ["--runners", "trt", "--bisect", *LENGTH, "--json", str(path)]
+    assert main(["compare", str(MODEL), str(packed), *options]) == 1
+    (runner,) = json.loads(path.read_text())["runners"]
+    assert runner["bisection"]["first"]["operator"] == "PadfreeAttention"
+    scale.f /= 2
+    save_model(model, packed)
+    assert main(["compare", str(MODEL), str(packed), *options]) == 0
+    (runner,) = json.loads(path.read_text())["runners"]
+    assert runner["bisection"]["first"] is None
+    assert len(runner["bisection"]["trace"]) > 5
