@@ -105,14 +105,27 @@ def server_for_plan(release: str | None, tensorrt: str | None, plan_tensorrt: st
             f"plan again with TensorRT {served} (pip install 'tensorrt=={served}.*'), or take another server: {fits}; "
             f"or use --backend python, whose image gets TensorRT {plan_tensorrt} of its own"
         )
-    return Server(release or (fitting[-1] if fitting else None), served)
+    return Server(release or (fitting[-1] if fitting else None), _patch(served))
 
 
-def server_for_python(release: str | None) -> Server:
-    """The server of the python backend, which brings its own TensorRT; the newest release that is known by default."""
+def server_for_python(release: str | None, tensorrt: str | None) -> Server:
+    """The server of the python backend, which brings its own TensorRT; the newest release that is known by default.
+
+    Raises:
+        BuildError: the server's TensorRT is given, which does not matter.
+    """
+    if tensorrt is not None:
+        raise BuildError(
+            f"--server-tensorrt {tensorrt} is for --backend tensorrt; the python backend's image gets the plan's own "
+            "TensorRT, so leave it out"
+        )
     return Server(release or list(RELEASES)[-1], None)
 
 
 def _same(one: str, other: str) -> bool:
-    """Compares major, minor and patch: a plan's metadata has no build number (the fourth)."""
-    return one.split(".")[:3] == other.split(".")[:3]
+    return _patch(one) == _patch(other)
+
+
+def _patch(version: str) -> str:
+    """Major, minor and patch: a plan's metadata and the library's file name have no build number (the fourth)."""
+    return ".".join(version.split(".")[:3])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -57,6 +58,23 @@ def test_the_tensorrt_backend(write_plan: PlanWriter, libraries: Path, tmp_path:
             assert content.read() == (libraries / Path(member.name).name).read_bytes()
 
 
+@pytest.mark.parametrize(("library", "status"), [("libnvinfer.so.10.6.0", 0), ("libnvinfer.so.10.7.0", 1)])
+def test_the_image_must_have_the_plans_tensorrt(
+    write_plan: PlanWriter, tmp_path: Path, library: str, status: int
+) -> None:
+    folder = write_repository(write_plan(), tmp_path / "models", ServingOptions("bert", server="24.11")).folder
+    (command,) = re.findall(r"^RUN (test .*?[^\\])$", (folder / "Dockerfile").read_text(), re.MULTILINE | re.DOTALL)
+    image = tmp_path / "image"
+    (image / "usr" / "lib").mkdir(parents=True)
+    (image / "usr" / "lib" / library).touch()
+    command = command.replace("find / ", f"find {image} ")
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert (
+        done.stderr == "nvcr.io/nvidia/tritonserver:24.11-py3 has no TensorRT 10.6.0 (libnvinfer.so.10.6.0)\n" * status
+    )
+
+
 def test_texts_need_python_there_too(write_plan: PlanWriter, tmp_path: Path) -> None:
     options = ServingOptions("bert", server="24.11", tokenizer=DEMO_DATA)
     folder = write_repository(write_plan(), tmp_path / "models", options).folder
@@ -93,12 +111,13 @@ def test_the_archive_is_all_of_padfree_that_a_model_imports(packed_model: ModelW
     (tmp_path / "opt" / "triton_python_backend_utils.py").touch()
     script = (
         "import sys, padfree.runtime.triton.encoder, padfree.runtime.triton.tokenizer; "
-        "print(*padfree.__path__, *sorted({'onnx', 'tritonclient', 'rich'} & set(sys.modules)))"
+        "print(*padfree.__path__, *sorted({name.partition('.')[0] for name in sys.modules}))"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "opt")}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split()[0] == str(tmp_path / "opt" / "padfree")
-    assert not {"onnx", "tritonclient", "rich"} & set(done.stdout.split())
+    # What the image of the tensorrt backend's tokenizer does not have.
+    assert not {"onnx", "onnxruntime", "tensorrt", "cuda", "tritonclient", "rich"} & set(done.stdout.split())
 
 
 def test_the_same_model_gives_the_same_bytes(packed_model: ModelWriter, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from padfree.builder.triton.releases import RELEASES, Server, releases_with, ser
     ("release", "tensorrt", "expected"),
     [
         ("24.11", None, Server("24.11", "10.6.0")),
-        ("24.11", "10.6.0.26", Server("24.11", "10.6.0.26")),
+        ("24.11", "10.6.0.26", Server("24.11", "10.6.0")),
         (None, "10.6.0", Server("24.11", "10.6.0")),
         ("99.01", "10.6.0", Server("99.01", "10.6.0")),  # newer than the table
     ],
@@ -57,8 +57,10 @@ def test_a_plan_of_no_known_release_is_named() -> None:
 
 
 def test_the_python_backend_brings_its_own_tensorrt() -> None:
-    assert server_for_python("24.11") == Server("24.11", None)
-    assert server_for_python(None).release == max(RELEASES)
+    assert server_for_python("24.11", None) == Server("24.11", None)
+    assert server_for_python(None, None).release == max(RELEASES)
+    with pytest.raises(BuildError, match=r"--server-tensorrt 10\.6\.0 is for --backend tensorrt"):
+        server_for_python(None, "10.6.0")
 
 
 def test_the_table() -> None:
