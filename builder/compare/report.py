@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ..bench.environment import environment as measured_with
 from ..files import write_files
 from .batches import Batch
 from .bisecting import Departure
@@ -99,10 +100,11 @@ def write_json(report: Report, path: Path) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Versions and machine."""
+    """Versions and machine; the GPU and its driver where there is one."""
     installed = {str(item.name).lower(): item.version for item in metadata.distributions()}
     found = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
-    return found | {name: installed.get(name, "not installed") for name in PACKAGES}
+    gpu = {key: value for key, value in measured_with().items() if key in ("gpu", "driver")}
+    return found | gpu | {name: installed.get(name, "not installed") for name in PACKAGES}
 
 
 def _plain(value: Any) -> Any:

@@ -14,16 +14,13 @@ from padfree.builder.compare.data import DataOptions
 from padfree.onnx_tools import RewriteError
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
-FAMILIES = sorted((FIXTURES / "families").glob("*.onnx"))
-# Forms differ in details that tests/onnx_tools covers in all combinations; some of them are enough here.
-FORMS = [path for path in FAMILIES if "_form_" in path.stem][::24]
-FILES = [*sorted(FIXTURES.glob("*.onnx")), *(path for path in FAMILIES if "_form_" not in path.stem), *FORMS]
+FILES = sorted(FIXTURES.rglob("*.onnx"))
 HALF_OUTPUTS = 1e-2  # outputs of half precision originals are rounded at the end, to 11 or 8 bits
 EXACT = 1e-5
 EXACT_T5 = 5e-5  # T5 does not scale its attention scores: large ones make small differences larger
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("file", FILES, ids=lambda path: str(path.relative_to(FIXTURES).with_suffix("")))
 def test_rewritten_file_agrees_with_the_original(file: Path) -> None:
     try:
         report = compare(file, [], CompareOptions(data=DataOptions(seed=1)))
