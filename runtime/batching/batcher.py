@@ -126,6 +126,8 @@ class Batcher:
             QueueFullError: too much waits already.
             ClosedError: the batcher is closed.
         """
+        if deadline_s is not None and not deadline_s > 0:
+            raise SessionError(f"deadline_s is {deadline_s}, allowed: above 0; pass seconds, or leave it out for none")
         columns = sequence if isinstance(sequence, Mapping) else {self._metadata.ids_input().name: sequence}
         ragged = read_request({name: [row] for name, row in columns.items()}, self._metadata)
         now_s = time.monotonic()

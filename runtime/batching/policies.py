@@ -40,12 +40,11 @@ class FirstCome:
 
     def decide(self, waiting: Sequence[Waiting], now_s: float) -> Decision:
         """The first requests that fit the budget."""
+        start = start_s(waiting, self.budget, self.costs, self.max_delay_s)
+        if start > now_s:
+            return Decision((), start)
         order = in_order(waiting, self.patience_s)
         run = order[next(cut((waiting[at].length for at in order), self.budget))]
-        if len(run) == len(waiting) and not _is_full(run, waiting, self.budget):
-            start = start_s(waiting, self.costs, self.max_delay_s)
-            if start > now_s:
-                return Decision((), start)
         return Decision(in_time(run, waiting, self.costs, now_s))
 
 
@@ -77,20 +76,13 @@ class CheapestCut:
 
     def decide(self, waiting: Sequence[Waiting], now_s: float) -> Decision:
         """The run of the cheapest cut that holds the request that is due first."""
-        if len(waiting) < (self.budget.max_sequences or self.costs.batches[-1]):
-            start = start_s(waiting, self.costs, self.max_delay_s)
-            if start > now_s:
-                return Decision((), start)
+        start = start_s(waiting, self.budget, self.costs, self.max_delay_s)
+        if start > now_s:
+            return Decision((), start)
         seen = in_order(waiting, self.patience_s)[: self.window]
         runs = partition([waiting[at].length for at in seen], self.costs, self.budget)
         first = next(run for run in runs if 0 in run)
         return Decision(in_time([seen[at] for at in sorted(first)], waiting, self.costs, now_s))
-
-
-def _is_full(run: Sequence[int], waiting: Sequence[Waiting], budget: Budget) -> bool:
-    """Whether not even an empty sequence would still fit."""
-    lengths = [waiting[at].length for at in run]
-    return not budget.takes(len(run) + 1, sum(lengths), max(lengths))
 
 
 def _check(max_delay_s: float, patience_s: float | None) -> None:

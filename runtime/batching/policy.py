@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
+from .budget import Budget
 from .costs import CostTable
 
 
@@ -73,8 +74,14 @@ def in_order(waiting: Sequence[Waiting], patience_s: float | None) -> list[int]:
     return sorted(range(len(waiting)), key=due.__getitem__)
 
 
-def start_s(waiting: Sequence[Waiting], costs: CostTable | None, max_delay_s: float) -> float:
-    """When a run starts that is not full: no request waits for company longer than that, or than half of its slack."""
+def start_s(waiting: Sequence[Waiting], budget: Budget, costs: CostTable | None, max_delay_s: float) -> float:
+    """When the next run starts: at once if no more would fit, or when somebody has waited long enough for company.
+
+    That is `max_delay_s`, or half of the slack that a deadline leaves.
+    """
+    lengths = [request.length for request in waiting]
+    if not max_delay_s or not budget.takes(len(lengths) + 1, sum(lengths), max(lengths)):
+        return -math.inf
     return min(
         request.arrived_s + min(max_delay_s, max(0.0, latest_start_s(request, costs) - request.arrived_s) / 2)
         for request in waiting

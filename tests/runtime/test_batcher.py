@@ -378,6 +378,15 @@ def test_threads_and_coroutines_each_get_their_own_answer(model: Model, policy: 
     assert sum(len(run) for run in model.runs) == 9 * 40
 
 
+@pytest.mark.parametrize("deadline_s", [0.0, -1.0, float("nan")])
+def test_a_deadline_that_means_nothing_is_refused(model: Model, deadline_s: float) -> None:
+    with (
+        Batcher(model, first_come()) as batcher,
+        pytest.raises(SessionError, match=r"deadline_s is .*, allowed: above 0"),
+    ):
+        batcher.submit([1], deadline_s=deadline_s)
+
+
 @pytest.mark.parametrize("name", ["runs", "max_waiting", "max_waiting_tokens"])
 def test_numbers_that_mean_nothing_are_refused(model: Model, name: str) -> None:
     with pytest.raises(SessionError, match=f"{name} is 0, allowed: 1 or more"):
