@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ from padfree.builder.demo import DEMO_DATA
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "accuracy.md").read_text("utf-8")
 COMMANDS = re.findall(r"^padfree .*$", "\n".join(re.findall(r"^```sh\n(.*?)^```", DOCUMENT, re.M | re.S)), re.M)
+POLYGRAPHY = [line for line in DOCUMENT.splitlines() if line.startswith("polygraphy run")]
 
 
 def test_the_commands_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +33,20 @@ def test_the_commands_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for command in COMMANDS:
         assert main(shlex.split(command)[1:]) == 0, command
     assert (tmp_path / "report.html").stat().st_size > 10_000
-    assert (tmp_path / "comparison" / "commands.sh").is_file()
+    script = tmp_path / "comparison" / "commands.sh"
+    assert "sh comparison/commands.sh" in DOCUMENT.splitlines()
+    assert run_script(script) == 0
+    written = script.read_text("utf-8").replace(f"{tmp_path}/", "")
+    assert len(POLYGRAPHY) == 3
+    for line in POLYGRAPHY:
+        assert line in written
+
+
+def run_script(script: Path) -> int:
+    """Runs commands.sh with the polygraphy that lies beside python."""
+    paths = os.pathsep.join(path for path in sys.path if path)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return subprocess.run(["sh", str(script)], env={**os.environ, "PATH": path, "PYTHONPATH": paths}).returncode
 
 
 def test_the_tolerances_are_those_of_the_program() -> None:
