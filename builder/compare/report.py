@@ -68,9 +68,9 @@ class Report:
 
 def make_report(original: Path, runners: Sequence[RunnerReport], batches: Sequence[Batch]) -> Report:
     """Sums a comparison up."""
-    failed = [item.name for item in runners if not item.passed]
+    failed = [_difference(item) for item in runners if not item.passed]
     verdict = (
-        f"{', '.join(failed)} {'differ' if len(failed) > 1 else 'differs'} from the original"
+        "; ".join(failed)
         if failed
         else f"the same model: {', '.join(item.name for item in runners)} "
         f"{'agree' if len(runners) > 1 else 'agrees'} with the original on every valid token"
@@ -79,6 +79,15 @@ def make_report(original: Path, runners: Sequence[RunnerReport], batches: Sequen
         BatchFacts(item.name, item.kind, len(item.mask), int(item.mask.sum()), item.mask.size) for item in batches
     )
     return Report(str(original), not failed, verdict, tuple(runners), facts, environment())
+
+
+def _difference(runner: RunnerReport) -> str:
+    """That a runner differs, and the most telling of what is known of why."""
+    causes = list(runner.causes)
+    first = None if runner.bisection is None else runner.bisection.first
+    if runner.bisection is not None and first is not None:
+        causes.append(f"{runner.bisection.kind} at {first.operator} '{first.node}'")
+    return f"{runner.name} differs from the original{': ' if causes else ''}{causes[0] if causes else ''}"
 
 
 def describe_outcome(passed: bool, errors: Sequence[OutputErrors], tolerance: Tolerance, causes: Sequence[str]) -> str:

@@ -64,7 +64,8 @@ def test_a_planted_error_is_named(
     assert code == 1
     assert any(cause in item for item in runner["causes"]), runner["causes"]
     assert cause in runner["verdict"]
-    assert "FAILED: onnxrt-packed: model.onnx differs from the original" in capsys.readouterr().out
+    (verdict,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("FAILED")]
+    assert verdict == f"FAILED: onnxrt-packed: model.onnx differs from the original: {runner['causes'][0]}"
 
 
 def test_outputs_of_different_shapes_that_are_swapped_are_refused(
