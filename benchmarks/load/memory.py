@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from padfree.builder.bench.environment import run
@@ -27,22 +28,21 @@ def family(pid: int) -> list[int]:
 
 
 def host_mib(pid: int) -> float:
-    """Memory of the process and all below it in MiB; what they share counts once ("proportional set size").
+    """Resident memory of the process and all below it in MiB; what they share counts for each.
 
     Raises:
         ProcessLookupError: it has ended.
     """
     if not (PROC / str(pid)).exists():
         raise ProcessLookupError(f"process {pid} has ended; look into the server's log")
-    return sum(_pss_kib(member) for member in family(pid)) / 1024
+    return sum(_resident_pages(member) for member in family(pid)) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
-def _pss_kib(pid: int) -> int:
+def _resident_pages(pid: int) -> int:
     try:
-        lines = (PROC / str(pid) / "smaps_rollup").read_text(encoding="utf-8").splitlines()
+        return int((PROC / str(pid) / "statm").read_text(encoding="utf-8").split()[1])
     except OSError:
         return 0  # it has ended meanwhile
-    return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
 def gpu_mib() -> float | None:

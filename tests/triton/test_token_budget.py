@@ -35,7 +35,7 @@ class TritonPythonModel:
 """
 CONFIG = """
 backend: "python"
-max_batch_size: 32
+max_batch_size: 64
 input {{ name: "input_ids" data_type: TYPE_INT32 dims: [-1] allow_ragged_batch: true }}
 output {{ name: "tokens" data_type: TYPE_INT64 dims: [1] }}
 output {{ name: "requests" data_type: TYPE_INT64 dims: [1] }}
@@ -85,8 +85,8 @@ def test_no_batch_is_over_the_budget(
 ) -> None:
     model = load(f"budget_{name}", batching, instances=instances)
     rng = np.random.default_rng(0)
-    lengths = rng.choice([1, 8, 20, 60, 150, 300], 400)
-    items = rng.choice([1, 1, 1, 2, 3], 400)
+    lengths = rng.choice([1, 5, 10, 30, 100], 600)
+    items = rng.choice([1, 1, 1, 2, 3], 600)
     lengths[::40], items[::40] = BUDGET + 200, 1
     requests = [
         {"input_ids": rng.integers(0, 1000, shape, dtype=np.int32)} for shape in zip(items, lengths, strict=True)
