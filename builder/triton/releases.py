@@ -108,8 +108,10 @@ def server_for_plan(release: str | None, tensorrt: str | None, plan_tensorrt: st
     return Server(release or (fitting[-1] if fitting else None), _patch(served))
 
 
-def server_for_python(release: str | None, tensorrt: str | None) -> Server:
-    """The server of the python backend, which brings its own TensorRT; the newest release that is known by default.
+def server_for_python(release: str | None, tensorrt: str | None, plan_tensorrt: str | None) -> Server:
+    """The server of the python backend, which brings its own TensorRT.
+
+    By default a release of the plan's time, whose CUDA the plan's machine has a driver for, else the newest known.
 
     Raises:
         BuildError: the server's TensorRT is given, which does not matter.
@@ -119,7 +121,8 @@ def server_for_python(release: str | None, tensorrt: str | None) -> Server:
             f"--server-tensorrt {tensorrt} is for --backend tensorrt; the python backend's image gets the plan's own "
             "TensorRT, so leave it out"
         )
-    return Server(release or list(RELEASES)[-1], None)
+    fitting = releases_with(plan_tensorrt) if plan_tensorrt else []
+    return Server(release or (fitting or list(RELEASES))[-1], None)
 
 
 def _same(one: str, other: str) -> bool:

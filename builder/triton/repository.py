@@ -56,7 +56,7 @@ def write_repository(
         server = server_for_plan(options.server, options.server_tensorrt, engine.tensorrt)
         models = {options.name: tensorrt_backend.model_files(served, engine.profile)}
     else:
-        server = server_for_python(options.server, options.server_tensorrt)
+        server = server_for_python(options.server, options.server_tensorrt, engine.tensorrt if engine else None)
         models = {options.name: python_backend.model_files(served)}
     if options.tokenizer is not None:
         models[tokenizer_name(served)] = tokenizer_files(served, options.tokenizer)

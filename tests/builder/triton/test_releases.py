@@ -57,10 +57,12 @@ def test_a_plan_of_no_known_release_is_named() -> None:
 
 
 def test_the_python_backend_brings_its_own_tensorrt() -> None:
-    assert server_for_python("24.11", None) == Server("24.11", None)
-    assert server_for_python(None, None).release == max(RELEASES)
+    assert server_for_python("25.03", None, "10.6.0") == Server("25.03", None)
+    assert server_for_python(None, None, "10.6.0") == Server("24.11", None)
+    for unknown in ("10.12.0", None):
+        assert server_for_python(None, None, unknown) == Server(max(RELEASES), None)
     with pytest.raises(BuildError, match=r"--server-tensorrt 10\.6\.0 is for --backend tensorrt"):
-        server_for_python(None, "10.6.0")
+        server_for_python(None, "10.6.0", "10.6.0")
 
 
 def test_the_table() -> None:
