@@ -143,14 +143,15 @@ def _kind(
         return "overflow"
     if first.wanted.smallest and not first.found.smallest:
         return "vanished"
+    before = [item.errors.relative for item in trace[: trace.index(first)]]
+    if precision != "fp32" and first.errors.relative < JUMP * max(before, default=0.0):
+        return "lost precision"
     alone = batch.part(int(batch.seq_lens.argmax()))
     if len(batch.mask) > 1 or not batch.mask.all():
         found = next(v for v in models.run(alone) if v.pair.tensor == first.tensor)
         if _tensor_error(found, alone).within(tolerance):
             return "wrong mask"
-    before = [item.errors.relative for item in trace[: trace.index(first)]]
-    gradual = first.errors.relative < JUMP * max(before, default=0.0)
-    return "lost precision" if precision != "fp32" and gradual else "wrong numbers"
+    return "wrong numbers"
 
 
 def _verdict(first: TensorError, kind: str, since: tuple[str, ...], precision: str) -> str:

@@ -109,6 +109,13 @@ def test_bisecting_finds_an_overflow(tmp_path: Path) -> None:
     assert runner["bisection"]["first"]["wanted"]["high"] > 65504
 
 
+def test_rounding_that_adds_up_is_told_from_errors(original: Path, tmp_path: Path) -> None:
+    model = planted.write_rewritten(original, tmp_path / "model.onnx", precision="bf16")
+    code, runner = compare(original, model, "--bisect", "--relative-tolerance", "0.01")
+    assert code == 1
+    assert runner["bisection"]["kind"] == "lost precision"
+
+
 def test_files_of_one_name_and_tolerances_of_the_users_own(original: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "other").mkdir()
     good = planted.write_rewritten(original, tmp_path / "model.onnx")
