@@ -15,8 +15,7 @@ from padfree.builder.triton.config import read_text
 from padfree.runtime import Session
 from padfree.runtime.trt import import_tensorrt, make_logger
 
-TESTS = Path(__file__).parents[1]
-sys.path.insert(0, str(TESTS / "builder" / "triton"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "builder" / "triton"))
 from ragged_backend import LONGEST, RaggedBackend, make_requests
 
 pytest.importorskip("tritonclient.grpc")
@@ -24,7 +23,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 
 MODELS = {
     "bert": DEMO_DATA / "bert_tiny.onnx",
-    "mpnet": TESTS / "fixtures" / "families" / "mpnet_dynamo_eager.onnx",  # padded islands
+    "mpnet": Path(__file__).parents[1] / "fixtures" / "families" / "mpnet_dynamo_eager.onnx",  # padded islands
 }
 MAX_BATCH, MAX_TOKENS = 8, 40
 TOLERANCE = 1e-3  # fp32 sums in another order; other sequences' answers differ by 0.1 and more
