@@ -16,7 +16,7 @@ from .metrics import Array, Errors, output_errors, root_mean_square
 from .original import Original
 from .tolerances import Tolerance
 
-JUMP = 4.0  # times the largest error before: more than that is no loss of digits that adds up
+JUMP = 4.0  # times the largest mean error before: more than that is no loss of digits that adds up
 
 
 @dataclass(frozen=True)
@@ -143,13 +143,14 @@ def _kind(
         return "overflow"
     if first.wanted.smallest and not first.found.smallest:
         return "vanished"
-    before = [item.errors.relative for item in trace[: trace.index(first)]]
-    if precision != "fp32" and first.errors.relative < JUMP * max(before, default=0.0):
+    before = [item.errors.mean_relative for item in trace[: trace.index(first)]]
+    if precision != "fp32" and first.errors.mean_relative < JUMP * max(before, default=0.0):
         return "lost precision"
     alone = batch.part(int(batch.seq_lens.argmax()))
     if len(batch.mask) > 1 or not batch.mask.all():
         found = next(v for v in models.run(alone) if v.pair.tensor == first.tensor)
-        if _tensor_error(found, alone).within(tolerance):
+        error = _tensor_error(found, alone)
+        if error.within(tolerance) and JUMP * error.errors.mean_relative < first.errors.mean_relative:
             return "wrong mask"
     return "wrong numbers"
 

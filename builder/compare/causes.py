@@ -22,6 +22,7 @@ Array = npt.NDArray[Any]
 Outputs = Mapping[str, Array]
 
 TRIED_SEQUENCES = 3
+LEFT_OVER = 0.25  # of the largest error, at most: what a cause has to explain is the rest
 POSITION_SHIFTS = (1, 2)  # RoBERTa's offset is 2: both a lost offset's twin and an off-by-one are seen
 
 
@@ -52,14 +53,14 @@ def _moved_outputs(original: Original, contender: Contender, outcome: Outcome) -
             continue
         found = outcome.found[item.output]
         for other, wanted in outcome.wanted.items():
-            if other != item.output and _agree(contender, wanted, found):
+            if other != item.output and _agree(outcome, contender, wanted, found):
                 yield f"outputs are swapped: '{item.output}' holds what the original gives for '{other}'"
         if not original.has_token_rows(item.output):
             continue
         for shift in (1, -1):
             pairs = zip(outcome.wanted[item.output], found, outcome.batches, strict=True)
             cut = [(_shifted(a, batch, -shift), _shifted(b, batch, shift)) for a, b, batch in pairs]
-            if any(len(a) for a, _ in cut) and _agree(contender, [a for a, _ in cut], [b for _, b in cut]):
+            if any(len(a) for a, _ in cut) and _agree(outcome, contender, [a for a, _ in cut], [b for _, b in cut]):
                 side = "next" if shift == 1 else "previous"
                 yield f"rows are shifted: '{item.output}' has every token's row at the {side} token"
 
@@ -77,7 +78,7 @@ def _by_running(
     batch, requests = _worst_requests(outcome)
     alone = [batch.part(at) for at in requests]
     found = [contender.runner.infer(dict(item.feeds)) for item in alone]
-    if batch.mask.size > batch.mask[:1].sum() and _matches(original, reference, contender, alone, found):
+    if batch.mask.size > batch.mask[:1].sum() and _matches(original, reference, contender, outcome, alone, found):
         what = "padding is read" if contender.any_mask else "sequences see each other"
         yield (
             f"the mask is dropped, {what}: sequences that are run alone, without padding, agree with the original, "
@@ -87,7 +88,7 @@ def _by_running(
     for shift in POSITION_SHIFTS:
         changed = [_left_padded(item, original, shift) for item in alone]
         fits = all(_fits(original, item) for item in changed)
-        if fits and _matches(original, reference, contender, changed, found):
+        if fits and _matches(original, reference, contender, outcome, changed, found):
             yield (
                 f"positions are shifted by {shift}: the original gives these numbers where every sequence starts "
                 f"{shift} position{'s' if shift > 1 else ''} later"
@@ -98,7 +99,7 @@ def _by_running(
             replace(item, feeds={**item.feeds, token_input.name: np.zeros_like(item.feeds[token_input.name])})
             for item in alone
         ]
-        if _matches(original, reference, contender, changed, found):
+        if _matches(original, reference, contender, outcome, changed, found):
             yield f"input '{token_input.name}' is not read: the original gives these numbers where it is all zeros"
 
 
@@ -129,6 +130,7 @@ def _matches(
     original: Original,
     reference: ValidTokenRunner,
     contender: Contender,
+    outcome: Outcome,
     batches: Sequence[Batch],
     found: Sequence[Outputs],
 ) -> bool:
@@ -136,14 +138,15 @@ def _matches(
     wanted = [reference.infer(dict(batch.feeds)) for batch in batches]
     names = [name for name in original.layouts if all(is_compared(original, name, batch) for batch in batches)]
     return bool(names) and all(
-        _agree(contender, [item[name] for item in wanted], [item[name] for item in found]) for name in names
+        _agree(outcome, contender, [item[name] for item in wanted], [item[name] for item in found]) for name in names
     )
 
 
-def _agree(contender: Contender, wanted: Sequence[Array], found: Sequence[Array]) -> bool:
+def _agree(outcome: Outcome, contender: Contender, wanted: Sequence[Array], found: Sequence[Array]) -> bool:
     if [item.shape for item in wanted] != [item.shape for item in found]:
         return False
     scale = root_mean_square(wanted)
     with np.errstate(invalid="ignore"):
         largest = [float(np.abs(a - b).max()) for a, b in zip(wanted, found, strict=True) if a.size]
-    return bool(largest) and max(largest) <= contender.tolerance.absolute * scale
+    allowed = min(contender.tolerance.absolute, LEFT_OVER * max(item.total.absolute for item in outcome.errors))
+    return bool(largest) and max(largest) <= allowed * scale
