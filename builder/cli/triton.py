@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from shlex import join, quote
 from typing import TYPE_CHECKING, Any
 
 from .console import make_table, output_console, print_line
@@ -99,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     repository = write_repository(arguments.model, arguments.output, options, overwrite=arguments.overwrite)
     console = output_console()
-    console.print(make_table("models", ("model", "takes", "serves"), _rows(repository)))
+    console.print(make_table("models", ("model", "takes", "gives"), _rows(repository)))
     print_line(console, f"wrote {repository.folder} for {repository.server.image or 'a server of your own'}")
     for line in _next_steps(repository):
         print_line(console, line)
@@ -107,28 +108,26 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _rows(repository: Repository) -> list[tuple[str, str, str]]:
-    served = repository.served
-    tokens = ", ".join(item.name for item in served.metadata.token_inputs())
-    outputs = ", ".join(item.name for item in served.metadata.outputs)
-    kinds = [
-        ("tokens", f"{tokens} [n, L]", outputs),
-        ("texts", "text [n, 1]", tokens),
-        ("texts", "text [n, 1]", outputs),
-    ]
-    return [(name, takes, gives) for name, (_, takes, gives) in zip(repository.models, kinds, strict=False)]
+    """(model, what it takes, what it gives): the encoder, and with texts the tokenizer and the ensemble."""
+    metadata = repository.served.metadata
+    tokens = ", ".join(item.name for item in metadata.token_inputs())
+    outputs = ", ".join(item.name for item in metadata.outputs)
+    rows = "n" if repository.served.backend == "python" else "1"
+    kinds = [(f"{tokens} [n, L]", outputs), ("text [n, 1]", tokens), (f"text [{rows}, 1]", outputs)]
+    return [(name, takes, gives) for name, (takes, gives) in zip(repository.models, kinds, strict=False)]
 
 
 def _next_steps(repository: Repository) -> list[str]:
     """The commands that start the server."""
-    folder, name = repository.folder, repository.served.options.name
+    folder, image = repository.folder, f"{repository.served.options.name.lower()}-server"
     if repository.server.image is None:
-        started = " ".join(["tritonserver", f"--model-repository={folder}", *repository.arguments])
+        started = join(["tritonserver", f"--model-repository={folder}", *repository.arguments])
         return [f"start the server with padfree's libraries in /opt/padfree/lib: {started}"]
     # The Python backend hands tensors to its models in shared memory, of which containers have 64 MiB by default.
     shared = " --shm-size=1g" if len(repository.models) > 1 or repository.served.backend == "python" else ""
     gpus = " --gpus=all" if repository.served.is_plan else ""
     ports = "-p 8000:8000 -p 8001:8001 -p 8002:8002"
     return [
-        f"docker build -t {name.lower()}-server {folder}",
-        f"docker run --rm{gpus}{shared} {ports} -v {folder.resolve()}:/models:ro {name.lower()}-server",
+        f"docker build -t {image} {quote(str(folder))}",
+        f"docker run --rm{gpus}{shared} {ports} -v {quote(str(folder.resolve()))}:/models:ro {image}",
     ]

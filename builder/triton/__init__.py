@@ -2,6 +2,6 @@
 """Model repositories for NVIDIA's Triton Inference Server; docs/triton.md."""
 
 from .repository import Repository, write_repository
-from .serving import BACKENDS, ServingOptions
+from .serving import ServingOptions
 
-__all__ = ["BACKENDS", "Repository", "ServingOptions", "write_repository"]
+__all__ = ["Repository", "ServingOptions", "write_repository"]

@@ -55,6 +55,8 @@ class ServingOptions:
                 f"model name {self.name!r}, allowed: letters, digits, '_', '-' and '.', a letter or digit first; pass "
                 "--name bert"
             )
+        if self.backend not in (None, *BACKENDS):
+            raise BuildError(f"--backend {self.backend}, allowed: {', '.join(BACKENDS)}")
         for option, value, least in (
             ("--max-batch", self.max_batch, 1),
             ("--max-queue-delay-us", self.max_queue_delay_us, 0),

@@ -104,10 +104,11 @@ def _token_inputs(served: Served) -> list[str]:
 
 def _max_length(served: Served) -> int:
     wanted, longest = served.options.max_length, served.longest
-    if wanted is None and longest is None:
-        raise BuildError("--tokenizer: the model sets no limit to a text's length; pass --max-length 512")
-    if wanted is not None and longest is not None and wanted > longest:
+    if longest is not None and (wanted or longest) > longest:
         raise BuildError(
             f"--max-length {wanted}, the model takes {longest} tokens; pass --max-length {longest} or less"
         )
-    return wanted or longest or 0
+    chosen = wanted or longest
+    if chosen is None:
+        raise BuildError("--tokenizer: the model sets no limit to a text's length; pass --max-length 512")
+    return chosen

@@ -101,6 +101,13 @@ def test_every_parameter_is_explained() -> None:
             assert name == "tokenizer" or f"`{PREFIX}{name}`" in PAGE
 
 
+def test_every_metric_is_explained() -> None:
+    source = (Path(__file__).resolve().parents[2] / "runtime" / "triton" / "metrics.py").read_text("utf-8")
+    metrics = set(re.findall(r'"(padfree_\w+)": "', source))
+    assert len(metrics) == 8
+    assert metrics <= set(re.findall(r"`(padfree_\w+)`", PAGE))
+
+
 def test_the_versions_are_the_programs() -> None:
     rows = re.findall(r"^\| (\d\d\.\d\d(?:, \d\d\.\d\d)*) \| (\d+\.\d+\.\d+) \|$", PAGE, re.M)
     assert {release: version for releases, version in rows for release in releases.split(", ")} == dict(RELEASES)
