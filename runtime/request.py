@@ -40,6 +40,15 @@ class Ragged:
         last = int(ends[stop - 1])
         return Ragged({name: row[first:last] for name, row in self.tokens.items()}, self.seq_lens[start:stop])
 
+    def take(self, sequences: Sequence[int]) -> Ragged:
+        """Some of the sequences, in the order given."""
+        if isinstance(sequences, range) and sequences.step == 1:
+            return self.part(sequences.start, sequences.stop)
+        ends = np.cumsum(self.seq_lens, dtype=np.int64)
+        seq_lens = self.seq_lens[sequences]
+        at = np.concatenate([np.arange(ends[one] - self.seq_lens[one], ends[one]) for one in sequences])
+        return Ragged({name: row[at] for name, row in self.tokens.items()}, seq_lens)
+
 
 def read_request(request: Any, metadata: Metadata) -> Ragged:
     """Checks a request of one array a sequence and packs it.

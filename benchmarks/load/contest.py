@@ -46,7 +46,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "triton"))
 from triton_server import TritonServer
 
 MODEL, OUTPUT = "bert", "pooler_output"
-COSTS = "costs.json"  # as cheapest_model, which only the server can import, reads it
+COSTS = "costs.json"
 MAX_SEQ_LEN = 512
 PACKED: dict[str, Any] = {"max_batch": 256, "max_seq_len": MAX_SEQ_LEN, "max_tokens": 16384, "opt_tokens": 8192}
 PADDED: dict[str, Any] = {"max_batch": 64, "max_seq_len": MAX_SEQ_LEN}
@@ -100,12 +100,12 @@ def write(folder: Path, name: str, contender: Contender, instances: int) -> None
     """A contender's repository."""
     options = ServingOptions(MODEL, backend="python", max_batch=SEQUENCES_A_CALL, instances=instances)
     written = write_repository(folder / contender.plan, folder / name, options, overwrite=True).folder / MODEL
-    if contender.max_sequences:
-        with (written / "config.pbtxt").open("a", encoding="utf-8") as config:
-            value = f'{{ string_value: "{contender.max_sequences}" }}'
-            config.write(f'parameters {{ key: "padfree_max_sequences" value {value} }}\n')
+    parameters = {"padfree_max_sequences": contender.max_sequences, "padfree_costs": COSTS if contender.sorted else ""}
+    with (written / "config.pbtxt").open("a", encoding="utf-8") as config:
+        for key, value in parameters.items():
+            if value:
+                config.write(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n')
     if contender.sorted:
-        shutil.copy(Path(__file__).with_name("cheapest_model.py"), written / "1" / "model.py")
         shutil.copy(folder / COSTS, written / "1" / COSTS)
 
 

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..batching.budget import Budget, cut
+from ..batching.costs import CostTable
+from ..batching.partition import check_alike, partition
 from ..errors import SessionError
 from ..feeds import split_outputs
 from ..request import Ragged
@@ -37,10 +39,27 @@ class Failure:
 
 
 Answer = dict[str, Array] | Failure
+Plan = Callable[[list[int]], Iterable[Sequence[int]]]
+"""From the lengths of a call's sequences to runs of their indexes; each index once."""
 OnRun = Callable[[Ragged], None]
 T = TypeVar("T")
 
 NO_ROW: Array = np.empty(0)
+
+
+def first_come(budget: Budget) -> Plan:
+    """Runs in the order in which sequences came, each as large as the budget allows."""
+    return lambda lengths: (range(run.start, run.stop) for run in cut(lengths, budget))
+
+
+def cheapest(costs: CostTable, budget: Budget) -> Plan:
+    """The runs whose measured costs add up to the least: what padded engines want.
+
+    Raises:
+        SessionError: the table is of another kind of model.
+    """
+    check_alike(costs, budget)
+    return lambda lengths: partition(lengths, costs, budget)
 
 
 def attempt(make: Callable[..., T], *arguments: Any) -> T | Failure:
@@ -52,20 +71,20 @@ def attempt(make: Callable[..., T], *arguments: Any) -> T | Failure:
 
 
 class Answerer:
-    """Packs requests into as few runs as the budget allows and gives every request its answer.
+    """Packs requests into runs and gives every request its answer.
 
     A request that does not fit the model fails alone, and so do the requests of a run that fails.
 
     Args:
         session: runs the model.
-        budget: what one run takes.
+        plan: which sequences share a run.
         on_run: is told every batch that has run.
     """
 
-    def __init__(self, session: Session, budget: Budget, on_run: OnRun) -> None:
+    def __init__(self, session: Session, plan: Plan, on_run: OnRun) -> None:
         self._session = session
         self._metadata = session.metadata
-        self._budget = budget
+        self._plan = plan
         self._on_run = on_run
         self._layouts = {item.name: item.layout for item in self._metadata.outputs}
 
@@ -101,20 +120,20 @@ class Answerer:
         )
 
     def _run(self, batch: Ragged) -> _Results:
-        rows: dict[str, list[Array]] = {name: [] for name in self._layouts}
+        rows = {name: [NO_ROW] * batch.seq_lens.size for name in self._layouts}
         failures: dict[int, Failure] = {}
-        for run in cut(batch.seq_lens.tolist(), self._budget):
-            part = batch.part(run.start, run.stop)
+        for run in self._plan(batch.seq_lens.tolist()):
+            part = batch.take(run)
             try:
                 outputs = self._session.backend.run(self._session.feeds(part))
-                split = split_outputs(outputs, part, self._metadata)
+                found = split_outputs(outputs, part, self._metadata)
             except SessionError as error:
-                failures.update(dict.fromkeys(range(run.start, run.stop), Failure(str(error), refused=False)))
-                split = {name: [NO_ROW] * part.seq_lens.size for name in rows}
-            else:
-                self._on_run(part)
-            for name, results in rows.items():
-                results += split[name]
+                failures.update(dict.fromkeys(run, Failure(str(error), refused=False)))
+                continue
+            for name, results in found.items():
+                for sequence, row in zip(run, results, strict=True):
+                    rows[name][sequence] = row
+            self._on_run(part)
         return _Results(rows, failures)
 
     def _one(self, request: Request, item: Item, results: _Results, sequences: range) -> Answer:

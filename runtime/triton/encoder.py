@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from ..batching.budget import Budget
+from ..batching.costs import read_costs
 from ..errors import SessionError
 from ..session import ONNX_SUFFIX, Session
-from .answers import Answerer, Failure
+from .answers import Answerer, Failure, cheapest, first_come
 from .metrics import Metrics
 from .parameters import PREFIX, EncoderParameters
 from .server import check_outputs, read_requests, write_responses
 
 
 class EncoderModel:
-    """Packs all requests of a call into as few runs as the token budget allows.
+    """Packs the requests of a call into as few runs as the token budget allows, or into the cheapest ones.
 
     A request that does not fit the model gets an error of its own; the others of its call are served. All answers of a
     call are returned together: sending each by itself (InferenceResponseSender) takes a round trip to the server's
@@ -42,7 +43,8 @@ class EncoderModel:
         """
         config = json.loads(args["model_config"])
         parameters = EncoderParameters.from_config(config)
-        file = Path(args["model_repository"]) / args["model_version"] / parameters.model
+        folder = Path(args["model_repository"]) / args["model_version"]
+        file = folder / parameters.model
         on_gpu = args["model_instance_kind"] == "GPU"
         if file.suffix != ONNX_SUFFIX and not on_gpu:
             raise SessionError(
@@ -57,7 +59,9 @@ class EncoderModel:
         )
         check_outputs(config, [item.name for item in self._session.metadata.outputs])
         self._metrics = Metrics(args)
-        self._answerer = Answerer(self._session, narrowed(self._session.budget, parameters), self._metrics.ran)
+        budget = narrowed(self._session.budget, parameters)
+        plan = cheapest(read_costs(folder / parameters.costs), budget) if parameters.costs else first_come(budget)
+        self._answerer = Answerer(self._session, plan, self._metrics.ran)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answers every request: its outputs, or an error."""

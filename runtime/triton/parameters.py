@@ -69,6 +69,8 @@ class EncoderParameters(_Parameters):
         model: the plan (its .json beside it) or .onnx file, relative to the model's version folder.
         max_tokens: tokens of one run, counted with padding for padded models; 0: as many as the plan's profile takes.
         max_sequences: sequences of one run; 0: as many as the plan's profile takes.
+        costs: a table of measured costs (`padfree costs`), relative to the model's version folder: calls are then cut
+            into the runs that cost the least together, which padded plans gain from. Empty: first come, first served.
         cuda_graphs: capture packed engines in CUDA graphs.
         allow_other_gpu: run a plan that was built on another GPU model of the same compute capability.
     """
@@ -76,6 +78,7 @@ class EncoderParameters(_Parameters):
     model: str
     max_tokens: int = 0
     max_sequences: int = 0
+    costs: str = ""
     cuda_graphs: bool = True
     allow_other_gpu: bool = False
 

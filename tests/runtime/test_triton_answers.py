@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from padfree.runtime import Session, SessionError
-from padfree.runtime.batching import Budget
+from padfree.runtime.batching import Budget, CostTable
 from padfree.runtime.onnx_backend import OnnxBackend
 from padfree.runtime.request import Ragged
-from padfree.runtime.triton.answers import Answerer, Failure, Request
+from padfree.runtime.triton.answers import Answerer, Failure, Plan, Request, cheapest, first_come
 
 Array = npt.NDArray[Any]
 ModelWriter = Callable[..., Path]
@@ -32,9 +32,9 @@ def rows(*sequences: Sequence[int], width: int | None = None) -> dict[str, Array
 class Runs:
     """An Answerer over a model whose `hidden` is (id, type) of every token; keeps the lengths of every run."""
 
-    def __init__(self, session: Session, budget: Budget) -> None:
+    def __init__(self, session: Session, plan: Plan) -> None:
         self.lengths: list[list[int]] = []
-        self._answerer = Answerer(session, budget, self._ran)
+        self._answerer = Answerer(session, plan, self._ran)
 
     def answer(self, *tensors: Mapping[str, Array], wanted: Sequence[str] = OUTPUTS) -> list[Any]:
         return self._answerer.answer([Request(item, wanted) for item in tensors])
@@ -45,7 +45,7 @@ class Runs:
 
 @pytest.fixture
 def runs(packed_model: ModelWriter) -> Runs:
-    return Runs(Session(packed_model()), Budget(max_tokens=10))
+    return Runs(Session(packed_model()), first_come(Budget(max_tokens=10)))
 
 
 def test_requests_are_cut_into_runs_and_put_together_again(runs: Runs) -> None:
@@ -124,8 +124,30 @@ def test_a_failing_run_fails_its_requests_alone(runs: Runs, monkeypatch: pytest.
 
 
 def test_padded_models_are_served_too(padded_model: ModelWriter) -> None:
-    runs = Runs(Session(padded_model()), Budget(max_tokens=6, counts_padding=True))
+    runs = Runs(Session(padded_model()), first_come(Budget(max_tokens=6, counts_padding=True)))
     first, second = runs.answer(rows([1, 2, 3], [4]), rows([5], [6, 7]), wanted=["hidden", "kept"])
     assert runs.lengths == [[3, 1], [1, 2]]  # six tokens with padding, then four
     assert first["hidden"][..., 0].tolist() == [[1001, 1002, 1003], [1004, 0, 0]]
     assert second["kept"].tolist() == [[1], [2]]
+
+
+def padded_costs() -> CostTable:
+    """A run costs its padded tokens, and a little more."""
+    lengths, batches = (1, 2, 3), (1, 2, 4)
+    cost_ms = tuple(tuple(length * batch + 0.1 for batch in batches) for length in lengths)
+    return CostTable("padded", lengths, batches, cost_ms)
+
+
+def test_the_cheapest_runs_put_like_with_like(padded_model: ModelWriter) -> None:
+    plan = cheapest(padded_costs(), Budget(max_tokens=100, counts_padding=True))
+    runs = Runs(Session(padded_model()), plan)
+    first, second, third = runs.answer(rows([1, 2, 3], [4]), rows([5], [6]), rows([7, 8, 9]), wanted=["hidden"])
+    assert runs.lengths == [[1, 1, 1], [3, 3]]
+    assert first["hidden"][..., 0].tolist() == [[1001, 1002, 1003], [1004, 0, 0]]
+    assert second["hidden"][..., 0].tolist() == [[1005], [1006]]
+    assert third["hidden"][..., 0].tolist() == [[1007, 1008, 1009]]
+
+
+def test_costs_of_another_kind_of_model_are_refused() -> None:
+    with pytest.raises(SessionError, match="the cost table is of a padded model"):
+        cheapest(padded_costs(), Budget(max_tokens=100))
