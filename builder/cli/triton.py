@@ -65,6 +65,12 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument(
         "--instances", type=int, default=1, metavar="N", help="copies of the model, each GPU (default 1)"
     )
+    group.add_argument(
+        "--costs",
+        type=Path,
+        metavar="FILE",
+        help="table of `padfree costs`: the python backend cuts batches into the cheapest runs (for padded plans)",
+    )
     group = parser.add_argument_group("texts")
     group.add_argument(
         "--tokenizer",
@@ -92,6 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
         max_queue_delay_us=arguments.max_queue_delay_us,
         max_queue_size=arguments.max_queue_size,
         instances=arguments.instances,
+        costs=arguments.costs,
         tokenizer=arguments.tokenizer,
         max_length=arguments.max_length,
         long_texts=arguments.long_texts,

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from padfree.builder.errors import BuildError
 from padfree.onnx_tools import load_model, save_model
+from padfree.runtime.batching.costs import read_costs
 from padfree.runtime.metadata import sidecar_path
 from padfree.runtime.request import ZERO_WHEN_MISSING
 from padfree.runtime.triton.items import SEQ_LENS
@@ -16,6 +20,7 @@ from .tensors import VARIABLE, data_type, output_dims
 from .warmup import add_warmup
 
 MODEL_FILE = "1/model.py"
+COSTS_FILE = "costs.json"
 MODEL = '''"""Served by padfree; config.pbtxt configures it."""
 
 from padfree.runtime.triton.{module} import {name} as TritonPythonModel
@@ -29,7 +34,8 @@ def model_files(served: Served) -> Files:
     """The model's folder: configuration, model.py, the model file (a plan with its metadata), warm-up data.
 
     Raises:
-        BuildError: an output whose type or shape cannot be served.
+        BuildError: an output whose type or shape cannot be served, or costs of another kind of model.
+        padfree.runtime.SessionError: no table of costs.
     """
     file = "model.plan" if served.is_plan else "model.onnx"
     config = new_config(served.options.name, served.max_batch)
@@ -42,13 +48,17 @@ def model_files(served: Served) -> Files:
         configs.add_output(config, output.name, data_type(configs.protobuf(), dtype), output_dims(output))
     configs.add_batching(config, served)
     configs.add_instances(config, served.options.instances, on_gpu=served.is_plan)
-    configs.add_parameters(config, EncoderParameters(model=file).to_strings())
+    costs = served.options.costs
+    parameters = EncoderParameters(model=file, costs=COSTS_FILE if costs else "")
+    configs.add_parameters(config, parameters.to_strings())
     warmup = add_warmup(config, served)
     files: Files = {
         configs.CONFIG_FILE: configs.to_text(config),
         MODEL_FILE: MODEL.format(module="encoder", name="EncoderModel").encode(),
         **warmup,
     }
+    if costs is not None:
+        files[f"1/{COSTS_FILE}"] = _cost_table(costs, served)
     if served.is_plan:
         files["1/model.plan"] = copy_of(served.path)
         files["1/model.plan.json"] = copy_of(sidecar_path(served.path))
@@ -56,6 +66,16 @@ def model_files(served: Served) -> Files:
         model = load_model(served.path)  # brings weights along that lie in files of their own
         files["1/model.onnx"] = lambda path: save_model(model, path)
     return files
+
+
+def _cost_table(file: Path, served: Served) -> bytes:
+    table, interface = read_costs(file), served.metadata.interface
+    if table.interface != interface:
+        raise BuildError(
+            f"{file}: costs of a {table.interface} model, this one is {interface}; measure its own: padfree costs "
+            f"{served.path} -o {file}"
+        )
+    return table.to_json().encode()
 
 
 def new_config(name: str, max_batch: int) -> object:

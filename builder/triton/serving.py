@@ -30,6 +30,7 @@ class ServingOptions:
         max_queue_delay_us: how long a request may wait for others, microseconds.
         max_queue_size: requests that may wait; more are refused. 0: no limit.
         instances: how many copies of the model run, each GPU.
+        costs: a table of measured costs (`padfree costs`): the python backend cuts batches into the cheapest runs.
         tokenizer: a tokenizer.json, or a folder with one: also writes the text ensemble.
         max_length: most tokens of a text (default: the most that the model takes).
         long_texts: "truncate" or "refuse" texts that are longer.
@@ -43,6 +44,7 @@ class ServingOptions:
     max_queue_delay_us: int = 0
     max_queue_size: int = 0
     instances: int = 1
+    costs: Path | None = None
     tokenizer: Path | None = None
     max_length: int | None = None
     long_texts: str = "truncate"
@@ -121,6 +123,8 @@ def choose(path: Path, options: ServingOptions) -> Served:
             f"{path}: the plan has the {metadata.interface} interface, --backend tensorrt serves packed ones, whose "
             "inputs Triton's ragged batching fills; build it with --interface packed, or use --backend python"
         )
+    if backend == "tensorrt" and options.costs is not None:
+        raise BuildError(f"--costs {options.costs} is for --backend python, which cuts batches itself; leave it out")
     return Served(path, metadata, backend, _max_batch(metadata, backend, options.max_batch), options)
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from padfree.builder import BuildError
 from padfree.builder.demo import DEMO_DATA
 from padfree.builder.triton import ServingOptions, write_repository
 from padfree.builder.triton.config import protobuf, read_text
+from padfree.runtime import SessionError
+from padfree.runtime.batching.costs import CostTable, read_costs
 from padfree.runtime.triton.parameters import EncoderParameters, TokenizerParameters
 
 pytest.importorskip("tritonclient.grpc")
@@ -134,6 +137,22 @@ def test_a_plan_runs_on_gpus(write_plan: PlanWriter, tmp_path: Path) -> None:
         "model.plan.json",
         "model.py",
     ]
+
+
+def test_batches_cut_by_measured_costs(write_plan: PlanWriter, tmp_path: Path) -> None:
+    costs = tmp_path / "measured.json"
+    costs.write_text(CostTable("padded", (8, 16), (1, 4), ((1.0, 2.0), (1.5, 3.0))).to_json())
+    options = ServingOptions("bert", costs=costs)
+    folder = write_repository(write_plan(interface="padded"), tmp_path / "models", options).folder
+    assert EncoderParameters.from_config(parameters(configuration(folder, "bert"))).costs == "costs.json"
+    assert read_costs(folder / "bert" / "1" / "costs.json") == read_costs(costs)
+    with pytest.raises(BuildError, match="is for --backend python"):
+        write_repository(write_plan(), tmp_path / "other", options)
+    with pytest.raises(BuildError, match=r"measured\.json: costs of a padded model, this one is packed"):
+        write_repository(write_plan(), tmp_path / "other", replace(options, backend="python"))
+    costs.write_text("{}")
+    with pytest.raises(SessionError, match=r"measured\.json"):
+        write_repository(write_plan(interface="padded"), tmp_path / "other", options)
 
 
 def test_texts_of_the_tensorrt_backend_come_one_a_request(write_plan: PlanWriter, tmp_path: Path) -> None:
