@@ -95,6 +95,7 @@ def summary(notes: Notes, pool: Sequence[Request], window: tuple[float, float]) 
     return {
         "requests": int(notes.meant.size),
         **counts,
+        "meant_per_s": round(float(meant.sum()) / (stop - start), 1),
         "answered_per_s": round(float(came.sum()) / (stop - start), 1),
         "texts_per_s": round(float(texts[notes.request[came]].sum()) / (stop - start), 1),
         "tokens_per_s": round(float(tokens[notes.request[came]].sum()) / (stop - start)),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 KEEPS_UP = 0.95
-"""Share of the offered load that has to be answered in the window: less, and a queue grows."""
+"""Share of the requests meant to leave in the window that has to be answered in it: less, and a queue grows."""
 
 Record = Mapping[str, Any]
 
@@ -15,7 +15,7 @@ Record = Mapping[str, Any]
 def holds(record: Record, p99_ms: float) -> bool:
     """Whether a step was answered in full, in time, and rightly."""
     p99 = record["latency_ms"]["p99"]
-    keeps_up = record["answered_per_s"] >= KEEPS_UP * record["offered_per_s"]
+    keeps_up = record["answered_per_s"] >= KEEPS_UP * record["meant_per_s"]
     clean = not (record["wrong"] or record["refused"] or record["lost"])
     return clean and keeps_up and p99 is not None and p99 <= p99_ms
 
