@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Triton's Python backend takes for each thing that a model can do with a request: python -m benchmarks.load.backend_calls.
+"""What Triton's Python backend takes for what a model does with a request: python -m benchmarks.load.backend_calls.
 
 Starts the server that PADFREE_TRITON names (tests/triton/install_server.py) with a model that does nothing but measure
 itself, and prints microseconds a request, medians over calls of many requests.

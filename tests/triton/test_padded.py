@@ -26,10 +26,9 @@ def padded(server: TritonServer, other_repository: Path, tmp_path_factory: pytes
     """Name of the served model."""
     work = tmp_path_factory.mktemp("padded")
     save_model(rewrite(DEMO_DATA / "bert_tiny.onnx", interface="padded", verify=False).model, work / "padded.onnx")
-    written = write_repository(work / "padded.onnx", work / "repository", ServingOptions("padded")).folder / "padded"
-    (written / "1" / "costs.json").write_text(COSTS.to_json(), encoding="utf-8")
-    with (written / "config.pbtxt").open("a", encoding="utf-8") as config:
-        config.write('parameters { key: "padfree_costs" value { string_value: "costs.json" } }\n')
+    (work / "costs.json").write_text(COSTS.to_json(), encoding="utf-8")
+    options = ServingOptions("padded", costs=work / "costs.json")
+    written = write_repository(work / "padded.onnx", work / "repository", options).folder / "padded"
     written.rename(other_repository / "padded")
     server.post("v2/repository/models/padded/load")
     yield "padded"
