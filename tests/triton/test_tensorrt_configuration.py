@@ -146,7 +146,6 @@ def test_shapes_of_answers(server: TritonServer, stand_in: Path) -> None:
         ('target_name: "hidden"', 'target_name: "hiden"', "unknown target output name 'hiden'"),
         ("BATCH_ITEM_SHAPE_FLATTEN", "BATCH_ITEM_SHAPES", "failed to poll from model repository"),
         ("dims: 2", "dims: 0", "dimension must be integer >= 1, or -1"),
-        ('input_data_file: "input_ids_8"', "zero_data: true", "token 0, which the model excludes"),
     ],
 )
 def test_the_server_checks_what_it_reads(
