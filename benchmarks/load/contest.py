@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -98,15 +97,13 @@ def build(folder: Path, timing_cache: str, instances: int) -> None:
 
 def write(folder: Path, name: str, contender: Contender, instances: int) -> None:
     """A contender's repository."""
-    options = ServingOptions(MODEL, backend="python", max_batch=SEQUENCES_A_CALL, instances=instances)
-    written = write_repository(folder / contender.plan, folder / name, options, overwrite=True).folder / MODEL
-    parameters = {"padfree_max_sequences": contender.max_sequences, "padfree_costs": COSTS if contender.sorted else ""}
-    with (written / "config.pbtxt").open("a", encoding="utf-8") as config:
-        for key, value in parameters.items():
-            if value:
-                config.write(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n')
-    if contender.sorted:
-        shutil.copy(folder / COSTS, written / "1" / COSTS)
+    costs = folder / COSTS if contender.sorted else None
+    options = ServingOptions(MODEL, "python", SEQUENCES_A_CALL, instances=instances, costs=costs)
+    written = write_repository(folder / contender.plan, folder / name, options, overwrite=True).folder
+    if contender.max_sequences:
+        with (written / MODEL / "config.pbtxt").open("a", encoding="utf-8") as config:
+            value = f'{{ string_value: "{contender.max_sequences}" }}'
+            config.write(f'parameters {{ key: "padfree_max_sequences" value {value} }}\n')
 
 
 @contextmanager
