@@ -72,11 +72,11 @@ def add_output(config: Any, name: str, data_type: int, dims: list[int]) -> None:
     set_dims(item, dims)
 
 
-def add_batching(config: Any, served: Served) -> None:
-    """The dynamic batcher, with its delay and queue."""
+def add_batching(config: Any, served: Served, *, delays: bool = True) -> None:
+    """The dynamic batcher, with its queue and, unless requests wait in another model of theirs, its delay."""
     batching = config.dynamic_batching
     batching.SetInParent()
-    batching.max_queue_delay_microseconds = served.options.max_queue_delay_us
+    batching.max_queue_delay_microseconds = served.options.max_queue_delay_us if delays else 0
     if served.options.max_queue_size:
         batching.default_queue_policy.max_queue_size = served.options.max_queue_size
 

@@ -49,7 +49,7 @@ def tokenizer_files(served: Served, tokenizer: Path) -> Files:
     for name in _token_inputs(served):
         configs.add_output(config, name, int32, [VARIABLE])
     configs.add_output(config, SEQ_LENS, int32, [1])
-    configs.add_batching(config, served)
+    configs.add_batching(config, served, delays=False)
     configs.add_instances(config, served.options.instances, on_gpu=False)
     parameters = TokenizerParameters(max_length=_max_length(served), long_texts=served.options.long_texts)
     configs.add_parameters(config, parameters.to_strings())

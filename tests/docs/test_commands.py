@@ -20,7 +20,7 @@ PYPROJECT = (ROOT / "pyproject.toml").read_text("utf-8")
 OPERATORS = {"&&", "|", "||", ";"}
 # Programs whose arguments are checked below, and those that are known to take what the documents show.
 CHECKED = {"padfree", "pip", "pytest", "cmake", "python", "python3", ".ci/typecheck", ".ci/run"}
-PLAIN = {".", "curl", "docker", "ruff", "git", "xargs"}
+PLAIN = {".", "curl", "docker", "ruff", "git", "sh", "xargs"}
 
 
 def blocks(document: Path, language: str) -> list[str]:

@@ -100,6 +100,15 @@ def test_every_field(packed_model: ModelWriter, tmp_path: Path) -> None:
         assert same(configuration(found.folder, name), expected), name
 
 
+def test_a_text_waits_for_others_once(packed_model: ModelWriter, tmp_path: Path) -> None:
+    options = ServingOptions("bert", tokenizer=DEMO_DATA, max_queue_delay_us=500, max_queue_size=7)
+    folder = write_repository(packed_model(), tmp_path / "models", options).folder
+    for name, delay_us in (("bert", 500), ("bert_tokenizer", 0)):
+        batching = configuration(folder, name).dynamic_batching
+        assert batching.max_queue_delay_microseconds == delay_us
+        assert batching.default_queue_policy.max_queue_size == 7
+
+
 def test_the_models_read_the_parameters_that_are_written(packed_model: ModelWriter, tmp_path: Path) -> None:
     options = ServingOptions("bert", tokenizer=DEMO_DATA / "tokenizer.json", max_length=9, long_texts="refuse")
     folder = write_repository(packed_model(), tmp_path / "models", options).folder
