@@ -56,6 +56,7 @@ class EncoderModel:
             device=int(args["model_instance_device_id"]) if on_gpu else 0,
             allow_other_gpu=parameters.allow_other_gpu,
             cuda_graphs=parameters.cuda_graphs,
+            contexts=1,  # calls of one instance come one after the other
         )
         check_outputs(config, [item.name for item in self._session.metadata.outputs])
         self._metrics = Metrics(args)

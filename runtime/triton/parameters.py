@@ -71,7 +71,8 @@ class EncoderParameters(_Parameters):
         max_sequences: sequences of one run; 0: as many as the plan's profile takes.
         costs: a table of measured costs (`padfree costs`), relative to the model's version folder: calls are then cut
             into the runs that cost the least together, which padded plans gain from. Empty: first come, first served.
-        cuda_graphs: capture packed engines in CUDA graphs.
+        cuda_graphs: capture packed engines in CUDA graphs. Off unless asked for: a capture holds its call up for some
+            80 ms, and batches under load have hundreds of sizes, more than graphs are kept.
         allow_other_gpu: run a plan that was built on another GPU model of the same compute capability.
     """
 
@@ -79,7 +80,7 @@ class EncoderParameters(_Parameters):
     max_tokens: int = 0
     max_sequences: int = 0
     costs: str = ""
-    cuda_graphs: bool = True
+    cuda_graphs: bool = False
     allow_other_gpu: bool = False
 
 

@@ -20,7 +20,7 @@ def config(**values: str) -> dict[str, Any]:
     "parameters",
     [
         EncoderParameters("model.plan"),
-        EncoderParameters("model.onnx", max_tokens=4096, max_sequences=64, cuda_graphs=False, allow_other_gpu=True),
+        EncoderParameters("model.onnx", max_tokens=4096, max_sequences=64, cuda_graphs=True, allow_other_gpu=True),
         TokenizerParameters(512),
         TokenizerParameters(128, tokenizer="t.json", long_texts="refuse"),
     ],
