@@ -40,7 +40,7 @@ def main() -> None:
     with Fleet(target, requests, workers=arguments.workers, expected=expected) as fleet:
 
         def offer(rate: float) -> dict[str, Any]:
-            record = fleet.step(rate, arguments.seconds)
+            record = fleet.step(rate, arguments.seconds, warm_up_s=arguments.warm_up)
             tell(record)
             return record
 
@@ -69,7 +69,8 @@ def parse() -> argparse.Namespace:
     common.add_argument("--pool", type=int, default=500, help="different requests")
     common.add_argument("--workers", type=int, default=2, help="processes that send")
     common.add_argument("--connections", type=int, default=64, help="connections of each worker")
-    common.add_argument("--seconds", type=float, default=5.0, help="length of a step, after a second to warm up")
+    common.add_argument("--seconds", type=float, default=5.0, help="length of a step")
+    common.add_argument("--warm-up", type=float, default=1.0, help="seconds before it that are not counted")
     common.add_argument("--no-compare", action="store_true", help="take every answer as right")
     common.add_argument("--label", help="what the records call the server; the model's name by default")
     common.add_argument("--json", type=Path, help="append one line a step to this file")

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,11 +14,15 @@ import pytest
 from calls import PROTOCOLS
 from triton_server import TritonServer
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks.load is a package, not a script
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT))  # benchmarks.load is a package, not a script
 
-pytestmark = [pytest.mark.needs_triton, pytest.mark.parametrize("protocol", PROTOCOLS)]
+pytestmark = pytest.mark.needs_triton
+COMMANDS = re.findall(r"^python (-m benchmarks\.load \w+ --.*)$", (ROOT / "docs" / "load.md").read_text("utf-8"), re.M)
+SHORT = {"steps": "--rates 20", "limit": "--p99-ms 1000 --start 20", "soak": "--rate 20 --minutes 0.02"}
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("crossed", [False, True])
 def test_answers_under_load(server: TritonServer, protocol: str, crossed: bool) -> None:
     from benchmarks.load.client import Target
@@ -34,3 +42,26 @@ def test_answers_under_load(server: TritonServer, protocol: str, crossed: bool) 
     if not crossed:
         assert found["latency_ms"]["p99"] >= found["latency_ms"]["p50"] > 0
         assert found["tokens_per_s"] > found["texts_per_s"] > found["answered_per_s"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_commands_of_the_page(server: TritonServer, tmp_path: Path, command: str) -> None:
+    for port, service in (("8000", "http"), ("8001", "grpc")):
+        command = command.replace(f"127.0.0.1:{port}", server.url(service))
+    command = command.replace('"$(pidof tritonserver)"', str(server.process.pid))
+    file = tmp_path / "load.jsonl"
+    mode = command.split()[2]
+    own = f"{SHORT[mode]} --seconds 0.3 --warm-up 0.1 --pool 10 --longest 64 --workers 1 --connections 2 --json {file}"
+    done = subprocess.run(
+        [sys.executable, *shlex.split(command), *own.split()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    records = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    assert all(record["mode"] == mode for record in records)
+    assert sum(record["right"] for record in records) > 0
+    assert not any(record["wrong"] or record["refused"] for record in records)
