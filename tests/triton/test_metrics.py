@@ -15,11 +15,13 @@ from triton_server import TritonServer
 pytestmark = pytest.mark.needs_triton
 
 
-SERIES = re.compile(r'^padfree_(\w+)\{instance="bert_0_\d",model="bert",pid="\d+",version="1"\} (\S+)$', re.MULTILINE)
+SERIES = re.compile(
+    r'^padfree_(\w+)\{instance="strict_0_\d",model="strict",pid="\d+",version="1"\} (\S+)$', re.MULTILINE
+)
 
 
 def series(server: TritonServer) -> dict[str, float]:
-    """The series of model `bert` without their prefix, added up over its instances."""
+    """The series of model `strict` without their prefix, added up over its instances."""
     sums: dict[str, float] = {}
     for name, value in SERIES.findall(server.get("metrics", "metrics")):
         sums[name] = sums.get(name, 0.0) + float(value)
@@ -28,13 +30,15 @@ def series(server: TritonServer) -> dict[str, float]:
 
 def test_what_was_computed_is_counted(server: TritonServer) -> None:
     sequences = random_sequences(5, 50)
+    # No other test calls this encoder before: what there is to wait for is its warm-up.
+    wait_until(lambda: series(server)["sequences_total"] > 0, "the warm-up on the page")
     before = series(server)
 
     def grown(name: str) -> float:
         return series(server)[name] - before[name]
 
     requests = [rows([row]) for row in sequences] + [{"input_ids": np.array([[-1]], np.int32)}]
-    call_all(server, "grpc", "bert", requests, OUTPUTS)
+    call_all(server, "grpc", "strict", requests, OUTPUTS)
     wait_until(lambda: grown("sequences_total") == 50, "50 sequences on the page")
     wait_until(lambda: grown("refused_requests_total") == 1, "1 refused request")
     tokens = sum(map(len, sequences))
