@@ -9,6 +9,9 @@ from typing import Generic, Protocol, TypeVar
 from .buckets import Sizes
 
 SEEN_A_GRAPH = 8  # remembered shapes that ran once, for every graph that may be kept
+IDLE_RUNS_A_GRAPH = 32
+"""A full cache gives a graph up when it was not used for this many runs, for every graph that may be kept. A capture costs
+as much as hundreds of runs save: where more sizes come than graphs are kept, taking turns would cost more than it saves."""
 
 
 class Kept(Protocol):
@@ -26,13 +29,19 @@ KeptT = TypeVar("KeptT", bound=Kept)
 
 
 class GraphCache(Generic[KeptT]):
-    """Captured graphs, bounded in number and in memory; the least recently used goes first. One caller at a time."""
+    """Captured graphs, bounded in number and in memory; the least recently used goes first, and only when it is idle.
+
+    One caller at a time.
+    """
 
     def __init__(self, max_graphs: int, max_bytes: int) -> None:
         self._max_graphs = max_graphs
         self._max_bytes = max_bytes
         self._graphs: OrderedDict[Sizes, KeptT] = OrderedDict()
         self._seen: OrderedDict[Sizes, None] = OrderedDict()
+        self._runs = 0
+        self._used: dict[Sizes, int] = {}  # the run that used a graph last
+        self._full = False
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -43,14 +52,18 @@ class GraphCache(Generic[KeptT]):
         return sum(kept.size_bytes for kept in self._graphs.values())
 
     def get(self, key: Sizes) -> KeptT | None:
-        """The graph for these sizes, which becomes the most recently used."""
+        """The graph for these sizes, which becomes the most recently used. Called once for every run."""
+        self._runs += 1
         kept = self._graphs.get(key)
         if kept is not None:
             self._graphs.move_to_end(key)
+            self._used[key] = self._runs
         return kept
 
     def returns(self, key: Sizes) -> bool:
-        """Whether these sizes were asked for before: what comes once is not worth a capture."""
+        """Whether a graph for these sizes is worth a capture: they were asked for before, and there is room for it."""
+        if self._full and self._runs - self._used[next(iter(self._graphs))] <= IDLE_RUNS_A_GRAPH * self._max_graphs:
+            return False  # the least recently used graph is still in use
         if key in self._seen:
             return True
         self._seen[key] = None
@@ -61,9 +74,14 @@ class GraphCache(Generic[KeptT]):
     def put(self, key: Sizes, kept: KeptT) -> None:
         """Keeps a graph, and closes the least recently used ones until number and memory are in bounds again."""
         self._graphs[key] = kept
+        self._used[key] = self._runs
         del self._seen[key]
         while len(self._graphs) > 1 and (len(self._graphs) > self._max_graphs or self.size_bytes > self._max_bytes):
-            self._graphs.popitem(last=False)[1].close()
+            oldest, idle = self._graphs.popitem(last=False)
+            del self._used[oldest]
+            idle.close()
+            self._full = True
+        self._full |= len(self._graphs) == self._max_graphs
 
     def close(self) -> None:
         """Closes all graphs."""

@@ -15,6 +15,7 @@ import pytest
 from padfree.builder import build_engine
 from padfree.builder.demo import DEMO_DATA
 from padfree.runtime import Session, SessionError
+from padfree.runtime.graph_cache import IDLE_RUNS_A_GRAPH
 from padfree.runtime.request import read_request
 
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
@@ -97,9 +98,11 @@ def test_a_ragged_stream_in_graphs(session: Session, plain: Session) -> None:
 def test_few_graphs_are_made_and_dropped_all_the_time(plan: Path, plain: Session) -> None:
     with Session(plan, max_graphs=2, contexts=1) as session:
         for seed in range(3):
-            for lengths in ([10], [10], [20, 3], [20, 3], [64] * 5, [64] * 5, [10]):
+            for lengths in ([10], [20, 3], [64] * 5, [10]):
                 request = request_of(lengths, seed)
-                check(session.run(request), plain.run(request))
+                expected = plain.run(request)
+                for _ in range(2 * IDLE_RUNS_A_GRAPH + 3):  # then a graph of other sizes is idle, and goes
+                    check(session.run(request), expected)
 
 
 def test_threads_share_a_session(session: Session, plain: Session) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from padfree.runtime import SessionError
 from padfree.runtime.arrays import CallerStream
+from padfree.runtime.graph_cache import IDLE_RUNS_A_GRAPH
 
 
 def feeds(ids: list[int], lens: list[int]) -> dict[str, Any]:
@@ -60,7 +61,11 @@ def test_graphs_are_bounded_in_number(setup: Any) -> None:
     for size in (1, 2, 3):
         for _ in range(2):
             backend.run(feeds([7] * size, [size]))
+    assert machine.launches == 0, "the third size waits until a graph is idle"
+    for _ in range(2 * IDLE_RUNS_A_GRAPH + 2):
+        backend.run(feeds([7] * 3, [3]))
     assert machine.open_graphs == 2
+    machine.launches = 0
     check(backend.run(feeds([5, 6, 7], [3])), [5, 6, 7], [3])
     assert machine.launches == 1
     backend.run(feeds([5], [1]))
