@@ -10,8 +10,8 @@ from .buckets import Sizes
 
 SEEN_A_GRAPH = 8  # remembered shapes that ran once, for every graph that may be kept
 IDLE_RUNS_A_GRAPH = 32
-"""A full cache gives a graph up when it was not used for this many runs, for every graph that may be kept. A capture costs
-as much as hundreds of runs save: where more sizes come than graphs are kept, taking turns would cost more than it saves."""
+"""A full cache gives a graph up when it was not used for this many runs, for every graph that may be kept. A capture
+costs as much as hundreds of runs save: where more sizes come than graphs are kept, taking turns would cost more."""
 
 
 class Kept(Protocol):
