@@ -58,6 +58,7 @@ class TritonServer:
                 env={**os.environ, "PATH": path, **(environment or {})},
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     def url(self, service: str) -> str:
@@ -95,6 +96,11 @@ class TritonServer:
         """Sends SIGTERM and does not wait."""
         self.process.send_signal(signal.SIGTERM)
 
+    def kill(self) -> None:
+        """Ends the server and the processes of its Python backend at once."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
     def wait(self) -> int:
         """The exit status, once the server has ended."""
         return self.process.wait(STOPPED_WITHIN_S)
@@ -103,8 +109,7 @@ class TritonServer:
         try:
             self.wait_until_ready()
         except BaseException:
-            self.process.kill()
-            self.process.wait()
+            self.kill()
             raise
         return self
 
@@ -115,8 +120,7 @@ class TritonServer:
         try:
             self.wait()
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            self.kill()
             raise
 
 
