@@ -121,9 +121,10 @@ def padded_metadata(model: onnx.ModelProto) -> dict[str, Any]:
     }
 
 
-def _padded_output(value: onnx.ValueInfoProto) -> dict[str, str]:
+def _padded_output(value: onnx.ValueInfoProto) -> dict[str, Any]:
     dims = value.type.tensor_type.shape.dim
     # [B, S, ...] has two dynamic axes, [B, E] one: exporters name the sequence axis, or leave it open.
     layout = "padded" if len(dims) > 1 and not dims[1].HasField("dim_value") else "per_sequence"
     dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name
-    return {"name": value.name, "layout": layout, "dtype": dtype}
+    shape = [dim.dim_value or None for dim in dims]
+    return {"name": value.name, "layout": layout, "dtype": dtype, "shape": shape}

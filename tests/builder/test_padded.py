@@ -40,7 +40,10 @@ def test_roles_and_layouts_are_read_off_the_graph() -> None:
         ("input_ids", "tokens", "int64"),
         ("attention_mask", "mask", "int64"),
     ]
-    assert [(item.name, item.layout) for item in metadata.outputs] == [("hidden", "padded"), ("pooled", "per_sequence")]
+    assert [(item.name, item.layout, item.shape) for item in metadata.outputs] == [
+        ("hidden", "padded", (None, None, 4)),
+        ("pooled", "per_sequence", (None, 4)),
+    ]
 
 
 def test_models_without_a_mask_are_refused() -> None:
