@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,7 +92,8 @@ def padded_metadata(model: onnx.ModelProto) -> dict[str, Any]:
     Raises:
         BuildError: an input is not a grid of integers, or there is no mask.
     """
-    inputs = []
+    inputs: list[dict[str, Any]] = []
+    sequence_axes: set[str] = set()
     for value in model.graph.input:
         if value.name in {initializer.name for initializer in model.graph.initializer}:
             continue
@@ -102,6 +104,7 @@ def padded_metadata(model: onnx.ModelProto) -> dict[str, Any]:
                 f"input '{value.name}' is {dtype} of rank {len(tensor.shape.dim)}, allowed: integer grids [B, S]; "
                 "export the encoder with ids and attention mask as its inputs"
             )
+        sequence_axes.add(tensor.shape.dim[1].dim_param)
         role = "mask" if "mask" in value.name else "tokens"
         inputs.append({"name": value.name, "role": role, "limit": None, "dtype": dtype})
     if not any(item["role"] == "mask" for item in inputs):
@@ -112,7 +115,7 @@ def padded_metadata(model: onnx.ModelProto) -> dict[str, Any]:
         "interface": "padded",
         "precision": "fp16",
         "inputs": inputs,
-        "outputs": [_padded_output(value) for value in model.graph.output],
+        "outputs": [_padded_output(value, sequence_axes) for value in model.graph.output],
         "max_positions": None,
         "hidden_size": None,
         "num_layers": 0,
@@ -121,10 +124,12 @@ def padded_metadata(model: onnx.ModelProto) -> dict[str, Any]:
     }
 
 
-def _padded_output(value: onnx.ValueInfoProto) -> dict[str, Any]:
+def _padded_output(value: onnx.ValueInfoProto, sequence_axes: Collection[str]) -> dict[str, Any]:
+    """[B, S, ...] has two dynamic axes, [B, E] one; where shapes are unknown to them, exporters invent a name for E."""
     dims = value.type.tensor_type.shape.dim
-    # [B, S, ...] has two dynamic axes, [B, E] one: exporters name the sequence axis, or leave it open.
-    layout = "padded" if len(dims) > 1 and not dims[1].HasField("dim_value") else "per_sequence"
+    is_open = len(dims) > 1 and not dims[1].HasField("dim_value")
+    is_sequence = is_open and (len(dims) > 2 or dims[1].dim_param in {"", *sequence_axes})
+    layout = "padded" if is_sequence else "per_sequence"
     dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name
     shape = [dim.dim_value or None for dim in dims]
     return {"name": value.name, "layout": layout, "dtype": dtype, "shape": shape}

@@ -46,6 +46,13 @@ def test_roles_and_layouts_are_read_off_the_graph() -> None:
     ]
 
 
+def test_an_embedding_whose_size_the_exporter_did_not_know_has_one_row_a_sequence() -> None:
+    model = original()
+    model.graph.output[1].type.tensor_type.shape.dim[1].dim_param = "ReduceSumpooled_dim_1"
+    metadata = parse_metadata(padded_metadata(model), "original")
+    assert [item.layout for item in metadata.outputs] == ["padded", "per_sequence"]
+
+
 def test_models_without_a_mask_are_refused() -> None:
     with pytest.raises(BuildError, match="no mask input"):
         padded_metadata(original(mask="token_type_ids"))
