@@ -13,31 +13,36 @@ namespace {
 
 constexpr int kTokenThreads = 256;
 
-// One block: scans kThreads lengths at a time. Sums saturate at T, which also keeps them from overflowing.
-__global__ void __launch_bounds__(kThreads) scheduleKernel(ScheduleParams p) {
+// One block; every warp has a run of neighbouring sequences. Sums saturate at T.
+__global__ void __launch_bounds__(kThreads, 1) scheduleKernel(ScheduleParams p) {
   __shared__ int64_t scratch[kWarps];
   __shared__ TaskMemory task_memory;
   releaseNextGrid();
   if (p.tasks) clearTaskMemory(task_memory);
   waitForPriorGrids();
+  const int lane = threadIdx.x % kWarpSize;
+  const WarpShare share(p.B);
+  const auto lengthOf = [&](int b) { return b < share.end ? int64_t{min(max(p.seq_lens[b], 0), p.T)} : 0; };
   const auto saturate = [&](int64_t sum) { return static_cast<int>(min(sum, static_cast<int64_t>(p.T))); };
-  int64_t carry = 0, groups = 0;
+
+  const int64_t first_length = lengthOf(share.begin + lane);
+  int64_t own = first_length, total;
+  for (int b = share.begin + kWarpSize + lane; b < share.end; b += kWarpSize) own += lengthOf(b);
+  int64_t carry = __shfl_sync(kFullMask, blockInclusiveSum(own, scratch, total) - own, 0);
+
   if (threadIdx.x == 0) p.cu_seqlens[0] = 0;
-  for (int first = 0; first < p.B; first += kThreads) {
-    const int b = first + threadIdx.x;
-    const int64_t length = b < p.B ? min(max(p.seq_lens[b], 0), p.T) : 0;
-    int64_t total;
-    const int64_t sum = carry + blockInclusiveSum(length, scratch, total);
-    const int begin = saturate(sum - length), end = saturate(sum);
-    if (b < p.B) p.cu_seqlens[b + 1] = end;
-    groups += ceilDiv(end - begin, kTaskRows);
-    carry = saturate(carry + total);
+  LaneSequence first_sequence{};
+  int groups = 0;
+  for (int first = share.begin; first < share.end; first += kWarpSize) {
+    const int b = first + lane;
+    const int64_t length = first == share.begin ? first_length : lengthOf(b), sum = carry + warpInclusiveSum(length);
+    const LaneSequence sequence{saturate(sum - length), saturate(sum)};
+    if (b < share.end) p.cu_seqlens[b + 1] = sequence.end;
+    if (first == share.begin) first_sequence = sequence;
+    groups += ceilQuotient(sequence.end - sequence.begin, kTaskRows);
+    carry = __shfl_sync(kFullMask, sum, kWarpSize - 1);
   }
-  if (p.tasks) {
-    int64_t all_groups;
-    blockInclusiveSum(groups, scratch, all_groups);  // also a barrier behind the sums
-    listTasks(p, all_groups * p.H, task_memory);
-  }
+  if (p.tasks) listTasks(p, share, first_sequence, groups, saturate(total), task_memory);
 }
 
 // One thread a token.

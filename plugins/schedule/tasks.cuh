@@ -13,8 +13,9 @@ constexpr int kTaskClasses = 256;  // by steps; what makes more steps than there
 
 struct TaskMemory {
   // Of class order and warp: tasks of that class from that warp's sequences, then where the next of them goes.
-  int next[kTaskClasses * kWarps];
+  alignas(16) int next[kTaskClasses * kWarps];
   int scratch[kWarps];
+  int groups;  // of rows, of all sequences
 
   __device__ int& nextOf(int order) { return next[order * kWarps + threadIdx.x / kWarpSize]; }
 };
@@ -22,6 +23,22 @@ struct TaskMemory {
 __device__ inline int ceilQuotient(int a, int b) {
   return (a + b - 1) / b;
 }
+
+// The sequences of this warp.
+struct WarpShare {
+  int begin, end;
+
+  __device__ explicit WarpShare(int B) {
+    const int each = ceilQuotient(B, kWarps);
+    begin = min(static_cast<int>(threadIdx.x) / kWarpSize * each, B);
+    end = min(begin + each, B);
+  }
+};
+
+// Where the sequence of a lane begins and ends.
+struct LaneSequence {
+  int begin, end;
+};
 
 // How all sequences of a batch are cut. Where there are fewer groups of rows than warpgroups, tasks have as few groups
 // as make every multiprocessor busy, and where that is one, two warpgroups share its keys.
@@ -71,21 +88,30 @@ struct CutSequence {
 // Before listTasks, by the whole block, with a barrier between.
 __device__ inline void clearTaskMemory(TaskMemory& memory) {
   for (int i = threadIdx.x; i < kTaskClasses * kWarps; i += kThreads) memory.next[i] = 0;
+  if (threadIdx.x == 0) memory.groups = 0;
 }
 
 // Turns counts into places: a task's place is behind all of longer classes, and behind those of warps before in its
 // own. Returns the number of tasks.
 __device__ inline int placeTasks(TaskMemory& memory) {
   constexpr int kEach = kTaskClasses * kWarps / kThreads;
-  int* const counts = &memory.next[threadIdx.x * kEach];
+  using Counts = Packed<int, 4>;
+  static_assert(kEach == 8);
+  Counts* const counts = reinterpret_cast<Counts*>(&memory.next[threadIdx.x * kEach]);
+  Counts halves[2] = {counts[0], counts[1]};
   int sum = 0, total;
-  for (int i = 0; i < kEach; ++i) sum += counts[i];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) sum += halves[i / 4].v[i % 4];
   int place = blockInclusiveSum(sum, memory.scratch, total) - sum;
+#pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const int count = counts[i];
-    counts[i] = place;
+    int& value = halves[i / 4].v[i % 4];
+    const int count = value;
+    value = place;
     place += count;
   }
+  counts[0] = halves[0];
+  counts[1] = halves[1];
   __syncthreads();
   return total;
 }
@@ -127,29 +153,34 @@ __device__ inline void writeTasks(const CutSequence& own, const Cutting& cutting
   }
 }
 
-// Fills p.tasks. `all_groups` are the groups of rows of all sequences and heads; p.cu_seqlens is complete.
-__device__ inline void listTasks(const ScheduleParams& p, int64_t all_groups, TaskMemory& memory) {
-  const Cutting cutting(all_groups, p.H, p.num_sms);
-  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-  const int each = ceilQuotient(p.B, kWarps);  // sequences a warp
-  const int begin = min(warp * each, p.B), end = min(begin + each, p.B);
-  const auto sequence = [&](int b) {
-    return b < end ? CutSequence(cutting, p.cu_seqlens[b], p.cu_seqlens[b + 1]) : CutSequence(cutting, 0, 0);
+// Fills p.tasks. `first` are the first kWarpSize sequences of the warp's share; those behind them stand in p.cu_seqlens.
+// `groups` are those of this lane's sequences, `used` the tokens of all.
+__device__ inline void listTasks(const ScheduleParams& p, const WarpShare& share, const LaneSequence& first_sequence,
+                                 int groups, int used, TaskMemory& memory) {
+  const int lane = threadIdx.x % kWarpSize;
+  const int warp_groups = __reduce_add_sync(kFullMask, groups);
+  if (lane == 0 && warp_groups > 0) atomicAdd(&memory.groups, warp_groups);
+  __syncthreads();
+  const Cutting cutting(static_cast<int64_t>(memory.groups) * p.H, p.H, p.num_sms);
+  const auto sequence = [&](int first) {
+    const int b = first + lane;
+    if (first == share.begin) return CutSequence(cutting, first_sequence.begin, first_sequence.end);
+    return b < share.end ? CutSequence(cutting, p.cu_seqlens[b], p.cu_seqlens[b + 1]) : CutSequence(cutting, 0, 0);
   };
 
-  for (int b = begin + lane; b < end; b += kWarpSize) {
-    const CutSequence own = sequence(b);
+  for (int first = share.begin; first < share.end; first += kWarpSize) {
+    const CutSequence own = sequence(first);
     if (own.tasks > 0) atomicAdd(&memory.nextOf(own.order), own.tasks);
   }
   __syncthreads();
   const int count = placeTasks(memory);
   AttentionTask* const tasks = p.tasks + 1;
-  for (int first = begin; first < end; first += kWarpSize) {
-    const CutSequence own = sequence(first + lane);
+  for (int first = share.begin; first < share.end; first += kWarpSize) {
+    const CutSequence own = sequence(first);
     writeTasks(own, cutting, takePlaces(memory, own.order, own.tasks), tasks);
   }
 
-  const int used = p.cu_seqlens[p.B], fillers = ceilQuotient(p.T - used, kTaskRows);
+  const int fillers = ceilQuotient(p.T - used, kTaskRows);
   for (int i = threadIdx.x; i < fillers; i += kThreads) {
     const int token = used + i * kTaskRows;
     tasks[count + i] = {token, 0, min(p.T - token, kTaskRows), packParts({0, 1, 1, 1})};

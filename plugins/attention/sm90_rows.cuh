@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a warpgroup of the Hopper attention kernels keeps in registers: 64 query rows, their scores, softmax and output.
+#pragma once
+
+#include <cmath>
+
+#include "attention/sm90_shape.cuh"
+#include "common/device.cuh"
+
+namespace padfree {
+
+// A value that is the same in the whole warp, in a uniform register, where addresses for the matrix unit must lie: the
+// compiler knows that a reduction's result is uniform.
+__device__ inline int uniform(int x) {
+  return __reduce_or_sync(kFullMask, x);
+}
+
+// A number of keys as an argument that is known when compiling.
+template <int kCount>
+struct Keys {
+  static constexpr int value = kCount;
+};
+
+// Transposes 4 x 4 values among four neighbouring lanes: lane q gets what the four held in element q.
+__device__ inline void transposeQuad(unsigned (&v)[4], int lane) {
+  const auto exchange = [&](unsigned& low, unsigned& high, int mask) {
+    const bool upper = lane & mask;
+    const unsigned other = __shfl_xor_sync(kFullMask, upper ? low : high, mask);
+    (upper ? low : high) = other;
+  };
+  exchange(v[0], v[1], 1);
+  exchange(v[2], v[3], 1);
+  exchange(v[0], v[2], 2);
+  exchange(v[1], v[3], 2);
+}
+
+// Scores, online softmax and output of the two rows that a lane shares with its three neighbours.
+template <typename S>
+struct Sm90Rows {
+  static constexpr int kBlocks = S::kKeys / 8;  // of 8 keys; a lane holds two of each row
+  static constexpr float kLazyLog2 = 8.f;       // see weigh
+
+  // Rows lane / 4 (elements 0, 1) and lane / 4 + 8 (elements 2, 3) of the warp's 16.
+  float scores[kBlocks][4];
+  unsigned weights[kBlocks / 2][4];  // as operands of the next product
+  float output[S::kPanels][8][4] = {};
+  float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+
+  // Only the first `keys` of a step's first kCount keys count: the scores of the others become -infinity.
+  template <int kCount>
+  __device__ void maskFrom(int keys, int lane) {
+#pragma unroll
+    for (int n = 0; n < kCount / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (n * 8 + lane % 4 * 2 + i % 2 >= keys) scores[n][i] = -INFINITY;
+      }
+    }
+  }
+
+  // Turns the scores of the first kCount keys into weights. The running maximum only has to keep the exponentials in
+  // range: it moves when they would grow beyond 2^kLazyLog2, and the output is rescaled then alone. Every row decides
+  // for itself (the four lanes that share it agree); a warp without such a row skips the pass.
+  template <int kCount>
+  __device__ void weigh(float scale_log2) {
+    float peak[2], other[2];
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      peak[row] = maximum[row];
+      other[row] = fmaxf(scores[0][row * 2], scores[0][row * 2 + 1]);
+#pragma unroll
+      for (int n = 1; n < kCount / 8; ++n) {
+        float& target = n % 2 ? peak[row] : other[row];
+        target = fmaxf(target, fmaxf(scores[n][row * 2], scores[n][row * 2 + 1]));
+      }
+      peak[row] = fmaxf(peak[row], other[row]);
+    }
+#pragma unroll
+    for (int offset = 1; offset < 4; offset *= 2) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) peak[row] = fmaxf(peak[row], __shfl_xor_sync(kFullMask, peak[row], offset));
+    }
+    const bool moves[2] = {(peak[0] - maximum[0]) * scale_log2 > kLazyLog2,
+                           (peak[1] - maximum[1]) * scale_log2 > kLazyLog2};
+    if (__any_sync(kFullMask, moves[0] || moves[1])) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const float reference = moves[row] ? peak[row] : maximum[row];
+        scaleOutput(row, moves[row] ? exp2Fast((maximum[row] - reference) * scale_log2) : 1.f);
+        maximum[row] = reference;
+      }
+    }
+    const float shift[2] = {maximum[0] * scale_log2, maximum[1] * scale_log2};
+#pragma unroll
+    for (int n = 0; n < kCount / 8; ++n) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const float x = fmaf(scores[n][row * 2], scale_log2, -shift[row]);
+        const float y = fmaf(scores[n][row * 2 + 1], scale_log2, -shift[row]);
+        const float a = exp2Fast(x), b = exp2Fast(y);
+        sum[row] += a + b;
+        weights[n / 2][n % 2 * 2 + row] = packPair<typename S::T>(a, b);
+      }
+    }
+  }
+  __device__ void scaleOutput(int row, float factor) {
+    sum[row] *= factor;
+#pragma unroll
+    for (int panel = 0; panel < S::kPanels; ++panel) {
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+        output[panel][n][row * 2] *= factor;
+        output[panel][n][row * 2 + 1] *= factor;
+      }
+    }
+  }
+
+  __device__ void addUpSums() {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      sum[row] += __shfl_xor_sync(kFullMask, sum[row], 1);
+      sum[row] += __shfl_xor_sync(kFullMask, sum[row], 2);
+    }
+  }
+
+  // Where warpgroups share keys: one leaves maxima, sums and output in shared memory, a column a thread, and another
+  // takes them in.
+  __device__ void store(float* share) const {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      share[row * kWarpgroup] = maximum[row];
+      share[(2 + row) * kWarpgroup] = sum[row];
+    }
+#pragma unroll
+    for (int i = 0; i < S::kD / 2; ++i) share[(4 + i) * kWarpgroup] = output[i / 32][i / 4 % 8][i % 4];
+  }
+  __device__ void combine(const float* share, float scale_log2) {
+    float factor[2];
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const float theirs = share[row * kWarpgroup], reference = fmaxf(maximum[row], theirs);
+      scaleOutput(row, exp2Fast((maximum[row] - reference) * scale_log2));
+      factor[row] = exp2Fast((theirs - reference) * scale_log2);
+      maximum[row] = reference;
+      sum[row] += share[(2 + row) * kWarpgroup] * factor[row];
+    }
+#pragma unroll
+    for (int i = 0; i < S::kD / 2; ++i) {
+      output[i / 32][i / 4 % 8][i % 4] += share[(4 + i) * kWarpgroup] * factor[i / 2 % 2];
+    }
+  }
+};
+
+// Adds the bias to a warpgroup's Q in shared memory, 16 bytes at a time.
+template <typename S>
+__device__ void addQueryBias(const AttentionParams& p, unsigned char* query, int head, int group) {
+  using T = typename S::T;
+  const T* bias = static_cast<const T*>(p.q.bias) + head * p.q.bias_head_stride;
+  const int chunks = p.D / 8;
+  for (int i = threadIdx.x % kWarpgroup; i < kTaskRows * chunks; i += kWarpgroup) {
+    const int row = i / chunks, column = i % chunks * 8;
+    T* chunk = reinterpret_cast<T*>(query + column / kPanelColumns * S::kQueryPanelBytes +
+                                    panelOffset(row, column % kPanelColumns / 8));
+    float value[8];
+    loadFloats(chunk, value);
+    addFloats(bias + column, value);
+    storeFloats(chunk, value);
+  }
+  fenceSharedForWgmma();
+  namedBarrier(kGroupBarrier + group, kWarpgroup);
+}
+
+// Divides by the sums and writes the rows; four lanes write 64 contiguous bytes of a row at a time. The bias of V is
+// added here: weights add up to the sum that is divided by.
+template <typename S>
+__device__ void storeRows(const AttentionParams& p, const AttentionJob& job, Sm90Rows<S>& rows) {
+  using T = typename S::T;
+  const int lane = threadIdx.x % kWarpSize, warp_row = threadIdx.x % kWarpgroup / kWarpSize * 16;
+  if (p.v.bias) {
+    const T* bias = static_cast<const T*>(p.v.bias) + job.head * p.v.bias_head_stride;
+#pragma unroll
+    for (int i = 0; i < S::kD / 2; ++i) {
+      const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      if (column < p.D) rows.output[i / 32][i / 4 % 8][i % 4] += toFloat(bias[column]) * rows.sum[i / 2 % 2];
+    }
+  }
+  T* const y = static_cast<T*>(p.y) + (static_cast<int64_t>(job.token) * p.H + job.head) * p.D + lane % 4 * 8;
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    const float inverse = __fdividef(1.f, rows.sum[row]);
+    const int in_job = warp_row + row * 8 + lane / 4;
+#pragma unroll
+    for (int block = 0; block < S::kD / 8; block += 4) {
+      unsigned packed[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float (&value)[4] = rows.output[block / 8][block % 8 + i];
+        packed[i] = packPair<T>(value[row * 2] * inverse, value[row * 2 + 1] * inverse);
+      }
+      transposeQuad(packed, lane);
+      if (in_job < job.rows && (block + lane % 4) * 8 < p.D) {
+        *reinterpret_cast<uint4*>(y + static_cast<int64_t>(in_job) * (p.H * p.D) + block * 8) =
+            *reinterpret_cast<const uint4*>(packed);
+      }
+    }
+  }
+}
+
+}  // namespace padfree
