@@ -17,6 +17,10 @@ cudaError_t launchAttentionMma(const AttentionParams& params, cudaStream_t strea
 // fp16 and bf16 on Hopper (wgmma and TMA, sm_90a); wants tasks.
 cudaError_t launchAttentionSm90(const AttentionParams& params, cudaStream_t stream);
 
+// The same where sequences are short: wants no tasks, and has room for kShortLength tokens of a sequence on chip.
+cudaError_t launchAttentionSm90Short(const AttentionParams& params, cudaStream_t stream);
+constexpr int kShortLength = 128;
+
 // fp32 in plain FMA: for correctness, not for speed.
 cudaError_t launchAttentionFp32(const AttentionParams& params, cudaStream_t stream);
 

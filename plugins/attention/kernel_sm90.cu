@@ -10,7 +10,6 @@
 #include "attention/sm90_consumer.cuh"
 #include "attention/sm90_producer.cuh"
 #include "common/dependent_launch.cuh"
-#include "common/tensor_map.h"
 
 namespace padfree {
 namespace {
@@ -62,27 +61,11 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #endif
 }
 
-// An operand as [T, H, D], in boxes of `rows` tokens, one head and a panel's columns. Columns from D on arrive as
-// zeros.
-bool encode(const AttentionParams& params, const AttentionOperand& operand, unsigned rows, CUtensorMap& map) {
-  const auto size = [](int64_t value) { return static_cast<cuuint64_t>(value); };
-  const int64_t element = sizeOf(params.type);
-  return encodeBoxes<3>(map, params.type, operand.data, {size(params.D), size(params.H), size(params.T)},
-                        {size(operand.head_stride * element), size(operand.token_stride * element)},
-                        {kPanelColumns, 1, rows}, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
-}
-
 template <typename S>
 cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   static_assert(S::kSharedBytes + sizeof(Sm90Shared<S>) <= 227 * 1024);
   AttentionMaps maps;
-  const AttentionOperand* const operands[] = {&params.q, &params.k, &params.v};
-  for (int i = 0; i < 3; ++i) {
-    if (!encode(params, *operands[i], i == 0 ? kTaskRows : S::kKeys, maps.whole[i]) ||
-        !encode(params, *operands[i], kBoxRows, maps.part[i])) {
-      return cudaErrorInvalidValue;
-    }
-  }
+  if (!encodeMaps(params, kTaskRows, S::kKeys, maps)) return cudaErrorInvalidValue;
   const auto kernel = attentionSm90Kernel<S>;
   int multiprocessors = 0;
   cudaError_t status = countMultiprocessors(multiprocessors);

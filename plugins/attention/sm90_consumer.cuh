@@ -38,6 +38,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
     if (p.q.bias) addQueryBias<S>(p, sharedPointer<unsigned char>(query), job.head, group);
 
     Sm90Rows<S> rows;
+    rows.clearOutput();
     const unsigned q = panelDescriptor(query);
     const auto waitKeys = [&](int n) { barrierWait(&shared.keys[n % S::kStages], n / S::kStages & 1); };
     const auto waitValues = [&](int n) { barrierWait(&shared.values[n % S::kStages], n / S::kStages & 1); };
@@ -61,7 +62,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
 #pragma unroll
         for (int panel = 0; panel < S::kPanels; ++panel) {
           wgmmaRegisters<T>(rows.output[panel], rows.weights[n],
-                            v + ((panel * S::kKeyPanelBytes + n * 16 * kPanelRowBytes) >> 4));
+                            v + ((panel * S::kKeyPanelBytes + n * 16 * kPanelRowBytes) >> 4), true);
         }
       }
       wgmmaCommit();
@@ -125,13 +126,11 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
 
     rows.addUpSums();
     if (flags.splits > 1) {
-      const int leader = group - flags.split;
-      float* const share = sharedPointer<float>(memory.exchange()) +
-                           leader % S::kExchangeWarpgroups * (kWarpgroup * S::kShareFloats) + in_group;
+      float* const share = sharedPointer<float>(memory.exchange()) + in_group;
       if (flags.split > 0) rows.store(share);
-      namedBarrier(kCombineBarrier + leader, 2 * kWarpgroup);
+      namedBarrier(kCombineBarrier, 2 * kWarpgroup);
       if (flags.split == 0) rows.combine(share, scale_log2);
-      namedBarrier(kCombineBarrier + leader, 2 * kWarpgroup);
+      namedBarrier(kCombineBarrier, 2 * kWarpgroup);
       if (flags.split > 0) continue;
     }
     storeRows<S>(p, job, rows);

@@ -3,6 +3,7 @@
 // through the block's tasks by itself, as far ahead as shared memory allows.
 #pragma once
 
+#include "attention/sm90_maps.cuh"
 #include "attention/sm90_shape.cuh"
 #include "common/device.cuh"
 #include "common/launch.h"
@@ -40,32 +41,6 @@ class TaskCursor {
   AttentionTask (&slots_)[2];
   int count_, round_ = 0;
 };
-
-// Copies `rows` rows of a head to shared memory: in one box of kWhole rows, or as many small ones as it takes.
-// Announces the bytes at the barrier, which counts as its arrival. One thread.
-template <typename S, int kWhole>
-__device__ inline void loadRows(const AttentionMaps& maps, int operand, unsigned target, int rows, int head, int token,
-                                uint64_t* barrier) {
-  if (rows > kWhole - kBoxRows) {
-    barrierExpect(barrier, kWhole * kPanelRowBytes * S::kPanels);
-#pragma unroll
-    for (int panel = 0; panel < S::kPanels; ++panel) {
-      copyBox(target + panel * (kWhole * kPanelRowBytes), maps.whole[operand], panel * kPanelColumns, head, token,
-              barrier);
-    }
-    return;
-  }
-  const int boxes = ceilDiv(static_cast<unsigned>(rows), static_cast<unsigned>(kBoxRows));
-  barrierExpect(barrier, boxes * kBoxRows * kPanelRowBytes * S::kPanels);
-#pragma unroll 1
-  for (int box = 0; box < boxes; ++box) {
-#pragma unroll
-    for (int panel = 0; panel < S::kPanels; ++panel) {
-      copyBox(target + (panel * kWhole + box * kBoxRows) * kPanelRowBytes, maps.part[operand], panel * kPanelColumns,
-              head, token + box * kBoxRows, barrier);
-    }
-  }
-}
 
 // Lane g hands jobs to warpgroup g and loads its Q.
 template <typename S>

@@ -43,14 +43,20 @@ struct Sm90Rows {
   // Rows lane / 4 (elements 0, 1) and lane / 4 + 8 (elements 2, 3) of the warp's 16.
   float scores[kBlocks][4];
   unsigned weights[kBlocks / 2][4];  // as operands of the next product
-  float output[S::kPanels][8][4] = {};
+  float output[S::kPanels][8][4];    // to be cleared unless the first product overwrites it
   float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 
-  // Only the first `keys` of a step's first kCount keys count: the scores of the others become -infinity.
-  template <int kCount>
+  __device__ void clearOutput() {
+#pragma unroll
+    for (int i = 0; i < S::kD / 2; ++i) output[i / 32][i / 4 % 8][i % 4] = 0.f;
+  }
+
+  // Only the first `keys` of a step's first kCount keys count: the scores of the others become -infinity. The first
+  // kSure count for certain.
+  template <int kCount, int kSure = 0>
   __device__ void maskFrom(int keys, int lane) {
 #pragma unroll
-    for (int n = 0; n < kCount / 8; ++n) {
+    for (int n = kSure / 8; n < kCount / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         if (n * 8 + lane % 4 * 2 + i % 2 >= keys) scores[n][i] = -INFINITY;
@@ -60,8 +66,9 @@ struct Sm90Rows {
 
   // Turns the scores of the first kCount keys into weights. The running maximum only has to keep the exponentials in
   // range: it moves when they would grow beyond 2^kLazyLog2, and the output is rescaled then alone. Every row decides
-  // for itself (the four lanes that share it agree); a warp without such a row skips the pass.
-  template <int kCount>
+  // for itself (the four lanes that share it agree); a warp without such a row skips the pass. kOnly: no keys came
+  // before, and there is no output yet.
+  template <int kCount, bool kOnly = false>
   __device__ void weigh(float scale_log2) {
     float peak[2], other[2];
 #pragma unroll
@@ -80,15 +87,11 @@ struct Sm90Rows {
 #pragma unroll
       for (int row = 0; row < 2; ++row) peak[row] = fmaxf(peak[row], __shfl_xor_sync(kFullMask, peak[row], offset));
     }
-    const bool moves[2] = {(peak[0] - maximum[0]) * scale_log2 > kLazyLog2,
-                           (peak[1] - maximum[1]) * scale_log2 > kLazyLog2};
-    if (__any_sync(kFullMask, moves[0] || moves[1])) {
-#pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        const float reference = moves[row] ? peak[row] : maximum[row];
-        scaleOutput(row, moves[row] ? exp2Fast((maximum[row] - reference) * scale_log2) : 1.f);
-        maximum[row] = reference;
-      }
+    if constexpr (kOnly) {
+      maximum[0] = peak[0];
+      maximum[1] = peak[1];
+    } else {
+      rescale(peak, scale_log2);
     }
     const float shift[2] = {maximum[0] * scale_log2, maximum[1] * scale_log2};
 #pragma unroll
@@ -103,6 +106,21 @@ struct Sm90Rows {
       }
     }
   }
+
+  // Moves the maxima of rows whose peak lies far above them. Warp-collective.
+  __device__ void rescale(const float (&peak)[2], float scale_log2) {
+    const bool moves[2] = {(peak[0] - maximum[0]) * scale_log2 > kLazyLog2,
+                           (peak[1] - maximum[1]) * scale_log2 > kLazyLog2};
+    if (__any_sync(kFullMask, moves[0] || moves[1])) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const float reference = moves[row] ? peak[row] : maximum[row];
+        scaleOutput(row, moves[row] ? exp2Fast((maximum[row] - reference) * scale_log2) : 1.f);
+        maximum[row] = reference;
+      }
+    }
+  }
+
   __device__ void scaleOutput(int row, float factor) {
     sum[row] *= factor;
 #pragma unroll

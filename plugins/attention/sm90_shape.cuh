@@ -2,8 +2,6 @@
 // How a block of the Hopper kernel is laid out, and what its producer hands to its warpgroups.
 #pragma once
 
-#include <cuda.h>
-
 #include "attention/launch.h"
 #include "attention/products.cuh"
 #include "attention/task.h"
@@ -11,7 +9,6 @@
 namespace padfree {
 
 constexpr int kLoadingWarps = 3;  // one hands out jobs with their Q, one loads K, one V
-constexpr int kBoxRows = 32;      // rows of the small boxes that fetch the ends of sequences
 
 // One block a multiprocessor: kTaskWidth warpgroups that compute and one that loads.
 template <typename Element, int kHeadSize, int kStepKeys, int kRingStages>
@@ -24,18 +21,12 @@ struct Sm90Shape {
   // Two buffers of Q a warpgroup, where they fit: the next job's Q arrives while this one is computed.
   static constexpr int kQuerySlots = kD <= 64 ? 2 : 1;
   static constexpr int kThreads = (kTaskWidth + 1) * kWarpgroup;
-  // Shares of the keys are combined through shared memory: maxima, sums and output of all warpgroups but the first.
-  static constexpr int kShareFloats = kD / 2 + 4;
-  static constexpr int kExchangeWarpgroups = kD <= 64 ? kTaskWidth - 1 : 1;
-  static constexpr int kExchangeBytes = kExchangeWarpgroups * kWarpgroup * kShareFloats * 4;
+  // Where two warpgroups share the keys of a group of rows, the second one's maxima, sums and output pass through here.
+  static constexpr int kExchangeBytes = kWarpgroup * (kD / 2 + 4) * 4;
   static constexpr int kSharedBytes =
       kQuerySlots * kTaskWidth * kQueryBytes + 2 * kStages * kKeyBytes + kExchangeBytes + 1024;  // the last to align
   // Registers after the producer gave its own away; 512 threads start with 128 each.
   static constexpr int kComputeRegisters = 160, kProducerRegisters = 32;
-};
-
-struct AttentionMaps {
-  CUtensorMap whole[3], part[3];  // q, k, v as [T, H, D], in boxes of a whole tile's rows and of kBoxRows
 };
 
 // What a warpgroup computes next: 64 query rows of one head against its share of the keys.
@@ -95,7 +86,7 @@ __device__ inline T* sharedPointer(unsigned address) {
 }
 
 // Named barriers; 0 is __syncthreads.
-constexpr int kCombineBarrier = 1, kGroupBarrier = 4, kTurnBarrier = 7;
+constexpr int kCombineBarrier = 1, kGroupBarrier = 2, kTurnBarrier = 5;
 static_assert(kTurnBarrier + kTaskWidth <= 16 && kTaskWidth == 3);
 
 }  // namespace padfree

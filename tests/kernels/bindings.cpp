@@ -102,7 +102,8 @@ PADFREE_TEST_EXPORT int padfreePool(const void* x, const int* cu_seqlens, void* 
       {x, cu_seqlens, y, T, B, E, static_cast<PoolMode>(mode), normalize != 0, static_cast<DataType>(type)}, stream);
 }
 
-// Operands as (data, bias, token_stride, head_stride) each; kernel: 0 as the plugin chooses, 1 mma, 2 sm90.
+// Operands as (data, bias, token_stride, head_stride) each; kernel: 0 as the plugin chooses, 1 mma, 2 sm90,
+// 3 sm90 for short sequences.
 PADFREE_TEST_EXPORT int padfreeAttention(const void* q, const void* q_bias, int64_t q_token_stride,
                                          int64_t q_head_stride, const void* k, const void* k_bias,
                                          int64_t k_token_stride, int64_t k_head_stride, const void* v,
@@ -114,7 +115,8 @@ PADFREE_TEST_EXPORT int padfreeAttention(const void* q, const void* q_bias, int6
   const AttentionOperand key{k, k_bias, k_token_stride, k_head_stride, bias_head_stride};
   const AttentionOperand value{v, v_bias, v_token_stride, v_head_stride, bias_head_stride};
   constexpr decltype(&padfree::launchAttention) kLaunchers[] = {padfree::launchAttention, padfree::launchAttentionMma,
-                                                                padfree::launchAttentionSm90};
+                                                                padfree::launchAttentionSm90,
+                                                                padfree::launchAttentionSm90Short};
   return kLaunchers[kernel]({query, key, value, cu_seqlens, static_cast<const padfree::AttentionTask*>(tasks),
                              num_tasks, y, T, B, H, D, max_seq_len, scale, static_cast<DataType>(type)},
                             stream);

@@ -21,17 +21,17 @@ MANY_HEADS = 48
 """Enough for the mma kernel's tiles of 128 query rows in a batch of a few hundred tokens, if it may be long."""
 
 
-KERNELS = ["auto", "mma", "sm90"]
-SHAPES = [(3, 0), (MANY_HEADS, 4096), (3, 4096)]
-"""Heads and max_seq_len: between them they reach every tile shape of both tensor-core kernels."""
+KERNELS = ["auto", "mma", "sm90", "short"]
+SHAPES = [(3, 0), (MANY_HEADS, 4096), (3, 4096), (3, 64)]
+"""Heads and max_seq_len: between them they reach every tile shape of the tensor-core kernels."""
 
 
 def choose(kernel: str, dtype: torch.dtype) -> str:
-    """The kernel to launch, or a skip: fp32 has one kernel, and only Hopper has sm90's."""
+    """The kernel to launch, or a skip: fp32 has one kernel, and only Hopper has sm90's and short."""
     if kernel != "auto" and dtype == torch.float32:
         pytest.skip("fp32 has one kernel")
-    if kernel == "sm90" and torch.cuda.get_device_capability()[0] != 9:
-        pytest.skip("the sm90 kernel needs a Hopper GPU")
+    if kernel in ("sm90", "short") and torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip(f"the {kernel} kernel needs a Hopper GPU")
     return kernel
 
 

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// Variable-length attention for Hopper where sequences are short: a block of one warpgroup takes one head of one
+// sequence, or 64 query rows of it. Its Q, K and V come by TMA at once, one warp each. No list of tasks: blocks are
+// many and small, the multiprocessors take them as they have room, and the loads of one hide behind the products of
+// others.
+//
+// Longer sequences than the block has room for stay right: it goes through them tile by tile.
+#include "attention/kernel.h"
+#include "attention/sm90_maps.cuh"
+#include "attention/sm90_rows.cuh"
+#include "common/dependent_launch.cuh"
+
+namespace padfree {
+namespace {
+
+constexpr int kCountStep = 32;  // numbers of keys to multiply are multiples of it
+constexpr int kLongKeys = 64;   // keys of a step where the sequence is longer than what fits on chip
+
+// K and V of kStepKeys keys are on chip, and Q of two groups of kTaskRows rows; kResidentBlocks of such blocks on a
+// multiprocessor.
+template <typename Element, int kHeadSize, int kStepKeys, int kResidentBlocks>
+struct ShortShape {
+  using T = Element;
+  static constexpr int kD = kHeadSize, kKeys = kStepKeys, kBlocks = kResidentBlocks;
+  static constexpr int kPanels = kD / kPanelColumns;
+  static constexpr int kQueryPanelBytes = kTaskRows * kPanelRowBytes, kQueryBytes = kPanels * kQueryPanelBytes;
+  static constexpr int kKeyPanelBytes = kKeys * kPanelRowBytes, kKeyBytes = kPanels * kKeyPanelBytes;
+  static constexpr int kSharedBytes = 2 * kQueryBytes + 2 * kKeyBytes + 1024;  // the last to align
+};
+
+// Where a block's data are; base is a multiple of 1024 in shared space.
+template <typename S>
+struct ShortMemory {
+  unsigned base;
+  __device__ unsigned query(int slot) const { return base + slot * S::kQueryBytes; }
+  __device__ unsigned key() const { return base + 2 * S::kQueryBytes; }
+  __device__ unsigned value() const { return key() + S::kKeyBytes; }
+};
+
+struct ShortBarriers {
+  uint64_t queries[2], keys, values;  // complete when the copies have arrived
+};
+
+// Rows behind the last sequence become zeros; the blocks of all heads share them out.
+__device__ inline void zeroFiller(const AttentionParams& p, int begin) {
+  const int chunks = p.H * p.D / 8, part = blockIdx.y * p.H + blockIdx.x % p.H, parts = gridDim.y * p.H;
+  uint4* const zeros = static_cast<uint4*>(p.y) + static_cast<int64_t>(begin) * chunks;
+  const int64_t count = static_cast<int64_t>(p.T - begin) * chunks;
+  for (int64_t i = part * kWarpgroup + threadIdx.x; i < count; i += parts * kWarpgroup) zeros[i] = uint4{};
+}
+
+// Scores of 64 query rows and kCount keys on chip, from key_row on, their weights and the product with V. `keys` of the
+// keys count. kOnly: they are all that the sequence has; sums are added up, too.
+template <typename S, int kCount, bool kOnly>
+__device__ inline void attendKeys(Sm90Rows<S>& rows, const ShortMemory<S>& memory, ShortBarriers& barriers, int slot,
+                                  int key_row, int keys, unsigned parity, float scale_log2) {
+  using T = typename S::T;
+  constexpr int kSure = kOnly && (kCount > 64 || S::kKeys <= 64) ? kCount - kCountStep : 0;  // less is another kCount
+  auto& scores = reinterpret_cast<float (&)[kCount / 8][4]>(rows.scores);
+  const unsigned q = panelDescriptor(memory.query(slot)), k = panelDescriptor(memory.key() + key_row * kPanelRowBytes);
+  const unsigned value = memory.value() + key_row * kPanelRowBytes, v = panelDescriptor(value);
+  barrierWait(&barriers.keys, parity);
+  wgmmaFence();
+#pragma unroll
+  for (int d = 0; d < S::kD / 16; ++d) {
+    wgmmaShared<T>(scores, q + ((d / 4 * S::kQueryPanelBytes + d % 4 * 32) >> 4),
+                   k + ((d / 4 * S::kKeyPanelBytes + d % 4 * 32) >> 4), d > 0);
+  }
+  wgmmaCommit();
+  // A weight of 0 does not silence a NaN: rows of V beyond the sequence become zeros, while the matrix unit works.
+  barrierWait(&barriers.values, parity);
+  if (keys < kCount) {
+    unsigned char* const values = sharedPointer<unsigned char>(value);
+    for (int i = keys * 8 + threadIdx.x; i < kCount * 8; i += kWarpgroup) {
+#pragma unroll
+      for (int panel = 0; panel < S::kPanels; ++panel) {
+        *reinterpret_cast<uint4*>(values + panel * S::kKeyPanelBytes + i * 16) = uint4{};
+      }
+    }
+    fenceSharedForWgmma();
+  }
+  wgmmaWait<0>();
+  if (keys < kCount) rows.template maskFrom<kCount, kSure>(keys, threadIdx.x % kWarpSize);
+  rows.template weigh<kCount, kOnly>(scale_log2);
+  if (keys < kCount) __syncthreads();  // the zeros are there
+  wgmmaFence();
+#pragma unroll
+  for (int n = 0; n < kCount / 16; ++n) {
+#pragma unroll
+    for (int panel = 0; panel < S::kPanels; ++panel) {
+      wgmmaRegisters<T>(rows.output[panel], rows.weights[n],
+                        v + ((panel * S::kKeyPanelBytes + n * 16 * kPanelRowBytes) >> 4), !kOnly || n > 0);
+    }
+  }
+  wgmmaCommit();
+  if constexpr (kOnly) rows.addUpSums();
+  wgmmaWait<0>();
+}
+
+template <typename S>
+__global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
+    attentionSm90ShortKernel(const __grid_constant__ AttentionParams p, const __grid_constant__ AttentionMaps maps) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ unsigned char dynamic[];
+  __shared__ ShortBarriers barriers;
+  const ShortMemory<S> memory{(sharedAddress(dynamic) + 1023) & ~1023u};
+  if (threadIdx.x < 3) {
+    prefetchMap(maps.whole[threadIdx.x]);
+    prefetchMap(maps.part[threadIdx.x]);
+  }
+  if (threadIdx.x == 0) {
+    for (uint64_t* barrier : {&barriers.queries[0], &barriers.queries[1], &barriers.keys, &barriers.values}) {
+      barrierInit(barrier, 1);
+    }
+    fenceBarrierInit();
+    fenceSharedForWgmma();
+  }
+  const int sequence = blockIdx.x / p.H, head = blockIdx.x % p.H;
+  const int first = blockIdx.y * kTaskRows, stride = gridDim.y * kTaskRows;
+  const int warp = uniform(threadIdx.x / kWarpSize);
+  __syncthreads();
+  waitForPriorGrids();
+  releaseNextGrid();
+  const int start = sequenceStart(p.cu_seqlens, sequence, p.T);
+  const int end = sequenceStart(p.cu_seqlens, min(sequence + 1, p.B), p.T);
+  const int begin = uniform(start), length = uniform(end) - begin;
+  if (sequence == p.B) return zeroFiller(p, begin);
+  if (first >= length) return;
+
+  const auto loadQuery = [&](int row, int slot) {
+    if (row < length) {
+      loadRows<S, kTaskRows>(maps, 0, memory.query(slot), min(length - row, kTaskRows), head, begin + row,
+                             &barriers.queries[slot]);
+    }
+  };
+  const auto loadKeys = [&](int key) {
+    loadRows<S, S::kKeys>(maps, 1, memory.key(), min(length - key, S::kKeys), head, begin + key, &barriers.keys);
+  };
+  const auto loadValues = [&](int key) {
+    loadRows<S, S::kKeys>(maps, 2, memory.value(), min(length - key, S::kKeys), head, begin + key, &barriers.values);
+  };
+  if (threadIdx.x % kWarpSize == 0) {
+    if (warp == 0) loadQuery(first, 0);
+    if (warp == 1) loadKeys(0);
+    if (warp == 2) loadValues(0);
+    if (warp == 3) loadQuery(first + stride, 1);
+  }
+  __syncwarp();
+
+  const float scale_log2 = p.scale * kLog2E;
+  int on_chip = 0;  // first of the keys that are there
+  unsigned fills = 0;
+  for (int row = first, group = 0; row < length; row += stride, ++group) {
+    const int slot = group & 1;
+    barrierWait(&barriers.queries[slot], group >> 1 & 1);
+    if (p.q.bias) addQueryBias<S>(p, sharedPointer<unsigned char>(memory.query(slot)), head, 0);
+    const AttentionJob job{begin + row, length - row, head};
+    const auto attendAll = [&](auto count) {
+      Sm90Rows<S> rows;
+      attendKeys<S, decltype(count)::value, true>(rows, memory, barriers, slot, 0, length, 0, scale_log2);
+      storeRows<S>(p, job, rows);
+    };
+    if (S::kKeys <= 64 && length <= 32) {
+      attendAll(Keys<32>{});
+    } else if (length <= 64) {
+      attendAll(Keys<64>{});
+    } else if (S::kKeys > 64 && length <= 96) {
+      attendAll(Keys<(S::kKeys > 64 ? 96 : 64)>{});
+    } else if (length <= S::kKeys) {
+      attendAll(Keys<S::kKeys>{});
+    } else {
+      Sm90Rows<S> rows;
+      rows.clearOutput();
+      for (int key = 0; key < length; key += kLongKeys) {
+        const int key_row = key % S::kKeys;
+        if (key - key_row != on_chip) {
+          __syncthreads();  // all have read what is overwritten
+          on_chip = key - key_row;
+          if (threadIdx.x == 0) {
+            loadKeys(on_chip);
+            loadValues(on_chip);
+          }
+          ++fills;
+        }
+        attendKeys<S, kLongKeys, false>(rows, memory, barriers, slot, key_row, min(length - key, kLongKeys), fills & 1,
+                                        scale_log2);
+      }
+      rows.addUpSums();
+      storeRows<S>(p, job, rows);
+    }
+    if (row + 2 * stride < length) {
+      __syncthreads();  // all have read this Q
+      if (threadIdx.x == 0) loadQuery(row + 2 * stride, slot);
+    }
+  }
+#endif
+}
+
+template <typename S>
+cudaError_t launch(const AttentionParams& params, int groups, cudaStream_t stream) {
+  AttentionMaps maps;
+  if (!encodeMaps(params, kTaskRows, S::kKeys, maps)) return cudaErrorInvalidValue;
+  const auto kernel = attentionSm90ShortKernel<S>;
+  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
+  if (status != cudaSuccess) return status;
+  return launchDependent(kernel, dim3((params.B + 1) * params.H, groups), dim3(kWarpgroup), S::kSharedBytes, stream,
+                         params, maps);
+}
+
+// Blocks are a sequence's groups of query rows where all of them have room at once, otherwise whole sequences, which
+// read K and V once.
+template <typename S>
+cudaError_t chooseGroups(const AttentionParams& params, cudaStream_t stream) {
+  int multiprocessors = 0;
+  const cudaError_t status = countMultiprocessors(multiprocessors);
+  if (status != cudaSuccess) return status;
+  constexpr int kGroups = ceilDiv(S::kKeys, kTaskRows);
+  const int64_t blocks = int64_t{params.B} * params.H * kGroups;
+  return launch<S>(params, blocks <= S::kBlocks * multiprocessors ? kGroups : 1, stream);
+}
+
+template <typename T>
+cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
+  if (params.D > 64) return chooseGroups<ShortShape<T, 128, 128, 2>>(params, stream);
+  const bool fits = params.max_seq_len > 0 && params.max_seq_len <= 64;
+  return fits ? chooseGroups<ShortShape<T, 64, 64, 5>>(params, stream)
+              : chooseGroups<ShortShape<T, 64, 128, 4>>(params, stream);
+}
+
+}  // namespace
+
+cudaError_t launchAttentionSm90Short(const AttentionParams& params, cudaStream_t stream) {
+  return params.type == DataType::kFloat16 ? chooseShape<half>(params, stream)
+                                           : chooseShape<__nv_bfloat16>(params, stream);
+}
+
+}  // namespace padfree
