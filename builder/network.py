@@ -14,6 +14,7 @@ from padfree.onnx_tools.operators import DOMAIN, padfree_nodes
 from padfree.onnx_tools.passes.interface import MAX_SEQLEN
 
 from .errors import BuildError
+from .task_lists import drop_unread_task_lists
 
 MAX_PROTOBUF_BYTES = 2**31 - 1
 MAX_ERRORS_SHOWN = 3
@@ -61,6 +62,7 @@ def for_parser(model: onnx.ModelProto, max_seq_len: int) -> onnx.ModelProto:
     plain = without_functions(model)
     name_plugin_nodes(plain)
     set_max_seq_len(plain, max_seq_len)
+    drop_unread_task_lists(plain, max_seq_len)
     bound_max_seqlen(plain, max_seq_len)
     return plain
 

@@ -32,9 +32,7 @@ cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream) 
   if (!isVectorAligned(params.q) || !isVectorAligned(params.k) || !isVectorAligned(params.v)) {
     return cudaErrorMisalignedAddress;
   }
-  // Measured on an H200: narrow heads of short sequences leave most of the Hopper kernels' 64 columns empty.
-  const bool narrow = params.D <= 32 && expectedLength(params) <= kShortLength;
-  if (narrow || !runsOnHopper()) return launchAttentionMma(params, stream);
+  if (!runsOnHopper()) return launchAttentionMma(params, stream);
   if (params.max_seq_len > 0 && params.max_seq_len <= kShortLength) return launchAttentionSm90Short(params, stream);
   return params.tasks ? launchAttentionSm90(params, stream) : launchAttentionMma(params, stream);
 }

@@ -143,6 +143,11 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   return launchDependent(kernel, blocks, kThreads, kBytes, stream, params);
 }
 
+// The length that the build expects, or else the mean.
+int expectedLength(const AttentionParams& params) {
+  return params.max_seq_len > 0 ? params.max_seq_len : params.T / (params.B > 0 ? params.B : 1);
+}
+
 // Tiles of 128 query rows read K and V half as often, but leave more of themselves empty at the end of each sequence,
 // and leave multiprocessors idle if they are few.
 bool wantsTallTiles(const AttentionParams& params) {

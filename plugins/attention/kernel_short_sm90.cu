@@ -207,24 +207,19 @@ cudaError_t launch(const AttentionParams& params, int groups, cudaStream_t strea
                          params, maps);
 }
 
-// Blocks are a sequence's groups of query rows where all of them have room at once, otherwise whole sequences, which
-// read K and V once.
-template <typename S>
-cudaError_t chooseGroups(const AttentionParams& params, cudaStream_t stream) {
+// Sequences are cut into blocks of 64 query rows where whole ones, which read K and V once, would not fill the GPU.
+template <typename T>
+cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
   int multiprocessors = 0;
   const cudaError_t status = countMultiprocessors(multiprocessors);
   if (status != cudaSuccess) return status;
-  constexpr int kGroups = ceilDiv(S::kKeys, kTaskRows);
-  const int64_t blocks = int64_t{params.B} * params.H * kGroups;
-  return launch<S>(params, blocks <= S::kBlocks * multiprocessors ? kGroups : 1, stream);
-}
-
-template <typename T>
-cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
-  if (params.D > 64) return chooseGroups<ShortShape<T, 128, 128, 2>>(params, stream);
-  const bool fits = params.max_seq_len > 0 && params.max_seq_len <= 64;
-  return fits ? chooseGroups<ShortShape<T, 64, 64, 5>>(params, stream)
-              : chooseGroups<ShortShape<T, 64, 128, 4>>(params, stream);
+  const int64_t sequences = int64_t{params.B} * params.H;  // each counts once a head
+  const auto groups = [&](int blocks) { return sequences <= int64_t{blocks} * multiprocessors ? 2 : 1; };
+  if (params.D > 64) return launch<ShortShape<T, 128, 128, 2>>(params, groups(2), stream);
+  if (params.max_seq_len <= 64) return launch<ShortShape<T, 64, 64, 5>>(params, 1, stream);
+  // Three blocks have more registers each, and all of these run at once.
+  if (2 * sequences <= 3 * multiprocessors) return launch<ShortShape<T, 64, 128, 3>>(params, 2, stream);
+  return launch<ShortShape<T, 64, 128, 4>>(params, groups(4), stream);
 }
 
 }  // namespace

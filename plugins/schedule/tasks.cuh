@@ -153,8 +153,8 @@ __device__ inline void writeTasks(const CutSequence& own, const Cutting& cutting
   }
 }
 
-// Fills p.tasks. `first` are the first kWarpSize sequences of the warp's share; those behind them stand in p.cu_seqlens.
-// `groups` are those of this lane's sequences, `used` the tokens of all.
+// Fills p.tasks. `first` are the first kWarpSize sequences of the warp's share; those behind them stand in
+// p.cu_seqlens. `groups` are those of this lane's sequences, `used` the tokens of all.
 __device__ inline void listTasks(const ScheduleParams& p, const WarpShare& share, const LaneSequence& first_sequence,
                                  int groups, int used, TaskMemory& memory) {
   const int lane = threadIdx.x % kWarpSize;

@@ -138,19 +138,20 @@ def test_wide_scores_do_not_overflow(kernel: str) -> None:
     check(LENGTHS["mixed"], spread=30.0, kernel=choose(kernel, torch.float16))
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_same_sequence_alone_and_in_a_batch_gives_the_same_bits(kernel: str) -> None:
+@pytest.mark.parametrize(("kernel", "max_seq_len"), [*((kernel, 0) for kernel in KERNELS), ("short", 128)])
+def test_same_sequence_alone_and_in_a_batch_gives_the_same_bits(kernel: str, max_seq_len: int) -> None:
+    """The batch is large enough for the short kernel's blocks to be whole sequences; alone they are parts of one."""
     choose(kernel, torch.float16)
-    lengths = LENGTHS["mixed"]
+    lengths = LENGTHS["mixed"] * 2
     width = MANY_HEADS * 64
     operands = make_operands("3HD", sum(lengths), MANY_HEADS, 64, torch.float16, 1.0, 0)
     batch, _ = poisoned((sum(lengths), width), torch.float16)
-    attention(operands, cumulative(lengths), batch, scale=0.125, kernel=kernel)
+    attention(operands, cumulative(lengths), batch, scale=0.125, max_seq_len=max_seq_len, kernel=kernel)
     start = 0
     for length in lengths:
         part = [operand[start : start + length] for operand in operands]
         alone, _ = poisoned((length, width), torch.float16)
-        attention(part, cumulative([length]), alone, scale=0.125, kernel=kernel)
+        attention(part, cumulative([length]), alone, scale=0.125, max_seq_len=max_seq_len, kernel=kernel)
         assert torch.equal(alone, batch[start : start + length])
         start += length
 

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Task lists that no kernel of the engine would read."""
+
+from __future__ import annotations
+
+import onnx
+from padfree.onnx_tools.operators import node_attributes, padfree_nodes
+
+SHORT_LENGTH = 128
+"""Up to this max_seq_len PadfreeAttention takes a kernel that reads no list (kShortLength of attention/kernel.h)."""
+
+_LISTS = {"PadfreeSchedule": "output", "PadfreeAttention": "input"}
+
+
+def drop_unread_task_lists(model: onnx.ModelProto, max_seq_len: int) -> None:
+    """Where sequences are short, takes the task lists away from schedules and attention nodes, in place.
+
+    A schedule that was there for its list alone then feeds nothing; TensorRT drops it.
+
+    Args:
+        model: a rewritten model; its list is the last output of a schedule and the last input of an attention node.
+        max_seq_len: the build's longest sequence; above SHORT_LENGTH nothing changes.
+    """
+    if max_seq_len > SHORT_LENGTH:
+        return
+    for node in padfree_nodes(model.graph):
+        if node.op_type in _LISTS and node_attributes(node)["has_tasks"]:
+            del getattr(node, _LISTS[node.op_type])[-1]
+            next(attribute for attribute in node.attribute if attribute.name == "has_tasks").i = 0

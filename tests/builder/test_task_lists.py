@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which engines do without the task lists of the Hopper attention kernel."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from padfree.builder.network import for_parser, needed_plugin_names
+from padfree.builder.task_lists import SHORT_LENGTH
+from padfree.onnx_tools.operators import check_nodes, make_node, node_attributes
+
+ROOT = Path(__file__).parents[2]
+LAYER = {"head_size": 8, "scale": 1.0, "qkv_layout": "3HD", "has_qkv_bias": 0, "max_seq_len": 0}
+
+
+def two_layers() -> onnx.ModelProto:
+    """Attention of 2 heads and then of 4, whose list a second schedule makes, and one layer that never had a list."""
+
+    def attention(name: str, qkv: str, lists: list[str], heads: int) -> onnx.NodeProto:
+        inputs = [qkv, "sums", *lists]
+        return make_node("PadfreeAttention", inputs, [name], name=name, num_heads=heads, has_tasks=len(lists), **LAYER)
+
+    schedule = {"has_extent": 0, "has_tasks": 1}
+    nodes = [
+        make_node("PadfreeSchedule", ["lens", "ids"], ["sums", "list2"], name="first", num_heads=2, **schedule),
+        make_node("PadfreeSchedule", ["lens", "ids"], ["unread", "list4"], name="second", num_heads=4, **schedule),
+        attention("a", "qkv2", ["list2"], 2),
+        attention("b", "qkv4", ["list4"], 4),
+        attention("c", "qkv2", [], 2),
+    ]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT32, [None]) for name in ("lens", "ids")]
+    inputs += [helper.make_tensor_value_info(f"qkv{h}", TensorProto.FLOAT16, [None, 24 * h]) for h in (2, 4)]
+    outputs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT16, [None, size])
+        for name, size in (("a", 16), ("b", 32), ("c", 16))
+    ]
+    return helper.make_model(helper.make_graph(nodes, "g", inputs, outputs))
+
+
+@pytest.mark.parametrize("max_seq_len", [1, SHORT_LENGTH])
+def test_engines_of_short_sequences_make_no_lists(max_seq_len: int) -> None:
+    model = for_parser(two_layers(), max_seq_len)
+    check_nodes(model)
+    assert not any(node_attributes(node)["has_tasks"] for node in model.graph.node)
+    assert {name for node in model.graph.node for name in (*node.input, *node.output)}.isdisjoint({"list2", "list4"})
+    assert sorted(needed_plugin_names(model)) == ["a", "b", "c", "first"]
+
+
+def test_engines_of_longer_sequences_keep_them() -> None:
+    model = for_parser(two_layers(), SHORT_LENGTH + 1)
+    check_nodes(model)
+    assert [node_attributes(node)["has_tasks"] for node in model.graph.node] == [1, 1, 1, 1, 0]
+    assert sorted(needed_plugin_names(model)) == ["a", "b", "c", "first", "second"]
+
+
+def test_builder_and_kernels_mean_the_same_length() -> None:
+    header = (ROOT / "plugins" / "attention" / "kernel.h").read_text("utf-8")
+    (length,) = re.findall(r"kShortLength = (\d+);", header)
+    assert int(length) == SHORT_LENGTH
