@@ -12,7 +12,6 @@ import torch
 import transformers
 
 MAX_LENGTH = 128
-OUTLIER_CHANNELS, OUTLIER_WEIGHT, OUTLIER_BIAS, INNER_GAIN = (7, 40), 6.0, 10.0, 40.0
 INPUTS, OUTPUTS = ("input_ids", "attention_mask"), ("answer", "depths", "embedding")
 
 
@@ -42,20 +41,8 @@ class Model(torch.nn.Module):
         mean = (hidden * kept).sum(1) / kept.sum(1).clamp(min=1e-9)
         return torch.nn.functional.normalize(self.embedding(mean), dim=1)
 
-    def add_outliers(self) -> None:
-        """Two channels of every norm, and the inner activations of one layer, far larger than the rest."""
-        with torch.no_grad():
-            for name, parameter in self.named_parameters():
-                if "LayerNorm.weight" in name:
-                    parameter[list(OUTLIER_CHANNELS)] = OUTLIER_WEIGHT
-                elif "LayerNorm.bias" in name:
-                    parameter[list(OUTLIER_CHANNELS)] = parameter.new_tensor([OUTLIER_BIAS, -OUTLIER_BIAS])
-            layer = self.encoder.encoder.layer[-2]
-            layer.intermediate.dense.weight.mul_(INNER_GAIN)
-            layer.output.dense.weight.div_(INNER_GAIN)
-
-    def largest_norm_weight(self) -> float:
-        """Over all norms."""
+    def largest_norm_parameter(self) -> float:
+        """The largest weight or bias of all norms."""
         named = self.named_parameters()
         return max(float(parameter.detach().abs().max()) for name, parameter in named if "LayerNorm" in name)
 

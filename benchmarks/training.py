@@ -58,7 +58,9 @@ def train(
 ) -> None:
     """AdamW with warm-up and a linear fall; fp32 weights, bf16 products on a GPU."""
     rate = torch.tensor(0.0, device=device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01, capturable=device == "cuda")
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=rate, weight_decay=0.01, fused=True, capturable=device == "cuda"
+    )
 
     def update(*inputs: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad(set_to_none=True)
