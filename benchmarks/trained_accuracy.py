@@ -212,7 +212,7 @@ def run_variant(variant: str, model: Model, test: TestSet, arguments: argparse.N
         ids = [item.ids for item in test.lists[:COMPARED]]
         looked_into = pool.submit(errors_inside, exported, packed, ids, arguments.without_tensorrt)
         for name, path in contenders(exported, packed, folder, arguments.without_tensorrt):
-            with Session(path) as session:
+            with Session(path, cuda_graphs=False) as session:  # hundreds of sizes, once each
                 scores[name] = score(test, run(lambda rows: session.run(list(rows)), test), reference)
             show(variant, name, scores)
         inside = looked_into.result()
