@@ -31,12 +31,13 @@ class Tolerance:
 # fp32 sums the same terms in another order: 6e-6 of the root mean square was measured after BERT-base's 12 layers, and
 # deeper models may have ten times that. The others round every tensor to 11 or 8 bits: each rounding is off by at most
 # 2^-11 or 2^-8, and the errors of some 100 roundings one after the other add up like a random walk (x 10), of which
-# the worst of many rows has up to four times the average. docs/accuracy.md shows what was measured.
+# the worst of many rows has up to four times the average. On an H200 BERT-base was off by up to 0.025 absolute and
+# 0.0054 relative in fp16 (padded TensorRT), by 0.08 and 0.017 in bf16; docs/accuracy.md has the table.
 TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
     {
         "fp32": Tolerance(absolute=2e-4, relative=1e-4),
         "fp16": Tolerance(absolute=5e-2, relative=2e-2),
-        "bf16": Tolerance(absolute=4e-1, relative=1.6e-1),
+        "bf16": Tolerance(absolute=4e-1, relative=8e-2),
     }
 )
 
