@@ -8,9 +8,9 @@
 //       E elements each, null where there is none; false: the row becomes zeros
 //   void prefetch() const
 //       before the kernels ahead have ended: brings what every row needs into the L2 cache
-//   static constexpr bool mayCrowd(int vectors), bool crowds() const
-//       whether there are crowded kernels (rowNormVectorKernel) for rows of that many vectors a thread; whether to use
-//       them for this source
+//   static constexpr bool mayCrowd(int lanes, int vectors), bool crowds() const
+//       whether there are crowded kernels (rowNormVectorKernel) for rows of so many threads and vectors a thread;
+//       whether to use them for this source
 #pragma once
 
 #include "common/dependent_launch.cuh"
@@ -184,7 +184,7 @@ cudaError_t launchRowNormVector(const Source& source, const RowNorm<T>& p, cudaS
   const int64_t blocks = ceilDiv<int64_t>(p.rows, kRowNormThreads / kLanes);
   if (blocks > kMaxGridX) return cudaErrorInvalidValue;
   auto kernel = rowNormVectorKernel<T, kLanes, kVectors, false, Source>;
-  if constexpr (kLanes <= kWarpSize && Source::mayCrowd(kVectors)) {
+  if constexpr (kLanes <= kWarpSize && Source::mayCrowd(kLanes, kVectors)) {
     const bool whole = p.E == kLanes * kVectors * static_cast<int>(kVectorBytes / sizeof(T));
     if (whole && source.crowds()) kernel = rowNormVectorKernel<T, kLanes, kVectors, true, Source>;
   }

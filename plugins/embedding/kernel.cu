@@ -1,52 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Word, position and type rows are gathered, summed and normalised without leaving registers.
-#include "common/row_norm.cuh"
-#include "embedding/launch.h"
+#include "embedding/table_source.cuh"
+#include "embedding/warp_kernel.cuh"
 
 namespace padfree {
 namespace {
 
-// Word rows come from memory, and only once their ids are known: so those of tokens this far behind are brought into
-// the L2 cache ahead of time. Half of the rows that an H200 has under way at E 768.
-constexpr int kTokensAhead = 2048;
-
-template <typename T>
-struct TableSource {
-  EmbeddingParams p;
-
-  // Ids, then the tables' rows: more rows under way hide both.
-  static constexpr bool mayCrowd(int) { return true; }
-  bool crowds() const { return true; }
-
-  __device__ void prefetch() const {
-    prefetchToL2(p.ids, p.T * sizeof(int));
-    prefetchToL2(p.token_types, p.T * sizeof(int));
-    prefetchToL2(p.positions, p.T * sizeof(int));
-    prefetchToL2(p.cu_seqlens, (p.B + 1) * sizeof(int));
-  }
-
-  __device__ const T* tableRow(const void* table, int rows, int id) const {
-    const bool inside = static_cast<unsigned>(id) < static_cast<unsigned>(rows);
-    return inside ? static_cast<const T*>(table) + static_cast<int64_t>(id) * p.E : nullptr;
-  }
-
-  template <int kLanes>
-  __device__ bool begin(int64_t row, const T* (&addends)[kRowAddends]) const {
-    const int token = static_cast<int>(row);
-    const int word = p.ids[token];
-    const int later_word = token < p.T - kTokensAhead ? p.ids[token + kTokensAhead] : -1;
-    const int type = p.token_types ? p.token_types[token] : -1;
-    const int given_position = p.positions ? p.positions[token] : 0;
-    const auto start = [&](int i) { return sequenceStart(p.cu_seqlens, i, p.T); };
-    const int sequence = warpFindLast<kLanes>(p.B + 1, token, start);
-    prefetchToL2(tableRow(p.word_table, p.V, later_word), p.E * sizeof(T), threadIdx.x % kLanes, kLanes);
-    addends[0] = tableRow(p.word_table, p.V, word);
-    addends[1] =
-        tableRow(p.position_table, p.P, p.positions ? given_position : token - start(sequence) + p.position_offset);
-    addends[2] = tableRow(p.type_table, p.N, type);
-    return sequence < p.B;  // the others are filler
-  }
-};
+template <typename T, int kVectors>
+cudaError_t launchWarpEmbedding(const TableSource<T>& source, cudaStream_t stream) {
+  const int blocks = ceilDiv(source.p.T, kRowNormThreads / kWarpSize);
+  return launchDependent(warpEmbeddingKernel<T, kVectors>, blocks, kRowNormThreads, 0, stream, source);
+}
 
 }  // namespace
 
@@ -64,6 +28,10 @@ cudaError_t launchEmbedding(const EmbeddingParams& params, cudaStream_t stream) 
                           false};
     TableSource<T> source{params};
     if (!params.position_table) source.p.P = 0;  // no position is inside
+    if (params.T <= 0) return cudaSuccess;
+    constexpr int kWarpWidth = kWarpSize * kVectorBytes / sizeof(T);
+    if (params.E == 3 * kWarpWidth) return launchWarpEmbedding<T, 3>(source, stream);
+    if (params.E == 4 * kWarpWidth) return launchWarpEmbedding<T, 4>(source, stream);
     return launchRowNorm(source, norm, stream);
   });
 }

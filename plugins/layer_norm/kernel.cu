@@ -14,7 +14,7 @@ struct ResidualSource {
   int E;
 
   // Only a single input of four vectors a thread gains (H200, E 1024).
-  static constexpr bool mayCrowd(int vectors) { return vectors == 4; }
+  static constexpr bool mayCrowd(int, int vectors) { return vectors == 4; }
   bool crowds() const { return !residual; }
 
   __device__ void prefetch() const { prefetchToL2(bias, E * sizeof(T)); }

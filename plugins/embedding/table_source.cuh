@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the rows of a token are: its word's, its position's and its type's.
+#pragma once
+
+#include "common/row_norm.cuh"
+#include "embedding/launch.h"
+
+namespace padfree {
+
+// Word rows come from memory, and only once their ids are known: so those of tokens this far behind are brought into
+// the L2 cache ahead of time. Half of the rows that an H200 has under way at E 768.
+constexpr int kTokensAhead = 2048;
+
+template <typename T>
+struct TableSource {
+  EmbeddingParams p;
+
+  // Ids, then the tables' rows: more rows under way hide both. Rows that fill a warp are warpEmbeddingKernel's.
+  static constexpr bool mayCrowd(int lanes, int) { return lanes < kWarpSize; }
+  bool crowds() const { return true; }
+
+  __device__ void prefetch() const {
+    prefetchToL2(p.ids, p.T * sizeof(int));
+    prefetchToL2(p.token_types, p.T * sizeof(int));
+    prefetchToL2(p.positions, p.T * sizeof(int));
+    prefetchToL2(p.cu_seqlens, (p.B + 1) * sizeof(int));
+  }
+
+  __device__ const T* tableRow(const void* table, int rows, int id) const {
+    const bool inside = static_cast<unsigned>(id) < static_cast<unsigned>(rows);
+    return inside ? static_cast<const T*>(table) + static_cast<int64_t>(id) * p.E : nullptr;
+  }
+
+  // The id kTokensAhead tokens behind that one, -1 if there is none.
+  __device__ int laterWord(int token) const { return token < p.T - kTokensAhead ? p.ids[token + kTokensAhead] : -1; }
+
+  __device__ void prefetchWord(int id, int lane, int lanes) const {
+    prefetchToL2(tableRow(p.word_table, p.V, id), p.E * sizeof(T), lane, lanes);
+  }
+
+  template <int kLanes>
+  __device__ bool begin(int64_t row, const T* (&addends)[kRowAddends]) const {
+    const int token = static_cast<int>(row);
+    const int word = p.ids[token];
+    const int later_word = laterWord(token);
+    const int type = p.token_types ? p.token_types[token] : -1;
+    const int given_position = p.positions ? p.positions[token] : 0;
+    const auto start = [&](int i) { return sequenceStart(p.cu_seqlens, i, p.T); };
+    const int sequence = warpFindLast<kLanes>(p.B + 1, token, start);
+    prefetchWord(later_word, threadIdx.x % kLanes, kLanes);
+    addends[0] = tableRow(p.word_table, p.V, word);
+    addends[1] =
+        tableRow(p.position_table, p.P, p.positions ? given_position : token - start(sequence) + p.position_offset);
+    addends[2] = tableRow(p.type_table, p.N, type);
+    return sequence < p.B;  // the others are filler
+  }
+};
+
+}  // namespace padfree
