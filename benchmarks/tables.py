@@ -19,11 +19,12 @@ from pathlib import Path
 
 import account_tables
 import row_report
+import trained_report
 from attention_report import PAGE_HEADINGS, made_with, page_cells
 from plot_style import LIMIT, PADFREE, TENSORRT, Record, read, times_of
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ("README.md", "docs/performance.md", "docs/attention.md", "docs/runtime.md")
+DOCUMENTS = ("README.md", "docs/performance.md", "docs/attention.md", "docs/runtime.md", "docs/accuracy.md")
 BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NAMES = {
     "bert-base": "BERT-base",
@@ -200,6 +201,8 @@ TABLES: Mapping[str, tuple[str, Callable[[Sequence[Record]], str]]] = {
     "host": ("session", account(account_tables.host)),
     "rows": ("rows", row_report.table),
     "attention": ("attention", attention),
+    "trained": ("trained", trained_report.scores),
+    "trained_layers": ("trained", trained_report.errors),
 }
 """Name of a table -> the file of its records, and what makes it."""
 
