@@ -65,3 +65,9 @@ def padded(records: Sequence[Record]) -> Table:
                 sums[name] += time_us
                 break
     return ["layers", "us"], [[name, f"{time_us:.1f}"] for name, time_us in sums.items()]
+
+
+def build_time(records: Sequence[Record]) -> Table:
+    """A row a build: seconds, and what was aimed at."""
+    rows = [[r["case"], f"{r['seconds']:.1f}", "-" if r["goal_s"] is None else str(r["goal_s"])] for r in records]
+    return ["build", "seconds", "aimed at"], rows

@@ -195,6 +195,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Sequence[Record]], str]]] = {
     "targets": ("end_to_end", targets),
     "goals": ("end_to_end", goals),
     "sweep": ("end_to_end", sweep),
+    "build_time": ("build_time", account(account_tables.build_time)),
     "timeline": ("timeline", account(account_tables.timeline)),
     "padded": ("layers", account(account_tables.padded)),
     "memory": ("memory", account(account_tables.memory)),
