@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -18,6 +19,9 @@ Array = npt.NDArray[Any]
 
 TOLERANCE = 0.05
 """Of the reference's largest value: half precision in batches of other sizes; other texts' answers are further off."""
+
+
+_log = logging.getLogger(__name__)
 
 
 class Outcome(enum.IntEnum):
@@ -80,6 +84,32 @@ def judge(answer: Array, expected: Array | None) -> Outcome:
         return Outcome.WRONG
     error = np.abs(answer - expected).max()
     return Outcome.RIGHT if error <= TOLERANCE * np.abs(expected).max() else Outcome.WRONG
+
+
+def judge_request(answer: Array, references: Sequence[Array] | None, request: int) -> Outcome:
+    """Judges the answer to a request of the pool; what is wrong with a wrong one goes to the log, as a warning."""
+    outcome = judge(answer, None if references is None else references[request])
+    if references is not None and outcome is Outcome.WRONG:
+        _log.warning("request %d: %s", request, _what_is_wrong(answer, references, request))
+    return outcome
+
+
+def _what_is_wrong(answer: Array, references: Sequence[Array], request: int) -> str:
+    """Which texts of an answer [texts, values] are wrong, by how much, and whether it is another request's."""
+    others = [at for at, other in enumerate(references) if judge(answer, other) is Outcome.RIGHT]
+    if others:
+        return f"the answer to request {others[0]}"
+    expected = references[request]
+    if answer.shape != expected.shape:
+        return f"shape {list(answer.shape)}, alone {list(expected.shape)}"
+    if not np.isfinite(answer).all():
+        return f"{(~np.isfinite(answer)).sum()} of {answer.size} values are not finite"
+    errors = np.abs(answer - expected).max(axis=1) / np.abs(expected).max()
+    wrong = np.flatnonzero(errors > TOLERANCE)
+    return (
+        f"texts {wrong.tolist()} of {len(errors)} are off by up to {errors.max():.3f} of the largest value, "
+        f"{(np.abs(answer - expected) > TOLERANCE * np.abs(expected).max()).sum()} values in all"
+    )
 
 
 def infer_inputs(request: Request, make: Callable[..., Any]) -> list[Any]:

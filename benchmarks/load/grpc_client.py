@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as triton
 
-from .client import Answered, Array, Outcome, Target, infer_inputs, judge
+from .client import Answered, Array, Outcome, Target, infer_inputs, judge_request
 from .traffic import Request
 
 IN_FLIGHT = 256
@@ -59,8 +59,7 @@ class GrpcClient:
         outcome = Outcome.REFUSED
         if error is None:
             answer = result.as_numpy(self._target.output)
-            expected = None if self._expected is None else self._expected[request]
-            outcome = judge(answer.reshape(len(answer), -1).astype(np.float32), expected)
+            outcome = judge_request(answer.reshape(len(answer), -1).astype(np.float32), self._expected, request)
         self._answers.put(Answered(ticket, at, outcome))
 
     def wait(self, seconds: float) -> Sequence[Answered]:

@@ -17,7 +17,7 @@ import numpy as np
 import tritonclient.http as triton
 from tritonclient.utils import triton_to_np_dtype
 
-from .client import Answered, Array, Outcome, Target, infer_inputs, judge
+from .client import Answered, Array, Outcome, Target, infer_inputs, judge_request
 from .traffic import Request
 
 END_OF_HEAD = b"\r\n\r\n"
@@ -118,9 +118,9 @@ class HttpClient:
         if self._expected is None:
             return Outcome.RIGHT
         start = received.find(END_OF_HEAD) + len(END_OF_HEAD) + header(received, b"inference-header-content-length")
-        expected = self._expected[connection.request]
         answer = np.frombuffer(bytes(received[start:]), dtype=self._dtype).astype(np.float32)
-        return judge(answer.reshape(len(expected), -1), expected)
+        texts = len(self._expected[connection.request])
+        return judge_request(answer.reshape(texts, -1), self._expected, connection.request)
 
     def close(self) -> None:
         """Ends the connections."""

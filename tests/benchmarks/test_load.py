@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ pytest.importorskip("tritonclient.http")
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks.load is a package, not a script
 
 from benchmarks.load import report
-from benchmarks.load.client import Answered, Outcome, judge
+from benchmarks.load.client import Answered, Outcome, judge, judge_request
 from benchmarks.load.fleet import percentiles, summary
 from benchmarks.load.limit import find_limit
 from benchmarks.load.memory import family, host_mib
@@ -136,6 +137,25 @@ def test_crossed_answers_are_told_from_right_ones() -> None:
     assert judge(one[:, :1], one) is Outcome.WRONG
     with pytest.raises(ValueError, match="requests 1 and 2 have the same answer"):
         check_apart([one, other, other])
+
+
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [
+        ([[0.2, 0.9], [0.3, 0.3]], "the answer to request 1"),
+        ([[1.0, -0.5]], r"shape \[1, 2\], alone \[2, 2\]"),
+        ([[1.0, np.nan], [0.0, 1.0]], "1 of 4 values are not finite"),
+        ([[1.0, -0.5], [0.5, 0.7]], r"texts \[1\] of 2 are off by up to 0.500 of the largest value, 2 values in all"),
+    ],
+)
+def test_what_is_wrong_with_an_answer_is_told(
+    answer: list[list[float]], what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    references = [np.array([[1.0, -0.5], [0.0, 1.0]]), np.array([[0.2, 0.9], [0.3, 0.3]])]
+    assert judge_request(references[0], references, 0) is Outcome.RIGHT
+    assert not caplog.records
+    assert judge_request(np.array(answer), references, 0) is Outcome.WRONG
+    assert re.search(f"request 0: {what}", caplog.text)
 
 
 @pytest.mark.parametrize("start", [100.0, 3000.0])
