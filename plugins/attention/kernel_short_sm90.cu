@@ -19,13 +19,10 @@ constexpr int kLongKeys = 64;   // keys of a step where the sequence is longer t
 // K and V of kStepKeys keys are on chip, and Q of two groups of kTaskRows rows; kResidentBlocks of such blocks on a
 // multiprocessor.
 template <typename Element, int kHeadSize, int kStepKeys, int kResidentBlocks>
-struct ShortShape {
-  using T = Element;
-  static constexpr int kD = kHeadSize, kKeys = kStepKeys, kBlocks = kResidentBlocks;
-  static constexpr int kPanels = kD / kPanelColumns;
-  static constexpr int kQueryPanelBytes = kTaskRows * kPanelRowBytes, kQueryBytes = kPanels * kQueryPanelBytes;
-  static constexpr int kKeyPanelBytes = kKeys * kPanelRowBytes, kKeyBytes = kPanels * kKeyPanelBytes;
-  static constexpr int kSharedBytes = 2 * kQueryBytes + 2 * kKeyBytes + 1024;  // the last to align
+struct ShortShape : Sm90Tiles<Element, kHeadSize, kStepKeys> {
+  using Tiles = Sm90Tiles<Element, kHeadSize, kStepKeys>;
+  static constexpr int kBlocks = kResidentBlocks;
+  static constexpr int kSharedBytes = 2 * Tiles::kQueryBytes + 2 * Tiles::kKeyBytes + 1024;  // the last to align
 };
 
 // Where a block's data are; base is a multiple of 1024 in shared space.

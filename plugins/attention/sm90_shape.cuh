@@ -10,21 +10,28 @@ namespace padfree {
 
 constexpr int kLoadingWarps = 3;  // one hands out jobs with their Q, one loads K, one V
 
-// One block a multiprocessor: kTaskWidth warpgroups that compute and one that loads.
-template <typename Element, int kHeadSize, int kStepKeys, int kRingStages>
-struct Sm90Shape {
+// Q of kTaskRows rows, and K or V of kStepKeys keys, in shared memory.
+template <typename Element, int kHeadSize, int kStepKeys>
+struct Sm90Tiles {
   using T = Element;
-  static constexpr int kD = kHeadSize, kKeys = kStepKeys, kStages = kRingStages;
+  static constexpr int kD = kHeadSize, kKeys = kStepKeys;
   static constexpr int kPanels = kD / kPanelColumns;
   static constexpr int kQueryPanelBytes = kTaskRows * kPanelRowBytes, kQueryBytes = kPanels * kQueryPanelBytes;
   static constexpr int kKeyPanelBytes = kKeys * kPanelRowBytes, kKeyBytes = kPanels * kKeyPanelBytes;
+};
+
+// One block a multiprocessor: kTaskWidth warpgroups that compute and one that loads.
+template <typename Element, int kHeadSize, int kStepKeys, int kRingStages>
+struct Sm90Shape : Sm90Tiles<Element, kHeadSize, kStepKeys> {
+  using Tiles = Sm90Tiles<Element, kHeadSize, kStepKeys>;
+  static constexpr int kStages = kRingStages;
   // Two buffers of Q a warpgroup, where they fit: the next job's Q arrives while this one is computed.
-  static constexpr int kQuerySlots = kD <= 64 ? 2 : 1;
+  static constexpr int kQuerySlots = Tiles::kD <= 64 ? 2 : 1;
   static constexpr int kThreads = (kTaskWidth + 1) * kWarpgroup;
   // Where two warpgroups share the keys of a group of rows, the second one's maxima, sums and output pass through here.
-  static constexpr int kExchangeBytes = kWarpgroup * (kD / 2 + 4) * 4;
-  static constexpr int kSharedBytes =
-      kQuerySlots * kTaskWidth * kQueryBytes + 2 * kStages * kKeyBytes + kExchangeBytes + 1024;  // the last to align
+  static constexpr int kExchangeBytes = kWarpgroup * (Tiles::kD / 2 + 4) * 4;
+  static constexpr int kSharedBytes = kQuerySlots * kTaskWidth * Tiles::kQueryBytes + 2 * kStages * Tiles::kKeyBytes +
+                                      kExchangeBytes + 1024;  // the last to align
   // Registers after the producer gave its own away; 512 threads start with 128 each.
   static constexpr int kComputeRegisters = 160, kProducerRegisters = 32;
 };
