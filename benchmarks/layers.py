@@ -24,6 +24,7 @@ from padfree.builder import build_engine
 from padfree.builder.bench.batch import Batch, draw_lengths, random_batch
 from padfree.onnx_tools.cost import Lengths
 from padfree.runtime import Session
+from sweep_cases import FILL
 
 RUNS = 20
 KINDS = (
@@ -80,7 +81,7 @@ def main() -> int:
     parser.add_argument("--models", type=Path, help="folder for the exported model (default: a temporary one)")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     arguments = parser.parse_args()
-    seq_lens = draw_lengths(Lengths(arguments.batch, 0.6 * arguments.seq_len, arguments.seq_len))
+    seq_lens = draw_lengths(Lengths(arguments.batch, FILL * arguments.seq_len, arguments.seq_len))
     tokens = sum(seq_lens)
     with tempfile.TemporaryDirectory(prefix="padfree-bench-") as name:
         plan = Path(name) / "model.plan"

@@ -25,6 +25,7 @@ from padfree.builder import build_engine
 from padfree.builder.bench.batch import draw_lengths, random_batch
 from padfree.onnx_tools.cost import Lengths
 from padfree.runtime import Session
+from sweep_cases import FILL
 from timeline_account import Kernel, account, kinds_of, replays_of
 
 REPLAYS = 20
@@ -60,7 +61,7 @@ def main() -> int:
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     parser.add_argument("--kernels", action="store_true", help="also print every kernel of the median replay")
     arguments = parser.parse_args()
-    mean = arguments.seq_len if arguments.batch == 1 else 0.6 * arguments.seq_len
+    mean = arguments.seq_len if arguments.batch == 1 else FILL * arguments.seq_len
     seq_lens = draw_lengths(Lengths(arguments.batch, mean, arguments.seq_len))
     torch.cuda.init()
     with tempfile.TemporaryDirectory(prefix="padfree-bench-") as name:
