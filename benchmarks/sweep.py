@@ -5,22 +5,24 @@
     python benchmarks/sweep.py --sets fill length --json benchmarks/results/h200/end_to_end.jsonl --minutes 8
 
 Cases that the file has from the same commit are skipped, so that a sweep may be stopped (--minutes stops it between two
-cases) and continued. Models are exported once into --models, timing caches kept in --timing-cache; padded engines stay
-in the temporary folder until the end (10 GB for all sets).
+cases) and continued. Models are exported once into --models, timing caches kept in --timing-cache; engines that serve
+several cases stay in --engines until the end (10 GB for all sets).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from sweep_cases import SETS, SweepCase
+from sweep_cases import EVERYTHING, SETS, SweepCase
 
 OURS, PADDED = "padfree", "TensorRT padded"
 MAX_ERROR_RATIO = 2.0
@@ -37,17 +39,24 @@ def done_cases(path: Path | None) -> Done:
     return {(record["case"], record["commit"]) for record in records}
 
 
-def chosen(sets: Iterable[str], done: Done, commit: str) -> list[SweepCase]:
-    """The cases of some sets that are still to be measured."""
-    return [case for name in sets for case in SETS[name] if (case.name, commit) not in done]
+def chosen(
+    sets: Iterable[str], done: Done, commit: str, peers: Collection[str] = frozenset(EVERYTHING)
+) -> list[SweepCase]:
+    """The cases of some sets that are still to be measured, with those of their peers that are wanted."""
+    cases = [case for name in sets for case in SETS[name] if (case.name, commit) not in done]
+    return [replace(case, peers=tuple(peer for peer in case.peers if peer in peers)) for case in cases]
 
 
 def main() -> int:
     """Measures; exit code 1 where a case failed or missed what is required of it, or time ran out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS), help="default: all")
+    parser.add_argument(
+        "--peers", nargs="*", choices=EVERYTHING, default=EVERYTHING, help="measure only these of a case's peers"
+    )
     parser.add_argument("--json", type=Path, help="append one line a case to this file, and skip what it has")
     parser.add_argument("--models", type=Path, help="folder for exported models (default: a temporary one)")
+    parser.add_argument("--engines", type=Path, help="folder for engines, of one commit only (default: temporary)")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no case after these")
     parser.add_argument("--limit", type=int, help="measure at most so many cases")
@@ -55,13 +64,15 @@ def main() -> int:
     arguments = parser.parse_args()
     from padfree.builder.bench.environment import commit
 
-    cases = chosen(arguments.sets, done_cases(arguments.json), commit())[: arguments.limit]
+    cases = chosen(arguments.sets, done_cases(arguments.json), commit(), arguments.peers)[: arguments.limit]
     if arguments.list:
         for case in cases:
             print(f"{case.name}  [{', '.join(case.peers)}]")
         return 0
-    with tempfile.TemporaryDirectory(prefix="padfree-sweep-") as name:
-        return run(cases, Path(name), arguments)
+    with contextlib.ExitStack() as stack:
+        folder = arguments.engines or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="padfree-sweep-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        return run(cases, folder, arguments)
 
 
 def run(cases: list[SweepCase], folder: Path, arguments: argparse.Namespace) -> int:
@@ -103,8 +114,10 @@ def measure_case(case: SweepCase, model: Any, folder: Path, arguments: argparse.
         folder=folder,
         timing_cache=arguments.timing_cache,
         model=model,
+        profile=case.engine,
     )
     record = {"set": case.set, "model": case.model, **record, "required_speedup": case.required}
+    record["shared_engine"] = asdict(case.engine) if case.engine else None
     record["passed"] = passed(record)
     if arguments.json:
         append_record(arguments.json, record)

@@ -9,24 +9,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from padfree.builder.profile import ProfileOptions
+from padfree.builder.task_lists import SHORT_LENGTH
+
 FILL = 0.6  # mean length over S: that of lengths uniform in [0.2 S, S]
-LENGTHS = (*range(128, 1025, 128), *range(64, 961, 128))
+LONGEST = 1024
+LENGTHS = (*range(128, LONGEST + 1, 128), *range(64, LONGEST, 128))
 WITH_PYTORCH = (128, 256, 512, 1024)
 FILLS = (1.0, 0.1, 0.5, 0.2, 0.8, 0.3, 0.4, 0.6, 0.7, 0.9)
 TOKENS = (1024, 16384, 128, 65536, 4096, 256, 512, 2048, 8192, 32768)
+MANY_TOKENS = ProfileOptions(max_batch=216, max_seq_len=512, max_tokens=66048)
+"""Takes every batch of TOKENS, also where drawn lengths add up to a few more."""
 OTHER_MODELS = ("bert-large", "distilbert", "albert", "minilm", "deberta")
 TARGETS = {(16, 512): 1.8, (16, 128): 1.25, (1, 128): None}
 """Batch and S -> how much faster than padded TensorRT the engine has to be."""
 
 TENSORRT = ("tensorrt", "limit")
-PYTORCH = ("torch-eager", "torch-compile", "torch-varlen")
+VARLEN = "torch-varlen"
+PYTORCH = ("torch-eager", "torch-compile", VARLEN)
 EVERYTHING = ("tensorrt", "padded-interface", "varseqlen", *PYTORCH, "limit")
 """But `tensorrt-strong`, which took within 0.5 % of `tensorrt`'s time wherever both were measured."""
 
 
 @dataclass(frozen=True)
 class SweepCase:
-    """One case; `set` is the part of a picture that it belongs to, `required` a speed-up over padded TensorRT."""
+    """One case.
+
+    set: the part of a picture that it belongs to.
+    required: a speed-up over padded TensorRT.
+    engine: the profile of padfree's engine where cases share one; None tunes one for this case.
+    """
 
     set: str
     model: str
@@ -35,11 +47,17 @@ class SweepCase:
     mean: float
     peers: tuple[str, ...]
     required: float | None = None
+    engine: ProfileOptions | None = None
 
     @property
     def name(self) -> str:
         """What the records call it."""
         return f"{self.set}: {self.model}, {self.batch} x {self.seq_len}, mean {self.mean:.4g}"
+
+
+def shared_engine(batch: int, seq_len: int) -> ProfileOptions | None:
+    """One engine for all batches of a sweep; short sequences have attention of their own, and thus engines."""
+    return ProfileOptions(batch, LONGEST, batch * LONGEST) if seq_len > SHORT_LENGTH else None
 
 
 def targets() -> Iterator[SweepCase]:
@@ -55,20 +73,23 @@ def by_length() -> Iterator[SweepCase]:
     for batch in (16, 1):
         for seq_len in LENGTHS:
             peers = (*TENSORRT, *PYTORCH) if batch == 16 and seq_len in WITH_PYTORCH else TENSORRT
-            yield SweepCase("length", "bert-base", batch, seq_len, FILL * seq_len, peers)
+            engine = shared_engine(batch, seq_len)
+            yield SweepCase("length", "bert-base", batch, seq_len, FILL * seq_len, peers, engine=engine)
 
 
 def by_fill() -> Iterator[SweepCase]:
     """Where padding-free stops paying: the mean length from 0.1 to all of S."""
     for fill in FILLS:
-        yield SweepCase("fill", "bert-base", 16, 512, fill * 512, TENSORRT)
+        yield SweepCase("fill", "bert-base", 16, 512, fill * 512, TENSORRT, engine=shared_engine(16, 512))
 
 
 def by_tokens() -> Iterator[SweepCase]:
-    """From a few tokens to as many as one run takes: S 512 where the batch holds more than one sequence."""
+    """From a few tokens to as many as one run takes: S 512, but one sequence of all the tokens where they are few."""
     for tokens in TOKENS:
         batch = max(1, round(tokens / (FILL * 512)))
-        yield SweepCase("tokens", "bert-base", batch, 512, min(512.0, tokens / batch), TENSORRT)
+        engine = MANY_TOKENS if batch > 1 else None
+        seq_len = 512 if batch > 1 else tokens
+        yield SweepCase("tokens", "bert-base", batch, seq_len, tokens / batch, (*TENSORRT, VARLEN), engine=engine)
 
 
 def by_model() -> Iterator[SweepCase]:

@@ -136,7 +136,7 @@ SWEEPS: tuple[tuple[str, str, str, Key, Callable[[Record], str]], ...] = (
     ),
     (
         "tokens",
-        "Number of tokens (BERT-base, S 512)",
+        "Number of tokens (BERT-base, S 512, one sequence below 300 tokens)",
         "batch",
         lambda record: (record["tokens"],),
         lambda record: f"{record['batch']} x {record['seq_len']}",

@@ -13,6 +13,7 @@ from padfree.onnx_tools.cost import figures
 
 from ..errors import BuildError
 from ..lengths import LengthOptions, choose_lengths
+from ..profile import ProfileOptions
 from .batch import draw_lengths, random_batch, read_lengths
 from .environment import environment
 from .measure import Measurement, measure_cpu, measure_gpu
@@ -51,6 +52,7 @@ def measure(
     device: int = 0,
     say: Callable[[str], None] = lambda _: None,
     model: Model | None = None,
+    profile: ProfileOptions | None = None,
 ) -> tuple[dict[str, Any], Measurement]:
     """Measures a case; returns the JSON record and what it was made from.
 
@@ -63,6 +65,7 @@ def measure(
         device: CUDA device number.
         say: gets what is being done.
         model: the case's model where it has been read already.
+        profile: of one packed engine for several cases, which stays in the folder; None tunes one for this case.
 
     Raises:
         BuildError: unknown peers, lengths that contradict the model, an engine that cannot be built, wrong answers.
@@ -87,7 +90,7 @@ def measure(
                 f"{case.lengths}: longest is {max(seq_lens)}, --seq-len {seq_len}; pass --seq-len {max(seq_lens)}"
             )
     batch = random_batch(model.metadata, seq_lens, seq_len, case.seed)
-    setup = Setup(model, batch, folder, timing_cache, device, say)
+    setup = Setup(model, batch, folder, timing_cache, device, say, profile)
     start = time.monotonic()
     found = (measure_cpu if on_cpu else measure_gpu)(setup, list(known) if peers is None else peers)
     record = {

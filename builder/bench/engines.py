@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict, astuple
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,14 @@ PLAIN, GRAPH = "plain", "CUDA graph"
 
 
 def packed(setup: Setup) -> Contender:
-    """The rewritten model's engine, tuned for the batch's tokens."""
-    tokens, slots = setup.batch.tokens, setup.batch.slots
-    make = partial(build_engine, setup.model.packed, opt_tokens=tokens, max_tokens=slots, **setup.shape)
-    return _contender(setup, "packed", make, None)
+    """The rewritten model's engine, tuned for the batch's tokens, or of the setup's profile."""
+    options: dict[str, Any] = {**setup.shape, "opt_tokens": setup.batch.tokens, "max_tokens": setup.batch.slots}
+    name = "packed"
+    if setup.profile is not None:
+        options.update(asdict(setup.profile))
+        name = "_".join(map(str, (setup.model.path.stem, name, *astuple(setup.profile))))
+    make = partial(build_engine, setup.model.packed, **options)
+    return _contender(setup, name, make, None, keep=setup.profile is not None)
 
 
 def padded(setup: Setup, typing: Typing) -> Contender:

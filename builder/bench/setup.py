@@ -19,6 +19,7 @@ from ..build import metadata_of
 from ..engine_builder import DEFAULT_CACHE
 from ..errors import BuildError
 from ..padded import padded_metadata
+from ..profile import ProfileOptions
 from .batch import Batch
 
 
@@ -66,7 +67,11 @@ class Model:
 
 @dataclass(frozen=True)
 class Setup:
-    """One measurement: a model, a batch, and the folder where engines go (for this model's precision alone)."""
+    """One measurement: a model, a batch, and the folder where engines go (for this model's precision alone).
+
+    profile: of our packed engine, which then stays in the folder for other batches that it takes; None: an engine for
+        this batch alone.
+    """
 
     model: Model
     batch: Batch
@@ -74,6 +79,7 @@ class Setup:
     timing_cache: str | Path | None = DEFAULT_CACHE
     device: int = 0
     say: Callable[[str], None] = field(default=lambda _: None)
+    profile: ProfileOptions | None = None
 
     @property
     def lengths(self) -> Lengths:

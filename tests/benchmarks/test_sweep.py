@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import sweep
 import sweep_cases as cases
+from padfree.builder.bench.batch import draw_lengths
 from padfree.builder.bench.peers import GPU_PEERS
+from padfree.onnx_tools.cost import Lengths
 
 
 def all_cases() -> list[cases.SweepCase]:
@@ -26,13 +28,17 @@ def test_cases_have_names_of_their_own_and_known_peers() -> None:
     assert all(0 < case.mean <= case.seq_len for case in all_cases())
 
 
+def drawn(case: cases.SweepCase) -> list[int]:
+    return draw_lengths(Lengths(case.batch, case.mean, case.seq_len))
+
+
 def test_the_sets_cover_what_they_say() -> None:
     length = cases.SETS["length"]
     assert sorted(case.seq_len for case in length if case.batch == 1) == list(range(64, 1025, 64))
     assert len(length) == 32
     assert sum("torch-varlen" in case.peers for case in length) == 4
-    tokens = [case.batch * case.mean for case in cases.SETS["tokens"]]
-    assert tokens == pytest.approx(cases.TOKENS)
+    tokens = [sum(drawn(case)) for case in cases.SETS["tokens"]]
+    assert tokens == pytest.approx(cases.TOKENS, abs=2)
     fills = sorted(case.mean / 512 for case in cases.SETS["fill"])
     assert fills == pytest.approx([tenth / 10 for tenth in range(1, 11)])
 
@@ -45,6 +51,25 @@ def test_measured_cases_of_this_commit_are_skipped(tmp_path: Path) -> None:
     assert first not in left
     assert second in left
     assert sweep.done_cases(tmp_path / "none.jsonl") == set()
+
+
+def test_a_shared_engine_takes_every_batch_that_it_serves() -> None:
+    shared = [(case, case.engine) for case in all_cases() if case.engine is not None]
+    assert len({engine for _, engine in shared}) == 3
+    for case, engine in shared:
+        assert engine.max_batch is not None
+        assert engine.max_seq_len is not None
+        assert engine.max_tokens is not None
+        assert case.batch <= engine.max_batch, case.name
+        assert max(drawn(case)) <= engine.max_seq_len, case.name
+        assert sum(drawn(case)) <= engine.max_tokens <= engine.max_batch * engine.max_seq_len, case.name
+    assert {case.seq_len for case in cases.SETS["length"] if case.engine is None} == {64, 128}
+
+
+def test_peers_can_be_left_out_but_not_added() -> None:
+    left = sweep.chosen(["model"], set(), "a", ("limit", "torch-eager"))
+    assert {case.peers for case in left} == {("limit",)}
+    assert sweep.chosen(["targets"], set(), "a") == list(cases.SETS["targets"])
 
 
 def test_sets_follow_each_other() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from padfree.builder.bench.peers import CPU_PEERS, GPU_PEERS
 from padfree.builder.bench.setup import Model, Setup
 from padfree.builder.cli import main
 from padfree.builder.demo import DEMO_DATA
+from padfree.builder.profile import ProfileOptions
 from padfree.onnx_tools.cost import Lengths
 from padfree.runtime.metadata import InputInfo
 
@@ -153,6 +155,23 @@ def test_an_engine_that_is_kept_is_built_once(
         engines._contender(setup, "some", make, {}, keep=keep).close()
     assert len(made) == builds
     assert (tmp_path / "some.plan").exists() is keep
+
+
+def test_our_engine_is_tuned_for_the_batch_or_shared(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[dict[str, Any]] = []
+    kept: dict[str, bool] = {}
+
+    def contender(_: Setup, name: str, make: Callable[[Path], Any], __: Any, *, keep: bool) -> None:
+        kept[name] = keep
+        make(setup.folder / name)
+
+    monkeypatch.setattr(engines, "build_engine", lambda *_, **options: built.append(options))
+    monkeypatch.setattr(engines, "_contender", contender)
+    engines.packed(setup)
+    engines.packed(replace(setup, profile=ProfileOptions(max_batch=8, max_seq_len=32, max_tokens=200)))
+    keys = ("max_batch", "max_seq_len", "opt_tokens", "max_tokens")
+    assert [[options[key] for key in keys] for options in built] == [[3, 24, 28, 72], [8, 32, None, 200]]
+    assert kept == {"packed": False, "bert_tiny_packed_8_32_200_None": True}
 
 
 def test_slow_ways_get_fewer_rounds() -> None:
