@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import re
 import sys
 import tempfile
 import time
@@ -40,10 +41,14 @@ def done_cases(path: Path | None) -> Done:
 
 
 def chosen(
-    sets: Iterable[str], done: Done, commit: str, peers: Collection[str] = frozenset(EVERYTHING)
+    sets: Iterable[str], done: Done, commit: str, pattern: str = "", peers: Collection[str] = EVERYTHING
 ) -> list[SweepCase]:
-    """The cases of some sets that are still to be measured, with those of their peers that are wanted."""
+    """The cases of some sets that are still to be measured, with those of their peers that are wanted.
+
+    pattern: a regular expression that is found in their names.
+    """
     cases = [case for name in sets for case in SETS[name] if (case.name, commit) not in done]
+    cases = [case for case in cases if re.search(pattern, case.name)]
     return [replace(case, peers=tuple(peer for peer in case.peers if peer in peers)) for case in cases]
 
 
@@ -51,6 +56,7 @@ def main() -> int:
     """Measures; exit code 1 where a case failed or missed what is required of it, or time ran out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS), help="default: all")
+    parser.add_argument("--cases", default="", help="only cases whose name this regular expression finds")
     parser.add_argument(
         "--peers", nargs="*", choices=EVERYTHING, default=EVERYTHING, help="measure only these of a case's peers"
     )
@@ -59,12 +65,11 @@ def main() -> int:
     parser.add_argument("--engines", type=Path, help="folder for engines, of one commit only (default: temporary)")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no case after these")
-    parser.add_argument("--limit", type=int, help="measure at most so many cases")
     parser.add_argument("--list", action="store_true", help="print the cases to be measured and stop")
     arguments = parser.parse_args()
     from padfree.builder.bench.environment import commit
 
-    cases = chosen(arguments.sets, done_cases(arguments.json), commit(), arguments.peers)[: arguments.limit]
+    cases = chosen(arguments.sets, done_cases(arguments.json), commit(), arguments.cases, arguments.peers)
     if arguments.list:
         for case in cases:
             print(f"{case.name}  [{', '.join(case.peers)}]")

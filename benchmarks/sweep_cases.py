@@ -18,6 +18,7 @@ LENGTHS = (*range(128, LONGEST + 1, 128), *range(64, LONGEST, 128))
 WITH_PYTORCH = (128, 256, 512, 1024)
 FILLS = (1.0, 0.1, 0.5, 0.2, 0.8, 0.3, 0.4, 0.6, 0.7, 0.9)
 TOKENS = (1024, 16384, 128, 65536, 4096, 256, 512, 2048, 8192, 32768)
+WITH_VARLEN = TOKENS[:5]
 MANY_TOKENS = ProfileOptions(max_batch=216, max_seq_len=512, max_tokens=66048)
 """Takes every batch of TOKENS, also where drawn lengths add up to a few more."""
 OTHER_MODELS = ("bert-large", "distilbert", "albert", "minilm", "deberta")
@@ -84,12 +85,16 @@ def by_fill() -> Iterator[SweepCase]:
 
 
 def by_tokens() -> Iterator[SweepCase]:
-    """From a few tokens to as many as one run takes: S 512, but one sequence of all the tokens where they are few."""
+    """From a few tokens to as many as one run takes, where padding is no matter: beside what packs as well.
+
+    S is 512, but one sequence of all the tokens where they are few.
+    """
     for tokens in TOKENS:
         batch = max(1, round(tokens / (FILL * 512)))
         engine = MANY_TOKENS if batch > 1 else None
         seq_len = 512 if batch > 1 else tokens
-        yield SweepCase("tokens", "bert-base", batch, seq_len, tokens / batch, (*TENSORRT, VARLEN), engine=engine)
+        peers = (VARLEN, "limit") if tokens in WITH_VARLEN else ("limit",)
+        yield SweepCase("tokens", "bert-base", batch, seq_len, tokens / batch, peers, engine=engine)
 
 
 def by_model() -> Iterator[SweepCase]:

@@ -162,6 +162,7 @@ SWEEPS: tuple[tuple[str, str, str, Key, Callable[[Record], str]], ...] = (
 def sweep(records: Sequence[Record]) -> str:
     """The picture, and a heading and a table for every set that there are records of."""
     parts: list[str] = []
+    compared = {TENSORRT: "padded TensorRT / ours", VARLEN: "PyTorch varlen / ours"}
     for name, heading, first, order, text in SWEEPS:
         chosen = sorted(of_set(records, name), key=order)
         if not chosen:
@@ -171,10 +172,11 @@ def sweep(records: Sequence[Record]) -> str:
         rows = []
         for record, times in zip(chosen, found, strict=True):
             ours = times[PADFREE]
-            ratios = ratio(times.get(TENSORRT), ours), ratio(ours, times.get(LIMIT))
             shown = [ms(ours), *(ms(times.get(title)) for title in others)]
-            rows.append([text(record), str(record["tokens"]), *shown, *ratios])
-        head = [first, "tokens", "padfree, ms", *others, "padded TensorRT / ours", "ours / limit"]
+            ratios = [ratio(times.get(title), ours) for title in compared if title in others]
+            rows.append([text(record), str(record["tokens"]), *shown, *ratios, ratio(ours, times.get(LIMIT))])
+        heads = [head for title, head in compared.items() if title in others]
+        head = [first, "tokens", "padfree, ms", *others, *heads, "ours / limit"]
         parts.append(f"### {heading}\n\n{table(head, rows)}")
     picture = "![Time over ours of padded TensorRT and others](images/sweep.svg)\n"
     return "\n".join([picture, *parts]) if parts else ""

@@ -24,7 +24,7 @@ def test_cases_have_names_of_their_own_and_known_peers() -> None:
     names = [case.name for case in all_cases()]
     assert len(names) == len(set(names))
     assert {peer for case in all_cases() for peer in case.peers} <= set(GPU_PEERS)
-    assert all("tensorrt" in case.peers for case in all_cases())
+    assert all(("tensorrt" in case.peers) is (case.set != "tokens") for case in all_cases())
     assert all(0 < case.mean <= case.seq_len for case in all_cases())
 
 
@@ -66,9 +66,13 @@ def test_a_shared_engine_takes_every_batch_that_it_serves() -> None:
     assert {case.seq_len for case in cases.SETS["length"] if case.engine is None} == {64, 128}
 
 
-def test_peers_can_be_left_out_but_not_added() -> None:
-    left = sweep.chosen(["model"], set(), "a", ("limit", "torch-eager"))
-    assert {case.peers for case in left} == {("limit",)}
+def test_cases_and_peers_can_be_left_out() -> None:
+    left = sweep.chosen(["targets", "model"], set(), "a", "large|albert", ("limit", "torch-varlen"))
+    assert [(case.set, case.model, case.peers) for case in left] == [
+        ("targets", "bert-large", ("torch-varlen", "limit")),
+        ("model", "bert-large", ("limit",)),
+        ("model", "albert", ("limit",)),
+    ]
     assert sweep.chosen(["targets"], set(), "a") == list(cases.SETS["targets"])
 
 

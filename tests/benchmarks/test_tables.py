@@ -76,5 +76,14 @@ def test_sweeps_are_in_order_and_sets_without_records_leave_no_trace() -> None:
         "| 1.0 | 8192 | 4.00 | 5.00 | 1.25 | 2.50 |",
     ]
     assert tables.sweep([]) == ""
+    text = tables.sweep(
+        [record("tokens", 64, 2.0, batch=1, peers_ms={tables.VARLEN: 3.0}), record("tokens", 900, 4.0, peers_ms={})]
+    )
+    assert text.splitlines()[-4:] == [
+        f"| batch | tokens | padfree, ms | {tables.VARLEN} | PyTorch varlen / ours | ours / limit |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| 1 x 512 | 64 | 2.00 | 3.00 | 1.50 | 1.25 |",
+        "| 16 x 512 | 900 | 4.00 | - | - | 2.50 |",
+    ]
     other = record("model", 4096, 2.0, model="deberta", packed_flops_share=0.814, **peers)
     assert tables.sweep([other]).splitlines()[-1] == "| DeBERTa, 81% | 4096 | 2.00 | 5.00 | 2.50 | 1.25 |"
