@@ -15,10 +15,10 @@ from padfree.builder.errors import BuildError
 
 IMAGE = "nvcr.io/nvidia/tritonserver"
 
-# NGC release -> TensorRT of tritonserver:RELEASE-py3, from 10.0 on. Source: NVIDIA's Deep Learning Frameworks Support
-# Matrix (docs.nvidia.com/deeplearning/frameworks/support-matrix); the images of one release have one TensorRT (server
-# issue 5812), but for the trtllm images (server/docs/introduction/compatibility.md). The Dockerfile that padfree writes
-# looks into the image and has the last word.
+# NGC release -> TensorRT of tritonserver:RELEASE-py3, from 10.0 on. docs/triton.md ("Versions") says what shows each of
+# them. The images of one month have one TensorRT (server issue 5812; its fourth number may differ, issue 5975), but for
+# the trtllm images (server/docs/introduction/compatibility.md). The Dockerfile that padfree writes looks into the image
+# and has the last word.
 RELEASES: Mapping[str, str] = MappingProxyType(
     {
         "24.05": "10.0.1",
@@ -41,6 +41,9 @@ RELEASES: Mapping[str, str] = MappingProxyType(
         "25.10": "10.13.3",
         "25.11": "10.14.1",
         "25.12": "10.14.1",
+        "26.03": "10.16.0",
+        "26.04": "10.16.1",
+        "26.05": "10.16.1",
     }
 )
 
