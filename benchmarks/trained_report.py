@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from plot_style import read
+from trained_scores import differences
 
 REFERENCE = "padded PyTorch fp32"
 ATTENTION = "PadfreeAttention"
@@ -28,12 +29,13 @@ def scores(records: Sequence[Mapping[str, Any]]) -> str:
     tasks = list(records[0]["scores"][REFERENCE]["percent"])
     rows = []
     for record in records:
-        base = record["scores"][REFERENCE]["percent"]
         for name, item in record["scores"].items():
-            off = max(abs(item["percent"][task] - base[task]) for task in tasks)
+            off = differences(item, record["scores"][REFERENCE])
+            task = max(off, key=lambda name: abs(off[name]))
+            shown = f"{off[task]:+.3f}" + (f" ± {item['margin'][task]:.3f}" if "margin" in item else "")
             changed = max(item["changed_percent"].values())
             figures = [f"{item['percent'][task]:.3f}" for task in tasks]
-            last = ["-", "-"] if name == REFERENCE else [f"{off:.3f}", f"{changed:.3f}"]
+            last = ["-", "-"] if name == REFERENCE else [shown, f"{changed:.3f}"]
             rows.append([record["variant"], name, *figures, *last])
     return table(["variant", "model", *(f"{task}, %" for task in tasks), "off by, points", "other answers, %"], rows)
 

@@ -54,12 +54,20 @@ class Step:
 
 
 def train(
-    model: Model, examples: Sequence[Example], pairs: Sequence[Pair], steps: int, device: str, *, seed: int, graph: bool
+    model: Model,
+    examples: Sequence[Example],
+    pairs: Sequence[Pair],
+    steps: int,
+    device: str,
+    *,
+    seed: int,
+    graph: bool,
+    rate: float = LEARNING_RATE,
 ) -> None:
     """AdamW with warm-up and a linear fall; fp32 weights, bf16 products on a GPU."""
-    rate = torch.tensor(0.0, device=device)
+    current_rate = torch.tensor(0.0, device=device)
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=rate, weight_decay=0.01, fused=True, capturable=device == "cuda"
+        model.parameters(), lr=current_rate, weight_decay=0.01, fused=True, capturable=device == "cuda"
     )
 
     def update(*inputs: torch.Tensor) -> torch.Tensor:
@@ -78,7 +86,7 @@ def train(
     model.train()
     taken: dict[int, Step] = {}
     for step in range(steps):
-        rate.fill_(LEARNING_RATE * min((step + 1) / WARM_UP_STEPS, (steps - step) / steps))
+        current_rate.fill_(rate * min((step + 1) / WARM_UP_STEPS, (steps - step) / steps))
         width = int(rng.choice(len(lists), p=share))
         inputs = (*_sample(lists[width], LISTS, rng), *_sample(texts, PAIRS, rng))
         if width not in taken:

@@ -21,6 +21,7 @@ RECORD = {
         "packed fp16": {
             "percent": {"answers": 80.05, "tags": 98.98},
             "changed_percent": {"answers": 0.25, "tags": 0.125},
+            "margin": {"answers": 0.037, "tags": 0.01},
         },
     },
     "inside": {"fp16": {"tensors": TENSORS}},
@@ -31,7 +32,7 @@ def test_scores() -> None:
     heading, _, reference, packed = trained_report.scores([RECORD]).splitlines()
     assert heading == "| variant | model | answers, % | tags, % | off by, points | other answers, % |"
     assert reference == "| plain | padded PyTorch fp32 | 80.000 | 99.000 | - | - |"
-    assert packed == "| plain | packed fp16 | 80.050 | 98.980 | 0.050 | 0.250 |"
+    assert packed == "| plain | packed fp16 | 80.050 | 98.980 | +0.050 ± 0.037 | 0.250 |"
 
 
 def test_errors_by_layer() -> None:
