@@ -17,6 +17,7 @@ from .contender import Candidate, Contender
 from .data import DataOptions, make_batches
 from .original import Original, describe_original
 from .report import Report, RunnerReport, describe_outcome, make_report
+from .roundoff import find_roundoff
 from .runners import ValidTokenRunner
 from .saved import save_comparison
 from .structure import find_changes
@@ -104,12 +105,15 @@ def _prepare(
 
 
 def explain(original: Original, reference: ValidTokenRunner, contender: Contender, outcome: Outcome) -> tuple[str, ...]:
-    """Why a model differs: what its outputs and further runs tell, and what was changed in its file."""
+    """Why a model differs: what its outputs and further runs tell, what was changed in its file, or its precision."""
     causes = find_causes(original, reference, contender, outcome)
     item = contender.rewritten
     if item is None or item.metadata is None:
         return causes
-    return (*causes, *find_changes(original.model, item.path, item.metadata))
+    changes = find_changes(original.model, item.path, item.metadata)
+    if causes or changes is None or changes:
+        return (*causes, *(changes or ()))
+    return find_roundoff(original, contender, outcome)
 
 
 def bisect(original: Original, contender: Contender, outcome: Outcome) -> Departure | None:

@@ -15,17 +15,17 @@ from padfree.runtime import Metadata
 MAX_NAMED = 3  # changes of a kind that are named one by one
 
 
-def find_changes(original: ModelProto, path: Path, metadata: Metadata) -> tuple[str, ...]:
+def find_changes(original: ModelProto, path: Path, metadata: Metadata) -> tuple[str, ...] | None:
     """Weights, attributes and connections of a rewritten file that are not what rewriting the original gives.
 
-    Nothing is found where this version of padfree does not rewrite the original, or gives other names than the version
-    that wrote the file.
+    None where this version of padfree does not rewrite the original; nothing is found where it gives other names than
+    the version that wrote the file.
     """
     sampled = bool(metadata.raw.get("kept_float32"))  # verifying takes the sample data that chose those
     try:
         wanted = rewrite(original, interface=metadata.interface, precision=metadata.precision, verify=sampled).model
     except RewriteError:
-        return ()
+        return None
     a, b = without_functions(wanted), without_functions(load_model(path))
     return (*_first(_weights(a, b), "weights"), *_first(_nodes(a, b), "nodes"))
 

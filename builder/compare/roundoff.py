@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether half precision itself explains a difference: the same file in onnxruntime, with its tensors rounded."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from onnx import ModelProto
+from padfree.onnx_tools import load_model, save_model
+from padfree.onnx_tools.rounding import with_rounding
+from padfree.onnx_tools.widen import widen
+from polygraphy.logger import G_LOGGER
+
+from .comparing import Outcome, is_compared
+from .contender import Contender
+from .metrics import Array, output_errors
+from .original import Original
+from .runners import SessionRunner
+
+EXPLAINED = 3.0  # times what rounding gives on a CPU: sums inside kernels have another order and length
+BETTER = {"fp16": "fp32", "bf16": "fp16 or fp32"}
+
+
+def find_roundoff(original: Original, contender: Contender, outcome: Outcome) -> tuple[str, ...]:
+    """What rounding alone does to a rewritten half precision file, on the batch where it differs most.
+
+    For files that are known to hold what the rewriter writes; empty for models that round nothing.
+
+    Args:
+        original: the reference.
+        contender: what differs.
+        outcome: how.
+    """
+    item, precision = contender.rewritten, contender.precision
+    if item is None or precision not in BETTER:
+        return ()
+    at = _worst_batch(outcome)
+    batch = outcome.batches[at]
+    model = load_model(item.path)
+    with tempfile.TemporaryDirectory(prefix="padfree-compare-") as folder:
+
+        def measure(changed: ModelProto) -> float:
+            path = Path(folder) / "model.onnx"
+            save_model(changed, path)
+            with G_LOGGER.verbosity(G_LOGGER.CRITICAL), SessionRunner(original, "rounding", lambda: path) as runner:
+                return _largest_error(original, outcome, at, runner.infer(dict(batch.feeds)))
+
+        weights, rounded = measure(widen(model)), measure(with_rounding(model, precision))
+    found = _largest_error(original, outcome, at, {name: rows[at] for name, rows in outcome.found.items()})
+    facts = (
+        f"in onnxruntime the same file is {rounded:.2g} relative off with every tensor rounded to {precision}, and "
+        f"{weights:.2g} with its weights alone"
+    )
+    if found > EXPLAINED * rounded:
+        verdict = f"{precision} does not explain it: {facts}; what runs here is {found:.2g} off; please report it"
+    else:
+        verdict = (
+            f"{precision} loses too many digits in this model: {facts}; choose precision {BETTER[precision]}, or "
+            "accept it with --relative-tolerance and --absolute-tolerance where the task's scores do not change"
+        )
+    return (verdict,)
+
+
+def _worst_batch(outcome: Outcome) -> int:
+    worst = max((row for item in outcome.errors for row in item.worst), key=lambda row: row.relative)
+    return [batch.name for batch in outcome.batches].index(worst.batch)
+
+
+def _largest_error(original: Original, outcome: Outcome, at: int, found: Mapping[str, Array]) -> float:
+    """The largest relative error of outputs on the batch of this number."""
+    batch = outcome.batches[at]
+    return max(
+        output_errors(
+            item.output, [batch], [outcome.wanted[item.output][at]], [found[item.output]], item.scale
+        ).total.relative
+        for item in outcome.errors
+        if is_compared(original, item.output, batch)
+    )
