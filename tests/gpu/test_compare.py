@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import numpy_helper
 
 pytest.importorskip("polygraphy")
 
@@ -14,6 +16,7 @@ from padfree.builder.build import build_engine
 from padfree.builder.cli import main
 from padfree.builder.demo import DEMO_DATA
 from padfree.onnx_tools import rewrite, save_model
+from padfree.onnx_tools.synthetic import bert_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 
@@ -36,6 +39,20 @@ def test_padded_engines_take_every_mask(tmp_path: Path) -> None:
     assert main(["compare", str(MODEL), *options, *LENGTH, "--json", str(path)]) == 0
     masks = {item["mask"] for item in json.loads(path.read_text())["batches"]}
     assert masks == {"prefix", "left padding", "holes"}
+
+
+def test_what_overflows_stays_float32_and_the_engine_agrees(tmp_path: Path) -> None:
+    model, path = bert_model(2, 64, 2, 128, vocab_size=60, max_positions=48), tmp_path / "report.json"
+    for name, factor in (("intermediate.dense", 3e4), ("output.dense", 1 / 3e4)):
+        weight = next(item for item in model.graph.initializer if item.name == f"encoder.layer.1.{name}.MatMul")
+        weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * np.float32(factor), weight.name))
+    save_model(model, tmp_path / "model.onnx")
+    options = ["--runners", "onnxrt-packed,trt", "--precision", "fp16", "--bisect", "--max-seq-len", "48"]
+    assert main(["compare", str(tmp_path / "model.onnx"), *options, "--json", str(path)]) == 0
+    for runner in json.loads(path.read_text())["runners"]:
+        trace = runner["bisection"]["trace"]
+        assert max(item["wanted"]["high"] for item in trace) > 65504
+        assert not any(item["found"]["not_finite"] for item in trace)
 
 
 def test_a_planted_error_in_an_engine_is_named(tmp_path: Path) -> None:

@@ -3,19 +3,25 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import numpy_helper
 
 pytest.importorskip("polygraphy")
 
+from padfree.builder.cli import main
 from padfree.builder.compare.batches import generate
 from padfree.builder.compare.candidates import Settings, make_contenders, make_reference, open_candidates
 from padfree.builder.compare.comparing import compare_runners
 from padfree.builder.compare.original import describe_original
 from padfree.builder.compare.roundoff import find_roundoff
 from padfree.builder.compare.runners import SessionRunner
+from padfree.onnx_tools import save_model
+from padfree.onnx_tools.synthetic import bert_model
 
 from . import planted
 
@@ -43,3 +49,29 @@ def test_what_runs_is_held_against_the_file(tmp_path: Path, change: planted.Chan
     assert cause.startswith(CASES[change])
     assert find_roundoff(original, replace(contender, precision="fp32"), outcome) == ()
     assert find_roundoff(original, replace(contender, rewritten=None), outcome) == ()
+
+
+def test_a_model_that_multiplies_rounding_errors_is_told_from_one_that_overflows(tmp_path: Path) -> None:
+    """The first needs another precision; what overflows stays float32, and the model passes."""
+    model = bert_model(4, 256, 4, 1024, vocab_size=1000, max_positions=256)
+    path, report = tmp_path / "model.onnx", tmp_path / "report.json"
+    weights = {item.name: item for item in model.graph.initializer}
+
+    def multiply(name: str, factor: float, channels: slice | list[int] = slice(None)) -> None:
+        values = numpy_helper.to_array(weights[name]).copy()
+        values[channels] *= np.float32(factor)
+        weights[name].CopyFrom(numpy_helper.from_array(values, name))
+
+    def compare() -> int:
+        save_model(model, path)
+        return main(["compare", str(path), "--precision", "fp16", "--max-seq-len", "128", "--json", str(report)])
+
+    multiply("encoder.layer.2.intermediate.dense.MatMul", 3e4)
+    multiply("encoder.layer.2.output.dense.MatMul", 1 / 3e4)
+    assert compare() == 0
+    multiply("encoder.layer.1.output.LayerNorm.weight", 40, [7, 100])
+    assert compare() == 1
+    (runner,) = json.loads(report.read_text())["runners"]
+    (cause,) = runner["causes"]
+    assert cause.startswith("fp16 loses too many digits in this model")
+    assert "choose precision fp32" in cause
