@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
@@ -12,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from calls import Answer, call, call_all, rows, texts
+from calls import PROTOCOLS, Answer, call, call_all, rows, texts
 from padfree.builder.triton import ServingOptions, write_repository
 from padfree.runtime import Session
 from served import OUTPUTS, assert_right, random_sequences
@@ -21,6 +22,21 @@ from triton_server import TritonServer
 pytestmark = pytest.mark.needs_triton
 
 NOT_SERVED = re.compile("not ready|unavailable|not found|no available versions|unloading", re.IGNORECASE)
+
+
+SERIES_OF_FREED = 'model="freed",pid='
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def processes_of(model: str) -> dict[str, list[str]]:
+    """Process id -> command line (program, model.py, shared memory, ...) of the Python backend for a model."""
+    found = {}
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            command = file.read_text(errors="replace").split("\0")
+            if len(command) > 2 and command[1].endswith(f"/{model}/1/model.py"):
+                found[file.parent.name] = command
+    return found
 
 
 def wait_until(happens: Callable[[], bool], what: str, within_s: float = 30.0) -> None:
@@ -77,12 +93,15 @@ def test_reload_under_load(server: TritonServer, session: Session) -> None:
     call(server, "http", "bert_text", {"text": texts("the ensemble is there again")}, OUTPUTS)
 
 
-def test_sigterm_lets_requests_finish(installed: Path, model_file: Path, session: Session, tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_sigterm_lets_requests_finish(
+    installed: Path, model_file: Path, session: Session, tmp_path: Path, protocol: str
+) -> None:
     options = ServingOptions("bert", max_queue_delay_us=1_500_000)  # requests wait in the queue for others
     repository = write_repository(model_file, tmp_path / "repository", options).folder
     sequences = random_sequences(4, 20)
     with TritonServer(installed, [repository], tmp_path) as server, ThreadPoolExecutor(1) as pool:
-        sent = pool.submit(call_all, server, "grpc", "bert", [rows([row]) for row in sequences], OUTPUTS)
+        sent = pool.submit(call_all, server, protocol, "bert", [rows([row]) for row in sequences], OUTPUTS)
         waiting = 'nv_inference_pending_request_count{model="bert",version="1"} 20\n'
         wait_until(lambda: waiting in server.get("metrics", "metrics"), "20 requests in the queue")
         server.terminate()
@@ -90,6 +109,24 @@ def test_sigterm_lets_requests_finish(installed: Path, model_file: Path, session
         assert server.wait() == 0
     for answer, row in zip(answers, sequences, strict=True):
         assert_right(answer, [row], session)
+
+
+def test_unload_frees_what_the_model_held(
+    server: TritonServer, model_file: Path, other_repository: Path, tmp_path: Path
+) -> None:
+    written = write_repository(model_file, tmp_path / "repository", ServingOptions("freed", instances=2)).folder
+    (written / "freed").rename(other_repository / "freed")
+    server.post("v2/repository/models/freed/load")
+    call_all(server, "grpc", "freed", [rows([row]) for row in random_sequences(9, 20)], OUTPUTS)
+    wait_until(lambda: SERIES_OF_FREED in server.get("metrics", "metrics"), "its series on the page")
+    processes = processes_of("freed")
+    regions = [SHARED_MEMORY / command[2] for command in processes.values()]
+    assert len(processes) == 2
+    assert all(region.exists() for region in regions)
+    server.post("v2/repository/models/freed/unload")
+    wait_until(lambda: not processes_of("freed"), "the end of its processes")
+    wait_until(lambda: SERIES_OF_FREED not in server.get("metrics", "metrics"), "its series off the page")
+    wait_until(lambda: not any(region.exists() for region in regions), "the end of its shared memory")
 
 
 @pytest.mark.parametrize(
