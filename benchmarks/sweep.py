@@ -144,7 +144,8 @@ def line(record: dict[str, Any]) -> str:
     peers = ", ".join(f"{title} {time_ms:.3f}" for title, time_ms in record["peers_ms"].items())
     verdict = "" if record["passed"] else "; MISSED what is required"
     limit = "-" if record["limit_ms"] is None else f"{record['limit_ms']:.3f}"
-    text = f"{record['case']}: {record['ours_ms']:.3f} ms, limit {limit}; {peers}; {record['seconds']} s{verdict}"
+    parts = [f"{record['case']}: {record['ours_ms']:.3f} ms, limit {limit}", peers, f"{record['seconds']} s{verdict}"]
+    text = "; ".join(filter(None, parts))
     return "; without ".join([text, *(f"{title} ({reason[:100]})" for title, reason in record["unavailable"].items())])
 
 
