@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +21,7 @@ from padfree.builder.cli import main
 from padfree.builder.demo import DEMO_DATA
 from padfree.onnx_tools import rewrite, save_model
 from padfree.onnx_tools.synthetic import bert_model
+from padfree.runtime.plugin_library import find
 
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 
@@ -53,6 +58,23 @@ def test_what_overflows_stays_float32_and_the_engine_agrees(tmp_path: Path) -> N
         trace = runner["bisection"]["trace"]
         assert max(item["wanted"]["high"] for item in trace) > 65504
         assert not any(item["found"]["not_finite"] for item in trace)
+
+
+def test_polygraphys_own_command_line_loads_the_plugins(tmp_path: Path) -> None:
+    """commands.sh with its last command, which is for TensorRT, and with the library where it lies."""
+    folder = tmp_path / "polygraphy"
+    assert main(["compare", str(MODEL), "--max-seq-len", "16", "--emit-polygraphy", str(folder)]) == 0
+    text = (folder / "commands.sh").read_text("utf-8").replace("# polygraphy run", "polygraphy run")
+    text = text.replace("libpadfree_register.so", str(find().with_name("libpadfree_register.so")))
+    program = "from polygraphy.tools import main; raise SystemExit(main())"
+    text = f"polygraphy() {{ {shlex.quote(sys.executable)} -c '{program}' \"$@\"; }}\n{text}"
+    script = folder / "with_tensorrt.sh"
+    script.write_text(text, "utf-8")
+    paths = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(["sh", str(script)], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("PASSED | Runtime") == 3
 
 
 def test_a_planted_error_in_an_engine_is_named(tmp_path: Path) -> None:
