@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import time
 from collections.abc import Mapping, Sequence
@@ -42,31 +43,52 @@ class Fleet:
             ours, theirs = context.Pipe()
             process = context.Process(target=work, args=(theirs, target, requests, expected), daemon=True)
             process.start()
+            theirs.close()  # so that ours ends with the process
             self._pipes.append(ours)
             self._processes.append(process)
         self._gather()
 
     def step(self, rate: float, seconds: float, *, warm_up_s: float = 1.0, drain_s: float = 10.0) -> dict[str, Any]:
-        """Offers `rate` requests a second for `seconds` after the warm-up, and returns what came of it."""
+        """Offers `rate` requests a second for `seconds` after the warm-up, and returns what came of it.
+
+        Raises:
+            RuntimeError: a worker was killed. What a worker raised itself is raised here.
+        """
         begin = time.perf_counter() + HEAD_START_S
         total_s = warm_up_s + seconds
         for pipe in self._pipes:
             self._orders += 1
-            pipe.send(Order(begin, rate / len(self._pipes), total_s, drain_s, self._orders))
+            self._send(pipe, Order(begin, rate / len(self._pipes), total_s, drain_s, self._orders))
         notes = Notes.join(self._gather())
         return {"offered_per_s": round(rate, 1), **summary(notes, self.requests, (warm_up_s, total_s))}
 
     def _gather(self) -> list[Any]:
-        answers = [pipe.recv() for pipe in self._pipes]
+        answers = [self._receive(pipe, process) for pipe, process in zip(self._pipes, self._processes, strict=True)]
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
         return answers
 
+    @staticmethod
+    def _send(pipe: Connection, order: Order | None) -> None:
+        with contextlib.suppress(ConnectionError):  # the worker has ended; _receive says so
+            pipe.send(order)
+
+    @staticmethod
+    def _receive(pipe: Connection, process: Any) -> Any:
+        try:
+            return pipe.recv()
+        except (EOFError, ConnectionError):
+            process.join()
+            raise RuntimeError(
+                f"a worker of the load generator has ended, with status {process.exitcode} (-9: killed); what it had "
+                "sent is not counted; look into the system's log, and run the step again"
+            ) from None
+
     def close(self) -> None:
         """Ends the processes."""
         for pipe, process in zip(self._pipes, self._processes, strict=True):
-            pipe.send(None)
+            self._send(pipe, None)
             process.join(timeout=10)
 
     def __enter__(self) -> Fleet:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ pytest.importorskip("tritonclient.http")
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks.load is a package, not a script
 
 from benchmarks.load import report
-from benchmarks.load.client import Answered, Outcome, judge, judge_request
-from benchmarks.load.fleet import percentiles, summary
+from benchmarks.load.client import Answered, Outcome, Target, judge, judge_request
+from benchmarks.load.fleet import Fleet, percentiles, summary
 from benchmarks.load.limit import find_limit
 from benchmarks.load.memory import family, host_mib
 from benchmarks.load.reference import check_apart
@@ -112,6 +113,15 @@ def test_what_never_comes_is_lost_and_nothing_waits_for_ever() -> None:
     assert time.perf_counter() - began < 1.0
     assert list(np.flatnonzero(notes.outcome == Outcome.LOST)) == [2]
     assert math.isnan(notes.answered[2])
+
+
+def test_a_killed_worker_ends_the_run_with_the_reason() -> None:
+    target = Target("grpc", "127.0.0.1:1", "nobody", "listens", connections=1)
+    with Fleet(target, Traffic(longest=8).requests(2), workers=1, expected=None) as fleet:
+        (worker,) = active_children()
+        worker.kill()
+        with pytest.raises(RuntimeError, match=r"has ended, with status -9"):
+            fleet.step(1.0, 60.0)
 
 
 def test_the_summary_counts_what_was_meant_and_what_came_in_the_window() -> None:
