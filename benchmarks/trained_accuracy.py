@@ -222,7 +222,7 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--tuning-steps", type=int, default=400, help="training of the variant outliers")
+    parser.add_argument("--tuning-steps", type=int, default=600, help="training of the variant outliers")
     parser.add_argument("--examples", type=int, default=100_000, help="lists to train on; pairs: a quarter as many")
     parser.add_argument("--test", type=int, default=100_000, help="lists to score, and pairs")
     parser.add_argument("--eager", action="store_true", help="train without CUDA graphs (slow)")
