@@ -65,8 +65,10 @@ def server(
     other_repository: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[TritonServer]:
-    """Serves all repositories; models can be loaded and unloaded."""
-    control = ("--model-control-mode=explicit", "--load-model=*")
+    """Serves all repositories; models can be loaded and unloaded, and may ask for the response cache."""
+    caches = installed / "server" / "pytriton" / "tritonserver" / "caches"
+    options = ("--model-control-mode=explicit", "--load-model=*", "--cache-config=local,size=1048576")
+    options += (f"--cache-directory={caches}",)
     repositories = [repository, strict_repository, other_repository]
-    with TritonServer(installed, repositories, tmp_path_factory.mktemp("server"), *control) as running:
+    with TritonServer(installed, repositories, tmp_path_factory.mktemp("server"), *options) as running:
         yield running
