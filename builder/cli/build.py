@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .console import error_console, facts_table, output_console, print_line
+from .coverage import print_kept_float32
 from .options import LINEAR, add_output_option, add_profile_options, add_rewrite_options
 
 MIB = 1 << 20
@@ -74,5 +75,6 @@ def run(arguments: argparse.Namespace) -> int:
         )
     console = output_console()
     console.print(facts_table("engine", metadata["engine"]))
+    print_kept_float32(console, metadata)
     print_line(console, f"wrote {arguments.output} and {arguments.output}.json")
     return 0

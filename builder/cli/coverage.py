@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 PART_NAMES = {"linear": "linear layers", "attention": "attention", "head": "heads", "all": "all"}
 LAYOUTS = {"packed": "one row a token [T, ...]", "per_sequence": "one row a sequence [B, ...]", "padded": "[B, S, ...]"}
+KEPT_SHOWN = 12  # tensors that stay float32
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -64,6 +65,16 @@ def print_outputs(console: Console, outputs: list[Mapping[str, Any]]) -> None:
     """Prints the layout of every output."""
     rows = [(item["name"], item["layout"], LAYOUTS[item["layout"]], item["dtype"]) for item in outputs]
     console.print(make_table("outputs", ("output", "layout", "holds", "type"), rows))
+
+
+def print_kept_float32(console: Console, metadata: Mapping[str, Any]) -> None:
+    """Prints the tensors of a half precision model that stay float32, and why; nothing where there are none."""
+    kept = list(metadata.get("kept_float32", {}).items())
+    if not kept:
+        return
+    console.print(make_table("float32, with the nodes that make and read it", ("tensor", "reason"), kept[:KEPT_SHOWN]))
+    if len(kept) > KEPT_SHOWN:
+        print_line(console, f"and {len(kept) - KEPT_SHOWN} more tensors (`kept_float32` in the metadata)")
 
 
 def _print_costs(console: Console, costs: Mapping[str, Any], uncounted: list[str]) -> None:

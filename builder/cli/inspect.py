@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from .console import error_console, facts_table, make_table, output_console, print_line, short
-from .coverage import print_coverage, print_outputs
+from .coverage import print_coverage, print_kept_float32, print_outputs
 from .options import add_length_options
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def _print(console: Console, found: Inspected, shown: Mapping[str, Any]) -> None
     ]
     console.print(make_table("inputs", ("input", "role", "type", "values"), rows))
     print_outputs(console, shown["outputs"])
+    print_kept_float32(console, shown)
     built = shown.get("engine", {}).get("plugin_layers")
     columns = ("operator", "count") if built is None else ("operator", "graph count", "engine count")
     plugins = [

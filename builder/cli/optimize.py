@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .console import output_console, print_line
-from .coverage import print_coverage, print_outputs
+from .coverage import print_coverage, print_kept_float32, print_outputs
 from .options import LINEAR, add_length_options, add_output_option, add_rewrite_options
 
 
@@ -66,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.report is not None:
         write_files([(arguments.report, report_json(coverage))])
     print_outputs(console, metadata["outputs"])
+    print_kept_float32(console, metadata)
     print_coverage(console, coverage)
     print_line(console, f"wrote {arguments.output} ({arguments.interface}, {arguments.precision})")
     return 0

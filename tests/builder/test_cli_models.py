@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from padfree.builder.cli import main
 from padfree.builder.demo import DEMO_DATA, largest_error, require_agreement, spread
 from padfree.builder.errors import BuildError
+from padfree.onnx_tools import save_model
+from padfree.onnx_tools.synthetic import bert_model
 
 Capture = pytest.CaptureFixture[str]
 EXPORTED = str(DEMO_DATA / "bert_tiny.onnx")
@@ -68,6 +70,21 @@ def test_inspect_of_a_rewritten_model(packed: Path, capsys: Capture) -> None:
     output = capsys.readouterr().out
     for part in ("PadfreeAttention", "input_ids", "seq_lens", "last_hidden_state", "100.0 %"):
         assert part in output
+
+
+def test_what_stays_float32_is_named(tmp_path: Path, capsys: Capture) -> None:
+    model = bert_model(2, 32, 4, 64, vocab_size=60, max_positions=48)
+    for name, factor in (("intermediate", 3e4), ("output", 1 / 3e4)):
+        weight = next(item for item in model.graph.initializer if item.name == f"encoder.layer.1.{name}.dense.MatMul")
+        weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * np.float32(factor), weight.name))
+    original, packed = tmp_path / "model.onnx", tmp_path / "packed.onnx"
+    save_model(model, original)
+    assert main(["optimize", str(original), "-o", str(packed), "--precision", "fp16"]) == 0
+    optimized = capsys.readouterr().out
+    assert main(["inspect", str(packed)]) == 0
+    for shown in (optimized, capsys.readouterr().out):
+        assert "float32, with the nodes that make and read it" in shown
+        assert "fp16 holds at most 65504" in shown
 
 
 def test_a_sequence_beyond_the_positions(packed: Path, tmp_path: Path, capsys: Capture) -> None:
