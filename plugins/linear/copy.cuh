@@ -20,6 +20,7 @@ __device__ inline void clusterSync() {
 
 // The same, after which each thread sees what the others wrote before.
 __device__ inline void clusterSyncMemory() {
+  perturb();
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
@@ -27,6 +28,7 @@ __device__ inline void clusterSyncMemory() {
 // of what it wrote nothing is promised to the other block (a release to the cluster waits for all earlier writes, as
 // long as half a stage takes).
 __device__ inline void barrierArriveAt(uint64_t* barrier, unsigned rank) {
+  perturb();
   asm volatile(
       "{\n.reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
@@ -81,6 +83,7 @@ __device__ inline void storeBox(const CUtensorMap& map, unsigned source, int col
                : "memory");
 }
 __device__ inline void commitStores() {
+  perturb();
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 // Waits until all but the newest kPending groups have read their shared memory.
