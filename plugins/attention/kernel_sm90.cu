@@ -35,8 +35,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         barrierInit(&shared.queries_free[slot][in_group], kWarpgroup / kWarpSize);
       }
     }
+    if (in_group == 0) shared.issued = S::kStages;
+    if (in_group < S::kKeyBarriers) barrierInit(&shared.keys[in_group], 1);
     if (in_group < S::kStages) {
-      barrierInit(&shared.keys[in_group], 1);
       barrierInit(&shared.values[in_group], 1);
       barrierInit(&shared.empty[in_group], kStageArrivals);
     }

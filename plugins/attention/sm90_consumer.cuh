@@ -32,6 +32,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
       for (int i = in_group; i < steps * chunks; i += kWarpgroup) zeros[i] = uint4{};
       continue;
     }
+    int issued = loadShared(&shared.issued);
     int number = uniform(job.stage);
     const int stride = uniform(job.stride), last_keys = uniform(job.last_keys);
     const JobFlags flags = unpackFlags(uniform(job.flags));
@@ -40,7 +41,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
     Sm90Rows<S> rows;
     rows.clearOutput();
     const unsigned q = panelDescriptor(query);
-    const auto waitKeys = [&](int n) { barrierWait(&shared.keys[n % S::kStages], n / S::kStages & 1); };
+    const auto waitKeys = [&](int n) { barrierWait(&shared.keys[n % S::kKeyBarriers], n / S::kKeyBarriers & 1); };
     const auto waitValues = [&](int n) { barrierWait(&shared.values[n % S::kStages], n / S::kStages & 1); };
     const auto takeTurn = [&] { namedBarrier(kTurnBarrier + group, 2 * kWarpgroup); };
     const auto passTurn = [&] { namedArrive(kTurnBarrier + flags.next, 2 * kWarpgroup); };
@@ -94,6 +95,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
       passTurn();
       wgmmaWait<0>();
     };
+    while (number >= issued + S::kStages) issued = loadShared(&shared.issued);
     waitKeys(number);
     takeTurn();
     multiplyKeys(number);

@@ -101,13 +101,14 @@ __device__ void loadStages(const AttentionParams& p, const AttentionMaps& maps, 
                            const Sm90Memory<S>& memory, int operand) {
   const unsigned lane = threadIdx.x % kWarpSize;
   if (lane >= S::kStages) return;
-  uint64_t* const arrived = operand == 1 ? shared.keys : shared.values;
   int number = 0;
   const auto load = [&](const AttentionTask& task, int key, int head) {
     const int stage = number % S::kStages;
     barrierWait(&shared.empty[stage], number / S::kStages & 1 ^ 1);
     loadRows<S, S::kKeys>(maps, operand, operand == 1 ? memory.key(stage) : memory.value(stage),
-                          min(task.length - key, S::kKeys), head, task.begin + key, &arrived[stage]);
+                          min(task.length - key, S::kKeys), head, task.begin + key,
+                          operand == 1 ? &shared.keys[number % S::kKeyBarriers] : &shared.values[stage]);
+    if (operand == 1 && number >= S::kStages) storeShared(&shared.issued, number + 1);
   };
   TaskCursor cursor(p, shared.upcoming[operand][lane]);
   AttentionTask task;

@@ -25,6 +25,7 @@ template <typename Element, int kHeadSize, int kStepKeys, int kRingStages>
 struct Sm90Shape : Sm90Tiles<Element, kHeadSize, kStepKeys> {
   using Tiles = Sm90Tiles<Element, kHeadSize, kStepKeys>;
   static constexpr int kStages = kRingStages;
+  static constexpr int kKeyBarriers = 2 * kStages;  // see Sm90Shared
   // Two buffers of Q a warpgroup, where they fit: the next job's Q arrives while this one is computed.
   static constexpr int kQuerySlots = Tiles::kD <= 64 ? 2 : 1;
   static constexpr int kThreads = (kTaskWidth + 1) * kWarpgroup;
@@ -70,7 +71,15 @@ constexpr int kJobSlots = 4;
 template <typename S>
 struct Sm90Shared {
   uint64_t queries[S::kQuerySlots][kTaskWidth], queries_free[S::kQuerySlots][kTaskWidth];
-  uint64_t keys[S::kStages], values[S::kStages], empty[S::kStages];
+  // A wait cannot tell a barrier's phase from the one two further: who waits for a stage's keys has to know that those
+  // of the last stage at the same barrier have arrived, though they may have been another warpgroup's. They have if the
+  // loads of a stage at most kStages before the one waited for have been issued, as that one's place had been left
+  // then. Before the first stage of a job a warpgroup looks at `issued`; from then on its last stage says so, which has
+  // arrived and is at most kTaskWidth before the next. Values are waited for after the keys of their stage, and these
+  // came after the stage before in the same place had been left.
+  uint64_t keys[S::kKeyBarriers], values[S::kStages], empty[S::kStages];
+  int issued;  // stages with smaller numbers have their keys there or under way; kStages or more
+  static_assert(kTaskWidth <= S::kStages);
   AttentionJob jobs[kJobSlots][kTaskWidth];
   AttentionTask upcoming[kLoadingWarps][S::kStages][2];  // of every lane that loads
 };

@@ -8,6 +8,7 @@
 #include <cuda.h>
 
 #include "common/mma.cuh"
+#include "common/perturb.cuh"
 
 namespace padfree {
 
@@ -36,6 +37,7 @@ __device__ inline uint64_t fullDescriptor(unsigned low) {
 
 // Orders register and shared-memory accesses before the matrix instructions that follow.
 __device__ inline void wgmmaFence() {
+  perturb();
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ inline void wgmmaCommit() {
@@ -48,6 +50,7 @@ __device__ inline void wgmmaWait() {
 
 // Makes this thread's writes to shared memory visible to the matrix unit.
 __device__ inline void fenceSharedForWgmma() {
+  perturb();
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
@@ -60,9 +63,11 @@ __device__ inline void fenceBarrierInit() {
 }
 
 __device__ inline void barrierArrive(uint64_t* barrier, int times = 1) {
+  perturb();
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(sharedAddress(barrier)), "r"(times) : "memory");
 }
 __device__ inline void barrierWait(uint64_t* barrier, unsigned parity) {
+  perturb();
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
@@ -78,8 +83,21 @@ __device__ inline void barrierWait(uint64_t* barrier, unsigned parity) {
 
 // Announces that copies of this many bytes will complete at the barrier, and counts as an arrival.
 __device__ inline void barrierExpect(uint64_t* barrier, unsigned bytes) {
+  perturb();
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(sharedAddress(barrier)), "r"(bytes)
                : "memory");
+}
+
+// A number in shared memory that other threads of the block read meanwhile: who sees it sees what was done before it
+// was stored.
+__device__ inline void storeShared(int* place, int value) {
+  asm volatile("st.release.cta.shared::cta.s32 [%0], %1;" ::"r"(sharedAddress(place)), "r"(value) : "memory");
+}
+__device__ inline int loadShared(const int* place) {
+  perturb();
+  int value;
+  asm volatile("ld.acquire.cta.shared::cta.s32 %0, [%1];" : "=r"(value) : "r"(sharedAddress(place)) : "memory");
+  return value;
 }
 
 __device__ inline void prefetchMap(const CUtensorMap& map) {
@@ -88,11 +106,13 @@ __device__ inline void prefetchMap(const CUtensorMap& map) {
 
 // Waits at one of the 16 named barriers of a block until `threads` threads have come, those of namedArrive included.
 __device__ inline void namedBarrier(int id, int threads) {
+  perturb();
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 // Counts these threads at a named barrier without waiting there.
 __device__ inline void namedArrive(int id, int threads) {
+  perturb();
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
