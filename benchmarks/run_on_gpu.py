@@ -4,12 +4,14 @@
     python benchmarks/run_on_gpu.py --results benchmarks/results/h200
 
 Needs padfree installed with its plugin library, TensorRT, PyTorch, transformers, and libpadfree_kernels.so named by
-PADFREE_KERNELS_LIBRARY (built with -DPADFREE_KERNEL_TESTS=ON). Exit code 1 if a step fails; the others still run.
+PADFREE_KERNELS_LIBRARY (built with -DPADFREE_KERNEL_TESTS=ON). PADFREE_PERTURBED_LIBRARY may name a second one, built
+with -DPADFREE_PERTURB=ON as well. Exit code 1 if a step fails; the others still run.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -35,8 +37,11 @@ class Step:
 
 def steps(results: Path, timing_cache: str) -> list[Step]:
     """All steps, quick ones first."""
+    perturbed = os.environ.get("PADFREE_PERTURBED_LIBRARY")
+    delayed = ("env", f"PADFREE_KERNELS_LIBRARY={perturbed}", *PYTEST, "tests/kernels")
     return [
         Step("kernel tests", (*PYTEST, "tests/kernels")),
+        *([Step("kernel tests with delays", delayed)] if perturbed else []),
         Step(
             "attention",
             (sys.executable, "benchmarks/attention.py", "--json", str(results / "attention.jsonl")),
