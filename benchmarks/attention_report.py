@@ -21,6 +21,19 @@ PAGE_PEERS = {
 }
 """Peers that have a column of the page, and its heading."""
 PAGE_HEADINGS = ("us a call", "floor", "padfree", *PAGE_PEERS.values(), "goal")
+PROFILE_HEADINGS = (
+    "one launch, caches empty",
+    "us",
+    "k clocks: all, busiest, mean",
+    "least k clocks: bytes, products, exponentials",
+    "matrix unit, XU, issue slots",
+    "warps of 64",
+    "memory, MB: read, written",
+    "L2, MB: read, written",
+    "needed, MB: read, written",
+    "warps wait for",
+)
+SHOWN_STALLS = 4
 VERSIONS = {
     "gpu": "",
     "driver": "driver ",
@@ -103,3 +116,28 @@ def made_with(records: Sequence[Mapping[str, Any]]) -> str:
         if (values := list(dict.fromkeys(record[field] for record in records if field in record)))
     ]
     return f"Measured at commit {', '.join(counted if len(commits) > 1 else commits)}: {', '.join(versions)}."
+
+
+def thousands(*values: float) -> str:
+    """Counts in thousands, or bytes in kB, with one digit."""
+    return ", ".join(f"{value / 1e3:.1f}" for value in values)
+
+
+def profile_cells(record: Mapping[str, Any]) -> list[str]:
+    """One row of the table of profiles; the last cell has the most frequent reasons why a warp did not issue."""
+    clocks_per_us = record["sm_clocks"] / record["time_us"]
+    least_bytes = record["bytes_moved"] / BYTES_PER_US * clocks_per_us
+    waits = sorted(((share, name) for name, share in record["stalls"].items() if name != "selected"), reverse=True)
+    needed = record["bytes_moved"] / 4  # each of Q, K, V and the output
+    return [
+        record["case"],
+        microseconds(record["time_us"]),
+        thousands(record["sm_clocks"], record["sm_clocks_busiest"], record["sm_clocks_busy"]),
+        thousands(least_bytes, record["least_tensor_clocks"], record["least_exp_clocks"]),
+        f"{record['tensor_pct']:.0f}, {record['xu_pct']:.0f}, {record['issue_pct']:.0f} %",
+        f"{record['warps']:.1f}",
+        thousands(record["dram_read_bytes"] / 1e3, record["dram_write_bytes"] / 1e3),
+        thousands(record["l2_read_bytes"] / 1e3, record["l2_write_bytes"] / 1e3),
+        thousands(3 * needed / 1e3, needed / 1e3),
+        ", ".join(f"{name.replace('_', ' ')} {share:.0%}" for share, name in waits[:SHOWN_STALLS]),
+    ]

@@ -20,7 +20,7 @@ from pathlib import Path
 import account_tables
 import row_report
 import trained_report
-from attention_report import PAGE_HEADINGS, made_with, page_cells
+from attention_report import PAGE_HEADINGS, PROFILE_HEADINGS, made_with, page_cells, profile_cells
 from plot_style import LIMIT, PADFREE, TENSORRT, Record, read, times_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -192,6 +192,11 @@ def attention(records: Sequence[Record]) -> str:
     return f"{table(PAGE_HEADINGS, map(page_cells, records))}\n{made_with(records)}\n"
 
 
+def attention_profile(records: Sequence[Record]) -> str:
+    """A row a case that was profiled, and what they were measured with."""
+    return f"{table(PROFILE_HEADINGS, map(profile_cells, records))}\n{made_with(records)}\n"
+
+
 TABLES: Mapping[str, tuple[str, Callable[[Sequence[Record]], str]]] = {
     "summary": ("end_to_end", summary),
     "targets": ("end_to_end", targets),
@@ -204,6 +209,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Sequence[Record]], str]]] = {
     "host": ("session", account(account_tables.host)),
     "rows": ("rows", row_report.table),
     "attention": ("attention", attention),
+    "attention_profile": ("attention_profile", attention_profile),
     "trained": ("trained", trained_report.scores),
     "trained_layers": ("trained", trained_report.errors),
 }
