@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 ROWS, KEYS, WIDTH = 64, 128, 3
 """Query rows of a group, keys of a step, warpgroups of a block."""
 CLASSES = 256
-"""Tasks of so many steps and more are not told apart when they are ordered."""
+"""Tasks that are dearer than all of these are not told apart when they are ordered."""
 MAX_MULTIPROCESSORS = 170
 
 
@@ -25,11 +26,6 @@ class Task:
     heads: int
     groups: int
     splits: int
-
-    @property
-    def steps(self) -> int:
-        """Steps over keys that a warpgroup makes."""
-        return _ceil(_ceil(self.length, KEYS), self.splits)
 
     def packed(self) -> list[int]:
         """The four integers of an entry."""
@@ -50,7 +46,7 @@ def starts_of(seq_lens: Sequence[int], tokens: int) -> list[int]:
 
 
 def attention_tasks(seq_lens: Sequence[int], tokens: int, heads: int, multiprocessors: int) -> list[Task]:
-    """The tasks in their order: most steps first, sequences in order where these are equal, filler last."""
+    """The tasks in their order: dearest class first, sequences in order where it is the same, filler last."""
     starts = starts_of(seq_lens, tokens)
     lengths = [end - begin for begin, end in itertools.pairwise(starts)]
     multiprocessors = min(multiprocessors, MAX_MULTIPROCESSORS)
@@ -58,20 +54,29 @@ def attention_tasks(seq_lens: Sequence[int], tokens: int, heads: int, multiproce
     few = everything < WIDTH * multiprocessors
     most = min(max(_ceil(everything, multiprocessors), 1), WIDTH) if few else WIDTH
     found = [task for at, length in zip(starts, lengths, strict=False) for task in _cut(at, length, heads, most, few)]
-    found.sort(key=lambda task: -min(task.steps, CLASSES))
+    found.sort(key=lambda entry: -entry[0])
     filler = [Task(at, 0, min(ROWS, tokens - at), 0, 1, 1, 1) for at in range(starts[-1], tokens, ROWS)]
-    return found + filler
+    return [task for _, task in found] + filler
 
 
-def _cut(begin: int, length: int, heads: int, most: int, few: bool) -> Iterator[Task]:
+def _class(half_steps: int, warpgroups: int, *, left: bool) -> int:
+    """Classes are eight for each doubling of the cost; whole parts and what is left have their own."""
+    mantissa, exponent = math.frexp(half_steps * (warpgroups + 1))
+    return min(2 * (8 * (exponent - 1) + int(16 * mantissa) - 8) + (not left), CLASSES - 1)
+
+
+def _cut(begin: int, length: int, heads: int, most: int, few: bool) -> Iterator[tuple[int, Task]]:
+    """The tasks of one sequence, each with its class."""
     left, first = _ceil(length, ROWS), 0
     while left > 0:
         groups = min(left, most)
         each = max(1, most // groups)
         room = min(WIDTH // (each * groups), _ceil(length, KEYS)) if few else 1
         splits = 1 << (room.bit_length() - 1)
+        half_steps = _ceil(_ceil(length, KEYS // 2), splits)
+        task_class = _class(half_steps, each * groups * splits, left=groups < most)
         for head in range(0, heads, each):
-            yield Task(begin, length, first, head, min(each, heads - head), groups, splits)
+            yield task_class, Task(begin, length, first, head, min(each, heads - head), groups, splits)
         left, first = left - groups, first + groups * ROWS
 
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts sequences into attention tasks (attention/task.h) and lists them by the key steps that a warpgroup makes,
-// longest first, in the order of the sequences where these are equal: a counting sort by one block, the same from run
-// to run.
+// Cuts sequences into attention tasks (attention/task.h) and lists them by what they cost, dearest first, in the order
+// of the sequences where that is equal: a counting sort by one block, the same from run to run.
 #pragma once
 
 #include "schedule/launch.h"
@@ -9,15 +8,15 @@
 
 namespace padfree {
 
-constexpr int kTaskClasses = 256;  // by steps; what makes more steps than there are classes counts as the longest
+constexpr int kTaskClasses = 256;  // by cost, dearest first; what is beyond them counts as the dearest
 
 struct TaskMemory {
-  // Of class order and warp: tasks of that class from that warp's sequences, then where the next of them goes.
+  // Of class and warp: tasks of that class from that warp's sequences, then where the next of them goes.
   alignas(16) int next[kTaskClasses * kWarps];
   int scratch[kWarps];
   int groups;  // of rows, of all sequences
 
-  __device__ int& nextOf(int order) { return next[order * kWarps + threadIdx.x / kWarpSize]; }
+  __device__ int& nextOf(int task_class) { return next[task_class * kWarps + threadIdx.x / kWarpSize]; }
 };
 
 __device__ inline int ceilQuotient(int a, int b) {
@@ -55,6 +54,15 @@ struct Cutting {
 };
 static_assert(kTaskWidth == 3);  // or else tasks with more than one group may have a warpgroup left for keys
 
+// The class of tasks whose warpgroups each take in so many half steps of keys: eight for each doubling of the cost, and
+// apart from each other those of whole parts and of what is left. A busy warpgroup adds to a step's time about as much
+// as a step takes besides.
+__device__ inline int taskClass(int half_steps, int warpgroups, bool left) {
+  const int cost = half_steps * (warpgroups + 1);
+  const int eighths = (__float_as_int(static_cast<float>(cost)) >> 20) - (127 << 3);  // exponent, 3 bits of mantissa
+  return kTaskClasses - 1 - min(2 * eighths + !left, kTaskClasses - 1);
+}
+
 // One sequence: `whole` parts of cutting.groups groups with one head a task, and what is left, with so many heads a
 // task as the warpgroups allow.
 struct CutSequence {
@@ -62,8 +70,8 @@ struct CutSequence {
   int whole;
   int left, left_heads;
   int splits;
-  int order;  // of its class
-  int tasks;
+  int whole_tasks, left_tasks;
+  int whole_class, left_class;
 
   __device__ CutSequence(const Cutting& cutting, int begin, int end) : begin(begin), length(end - begin) {
     const int groups = ceilQuotient(length, kTaskRows), steps = ceilQuotient(length, kTaskKeys);
@@ -71,9 +79,14 @@ struct CutSequence {
     left = groups - whole * cutting.groups;
     left_heads = left == 1 ? cutting.groups : 1;
     splits = cutting.split && steps > 1 ? 2 : 1;
-    order = kTaskClasses - min(max(ceilQuotient(steps, splits), 1), kTaskClasses);
-    tasks = whole * cutting.heads + (left > 0 ? ceilQuotient(cutting.heads, left_heads) : 0);
+    whole_tasks = whole * cutting.heads;
+    left_tasks = left > 0 ? ceilQuotient(cutting.heads, left_heads) : 0;
+    const int half_steps = ceilQuotient(ceilQuotient(length, kTaskKeys / 2), splits);
+    whole_class = taskClass(half_steps, cutting.groups * splits, false);
+    left_class = taskClass(half_steps, left * left_heads * splits, true);
   }
+
+  __device__ int tasks() const { return whole_tasks + left_tasks; }
 
   __device__ AttentionTask task(const Cutting& cutting, int number) const {
     const int part = min(number / cutting.heads, whole), in_part = number - part * cutting.heads;
@@ -91,7 +104,7 @@ __device__ inline void clearTaskMemory(TaskMemory& memory) {
   if (threadIdx.x == 0) memory.groups = 0;
 }
 
-// Turns counts into places: a task's place is behind all of longer classes, and behind those of warps before in its
+// Turns counts into places: a task's place is behind all of dearer classes, and behind those of warps before in its
 // own. Returns the number of tasks.
 __device__ inline int placeTasks(TaskMemory& memory) {
   constexpr int kEach = kTaskClasses * kWarps / kThreads;
@@ -116,13 +129,13 @@ __device__ inline int placeTasks(TaskMemory& memory) {
   return total;
 }
 
-// The place of this lane's first task. Lanes whose sequences have none get any.
-__device__ inline int takePlaces(TaskMemory& memory, int order, int tasks) {
+// The place of this lane's first task of a class. Lanes whose sequences have none get any.
+__device__ inline int takePlaces(TaskMemory& memory, int task_class, int tasks) {
   const int lane = threadIdx.x % kWarpSize;
   int place = 0;
   for (unsigned waiting = __ballot_sync(kFullMask, tasks > 0); waiting;) {
-    const int taken = __shfl_sync(kFullMask, order, __ffs(waiting) - 1);
-    const bool mine = order == taken && tasks > 0;
+    const int taken = __shfl_sync(kFullMask, task_class, __ffs(waiting) - 1);
+    const bool mine = task_class == taken && tasks > 0;
     const int sum = warpInclusiveSum(mine ? tasks : 0), next = memory.nextOf(taken);
     if (mine) place = next + sum - tasks;
     __syncwarp();
@@ -134,9 +147,10 @@ __device__ inline int takePlaces(TaskMemory& memory, int order, int tasks) {
 }
 
 // Writes the tasks of the sequences that the lanes of this warp have, 32 tasks at a time whoever has them.
-__device__ inline void writeTasks(const CutSequence& own, const Cutting& cutting, int place, AttentionTask* tasks) {
+__device__ inline void writeTasks(const CutSequence& own, const Cutting& cutting, int whole_place, int left_place,
+                                  AttentionTask* tasks) {
   const int lane = threadIdx.x % kWarpSize;
-  const int end = warpInclusiveSum(own.tasks), total = __shfl_sync(kFullMask, end, kWarpSize - 1);
+  const int end = warpInclusiveSum(own.tasks()), total = __shfl_sync(kFullMask, end, kWarpSize - 1);
   for (int first = 0; first < total; first += kWarpSize) {
     const int number = first + lane;
     int owner = 0;
@@ -145,10 +159,13 @@ __device__ inline void writeTasks(const CutSequence& own, const Cutting& cutting
       if (__shfl_sync(kFullMask, end, owner + step - 1) <= number) owner += step;
     }
     const int begin = __shfl_sync(kFullMask, own.begin, owner), length = __shfl_sync(kFullMask, own.length, owner);
-    const int in_sequence = number - __shfl_sync(kFullMask, end - own.tasks, owner);
-    const int first_place = __shfl_sync(kFullMask, place, owner);
+    const int in_sequence = number - __shfl_sync(kFullMask, end - own.tasks(), owner);
+    const int whole_tasks = __shfl_sync(kFullMask, own.whole_tasks, owner);
+    const int first_whole = __shfl_sync(kFullMask, whole_place, owner);
+    const int first_left = __shfl_sync(kFullMask, left_place, owner);
     if (number < total) {
-      tasks[first_place + in_sequence] = CutSequence(cutting, begin, begin + length).task(cutting, in_sequence);
+      const int place = in_sequence < whole_tasks ? first_whole + in_sequence : first_left + in_sequence - whole_tasks;
+      tasks[place] = CutSequence(cutting, begin, begin + length).task(cutting, in_sequence);
     }
   }
 }
@@ -170,14 +187,17 @@ __device__ inline void listTasks(const ScheduleParams& p, const WarpShare& share
 
   for (int first = share.begin; first < share.end; first += kWarpSize) {
     const CutSequence own = sequence(first);
-    if (own.tasks > 0) atomicAdd(&memory.nextOf(own.order), own.tasks);
+    if (own.whole_tasks > 0) atomicAdd(&memory.nextOf(own.whole_class), own.whole_tasks);
+    if (own.left_tasks > 0) atomicAdd(&memory.nextOf(own.left_class), own.left_tasks);
   }
   __syncthreads();
   const int count = placeTasks(memory);
   AttentionTask* const tasks = p.tasks + 1;
   for (int first = share.begin; first < share.end; first += kWarpSize) {
     const CutSequence own = sequence(first);
-    writeTasks(own, cutting, takePlaces(memory, own.order, own.tasks), tasks);
+    const int whole_place = takePlaces(memory, own.whole_class, own.whole_tasks);
+    const int left_place = takePlaces(memory, own.left_class, own.left_tasks);
+    writeTasks(own, cutting, whole_place, left_place, tasks);
   }
 
   const int fillers = ceilQuotient(p.T - used, kTaskRows);

@@ -45,9 +45,14 @@ def test_every_row_of_every_head_is_in_one_task(seed: int) -> None:
         seen.update((task.begin + row, task.head + head) for row in rows for head in range(task.heads))
     assert seen == Counter((token, head) for token in range(starts[-1]) for head in range(heads))
     assert filler == Counter(range(starts[-1], tokens))
-    steps = [task.steps for task in tasks]
-    assert steps == sorted(steps, reverse=True)
     assert len(tasks) + 1 <= most_entries(tokens, len(lengths), heads)
+
+
+def test_what_costs_most_comes_first() -> None:
+    lengths = [200, 513, 512, 130, 512]
+    tasks = [(t.length, t.groups, t.heads) for t in attention_tasks(lengths, sum(lengths), 2, 1)]
+    whole = [(513, 3, 1)] * 6 + [(512, 3, 1)] * 8  # 9 and 8 half steps of 3 warpgroups
+    assert tasks == [*whole, *[(512, 2, 1)] * 4, *[(200, 3, 1)] * 2, (200, 1, 2), *[(130, 3, 1)] * 2]
 
 
 @pytest.mark.parametrize("seed", range(10))
