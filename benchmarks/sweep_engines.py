@@ -7,6 +7,8 @@ TensorRT times kernels while it builds: let nothing be measured on the same GPU 
 
 from __future__ import annotations
 
+import argparse
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -27,11 +29,11 @@ class Part:
 
     @staticmethod
     def read(text: str) -> Part:
-        """From "2/3". Raises ValueError for what is no part."""
-        number, count = (int(word) for word in text.split("/"))
-        if not 1 <= number <= count:
-            raise ValueError(f"part {text}, allowed: 1/{count} to {count}/{count}")
-        return Part(number, count)
+        """From "2/3". Raises argparse.ArgumentTypeError for what is no part."""
+        found = re.fullmatch(r"(\d+)/(\d+)", text)
+        if found is None or not 1 <= int(found[1]) <= int(found[2]):
+            raise argparse.ArgumentTypeError(f"{text!r}, allowed: K/N with K from 1 to N, like 2/3")
+        return Part(int(found[1]), int(found[2]))
 
     @property
     def slice(self) -> slice:
