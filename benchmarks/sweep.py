@@ -6,24 +6,32 @@
 
 Cases that the file has from the same commit are skipped, so that a sweep may be stopped (--minutes stops it between two
 cases) and continued. Models are exported once into --models, timing caches kept in --timing-cache; engines that serve
-several cases stay in --engines until the end (10 GB for all sets).
+several cases stay in --engines until the end (10 GB for all sets). Most of the time goes into building padded engines;
+two or three processes build them ahead, and then the sweep only measures:
+
+    for part in 1 2 3; do
+        python benchmarks/sweep.py --build-only --part $part/3 --engines /tmp/engines --timing-cache /tmp/cache.$part &
+    done; wait
+    python benchmarks/sweep.py --engines /tmp/engines --json benchmarks/results/h200/end_to_end.jsonl
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import re
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from sweep_cases import EVERYTHING, SETS, SweepCase
+from sweep_engines import Part, build_padded
 
 OURS, PADDED = "padfree", "TensorRT padded"
 MAX_ERROR_RATIO = 2.0
@@ -66,7 +74,13 @@ def main() -> int:
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no case after these")
     parser.add_argument("--list", action="store_true", help="print the cases to be measured and stop")
+    parser.add_argument("--build-only", action="store_true", help="build the padded engines, into --engines, and stop")
+    parser.add_argument(
+        "--part", type=Part.read, default=Part(), help="with --build-only: K/N for every N-th engine from the K-th on"
+    )
     arguments = parser.parse_args()
+    if arguments.build_only and arguments.engines is None:
+        parser.error("--build-only needs --engines, the folder where the sweep then finds them")
     from padfree.builder.bench.environment import commit
 
     cases = chosen(arguments.sets, done_cases(arguments.json), commit(), arguments.cases, arguments.peers)
@@ -81,30 +95,67 @@ def main() -> int:
 
 
 def run(cases: list[SweepCase], folder: Path, arguments: argparse.Namespace) -> int:
-    """Measures the cases, one record each; a case that fails is printed and passed over."""
-    from models import make
-    from padfree.builder.bench.setup import Model
+    """Measures the cases, one record each, or only builds their padded engines.
 
+    A case that fails is printed and passed over, unless it took the GPU from this process.
+    """
     deadline = time.monotonic() + 60 * arguments.minutes
-    exported = arguments.models or folder
-    exported.mkdir(parents=True, exist_ok=True)
-    models: dict[str, Model] = {}
+    read_model = model_reader(arguments.models or folder)
+    if arguments.build_only:
+        cache = arguments.timing_cache
+        missing = build_padded(
+            cases, arguments.part, read_model=read_model, folder=folder, timing_cache=cache, deadline=deadline, say=say
+        )
+        return 1 if missing else 0
     failed = 0
     for count, case in enumerate(cases, 1):
         if time.monotonic() > deadline:
             say(f"time is up: {len(cases) - count + 1} cases left, run again to measure them")
             return 1
         try:
-            if case.model not in models:
-                files = make(case.model, exported)
-                models[case.model] = Model(files.onnx, "fp16", files.folder)
-            record = measure_case(case, models[case.model], folder, arguments)
+            record = measure_case(case, read_model(case.model), folder, arguments)
             failed += not record["passed"]
             say(f"[{count}/{len(cases)}] {line(record)}")
         except Exception as error:  # the other cases can still be measured
             failed += 1
-            say(f"[{count}/{len(cases)}] {case.name}: FAILED: {type(error).__name__}: {error}")
+            say(f"[{count}/{len(cases)}] {case.name}: FAILED: {explain(error)}")
+            if gpu_is_lost():
+                say(f"this process has lost the GPU: {len(cases) - count} cases left, run again to measure them")
+                return 1
     return 1 if failed else 0
+
+
+def model_reader(folder: Path) -> Callable[[str], Any]:
+    """Gives models by their name, exported once into the folder, read once."""
+    from models import make
+    from padfree.builder.bench.setup import Model
+
+    folder.mkdir(parents=True, exist_ok=True)
+
+    @functools.cache
+    def read(name: str) -> Model:
+        files = make(name, folder)
+        return Model(files.onnx, "fp16", files.folder)
+
+    return read
+
+
+def explain(error: BaseException) -> str:
+    """An error and those that led to it: closing what is broken fails too, and would hide what broke it."""
+    texts = []
+    chained: BaseException | None = error
+    while chained is not None:
+        texts.append(f"{type(chained).__name__}: {chained}".splitlines()[0])
+        chained = chained.__cause__ or chained.__context__
+    return "; after ".join(texts)
+
+
+def gpu_is_lost() -> bool:
+    """Whether CUDA refuses this process everything, as it does after an illegal memory access."""
+    from padfree.runtime.cuda import runtime
+
+    (status,) = runtime.cudaDeviceSynchronize()
+    return bool(status != runtime.cudaError_t.cudaSuccess)
 
 
 def measure_case(case: SweepCase, model: Any, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ..build import build_engine
 from ..errors import BuildError
 from ..padded import Typing, build_padded_engine
 from .contender import Contender, UnavailableError, Way
-from .setup import Setup
+from .setup import Model, Setup
 
 PLAIN, GRAPH = "plain", "CUDA graph"
 
@@ -38,9 +38,13 @@ def padded(setup: Setup, typing: Typing) -> Contender:
     if setup.model.precision != "fp16":
         raise UnavailableError(f"is built in fp16, this is a comparison in {setup.model.precision}")
     make = partial(build_padded_engine, setup.model.original, typing=typing, **setup.shape)
-    count, seq_len = len(setup.batch.seq_lens), setup.batch.seq_len
-    name = f"{setup.model.path.stem}_padded_{typing}_{count}x{seq_len}"
+    name = padded_name(setup.model, typing, len(setup.batch.seq_lens), setup.batch.seq_len)
     return _contender(setup, name, make, setup.batch.padded(setup.model.original_metadata), keep=True)
+
+
+def padded_name(model: Model, typing: Typing, batch: int, seq_len: int) -> str:
+    """What the padded engine for B x S is called in a setup's folder, without .plan."""
+    return f"{model.path.stem}_padded_{typing}_{batch}x{seq_len}"
 
 
 def padded_interface(setup: Setup) -> Contender:

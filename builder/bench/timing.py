@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch  # alone: benchmarks of kernels load this file without the package
 
@@ -43,8 +44,24 @@ def time_ms(work: Callable[[], object]) -> float:
     return statistics.median(mean_ms(work, RUNS_PER_ROUND) for _ in range(ROUNDS))
 
 
-def captured(work: Callable[[], object]) -> Callable[[], object]:
-    """The replay of a CUDA graph of the work."""
+@dataclass(frozen=True)
+class Replay:
+    """Replays a CUDA graph when called.
+
+    The graph holds addresses alone: what the captured work reads and writes lives as long as `work` does, and with it
+    as long as this. What work allocated while it was captured lies in a pool that the graph keeps.
+    """
+
+    graph: torch.cuda.CUDAGraph
+    work: Callable[[], object]
+
+    def __call__(self) -> None:
+        """Enqueues the graph on the current stream."""
+        self.graph.replay()
+
+
+def captured(work: Callable[[], object]) -> Replay:
+    """A CUDA graph of the work, after some plain runs of it on a stream beside."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -59,5 +76,4 @@ def captured(work: Callable[[], object]) -> Callable[[], object]:
             work()
     finally:
         gc.enable()
-    replay: Callable[[], object] = graph.replay
-    return replay
+    return Replay(graph, work)

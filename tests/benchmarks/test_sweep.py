@@ -106,8 +106,6 @@ def test_what_counts_as_passed(changes: dict[str, Any], passed: bool) -> None:
 def test_a_failing_case_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from types import SimpleNamespace
-
     chosen = list(cases.SETS["fill"][:3])
 
     def measure(case: cases.SweepCase, *_: Any) -> dict[str, Any]:
@@ -122,13 +120,30 @@ def test_a_failing_case_does_not_stop_the_others(
             "passed": True,
         }
 
-    files = SimpleNamespace(onnx=tmp_path / "m.onnx", folder=tmp_path)
-    monkeypatch.setitem(__import__("sys").modules, "models", SimpleNamespace(make=lambda *_: files))
+    monkeypatch.setattr(sweep, "model_reader", lambda _: lambda name: name)
     monkeypatch.setattr(sweep, "measure_case", measure)
-    assert sweep.run(chosen, tmp_path, Namespace(minutes=1.0, models=None)) == 1
+    monkeypatch.setattr(sweep, "gpu_is_lost", lambda: False)
+    options = Namespace(minutes=1.0, models=None, build_only=False)
+    assert sweep.run(chosen, tmp_path, options) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("]")[0] for line in lines] == ["[1/3", "[2/3", "[3/3"]
     assert "FAILED: RuntimeError: no memory" in lines[1]
     assert "without x (gone)" in lines[2]
-    assert sweep.run(chosen, tmp_path, Namespace(minutes=-1.0, models=None)) == 1
+    monkeypatch.setattr(sweep, "gpu_is_lost", lambda: True)
+    assert sweep.run(chosen, tmp_path, options) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:] == ["this process has lost the GPU: 1 cases left, run again to measure them"]
+    assert sweep.run(chosen, tmp_path, Namespace(minutes=-1.0, models=None, build_only=False)) == 1
     assert "3 cases left" in capsys.readouterr().out
+
+
+def test_an_error_while_closing_does_not_hide_the_first() -> None:
+    def broken() -> None:
+        try:
+            raise RuntimeError("illegal address\nSearch for it")
+        finally:
+            raise OSError("cannot close")
+
+    with pytest.raises(OSError, match="cannot close") as caught:
+        broken()
+    assert sweep.explain(caught.value) == "OSError: cannot close; after RuntimeError: illegal address"
