@@ -9,7 +9,7 @@ from typing import Literal
 
 AttributeValue = int | float | str
 AttributeType = Literal["int", "float", "string"]
-TensorType = Literal["act", "int32", "act or int32"]
+TensorType = Literal["act", "int32", "float32", "act or int32"]
 
 INT32_MAX = 2**31 - 1
 PRECISIONS = ("fp32", "fp16", "bf16")
@@ -32,7 +32,8 @@ class Condition:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input or output. `act` is the activation type of the graph: float32, float16 or bfloat16.
+    """One input or output. `act` is the activation type of the graph: float32, float16 or bfloat16; `float32` stays
+    float32 in all of them.
 
     `shape` uses the project's letters (T tokens, B sequences, S padded length, E hidden, H heads, D head size);
     `when` says for which attribute values the tensor is there at all (None: always). Absent inputs are left out of a
