@@ -182,8 +182,8 @@ _LINEAR = OperatorSpec(
     "PadfreeLinear",
     "activation(x weight + bias) + residual, everything after the product in float32. K and N are multiples of 8. "
     "moments[g,t] are the mean of y[t,64g:64g+64] and the sum of squared deviations from it. With x_moments, those of "
-    "x, x weight becomes (x weight - mean * column_sums) / sqrt(variance + x_epsilon), mean and variance of each row of "
-    "x; with residual_moments the residual becomes (residual - mean) / sqrt(variance + residual_epsilon) * "
+    "x, x weight becomes (x weight - mean * column_sums) / sqrt(variance + x_epsilon), with mean and variance of each "
+    "row of x; with residual_moments the residual becomes (residual - mean) / sqrt(variance + residual_epsilon) * "
     "residual_scale. G = K/64, R = M = N/64, without remainder.",
     inputs=(
         TensorSpec("x", "act", "[T,K]"),

@@ -32,9 +32,9 @@ class Condition:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input or output. `act` is the activation type of the graph: float32, float16 or bfloat16; `float32` stays
-    float32 in all of them.
+    """One input or output. `act` is the activation type of the graph: float32, float16 or bfloat16.
 
+    `float32` stands for itself, whatever the type of the activations.
     `shape` uses the project's letters (T tokens, B sequences, S padded length, E hidden, H heads, D head size);
     `when` says for which attribute values the tensor is there at all (None: always). Absent inputs are left out of a
     node's input list, not written as empty names.
