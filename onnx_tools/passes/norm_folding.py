@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -23,6 +25,7 @@ from .base import Miss, NoMatch, PassResult
 from .folded_weights import FoldedWeights
 
 NAME = "norm folding"
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True)
@@ -66,24 +69,37 @@ class _Folding:
         self._missed: list[Miss] = []
         self._norms: dict[str, _Norm] = {}  # by output: those whose z a product can make
         self._adding: dict[int, _Norm] = {}  # of these, by the id of the product, those that add something
-        self._folded: dict[str, _Norm] = {}  # of these, by output
+        self._behind: dict[str, list[gs.Node]] = {}  # by a folded norm's output, the products that apply it
         self._moments: dict[int, gs.Tensor] = {}  # by the id of the product that gives them
 
     def run(self) -> PassResult:
         """Decides, then changes the graph."""
         self._find_norms()
-        applying = self._decide()
-        products = {id(product): product for found in applying.values() for product in found}
-        products |= {id(norm.product): norm.product for norm in self._folded.values()}
-        for product in products.values():
-            self._change(product)
+        self._decide()
+        folded = [self._norms[output] for output in self._behind]
+        makers = {id(norm.product) for norm in folded}
+        products = [
+            *(norm.product for norm in folded),
+            *(product for found in self._behind.values() for product in found),
+        ]
+        changed = {id(product): product for product in products}
+        for key, product in changed.items():
+            self._change(product, gives_moments=key in makers)
         for norm in self._norms.values():
-            if norm.output.name in self._folded:
+            if norm.output.name in self._behind:
                 norm.node.inputs.clear()
                 norm.node.outputs.clear()
-            elif norm.adds and id(norm.product) in products:
+            elif norm.adds and self._taken_over(norm.product):
                 set_padfree_inputs(norm.node, norm.inputs, has_bias=0, has_residual=0)
-        return PassResult(NAME, len(self._folded), tuple(self._missed))
+        return PassResult(NAME, len(folded), tuple(self._missed))
+
+    def _try(self, norm: _Norm, step: Callable[[_Norm], _Found]) -> _Found | None:
+        """What the step finds; where it finds a reason against the norm, None."""
+        try:
+            return step(norm)
+        except NoMatch as reason:
+            self._missed.append(Miss(norm.name, str(reason)))
+            return None
 
     def _find_norms(self) -> None:
         for node in self._graph.nodes:
@@ -91,16 +107,31 @@ class _Folding:
             if product is None or not is_padfree(product, "PadfreeLinear"):
                 continue
             norm = _Norm(node, product, node.inputs[0], node.outputs[0], padfree_inputs(node))
-            try:
-                self._check_norm(norm)
-            except NoMatch as reason:
-                self._missed.append(Miss(norm.name, str(reason)))
-                continue
-            self._norms[norm.output.name] = norm
-            if norm.adds:
-                self._adding[id(product)] = norm
+            if self._try(norm, self._check_norm):
+                self._norms[norm.output.name] = norm
+                if norm.adds:
+                    self._adding[id(product)] = norm
 
-    def _check_norm(self, norm: _Norm) -> None:
+    def _decide(self) -> None:
+        """Chooses all norms that only products need, but for those whose constants do not fit.
+
+        A product's constants depend on every norm that it takes in, so that all are tried again without that one.
+        """
+        for output, norm in self._norms.items():
+            products = self._try(norm, self._products_behind)
+            if products is not None:
+                self._behind[output] = products
+        while (unfit := self._first_unfit()) is not None:
+            del self._behind[unfit]
+
+    def _first_unfit(self) -> str | None:
+        return next((item for item in self._behind if not self._try(self._norms[item], self._check_constants)), None)
+
+    def _folded(self, tensor: gs.Tensor | None) -> _Norm | None:
+        """The folded norm that the tensor is the output of."""
+        return self._norms[tensor.name] if tensor is not None and tensor.name in self._behind else None
+
+    def _check_norm(self, norm: _Norm) -> bool:
         """Whether the product can make all of z and its moments."""
         product, width = norm.product, int(norm.inputs["gamma"].shape[0])
         if norm.node.attrs["rms"]:
@@ -111,33 +142,13 @@ class _Folding:
             )
         if width % MOMENTS_GROUP:
             raise NoMatch(f"'{norm.name}' is {width} wide, which is no multiple of {MOMENTS_GROUP}")
-        if not norm.adds:
-            return
-        if product.attrs["activation"] != "none":
+        if norm.adds and product.attrs["activation"] != "none":
             raise NoMatch(f"'{norm.name}' adds to what '{node_name(product)}' makes by an activation")
         if product.attrs["has_residual"] and "residual" in norm.inputs:
             raise NoMatch(f"'{norm.name}' adds to what '{node_name(product)}' has added a residual to")
-        if not used_once(self._graph, norm.z):
+        if norm.adds and not used_once(self._graph, norm.z):
             raise NoMatch(f"'{norm.name}' adds to '{norm.z.name}', which something else needs too")
-
-    def _decide(self) -> dict[str, list[gs.Node]]:
-        """Sets what is folded; returns the products that apply each norm, by the norm's output.
-
-        Those are all norms that only products need, but for those whose constants do not fit. A product's constants
-        depend on every norm that it takes in, so that all are tried again without a norm that does not fit.
-        """
-        applying: dict[str, list[gs.Node]] = {}
-        for output, norm in self._norms.items():
-            try:
-                applying[output] = self._products_behind(norm)
-            except NoMatch as reason:
-                self._missed.append(Miss(norm.name, str(reason)))
-        self._folded = {output: self._norms[output] for output in applying}
-        while (
-            unfit := next((output for output in applying if not self._fits(output, applying[output])), None)
-        ) is not None:
-            del self._folded[unfit], applying[unfit]
-        return applying
+        return True
 
     def _products_behind(self, norm: _Norm) -> list[gs.Node]:
         """The products that would apply the norm. Raises NoMatch where something else needs it."""
@@ -156,14 +167,13 @@ class _Folding:
                 raise NoMatch(f"'{norm.name}' is read by '{node_name(reader)}' ({reader.op}), which cannot apply it")
         return found
 
-    def _fits(self, output: str, products: list[gs.Node]) -> bool:
-        norm = self._folded[output]
+    def _check_constants(self, norm: _Norm) -> bool:
+        """Whether the type holds the constants of all products that the norm changes."""
         try:
-            for product in (norm.product, *products):
+            for product in (norm.product, *self._behind[norm.output.name]):
                 self._inputs(product)
         except NoMatch as reason:
-            self._missed.append(Miss(norm.name, f"'{norm.name}' stays: {reason}"))
-            return False
+            raise NoMatch(f"'{norm.name}' cannot go into the products around it: {reason}") from reason
         return True
 
     def _inputs(self, product: gs.Node) -> tuple[dict[str, gs.Tensor], dict[str, float]]:
@@ -172,13 +182,12 @@ class _Folding:
         terms = [source["bias"] for source in (inputs, taken) if "bias" in source]
         inputs |= taken
         weight, beta, epsilons = inputs["weight"], None, {}
-        ahead = self._folded.get(inputs["x"].name)
+        ahead, beside = self._folded(inputs["x"]), self._folded(inputs.get("residual"))
         if ahead is not None:
             beta = ahead.inputs.get("beta")
             inputs["weight"], inputs["column_sums"] = self._weights.scaled(weight, ahead.inputs["gamma"])
             inputs["x"], inputs["x_moments"] = ahead.z, self._moments_of(ahead)
             epsilons["x_epsilon"] = float(ahead.node.attrs["epsilon"])
-        beside = self._folded.get(inputs["residual"].name) if "residual" in inputs else None
         if beside is not None:
             terms += [beside.inputs["beta"]] if "beta" in beside.inputs else []
             inputs["residual_scale"] = beside.inputs["gamma"]
@@ -192,9 +201,8 @@ class _Folding:
         norm = self._adding.get(id(product))
         if norm is None:
             return {}
-        taken = {name: norm.inputs[name] for name in ("bias", "residual") if name in norm.inputs}
-        pays = norm.output.name in self._folded or ("residual" in taken and taken["residual"].name in self._folded)
-        return taken if pays else {}
+        taken = {name: tensor for name, tensor in norm.inputs.items() if name in ("bias", "residual")}
+        return taken if self._folded(norm.output) or self._folded(taken.get("residual")) else {}
 
     def _moments_of(self, norm: _Norm) -> gs.Tensor:
         """The moments [E/64,T,2] of a norm's z."""
@@ -203,13 +211,13 @@ class _Folding:
             self._moments[key] = self._editor.variable(f"{norm.z.name}_moments", np.dtype(np.float32))
         return self._moments[key]
 
-    def _change(self, product: gs.Node) -> None:
+    def _change(self, product: gs.Node, *, gives_moments: bool) -> None:
         """Gives a product its new inputs, and the moments as an output."""
         (inputs, epsilons), output = self._inputs(product), product.outputs[0]
         if self._taken_over(product):
             output.name = self._editor.fresh(f"{output.name}_sum")  # no longer what the original has under the old one
         names = ("bias", "residual", "x_moments", "residual_moments")
-        set_padfree_inputs(product, inputs, **{f"has_{name}": int(name in inputs) for name in names}, **epsilons)
-        if any(norm.product is product for norm in self._folded.values()):
-            product.attrs["has_moments"] = 1
+        flags = {f"has_{name}": int(name in inputs) for name in names}
+        set_padfree_inputs(product, inputs, **flags, **epsilons, has_moments=int(gives_moments))
+        if gives_moments:
             product.outputs.append(self._moments[id(product)])
