@@ -24,8 +24,8 @@ from .agreement import assert_agree, run
 
 WIDTH, TOKENS = 64, 5
 FP32 = {"rtol": 1e-5, "atol": 1e-5}
-# Outputs up to 5 behind a few products and norms, in float32 inside: weights and tensors rounded to 11 bits elsewhere.
-FP16 = {"rtol": 0.0, "atol": 2e-2}
+# Outputs of magnitude 1 to 5, whose last place is 2^-9 at most, behind a few more or less roundings to 11 bits.
+FP16 = {"rtol": 0.0, "atol": 1e-2}
 ELEMENTS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
 
 
