@@ -23,6 +23,7 @@ from padfree.onnx_tools.synthetic import bert_model
 from .agreement import assert_agree, run
 
 WIDTH, TOKENS = 64, 5
+EPSILON = 0.1  # large, so that one that is left out shows
 FP32 = {"rtol": 1e-5, "atol": 1e-5}
 # Outputs of magnitude 1 to 5, whose last place is 2^-9 at most, behind a few more or less roundings to 11 bits.
 FP16 = {"rtol": 0.0, "atol": 1e-2}
@@ -86,7 +87,7 @@ class Packed:
         output = f"norm{len(self.nodes)}"
         outputs = [output, f"{output}_total"] if sum_output else [output]
         flags = {"has_bias": int(bool(bias)), "has_residual": int(bool(residual)), "has_beta": int(beta), "rms": rms}
-        attributes = {**flags, "has_sum": int(sum_output), "epsilon": 1e-5}
+        attributes = {**flags, "has_sum": int(sum_output), "epsilon": EPSILON}
         self.nodes.append(make_node("PadfreeLayerNorm", inputs, outputs, name=output, **attributes))
         return output
 
@@ -170,19 +171,22 @@ def test_the_last_norm_of_a_network_leaves_its_sum_to_the_product() -> None:
     assert result.replaced == 1
     assert [miss.reason for miss in result.missed] == [f"'{last}' makes the output '{last}'"]
     assert operators(made) == ["Linear", "Linear", "Linear", "LayerNorm"]
-    assert len(made.graph.node[-1].input) == 3  # z, gamma and beta
+    # z, gamma and beta. What holds another sum than before has another name: names tell where tensors come from.
+    assert made.graph.node[-1].input[0] == "linear3_sum"
+    assert len(made.graph.node[-1].input) == 3
+    assert [node.output[0] for node in made.graph.node] == ["linear0_sum", "linear2", "linear3_sum", last]
     assert_same(model, made)
 
 
 def test_a_norm_keeps_a_residual_whose_norm_stays() -> None:
     p = Packed()
     hidden = p.norm(p.linear("x"), "x")
-    last = p.norm(p.linear(p.linear(hidden)), "x")
+    last = p.norm(p.linear(hidden), "x")
     model = p.model(last)
     made, result = folded(model)
     assert result.replaced == 1
     assert [len(node.input) for node in made.graph.node if node.op_type == "PadfreeLayerNorm"] == [4]
-    assert flags(made)[-1] == {"bias"}
+    assert flags(made)[-1] == {"bias", "x_moments"}
     assert_same(model, made)
 
 
