@@ -24,7 +24,7 @@ from rich.progress import Progress
 from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOptions
 from .errors import BuildError
 from .files import check_destination, write_files
-from .linear import AUTO, apply_linear, choose_linear
+from .linear import AUTO, FOLDED, apply_linear, choose_linear, norms_of
 from .network import for_parser
 from .profile import ProfileOptions, choose_profile, shape_ranges
 
@@ -49,6 +49,7 @@ def build_engine(
     workspace_bytes: int | None = None,
     optimization_level: int | None = None,
     linear: str = AUTO,
+    norms: str = FOLDED,
     device: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -70,6 +71,8 @@ def build_engine(
         optimization_level: TensorRT's builder effort, 0..5; None is TensorRT's default.
         linear: who multiplies packed tokens by weights: "padfree" (PadfreeLinear, which takes bias and activation
             along), "tensorrt", or "auto": padfree where it has a kernel for GPU and precision.
+        norms: what becomes of layer norms between products of PadfreeLinear: "folded" (the products compute them) or
+            "separate".
         device: CUDA device number.
         progress: rich bars that show the build's phases.
 
@@ -89,11 +92,12 @@ def build_engine(
     check_machine(device, needs_plugins=bool(metadata.plugins))
     builder = EngineBuilder(device, options, progress)
     linear = choose_linear(linear, rewritten, metadata.precision, builder.device)
-    rewritten = apply_linear(linear, rewritten)
+    rewritten = apply_linear(linear, rewritten, norms=norms)
     if metadata.plugins:
         plugin_library.load()
     built = builder.build(for_parser(rewritten, profile.max_seq_len), shape_ranges(metadata, profile))
-    return write_plan(Path(plan_path), built, metadata_of(rewritten), profile, builder, linear)
+    chosen = {"linear": linear, "norms": norms_of(rewritten)}
+    return write_plan(Path(plan_path), built, metadata_of(rewritten), profile, builder, chosen)
 
 
 def check_machine(device: int, *, needs_plugins: bool) -> None:
@@ -170,9 +174,17 @@ def metadata_of(model: onnx.ModelProto) -> dict[str, Any]:
 
 
 def write_plan(
-    path: Path, built: BuiltEngine, raw: Mapping[str, Any], profile: Profile, builder: EngineBuilder, linear: str
+    path: Path,
+    built: BuiltEngine,
+    raw: Mapping[str, Any],
+    profile: Profile,
+    builder: EngineBuilder,
+    chosen: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Writes a plan and its metadata, both or neither; returns the metadata. `linear` is "padfree" or "tensorrt".
+    """Writes a plan and its metadata, both or neither; returns the metadata.
+
+    `chosen` tells whose products ("linear": "padfree" or "tensorrt") and what became of norms ("norms": "folded" or
+    "separate").
 
     Raises:
         BuildError: the disk is full or the folder cannot be written.
@@ -184,7 +196,7 @@ def write_plan(
             "gpu_name": builder.device.name,
             "compute_capability": builder.device.compute_capability,
             "profile": asdict(profile),
-            "linear": linear,
+            **chosen,
             "plan_bytes": len(built.plan),
             "plan_sha256": hashlib.sha256(built.plan).hexdigest(),
             "plugin_layers": dict(built.plugin_layers),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose matrix products an engine uses for packed tokens: TensorRT's or padfree's."""
+"""Whose matrix products an engine uses for packed tokens, TensorRT's or padfree's, and who computes its layer norms."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import logging
 
 import onnx
 from padfree.onnx_tools.linear import with_linear
-from padfree.onnx_tools.operators import OPERATORS, padfree_nodes
+from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes
 from padfree.runtime.device import Device
 
 from .errors import BuildError
 
 AUTO, PADFREE, TENSORRT = CHOICES = ("auto", "padfree", "tensorrt")
+FOLDED, SEPARATE = NORMS = ("folded", "separate")
 OPERATOR = "PadfreeLinear"
 COMPUTE_CAPABILITY = "9.0"
 """Of the one architecture that PadfreeLinear has a kernel for: Hopper."""
@@ -43,12 +44,34 @@ def choose_linear(wanted: str, model: onnx.ModelProto, precision: str, device: D
     return TENSORRT if wanted == TENSORRT or problem else PADFREE
 
 
-def apply_linear(choice: str, model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the products of `choice`; a model that has PadfreeLinear is left as it is."""
+def apply_linear(choice: str, model: onnx.ModelProto, *, norms: str = FOLDED) -> onnx.ModelProto:
+    """The model with the products of `choice`; a model that has PadfreeLinear is left as it is.
+
+    Args:
+        choice: "padfree" or "tensorrt".
+        model: rewritten.
+        norms: one of NORMS: whether PadfreeLinear computes the layer norms between products, where it can.
+
+    Raises:
+        BuildError: `norms` is something else, or not what the model has.
+    """
+    if norms not in NORMS:
+        raise BuildError(f"norms is '{norms}', allowed are {', '.join(NORMS)}; choose one of them")
+    if norms == SEPARATE and norms_of(model) == FOLDED:
+        raise BuildError(
+            f"the model was rewritten with norms folded and --norms {SEPARATE} was asked for; rewrite the original "
+            f"with --norms {SEPARATE}"
+        )
     if choice != PADFREE or any(node.op_type == OPERATOR for node in padfree_nodes(model.graph)):
         return model
     _log.info("packed tokens are multiplied by %s", OPERATOR)
-    return with_linear(model)
+    return with_linear(model, fold_norms=norms == FOLDED)
+
+
+def norms_of(model: onnx.ModelProto) -> str:
+    """Whether norms are folded into a rewritten model's products: one of NORMS."""
+    products = (node for node in padfree_nodes(model.graph) if node.op_type == OPERATOR)
+    return FOLDED if any(node_attributes(node)["has_moments"] for node in products) else SEPARATE
 
 
 def _problem(precision: str, device: Device) -> str:

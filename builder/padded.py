@@ -16,7 +16,7 @@ from .build import write_plan
 from .engine_builder import DEFAULT_CACHE, EngineBuilder, TacticOptions
 from .errors import BuildError
 from .files import check_destination
-from .linear import TENSORRT
+from .linear import SEPARATE, TENSORRT
 from .profile import ProfileOptions, choose_profile, shape_ranges
 
 Typing = Literal["weak", "strong"]
@@ -73,7 +73,7 @@ def build_padded_engine(
             f"typing 'weak' needs TensorRT 10, this is {builder.tensorrt_version}, which knows strongly typed networks "
             "only; pass typing='strong'"
         )
-    return write_plan(path, built, raw, profile, builder, TENSORRT)
+    return write_plan(path, built, raw, profile, builder, {"linear": TENSORRT, "norms": SEPARATE})
 
 
 def to_fp16(model: onnx.ModelProto) -> onnx.ModelProto:

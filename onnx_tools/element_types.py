@@ -86,7 +86,12 @@ def _without_weights(model: ModelProto) -> ModelProto:
 
 def _check_padfree(node: NodeProto, types: Mapping[str, int], act: int) -> None:
     spec, attributes = OPERATORS[node.op_type], node_attributes(node)
-    allowed = {"act": (act,), "int32": (TensorProto.INT32,), "act or int32": (act, TensorProto.INT32)}
+    allowed = {
+        "act": (act,),
+        "int32": (TensorProto.INT32,),
+        "float32": (TensorProto.FLOAT,),
+        "act or int32": (act, TensorProto.INT32),
+    }
     for name, tensor in zip(node.input, spec.inputs_for(attributes), strict=True):
         if types[name] not in allowed[tensor.type]:
             raise _error(node, tensor.name, name, types[name], [_SCHEMA_NAMES[kind] for kind in allowed[tensor.type]])

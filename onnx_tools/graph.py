@@ -26,6 +26,18 @@ def is_padfree(node: gs.Node, *ops: str) -> bool:
     return node.domain == DOMAIN and node.op in ops
 
 
+def padfree_inputs(node: gs.Node) -> dict[str, gs.Tensor]:
+    """The inputs of a padfree node by the names of its description."""
+    names = [spec.name for spec in OPERATORS[node.op].inputs_for(node.attrs)]
+    return dict(zip(names, node.inputs, strict=True))
+
+
+def set_padfree_inputs(node: gs.Node, inputs: Mapping[str, gs.Tensor], **attributes: AttributeValue) -> None:
+    """Gives a padfree node other attributes, and the inputs that they ask for, by the names of its description."""
+    node.attrs.update(attributes)
+    node.inputs = [inputs[spec.name] for spec in OPERATORS[node.op].inputs_for(node.attrs)]
+
+
 def producer(tensor: gs.Tensor) -> gs.Node | None:
     """The node that makes the tensor; None for inputs and constants."""
     return tensor.inputs[0] if tensor.inputs else None

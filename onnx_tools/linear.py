@@ -17,16 +17,18 @@ from .exporting import export_model
 from .graph import names_in_use, tidy
 from .operators import add_functions, check_nodes, without_functions
 from .passes.linear import linear
+from .passes.norm_folding import norm_folding
 from .products import products_of
 from .report import plugin_counts
 from .rewrite import METADATA_KEY
 from .symbolic import analyse
 
 
-def with_linear(model: ModelProto) -> ModelProto:
+def with_linear(model: ModelProto, *, fold_norms: bool = True) -> ModelProto:
     """A copy of a rewritten model of any precision whose products of packed tokens are PadfreeLinear.
 
-    Its metadata tell: number of operators, what the pass replaced and why not more. Raises RewriteError for a model
+    With `fold_norms` the products apply the layer norms between them, where these have no other reader.
+    Its metadata tell: number of operators, what the passes replaced and why not more. Raises RewriteError for a model
     that `rewrite` did not make.
     """
     entry = next((item for item in model.metadata_props if item.key == METADATA_KEY), None)
@@ -35,14 +37,19 @@ def with_linear(model: ModelProto) -> ModelProto:
     metadata = json.loads(entry.value)
     with G_LOGGER.suppress(G_LOGGER.ERROR):  # it warns of every bfloat16 tensor, whose type it keeps
         graph = gs.import_onnx(without_functions(model))
-    result = linear(graph, analyse(graph), metadata["precision"])
+    results = [linear(graph, analyse(graph), metadata["precision"])]
     tidy(graph)
-    analysis = check_graph(graph, result.name)
+    analysis = check_graph(graph, results[0].name)
+    if fold_norms:
+        results.append(norm_folding(graph, metadata["precision"]))
+        tidy(graph)
+        analysis = check_graph(graph, results[1].name)
 
     names = names_in_use(graph)
     coverage = metadata["coverage"]
-    missed = [asdict(miss) for miss in result.missed]
-    coverage["passes"].append({"name": result.name, "replaced": result.replaced, "missed": missed})
+    for result in results:
+        missed = [asdict(miss) for miss in result.missed]
+        coverage["passes"].append({"name": result.name, "replaced": result.replaced, "missed": missed})
     if "products" in coverage:
         coverage["products"]["rewritten"] = [item.to_dict() for item in products_of(graph, analysis).items]
     coverage["plugins"] = metadata["plugins"] = plugin_counts(graph)

@@ -80,8 +80,6 @@ def products_of(graph: gs.Graph, analysis: Analysis) -> Products:
         bits = 0
         for tensor in node.inputs:
             bits |= below.get(tensor.name, 0)
-        if _is_residual_sum(node, analysis, below):
-            body, residual = body | bits, True
         product = _product(node, analysis)
         if product is not None:
             bit = 1 << len(found)
@@ -89,6 +87,8 @@ def products_of(graph: gs.Graph, analysis: Analysis) -> Products:
             bits |= bit
         elif _multiplies(node, analysis):
             uncounted.append(node_name(node))
+        if _is_residual_sum(node, analysis, below):
+            body, residual = body | bits, True
         below.update((tensor.name, bits) for tensor in node.outputs)
     counts: Counter[Product] = Counter()
     for bit, node, product in found:
@@ -107,7 +107,7 @@ def _multiplies(node: gs.Node, analysis: Analysis) -> bool:
 
 def _is_residual_sum(node: gs.Node, analysis: Analysis, below: Mapping[str, int]) -> bool:
     """x + f(x) over tokens, with matrix products in f: the sums that make an encoder's layers."""
-    if is_padfree(node, "PadfreeLayerNorm"):
+    if is_padfree(node, "PadfreeLayerNorm", "PadfreeLinear"):
         return bool(node.attrs.get("has_residual"))
     if not is_standard(node, "Add"):
         return False

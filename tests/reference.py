@@ -150,11 +150,41 @@ def layer_norm(
     return normalise(total, gamma, beta, epsilon, rms), total
 
 
+def moments(y: Array, group: int = 64) -> Floats:
+    """[N/64,T,2]: mean and sum of squared deviations of every 64 columns of y [T,N]."""
+    split = f64(y).reshape(len(y), y.shape[1] // group, group)
+    mean = split.mean(-1)
+    return np.stack([mean, ((split - mean[..., None]) ** 2).sum(-1)], -1).transpose(1, 0, 2)
+
+
+def statistics(moments: Array, epsilon: float, group: int = 64) -> tuple[Floats, Floats]:
+    """Mean and 1 / sqrt(variance + epsilon) of whole rows, each [T,1], from moments [G,T,2]."""
+    means, squares = f64(moments[..., 0]), f64(moments[..., 1])
+    mean = means.mean(0)
+    variance = (squares + group * (means - mean) ** 2).sum(0) / (group * len(means))
+    return mean[:, None], 1 / np.sqrt(variance + epsilon)[:, None]
+
+
 def linear(
-    x: Array, weight: Array, activation: str, *, bias: Array | None = None, residual: Array | None = None
+    x: Array,
+    weight: Array,
+    activation: str,
+    *,
+    bias: Array | None = None,
+    residual: Array | None = None,
+    x_moments: Array | None = None,
+    column_sums: Array | None = None,
+    residual_moments: Array | None = None,
+    residual_scale: Array | None = None,
+    x_epsilon: float = 0.0,
+    residual_epsilon: float = 0.0,
 ) -> Floats:
-    """activation(x weight + bias) + residual, [T,N]."""
+    """activation(x weight + bias) + residual, [T,N], for x and a residual that may be rows before a layer norm."""
     total = f64(x) @ f64(weight)
+    if x_moments is not None:
+        assert column_sums is not None
+        mean, scale = statistics(x_moments, x_epsilon)
+        total = (total - mean * f64(column_sums)) * scale
     if bias is not None:
         total = total + f64(bias)
     if activation == "gelu":
@@ -165,7 +195,13 @@ def linear(
         total = np.maximum(total, 0)
     elif activation == "silu":
         total = total / (1 + np.exp(-total))
-    return total if residual is None else total + f64(residual)
+    if residual is None:
+        return total
+    if residual_moments is None:
+        return total + f64(residual)
+    assert residual_scale is not None
+    mean, scale = statistics(residual_moments, residual_epsilon)
+    return total + (f64(residual) - mean) * scale * f64(residual_scale)
 
 
 def pool(x: Array, cu_seqlens: Array, mode: str, normalize: bool = False) -> Floats:

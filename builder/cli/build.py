@@ -9,7 +9,7 @@ from typing import Any
 
 from .console import error_console, facts_table, output_console, print_line
 from .coverage import print_kept_float32
-from .options import LINEAR, add_output_option, add_profile_options, add_rewrite_options
+from .options import LINEAR, add_norms_option, add_output_option, add_profile_options, add_rewrite_options
 
 MIB = 1 << 20
 
@@ -43,6 +43,7 @@ def add_parser(subparsers: Any) -> None:
         help="whose kernels multiply packed tokens by weights (default auto: padfree's on Hopper in fp16 and bf16, "
         "else TensorRT's)",
     )
+    add_norms_option(group)
     group.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
     parser.set_defaults(function=run)
 
@@ -70,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
             workspace_bytes=None if arguments.workspace_mib is None else arguments.workspace_mib * MIB,
             optimization_level=arguments.optimization_level,
             linear=arguments.linear,
+            norms=arguments.norms,
             device=arguments.device,
             progress=progress,
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from .console import output_console, print_line
 from .coverage import print_coverage, print_kept_float32, print_outputs
-from .options import LINEAR, add_length_options, add_output_option, add_rewrite_options
+from .options import LINEAR, add_length_options, add_norms_option, add_output_option, add_rewrite_options
 
 
 def add_parser(subparsers: Any) -> None:
@@ -30,6 +30,7 @@ def add_parser(subparsers: Any) -> None:
         help="padfree: write PadfreeLinear into the model, which then builds into engines for Hopper alone in fp16 or "
         "bf16; default tensorrt: plain products, and `padfree build --linear` chooses",
     )
+    add_norms_option(parser)
     parser.add_argument("--report", type=Path, metavar="FILE", help="also write the coverage report as JSON")
     add_length_options(parser)
     parser.set_defaults(function=run)
@@ -56,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
             strict=arguments.strict,
             verify=arguments.verify,
         )
-        model = apply_linear(arguments.linear, result.model)
+        model = apply_linear(arguments.linear, result.model, norms=arguments.norms)
         metadata = metadata_of(model)
         lengths = choose_lengths(
             metadata["max_positions"], arguments.batch, arguments.mean_length, arguments.max_length

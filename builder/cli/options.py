@@ -9,6 +9,7 @@ from pathlib import Path
 INTERFACES = ("packed", "padded")
 PRECISIONS = ("fp32", "fp16", "bf16")
 LINEAR = ("auto", "padfree", "tensorrt")
+NORMS = ("folded", "separate")
 GPUS = ("a100", "h100", "h200", "l4", "l40s")
 
 
@@ -56,6 +57,17 @@ def add_length_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--mean-length", type=float, metavar="L", help="tokens a sequence (default 0.6 of the longest)")
     group.add_argument("--batch", type=int, metavar="B", help="sequences in one run (default 32)")
     group.add_argument("--gpu", choices=GPUS, default="h200", help="whose roofline is shown (default h200)")
+
+
+def add_norms_option(parser: argparse._ActionsContainer) -> None:
+    """--norms."""
+    parser.add_argument(
+        "--norms",
+        choices=NORMS,
+        default="folded",
+        help="layer norms between padfree's products: folded into these (default), or separate, with kernels of their "
+        "own",
+    )
 
 
 def add_output_option(parser: argparse.ArgumentParser, example: str) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from onnx import TensorProto
 
 from .body_builder import BodyBuilder
+from .catalog import MOMENTS_GROUP
 from .ragged import bool_to_bias, grid_token, is_live, pad_index, ragged_from_cu_seqlens, token_slot
 from .spec import AttributeValue
 
@@ -139,12 +140,42 @@ def _layer_norm(b: BodyBuilder) -> None:
 
 def _linear(b: BodyBuilder) -> None:
     total = b.op("MatMul", b.load("x"), b.load("weight"))
+    if b.attributes["has_x_moments"]:
+        mean, root = _mean_and_root(b, "x_moments", "x_epsilon")
+        total = b.op("Div", b.op("Sub", total, b.op("Mul", mean, "column_sums")), root)
     if b.attributes["has_bias"]:
         total = b.op("Add", total, b.load("bias"))
     y = _activated(b, total, b.attributes["activation"])
     if b.attributes["has_residual"]:
-        y = b.op("Add", y, b.load("residual"))
+        residual = b.load("residual")
+        if b.attributes["has_residual_moments"]:
+            mean, root = _mean_and_root(b, "residual_moments", "residual_epsilon")
+            residual = b.op("Mul", b.op("Div", b.op("Sub", residual, mean), root), b.load("residual_scale"))
+        y = b.op("Add", y, residual)
     b.output("y", y)
+    if b.attributes["has_moments"]:
+        b.output_as_is("moments", _moments(b, y))
+
+
+def _mean_and_root(b: BodyBuilder, moments: str, epsilon: str) -> tuple[str, str]:
+    """Mean and sqrt(variance + epsilon) of whole rows, float32 [T,1], from the moments [G,T,2] of their groups."""
+    means, squares = (b.op("Gather", moments, b.const([i]), axis=2) for i in range(2))  # [G,T,1]
+    mean = b.reduce("ReduceMean", means, 0)
+    deviation = b.op("Sub", means, mean)
+    inside = b.op("Div", squares, b.const(MOMENTS_GROUP, np.float32))
+    variance = b.reduce("ReduceMean", b.op("Add", inside, b.op("Mul", deviation, deviation)), 0)
+    return mean, b.op("Sqrt", b.op("Add", variance, b.attribute(epsilon)))
+
+
+def _moments(b: BodyBuilder, y: str) -> str:
+    """float32 [M,T,2]: mean and sum of squared deviations of each row's groups of columns."""
+    group = b.const([MOMENTS_GROUP])
+    split = b.reshape(y, b.dim(y, 0), b.op("Div", b.dim(y, 1), group), group)  # [T,M,64]
+    # Sums as products: onnxruntime 1.31 gives reductions of no rows their input's shape.
+    mean = b.op("MatMul", split, b.const(np.full((MOMENTS_GROUP, 1), 1 / MOMENTS_GROUP), np.float32))
+    deviation = b.op("Sub", split, mean)
+    squares = b.op("MatMul", b.op("Mul", deviation, deviation), b.const(np.ones((MOMENTS_GROUP, 1)), np.float32))
+    return b.op("Transpose", b.op("Concat", mean, squares, axis=-1), perm=[1, 0, 2])
 
 
 def _activated(b: BodyBuilder, x: str, activation: AttributeValue) -> str:

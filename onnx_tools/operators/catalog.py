@@ -175,16 +175,27 @@ _LAYER_NORM = OperatorSpec(
 
 ACTIVATIONS = ("none", "gelu", "gelu_tanh", "relu", "silu")
 
+MOMENTS_GROUP = 64
+"""How many columns of a row share one entry of PadfreeLinear's moments."""
+
 _LINEAR = OperatorSpec(
     "PadfreeLinear",
-    "activation(x weight + bias) + residual, everything after the product in float32. K and N are multiples of 8.",
+    "activation(x weight + bias) + residual, everything after the product in float32. K and N are multiples of 8. "
+    "moments[g,t] are the mean of y[t,64g:64g+64] and the sum of squared deviations from it. With x_moments, those of "
+    "x, x weight becomes (x weight - mean * column_sums) / sqrt(variance + x_epsilon), with mean and variance of each "
+    "row of x; with residual_moments the residual becomes (residual - mean) / sqrt(variance + residual_epsilon) * "
+    "residual_scale. G = K/64, R = M = N/64, without remainder.",
     inputs=(
         TensorSpec("x", "act", "[T,K]"),
         TensorSpec("weight", "act", "[K,N]"),
         TensorSpec("bias", "act", "[N]", _when("has_bias")),
         TensorSpec("residual", "act", "[T,N]", _when("has_residual")),
+        TensorSpec("x_moments", "float32", "[G,T,2]", _when("has_x_moments")),
+        TensorSpec("column_sums", "float32", "[N]", _when("has_x_moments")),
+        TensorSpec("residual_moments", "float32", "[R,T,2]", _when("has_residual_moments")),
+        TensorSpec("residual_scale", "act", "[N]", _when("has_residual_moments")),
     ),
-    outputs=(TensorSpec("y", "act", "[T,N]"),),
+    outputs=(TensorSpec("y", "act", "[T,N]"), TensorSpec("moments", "float32", "[M,T,2]", _when("has_moments"))),
     attributes=(
         AttributeSpec(
             "activation",
@@ -195,7 +206,13 @@ _LINEAR = OperatorSpec(
         ),
         _flag("has_bias", "whether bias is there"),
         _flag("has_residual", "whether residual is there"),
+        _flag("has_x_moments", "whether x_moments and column_sums are there"),
+        _flag("has_residual_moments", "whether residual_moments and residual_scale are there"),
+        _flag("has_moments", "whether moments are an output too"),
+        AttributeSpec("x_epsilon", "float", "added to the variance of x, with x_moments", minimum=0.0),
+        AttributeSpec("residual_epsilon", "float", "that of the residual, with residual_moments", minimum=0.0),
     ),
+    requires=(("has_residual_moments", "has_residual"),),
     plugin_precisions=("fp16", "bf16"),
 )
 

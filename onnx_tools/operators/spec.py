@@ -9,7 +9,7 @@ from typing import Literal
 
 AttributeValue = int | float | str
 AttributeType = Literal["int", "float", "string"]
-TensorType = Literal["act", "int32", "act or int32"]
+TensorType = Literal["act", "int32", "float32", "act or int32"]
 
 INT32_MAX = 2**31 - 1
 PRECISIONS = ("fp32", "fp16", "bf16")
@@ -34,6 +34,7 @@ class Condition:
 class TensorSpec:
     """One input or output. `act` is the activation type of the graph: float32, float16 or bfloat16.
 
+    `float32` stands for itself, whatever the type of the activations.
     `shape` uses the project's letters (T tokens, B sequences, S padded length, E hidden, H heads, D head size);
     `when` says for which attribute values the tensor is there at all (None: always). Absent inputs are left out of a
     node's input list, not written as empty names.

@@ -97,6 +97,11 @@ def _replace(editor: Editor, analysis: Analysis, node: gs.Node) -> str | None:
         activation=kind,
         has_bias=int(bias.added is not None),
         has_residual=int(residual.added is not None),
+        has_x_moments=0,
+        has_residual_moments=0,
+        has_moments=0,
+        x_epsilon=0.0,
+        residual_epsilon=0.0,
     )
     made.name = name or made.name  # the product's: profiles tell layers by it
     if bias.added is not None and not bias.nodes:

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..graph import STANDARD_DOMAINS, dtype_name, made_by
-from ..operators import DOMAIN
+from ..operators import DOMAIN, MOMENTS_GROUP
 from . import movement
 from .expr import COMPARISONS, ELEMENTWISE, Apply, Element, Index, RowSum, axis_index, number
 from .facts import MAX_ELEMENTS, Facts, broadcast_shape, elementwise, from_elements
@@ -396,13 +396,25 @@ def _padfree(node: gs.Node, known: Known) -> Found:
         width = int(node.attrs["num_heads"]) * int(node.attrs["head_size"])
         return [Facts((tokens, Poly.of(width)), first.dtype)]
     if node.op == "PadfreeLinear":
-        return [Facts((tokens, *(known[1].shape or ())[1:]), first.dtype)]
+        return _linear(node, known, tokens)
     if node.op == "PadfreePool":
         return [Facts((batch, *rest), first.dtype)]
     if node.op == "PadfreeLayerNorm":
         return [Facts(first.shape, first.dtype)] * len(node.outputs)
     table = known[-2] if node.attrs["has_beta"] else known[-1]  # gamma: [E], of the type of the activations
     return [Facts((tokens, *(table.shape or ())), table.dtype)]
+
+
+def _linear(node: gs.Node, known: Known, tokens: Poly) -> Found:
+    """The product [T,N], and the moments [N/64,T,2] of its rows."""
+    columns = (known[1].shape or ())[1:]
+    product = Facts((tokens, *columns), known[0].dtype)
+    width = columns[0].constant() if columns else None
+    if not node.attrs["has_moments"]:
+        return [product]
+    if width is None:
+        return [product, Facts(dtype="float32")]
+    return [product, Facts((Poly.of(width // MOMENTS_GROUP), tokens, Poly.of(2)), "float32")]
 
 
 _RULES: Mapping[str, Callable[[gs.Node, Known], Found]] = MappingProxyType(

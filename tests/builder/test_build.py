@@ -83,11 +83,12 @@ def test_a_plan_and_its_metadata_belong_together(packed_metadata: dict[str, Any]
     profile = Profile(1, 5, 10, 2, 8)
     built = BuiltEngine(b"a plan", {"PadfreePool": 1})
     path = tmp_path / "model.plan"
-    written = build.write_plan(path, built, packed_metadata, profile, cast(EngineBuilder, machine), "padfree")
+    chosen = {"linear": "padfree", "norms": "folded"}
+    written = build.write_plan(path, built, packed_metadata, profile, cast(EngineBuilder, machine), chosen)
     metadata = open_plan(path)
     assert metadata.raw == written
     assert metadata.engine is not None
-    assert written["engine"]["linear"] == "padfree"
+    assert (written["engine"]["linear"], written["engine"]["norms"]) == ("padfree", "folded")
     assert metadata.engine.profile == profile
     assert metadata.engine.gpu_name == "NVIDIA H200"
     assert dict(metadata.engine.plugin_layers) == {"PadfreePool": 1}

@@ -10,9 +10,10 @@ import onnx
 import pytest
 from padfree.builder import BuildError
 from padfree.builder.cli import main
-from padfree.builder.cli.options import LINEAR
+from padfree.builder.cli.options import LINEAR, NORMS
 from padfree.builder.demo import DEMO_DATA
-from padfree.builder.linear import CHOICES, apply_linear, choose_linear
+from padfree.builder.linear import CHOICES, apply_linear, choose_linear, norms_of
+from padfree.builder.linear import NORMS as KNOWN_NORMS
 from padfree.runtime.device import Device
 
 Capture = pytest.CaptureFixture[str]
@@ -35,6 +36,7 @@ def plugins(model: onnx.ModelProto) -> Counter[str]:
 
 def test_the_command_offers_what_the_builder_knows() -> None:
     assert LINEAR == CHOICES
+    assert NORMS == KNOWN_NORMS
 
 
 def test_optimize_writes_products_that_run_anywhere_unless_asked(models: dict[str, onnx.ModelProto]) -> None:
@@ -43,6 +45,28 @@ def test_optimize_writes_products_that_run_anywhere_unless_asked(models: dict[st
     assert plugins(apply_linear("padfree", models["tensorrt"])) == fused
     assert apply_linear("padfree", models["padfree"]) is models["padfree"]
     assert apply_linear("tensorrt", models["tensorrt"]) is models["tensorrt"]
+
+
+def test_norms_are_folded_unless_asked_otherwise(models: dict[str, onnx.ModelProto]) -> None:
+    plain = models["tensorrt"]
+    separate = apply_linear("padfree", plain, norms="separate")
+    layers = plugins(plain)["PadfreeAttention"]
+    norms = {name: plugins(model)["PadfreeLayerNorm"] for name, model in {**models, "separate": separate}.items()}
+    # The last one is read by something else than a product.
+    assert norms == {"tensorrt": 2 * layers, "separate": 2 * layers, "padfree": 1}
+    assert [norms_of(model) for model in (plain, separate, models["padfree"])] == ["separate", "separate", "folded"]
+
+
+@pytest.mark.parametrize(
+    ("model", "norms", "message"),
+    [
+        ("padfree", "separate", "with norms folded and --norms separate was asked for; rewrite the original with"),
+        ("tensorrt", "fused", "norms is 'fused', allowed are folded, separate; choose one of them"),
+    ],
+)
+def test_norms_that_are_not_to_be_had(models: dict[str, onnx.ModelProto], model: str, norms: str, message: str) -> None:
+    with pytest.raises(BuildError, match=message):
+        apply_linear("padfree", models[model], norms=norms)
 
 
 def test_inspect_shows_the_products(models: dict[str, onnx.ModelProto], tmp_path: Path, capsys: Capture) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines with PadfreeLinear beside engines with TensorRT's products: the same answers, and what the plan holds."""
+"""Engines with PadfreeLinear, norms folded or not, and with TensorRT's products: answers, and what the plans hold."""
 
 from __future__ import annotations
 
@@ -16,28 +16,37 @@ pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 EXPORTED = DEMO_DATA / "bert_tiny.onnx"
 VOCABULARY = 930
 LENGTHS = ([128] * 8, [1], [3, 0, 5], [64, 65, 33, 2, 100], [17])
+KINDS = (("padfree", "folded"), ("padfree", "separate"), ("tensorrt", "separate"))  # --linear, --norms
 # Outputs of magnitude 1 to 4 that were rounded to 11 or 8 bits in every layer, in another order of sums.
 TOLERANCES = {"fp16": 4e-2, "bf16": 3e-1}
 
 
 @pytest.mark.parametrize("precision", TOLERANCES)
-def test_both_kinds_of_products_agree(tmp_path: Path, precision: str) -> None:
+def test_all_kinds_of_products_agree(tmp_path: Path, precision: str) -> None:
     from padfree.runtime.cuda import open_device  # needs the CUDA bindings
 
     if open_device(0).compute_capability != "9.0":
         pytest.skip("PadfreeLinear has a kernel for Hopper alone")
-    plans = {linear: tmp_path / f"{linear}.plan" for linear in ("padfree", "tensorrt")}
-    for linear, plan in plans.items():
-        built = build_engine(EXPORTED, plan, precision=precision, max_batch=8, max_seq_len=128, linear=linear)
+    plans = {kind: tmp_path / f"{'_'.join(kind)}.plan" for kind in KINDS}
+    for (linear, norms), plan in plans.items():
+        options = {"precision": precision, "max_batch": 8, "max_seq_len": 128}
+        built = build_engine(EXPORTED, plan, linear=linear, norms=norms, **options)
         layers = built["engine"]["plugin_layers"]
-        assert layers.get("PadfreeLinear", 0) == (4 * layers["PadfreeAttention"] if linear == "padfree" else 0)
-        assert built["engine"]["linear"] == linear
-    assert plans["padfree"].read_bytes().count(b"choices") >= 1
+        depth = layers["PadfreeAttention"]
+        assert layers.get("PadfreeLinear", 0) == (4 * depth if linear == "padfree" else 0)
+        assert layers["PadfreeLayerNorm"] == (1 if norms == "folded" else 2 * depth)
+        assert (built["engine"]["linear"], built["engine"]["norms"]) == (linear, norms)
+    assert plans["padfree", "folded"].read_bytes().count(b"choices") >= 1
     rng = np.random.default_rng(1)
-    with Session(plans["padfree"]) as ours, Session(plans["tensorrt"]) as theirs:
-        for lengths in LENGTHS:
-            request = [rng.integers(0, VOCABULARY, length) for length in lengths]
-            found, wanted = ours.run(request), theirs.run(request)
-            for name in wanted:
-                for a, b in zip(found[name], wanted[name], strict=True):
-                    np.testing.assert_allclose(a, b, atol=TOLERANCES[precision])
+    requests = [[rng.integers(0, VOCABULARY, length) for length in lengths] for lengths in LENGTHS]
+    answers = [run(plan, requests) for plan in plans.values()]
+    for found in answers[:-1]:
+        for a, b in zip(found, answers[-1], strict=True):
+            np.testing.assert_allclose(a, b, atol=TOLERANCES[precision])
+
+
+def run(plan: Path, requests: list[list[np.ndarray]]) -> list[np.ndarray]:
+    """Every output of every sequence of every request."""
+    with Session(plan) as session:
+        results = [session.run(request) for request in requests]
+    return [np.asarray(row) for result in results for name in sorted(result) for row in result[name]]

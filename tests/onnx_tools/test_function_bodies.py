@@ -69,7 +69,7 @@ def model_of(node: onnx.NodeProto, feeds: dict[str, np.ndarray], opset: int) -> 
     data = str(next(iter(feeds.values())).dtype)
     outputs = []
     for name, tensor in zip(node.output, spec.outputs_for(attributes), strict=True):
-        dtype = {"act": act, "int32": "int32", "act or int32": data}[tensor.type]
+        dtype = {"act": act, "int32": "int32", "float32": "float32", "act or int32": data}[tensor.type]
         outputs.append(helper.make_tensor_value_info(name, _ELEMENT[dtype], None))
     graph = helper.make_graph([node], "g", inputs, outputs)
     imports = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, 1)]
@@ -269,8 +269,63 @@ def test_linear(opset: int, activation: str, flags: int) -> None:
             tensors["bias"] = r.standard_normal(16).astype(np.float32)
         if residual:
             tensors["residual"] = r.standard_normal((tokens, 16)).astype(np.float32)
-        (y,) = run("PadfreeLinear", tensors, opset, activation=activation, has_bias=bias, has_residual=residual)
+        attributes = linear_attributes(activation=activation, has_bias=bias, has_residual=residual)
+        (y,) = run("PadfreeLinear", tensors, opset, **attributes)
         check(y, ref.linear(**tensors, activation=activation))
+
+
+def linear_attributes(**given: Any) -> dict[str, Any]:
+    flags = ("has_bias", "has_residual", "has_x_moments", "has_residual_moments", "has_moments")
+    return {"activation": "none", **dict.fromkeys(flags, 0), "x_epsilon": 0.0, "residual_epsilon": 0.0, **given}
+
+
+@opsets
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("flags", range(1, 8))
+def test_linear_with_moments(opset: int, dtype: type, flags: int) -> None:
+    of_x, of_residual, of_y = (flags >> i & 1 for i in range(3))
+    r = rng()
+    for tokens in (6, 0):
+        x, residual = (r.standard_normal((tokens, 128)).astype(dtype) + dtype(i) for i in (3, -2))
+        weight = (r.standard_normal((128, 128)) / 8).astype(dtype)
+        feeds = {"x": x, "weight": weight, "residual": residual}
+        if of_x:
+            feeds["x_moments"] = ref.moments(x).astype(np.float32)
+            feeds["column_sums"] = weight.sum(0, dtype=np.float32)
+        if of_residual:
+            feeds["residual_moments"] = ref.moments(residual).astype(np.float32)
+            feeds["residual_scale"] = r.standard_normal(128).astype(dtype)
+        epsilons = {"x_epsilon": 0.5 * of_x, "residual_epsilon": 0.25 * of_residual}
+        has = {"has_x_moments": of_x, "has_residual_moments": of_residual, "has_moments": of_y}
+        y, *moments = run("PadfreeLinear", feeds, opset, **linear_attributes(has_residual=1, **has, **epsilons))
+        expected = ref.linear(**feeds, activation="none", **epsilons)
+        # Outputs up to 30; fp16 rounds them to 11 bits.
+        check(y, expected, dtype, **(TOLERANCE if dtype == np.float32 else {"rtol": 1e-3, "atol": 1e-3}))
+        for found in moments:
+            check(found, ref.moments(expected))
+
+
+def test_a_norm_between_two_products_is_what_the_moments_make_it() -> None:
+    """LN(x) W + b and LN(r), from x and r alone."""
+    r = rng()
+    x, residual = (r.standard_normal((5, 64)).astype(np.float32) * 3 + 7 for _ in range(2))
+    gamma, beta, weight = (r.standard_normal(shape).astype(np.float32) for shape in ((64,), (64,), (64, 64)))
+    scaled = gamma[:, None] * weight
+    feeds = {
+        "x": x,
+        "weight": scaled,
+        "bias": beta @ weight + beta,
+        "residual": residual,
+        "x_moments": ref.moments(x).astype(np.float32),
+        "column_sums": scaled.sum(0),
+        "residual_moments": ref.moments(residual).astype(np.float32),
+        "residual_scale": gamma,
+    }
+    flags = {"has_bias": 1, "has_residual": 1, "has_x_moments": 1, "has_residual_moments": 1}
+    (y,) = run("PadfreeLinear", feeds, 17, **linear_attributes(**flags, x_epsilon=1e-5, residual_epsilon=1e-5))
+    normed, added = (ref.normalise(ref.f64(item), gamma, beta, 1e-5) for item in (x, residual))
+    # The mean is 2.3 deviations: that much of the product cancels.
+    check(y, normed @ ref.f64(weight) + added, rtol=1e-4, atol=1e-4)
 
 
 @opsets

@@ -88,9 +88,9 @@ def metadata(model: ModelProto) -> dict[str, Any]:
 
 
 def linear_layers(model: ModelProto) -> list[dict[str, Any]]:
-    """The attributes of every PadfreeLinear."""
+    """The attributes of every PadfreeLinear that the pass chooses."""
     return [
-        {item.name: helper.get_attribute_value(item) for item in node.attribute}
+        {item.name: helper.get_attribute_value(item) for item in node.attribute if item.name in layer()}
         for node in model.graph.node
         if node.op_type == "PadfreeLinear"
     ]

@@ -10,13 +10,27 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from attention_tasks import most_entries
-from padfree.onnx_tools.operators import OPERATORS
+from padfree.onnx_tools.operators import MOMENTS_GROUP, OPERATORS
 from padfree.onnx_tools.operators.spec import AttributeSpec, AttributeValue, TensorSpec
 
-LETTERS = {"T": 7, "B": 3, "S": 5, "E": 16, "H": 2, "D": 8, "V": 11, "P": 9, "N": 8, "K": 24}
+LETTERS = {"T": 7, "B": 3, "S": 5, "E": 16, "H": 2, "D": 8, "V": 11, "P": 9, "N": 192, "K": 128}
 LETTERS["L"] = most_entries(LETTERS["T"], LETTERS["B"], LETTERS["H"])
+LETTERS["G"] = LETTERS["K"] // MOMENTS_GROUP
+LETTERS["R"] = LETTERS["M"] = LETTERS["N"] // MOMENTS_GROUP
 GROUP = (4, 6)  # the axes that "..." stands for
 FIXED = {"num_heads": LETTERS["H"], "head_size": LETTERS["D"], "max_seq_len": 512, "position_offset": 2}
+
+
+PLAIN_LINEAR: dict[str, AttributeValue] = {
+    "activation": "none",
+    "has_bias": 0,
+    "has_residual": 0,
+    "has_x_moments": 0,
+    "has_residual_moments": 0,
+    "has_moments": 0,
+    "x_epsilon": 0.0,
+    "residual_epsilon": 0.0,
+}
 
 
 def _values(spec: AttributeSpec) -> tuple[AttributeValue, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from padfree.onnx_tools.operators import OPERATORS
 from plugin_abi import FIELD_CHAR, FIELD_FLOAT32, FIELD_INT32, FP16, LogCapture, PluginLibrary
-from samples import all_variants, variants
+from samples import PLAIN_LINEAR, all_variants, variants
 
 TABLE = (64, 0, 512, 0)  # of PadfreeLinear: token counts, each with the choice up to it
 FIELD_TYPES = {"int": FIELD_INT32, "float": FIELD_FLOAT32, "string": FIELD_CHAR}
@@ -78,6 +78,12 @@ def test_every_variant_serialises_and_clones(library: PluginLibrary, operator: s
         ("PadfreeLinear", {"choices": (64, -1)}, "the engine chooses -1 for 64 tokens"),
         ("PadfreeLinear", {"choices": (64, 0, 64, 0)}, "the engine chooses 0 for 64 tokens"),
         ("PadfreeLinear", {"choices": (64, 0, 128)}, "the engine holds 3 numbers for its choices; allowed: pairs"),
+        (
+            "PadfreeLinear",
+            {"has_residual": 0, "has_residual_moments": 1},
+            "has_residual_moments is 1 with has_residual 0",
+        ),
+        ("PadfreeLinear", {"x_epsilon": -1e-5}, "x_epsilon is -1e-05; allowed: finite, at least 0"),
         ("PadfreeSchedule", {"has_extent": -1}, "has_extent is -1; allowed: 0 to 1"),
         ("PadfreeSchedule", {"num_heads": 4097}, "num_heads is 4097; allowed: 1 to 4096"),
     ],
@@ -106,7 +112,7 @@ def test_what_was_measured_is_serialised_and_is_no_attribute(library: PluginLibr
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU to measure on")
 def test_linear_needs_a_gpu_to_be_built(library: PluginLibrary, log: LogCapture) -> None:
-    plugin = library.create("PadfreeLinear", {"activation": "none", "has_bias": 0, "has_residual": 0})
+    plugin = library.create("PadfreeLinear", PLAIN_LINEAR)
     assert plugin is not None
     assert not plugin.configure([FP16, FP16], [(7, 16), (16, 8)])
     assert "PadfreeLinear 'node_1': there is no GPU to measure on" in log.text()

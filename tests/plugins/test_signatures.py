@@ -10,7 +10,7 @@ from expressions import ExpressionBuilder, Size, SizeTensor
 from padfree.onnx_tools.operators import OPERATORS
 from padfree.onnx_tools.operators.spec import AttributeValue, TensorSpec
 from plugin_abi import BF16, BOOL, CHW32, FP16, FP32, INT8, INT32, INT64, LINEAR, LogCapture, Plugin, PluginLibrary
-from samples import LETTERS, concrete_shape, variants
+from samples import LETTERS, PLAIN_LINEAR, concrete_shape, variants
 
 ACTIVATIONS = {"fp32": FP32, "fp16": FP16, "bf16": BF16}
 
@@ -27,7 +27,7 @@ def tensors(operator: str, attributes: dict[str, AttributeValue]) -> tuple[list[
 
 
 def types_of(specs: Sequence[TensorSpec], activation: int) -> list[int]:
-    return [INT32 if spec.type == "int32" else activation for spec in specs]
+    return [{"int32": INT32, "float32": FP32}.get(spec.type, activation) for spec in specs]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -73,8 +73,9 @@ def test_types_and_formats(library: PluginLibrary, operator: str) -> None:
                 formats[position] = CHW32
                 assert not plugin.supports(position, types, formats)
         for position, spec in enumerate(everything):
-            bad = [INT8, BOOL, INT64, *([INT32] if spec.type == "act" else [FP16] if spec.type == "int32" else [])]
-            for wrong in [*bad, *(kind for kind in ACTIVATIONS.values() if kind not in allowed)]:
+            bad = {"act": [INT32], "int32": [FP16], "float32": [INT32, FP16, BF16], "act or int32": []}[spec.type]
+            unknown = [kind for kind in ACTIVATIONS.values() if kind not in allowed] if spec.type != "float32" else []
+            for wrong in [INT8, BOOL, INT64, *bad, *unknown]:
                 types = types_of(everything, allowed[0])
                 types[position] = wrong
                 assert not plugin.supports(position, types), (spec.name, wrong)
@@ -91,7 +92,7 @@ def test_mixed_activation_types_are_refused(library: PluginLibrary, log: LogCapt
 
 
 def test_linear_has_no_kernel_for_fp32(library: PluginLibrary, log: LogCapture) -> None:
-    plugin = create(library, "PadfreeLinear", {"activation": "none", "has_bias": 0, "has_residual": 0})
+    plugin = create(library, "PadfreeLinear", PLAIN_LINEAR)
     assert plugin.output_types([FP32, FP32]) is None
     assert "input x has type FP32; allowed: FP16, BF16; cast it in the graph" in log.text()
     plugin.destroy()

@@ -19,12 +19,12 @@ MIDDLE_OUTPUT = "middle"  # the third layer's result: an output of the same shap
 Change = Callable[[ModelProto], None]
 
 
-def write_original(path: Path, change: Change | None = None) -> Path:
+def write_original(path: Path, change: Change | None = None, *, width: int = 32) -> Path:
     """An exported model with three outputs, two of them with a row a token."""
-    model = bert_model(LAYERS, 32, 4, 64, vocab_size=60, max_positions=48)
+    model = bert_model(LAYERS, width, 4, 2 * width, vocab_size=60, max_positions=48)
     norms = [node for node in model.graph.node if node.op_type == "LayerNormalization"]
     model.graph.node.append(helper.make_node("Identity", [norms[6].output[0]], [MIDDLE_OUTPUT], name="middle"))
-    axes = ("batch", "sequence", 32)
+    axes = ("batch", "sequence", width)
     model.graph.output.append(helper.make_tensor_value_info(MIDDLE_OUTPUT, TensorProto.FLOAT, axes))
     if change is not None:
         change(model)

@@ -75,6 +75,16 @@ def test_a_planted_error_is_found_in_the_engines_graph(folder: Path) -> None:
     assert len(built) == -(-len(found.trace) // CHUNK)
 
 
+def test_folded_norms_are_between_the_tensors_that_agree(tmp_path: Path) -> None:
+    """64 wide, so that norms are folded: sums and moments have no origin, and what is left agrees with its own."""
+    planted.write_original(tmp_path / "original.onnx", width=64)
+    found, _ = departure(tmp_path, None, passed=False)
+    assert found.first is None, found.verdict
+    operators = [item.operator for item in found.trace]
+    assert operators.count("PadfreeLayerNorm") == 2  # those of outputs
+    assert operators.count("PadfreeLinear") == planted.LAYERS  # the activations
+
+
 def test_marked_outputs_have_types(folder: Path) -> None:
     path = planted.write_rewritten(folder / "original.onnx", folder / "half.onnx", precision="fp16")
     model = load_model(path)
