@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The padfree operators: descriptions, nodes, and bodies of standard ONNX operators."""
 
-from .catalog import DOMAIN, DOMAIN_VERSION, MOMENTS_GROUP, OPERATORS
+from .catalog import DOMAIN, DOMAIN_VERSION, MAX_NORMED_WIDTH, MOMENTS_GROUP, OPERATORS
 from .functions import (
     add_functions,
     check_opset,
@@ -17,6 +17,8 @@ from .spec import AttributeSpec, AttributeValue, Condition, OperatorSpec, Tensor
 __all__ = [
     "DOMAIN",
     "DOMAIN_VERSION",
+    "MAX_NORMED_WIDTH",
+    "MAX_NORMED_WIDTH",
     "MOMENTS_GROUP",
     "OPERATORS",
     "AttributeSpec",

@@ -109,7 +109,7 @@ _EMBEDDING = OperatorSpec(
         _flag("has_position_table", "whether position_table is there"),
         _flag("has_beta", "whether beta is there"),
     ),
-    requires=(("has_positions", "has_position_table"),),
+    requires=((_when("has_positions"), _when("has_position_table")),),
 )
 
 _ATTENTION = OperatorSpec(
@@ -177,6 +177,8 @@ ACTIVATIONS = ("none", "gelu", "gelu_tanh", "relu", "silu")
 
 MOMENTS_GROUP = 64
 """How many columns of a row share one entry of PadfreeLinear's moments."""
+MAX_NORMED_WIDTH = 1024
+"""Columns of the widest rows that PadfreeLinear norms."""
 
 _LINEAR = OperatorSpec(
     "PadfreeLinear",
@@ -184,7 +186,7 @@ _LINEAR = OperatorSpec(
     "moments[g,t] are the mean of y[t,64g:64g+64] and the sum of squared deviations from it. With x_moments, those of "
     "x, x weight becomes (x weight - mean * column_sums) / sqrt(variance + x_epsilon), with mean and variance of each "
     "row of x; with residual_moments the residual becomes (residual - mean) / sqrt(variance + residual_epsilon) * "
-    "residual_scale. G = K/64, R = M = N/64, without remainder.",
+    "residual_scale. G = K/64, R = M = N/64, without remainder; G and R are at most 16.",
     inputs=(
         TensorSpec("x", "act", "[T,K]"),
         TensorSpec("weight", "act", "[K,N]"),
@@ -212,7 +214,12 @@ _LINEAR = OperatorSpec(
         AttributeSpec("x_epsilon", "float", "added to the variance of x, with x_moments", minimum=0.0),
         AttributeSpec("residual_epsilon", "float", "that of the residual, with residual_moments", minimum=0.0),
     ),
-    requires=(("has_residual_moments", "has_residual"),),
+    requires=(
+        (_when("has_residual_moments"), _when("has_residual")),
+        (_when("has_residual_moments"), Condition("has_x_moments", (0,))),
+        (_when("has_residual_moments"), Condition("activation", ("none",))),
+        (_when("has_moments"), Condition("activation", ("none",))),
+    ),
     plugin_precisions=("fp16", "bf16"),
 )
 

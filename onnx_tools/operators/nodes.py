@@ -69,10 +69,10 @@ def check_node(node: NodeProto) -> None:
             )
         _check_value(node, attribute, attributes[attribute.name])
     for first, second in spec.requires:
-        if attributes[first] == 1 and attributes[second] != 1:
+        if first.holds(attributes) and not second.holds(attributes):
             raise RewriteError(
-                f"{_label(node)} has {first}=1 and {second}={attributes[second]}; {first}=1 needs {second}=1; "
-                f"give both inputs or neither"
+                f"{_label(node)} has {first} and {second.attribute}={attributes[second.attribute]!r}; {first} needs "
+                f"{second}; rewrite the model again with this version of padfree"
             )
     _check_tensors(node, "input", list(node.input), [item.name for item in spec.inputs_for(attributes)])
     _check_outputs(node, list(node.output), [item.name for item in spec.outputs_for(attributes)])

@@ -77,7 +77,7 @@ class AttributeSpec:
 class OperatorSpec:
     """One operator of the ONNX domain `padfree`, which is also one TensorRT plugin of the same name.
 
-    `requires` holds (attribute, other attribute): where the first is 1 the other must be 1 too.
+    `requires` holds pairs of conditions: where the first holds the second must hold too.
     `plugin_precisions` are the activation types for which the plugin has kernels; the body computes in all.
     """
 
@@ -86,7 +86,7 @@ class OperatorSpec:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     attributes: tuple[AttributeSpec, ...] = ()
-    requires: tuple[tuple[str, str], ...] = ()
+    requires: tuple[tuple[Condition, Condition], ...] = ()
     plugin_precisions: tuple[str, ...] = PRECISIONS
 
     def attribute(self, name: str) -> AttributeSpec:

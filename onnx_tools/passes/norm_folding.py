@@ -20,7 +20,7 @@ from ..graph import (
     set_padfree_inputs,
     used_once,
 )
-from ..operators import MOMENTS_GROUP
+from ..operators import MAX_NORMED_WIDTH, MOMENTS_GROUP
 from .base import Miss, NoMatch, PassResult
 from .folded_weights import FoldedWeights
 
@@ -142,8 +142,10 @@ class _Folding:
             )
         if width % MOMENTS_GROUP:
             raise NoMatch(f"'{norm.name}' is {width} wide, which is no multiple of {MOMENTS_GROUP}")
-        if norm.adds and product.attrs["activation"] != "none":
-            raise NoMatch(f"'{norm.name}' adds to what '{node_name(product)}' makes by an activation")
+        if width > MAX_NORMED_WIDTH:
+            raise NoMatch(f"'{norm.name}' is {width} wide; at most {MAX_NORMED_WIDTH} are folded")
+        if product.attrs["activation"] != "none":
+            raise NoMatch(f"'{norm.name}' norms what '{node_name(product)}' makes by an activation")
         if product.attrs["has_residual"] and "residual" in norm.inputs:
             raise NoMatch(f"'{norm.name}' adds to what '{node_name(product)}' has added a residual to")
         if norm.adds and not used_once(self._graph, norm.z):
@@ -183,6 +185,8 @@ class _Folding:
         inputs |= taken
         weight, beta, epsilons = inputs["weight"], None, {}
         ahead, beside = self._folded(inputs["x"]), self._folded(inputs.get("residual"))
+        if ahead is not None and beside is not None:
+            raise NoMatch(f"'{node_name(product)}' would norm what it multiplies and what it adds")
         if ahead is not None:
             beta = ahead.inputs.get("beta")
             inputs["weight"], inputs["column_sums"] = self._weights.scaled(weight, ahead.inputs["gamma"])

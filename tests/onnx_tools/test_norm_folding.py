@@ -190,21 +190,21 @@ def test_a_norm_keeps_a_residual_whose_norm_stays() -> None:
     assert_same(model, made)
 
 
-def test_one_product_applies_one_norm_and_adds_another() -> None:
+def test_a_product_norms_what_it_multiplies_or_what_it_adds() -> None:
     p = Packed()
     first = p.norm(p.linear("x"), "x")
     second = p.norm(p.linear("x"), beta=False)
-    model = p.model(p.linear(first, residual=second), p.linear(second, residual=second, bias=""))
+    model = p.model(p.linear(first, residual=second), p.linear(second, bias=""))
     made, result = folded(model)
-    assert (result.replaced, operators(made)) == (2, ["Linear"] * 4)
-    both = {"residual", "x_moments", "residual_moments"}
-    assert flags(made)[2:] == [both | {"bias"}, both]  # without a beta there is nothing to make a bias of
+    assert (result.replaced, operators(made)) == (1, ["Linear", "LayerNorm", *["Linear"] * 3])
+    assert "would norm what it multiplies and what it adds" in result.missed[0].reason
+    assert sorted(map(sorted, flags(made)))[-2:] == [["bias", "residual", "residual_moments"], ["x_moments"]]
     assert_same(model, made)
 
 
 def test_what_the_norm_adds_may_be_nothing_or_a_bias() -> None:
     p = Packed()
-    plain = p.norm(p.linear("x", activation="relu"))
+    plain = p.norm(p.linear("x"))
     biased = p.norm(p.linear("x", bias=""), bias=p.constant(WIDTH))
     twice = p.norm(p.linear("x"), "x", bias=p.constant(WIDTH))
     model = p.model(*(p.linear(item, bias="") for item in (plain, biased, twice)))
@@ -242,6 +242,10 @@ def odd_width(p: Packed) -> list[str]:
     return [p.linear(p.norm(p.linear("x", columns=72), width=72), rows=72)]
 
 
+def great_width(p: Packed) -> list[str]:
+    return [p.linear(p.norm(p.linear("x", columns=1088), width=1088), rows=1088)]
+
+
 def rms(p: Packed) -> list[str]:
     return [p.linear(p.norm(p.linear("x"), "x", rms=1))]
 
@@ -275,10 +279,11 @@ def sum_of_a_product_that_is_needed(p: Packed) -> list[str]:
         (graph_output, "'norm1' makes the output 'norm1'"),
         (other_reader, "'norm1' is read by 'relu3' (Relu), which cannot apply it"),
         (odd_width, "'norm1' is 72 wide, which is no multiple of 64"),
+        (great_width, "'norm1' is 1088 wide; at most 1024 are folded"),
         (rms, "'norm1' is an RMS norm; only layer norms are folded"),
         (norm_ahead, "'norm1' gives its sum too, as norms ahead of a layer do; only norms behind are folded"),
         (behind_an_activation, "'norm1' is added behind the activation of 'linear2'"),
-        (sum_behind_an_activation, "'norm1' adds to what 'linear0' makes by an activation"),
+        (sum_behind_an_activation, "'norm1' norms what 'linear0' makes by an activation"),
         (second_residual, "'norm1' adds to what 'linear0' has added a residual to"),
         (sum_of_a_product_that_is_needed, "'norm1' adds to 'linear0', which something else needs too"),
     ],

@@ -45,7 +45,7 @@ def variants(operator: str) -> Iterator[dict[str, AttributeValue]]:
     names = [attribute.name for attribute in spec.attributes]
     for values in itertools.product(*(_values(attribute) for attribute in spec.attributes)):
         attributes = dict(zip(names, values, strict=True))
-        if all(attributes[first] == 0 or attributes[second] == 1 for first, second in spec.requires):
+        if all(second.holds(attributes) for first, second in spec.requires if first.holds(attributes)):
             yield attributes
 
 
