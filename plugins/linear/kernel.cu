@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
 
 #include "common/launch.h"
 #include "linear/kernel.h"
@@ -19,9 +20,15 @@ constexpr int kGatherTokenCycles = 16;  // of blocks that share a tile: for each
 
 // How many clusters run at once. Those of more than two blocks leave part of a GPC unused: of 132 multiprocessors, 30
 // clusters of 4 found room and 32 did not.
-int clustersAtOnce(int blocks, int multiprocessors) {
+int clustersAtOnce(const LinearTile& tile, int multiprocessors) {
+  const int blocks = tile.cluster_features * tile.cluster_tokens * tile.parts;
   const int usable = blocks > 2 ? multiprocessors * 10 / 11 : multiprocessors;
   return std::max(usable / blocks, 1);
+}
+
+// Clusters side by side along the features.
+int featureClusters(const LinearTile& tile, int N) {
+  return ceilDiv(N, kLinearFeatures * tile.cluster_features);
 }
 
 // Every cut that the kernel is compiled for.
@@ -38,23 +45,13 @@ std::vector<LinearTile> allTiles() {
 }
 
 int64_t cyclesOf(const LinearTile& tile, int T, int K, int N, int multiprocessors) {
-  const int64_t clusters =
-      int64_t{ceilDiv(N, kLinearFeatures * tile.cluster_features)} * ceilDiv(T, tile.tokens * tile.cluster_tokens);
-  const int at_once = clustersAtOnce(tile.cluster_features * tile.cluster_tokens * tile.parts, multiprocessors);
   const int multiply = 4 * tile.tokens;  // cycles of a stage
   const int bytes = kLinearFeatures * 128 / tile.cluster_tokens + tile.tokens * 128 / tile.cluster_features;
   const int stage = std::max({multiply, bytes / kFetchBytesPerCycle, kMinStageCycles});
   const int stages = ceilDiv(ceilDiv(K, kStageDepth), tile.parts);
   const int gather = tile.parts > 1 ? kGatherCycles + kGatherTokenCycles * (tile.tokens - tile.tokens / tile.parts) : 0;
   const int finish = tile.tokens * kTokenCycles + kTileCycles;
-  return ceilDiv(clusters, int64_t{at_once}) * (stages * stage + finish + gather) + kGridCycles;
-}
-
-// Orders cuts by their cost.
-auto cheaper(int T, int K, int N, int multiprocessors) {
-  return [=](const LinearTile& a, const LinearTile& b) {
-    return cyclesOf(a, T, K, N, multiprocessors) < cyclesOf(b, T, K, N, multiprocessors);
-  };
+  return linearWaves(tile, T, N, multiprocessors) * int64_t{stages * stage + finish + gather} + kGridCycles;
 }
 
 }  // namespace
@@ -68,9 +65,22 @@ bool isLinearTile(const LinearTile& tile) {
   return std::any_of(tiles.begin(), tiles.end(), equals);
 }
 
+int linearWaves(const LinearTile& tile, int T, int N, int multiprocessors) {
+  const int64_t clusters = int64_t{featureClusters(tile, N)} * ceilDiv(T, tile.tokens * tile.cluster_tokens);
+  return static_cast<int>(ceilDiv(clusters, int64_t{clustersAtOnce(tile, multiprocessors)}));
+}
+
+int linearTokens(const LinearTile& tile, int waves, int N, int multiprocessors) {
+  const int64_t clusters = int64_t{waves} * clustersAtOnce(tile, multiprocessors);
+  return static_cast<int>(clusters / featureClusters(tile, N) * tile.tokens * tile.cluster_tokens);
+}
+
 std::vector<LinearTile> rankLinearTiles(int T, int K, int N, int multiprocessors) {
-  std::vector<LinearTile> tiles = allTiles();
-  std::stable_sort(tiles.begin(), tiles.end(), cheaper(T, K, N, multiprocessors));
+  std::vector<std::pair<int64_t, LinearTile>> costs;
+  for (const LinearTile& tile : allTiles()) costs.emplace_back(cyclesOf(tile, T, K, N, multiprocessors), tile);
+  std::stable_sort(costs.begin(), costs.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<LinearTile> tiles;
+  for (const auto& [cycles, tile] : costs) tiles.push_back(tile);
   return tiles;
 }
 
@@ -80,10 +90,7 @@ cudaError_t launchLinear(const LinearParams& params, cudaStream_t stream) {
   if (status == cudaSuccess) status = majorCapability(major);
   if (status != cudaSuccess) return status;
   if (major != 9) return cudaErrorNoKernelImageForDevice;
-  const std::vector<LinearTile> tiles = allTiles();
-  const auto best =
-      std::min_element(tiles.begin(), tiles.end(), cheaper(params.T, params.K, params.N, multiprocessors));
-  return launchLinearSm90(params, *best, stream);
+  return launchLinearSm90(params, rankLinearTiles(params.T, params.K, params.N, multiprocessors).front(), stream);
 }
 
 #ifndef PADFREE_ARCH_90

@@ -25,6 +25,11 @@ std::vector<LinearTile> rankLinearTiles(int T, int K, int N, int multiprocessors
 
 bool isLinearTile(const LinearTile& tile);
 
+// How often the clusters of a cut fill the multiprocessors, and the most tokens that so many waves compute: what lies
+// between takes as long, but for the waves' own traffic.
+int linearWaves(const LinearTile& tile, int T, int N, int multiprocessors);
+int linearTokens(const LinearTile& tile, int waves, int N, int multiprocessors);
+
 cudaError_t launchLinearSm90(const LinearParams& params, const LinearTile& tile, cudaStream_t stream);
 
 }  // namespace padfree

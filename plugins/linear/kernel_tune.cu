@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
 #include <memory>
+#include <tuple>
 
 #include "common/launch.h"
 #include "linear/kernel.h"
@@ -13,13 +15,13 @@ namespace padfree {
 namespace {
 
 constexpr int kRuns = 3;           // of a graph of launches; the fastest counts
-constexpr int kCandidates = 8;     // of the cost model's ranking
+constexpr int kCandidates = 6;     // of the cost model's ranking
 constexpr int kLaunches = 24;      // in a graph, fewer where they last
 constexpr int kCacheMultiple = 2;  // the weights together, of the L2 cache: a model's layers find theirs in memory
 constexpr int64_t kScratchBytes = int64_t{1} << 30;
 constexpr int kMostMeasuredTokens = 16384;  // beyond, waves are so many that the best cut no longer changes
-constexpr double kBucketGrowth = 1.12;      // of the token count from one measurement to the next
-constexpr int kSmallestBucket = 64;
+constexpr int kTokenStep = 16;              // all tiles are multiples of it: what lies between takes as long
+constexpr float kWorthChanging = 0.995f;    // of the time of the choice for fewer tokens
 
 LinearTile tileOf(LinearChoice choice) {
   return {choice & 0xffff, choice >> 16 & 0xf, choice >> 20 & 0xf, choice >> 24 & 0xf};
@@ -110,33 +112,66 @@ class Stopwatch {
   std::array<cudaEvent_t, 2> events_{};
 };
 
-// A product with as many weights as fill the L2 cache several times.
-struct Problem {
-  LinearParams params;
-  int weights, multiprocessors;
-};
+// The times of a product with as many weights as fill the L2 cache several times. A cut takes as long for all token
+// counts that fill as many waves, or, where one wave holds all, as many tiles: each is measured once, at the most
+// tokens.
+class Times {
+ public:
+  Times(const LinearParams& params, int weights, int measured, int multiprocessors)
+      : params_(params), weights_(weights), measured_(measured), multiprocessors_(multiprocessors) {}
 
-cudaError_t fastest(Stopwatch& watch, const Problem& problem, LinearChoice& choice) {
-  LinearParams params = problem.params;
-  std::vector<LinearTile> tiles = rankLinearTiles(params.T, params.K, params.N, problem.multiprocessors);
-  tiles.resize(kCandidates);
-  const int64_t weight_bytes = int64_t{params.K} * params.N * sizeOf(params.type);
-  const int launches = std::max(4, kLaunches * 1024 / std::max(params.T, 1024));
-  float best = std::numeric_limits<float>::max();
-  for (const LinearTile& tile : tiles) {
-    float milliseconds = 0;
-    const auto launch = [&](int i) {
-      params.weight = static_cast<const char*>(problem.params.weight) + i % problem.weights * weight_bytes;
-      return launchLinearSm90(params, tile, watch.stream());
-    };
-    const cudaError_t status = watch.time(launches, launch, milliseconds);
-    if (status != cudaSuccess) return status;
-    if (milliseconds >= best) continue;
-    best = milliseconds;
-    choice = choiceOf(tile);
+  cudaError_t open() { return watch_.open(); }
+  cudaStream_t stream() const { return watch_.stream(); }
+  LinearParams& params() { return params_; }
+
+  // The fastest of the cost model's first for T tokens; the choice that came with few tokens stays where it is as fast.
+  cudaError_t choose(int T, LinearChoice& choice) {
+    std::vector<LinearTile> tiles = rankLinearTiles(T, params_.K, params_.N, multiprocessors_);
+    tiles.resize(kCandidates);
+    const LinearChoice before = choice;
+    float best = std::numeric_limits<float>::max(), unchanged = best;
+    for (const LinearTile& tile : tiles) {
+      float milliseconds = 0;
+      const cudaError_t status = time(tile, T, milliseconds);
+      if (status != cudaSuccess) return status;
+      if (choiceOf(tile) == before) unchanged = milliseconds;
+      if (milliseconds >= best) continue;
+      best = milliseconds;
+      choice = choiceOf(tile);
+    }
+    if (best > unchanged * kWorthChanging) choice = before;
+    return cudaSuccess;
   }
-  return cudaSuccess;
-}
+
+ private:
+  cudaError_t time(const LinearTile& tile, int T, float& milliseconds) {
+    const int waves = linearWaves(tile, T, params_.N, multiprocessors_), tokens = tile.tokens * tile.cluster_tokens;
+    const int most = waves == 1 ? ceilDiv(T, tokens) * tokens : linearTokens(tile, waves, params_.N, multiprocessors_);
+    const auto [place, is_new] = known_.try_emplace({choiceOf(tile), std::min(most, measured_)}, 0.f);
+    if (is_new) {
+      const cudaError_t status = measure(tile, std::min(most, measured_), place->second);
+      if (status != cudaSuccess) return status;
+    }
+    milliseconds = place->second;
+    return cudaSuccess;
+  }
+
+  cudaError_t measure(const LinearTile& tile, int T, float& milliseconds) {
+    LinearParams params = params_;
+    params.T = T;
+    const int64_t weight_bytes = int64_t{params.K} * params.N * sizeOf(params.type);
+    const auto launch = [&](int i) {
+      params.weight = static_cast<const char*>(params_.weight) + i % weights_ * weight_bytes;
+      return launchLinearSm90(params, tile, watch_.stream());
+    };
+    return watch_.time(std::max(4, kLaunches * 1024 / std::max(T, 1024)), launch, milliseconds);
+  }
+
+  LinearParams params_;
+  const int weights_, measured_, multiprocessors_;
+  Stopwatch watch_;
+  std::map<std::tuple<LinearChoice, int>, float> known_;  // by cut and tokens, milliseconds
+};
 
 }  // namespace
 
@@ -153,14 +188,13 @@ cudaError_t launchLinear(const LinearParams& params, LinearChoice choice, cudaSt
 cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tokens, std::vector<LinearRange>& table) {
   const int64_t token_bytes = int64_t{shape.K + 2 * shape.N} * sizeOf(shape.type);  // x, y and the residual
   const int64_t weight_bytes = int64_t{shape.K} * shape.N * sizeOf(shape.type);
-  int cache_bytes = 0;
-  Problem problem{shape, 1, 0};
+  int cache_bytes = 0, multiprocessors = 0;
   cudaError_t status = deviceAttribute(cudaDevAttrL2CacheSize, cache_bytes);
-  if (status == cudaSuccess) status = countMultiprocessors(problem.multiprocessors);
+  if (status == cudaSuccess) status = countMultiprocessors(multiprocessors);
   if (status != cudaSuccess) return status;
-  problem.weights =
+  const int weights =
       static_cast<int>(std::min<int64_t>(ceilDiv<int64_t>(kCacheMultiple * cache_bytes, weight_bytes), kLaunches));
-  const int64_t left = std::max<int64_t>(kScratchBytes - problem.weights * weight_bytes, 0);
+  const int64_t left = std::max<int64_t>(kScratchBytes - weights * weight_bytes, 0);
   const int measured = static_cast<int>(std::min<int64_t>({max_tokens, kMostMeasuredTokens, left / token_bytes}));
   table.clear();
   if (measured < 1) {
@@ -168,32 +202,30 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
     return cudaSuccess;
   }
 
-  LinearParams& params = problem.params;
-  Stopwatch watch;
-  status = watch.open();
+  Times times(shape, weights, measured, multiprocessors);
+  LinearParams& params = times.params();
+  status = times.open();
   Memory x, weight, bias, residual, y;
   const auto take = [&](Memory& memory, int64_t elements) {
-    if (status == cudaSuccess) status = allocate(memory, elements, params.type, watch.stream());
+    if (status == cudaSuccess) status = allocate(memory, elements, params.type, times.stream());
     return memory.get();
   };
   params.x = take(x, int64_t{measured} * params.K);
-  params.weight = take(weight, problem.weights * int64_t{params.K} * params.N);
+  params.weight = take(weight, weights * int64_t{params.K} * params.N);
   if (shape.bias != nullptr) params.bias = take(bias, params.N);
   if (shape.residual != nullptr) params.residual = take(residual, int64_t{measured} * params.N);
   params.y = take(y, int64_t{measured} * params.N);
   if (status != cudaSuccess) return status;
 
-  double edge = std::max(min_tokens, kSmallestBucket);
-  for (bool last = false; !last; edge *= kBucketGrowth) {
-    params.T = std::min(static_cast<int>(edge), measured);
-    last = params.T == measured;
-    LinearChoice choice = kLinearAuto;
-    status = fastest(watch, problem, choice);
+  LinearChoice choice = kLinearAuto;
+  for (int T = ceilDiv(std::max(min_tokens, 1), kTokenStep) * kTokenStep;; T += kTokenStep) {
+    const bool last = T >= measured;
+    status = times.choose(last ? measured : T, choice);
     if (status != cudaSuccess) return status;
     if (!table.empty() && table.back().choice == choice) table.pop_back();
-    table.push_back({last ? max_tokens : params.T, choice});
+    table.push_back({last ? max_tokens : T, choice});
+    if (last) return cudaSuccess;
   }
-  return cudaSuccess;
 }
 
 }  // namespace padfree

@@ -132,7 +132,7 @@ def measured_tiles(
     depth: int, features: int, activation: str, dtype: torch.dtype, min_tokens: int, max_tokens: int
 ) -> list[tuple[int, tuple[int, int, int, int]]]:
     """The fastest tile for token counts up to each of some, with a bias: what an engine's build measures."""
-    capacity = 64
+    capacity = 1024
     ranges = (ctypes.c_int * (2 * capacity))()
     count = ctypes.c_int()
     call(
