@@ -18,6 +18,7 @@ namespace padfree {
 
 enum class TensorKind {
   kInt32,
+  kFloat,       // fp32, whatever the activations are
   kActivation,  // fp32, fp16 or bf16: the same type for all of a node's tensors of this kind
   kHalf,        // as kActivation, without fp32
   kElement,     // as kActivation, or int32

@@ -27,19 +27,25 @@ bool allows(TensorKind kind, nvinfer1::DataType type) {
   if (type == nvinfer1::DataType::kINT32) return kind == TensorKind::kInt32 || kind == TensorKind::kElement;
   if (kind == TensorKind::kInt32) return false;
   if (type == nvinfer1::DataType::kFLOAT) return kind != TensorKind::kHalf;
+  if (kind == TensorKind::kFloat) return false;
   return type == nvinfer1::DataType::kHALF || type == nvinfer1::DataType::kBF16;
 }
 
 const char* allowedTypes(TensorKind kind) {
   if (kind == TensorKind::kInt32) return "INT32";
+  if (kind == TensorKind::kFloat) return "FP32";
   if (kind == TensorKind::kHalf) return "FP16, BF16";
   return kind == TensorKind::kActivation ? "FP32, FP16, BF16" : "FP32, FP16, BF16, INT32";
+}
+
+bool hasFixedType(TensorKind kind) {
+  return kind == TensorKind::kInt32 || kind == TensorKind::kFloat;
 }
 
 // The input that decides the type of all activations, kAbsent where there is none.
 int leadingInput(const Operator& op) {
   for (size_t i = 0; i < op.inputs().size(); ++i) {
-    if (op.inputs()[i].kind != TensorKind::kInt32) return static_cast<int>(i);
+    if (!hasFixedType(op.inputs()[i].kind)) return static_cast<int>(i);
   }
   return kAbsent;
 }
@@ -64,7 +70,7 @@ std::vector<nvinfer1::DataType> outputTypes(const Operator& op, const nvinfer1::
       throw std::invalid_argument(text("input ", port.name, " has type ", nameOf(input_types[i]),
                                        "; allowed: ", allowedTypes(port.kind), "; cast it in the graph"));
     }
-    if (port.kind != TensorKind::kInt32 && input_types[i] != input_types[leading]) {
+    if (!hasFixedType(port.kind) && input_types[i] != input_types[leading]) {
       throw std::invalid_argument(text("input ", port.name, " has type ", nameOf(input_types[i]),
                                        "; allowed: ", nameOf(input_types[leading]), " as input ",
                                        op.inputs()[leading].name, "; cast it in the graph"));
@@ -72,7 +78,11 @@ std::vector<nvinfer1::DataType> outputTypes(const Operator& op, const nvinfer1::
   }
   std::vector<nvinfer1::DataType> types;
   for (const Port& port : op.outputs()) {
-    types.push_back(port.kind == TensorKind::kInt32 ? nvinfer1::DataType::kINT32 : input_types[leading]);
+    if (port.kind == TensorKind::kInt32) {
+      types.push_back(nvinfer1::DataType::kINT32);
+    } else {
+      types.push_back(port.kind == TensorKind::kFloat ? nvinfer1::DataType::kFLOAT : input_types[leading]);
+    }
   }
   return types;
 }
@@ -82,7 +92,7 @@ bool supportsTensor(const Operator& op, int32_t position, const nvinfer1::Dynami
   const Port& port = position < input_count ? op.inputs()[position] : op.outputs()[position - input_count];
   const nvinfer1::PluginTensorDesc& desc = tensors[position].desc;
   if (desc.format != nvinfer1::TensorFormat::kLINEAR || !allows(port.kind, desc.type)) return false;
-  if (port.kind == TensorKind::kInt32) return true;
+  if (hasFixedType(port.kind)) return true;
   const int leading = leadingInput(op);
   return position <= leading || desc.type == tensors[leading].desc.type;
 }

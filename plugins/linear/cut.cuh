@@ -8,6 +8,7 @@
 namespace padfree {
 
 constexpr int kGroups = 2;  // that multiply, each its own features
+constexpr int kWarps = kWarpgroup / kWarpSize;
 constexpr int kGroupFeatures = kLinearFeatures / kGroups;
 constexpr int kLinearThreads = (1 + kGroups) * kWarpgroup;
 constexpr int kDepth = 64;  // of the reduction, a stage: one panel's row
@@ -17,7 +18,7 @@ constexpr int kChunk = 32;      // tokens that a warpgroup finishes together
 constexpr int kBuffers = 4;     // of a chunk, a warpgroup
 constexpr int kBoxBytes = kBoxTokens * kPanelRowBytes;
 constexpr int kChunkBytes = kChunk * kPanelRowBytes;
-constexpr int kSharedLimit = 227 * 1024 - 1024;  // less barriers
+constexpr int kSharedLimit = 227 * 1024 - 1024;  // less barriers, and what aligns the stages behind them
 
 template <int kTokens>
 struct Shape {
@@ -26,9 +27,10 @@ struct Shape {
   static constexpr int kInputBytes = kTokens * kPanelRowBytes;
   static constexpr int kStageBytes = kWeightBytes + kInputBytes;
   static constexpr int kOutBytes = kGroups * kBuffers * kChunkBytes;
-  static constexpr int kFit = (kSharedLimit - 1024 - kOutBytes) / kStageBytes;
+  static constexpr int kScaleBytes = kTokens > kMaxNormedTokens ? 0 : 2 * kTokens * sizeof(float2);  // of two tiles
+  static constexpr int kFit = (kSharedLimit - kOutBytes - kScaleBytes) / kStageBytes;
   static constexpr int kStages = kFit < kMaxStages ? kFit : kMaxStages;
-  static constexpr int kSharedBytes = kStages * kStageBytes + kOutBytes + 1024;  // and room to align
+  static constexpr int kSharedBytes = kStages * kStageBytes + kOutBytes + kScaleBytes;
 };
 
 struct Maps {
@@ -38,9 +40,18 @@ struct Maps {
   CUtensorMap residual;  // as y
 };
 
+enum class Normed { kNothing, kInput, kResidual };
+
 struct Work {
   const void* bias;
-  int N, stages;  // of the reduction
+  const float* column_sums;    // where the input is normed
+  const void* residual_scale;  // where the residual is
+  const float2* moments_in;    // of what is normed
+  float2* moments_out;         // or null
+  int groups_in;               // of 64 neighbours
+  float epsilon, per_group;    // 1 / groups_in
+  Normed normed;
+  int T, N, stages;  // of the reduction
   Activation activation;
   bool residual;
   LinearTile tile;

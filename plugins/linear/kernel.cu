@@ -75,9 +75,12 @@ int linearTokens(const LinearTile& tile, int waves, int N, int multiprocessors) 
   return static_cast<int>(clusters / featureClusters(tile, N) * tile.tokens * tile.cluster_tokens);
 }
 
-std::vector<LinearTile> rankLinearTiles(int T, int K, int N, int multiprocessors) {
+std::vector<LinearTile> rankLinearTiles(const LinearParams& params, int T, int multiprocessors) {
+  const int most = params.x_moments || params.residual_moments ? kMaxNormedTokens : kMaxLinearTokens;
   std::vector<std::pair<int64_t, LinearTile>> costs;
-  for (const LinearTile& tile : allTiles()) costs.emplace_back(cyclesOf(tile, T, K, N, multiprocessors), tile);
+  for (const LinearTile& tile : allTiles()) {
+    if (tile.tokens <= most) costs.emplace_back(cyclesOf(tile, T, params.K, params.N, multiprocessors), tile);
+  }
   std::stable_sort(costs.begin(), costs.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<LinearTile> tiles;
   for (const auto& [cycles, tile] : costs) tiles.push_back(tile);
@@ -90,7 +93,7 @@ cudaError_t launchLinear(const LinearParams& params, cudaStream_t stream) {
   if (status == cudaSuccess) status = majorCapability(major);
   if (status != cudaSuccess) return status;
   if (major != 9) return cudaErrorNoKernelImageForDevice;
-  return launchLinearSm90(params, rankLinearTiles(params.T, params.K, params.N, multiprocessors).front(), stream);
+  return launchLinearSm90(params, rankLinearTiles(params, params.T, multiprocessors).front(), stream);
 }
 
 #ifndef PADFREE_ARCH_90

@@ -19,9 +19,11 @@ struct LinearTile {
 
 constexpr int kLinearFeatures = 128;
 constexpr int kMaxLinearTokens = 256;
+constexpr int kMaxMomentGroups = 16;   // of rows that are normed: widths up to 1024
+constexpr int kMaxNormedTokens = 240;  // of a tile of rows that are normed: their scales need room
 
-// All cuts, the fastest first by the cost model, for these sizes on this many multiprocessors.
-std::vector<LinearTile> rankLinearTiles(int T, int K, int N, int multiprocessors);
+// The cuts that can compute a product, the fastest first by the cost model, for T tokens on this many multiprocessors.
+std::vector<LinearTile> rankLinearTiles(const LinearParams& params, int T, int multiprocessors);
 
 bool isLinearTile(const LinearTile& tile);
 

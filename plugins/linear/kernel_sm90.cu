@@ -22,10 +22,9 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
     linearSm90Kernel(const __grid_constant__ Work work, const __grid_constant__ Maps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using S = Shape<kTokens>;
-  extern __shared__ unsigned char shared_bytes[];
+  extern __shared__ __align__(1024) unsigned char shared_bytes[];
   __shared__ Barriers barriers;
-  unsigned char* const aligned = shared_bytes + (-sharedAddress(shared_bytes) & 1023);
-  const unsigned stages = sharedAddress(aligned);
+  const unsigned stages = sharedAddress(shared_bytes);
   if (threadIdx.x == 0) {
     for (const CUtensorMap* map : {&maps.x, &maps.weight, &maps.y}) prefetchMap(*map);
     const unsigned warps = work.tile.cluster_features * work.tile.cluster_tokens * kGroups * kWarpgroup / kWarpSize;
@@ -41,6 +40,7 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
   }
   clusterSync();
   const Position at(work);
+  unsigned char* const out = shared_bytes + S::kStages * S::kStageBytes;
   if (threadIdx.x < kWarpgroup) {
     shrinkRegisters<40>();
     if (threadIdx.x == 0) fetchWeight<kTokens>(work, maps, at, barriers, stages);
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
   } else {
     growRegisters<232>();
     waitForPriorGrids();
-    Consumer<T, kTokens>(work, maps, barriers, stages, aligned + S::kStages * S::kStageBytes).run(at);
+    Consumer<T, kTokens>(work, maps, barriers, stages, out).run(at);
     if (threadIdx.x % kWarpgroup == 0) waitStoresRead<0>();
   }
   __syncwarp();
@@ -85,6 +85,15 @@ cudaError_t launch(const LinearParams& p, const LinearTile& tile, cudaStream_t s
   if (!encodeMaps(p, tile, maps)) return cudaErrorInvalidValue;
   Work work{};
   work.bias = p.bias;
+  work.normed = p.x_moments ? Normed::kInput : p.residual_moments ? Normed::kResidual : Normed::kNothing;
+  work.column_sums = p.x_moments ? p.column_sums : nullptr;
+  work.residual_scale = p.residual_moments ? p.residual_scale : nullptr;
+  work.moments_in = reinterpret_cast<const float2*>(p.x_moments ? p.x_moments : p.residual_moments);
+  work.groups_in = (p.x_moments ? p.K : p.N) / kGroupFeatures;
+  work.per_group = work.groups_in > 0 ? 1.f / work.groups_in : 0.f;
+  work.epsilon = p.x_moments ? p.x_epsilon : p.residual_epsilon;
+  work.moments_out = reinterpret_cast<float2*>(p.moments);
+  work.T = p.T;
   work.N = p.N;
   work.stages = ceilDiv(p.K, kDepth);
   work.activation = p.activation;
@@ -152,11 +161,23 @@ cudaError_t launchTile(const LinearParams& p, const LinearTile& tile, cudaStream
   return cudaErrorInvalidValue;
 }
 
+// Whether norms are asked for as the kernel computes them.
+bool areMomentsValid(const LinearParams& p, const LinearTile& tile) {
+  const auto isWidth = [](int width) { return width % kGroupFeatures == 0; };
+  const auto isNormedWidth = [&](int width) { return isWidth(width) && width / kGroupFeatures <= kMaxMomentGroups; };
+  if (p.x_moments && (!p.column_sums || p.residual_moments || !isNormedWidth(p.K))) return false;
+  if (p.residual_moments && (!p.residual || !p.residual_scale || !isNormedWidth(p.N))) return false;
+  if (p.moments && !isWidth(p.N)) return false;
+  if ((p.residual_moments || p.moments) && p.activation != Activation::kNone) return false;
+  return tile.tokens <= kMaxNormedTokens || (!p.x_moments && !p.residual_moments);
+}
+
 }  // namespace
 
 cudaError_t launchLinearSm90(const LinearParams& p, const LinearTile& tile, cudaStream_t stream) {
   if (p.T <= 0 || p.N <= 0) return cudaSuccess;
   if (p.K <= 0 || p.K % 8 != 0 || p.N % 8 != 0) return cudaErrorInvalidValue;
+  if (!areMomentsValid(p, tile)) return cudaErrorInvalidValue;
   for (const void* data : {p.x, p.weight, p.residual, static_cast<const void*>(p.y)}) {
     if (!isAligned16(data)) return cudaErrorMisalignedAddress;
   }

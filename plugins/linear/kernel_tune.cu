@@ -57,6 +57,15 @@ cudaError_t allocate(Memory& memory, int64_t elements, DataType type, cudaStream
   return cudaGetLastError();
 }
 
+// Positive numbers of moderate size, as moments and sums may have.
+cudaError_t allocateFloats(Memory& memory, int64_t elements, cudaStream_t stream) {
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, elements * sizeof(float));
+  if (status != cudaSuccess) return status;
+  memory.reset(data);
+  return cudaMemsetAsync(data, 0x3f, elements * sizeof(float), stream);  // 0.747 each
+}
+
 // Times launches on a stream of its own, as a graph: so short are they that the host could not keep up.
 class Stopwatch {
  public:
@@ -126,7 +135,7 @@ class Times {
 
   // The fastest of the cost model's first for T tokens; the choice that came with few tokens stays where it is as fast.
   cudaError_t choose(int T, LinearChoice& choice) {
-    std::vector<LinearTile> tiles = rankLinearTiles(T, params_.K, params_.N, multiprocessors_);
+    std::vector<LinearTile> tiles = rankLinearTiles(params_, T, multiprocessors_);
     tiles.resize(kCandidates);
     const LinearChoice before = choice;
     float best = std::numeric_limits<float>::max(), unchanged = best;
@@ -186,7 +195,8 @@ cudaError_t launchLinear(const LinearParams& params, LinearChoice choice, cudaSt
 }
 
 cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tokens, std::vector<LinearRange>& table) {
-  const int64_t token_bytes = int64_t{shape.K + 2 * shape.N} * sizeOf(shape.type);  // x, y and the residual
+  // x, y and the residual, of which moments take another sixteenth.
+  const int64_t token_bytes = int64_t{shape.K + 2 * shape.N} * (sizeOf(shape.type) + 1);
   const int64_t weight_bytes = int64_t{shape.K} * shape.N * sizeOf(shape.type);
   int cache_bytes = 0, multiprocessors = 0;
   cudaError_t status = deviceAttribute(cudaDevAttrL2CacheSize, cache_bytes);
@@ -205,15 +215,25 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
   Times times(shape, weights, measured, multiprocessors);
   LinearParams& params = times.params();
   status = times.open();
-  Memory x, weight, bias, residual, y;
+  Memory x, weight, bias, residual, y, x_moments, column_sums, residual_moments, residual_scale, moments;
   const auto take = [&](Memory& memory, int64_t elements) {
     if (status == cudaSuccess) status = allocate(memory, elements, params.type, times.stream());
     return memory.get();
+  };
+  const auto takeFloats = [&](Memory& memory, int64_t elements) {
+    if (status == cudaSuccess) status = allocateFloats(memory, elements, times.stream());
+    return static_cast<float*>(memory.get());
   };
   params.x = take(x, int64_t{measured} * params.K);
   params.weight = take(weight, weights * int64_t{params.K} * params.N);
   if (shape.bias != nullptr) params.bias = take(bias, params.N);
   if (shape.residual != nullptr) params.residual = take(residual, int64_t{measured} * params.N);
+  if (shape.column_sums != nullptr) params.column_sums = takeFloats(column_sums, params.N);
+  if (shape.residual_scale != nullptr) params.residual_scale = take(residual_scale, params.N);
+  const int64_t x_moments_size = int64_t{measured} * params.K / 32, y_moments_size = int64_t{measured} * params.N / 32;
+  if (shape.x_moments != nullptr) params.x_moments = takeFloats(x_moments, x_moments_size);
+  if (shape.residual_moments != nullptr) params.residual_moments = takeFloats(residual_moments, y_moments_size);
+  if (shape.moments != nullptr) params.moments = takeFloats(moments, y_moments_size);
   params.y = take(y, int64_t{measured} * params.N);
   if (status != cudaSuccess) return status;
 

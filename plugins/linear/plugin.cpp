@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -13,7 +14,8 @@
 namespace padfree {
 namespace {
 
-constexpr int kSizeMultiple = 8;  // of K and N
+constexpr int kSizeMultiple = 8;     // of K and N
+constexpr int kMomentFeatures = 64;  // neighbours that moments are of
 constexpr const char* kNextStep = "; build with --linear tensorrt";
 
 Activation activationOf(const std::string& name) {
@@ -62,12 +64,12 @@ std::vector<LinearRange> tableOf(const std::vector<int32_t>& field) {
 
 // One measurement for all equal products in this process, which are most of a model's.
 std::vector<LinearRange> measureOnce(int device, const LinearParams& params, int min_tokens, int max_tokens) {
-  using Key = std::tuple<int, int, int, Activation, bool, bool, DataType, int, int>;
+  using Key = std::tuple<int, int, int, Activation, std::array<bool, 5>, DataType, int, int>;
   static std::mutex mutex;
   static std::map<Key, std::vector<LinearRange>> known;
-  const Key key{
-      device,      params.K,   params.N,  params.activation, params.bias != nullptr, params.residual != nullptr,
-      params.type, min_tokens, max_tokens};
+  const std::array<bool, 5> present{params.bias != nullptr, params.residual != nullptr, params.x_moments != nullptr,
+                                    params.residual_moments != nullptr, params.moments != nullptr};
+  const Key key{device, params.K, params.N, params.activation, present, params.type, min_tokens, max_tokens};
   const std::lock_guard<std::mutex> lock(mutex);
   const auto found = known.find(key);
   if (found != known.end()) return found->second;
@@ -83,9 +85,28 @@ class Linear final : public Operator {
         weight_(addInput("weight", TensorKind::kHalf, "[K,N]")),
         bias_(addInput("bias", TensorKind::kHalf, "[N]", attributes.flag("has_bias"))),
         residual_(addInput("residual", TensorKind::kHalf, "[T,N]", attributes.flag("has_residual"))),
+        x_moments_(addInput("x_moments", TensorKind::kFloat, "[G,T,2]", attributes.flag("has_x_moments"))),
+        column_sums_(addInput("column_sums", TensorKind::kFloat, "[N]", attributes.flag("has_x_moments"))),
+        residual_moments_(
+            addInput("residual_moments", TensorKind::kFloat, "[R,T,2]", attributes.flag("has_residual_moments"))),
+        residual_scale_(addInput("residual_scale", TensorKind::kHalf, "[N]", attributes.flag("has_residual_moments"))),
         y_(addOutput("y", TensorKind::kHalf, "[T,N]")),
+        moments_(addOutput("moments", TensorKind::kFloat, "[M,T,2]", attributes.flag("has_moments"))),
+        x_epsilon_(attributes.real("x_epsilon")),
+        residual_epsilon_(attributes.real("residual_epsilon")),
         activation_(activationOf(attributes.choice("activation"))),
-        table_(tableOf(attributes.measured("choices"))) {}
+        table_(tableOf(attributes.measured("choices"))) {
+    if (x_moments_ != kAbsent && residual_moments_ != kAbsent) {
+      throw std::invalid_argument("has_x_moments and has_residual_moments are both 1; allowed: one of them");
+    }
+    if (residual_moments_ != kAbsent && residual_ == kAbsent) {
+      throw std::invalid_argument("has_residual_moments is 1 and has_residual 0; allowed: both 1");
+    }
+    if (activation_ != Activation::kNone && (residual_moments_ != kAbsent || moments_ != kAbsent)) {
+      throw std::invalid_argument(text("activation is '", attributes.choice("activation"),
+                                       "' with moments of y or of the residual; allowed: 'none'"));
+    }
+  }
 
   void checkSizes(const Sizes& sizes) const override {
     for (const char* letter : {"K", "N"}) {
@@ -94,19 +115,33 @@ class Linear final : public Operator {
       throw std::invalid_argument(
           text("the weight has ", letter, " = ", size, "; allowed: multiples of ", kSizeMultiple, kNextStep));
     }
+    if (x_moments_ != kAbsent) checkGroups("x_moments", sizes.get("G"), "K", sizes.get("K"));
+    if (residual_moments_ != kAbsent) checkGroups("residual_moments", sizes.get("R"), "N", sizes.get("N"));
+    if (moments_ != kAbsent) checkGroups("moments", sizes.get("N") / kMomentFeatures, "N", sizes.get("N"));
+  }
+
+  void deriveSizes(SizeExpressions& sizes) const override {
+    if (moments_ != kAbsent) sizes.set("M", (sizes.at("N") / kMomentFeatures).get());
   }
 
   std::vector<int32_t> measure(const ProfiledTensors& tensors) const override {
     int device = 0;
     check(cudaGetDevice(&device), "there is no GPU to measure on");
     checkArchitecture(device);
+    static constexpr float kPresent[1] = {};  // only whether pointers are null is looked at
+    const auto present = [&](int index) { return index == kAbsent ? nullptr : kPresent; };
     LinearParams params{};
     params.K = tensors.maximum(weight_, 0);
     params.N = tensors.maximum(weight_, 1);
     params.activation = activation_;
     params.type = tensors.type(x_);
-    params.bias = bias_ == kAbsent ? nullptr : this;  // only whether they are there is looked at
-    params.residual = residual_ == kAbsent ? nullptr : this;
+    params.bias = present(bias_);
+    params.residual = present(residual_);
+    params.x_moments = present(x_moments_);
+    params.column_sums = present(column_sums_);
+    params.residual_moments = present(residual_moments_);
+    params.residual_scale = present(residual_scale_);
+    params.moments = moments_ == kAbsent ? nullptr : const_cast<float*>(kPresent);
     const int max_tokens = tensors.maximum(x_, 0);
     if (max_tokens < 1) return {};
     return fieldOf(measureOnce(device, params, std::max(tensors.minimum(x_, 0), 1), max_tokens));
@@ -118,13 +153,22 @@ class Linear final : public Operator {
     params.weight = tensors.input(weight_);
     params.bias = tensors.input(bias_);
     params.residual = tensors.input(residual_);
+    params.x_moments = tensors.input<float>(x_moments_);
+    params.column_sums = tensors.input<float>(column_sums_);
+    params.residual_moments = tensors.input<float>(residual_moments_);
+    params.residual_scale = tensors.input(residual_scale_);
     params.y = tensors.output(y_);
+    params.moments = tensors.output<float>(moments_);
     params.T = tensors.size(x_, 0);
     params.K = tensors.size(x_, 1);
     params.N = tensors.size(weight_, 1);
+    params.x_epsilon = x_epsilon_;
+    params.residual_epsilon = residual_epsilon_;
     params.activation = activation_;
     params.type = tensors.type(x_);
-    for (const void* data : {params.x, params.weight, params.bias, params.residual, (const void*)params.y}) {
+    for (const void* data :
+         {params.x, params.weight, params.bias, params.residual, (const void*)params.y, (const void*)params.x_moments,
+          (const void*)params.residual_moments, (const void*)params.moments}) {
       if (!isAligned16(data)) return cudaErrorMisalignedAddress;
     }
     return launchLinear(params, choose(params.T), stream);
@@ -137,7 +181,16 @@ class Linear final : public Operator {
     return range == table_.end() ? kLinearAuto : range->choice;
   }
 
-  const int x_, weight_, bias_, residual_, y_;
+  // Throws unless moments of rows of this width come in groups of 64 features.
+  static void checkGroups(const char* tensor, int64_t groups, const char* letter, int64_t width) {
+    if (groups < 0 || width < 0 || (width % kMomentFeatures == 0 && groups == width / kMomentFeatures)) return;
+    throw std::invalid_argument(text(tensor, " has ", groups, " groups for ", letter, " = ", width,
+                                     "; allowed: one for every ", kMomentFeatures, " of a multiple of ",
+                                     kMomentFeatures, "; rewrite the model again, or with --norms separate"));
+  }
+
+  const int x_, weight_, bias_, residual_, x_moments_, column_sums_, residual_moments_, residual_scale_, y_, moments_;
+  const float x_epsilon_, residual_epsilon_;
   const Activation activation_;
   const std::vector<LinearRange> table_;  // ascending tokens
 };
@@ -147,7 +200,9 @@ class Linear final : public Operator {
 OperatorInfo linearOperator() {
   return {"PadfreeLinear",
           {choiceField("activation", {"none", "gelu", "gelu_tanh", "relu", "silu"}), flagField("has_bias"),
-           flagField("has_residual"), measuredField("choices")},
+           flagField("has_residual"), flagField("has_x_moments"), flagField("has_residual_moments"),
+           flagField("has_moments"), nonNegativeRealField("x_epsilon"), nonNegativeRealField("residual_epsilon"),
+           measuredField("choices")},
           makeOperator<Linear>};
 }
 

@@ -63,29 +63,50 @@ PADFREE_TEST_EXPORT int padfreeLayerNorm(const void* x, const void* bias, const 
       {x, bias, residual, gamma, beta, y, sum, rows, E, epsilon, rms != 0, static_cast<DataType>(type)}, stream);
 }
 
-// tokens: those of a tile, 0 as the plugin chooses.
+// Parameters of a product, and the cut: tokens of a tile, 0 as the plugin chooses.
 PADFREE_TEST_EXPORT int padfreeLinear(const void* x, const void* weight, const void* bias, const void* residual,
-                                      void* y, int T, int K, int N, int activation, int type, int tokens,
+                                      const float* x_moments, const float* column_sums, const float* residual_moments,
+                                      const void* residual_scale, void* y, float* moments, int T, int K, int N,
+                                      float x_epsilon, float residual_epsilon, int activation, int type, int tokens,
                                       int cluster_features, int cluster_tokens, int parts, cudaStream_t stream) {
-  const padfree::LinearParams params{
-      x, weight, bias, residual, y, T, K, N, static_cast<padfree::Activation>(activation), static_cast<DataType>(type)};
+  const padfree::LinearParams params{x,
+                                     weight,
+                                     bias,
+                                     residual,
+                                     x_moments,
+                                     column_sums,
+                                     residual_moments,
+                                     residual_scale,
+                                     y,
+                                     moments,
+                                     T,
+                                     K,
+                                     N,
+                                     x_epsilon,
+                                     residual_epsilon,
+                                     static_cast<padfree::Activation>(activation),
+                                     static_cast<DataType>(type)};
   if (tokens == 0) return padfree::launchLinear(params, stream);
   return padfree::launchLinearSm90(params, {tokens, cluster_features, cluster_tokens, parts}, stream);
 }
 
-// Writes tokens and choice of each range of the measured table, and the number of ranges to `count`.
-PADFREE_TEST_EXPORT int padfreeMeasureLinear(const void* bias, int K, int N, int activation, int type, int min_tokens,
-                                             int max_tokens, int capacity, int* ranges, int* count, cudaStream_t) {
-  const padfree::LinearParams shape{nullptr,
-                                    nullptr,
-                                    bias,
-                                    nullptr,
-                                    nullptr,
-                                    0,
-                                    K,
-                                    N,
-                                    static_cast<padfree::Activation>(activation),
-                                    static_cast<DataType>(type)};
+// Writes tokens and choice of each range of the measured table, and the number of ranges to `count`. Pointers that are
+// not null say what is there.
+PADFREE_TEST_EXPORT int padfreeMeasureLinear(const void* bias, const void* residual, const float* x_moments,
+                                             const float* residual_moments, float* moments, int K, int N,
+                                             int activation, int type, int min_tokens, int max_tokens, int capacity,
+                                             int* ranges, int* count, cudaStream_t) {
+  padfree::LinearParams shape{};
+  shape.bias = bias;
+  shape.residual = residual;
+  shape.x_moments = shape.column_sums = x_moments;
+  shape.residual_moments = residual_moments;
+  shape.residual_scale = residual_moments;
+  shape.moments = moments;
+  shape.K = K;
+  shape.N = N;
+  shape.activation = static_cast<padfree::Activation>(activation);
+  shape.type = static_cast<DataType>(type);
   std::vector<padfree::LinearRange> table;
   const cudaError_t status = padfree::measureLinear(shape, min_tokens, max_tokens, table);
   *count = static_cast<int>(table.size());

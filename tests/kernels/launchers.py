@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -106,6 +107,22 @@ def attention(
     )
 
 
+@dataclass(frozen=True)
+class Moments:
+    """Layer norms in a product: moments are float32 [W / 64, T, 2] of rows of width W (see linear/launch.h).
+
+    of_x with column_sums [N] float32: x is normed. of_residual with residual_scale [N]: the residual is normed, and
+    multiplied by it. out: gets the moments of y.
+    """
+
+    of_x: torch.Tensor | None = None
+    column_sums: torch.Tensor | None = None
+    of_residual: torch.Tensor | None = None
+    residual_scale: torch.Tensor | None = None
+    out: torch.Tensor | None = None
+    epsilon: float = 1e-5
+
+
 def linear(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -113,31 +130,47 @@ def linear(
     *,
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
+    moments: Moments | None = None,
     activation: str = "none",
     tile: tuple[int, int, int, int] = (0, 0, 0, 0),
 ) -> None:
-    """y [T, N] = activation(x [T, K] @ weight [K, N] + bias) + residual.
+    """y [T, N] = activation(x [T, K] @ weight [K, N] + bias) + residual, x or the residual normed where `moments` say.
 
     tile: tokens of a tile, tiles of features and of tokens in a cluster, parts of the reduction; zeros leave the
     choice to the kernel.
     """
     tokens, depth = x.shape
+    norms = moments or Moments()
     call(
-        "padfreeLinear", x, weight, bias, residual, y, tokens, depth, weight.shape[1], ACTIVATIONS[activation],
-        DATA_TYPES[y.dtype], *tile,
+        "padfreeLinear", x, weight, bias, residual, norms.of_x, norms.column_sums, norms.of_residual,
+        norms.residual_scale, y, norms.out, tokens, depth, weight.shape[1], Float(norms.epsilon), Float(norms.epsilon),
+        ACTIVATIONS[activation], DATA_TYPES[y.dtype], *tile,
     )  # fmt: skip
 
 
 def measured_tiles(
-    depth: int, features: int, activation: str, dtype: torch.dtype, min_tokens: int, max_tokens: int
+    depth: int,
+    features: int,
+    activation: str,
+    dtype: torch.dtype,
+    min_tokens: int,
+    max_tokens: int,
+    *,
+    residual: bool = False,
+    norms: Collection[str] = (),
 ) -> list[tuple[int, tuple[int, int, int, int]]]:
-    """The fastest tile for token counts up to each of some, with a bias: what an engine's build measures."""
+    """The fastest tile for token counts up to each of some, with a bias: what an engine's build measures.
+
+    norms: which moments are there, of "x", "residual" and "y".
+    """
     capacity = 1024
     ranges = (ctypes.c_int * (2 * capacity))()
     count = ctypes.c_int()
+    there = torch.empty(1, device="cuda")
     call(
-        "padfreeMeasureLinear", torch.empty(features, device="cuda"), depth, features, ACTIVATIONS[activation],
-        DATA_TYPES[dtype], min_tokens, max_tokens, capacity, ranges, ctypes.byref(count),
+        "padfreeMeasureLinear", there, there if residual else None,
+        *(there if name in norms else None for name in ("x", "residual", "y")), depth, features,
+        ACTIVATIONS[activation], DATA_TYPES[dtype], min_tokens, max_tokens, capacity, ranges, ctypes.byref(count),
     )  # fmt: skip
     if count.value > capacity:
         raise RuntimeError(f"{count.value} ranges; allowed: {capacity}")

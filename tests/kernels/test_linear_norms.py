@@ -1,0 +1,217 @@
+"""Layer norms inside PadfreeLinear's kernel against float64 truth: moments that it writes, rows that it norms."""
+
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+from cases import DEVICE, assert_accurate, assert_guards, generator, poisoned
+from launchers import Moments, linear, measured_tiles
+
+if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9:
+    pytest.skip("PadfreeLinear needs a Hopper GPU", allow_module_level=True)
+
+GROUP = 64
+EPSILON = 1e-5
+TYPES = [torch.float16, torch.bfloat16]
+AUTO = (0, 0, 0, 0)
+TILES = [
+    *((tokens, *cluster) for tokens in range(16, 241, 16) for cluster in ((2, 1, 1), (1, 1, 2))),
+    *((tokens, *cluster) for tokens in (32, 64, 128) for cluster in ((1, 2, 1), (1, 2, 2), (1, 1, 4), (2, 1, 2))),
+]
+TOKENS = [1, 15, 17, 100, 1403]
+MOMENTS_ERROR = {torch.float16: 1e-3, torch.bfloat16: 8e-3}
+"""Relative error of moments that are taken from rounded rows: the rounding's, which averages out in part."""
+
+
+def normal(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(*shape, device=DEVICE, generator=generator(seed))
+
+
+def rows(tokens: int, width: int, dtype: torch.dtype, kind: str, seed: int) -> torch.Tensor:
+    """Rows as they stand before a layer norm: of different size, with features far out, or far from zero."""
+    x = normal(tokens, width, seed=seed) * normal(tokens, 1, seed=seed + 50).exp2()
+    if kind == "outliers":
+        x[:, 3] *= 200
+        x[:, width // 2] -= 50
+    if kind == "far from zero":
+        x += 20
+    return x.to(dtype)
+
+
+def moments_of(x: torch.Tensor) -> torch.Tensor:
+    """[W / 64, T, 2] of rows [T, W], in float64."""
+    groups = x.double().view(len(x), -1, GROUP)
+    mean = groups.mean(2)
+    return torch.stack([mean, (groups - mean[..., None]).square().sum(2)], 2).transpose(0, 1).contiguous()
+
+
+def normed(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Layer norm of rows without scale and shift, computed in the type."""
+    return torch.nn.functional.layer_norm(x.to(dtype), x.shape[1:], eps=EPSILON)
+
+
+def floats(values: torch.Tensor) -> torch.Tensor:
+    """float32 values between NaN."""
+    view, _ = poisoned(values.shape, torch.float32)
+    return view.copy_(values)
+
+
+def check(
+    tokens: int,
+    depth: int,
+    features: int,
+    *,
+    norms: str,
+    dtype: torch.dtype = torch.float16,
+    activation: str = "none",
+    kind: str = "plain",
+    tile: tuple[int, int, int, int] = AUTO,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """One product with the norms named: any of x, residual, y (its moments)."""
+    x = rows(tokens, depth, dtype, kind, seed=1)
+    weight = (normal(depth, features, seed=2) * depth**-0.5).to(dtype)
+    bias = normal(features, seed=3).to(dtype)
+    has_residual = "residual" in norms or "y" in norms
+    residual = rows(tokens, features, dtype, kind, seed=4) if has_residual else None
+    scale = normal(features, seed=5).to(dtype)
+    y, buffer = poisoned((tokens, features), dtype)
+    out, out_buffer = poisoned((features // GROUP, tokens, 2), torch.float32)
+    moments = Moments(
+        of_x=floats(moments_of(x)) if "x" in norms else None,
+        column_sums=weight.float().sum(0) if "x" in norms else None,
+        of_residual=floats(moments_of(residual)) if residual is not None and "residual" in norms else None,
+        residual_scale=scale if "residual" in norms else None,
+        out=out if "y" in norms else None,
+        epsilon=EPSILON,
+    )
+    linear(x, weight, y, bias=bias, residual=residual, moments=moments, activation=activation, tile=tile)
+    torch.cuda.synchronize()
+    assert_guards(buffer)
+    assert_guards(out_buffer)
+
+    def computed(dtype: torch.dtype) -> torch.Tensor:
+        result = (normed(x, dtype) if "x" in norms else x.to(dtype)) @ weight.to(dtype) + bias.to(dtype)
+        if activation == "gelu":
+            result = torch.nn.functional.gelu(result)
+        if residual is not None and "residual" in norms:
+            return result + normed(residual, dtype) * scale.to(dtype)
+        return result if residual is None else result + residual.to(dtype)
+
+    truth = computed(torch.float64)
+    assert_accurate(y, computed(dtype), truth)
+    if "y" not in norms:
+        assert bool(out.isnan().all())
+        return y, None
+    wanted = moments_of(truth)
+    for part in range(2):
+        error = (out[..., part] - wanted[..., part]).norm() / wanted[..., part].norm()
+        assert error < MOMENTS_ERROR[dtype], f"relative error {error:.2e}"
+    return y, out
+
+
+NORMS = ["x", "y", "residual", "residual and y", "x and y"]
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("norms", ["x", "residual and y"])
+def test_tiles(tile: tuple[int, int, int, int], norms: str) -> None:
+    check(333, 320, 448, norms=norms, tile=tile)
+    check(2900, 768, 768, norms=norms, tile=tile)
+
+
+@pytest.mark.parametrize("norms", NORMS)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_tokens(norms: str, dtype: torch.dtype, tokens: int) -> None:
+    check(tokens, 768, 768, norms=norms, dtype=dtype)
+
+
+@pytest.mark.parametrize("norms", NORMS)
+@pytest.mark.parametrize("kind", ["outliers", "far from zero"])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_rows_of_other_kinds(norms: str, kind: str, dtype: torch.dtype) -> None:
+    check(500, 384, 1536, norms=norms, kind=kind, dtype=dtype)
+
+
+@pytest.mark.parametrize("tokens", [64, 1403, 4915])
+def test_activation_of_normed_rows(tokens: int) -> None:
+    check(tokens, 768, 3072, norms="x", activation="gelu")
+
+
+@pytest.mark.parametrize("norms", ["x", "residual and y"])
+@pytest.mark.parametrize("tile", [AUTO, (64, 1, 2, 4), (224, 2, 1, 1)], ids=str)
+def test_same_bits_again(norms: str, tile: tuple[int, int, int, int]) -> None:
+    first = check(1403, 768, 768, norms=norms, tile=tile)
+    for _ in range(5):
+        again = check(1403, 768, 768, norms=norms, tile=tile)
+        assert torch.equal(again[0], first[0])
+        assert first[1] is None or torch.equal(again[1], first[1])
+
+
+def test_moments_feed_the_next_product() -> None:
+    """Two products with the norm between them gone, in a graph, against the norm by PyTorch in float64."""
+    x = normal(700, 768, seed=1).half()
+    residual = normal(700, 768, seed=2).half()
+    first, second = ((normal(768, 768, seed=seed) / 28).half() for seed in (3, 4))
+    z, y = (poisoned((700, 768), torch.float16)[0] for _ in range(2))
+    moments, _ = poisoned((12, 700, 2), torch.float32)
+    sums = second.float().sum(0)
+
+    def run() -> None:
+        linear(x, first, z, residual=residual, moments=Moments(out=moments, epsilon=EPSILON))
+        linear(z, second, y, moments=Moments(of_x=moments, column_sums=sums, epsilon=EPSILON))
+
+    run()
+    torch.cuda.synchronize()
+    between = x.double() @ first.double() + residual.double()
+    plain = normed((x @ first + residual), torch.float16) @ second
+    assert_accurate(y, plain, normed(between, torch.float64) @ second.double())
+    eager = y.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    for _ in range(20):
+        for tensor in (z, y, moments):
+            tensor.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(y, eager)
+
+
+def test_infinities_stay_in_their_rows() -> None:
+    x = normal(200, 256, seed=1).half()
+    weight = normal(256, 128, seed=2).half()
+    results = []
+    for value in (1.0, float("nan")):
+        x[100:] = value
+        y, moments = poisoned((200, 128), torch.float16)[0], poisoned((2, 200, 2), torch.float32)[0]
+        given = Moments(of_x=moments_of(x).float(), column_sums=weight.float().sum(0), out=moments)
+        linear(x, weight, y, moments=given)
+        results.append((y[:100].clone(), moments[:, :100].clone()))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_measured_with_norms() -> None:
+    for norms in (["x"], ["residual", "y"]):
+        ranges = measured_tiles(768, 768, "none", torch.float16, 1, 1000, residual="y" in norms, norms=norms)
+        assert ranges[-1][0] == 1000
+        for last, tile in ranges:
+            check(last, 768, 768, norms=" and ".join(norms), tile=tile)
+
+
+@pytest.mark.parametrize("shape", [(10, 72, 64), (10, 64, 72)], ids=str)
+def test_rejects_widths_without_whole_groups(shape: tuple[int, int, int]) -> None:
+    tokens, depth, features = shape
+    x, weight = normal(tokens, depth, seed=1).half(), normal(depth, features, seed=2).half()
+    y = x.new_empty(tokens, features)
+    moments = torch.zeros(2, tokens, 2, device=DEVICE)
+    given = Moments(of_x=moments, column_sums=weight.float().sum(0)) if depth % GROUP else Moments(out=moments)
+    with pytest.raises(RuntimeError):
+        linear(x, weight, y, moments=given)
+
+
+def test_rejects_two_norms() -> None:
+    x = normal(10, 64, seed=1).half()
+    moments, sums = torch.zeros(1, 10, 2, device=DEVICE), torch.zeros(64, device=DEVICE)
+    given = Moments(of_x=moments, column_sums=sums, of_residual=moments, residual_scale=x[0])
+    with pytest.raises(RuntimeError):
+        linear(x, x.new_zeros(64, 64), torch.empty_like(x), residual=x, moments=given)
