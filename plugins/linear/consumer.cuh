@@ -31,7 +31,8 @@ class Consumer {
   static constexpr int kChunks = (kTokens + kChunk - 1) / kChunk;
 
  public:
-  __device__ Consumer(const Work& work, const Maps& maps, Barriers& barriers, unsigned stages, unsigned char* out)
+  __device__ Consumer(const Work& work, const Maps& maps, Barriers& barriers, unsigned stages, unsigned char* out,
+                      const float2* scales)
       : work_(work),
         maps_(maps),
         barriers_(barriers),
@@ -39,19 +40,23 @@ class Consumer {
         group_(__shfl_sync(kFullMask, threadIdx.x / kWarpgroup, 0) - 1),
         in_group_(threadIdx.x % kWarpgroup),
         lane_(threadIdx.x % kWarpSize),
-        out_(out + group_ * kBuffers * kChunkBytes),
-        scales_(reinterpret_cast<float2*>(out + S::kOutBytes)) {}
+        out_(out + group_ * (S::outBytes(work.residual) / kGroups)),
+        scales_(scales),
+        ring_(work.ring_stages) {}
 
   __device__ void run(const Position& at) {
     for (int cluster = at.first; cluster < work_.clusters; cluster += at.step) {
       const int feature = at.featureTile(work_, cluster) * kLinearFeatures + group_ * kGroupFeatures;
       const int token = at.tokenTile(work_, cluster) * kTokens;
-      if (work_.residual && in_group_ == 0) requestFirstResiduals(at, feature, token);
+      if (work_.residual) requestResidual(feature, token);
       const Features features = loadFeatures(feature + in_group_ / kWarpSize * 16 + lane_ / 4);
-      multiply(at, token);
+      multiply(at);
       if (work_.tile.parts > 1) gather(at);
-      if (isNormed()) namedBarrier(kGroups + 1, kGroups * kWarpgroup);  // for the other warpgroup's scales
+      if (isNormed()) barrierWait(&barriers_.scales_full, tile_ % 2);
+      if (work_.residual) barrierWait(&barriers_.residual[group_], tile_ % 2);
       finish(at, feature, token, features);
+      __syncwarp();
+      if (isNormed() && lane_ == 0) barrierArrive(&barriers_.scales_empty);
       ++tile_;
     }
   }
@@ -64,26 +69,9 @@ class Consumer {
 
   __device__ bool isNormed() const { return work_.normed != Normed::kNothing; }
 
-  // Scales of the tile's tokens, a thread each, are computed while the third stage is multiplied.
-  __device__ void multiply(const Position& at, int token) {
-    int next = at.begin;
-    if (isNormed()) {
-      const int in_tile = threadIdx.x - kWarpgroup;
-      const bool is_row = in_tile < kTokens && token + in_tile < work_.T;
-      RowMoments moments;
-      if (is_row) moments.load(work_.moments_in + token + in_tile, work_.groups_in, work_.T);
-      next = multiplyStages(at, next, min(next + 3, at.end));
-      const float2 scale = moments.scale(work_.groups_in, work_.per_group, work_.epsilon);
-      if (in_tile < kTokens) scales_[tile_ % 2 * kTokens + in_tile] = is_row ? scale : float2{0.f, 0.f};
-    }
-    multiplyStages(at, next, at.end);
-    wgmmaWait<0>();
-    release(before_, at);
-  }
-
-  // Leaves the last stage's product under way.
-  __device__ int multiplyStages(const Position& at, int first, int end) {
-    for (int i = first; i < end; ++i, ring_.advance()) {
+  __device__ void multiply(const Position& at) {
+    int before = 0;
+    for (int i = at.begin; i < at.end; ++i, ring_.advance()) {
       const uint64_t a =
           fullDescriptor(panelDescriptor(stages_ + ring_.stage * S::kStageBytes + group_ * S::kPanelBytes));
       const uint64_t b = fullDescriptor(panelDescriptor(stages_ + ring_.stage * S::kStageBytes + S::kWeightBytes));
@@ -97,10 +85,11 @@ class Consumer {
       }
       wgmmaCommit();
       wgmmaWait<1>();
-      if (i > at.begin) release(before_, at);
-      before_ = ring_.stage;
+      if (i > at.begin) release(before, at);
+      before = ring_.stage;
     }
-    return end;
+    wgmmaWait<0>();
+    release(before, at);
   }
 
   // Tells every block that fetches for this one that this warp has left a stage.
@@ -147,31 +136,18 @@ class Consumer {
             both(static_cast<const T*>(work_.residual_scale))};
   }
 
-  // Asks for the residual of the tokens of a tile from `first` on, a chunk of them, in the buffer that they leave from.
-  __device__ void requestResidual(const Position& at, int feature, int token, int first, int chunk) {
-    const int buffer = chunk % kBuffers, begin = first / kBoxTokens;
-    const int end = min(first + kChunk, kTokens) / kBoxTokens;
-    int owned = 0;
-    for (int box = begin; box < end; ++box) owned += owns(at, box);
-    barrierExpect(&barriers_.residual[group_][buffer], owned * kBoxBytes);
-    for (int box = begin; box < end; ++box) {
-      if (!owns(at, box)) continue;
-      copyBox(sharedAddress(out_) + buffer * kChunkBytes + (box - begin) * kBoxBytes, maps_.residual, feature,
-              token + box * kBoxTokens, &barriers_.residual[group_][buffer]);
-    }
-  }
-
-  // Those of the first chunks, while the products are computed.
-  __device__ void requestFirstResiduals(const Position& at, int feature, int token) {
-    waitStoresRead<kBuffers - kAhead>();
-    for (int i = 0; i < kAhead && i * kChunk < kTokens; ++i) {
-      requestResidual(at, feature, token, i * kChunk, chunk_ + i);
-    }
+  // Asks for the tile's residual, where the tile before has left from.
+  __device__ void requestResidual(int feature, int token) {
+    namedBarrier(group_ + 1, kWarpgroup);  // nobody takes moments there any more
+    if (in_group_ != 0) return;
+    waitStoresRead<0>();
+    barrierExpect(&barriers_.residual[group_], kTokens * kPanelRowBytes);
+    copyBox(sharedAddress(out_), maps_.residual, feature, token, &barriers_.residual[group_]);
   }
 
   // Scale and shift of this thread's four tokens among the 16 of a box: a pair of each eight.
   __device__ void loadScales(float4 (&scales)[2], int first) const {
-    const float2* const pair = scales_ + tile_ % 2 * kTokens + first + lane_ % 4 * 2;
+    const float2* const pair = scales_ + first + lane_ % 4 * 2;
     for (int i = 0; i < 2; ++i) scales[i] = *reinterpret_cast<const float4*>(pair + i * 8);
   }
 
@@ -185,8 +161,7 @@ class Consumer {
 #pragma unroll
     for (int first = 0; first < kTokens; first += kChunk, ++chunk_) {
       const int boxes = min(kChunk, kTokens - first) / kBoxTokens;
-      const int buffer = chunk_ % kBuffers;
-      if (kind.residual) barrierWait(&barriers_.residual[group_][buffer], chunk_ / kBuffers % 2);
+      const int buffer = kind.residual ? first / kChunk : chunk_ % kBuffers;
       if (!kind.shares_tile || owns(at, first / kBoxTokens) || owns(at, first / kBoxTokens + boxes - 1)) {
 #pragma unroll
         for (int box = 0; box < boxes; ++box) {
@@ -229,7 +204,7 @@ class Consumer {
         }
       }
       fenceSharedForWgmma();
-      if (in_group_ == 0) waitStoresRead<kBuffers - 2>();  // for the next chunk's buffer
+      if (!kind.residual && in_group_ == 0) waitStoresRead<kBuffers - 2>();  // for the next chunk's buffer
       namedBarrier(group_ + 1, kWarpgroup);
       if (in_group_ == 0) {
 #pragma unroll
@@ -239,12 +214,10 @@ class Consumer {
                    token + first + box * kBoxTokens);
         }
         commitStores();
-        if (kind.residual && first + kAhead * kChunk < kTokens) {
-          waitStoresRead<kBuffers - kAhead>();
-          requestResidual(at, feature, token, first + kAhead * kChunk, chunk_ + kAhead);
-        }
       }
-      if (kind.moments) sums[first / kChunk] = sumsOfRows<T>(out_ + buffer * kChunkBytes, warp_row, lane_);
+      if (kind.moments && first + warp_row < kTokens) {
+        sums[first / kChunk] = sumsOfRows<T>(out_ + buffer * kChunkBytes, warp_row, lane_);
+      }
     }
     if (kind.moments) storeMoments(at, feature, token, warp_row, sums);
   }
@@ -298,16 +271,14 @@ class Consumer {
     }
   }
 
-  static constexpr int kAhead = kBuffers - 1;  // residual chunks under way
   const Work& work_;
   const Maps& maps_;
   Barriers& barriers_;
   const unsigned stages_;
   const int group_, in_group_, lane_;
   unsigned char* const out_;
-  float2* const scales_;  // of two tiles' tokens in turn, where something is normed
-  Ring<S::kStages> ring_;
-  int before_ = 0;            // the stage last multiplied
+  const float2* const scales_;  // of the tile's tokens, where something is normed
+  Ring ring_;
   int chunk_ = 0, tile_ = 0;  // finished, of all tiles; tiles finished
   float sums_[kTokens / 8][4];
 };

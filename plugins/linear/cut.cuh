@@ -2,6 +2,7 @@
 // How the Hopper kernel cuts a product up: warpgroups, stages of shared memory, blocks of a cluster.
 #pragma once
 
+#include "common/device.cuh"
 #include "linear/copy.cuh"
 #include "linear/kernel.h"
 
@@ -13,9 +14,10 @@ constexpr int kGroupFeatures = kLinearFeatures / kGroups;
 constexpr int kLinearThreads = (1 + kGroups) * kWarpgroup;
 constexpr int kDepth = 64;  // of the reduction, a stage: one panel's row
 constexpr int kMaxStages = 10;
-constexpr int kBoxTokens = 16;  // tokens that leave with one copy
-constexpr int kChunk = 32;      // tokens that a warpgroup finishes together
-constexpr int kBuffers = 4;     // of a chunk, a warpgroup
+constexpr int kBoxTokens = 16;                // tokens that leave with one copy
+constexpr int kChunk = 32;                    // tokens that a warpgroup finishes together
+constexpr int kBuffers = 4;                   // of a chunk, a warpgroup
+constexpr int kScaleThreads = 2 * kWarpSize;  // that compute the scales of rows to be normed
 constexpr int kBoxBytes = kBoxTokens * kPanelRowBytes;
 constexpr int kChunkBytes = kChunk * kPanelRowBytes;
 constexpr int kSharedLimit = 227 * 1024 - 1024;  // less barriers, and what aligns the stages behind them
@@ -26,18 +28,25 @@ struct Shape {
   static constexpr int kWeightBytes = kGroups * kPanelBytes;
   static constexpr int kInputBytes = kTokens * kPanelRowBytes;
   static constexpr int kStageBytes = kWeightBytes + kInputBytes;
-  static constexpr int kOutBytes = kGroups * kBuffers * kChunkBytes;
-  static constexpr int kScaleBytes = kTokens > kMaxNormedTokens ? 0 : 2 * kTokens * sizeof(float2);  // of two tiles
-  static constexpr int kFit = (kSharedLimit - kOutBytes - kScaleBytes) / kStageBytes;
-  static constexpr int kStages = kFit < kMaxStages ? kFit : kMaxStages;
-  static constexpr int kSharedBytes = kStages * kStageBytes + kOutBytes + kScaleBytes;
+  static constexpr int kScaleBytes = kTokens > kMaxNormedTokens ? 0 : kTokens * sizeof(float2);
+  // Where the tile leaves from: a few chunks in turn, or, where a residual is added, all of it, as it was fetched to.
+  static constexpr int outBytes(bool residual) {
+    return residual ? kGroups * kTokens * kPanelRowBytes : kGroups * kBuffers * kChunkBytes;
+  }
+  static constexpr int stages(bool residual) {
+    const int fit = (kSharedLimit - outBytes(residual) - kScaleBytes) / kStageBytes;
+    return fit < kMaxStages ? fit : kMaxStages;
+  }
+  static constexpr int sharedBytes(bool residual) {
+    return stages(residual) * kStageBytes + outBytes(residual) + kScaleBytes;
+  }
 };
 
 struct Maps {
   CUtensorMap x;         // [T,K] in boxes of the tokens that one block fetches for its cluster
   CUtensorMap weight;    // [K,N] in boxes of 64 x 64
   CUtensorMap y;         // [T,N] in boxes of 16 tokens
-  CUtensorMap residual;  // as y
+  CUtensorMap residual;  // [T,N] in boxes of a tile's tokens
 };
 
 enum class Normed { kNothing, kInput, kResidual };
@@ -52,6 +61,7 @@ struct Work {
   float epsilon, per_group;    // 1 / groups_in
   Normed normed;
   int T, N, stages;  // of the reduction
+  int ring_stages;   // in shared memory
   Activation activation;
   bool residual;
   LinearTile tile;
@@ -60,16 +70,17 @@ struct Work {
 };
 
 struct Barriers {
-  uint64_t full[kMaxStages], empty[kMaxStages], residual[kGroups][kBuffers];
+  uint64_t full[kMaxStages], empty[kMaxStages], residual[kGroups], scales_full, scales_empty;
 };
 
 // Place in the ring of stages, and how often it went round.
-template <int kStages>
 struct Ring {
+  const int stages;
   int stage = 0;
   unsigned parity = 0;
+  __device__ explicit Ring(int stages) : stages(stages) {}
   __device__ void advance() {
-    if (++stage == kStages) {
+    if (++stage == stages) {
       stage = 0;
       parity ^= 1;
     }

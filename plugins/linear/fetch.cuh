@@ -17,7 +17,7 @@ __device__ void fetchWeight(const Work& work, const Maps& maps, const Position& 
   const int first = at.token * panels;
   const auto blocks = static_cast<uint16_t>((1u | (work.tile.cluster_tokens - 1) << work.tile.cluster_features)
                                             << (at.group + at.feature));
-  Ring<S::kStages> ring;
+  Ring ring(work.ring_stages);
   for (int cluster = at.first; cluster < work.clusters; cluster += at.step) {
     const int feature = at.featureTile(work, cluster) * kLinearFeatures + first * kGroupFeatures;
 #pragma unroll 1
@@ -40,7 +40,7 @@ __device__ void fetchInput(const Work& work, const Maps& maps, const Position& a
   const int first = at.feature * tokens;
   const auto blocks = static_cast<uint16_t>(((1u << work.tile.cluster_features) - 1)
                                             << (at.group + at.token * work.tile.cluster_features));
-  Ring<S::kStages> ring;
+  Ring ring(work.ring_stages);
   waitForPriorGrids();
   for (int cluster = at.first; cluster < work.clusters; cluster += at.step) {
     const int token = at.tokenTile(work, cluster) * kTokens + first;

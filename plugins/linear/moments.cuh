@@ -3,6 +3,7 @@
 // in groups of 64 features, and the products that read such rows norm them while they finish.
 #pragma once
 
+#include "common/dependent_launch.cuh"
 #include "common/mma.cuh"
 #include "linear/cut.cuh"
 
@@ -40,38 +41,48 @@ __device__ inline float2 momentsOf(float2 sums, int count) {
   return {mean, fmaxf(sums.y - sums.x * mean, 0.f)};
 }
 
-// Moments of one row on their way from memory: asked for before the products are computed, needed after.
-class RowMoments {
- public:
-  // They stand `rows` apart, group by group.
-  __device__ void load(const float2* moments, int groups, int rows) {
+// What a row is multiplied by and what is added then, so that it has mean 0 and variance 1. Its moments stand `rows`
+// apart, group by group; their means are added up as distances from the first.
+__device__ inline float2 scaleOfRow(const float2* moments, const Work& work) {
+  constexpr int kAtOnce = 8;  // loads under way
+  float first = 0, distances = 0, between = 0, within = 0;
 #pragma unroll
-    for (int group = 0; group < kMaxMomentGroups; ++group, moments += rows) {
-      if (group < groups) of_group_[group] = __ldcg(moments);
+  for (int start = 0; start < kMaxMomentGroups; start += kAtOnce) {
+    float2 of_group[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i, moments += work.T) {
+      if (start + i < work.groups_in) of_group[i] = __ldcg(moments);
     }
-  }
-
-  // What the row is multiplied by and what is added then, so that it has mean 0 and variance 1. The groups' means are
-  // added up as distances from the first.
-  __device__ float2 scale(int groups, float per_group, float epsilon) const {
-    const float first = of_group_[0].x;
-    float distances = 0, between = 0, within = 0;
+    if (start == 0) first = of_group[0].x;
 #pragma unroll
-    for (int group = 0; group < kMaxMomentGroups; ++group) {
-      if (group >= groups) break;
-      const float distance = of_group_[group].x - first;
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (start + i >= work.groups_in) continue;
+      const float distance = of_group[i].x - first;
       distances += distance;
       between = fmaf(distance, distance, between);
-      within += of_group_[group].y;
+      within += of_group[i].y;
     }
-    const float mean = distances * per_group;
-    const float variance = fmaxf(fmaf(between, per_group, -mean * mean), 0.f) + within * (per_group / kGroupFeatures);
-    const float scale = rsqrtf(variance + epsilon);
-    return {scale, -(first + mean) * scale};
   }
+  const float mean = distances * work.per_group;
+  const float spread = fmaxf(fmaf(between, work.per_group, -mean * mean), 0.f);
+  const float scale = rsqrtf(spread + within * (work.per_group / kGroupFeatures) + work.epsilon);
+  return {scale, -(first + mean) * scale};
+}
 
- private:
-  float2 of_group_[kMaxMomentGroups];
-};
+// The scales of every tile's tokens, by kScaleThreads threads that have nothing else to do.
+template <int kTokens>
+__device__ void fetchScales(const Work& work, const Position& at, Barriers& barriers, float2* scales, int thread) {
+  unsigned parity = 1;
+  waitForPriorGrids();
+  for (int cluster = at.first; cluster < work.clusters; cluster += at.step, parity ^= 1) {
+    const int first = at.tokenTile(work, cluster) * kTokens;
+    barrierWait(&barriers.scales_empty, parity);
+    for (int i = thread; i < kTokens; i += kScaleThreads) {
+      const bool is_row = first + i < work.T;
+      scales[i] = is_row ? scaleOfRow(work.moments_in + first + i, work) : float2{0.f, 0.f};
+    }
+    barrierArrive(&barriers.scales_full);
+  }
+}
 
 }  // namespace padfree
