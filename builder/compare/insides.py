@@ -20,7 +20,7 @@ from padfree.runtime import Session
 from padfree.runtime.metadata import ONNX_METADATA_KEY
 
 from ..build import metadata_of
-from ..linear import AUTO, apply_linear, choose_linear
+from ..linear import AUTO, FOLDED, apply_linear, choose_linear
 
 Array = npt.NDArray[Any]
 
@@ -122,9 +122,9 @@ def inside_on_cpu(path: Path, precision: str) -> Inside:
 
 
 def inside_engine(path: Path, precision: str, build: Callable[[ModelProto], Path], device: int) -> Inside:
-    """The inside of the engine that a rewritten file becomes: with padfree's matrix products where it has them."""
+    """The inside of the engine that a rewritten file becomes, with padfree's products and norms where it can be."""
     from padfree.runtime.cuda import open_device
 
     model = load_model(path)
     linear = choose_linear(AUTO, model, precision, open_device(device))
-    return EngineInside(apply_linear(linear, model), precision, build, device=device)
+    return EngineInside(apply_linear(linear, model, norms=FOLDED), precision, build, device=device)

@@ -18,7 +18,6 @@ __all__ = [
     "DOMAIN",
     "DOMAIN_VERSION",
     "MAX_NORMED_WIDTH",
-    "MAX_NORMED_WIDTH",
     "MOMENTS_GROUP",
     "OPERATORS",
     "AttributeSpec",
