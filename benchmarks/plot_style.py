@@ -45,15 +45,33 @@ TENSORRT, PADFREE, LIMIT = "TensorRT, padded", "padfree", "limit: matrix product
 
 Record = Mapping[str, Any]
 
+EARLIER = "earlier_peers"
+
 
 def read(path: Path) -> list[Record]:
-    """The records of a file, the last one of every case, in the order in which the cases came first."""
+    """The records of a file, the last one of every case, in the order in which the cases came first.
+
+    Peers that only lines before the last one have, measured in another run, are under EARLIER.
+    """
     records: dict[str, Record] = {}
     for line in path.read_text("utf-8").splitlines():
         if line.strip():
             record = json.loads(line)
-            records[record["case"]] = record
+            before, peers = records.get(record["case"], {}), _peers(record)
+            known = {**before.get(EARLIER, {}), **_peers(before)}
+            records[record["case"]] = {**record, EARLIER: {name: known[name] for name in known if name not in peers}}
     return list(records.values())
+
+
+def _peers(record: Record) -> dict[str, float]:
+    return record.get("peers_us") or record.get("peers_ms") or {}
+
+
+def earlier_times_of(record: Record) -> dict[str, float]:
+    """Milliseconds, by the name in the legend, of peers that were measured in an earlier run alone."""
+    now = times_of(record)
+    earlier = times_of({**record, "peers_ms": record.get(EARLIER, {}), "limit_ms": None})
+    return {name: time_ms for name, time_ms in earlier.items() if name not in now}
 
 
 def times_of(record: Record) -> dict[str, float]:

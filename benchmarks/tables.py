@@ -21,7 +21,7 @@ import account_tables
 import row_report
 import trained_report
 from attention_report import PAGE_HEADINGS, PROFILE_HEADINGS, made_with, page_cells, profile_cells
-from plot_style import LIMIT, PADFREE, TENSORRT, Record, read, times_of
+from plot_style import LIMIT, PADFREE, TENSORRT, Record, earlier_times_of, read, times_of
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ("README.md", "docs/performance.md", "docs/attention.md", "docs/runtime.md", "docs/accuracy.md")
@@ -80,12 +80,22 @@ def peers_of(found: Sequence[Mapping[str, float]]) -> list[str]:
 
 
 def targets(records: Sequence[Record]) -> str:
-    """A row a contender, a column a batch: milliseconds, then errors."""
+    """A row a contender, a column a batch: milliseconds, those of an earlier run in brackets, then errors."""
     chosen = of_set(records, "targets")
     found = [times_of(record) for record in chosen]
-    peers = sorted(peers_of(found), key=lambda name: (not name.startswith(PADFREE), name != TENSORRT))
+    earlier = [earlier_times_of(record) for record in chosen]
+    peers = sorted(peers_of([*found, *earlier]), key=lambda name: (not name.startswith(PADFREE), name != TENSORRT))
     head = ["ms a batch", *(f"{batch_name(record)}, {record['tokens']} tokens" for record in chosen)]
-    rows = [[name, *(ms(times.get(name)) for times in found)] for name in (PADFREE, *peers, LIMIT)]
+    rows = [
+        [
+            name,
+            *(
+                f"({ms(then[name])})" if name in then else ms(now.get(name))
+                for now, then in zip(found, earlier, strict=True)
+            ),
+        ]
+        for name in (PADFREE, *peers, LIMIT)
+    ]
     rows[0] = [f"**{cell}**" for cell in rows[0]]
     for label, start in ERRORS:
         errors = [[error for title, error in record["errors"].items() if title.startswith(start)] for record in chosen]

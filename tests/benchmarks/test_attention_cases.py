@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from attention_cases import BEST, CUDNN, FA2, Target, all_cases, times_fa2
+from attention_cases import BEST, BEST_PEER, CUDNN, FA2, Target, all_cases, times_fa2
 from attention_report import PAGE_HEADINGS, best_peer, made_with, page_cells, table
 
 
@@ -95,6 +95,13 @@ def test_a_row_of_the_page_marks_the_fastest_and_says_what_was_asked_for() -> No
 
 def test_a_row_of_the_page_has_no_fastest_among_those_that_it_leaves_out() -> None:
     assert "**" not in "".join(page_cells(record(peers_us={FA2: 25.0, "cuDNN ragged": 9.0})))
+
+
+def test_peers_of_an_earlier_run_stand_in_brackets_and_count_for_the_best() -> None:
+    target = {"text": BEST_PEER.text, "bound_us": 12.0, "met": True, "stretch": False}
+    mixed = record(targets=[target], earlier_peers={"flashinfer": 9.0, "flash-attn-4": 30.0})
+    cells = ["10.0", "25.0", "12.0", "(**9.0**)", "(30.0)", "", "9.0 missed"]
+    assert page_cells(mixed)[2:] == cells
 
 
 def test_a_failed_case_has_a_row_of_the_page() -> None:

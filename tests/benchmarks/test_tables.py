@@ -38,6 +38,17 @@ def test_the_documents_hold_what_the_records_say(name: str) -> None:
     assert tables.filled(text, RESULTS) == text, "run: python benchmarks/tables.py"
 
 
+def test_peers_of_an_earlier_run_stand_in_brackets(tmp_path: Path) -> None:
+    eager = {"PyTorch eager, padded": 5.5, "TensorRT padded, strongly typed": 4.0}
+    lines = [record("targets", 4915, 2.0), record("targets", 4915, 1.9, peers_ms=eager), record("targets", 4915, 1.8)]
+    path = tmp_path / "end_to_end.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    (last,) = tables.read(path)
+    assert tables.earlier_times_of(last) == {"PyTorch eager, padded": 5.5}
+    rows = dict(line.strip("| \n").split(" | ", 1) for line in tables.targets([last]).splitlines()[2:])
+    assert (rows["PyTorch eager, padded"], rows["**padfree**"], rows[tables.TENSORRT]) == ("(5.50)", "**1.80**", "5.00")
+
+
 def test_every_table_is_in_a_document() -> None:
     text = "".join((tables.ROOT / name).read_text("utf-8") for name in tables.DOCUMENTS)
     assert {name for _, name, _ in tables.BLOCK.findall(text)} == set(tables.TABLES)
