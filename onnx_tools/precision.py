@@ -82,8 +82,8 @@ def round_to(values: Floats, precision: str) -> TensorProto:
 
 
 def to_float32(tensor: TensorProto) -> Floats:
-    """The values of a float tensor of any precision."""
-    return np.asarray(numpy_helper.to_array(tensor)).astype(np.float32)
+    """The values of a float tensor of any precision; perhaps those that the tensor holds, not to be written to."""
+    return np.asarray(numpy_helper.to_array(tensor)).astype(np.float32, copy=False)
 
 
 def check_weights(original: ModelProto, converted: ModelProto, precision: str) -> None:
@@ -95,9 +95,13 @@ def check_weights(original: ModelProto, converted: ModelProto, precision: str) -
             continue
         wanted, found = to_float32(source), to_float32(tensor)
         finite = np.isfinite(wanted)
-        allowed = np.abs(wanted[finite]) * _ROUNDOFF[precision] + _SMALLEST[precision]
-        far = np.abs(found[finite] - wanted[finite]) > allowed
-        if far.any() or not np.array_equal(found[~finite], wanted[~finite], equal_nan=True):
+        same = True
+        if not finite.all():
+            same = np.array_equal(found[~finite], wanted[~finite], equal_nan=True)
+            wanted, found = wanted[finite], found[finite]
+        allowed = np.abs(wanted) * _ROUNDOFF[precision] + _SMALLEST[precision]
+        far = np.abs(found - wanted) > allowed
+        if far.any() or not same:
             raise VerificationError(
                 f"weight '{tensor.name}' is not the original rounded to {precision} ({int(far.sum())} of {far.size} "
                 f"values differ); this is a defect of padfree's conversion: please report it, or choose precision fp32"
@@ -274,8 +278,9 @@ class _Conversion:
             )
 
     def _refuse_overflow(self, name: str, values: Floats, reader: NodeProto) -> None:
-        finite = np.abs(np.where(np.isfinite(values), values, 0))
-        largest = float(finite.max(initial=0))
+        largest = float(np.abs(values).max(initial=0))
+        if not np.isfinite(largest):
+            largest = float(np.abs(values[np.isfinite(values)]).max(initial=0))
         if largest > LARGEST[self.precision]:
             advice = "bf16 or fp32" if self.precision == "fp16" else "fp32"
             raise RewriteError(

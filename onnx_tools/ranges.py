@@ -37,12 +37,16 @@ def unfit_reason(values: Array, precision: str, *, headroom: float = 1.0) -> str
     """
     if precision != "fp16" or not values.size:
         return ""
-    finite = values[np.isfinite(values)]
-    peak = float(np.abs(finite).max(initial=0.0))
+    finite, peak = values, float(np.abs(values).max())
+    if not np.isfinite(peak):
+        finite = values[np.isfinite(values)]
+        peak = float(np.abs(finite).max(initial=0.0))
     if peak * headroom > LARGEST[precision]:
         return f"holds {peak:.3g}, {precision} holds at most {LARGEST[precision]:g}"
-    length = float(np.linalg.norm(finite.astype(np.float64)))
-    lost = float(np.linalg.norm(finite.astype(np.float64) - finite.astype(np.float16)))
+    exact = finite.astype(np.float64).ravel()
+    length = float(np.linalg.norm(exact))
+    exact -= finite.astype(np.float16).ravel()
+    lost = float(np.linalg.norm(exact))
     if lost > FP16_LOSS * length:
         return f"holds numbers up to {peak:.3g}, of which {precision} loses {100 * lost / length:.2g} %"
     return ""
