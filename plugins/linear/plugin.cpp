@@ -97,10 +97,11 @@ class Linear final : public Operator {
         activation_(activationOf(attributes.choice("activation"))),
         table_(tableOf(attributes.measured("choices"))) {
     if (x_moments_ != kAbsent && residual_moments_ != kAbsent) {
-      throw std::invalid_argument("has_x_moments and has_residual_moments are both 1; allowed: one of them");
+      throw std::invalid_argument("has_x_moments is 1 with has_residual_moments 1; allowed: one of them");
     }
     if (residual_moments_ != kAbsent && residual_ == kAbsent) {
-      throw std::invalid_argument("has_residual_moments is 1 and has_residual 0; allowed: both 1");
+      throw std::invalid_argument(
+          "has_residual_moments is 1 with has_residual 0; allowed: moments only with their residual");
     }
     if (activation_ != Activation::kNone && (residual_moments_ != kAbsent || moments_ != kAbsent)) {
       throw std::invalid_argument(text("activation is '", attributes.choice("activation"),

@@ -83,6 +83,16 @@ def test_every_variant_serialises_and_clones(library: PluginLibrary, operator: s
             {"has_residual": 0, "has_residual_moments": 1},
             "has_residual_moments is 1 with has_residual 0",
         ),
+        (
+            "PadfreeLinear",
+            {"has_residual": 1, "has_x_moments": 1, "has_residual_moments": 1},
+            "has_x_moments is 1 with has_residual_moments 1; allowed: one of them",
+        ),
+        (
+            "PadfreeLinear",
+            {"activation": "gelu", "has_moments": 1},
+            "activation is 'gelu' with moments of y or of the residual; allowed: 'none'",
+        ),
         ("PadfreeLinear", {"x_epsilon": -1e-5}, "x_epsilon is -1e-05; allowed: finite, at least 0"),
         ("PadfreeSchedule", {"has_extent": -1}, "has_extent is -1; allowed: 0 to 1"),
         ("PadfreeSchedule", {"num_heads": 4097}, "num_heads is 4097; allowed: 1 to 4096"),

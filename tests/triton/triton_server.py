@@ -88,6 +88,7 @@ class TritonServer:
     def _is_ready(self) -> bool:
         try:
             self.get("v2/health/ready")
+            self.get("metrics", "metrics")  # which begins to listen last
         except (urllib.error.URLError, ConnectionError):
             return False
         return True
