@@ -11,6 +11,7 @@ namespace padfree {
 constexpr int kGroups = 2;  // that multiply, each its own features
 constexpr int kWarps = kWarpgroup / kWarpSize;
 constexpr int kGroupFeatures = kLinearFeatures / kGroups;
+static_assert(kGroupFeatures == kMomentFeatures);  // a warpgroup takes the moments of its features
 constexpr int kLinearThreads = (1 + kGroups) * kWarpgroup;
 constexpr int kDepth = 64;  // of the reduction, a stage: one panel's row
 constexpr int kMaxStages = 10;

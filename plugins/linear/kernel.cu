@@ -54,6 +54,22 @@ int64_t cyclesOf(const LinearTile& tile, int T, int K, int N, int multiprocessor
   return linearWaves(tile, T, N, multiprocessors) * int64_t{stages * stage + finish + gather} + kGridCycles;
 }
 
+using Cost = std::pair<int64_t, LinearTile>;  // in cycles
+
+bool isCheaper(const Cost& a, const Cost& b) {
+  return a.first < b.first;
+}
+
+// Of every cut that can compute a product.
+std::vector<Cost> costsOf(const LinearParams& params, int T, int multiprocessors) {
+  const int most = params.x_moments || params.residual_moments ? kMaxNormedTokens : kMaxLinearTokens;
+  std::vector<Cost> costs;
+  for (const LinearTile& tile : allTiles()) {
+    if (tile.tokens <= most) costs.emplace_back(cyclesOf(tile, T, params.K, params.N, multiprocessors), tile);
+  }
+  return costs;
+}
+
 }  // namespace
 
 bool isLinearTile(const LinearTile& tile) {
@@ -76,12 +92,8 @@ int linearTokens(const LinearTile& tile, int waves, int N, int multiprocessors) 
 }
 
 std::vector<LinearTile> rankLinearTiles(const LinearParams& params, int T, int multiprocessors) {
-  const int most = params.x_moments || params.residual_moments ? kMaxNormedTokens : kMaxLinearTokens;
-  std::vector<std::pair<int64_t, LinearTile>> costs;
-  for (const LinearTile& tile : allTiles()) {
-    if (tile.tokens <= most) costs.emplace_back(cyclesOf(tile, T, params.K, params.N, multiprocessors), tile);
-  }
-  std::stable_sort(costs.begin(), costs.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Cost> costs = costsOf(params, T, multiprocessors);
+  std::stable_sort(costs.begin(), costs.end(), isCheaper);
   std::vector<LinearTile> tiles;
   for (const auto& [cycles, tile] : costs) tiles.push_back(tile);
   return tiles;
@@ -93,7 +105,8 @@ cudaError_t launchLinear(const LinearParams& params, cudaStream_t stream) {
   if (status == cudaSuccess) status = majorCapability(major);
   if (status != cudaSuccess) return status;
   if (major != 9) return cudaErrorNoKernelImageForDevice;
-  return launchLinearSm90(params, rankLinearTiles(params, params.T, multiprocessors).front(), stream);
+  const std::vector<Cost> costs = costsOf(params, params.T, multiprocessors);
+  return launchLinearSm90(params, std::min_element(costs.begin(), costs.end(), isCheaper)->second, stream);
 }
 
 #ifndef PADFREE_ARCH_90

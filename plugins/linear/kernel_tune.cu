@@ -5,7 +5,7 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <tuple>
+#include <utility>
 
 #include "common/launch.h"
 #include "linear/kernel.h"
@@ -46,24 +46,27 @@ struct Free {
 };
 using Memory = std::unique_ptr<void, Free>;
 
-cudaError_t allocate(Memory& memory, int64_t elements, DataType type, cudaStream_t stream) {
+cudaError_t reserve(Memory& memory, int64_t bytes) {
   void* data = nullptr;
-  const cudaError_t status = cudaMalloc(&data, elements * sizeOf(type));
+  const cudaError_t status = cudaMalloc(&data, bytes);
+  if (status == cudaSuccess) memory.reset(data);
+  return status;
+}
+
+cudaError_t allocate(Memory& memory, int64_t elements, DataType type, cudaStream_t stream) {
+  const cudaError_t status = reserve(memory, elements * sizeOf(type));
   if (status != cudaSuccess) return status;
-  memory.reset(data);
   const bool is_half = type == DataType::kFloat16;
-  fill<<<1024, 256, 0, stream>>>(static_cast<uint16_t*>(data), elements, is_half ? 0x3000 : 0x3e00,
+  fill<<<1024, 256, 0, stream>>>(static_cast<uint16_t*>(memory.get()), elements, is_half ? 0x3000 : 0x3e00,
                                  is_half ? 0x03ff : 0x007f);
   return cudaGetLastError();
 }
 
 // Positive numbers of moderate size, as moments and sums may have.
 cudaError_t allocateFloats(Memory& memory, int64_t elements, cudaStream_t stream) {
-  void* data = nullptr;
-  const cudaError_t status = cudaMalloc(&data, elements * sizeof(float));
-  if (status != cudaSuccess) return status;
-  memory.reset(data);
-  return cudaMemsetAsync(data, 0x3f, elements * sizeof(float), stream);  // 0.747 each
+  const int64_t bytes = elements * sizeof(float);
+  const cudaError_t status = reserve(memory, bytes);
+  return status == cudaSuccess ? cudaMemsetAsync(memory.get(), 0x3f, bytes, stream) : status;  // 0.747 each
 }
 
 // Times launches on a stream of its own, as a graph: so short are they that the host could not keep up.
@@ -155,10 +158,11 @@ class Times {
  private:
   cudaError_t time(const LinearTile& tile, int T, float& milliseconds) {
     const int waves = linearWaves(tile, T, params_.N, multiprocessors_), tokens = tile.tokens * tile.cluster_tokens;
-    const int most = waves == 1 ? ceilDiv(T, tokens) * tokens : linearTokens(tile, waves, params_.N, multiprocessors_);
-    const auto [place, is_new] = known_.try_emplace({choiceOf(tile), std::min(most, measured_)}, 0.f);
+    const int most = std::min(
+        measured_, waves == 1 ? ceilDiv(T, tokens) * tokens : linearTokens(tile, waves, params_.N, multiprocessors_));
+    const auto [place, is_new] = known_.try_emplace({choiceOf(tile), most}, 0.f);
     if (is_new) {
-      const cudaError_t status = measure(tile, std::min(most, measured_), place->second);
+      const cudaError_t status = measure(tile, most, place->second);
       if (status != cudaSuccess) return status;
     }
     milliseconds = place->second;
@@ -179,7 +183,7 @@ class Times {
   LinearParams params_;
   const int weights_, measured_, multiprocessors_;
   Stopwatch watch_;
-  std::map<std::tuple<LinearChoice, int>, float> known_;  // by cut and tokens, milliseconds
+  std::map<std::pair<LinearChoice, int>, float> known_;  // by cut and tokens, milliseconds
 };
 
 }  // namespace
@@ -230,10 +234,10 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
   if (shape.residual != nullptr) params.residual = take(residual, int64_t{measured} * params.N);
   if (shape.column_sums != nullptr) params.column_sums = takeFloats(column_sums, params.N);
   if (shape.residual_scale != nullptr) params.residual_scale = take(residual_scale, params.N);
-  const int64_t x_moments_size = int64_t{measured} * params.K / 32, y_moments_size = int64_t{measured} * params.N / 32;
-  if (shape.x_moments != nullptr) params.x_moments = takeFloats(x_moments, x_moments_size);
-  if (shape.residual_moments != nullptr) params.residual_moments = takeFloats(residual_moments, y_moments_size);
-  if (shape.moments != nullptr) params.moments = takeFloats(moments, y_moments_size);
+  const auto momentsSize = [&](int width) { return int64_t{measured} * (width / kMomentFeatures) * 2; };
+  if (shape.x_moments != nullptr) params.x_moments = takeFloats(x_moments, momentsSize(params.K));
+  if (shape.residual_moments != nullptr) params.residual_moments = takeFloats(residual_moments, momentsSize(params.N));
+  if (shape.moments != nullptr) params.moments = takeFloats(moments, momentsSize(params.N));
   params.y = take(y, int64_t{measured} * params.N);
   if (status != cudaSuccess) return status;
 

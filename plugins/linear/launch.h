@@ -9,7 +9,10 @@ namespace padfree {
 
 enum class Activation : int32_t { kNone = 0, kGelu = 1, kGeluTanh = 2, kRelu = 3, kSilu = 4 };
 
-// Moments of rows [T,W] are floats [W/64,T,2]: mean and sum of squared deviations from it, of 64 neighbours each.
+constexpr int kMomentFeatures = 64;
+
+// Moments of rows [T,W] are floats [W/64,T,2]: mean and sum of squared deviations from it, of kMomentFeatures
+// neighbours each.
 struct LinearParams {
   const void* x;                  // [T,K]
   const void* weight;             // [K,N], constant: fetched while the grid before may still run

@@ -14,8 +14,7 @@
 namespace padfree {
 namespace {
 
-constexpr int kSizeMultiple = 8;     // of K and N
-constexpr int kMomentFeatures = 64;  // neighbours that moments are of
+constexpr int kSizeMultiple = 8;  // of K and N
 constexpr const char* kNextStep = "; build with --linear tensorrt";
 
 Activation activationOf(const std::string& name) {
