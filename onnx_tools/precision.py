@@ -26,7 +26,7 @@ from .errors import RewriteError, VerificationError
 from .norm_nodes import standard_norm
 from .operators import DOMAIN, without_functions
 from .operators.functions import ACT_TYPES
-from .ranges import LARGEST, unfit_reason
+from .ranges import LARGEST, finite_of, unfit_reason
 
 Floats = npt.NDArray[np.float32]
 
@@ -234,7 +234,7 @@ class _Conversion:
 
     def _fits(self, values: Floats) -> bool:
         """Whether a constant survives: nothing overflows, and single numbers keep their value but for rounding."""
-        finite = values[np.isfinite(values)]
+        finite = finite_of(values)
         if np.any(np.abs(finite) > LARGEST[self.precision]):
             return False
         if values.size > 1:
@@ -278,9 +278,7 @@ class _Conversion:
             )
 
     def _refuse_overflow(self, name: str, values: Floats, reader: NodeProto) -> None:
-        largest = float(np.abs(values).max(initial=0))
-        if not np.isfinite(largest):
-            largest = float(np.abs(values[np.isfinite(values)]).max(initial=0))
+        largest = float(np.abs(finite_of(values)).max(initial=0))
         if largest > LARGEST[self.precision]:
             advice = "bf16 or fp32" if self.precision == "fp16" else "fp32"
             raise RewriteError(

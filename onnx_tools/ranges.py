@@ -27,6 +27,12 @@ HEADROOM = 4.0
 FP16_LOSS = 2.0**-10
 
 
+def finite_of(values: Array) -> Array:
+    """The finite numbers of a tensor: the tensor itself where all are."""
+    finite = np.isfinite(values)
+    return values if finite.all() else values[finite]
+
+
 def unfit_reason(values: Array, precision: str, *, headroom: float = 1.0) -> str:
     """Why a tensor does not fit a half precision type; empty where it does.
 
@@ -37,10 +43,8 @@ def unfit_reason(values: Array, precision: str, *, headroom: float = 1.0) -> str
     """
     if precision != "fp16" or not values.size:
         return ""
-    finite, peak = values, float(np.abs(values).max())
-    if not np.isfinite(peak):
-        finite = values[np.isfinite(values)]
-        peak = float(np.abs(finite).max(initial=0.0))
+    finite = finite_of(values)
+    peak = float(np.abs(finite).max(initial=0.0))
     if peak * headroom > LARGEST[precision]:
         return f"holds {peak:.3g}, {precision} holds at most {LARGEST[precision]:g}"
     exact = finite.astype(np.float64).ravel()
