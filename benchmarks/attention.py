@@ -27,7 +27,7 @@ import torch
 from attention_cases import Case, all_cases
 from attention_peers import DEVICE, PEERS, Launch, Prepare, Problem, UnsupportedError, ours
 from attention_report import table
-from environment import append_record, environment
+from environment import append_record, environment, require_kernels_library
 from launchers import ATTENTION_KERNELS
 from timing import captured, mean_ms
 
@@ -244,8 +244,7 @@ def main() -> int:
     if options.list:
         print("\n".join(["cases:", *(f"  {case.name}" for case in cases), "peers:", *(f"  {name}" for name in peers)]))
         return 0
-    if not os.environ.get("PADFREE_KERNELS_LIBRARY"):
-        raise SystemExit("PADFREE_KERNELS_LIBRARY does not name libpadfree_kernels.so (-DPADFREE_KERNEL_TESTS=ON)")
+    require_kernels_library()
     made_with = {"cudnn": torch.backends.cudnn.version(), **environment()}
     records = []
     for number, case in enumerate(cases[options.from_case :], options.from_case):

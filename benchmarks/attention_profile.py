@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import os
 import re
 import shutil
 import subprocess
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from attention_cases import Case, all_cases
-from environment import append_record, environment
+from environment import append_record, environment, require_kernels_library
 from plot_style import read
 
 RESULTS = Path(__file__).resolve().parent / "results" / "h200" / "attention.jsonl"
@@ -185,8 +184,7 @@ def main() -> int:
     ncu = shutil.which(options.ncu)
     if not ncu:
         raise SystemExit(f"{options.ncu} not found: install Nsight Compute, or name it with --ncu (.../bin/ncu)")
-    if not os.environ.get("PADFREE_KERNELS_LIBRARY"):
-        raise SystemExit("PADFREE_KERNELS_LIBRARY does not name libpadfree_kernels.so (-DPADFREE_KERNEL_TESTS=ON)")
+    require_kernels_library()
     cases = chosen(options.cases)
     made_with = environment()
     for record in records(cases, profiles(profile(ncu, [case.name for case in cases]))):

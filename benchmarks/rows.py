@@ -24,7 +24,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from environment import append_record, environment
+from environment import append_record, environment, require_kernels_library
 from row_cases import Case, Work, all_cases, launchers
 from row_report import reaches_copy, table
 from timing import captured, time_ms
@@ -107,8 +107,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="append one line a case to this file")
     parser.add_argument("--cases", default="", help="only cases whose name this regular expression finds")
     options = parser.parse_args()
-    if not launchers.LIBRARY:
-        raise SystemExit("PADFREE_KERNELS_LIBRARY does not name libpadfree_kernels.so (-DPADFREE_KERNEL_TESTS=ON)")
+    require_kernels_library()
     made_with = environment()
     records = []
     for case in all_cases():

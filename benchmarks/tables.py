@@ -86,16 +86,11 @@ def targets(records: Sequence[Record]) -> str:
     earlier = [earlier_times_of(record) for record in chosen]
     peers = sorted(peers_of([*found, *earlier]), key=lambda name: (not name.startswith(PADFREE), name != TENSORRT))
     head = ["ms a batch", *(f"{batch_name(record)}, {record['tokens']} tokens" for record in chosen)]
-    rows = [
-        [
-            name,
-            *(
-                f"({ms(then[name])})" if name in then else ms(now.get(name))
-                for now, then in zip(found, earlier, strict=True)
-            ),
-        ]
-        for name in (PADFREE, *peers, LIMIT)
+    shown = [
+        {name: ms(time) for name, time in now.items()} | {name: f"({ms(time)})" for name, time in then.items()}
+        for now, then in zip(found, earlier, strict=True)
     ]
+    rows = [[name, *(cells.get(name, ms(None)) for cells in shown)] for name in (PADFREE, *peers, LIMIT)]
     rows[0] = [f"**{cell}**" for cell in rows[0]]
     for label, start in ERRORS:
         errors = [[error for title, error in record["errors"].items() if title.startswith(start)] for record in chosen]
