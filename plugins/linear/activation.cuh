@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/mma.cuh"
+#include "linear/kernel.h"
 
 namespace padfree {
 
@@ -27,6 +28,22 @@ __device__ inline float timesSigmoid(float x, float z) {
 // The tanh form: 0.5 * (1 + tanh(u)) is the sigmoid of 2u.
 __device__ inline float geluTanh(float x) {
   return timesSigmoid(x, 1.5957691216057308f * fmaf(0.044715f * x * x, x, x));
+}
+
+__device__ inline float activate(float x, Activation activation) {
+  switch (activation) {
+    case Activation::kGelu:
+      return gelu(x);
+    case Activation::kGeluTanh:
+      return geluTanh(x);
+    case Activation::kRelu:
+      return fmaxf(x, 0.f);
+    case Activation::kSilu:
+      return timesSigmoid(x, x);
+    case Activation::kNone:
+      return x;
+  }
+  return x;
 }
 
 }  // namespace padfree

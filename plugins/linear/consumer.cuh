@@ -3,44 +3,31 @@
 // and residual on their way out.
 #pragma once
 
-#include "linear/activation.cuh"
 #include "linear/cut.cuh"
+#include "linear/finish.cuh"
 #include "linear/moments.cuh"
 #include "linear/wgmma.cuh"
 
 namespace padfree {
 
-// What there is to do with a tile's sums. Code that finishes a tile runs once a tile, so that every jump over what is
-// not needed waits for instructions: products of usual encoders have code of their own, without such jumps.
-template <bool kNormsInput, bool kResidual, bool kNormsResidual, bool kMoments>
-struct Known {
-  static constexpr bool norms_input = kNormsInput, residual = kResidual, norms_residual = kNormsResidual,
-                        moments = kMoments, shares_tile = false;
-};
-struct Any {
-  static constexpr bool norms_residual = false, moments = false;
-  bool norms_input, residual, shares_tile;
-};
-struct AnyNormed {
-  bool norms_input, residual, norms_residual, moments, shares_tile;
-};
-
-template <typename T, int kTokens>
+template <typename T, int kTokens, typename Kind>
 class Consumer {
   using S = Shape<kTokens>;
-  static constexpr int kChunks = (kTokens + kChunk - 1) / kChunk;
+  static constexpr int kBoxes = S::kBoxes;
 
  public:
-  __device__ Consumer(const Work& work, const Maps& maps, Barriers& barriers, unsigned stages, unsigned char* out,
+  __device__ Consumer(const Work& work, const Maps& maps, Barriers& barriers, unsigned char* stages, unsigned char* out,
                       const float2* scales)
-      : work_(work),
+      : kind_(work),
+        work_(work),
         maps_(maps),
         barriers_(barriers),
         stages_(stages),
+        stages_address_(sharedAddress(stages)),
         group_(__shfl_sync(kFullMask, threadIdx.x / kWarpgroup, 0) - 1),
         in_group_(threadIdx.x % kWarpgroup),
         lane_(threadIdx.x % kWarpSize),
-        out_(out + group_ * (S::outBytes(work.residual) / kGroups)),
+        out_(out + group_ * (S::outBytes(Kind::out) / kGroups)),
         scales_(scales),
         ring_(work.ring_stages) {}
 
@@ -48,15 +35,23 @@ class Consumer {
     for (int cluster = at.first; cluster < work_.clusters; cluster += at.step) {
       const int feature = at.featureTile(work_, cluster) * kLinearFeatures + group_ * kGroupFeatures;
       const int token = at.tokenTile(work_, cluster) * kTokens;
-      if (work_.residual) requestResidual(feature, token);
+      if (Kind::out == Out::kTile) prepareTile(feature, token);
       const Features features = loadFeatures(feature + in_group_ / kWarpSize * 16 + lane_ / 4);
       multiply(at);
-      if (work_.tile.parts > 1) gather(at);
-      if (isNormed()) barrierWait(&barriers_.scales_full, tile_ % 2);
-      if (work_.residual) barrierWait(&barriers_.residual[group_], tile_ % 2);
-      finish(at, feature, token, features);
+      if (kind_.shares_tile) gather(at);
+      if (kind_.normed) barrierWait(&barriers_.scales_full, tile_ % 2);
+      if constexpr (Kind::out == Out::kChunks) {
+        finish(at, feature, token, features);
+      } else {
+        if (Kind::out == Out::kStages) {
+          takeStage(at);
+        } else if (kind_.residual) {
+          barrierWait(&barriers_.residual[group_], tile_ % 2);
+        }
+        finishInPlace(at, feature, token, features);
+      }
       __syncwarp();
-      if (isNormed() && lane_ == 0) barrierArrive(&barriers_.scales_empty);
+      if (kind_.normed && lane_ == 0) barrierArrive(&barriers_.scales_empty);
       ++tile_;
     }
   }
@@ -67,14 +62,14 @@ class Consumer {
     float2 bias, column_sum, residual_scale;
   };
 
-  __device__ bool isNormed() const { return work_.normed != Normed::kNothing; }
-
   __device__ void multiply(const Position& at) {
     int before = 0;
     for (int i = at.begin; i < at.end; ++i, ring_.advance()) {
       const uint64_t a =
-          fullDescriptor(panelDescriptor(stages_ + ring_.stage * S::kStageBytes + group_ * S::kPanelBytes));
-      const uint64_t b = fullDescriptor(panelDescriptor(stages_ + ring_.stage * S::kStageBytes + S::kWeightBytes));
+          fullDescriptor(panelDescriptor(stages_address_ + ring_.stage * S::kStageBytes + group_ * S::kPanelBytes));
+      const uint64_t b =
+          fullDescriptor(panelDescriptor(stages_address_ + ring_.stage * S::kStageBytes + S::kWeightBytes));
+      if (Kind::out == Out::kStages && i == at.begin + 1) leaveStage(at);
       barrierWait(&barriers_.full[ring_.stage], ring_.parity);
       wgmmaFence();
 #pragma unroll
@@ -90,6 +85,29 @@ class Consumer {
     }
     wgmmaWait<0>();
     release(before, at);
+    if (Kind::out == Out::kStages) leaveStage(at);
+  }
+
+  // The stages behind the tile's last hold the residual, one for each warpgroup.
+  __device__ void takeStage(const Position& at) {
+    for (int group = 0; group < kGroups; ++group, ring_.advance()) {
+      barrierWait(&barriers_.full[ring_.stage], ring_.parity);
+      if (group == group_) {
+        stage_out_ = ring_.stage;
+        out_ = stages_ + ring_.stage * S::kStageBytes;
+      } else {
+        release(ring_.stage, at);
+      }
+    }
+  }
+
+  // Once, and not before the next tile's first stage: by then the tile has left.
+  __device__ void leaveStage(const Position& at) {
+    if (stage_out_ < 0) return;
+    if (in_group_ == 0) waitStoresRead<0>();
+    __syncwarp();
+    release(stage_out_, at);
+    stage_out_ = -1;
   }
 
   // Tells every block that fetches for this one that this warp has left a stage.
@@ -106,8 +124,8 @@ class Consumer {
   // Adds what the other blocks of the cluster summed for this tile, in the order of their parts: sums are left where
   // the stages were, and each block reads those of the boxes that it finishes.
   __device__ void gather(const Position& at) {
-    constexpr int kBoxes = kTokens / kBoxTokens, kHalf = kWarpgroup * sizeof(float4);
-    const unsigned mine = stages_ + group_ * kBoxes * 2 * kHalf + in_group_ * sizeof(float4);
+    constexpr int kHalf = kWarpgroup * sizeof(float4);
+    const unsigned mine = stages_address_ + group_ * kBoxes * 2 * kHalf + in_group_ * sizeof(float4);
     namedBarrier(kGroups + 1, kGroups * kWarpgroup);
 #pragma unroll
     for (int i = 0; i < 2 * kBoxes; ++i) {
@@ -136,150 +154,160 @@ class Consumer {
             both(static_cast<const T*>(work_.residual_scale))};
   }
 
-  // Asks for the tile's residual, where the tile before has left from.
-  __device__ void requestResidual(int feature, int token) {
-    namedBarrier(group_ + 1, kWarpgroup);  // nobody takes moments there any more
-    if (in_group_ != 0) return;
-    waitStoresRead<0>();
+  // Once the tile before has left from there, asks for the tile's residual.
+  __device__ void prepareTile(int feature, int token) {
+    if (in_group_ == 0) waitStoresRead<0>();
+    namedBarrier(group_ + 1, kWarpgroup);  // nor does anybody take moments there any more
+    if (in_group_ != 0 || !kind_.residual) return;
     barrierExpect(&barriers_.residual[group_], kTokens * kPanelRowBytes);
     copyBox(sharedAddress(out_), maps_.residual, feature, token, &barriers_.residual[group_]);
   }
 
   // Scale and shift of this thread's four tokens among the 16 of a box: a pair of each eight.
-  __device__ void loadScales(float4 (&scales)[2], int first) const {
-    const float2* const pair = scales_ + first + lane_ % 4 * 2;
-    for (int i = 0; i < 2; ++i) scales[i] = *reinterpret_cast<const float4*>(pair + i * 8);
+  struct Scales {
+    float4 of[2];
+  };
+  __device__ Scales loadScales(int box) const {
+    const float2* const pair = scales_ + box * kBoxTokens + lane_ % 4 * 2;
+    return {*reinterpret_cast<const float4*>(pair), *reinterpret_cast<const float4*>(pair + 8)};
   }
 
-  // Norms, bias, activation, residual; through shared memory, where a transposing store turns features back into
-  // columns.
-  template <typename Kind, typename Function>
-  __device__ void finish(const Position& at, int feature, int token, const Features& of, Kind kind, Function activate) {
+  // Where this thread's rows of a box that leaves from `panel` are, for matrices to be loaded or stored.
+  __device__ unsigned char* placeIn(unsigned char* panel) const {
     const int row = lane_ / 16 * 8 + lane_ % 8, column = in_group_ / kWarpSize * 2 + lane_ / 8 % 2;
-    const int warp_row = in_group_ / kWarpSize * 8;  // of a chunk: those whose moments this warp takes
-    float2 sums[kChunks];
+    return panel + panelOffset(row, column);
+  }
+
+  // Sums of a box, normed if that is asked for, with bias and activation: two tokens of two features, twice.
+  __device__ void activated(float (&value)[4][2], int box, const Features& of, const Scales& scales) const {
 #pragma unroll
-    for (int first = 0; first < kTokens; first += kChunk, ++chunk_) {
-      const int boxes = min(kChunk, kTokens - first) / kBoxTokens;
-      const int buffer = kind.residual ? first / kChunk : chunk_ % kBuffers;
-      if (!kind.shares_tile || owns(at, first / kBoxTokens) || owns(at, first / kBoxTokens + boxes - 1)) {
+    for (int i = 0; i < 4; ++i) {
+      const float (&sum)[4] = sums_[box * 2 + i / 2];
+      float bias[2] = {i % 2 ? of.bias.y : of.bias.x, i % 2 ? of.bias.y : of.bias.x};
+      float scale[2] = {1.f, 1.f};
+      if (kind_.norms_input) {
+        const float column_sum = i % 2 ? of.column_sum.y : of.column_sum.x;
+        const float4 with = scales.of[i / 2];
+        scale[0] = with.x, scale[1] = with.z;
+        bias[0] = fmaf(with.y, column_sum, bias[0]), bias[1] = fmaf(with.w, column_sum, bias[1]);
+      }
 #pragma unroll
-        for (int box = 0; box < boxes; ++box) {
-          unsigned char* const place = out_ + buffer * kChunkBytes + box * kBoxBytes + panelOffset(row, column);
-          float value[4][2];
-          float4 scales[2];
-          if (kind.norms_input || kind.norms_residual) loadScales(scales, first + box * kBoxTokens);
+      for (int k = 0; k < 2; ++k) value[i][k] = kind_.activated(fmaf(scale[k], sum[i % 2 * 2 + k], bias[k]));
+    }
+  }
+
+  __device__ bool finishes(const Position& at, int box) const { return !kind_.shares_tile || owns(at, box); }
+
+  // Once all warps have written the boxes from `begin` on to `panel`.
+  __device__ void storeBoxes(const Position& at, int feature, int token, unsigned char* panel, int begin,
+                             int end) const {
+    if (in_group_ != 0) return;
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const float (&sum)[4] = sums_[first / 8 + box * 2 + i / 2];
-            const float bias = i % 2 ? of.bias.y : of.bias.x, column_sum = i % 2 ? of.column_sum.y : of.column_sum.x;
-            value[i][0] = sum[i % 2 * 2];
-            value[i][1] = sum[i % 2 * 2 + 1];
-            if (kind.norms_input) {
-              const float4 scale = scales[i / 2];
-              value[i][0] = fmaf(scale.x, value[i][0], scale.y * column_sum);
-              value[i][1] = fmaf(scale.z, value[i][1], scale.w * column_sum);
-            }
-            value[i][0] = activate(value[i][0] + bias);
-            value[i][1] = activate(value[i][1] + bias);
-          }
-          unsigned packed[4];
-          if (kind.residual) {
-            loadMatricesTransposed(packed, place);
+    for (int box = begin; box < end; ++box) {
+      if (!finishes(at, box)) continue;
+      storeBox(maps_.y, sharedAddress(panel) + (box - begin) * kBoxBytes, feature, token + box * kBoxTokens);
+    }
+    commitStores();
+  }
+
+  // Of a tile to which nothing is added: through some buffers of shared memory, where a transposing store turns
+  // features back into columns.
+  __device__ void finish(const Position& at, int feature, int token, const Features& of) {
+    Scales scales{};
+    if (kind_.norms_input) scales = loadScales(0);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              float2 residual = unpackPair<T>(packed[i]);
-              if (kind.norms_residual) {
-                const float gamma = i % 2 ? of.residual_scale.y : of.residual_scale.x;
-                residual.x = gamma * fmaf(scales[i / 2].x, residual.x, scales[i / 2].y);
-                residual.y = gamma * fmaf(scales[i / 2].z, residual.y, scales[i / 2].w);
-              }
-              value[i][0] += residual.x;
-              value[i][1] += residual.y;
-            }
-          }
+    for (int begin = 0; begin < kBoxes; begin += kChunkBoxes) {
+      const int end = min(begin + kChunkBoxes, kBoxes);
+      unsigned char* const panel = out_ + buffer_ * kChunkBytes;
 #pragma unroll
-          for (int i = 0; i < 4; ++i) packed[i] = packPair<T>(value[i][0], value[i][1]);
-          storeMatricesTransposed(packed, place);
-        }
+      for (int box = begin; box < end; ++box) {
+        if (!finishes(at, box)) continue;
+        float value[4][2];
+        if (kind_.norms_input && kind_.shares_tile) scales = loadScales(box);
+        activated(value, box, of, scales);
+        unsigned packed[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) packed[k] = packPair<T>(value[k][0], value[k][1]);
+        if (kind_.norms_input && !kind_.shares_tile && box + 1 < kBoxes) scales = loadScales(box + 1);
+        storeMatricesTransposed(packed, placeIn(panel + (box - begin) * kBoxBytes));
       }
       fenceSharedForWgmma();
-      if (!kind.residual && in_group_ == 0) waitStoresRead<kBuffers - 2>();  // for the next chunk's buffer
+      if (in_group_ == 0) waitStoresRead<S::kBuffers - 2>();  // for the next chunk's buffer
       namedBarrier(group_ + 1, kWarpgroup);
-      if (in_group_ == 0) {
+      storeBoxes(at, feature, token, panel, begin, end);
+      if (++buffer_ == S::kBuffers) buffer_ = 0;
+    }
+  }
+
+  // Of a tile that its residual was fetched to, or whose moments are asked for: all of it before any of it leaves.
+  __device__ void finishInPlace(const Position& at, int feature, int token, const Features& of) {
+    unsigned residual_ahead[4] = {};
+    Scales scales{};
+    const auto load = [&](int box) {
+      if (kind_.residual) loadMatricesTransposed(residual_ahead, placeIn(out_ + box * kBoxBytes));
+      if (kind_.normed) scales = loadScales(box);
+    };
+    if (!kind_.shares_tile) load(0);
 #pragma unroll
-        for (int box = 0; box < boxes; ++box) {
-          if (kind.shares_tile && !owns(at, first / kBoxTokens + box)) continue;
-          storeBox(maps_.y, sharedAddress(out_) + buffer * kChunkBytes + box * kBoxBytes, feature,
-                   token + first + box * kBoxTokens);
-        }
-        commitStores();
-      }
-      if (kind.moments && first + warp_row < kTokens) {
-        sums[first / kChunk] = sumsOfRows<T>(out_ + buffer * kChunkBytes, warp_row, lane_);
-      }
-    }
-    if (kind.moments) storeMoments(at, feature, token, warp_row, sums);
-  }
-
-  // Of every chunk's 8 tokens from `row` on, which are this warp's; last of all, as fences for copies out wait for it.
-  __device__ void storeMoments(const Position& at, int feature, int token, int row,
-                               const float2 (&sums)[kChunks]) const {
-    if (!isMomentsLane(lane_) || feature >= work_.N) return;
-    float2* const out = work_.moments_out + int64_t{feature / kGroupFeatures} * work_.T;
+    for (int box = 0; box < kBoxes; ++box) {
+      if (!finishes(at, box)) continue;
+      if (kind_.shares_tile) load(box);
+      float value[4][2];
+      activated(value, box, of, scales);
+      if (kind_.residual) addResidual(value, residual_ahead, of, scales);
+      if (!kind_.shares_tile && box + 1 < kBoxes) load(box + 1);
+      unsigned packed[4];
 #pragma unroll
-    for (int chunk = 0; chunk < kChunks; ++chunk) {
-      const int in_tile = chunk * kChunk + row + momentsToken(lane_);
-      if (in_tile >= kTokens || token + in_tile >= work_.T || !owns(at, in_tile / kBoxTokens)) continue;
-      out[token + in_tile] = momentsOf(sums[chunk], kGroupFeatures);
+      for (int k = 0; k < 4; ++k) packed[k] = packPair<T>(value[k][0], value[k][1]);
+      storeMatricesTransposed(packed, placeIn(out_ + box * kBoxBytes));
     }
+    fenceSharedForWgmma();
+    namedBarrier(group_ + 1, kWarpgroup);
+    storeBoxes(at, feature, token, out_, 0, kBoxes);
+    if (kind_.moments) storeMoments(at, feature, token);
   }
 
-  __device__ void finish(const Position& at, int feature, int token, const Features& of) {
-    const auto run = [&](auto kind, auto activate) { finish(at, feature, token, of, kind, activate); };
-    const auto none = [](float x) { return x; };
-    const auto erf = [](float x) { return gelu(x); };
-    const bool norms_input = work_.normed == Normed::kInput, norms_residual = work_.normed == Normed::kResidual;
-    const bool residual = work_.residual, moments = work_.moments_out != nullptr, shares_tile = work_.tile.parts > 1;
-    if (moments || norms_residual) {  // without activation
-      if (shares_tile || !residual || norms_input || !moments) {
-        return run(AnyNormed{norms_input, residual, norms_residual, moments, shares_tile}, none);
+  __device__ void addResidual(float (&value)[4][2], const unsigned (&packed)[4], const Features& of,
+                              const Scales& scales) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float2 residual = unpackPair<T>(packed[i]);
+      float gamma = 1.f;
+      if (kind_.norms_residual) {
+        const float4 with = scales.of[i / 2];
+        residual = {fmaf(with.x, residual.x, with.y), fmaf(with.z, residual.y, with.w)};
+        gamma = i % 2 ? of.residual_scale.y : of.residual_scale.x;
       }
-      if (norms_residual) return run(Known<false, true, true, true>(), none);
-      return run(Known<false, true, false, true>(), none);
-    }
-    if (!shares_tile && !residual && work_.activation == Activation::kNone) {
-      if (norms_input) return run(Known<true, false, false, false>(), none);
-      return run(Known<false, false, false, false>(), none);
-    }
-    if (!shares_tile && !residual && work_.activation == Activation::kGelu) {
-      if (norms_input) return run(Known<true, false, false, false>(), erf);
-      return run(Known<false, false, false, false>(), erf);
-    }
-    const Any any{norms_input, residual, shares_tile};
-    switch (work_.activation) {
-      case Activation::kGelu:
-        return run(any, erf);
-      case Activation::kGeluTanh:
-        return run(any, [](float x) { return geluTanh(x); });
-      case Activation::kRelu:
-        return run(any, [](float x) { return fmaxf(x, 0.f); });
-      case Activation::kSilu:
-        return run(any, [](float x) { return timesSigmoid(x, x); });
-      case Activation::kNone:
-        return run(any, none);
+      value[i][0] = fmaf(gamma, residual.x, value[i][0]);
+      value[i][1] = fmaf(gamma, residual.y, value[i][1]);
     }
   }
 
+  // This warp takes those of 8 tokens of every 32.
+  __device__ void storeMoments(const Position& at, int feature, int token) const {
+    constexpr int kStep = kWarps * 8;
+    float2* const out = work_.moments_out + int64_t{feature / kGroupFeatures} * work_.T + token;
+#pragma unroll 2
+    for (int row = in_group_ / kWarpSize * 8; row < kTokens; row += kStep) {
+      const float2 sums = sumsOfRows<T>(out_, row, lane_);
+      const int in_tile = row + momentsToken(lane_);
+      if (!isMomentsLane(lane_) || feature >= work_.N || token + in_tile >= work_.T) continue;
+      if (owns(at, in_tile / kBoxTokens)) out[in_tile] = momentsOf(sums, kGroupFeatures);
+    }
+  }
+
+  const Kind kind_;  // of finish
   const Work& work_;
   const Maps& maps_;
   Barriers& barriers_;
-  const unsigned stages_;
+  unsigned char* const stages_;
+  const unsigned stages_address_;
   const int group_, in_group_, lane_;
-  unsigned char* const out_;
+  unsigned char* out_;
   const float2* const scales_;  // of the tile's tokens, where something is normed
   Ring ring_;
-  int chunk_ = 0, tile_ = 0;  // finished, of all tiles; tiles finished
+  int buffer_ = 0, tile_ = 0;  // for the next chunk; tiles finished
+  int stage_out_ = -1;         // which a finished tile leaves from
   float sums_[kTokens / 8][4];
 };
 

@@ -16,12 +16,19 @@ constexpr int kLinearThreads = (1 + kGroups) * kWarpgroup;
 constexpr int kDepth = 64;  // of the reduction, a stage: one panel's row
 constexpr int kMaxStages = 10;
 constexpr int kBoxTokens = 16;                // tokens that leave with one copy
-constexpr int kChunk = 32;                    // tokens that a warpgroup finishes together
-constexpr int kBuffers = 4;                   // of a chunk, a warpgroup
+constexpr int kChunkBoxes = 4;                // that leave together, where a tile leaves in chunks
+constexpr int kLeastBuffers = 2;              // of a chunk, a warpgroup
 constexpr int kScaleThreads = 2 * kWarpSize;  // that compute the scales of rows to be normed
 constexpr int kBoxBytes = kBoxTokens * kPanelRowBytes;
-constexpr int kChunkBytes = kChunk * kPanelRowBytes;
+constexpr int kChunkBytes = kChunkBoxes * kBoxBytes;
 constexpr int kSharedLimit = 227 * 1024 - 1024;  // less barriers, and what aligns the stages behind them
+
+// Where results leave from.
+enum class Out {
+  kChunks,  // chunks of them in turn, as many as the stages leave room for
+  kTile,    // a place for all of a tile, to which its residual is fetched
+  kStages   // the same in two stages of the ring, one for each warpgroup
+};
 
 template <int kTokens>
 struct Shape {
@@ -29,18 +36,23 @@ struct Shape {
   static constexpr int kWeightBytes = kGroups * kPanelBytes;
   static constexpr int kInputBytes = kTokens * kPanelRowBytes;
   static constexpr int kStageBytes = kWeightBytes + kInputBytes;
-  static constexpr int kScaleBytes = kTokens > kMaxNormedTokens ? 0 : kTokens * sizeof(float2);
-  // Where the tile leaves from: a few chunks in turn, or, where a residual is added, all of it, as it was fetched to.
-  static constexpr int outBytes(bool residual) {
-    return residual ? kGroups * kTokens * kPanelRowBytes : kGroups * kBuffers * kChunkBytes;
-  }
-  static constexpr int stages(bool residual) {
-    const int fit = (kSharedLimit - outBytes(residual) - kScaleBytes) / kStageBytes;
+  static constexpr int kScaleBytes = kTokens * sizeof(float2);
+  static constexpr int kTileBytes = kGroups * kTokens * kPanelRowBytes;  // of results
+  static constexpr int stagesBeside(int out_bytes) {
+    const int fit = (kSharedLimit - out_bytes - kScaleBytes) / kStageBytes;
     return fit < kMaxStages ? fit : kMaxStages;
   }
-  static constexpr int sharedBytes(bool residual) {
-    return stages(residual) * kStageBytes + outBytes(residual) + kScaleBytes;
+  static constexpr int kBoxes = kTokens / kBoxTokens;
+  static constexpr int kChunks = (kBoxes + kChunkBoxes - 1) / kChunkBoxes;
+  static constexpr int kFit =  // beside as many stages as least buffers leave room for
+      (kSharedLimit - kScaleBytes - stagesBeside(kGroups * kLeastBuffers * kChunkBytes) * kStageBytes) /
+      (kGroups * kChunkBytes);
+  static constexpr int kBuffers = kFit < kChunks ? kFit : kChunks < 2 ? 2 : kChunks;
+  static constexpr int outBytes(Out out) {
+    return out == Out::kStages ? 0 : out == Out::kTile ? kTileBytes : kGroups * kBuffers * kChunkBytes;
   }
+  static constexpr int stages(Out out) { return stagesBeside(outBytes(out)); }
+  static constexpr int sharedBytes(Out out) { return stages(out) * kStageBytes + outBytes(out) + kScaleBytes; }
 };
 
 struct Maps {
@@ -66,8 +78,10 @@ struct Work {
   Activation activation;
   bool residual;
   LinearTile tile;
+  int parts_shift, shared_shift, features_shift;  // logarithms of blocks: that share a tile, the others of a cluster
   int owned_shift;                 // blocks that share a tile finish 16 << owned_shift of its tokens in turn
   int feature_clusters, clusters;  // clusters of tiles: along the features, in all
+  uint64_t per_feature_cluster;    // 2^32 / feature_clusters, rounded up
 };
 
 struct Barriers {
@@ -97,22 +111,26 @@ struct Position {
   int begin, end;   // stages of the reduction
 
   __device__ explicit Position(const Work& work) : rank(clusterRank()) {
-    const LinearTile& tile = work.tile;
-    const int shared = tile.cluster_features * tile.cluster_tokens;
-    part = rank / shared;
-    group = part * shared;
-    feature = (rank - group) % tile.cluster_features;
-    token = (rank - group) / tile.cluster_features;
-    first = blockIdx.x / (shared * tile.parts);
-    step = gridDim.x / (shared * tile.parts);
-    begin = work.stages * part / tile.parts;
-    end = work.stages * (part + 1) / tile.parts;
+    part = rank >> work.shared_shift;
+    group = part << work.shared_shift;
+    feature = (rank - group) & (work.tile.cluster_features - 1);
+    token = (rank - group) >> work.features_shift;
+    const int cluster_shift = work.shared_shift + work.parts_shift;
+    first = blockIdx.x >> cluster_shift;
+    step = gridDim.x >> cluster_shift;
+    begin = work.stages * part >> work.parts_shift;
+    end = work.stages * (part + 1) >> work.parts_shift;
   }
   __device__ int featureTile(const Work& work, int cluster) const {
-    return cluster % work.feature_clusters * work.tile.cluster_features + feature;
+    return (cluster - tokenCluster(work, cluster) * work.feature_clusters) * work.tile.cluster_features + feature;
   }
   __device__ int tokenTile(const Work& work, int cluster) const {
-    return cluster / work.feature_clusters * work.tile.cluster_tokens + token;
+    return tokenCluster(work, cluster) * work.tile.cluster_tokens + token;
+  }
+
+ private:
+  static __device__ int tokenCluster(const Work& work, int cluster) {
+    return static_cast<int>(cluster * work.per_feature_cluster >> 32);
   }
 };
 

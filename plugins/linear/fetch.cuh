@@ -9,7 +9,7 @@
 namespace padfree {
 
 // Weights are constant: they may be fetched while the grid before still writes x.
-template <int kTokens>
+template <int kTokens, Out kOut>
 __device__ void fetchWeight(const Work& work, const Maps& maps, const Position& at, Barriers& barriers,
                             unsigned stages) {
   using S = Shape<kTokens>;
@@ -29,10 +29,17 @@ __device__ void fetchWeight(const Work& work, const Maps& maps, const Position& 
       copyBox(target, maps.weight, feature, row, full, blocks);
       if (panels == kGroups) copyBox(target + S::kPanelBytes, maps.weight, feature + kGroupFeatures, row, full, blocks);
     }
+    if constexpr (kOut == Out::kStages) {
+      for (int group = 0; group < kGroups; ++group, ring.advance()) {
+        barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);
+        barrierArrive(&barriers.full[ring.stage]);
+      }
+    }
   }
 }
 
-template <int kTokens>
+// And the residual behind it, where it has stages.
+template <int kTokens, Out kOut>
 __device__ void fetchInput(const Work& work, const Maps& maps, const Position& at, Barriers& barriers,
                            unsigned stages) {
   using S = Shape<kTokens>;
@@ -51,6 +58,16 @@ __device__ void fetchInput(const Work& work, const Maps& maps, const Position& a
       barrierExpect(full, S::kInputBytes);
       copyBox(stages + ring.stage * S::kStageBytes + S::kWeightBytes + first * kPanelRowBytes, maps.x, column, token,
               full, blocks);
+    }
+    if constexpr (kOut == Out::kStages) {
+      const int feature = at.featureTile(work, cluster) * kLinearFeatures;
+      for (int group = 0; group < kGroups; ++group, ring.advance()) {
+        uint64_t* const full = &barriers.full[ring.stage];
+        barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);
+        barrierExpect(full, S::kInputBytes);
+        copyBox(stages + ring.stage * S::kStageBytes, maps.residual, feature + group * kGroupFeatures, token - first,
+                full);
+      }
     }
   }
   releaseNextGrid();  // not before: its blocks would take multiprocessors and fetch while this grid still multiplies

@@ -62,10 +62,9 @@ bool isCheaper(const Cost& a, const Cost& b) {
 
 // Of every cut that can compute a product.
 std::vector<Cost> costsOf(const LinearParams& params, int T, int multiprocessors) {
-  const int most = params.x_moments || params.residual_moments ? kMaxNormedTokens : kMaxLinearTokens;
   std::vector<Cost> costs;
   for (const LinearTile& tile : allTiles()) {
-    if (tile.tokens <= most) costs.emplace_back(cyclesOf(tile, T, params.K, params.N, multiprocessors), tile);
+    costs.emplace_back(cyclesOf(tile, T, params.K, params.N, multiprocessors), tile);
   }
   return costs;
 }

@@ -19,8 +19,7 @@ struct LinearTile {
 
 constexpr int kLinearFeatures = 128;
 constexpr int kMaxLinearTokens = 256;
-constexpr int kMaxMomentGroups = 16;   // of rows that are normed: widths up to 1024
-constexpr int kMaxNormedTokens = 240;  // of a tile of rows that are normed: their scales need room
+constexpr int kMaxMomentGroups = 16;  // of rows that are normed: widths up to 1024
 
 // The cuts that can compute a product, the fastest first by the cost model, for T tokens on this many multiprocessors.
 std::vector<LinearTile> rankLinearTiles(const LinearParams& params, int T, int multiprocessors);

@@ -14,12 +14,13 @@
 #include "common/tensor_map.h"
 #include "linear/consumer.cuh"
 #include "linear/fetch.cuh"
+#include "linear/finish.cuh"
 #include "linear/kernel.h"
 #include "linear/sm90_launch.h"
 
 namespace padfree {
 
-template <typename T, int kTokens>
+template <typename T, int kTokens, typename Kind>
 __global__ void __launch_bounds__(kLinearThreads, 1)
     linearSm90Kernel(const __grid_constant__ Work work, const __grid_constant__ Maps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -43,19 +44,20 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
   clusterSync();
   const Position at(work);
   unsigned char* const out = shared_bytes + work.ring_stages * S::kStageBytes;
-  float2* const scales = reinterpret_cast<float2*>(out + S::outBytes(work.residual));
+  float2* const scales = reinterpret_cast<float2*>(out + S::outBytes(Kind::out));
   if (threadIdx.x < kWarpgroup) {
-    shrinkRegisters<40>();
-    if (threadIdx.x == 0) fetchWeight<kTokens>(work, maps, at, barriers, stages);
-    if (threadIdx.x == kWarpSize) fetchInput<kTokens>(work, maps, at, barriers, stages);
+    shrinkRegisters<56>();
+    if (threadIdx.x == 0) fetchWeight<kTokens, Kind::out>(work, maps, at, barriers, stages);
+    if (threadIdx.x == kWarpSize) fetchInput<kTokens, Kind::out>(work, maps, at, barriers, stages);
     const int thread = threadIdx.x - (kWarpgroup - kScaleThreads);
-    if (thread >= 0 && work.normed != Normed::kNothing) fetchScales<kTokens>(work, at, barriers, scales, thread);
+    const Kind kind(work);
+    if (kind.normed && thread >= 0) fetchScales<kTokens>(work, at, barriers, scales, thread);
     __syncwarp();
-    if (work.tile.parts > 1) clusterSyncMemory();  // with the consumers' gather()
+    if (kind.shares_tile) clusterSyncMemory();  // with the consumers' gather()
   } else {
-    growRegisters<232>();
+    growRegisters<224>();
     waitForPriorGrids();
-    Consumer<T, kTokens>(work, maps, barriers, stages, out, scales).run(at);
+    Consumer<T, kTokens, Kind>(work, maps, barriers, shared_bytes, out, scales).run(at);
     if (threadIdx.x % kWarpgroup == 0) waitStoresRead<0>();
   }
   __syncwarp();
@@ -75,19 +77,14 @@ inline bool encodeMaps(const LinearParams& p, const LinearTile& tile, Maps& maps
          (!p.residual || encode(maps.residual, p.residual, p.T, p.N, tile.tokens));
 }
 
-template <typename T, int kTokens>
-cudaError_t launch(const LinearParams& p, const LinearTile& tile, cudaStream_t stream) {
-  using S = Shape<kTokens>;
-  int multiprocessors = 0;
-  cudaError_t status = countMultiprocessors(multiprocessors);
-  const auto kernel = linearSm90Kernel<T, kTokens>;
-  if (status == cudaSuccess) {
-    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedLimit);
-  }
-  if (status != cudaSuccess) return status;
+// Of a power of two.
+inline int logarithm(int value) {
+  int result = 0;
+  while (1 << result < value) ++result;
+  return result;
+}
 
-  Maps maps;
-  if (!encodeMaps(p, tile, maps)) return cudaErrorInvalidValue;
+inline Work makeWork(const LinearParams& p, const LinearTile& tile) {
   Work work{};
   work.bias = p.bias;
   work.normed = p.x_moments ? Normed::kInput : p.residual_moments ? Normed::kResidual : Normed::kNothing;
@@ -103,16 +100,30 @@ cudaError_t launch(const LinearParams& p, const LinearTile& tile, cudaStream_t s
   work.stages = ceilDiv(p.K, kDepth);
   work.activation = p.activation;
   work.residual = p.residual != nullptr;
-  work.ring_stages = S::stages(work.residual);
   work.tile = tile;
   while (work.tile.parts > work.stages) work.tile.parts /= 2;
-  work.owned_shift = tile.tokens >= work.tile.parts * kChunk ? 1 : 0;
+  work.parts_shift = logarithm(work.tile.parts);
+  work.features_shift = logarithm(tile.cluster_features);
+  work.shared_shift = work.features_shift + logarithm(tile.cluster_tokens);
+  work.owned_shift = tile.tokens >= work.tile.parts * 2 * kBoxTokens ? 1 : 0;
   work.feature_clusters = ceilDiv(p.N, kLinearFeatures * tile.cluster_features);
-  work.clusters = work.feature_clusters * ceilDiv(p.T, kTokens * tile.cluster_tokens);
+  work.per_feature_cluster = ((uint64_t{1} << 32) + work.feature_clusters - 1) / work.feature_clusters;
+  work.clusters = work.feature_clusters * ceilDiv(p.T, tile.tokens * tile.cluster_tokens);
+  return work;
+}
 
+template <typename T, int kTokens>
+cudaError_t launch(const LinearParams& p, const LinearTile& tile, cudaStream_t stream) {
+  using S = Shape<kTokens>;
+  Maps maps;
+  if (!encodeMaps(p, tile, maps)) return cudaErrorInvalidValue;
+  int multiprocessors = 0;
+  const cudaError_t status = countMultiprocessors(multiprocessors);
+  if (status != cudaSuccess) return status;
+  Work work = makeWork(p, tile);
   const int cluster_size = tile.cluster_features * tile.cluster_tokens * work.tile.parts;
   // Blocks that share a tile leave its sums where the next tile's stages would be: they stay for one.
-  const int at_once = work.tile.parts > 1 ? work.clusters : std::min(work.clusters, multiprocessors / cluster_size);
+  const int at_once = sharesTile(work) ? work.clusters : std::min(work.clusters, multiprocessors / cluster_size);
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {static_cast<unsigned>(cluster_size), 1, 1};
@@ -121,11 +132,17 @@ cudaError_t launch(const LinearParams& p, const LinearTile& tile, cudaStream_t s
   cudaLaunchConfig_t config{};
   config.gridDim = at_once * cluster_size;
   config.blockDim = kLinearThreads;
-  config.dynamicSmemBytes = S::sharedBytes(work.residual);
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = overlapsLaunches() ? 2 : 1;
-  return cudaLaunchKernelEx(&config, kernel, work, maps);
+  return withKind(work, [&](auto of) {
+    using Kind = typename decltype(of)::type;
+    const auto kernel = linearSm90Kernel<T, kTokens, Kind>;
+    work.ring_stages = S::stages(Kind::out);
+    config.dynamicSmemBytes = S::sharedBytes(Kind::out);
+    const cudaError_t set = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedLimit);
+    return set == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, work, maps) : set;
+  });
 }
 
 template <typename T>

@@ -14,7 +14,7 @@ EPSILON = 1e-5
 TYPES = [torch.float16, torch.bfloat16]
 AUTO = (0, 0, 0, 0)
 TILES = [
-    *((tokens, *cluster) for tokens in range(16, 241, 16) for cluster in ((2, 1, 1), (1, 1, 2))),
+    *((tokens, *cluster) for tokens in range(16, 257, 16) for cluster in ((2, 1, 1), (1, 1, 2))),
     *((tokens, *cluster) for tokens in (32, 64, 128) for cluster in ((1, 2, 1), (1, 2, 2), (1, 1, 4), (2, 1, 2))),
 ]
 TOKENS = [1, 15, 17, 100, 1403]
@@ -123,6 +123,13 @@ def test_tiles(tile: tuple[int, int, int, int], norms: str) -> None:
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_tokens(norms: str, dtype: torch.dtype, tokens: int) -> None:
     check(tokens, 768, 768, norms=norms, dtype=dtype)
+
+
+@pytest.mark.parametrize("depth", [64, 128, 192])
+@pytest.mark.parametrize("tile", [(16, 2, 1, 1), (64, 1, 2, 1), (224, 2, 1, 1), (256, 1, 1, 1)], ids=str)
+def test_short_reductions_of_many_tiles(tile: tuple[int, int, int, int], depth: int) -> None:
+    # The residual stands in stages of the ring: with a reduction of one stage they are most of it.
+    check(20 * tile[0] * 7 + 3, depth, 768, norms="residual and y", tile=tile)
 
 
 @pytest.mark.parametrize("norms", NORMS)
