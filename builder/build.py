@@ -24,7 +24,7 @@ from rich.progress import Progress
 from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOptions
 from .errors import BuildError
 from .files import check_destination, write_files
-from .linear import AUTO, apply_linear, choose_linear, choose_norms, norms_of
+from .linear import AUTO, FOLDED, apply_linear, choose_linear, norms_of
 from .network import for_parser
 from .profile import ProfileOptions, choose_profile, shape_ranges
 
@@ -49,7 +49,7 @@ def build_engine(
     workspace_bytes: int | None = None,
     optimization_level: int | None = None,
     linear: str = AUTO,
-    norms: str = AUTO,
+    norms: str = FOLDED,
     device: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -71,8 +71,8 @@ def build_engine(
         optimization_level: TensorRT's builder effort, 0..5; None is TensorRT's default.
         linear: who multiplies packed tokens by weights: "padfree" (PadfreeLinear, which takes bias and activation
             along), "tensorrt", or "auto": padfree where it has a kernel for GPU and precision.
-        norms: what becomes of layer norms between products of PadfreeLinear: "folded" (the products compute them),
-            "separate", or "auto": folded where opt_tokens are few.
+        norms: what becomes of layer norms between products of PadfreeLinear: "folded" (the products compute them)
+            or "separate".
         device: CUDA device number.
         progress: rich bars that show the build's phases.
 
@@ -92,7 +92,7 @@ def build_engine(
     check_machine(device, needs_plugins=bool(metadata.plugins))
     builder = EngineBuilder(device, options, progress)
     linear = choose_linear(linear, rewritten, metadata.precision, builder.device)
-    rewritten = apply_linear(linear, rewritten, norms=choose_norms(norms, rewritten, profile.opt_tokens))
+    rewritten = apply_linear(linear, rewritten, norms=norms)
     if metadata.plugins:
         plugin_library.load()
     built = builder.build(for_parser(rewritten, profile.max_seq_len), shape_ranges(metadata, profile))

@@ -14,9 +14,6 @@ from .errors import BuildError
 
 AUTO, PADFREE, TENSORRT = CHOICES = ("auto", "padfree", "tensorrt")
 FOLDED, SEPARATE = NORMS = ("folded", "separate")
-MOST_TOKENS_TO_FOLD = 512
-"""Of an engine's optimum, up to which folded norms are faster. An H200 takes 11 % less for a layer of BERT-base at 128
-tokens, and 3 % more at 1229 (docs/linear.md)."""
 OPERATOR = "PadfreeLinear"
 COMPUTE_CAPABILITY = "9.0"
 """Of the one architecture that PadfreeLinear has a kernel for: Hopper."""
@@ -47,21 +44,6 @@ def choose_linear(wanted: str, model: onnx.ModelProto, precision: str, device: D
     return TENSORRT if wanted == TENSORRT or problem else PADFREE
 
 
-def choose_norms(wanted: str, model: onnx.ModelProto, opt_tokens: int) -> str:
-    """What becomes of layer norms between products, one of NORMS; `wanted` is one of them, or "auto".
-
-    Auto folds them where that is faster, and leaves a model as it is that has them folded.
-
-    Raises:
-        BuildError: `wanted` is something else.
-    """
-    if wanted not in (AUTO, *NORMS):
-        raise BuildError(f"norms is '{wanted}', allowed are {', '.join((AUTO, *NORMS))}; choose one of them")
-    if wanted != AUTO:
-        return wanted
-    return FOLDED if opt_tokens <= MOST_TOKENS_TO_FOLD else norms_of(model)
-
-
 def apply_linear(choice: str, model: onnx.ModelProto, *, norms: str) -> onnx.ModelProto:
     """The model with the products of `choice`; a model that has PadfreeLinear is left as it is.
 
@@ -71,8 +53,10 @@ def apply_linear(choice: str, model: onnx.ModelProto, *, norms: str) -> onnx.Mod
         norms: one of NORMS: whether PadfreeLinear computes the layer norms between products, where it can.
 
     Raises:
-        BuildError: `norms` is not what the model has.
+        BuildError: `norms` is something else, or not what the model has.
     """
+    if norms not in NORMS:
+        raise BuildError(f"norms is '{norms}', allowed are {', '.join(NORMS)}; choose one of them")
     if norms == SEPARATE and norms_of(model) == FOLDED:
         raise BuildError(
             f"the model was rewritten with norms folded and --norms {SEPARATE} was asked for; rewrite the original "

@@ -43,7 +43,7 @@ def add_parser(subparsers: Any) -> None:
         help="whose kernels multiply packed tokens by weights (default auto: padfree's on Hopper in fp16 and bf16, "
         "else TensorRT's)",
     )
-    add_norms_option(group, "auto")
+    add_norms_option(group)
     group.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
     parser.set_defaults(function=run)
 

@@ -30,7 +30,7 @@ def add_parser(subparsers: Any) -> None:
         help="padfree: write PadfreeLinear into the model, which then builds into engines for Hopper alone in fp16 or "
         "bf16; default tensorrt: plain products, and `padfree build --linear` chooses",
     )
-    add_norms_option(parser, "separate")
+    add_norms_option(parser)
     parser.add_argument("--report", type=Path, metavar="FILE", help="also write the coverage report as JSON")
     add_length_options(parser)
     parser.set_defaults(function=run)

@@ -59,15 +59,13 @@ def add_length_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--gpu", choices=GPUS, default="h200", help="whose roofline is shown (default h200)")
 
 
-def add_norms_option(parser: argparse._ActionsContainer, default: str) -> None:
-    """--norms; only with a profile is "auto" a choice."""
-    meaning = "auto: folded where the profile's optimum is few tokens" if default == "auto" else "default separate"
+def add_norms_option(parser: argparse._ActionsContainer) -> None:
+    """--norms."""
     parser.add_argument(
         "--norms",
-        choices=dict.fromkeys((default, *NORMS)),
-        default=default,
-        help="layer norms between padfree's products: folded into these, or separate, with kernels of their own; "
-        f"{meaning}",
+        choices=NORMS,
+        default=NORMS[0],
+        help="layer norms between padfree's products: folded into these (default) or separate kernels",
     )
 
 

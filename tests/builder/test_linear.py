@@ -12,7 +12,7 @@ from padfree.builder import BuildError
 from padfree.builder.cli import main
 from padfree.builder.cli.options import LINEAR, NORMS
 from padfree.builder.demo import DEMO_DATA
-from padfree.builder.linear import CHOICES, apply_linear, choose_linear, choose_norms, norms_of
+from padfree.builder.linear import CHOICES, apply_linear, choose_linear, norms_of
 from padfree.builder.linear import NORMS as KNOWN_NORMS
 from padfree.runtime.device import Device
 
@@ -26,7 +26,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, onnx.ModelProt
     folder = tmp_path_factory.mktemp("linear")
     command = ["optimize", str(DEMO_DATA / "bert_tiny.onnx"), "--precision", "fp16", "--no-verify"]
     for value in LINEAR[1:]:
-        assert main([*command, "-o", str(folder / f"{value}.onnx"), "--linear", value, "--norms", "folded"]) == 0
+        assert main([*command, "-o", str(folder / f"{value}.onnx"), "--linear", value]) == 0
     return {value: onnx.load(str(folder / f"{value}.onnx")) for value in LINEAR[1:]}
 
 
@@ -57,18 +57,11 @@ def test_norms_are_folded_or_not(models: dict[str, onnx.ModelProto]) -> None:
     assert [norms_of(model) for model in (plain, separate, models["padfree"])] == ["separate", "separate", "folded"]
 
 
-@pytest.mark.parametrize(("tokens", "norms"), [(1, "folded"), (512, "folded"), (513, "separate"), (65536, "separate")])
-def test_norms_are_folded_for_few_tokens(models: dict[str, onnx.ModelProto], tokens: int, norms: str) -> None:
-    assert choose_norms("auto", models["tensorrt"], tokens) == norms
-    assert choose_norms("auto", models["padfree"], tokens) == "folded"  # as it is
-    assert [choose_norms(wanted, models["tensorrt"], tokens) for wanted in NORMS] == list(NORMS)
-
-
 def test_norms_that_are_not_to_be_had(models: dict[str, onnx.ModelProto]) -> None:
     with pytest.raises(BuildError, match="with norms folded and --norms separate was asked for; rewrite the original"):
         apply_linear("padfree", models["padfree"], norms="separate")
-    with pytest.raises(BuildError, match="norms is 'fused', allowed are auto, folded, separate; choose one of them"):
-        choose_norms("fused", models["tensorrt"], 128)
+    with pytest.raises(BuildError, match="norms is 'fused', allowed are folded, separate; choose one of them"):
+        apply_linear("padfree", models["tensorrt"], norms="fused")
 
 
 def test_inspect_shows_the_products(models: dict[str, onnx.ModelProto], tmp_path: Path, capsys: Capture) -> None:
