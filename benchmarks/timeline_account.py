@@ -34,22 +34,16 @@ def family_of(kernel: Kernel) -> str:
 
 
 def kinds_of(replay: list[Kernel]) -> list[str]:
-    """The rows of the table that kernels belong to: products are told apart by what comes before and after them."""
+    """The rows of the table that kernels belong to: a layer's products are told apart by their order."""
     families = [family_of(kernel) for kernel in replay]
     chain = [i for i, family in enumerate(families) if family in ("product", "attention", "layer norm")]
-    kinds = list(families)
-    for before, i, after in zip([None, *chain], chain, [*chain[1:], None], strict=False):
-        if families[i] != "product":
-            continue
-        prior, following = (None if at is None else families[at] for at in (before, after))
-        if following == "attention":
-            kinds[i] = "QKV product"
-        elif prior == "attention":
-            kinds[i] = "output product"
-        elif following == "product":
-            kinds[i] = "intermediate product, activation"
-        elif prior == "product":
-            kinds[i] = "down product"
+    following = dict(zip(chain, chain[1:], strict=False))
+    behind = {"QKV product": "output product", "output product": "intermediate product, activation"}
+    behind["intermediate product, activation"] = "down product"
+    kinds, last = list(families), ""
+    for i in (i for i in chain if families[i] == "product"):
+        before_attention = i in following and families[following[i]] == "attention"
+        kinds[i] = last = "QKV product" if before_attention else behind.get(last, "product")
     return kinds
 
 

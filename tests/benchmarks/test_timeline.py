@@ -31,6 +31,14 @@ def test_products_are_told_apart_by_their_neighbours() -> None:
     assert kinds == ["embedding", *KINDS, "other", *KINDS, "product", "other"]
 
 
+def test_products_are_told_apart_where_norms_are_folded() -> None:
+    folded = [name for name in LAYER if name != "normKernel"]
+    names = ("normKernel<TableSource>", *folded, *folded, "normKernel", "some_gemm")
+    kinds = [kind for kind in KINDS if kind != "layer norm"]
+    found = kinds_of([Kernel(name, i, i + 1.0) for i, name in enumerate(names)])
+    assert found == ["embedding", *kinds, *kinds, "layer norm", "product"]
+
+
 def test_what_kernels_add_sums_to_the_run_gaps_and_overlap_included() -> None:
     kernels = replay(("linear", "attention", "norm"), [(0.0, 10.0), (8.0, 14.0), (17.0, 20.0)])
     table = account(kernels)
