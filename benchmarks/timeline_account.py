@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import defaultdict
@@ -37,7 +38,7 @@ def kinds_of(replay: list[Kernel]) -> list[str]:
     """The rows of the table that kernels belong to: a layer's products are told apart by their order."""
     families = [family_of(kernel) for kernel in replay]
     chain = [i for i, family in enumerate(families) if family in ("product", "attention", "layer norm")]
-    following = dict(zip(chain, chain[1:], strict=False))
+    following = dict(itertools.pairwise(chain))
     behind = {"QKV product": "output product", "output product": "intermediate product, activation"}
     behind["intermediate product, activation"] = "down product"
     kinds, last = list(families), ""
