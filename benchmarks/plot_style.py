@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,15 @@ STYLE: Any = {
 }
 
 TENSORRT, PADFREE, LIMIT = "TensorRT, padded", "padfree", "limit: matrix products of packed tokens alone"
+USUAL = (
+    TENSORRT,
+    "padfree, padded interface",
+    "PyTorch eager, padded",
+    "torch.compile, padded",
+    "PyTorch varlen, compiled",
+    "NVIDIA varseqlen plugins",
+)
+"""Peers of whole models, whose colours and marks are the same in all pictures."""
 
 Record = Mapping[str, Any]
 
@@ -81,6 +90,11 @@ def times_of(record: Record) -> dict[str, float]:
         name = TENSORRT if title.startswith("TensorRT padded") else title
         times[name] = min(time_ms, times.get(name, time_ms))
     return {**times, PADFREE: record["ours_ms"], **({LIMIT: record["limit_ms"]} if record["limit_ms"] else {})}
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Peers in the order of PEER_COLOURS and MARKERS, the usual ones first, without padfree and limit."""
+    return list(dict.fromkeys([*USUAL, *(name for name in names if name not in (PADFREE, LIMIT))]))
 
 
 def machine(records: Sequence[Record]) -> str:

@@ -25,8 +25,8 @@ from plot_style import (
     PADFREE,
     PEER_COLOURS,
     STYLE,
-    TENSORRT,
     Record,
+    in_order,
     machine,
     read,
     save,
@@ -54,8 +54,7 @@ def ratios(record: Record) -> dict[str, float]:
 def bars(records: Sequence[Record]) -> list[list[Bar]]:
     """The bars of every model, each peer in the same colour and place in all of them."""
     found = [times_of(record) for record in records]
-    peers = [name for name in dict.fromkeys(name for times in found for name in times) if name not in (PADFREE, LIMIT)]
-    peers.sort(key=lambda name: name != TENSORRT)
+    peers = in_order(name for times in found for name in times)
     colours = {**dict(zip(peers, PEER_COLOURS, strict=False)), PADFREE: OURS, LIMIT: GREY}
     return [[Bar(name, times[name], colour) for name, colour in colours.items() if name in times] for times in found]
 

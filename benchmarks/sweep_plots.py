@@ -7,7 +7,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from plot_style import GREY, LIMIT, MARKERS, OURS, PADFREE, PEER_COLOURS, STYLE, Record, machine, save, times_of
+from plot_style import (
+    GREY,
+    LIMIT,
+    MARKERS,
+    OURS,
+    PADFREE,
+    PEER_COLOURS,
+    STYLE,
+    Record,
+    in_order,
+    machine,
+    save,
+    times_of,
+)
 
 Number = Callable[[Record], float]
 
@@ -38,9 +51,8 @@ def draw_sweep(records: Sequence[Record], path: Path) -> None:
 
     lines, models = panels(records), [record for record in records if record["set"] == "model"]
     count = len(lines) + bool(models)
-    names = list(dict.fromkeys(name for record in records for name in ratios(record)))
-    others = (name for name in names if name != LIMIT)
-    styles = {name: (colour, marker) for name, colour, marker in zip(others, PEER_COLOURS, MARKERS, strict=False)}
+    names = in_order(name for record in records for name in ratios(record))
+    styles = {name: (colour, marker) for name, colour, marker in zip(names, PEER_COLOURS, MARKERS, strict=False)}
     styles[LIMIT] = (GREY, "|")
     with pyplot.rc_context(STYLE):
         figure, grid = pyplot.subplots(-(-count // 2), 2, figsize=(9, 2.9 * -(-count // 2)), squeeze=False)
