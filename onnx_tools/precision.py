@@ -14,6 +14,7 @@ Rules, node by node in order:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
@@ -21,12 +22,13 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from .blocks import blocks, finite_of, largest_of
 from .element_types import check_element_types, infer_element_types
 from .errors import RewriteError, VerificationError
 from .norm_nodes import standard_norm
 from .operators import DOMAIN, without_functions
 from .operators.functions import ACT_TYPES
-from .ranges import LARGEST, finite_of, unfit_reason
+from .ranges import LARGEST, unfit_reason
 
 Floats = npt.NDArray[np.float32]
 
@@ -93,19 +95,23 @@ def check_weights(original: ModelProto, converted: ModelProto, precision: str) -
         source = before.get(tensor.name) or before.get(tensor.name.removesuffix(f".{precision}"))
         if source is None or tensor.data_type == source.data_type:
             continue
-        wanted, found = to_float32(source), to_float32(tensor)
-        finite = np.isfinite(wanted)
-        same = True
-        if not finite.all():
-            same = np.array_equal(found[~finite], wanted[~finite], equal_nan=True)
-            wanted, found = wanted[finite], found[finite]
-        allowed = np.abs(wanted) * _ROUNDOFF[precision] + _SMALLEST[precision]
-        far = np.abs(found - wanted) > allowed
-        if far.any() or not same:
+        pairs = zip(blocks(to_float32(source)), blocks(numpy_helper.to_array(tensor)), strict=True)
+        far = sum(_far(wanted, found.astype(np.float32, copy=False), precision) for wanted, found in pairs)
+        if far:
             raise VerificationError(
-                f"weight '{tensor.name}' is not the original rounded to {precision} ({int(far.sum())} of {far.size} "
+                f"weight '{tensor.name}' is not the original rounded to {precision} ({far} of {math.prod(tensor.dims)} "
                 f"values differ); this is a defect of padfree's conversion: please report it, or choose precision fp32"
             )
+
+
+def _far(wanted: Floats, found: Floats, precision: str) -> int:
+    """How many numbers are not what they are to be when rounded."""
+    finite = np.isfinite(wanted)
+    if finite.all():
+        allowed = np.abs(wanted) * _ROUNDOFF[precision] + _SMALLEST[precision]
+        return int((~(np.abs(found - wanted) <= allowed)).sum())
+    equal = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
+    return int((~equal[~finite]).sum()) + _far(wanted[finite], found[finite], precision)
 
 
 class _Conversion:
@@ -278,7 +284,7 @@ class _Conversion:
             )
 
     def _refuse_overflow(self, name: str, values: Floats, reader: NodeProto) -> None:
-        largest = float(np.abs(finite_of(values)).max(initial=0))
+        largest = float(largest_of(values))
         if largest > LARGEST[self.precision]:
             advice = "bf16 or fp32" if self.precision == "fp16" else "fp32"
             raise RewriteError(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import onnx
 from onnx import ModelProto, TensorProto
 
+from .blocks import blocks, finite_of, largest_of
 from .element_types import infer_element_types
 from .operators import with_functions
 from .sessions import open_session
@@ -27,12 +29,6 @@ HEADROOM = 4.0
 FP16_LOSS = 2.0**-10
 
 
-def finite_of(values: Array) -> Array:
-    """The finite numbers of a tensor: the tensor itself where all are."""
-    finite = np.isfinite(values)
-    return values if finite.all() else values[finite]
-
-
 def unfit_reason(values: Array, precision: str, *, headroom: float = 1.0) -> str:
     """Why a tensor does not fit a half precision type; empty where it does.
 
@@ -43,16 +39,18 @@ def unfit_reason(values: Array, precision: str, *, headroom: float = 1.0) -> str
     """
     if precision != "fp16" or not values.size:
         return ""
-    finite = finite_of(values)
-    peak = float(np.abs(finite).max(initial=0.0))
+    peak = largest_of(values)
     if peak * headroom > LARGEST[precision]:
         return f"holds {peak:.3g}, {precision} holds at most {LARGEST[precision]:g}"
-    exact = finite.astype(np.float64).ravel()
-    length = float(np.linalg.norm(exact))
-    exact -= finite.astype(np.float16).ravel()
-    lost = float(np.linalg.norm(exact))
-    if lost > FP16_LOSS * length:
-        return f"holds numbers up to {peak:.3g}, of which {precision} loses {100 * lost / length:.2g} %"
+    squares = lost_squares = 0.0
+    for part in map(finite_of, blocks(values)):
+        exact = part.astype(np.float64)
+        squares += float(exact @ exact)
+        exact -= part.astype(np.float16)
+        lost_squares += float(exact @ exact)
+    if lost_squares > FP16_LOSS**2 * squares:
+        loss = math.sqrt(lost_squares / squares)
+        return f"holds numbers up to {peak:.3g}, of which {precision} loses {100 * loss:.2g} %"
     return ""
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
+from ..blocks import exact_product
 from ..graph import Editor
 from ..precision import round_to, to_float32
 from ..ranges import unfit_reason
@@ -62,7 +63,7 @@ class FoldedWeights:
             return np.zeros(int(weight.shape[1]))
         key = (weight.name, beta.name)
         if key not in self._shifts:
-            self._shifts[key] = _values(beta).astype(np.float64) @ _values(weight).astype(np.float64)
+            self._shifts[key] = exact_product(_values(beta), _values(weight))
         return self._shifts[key]
 
     def _constant(self, stem: str, exact: Floats) -> tuple[gs.Constant, Floats]:

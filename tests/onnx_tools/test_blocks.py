@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays piece by piece: nothing is left out, wherever it stands."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import ModelProto, helper, numpy_helper
+from padfree.onnx_tools import VerificationError
+from padfree.onnx_tools.blocks import blocks, exact_product, largest_of
+from padfree.onnx_tools.precision import check_weights, round_to
+from padfree.onnx_tools.ranges import unfit_reason
+
+SHAPE = (300, 701)  # more than three blocks, the last one shorter
+
+
+def values(seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(SHAPE).astype(np.float32)
+
+
+def model(array: np.ndarray, precision: str = "fp32") -> ModelProto:
+    tensor = numpy_helper.from_array(array) if precision == "fp32" else round_to(array, precision)
+    tensor.name = "w"
+    return helper.make_model(helper.make_graph([], "g", [], [], [tensor]))
+
+
+@pytest.mark.parametrize("array", [values(), values().T, np.zeros((0, 3), np.float32), np.array(2.0, np.float32)])
+def test_blocks_are_all_of_an_array(array: np.ndarray) -> None:
+    pieces = [piece for piece in blocks(array) if piece.size]
+    assert np.array_equal(np.concatenate([np.zeros(0, np.float32), *pieces]), array.ravel())
+
+
+@pytest.mark.parametrize("place", [(0, 0), (150, 350), (299, 700)])
+def test_the_largest_is_found_anywhere_and_infinity_passed_over(place: tuple[int, int]) -> None:
+    array = values()
+    array[1, 1] = -np.inf
+    array[place] = -99
+    assert largest_of(array) == 99
+    assert largest_of(np.full(3, np.nan, np.float32)) == 0
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("place", [(0, 0), (150, 350), (299, 700)])
+def test_a_wrong_weight_is_found_anywhere(place: tuple[int, int], precision: str) -> None:
+    array = values()
+    array[2, 2], array[3, 3] = np.nan, np.inf
+    check_weights(model(array), model(array, precision), precision)
+    for wrong in (np.float32(1.5) * array[place] + 1, np.float32(np.nan), np.float32(np.inf)):
+        changed = array.copy()
+        changed[place] = wrong
+        with pytest.raises(VerificationError, match=rf"rounded to {precision} \(1 of 210300 values differ\)"):
+            check_weights(model(array), model(changed, precision), precision)
+
+
+def test_what_a_type_loses_is_summed_over_all_blocks() -> None:
+    small = values() * 1e-7
+    assert "fp16 loses" in unfit_reason(small, "fp16")
+    lost = np.linalg.norm(small.astype(np.float64) - small.astype(np.float16)) / np.linalg.norm(small)
+    assert f"loses {100 * lost:.2g} %" in unfit_reason(small, "fp16")
+    assert unfit_reason(np.concatenate([small, values()]), "fp16") == ""
+
+
+@pytest.mark.parametrize("shape", [(300, 701), (5, 3), (7, 100_000), (0, 4)])
+def test_products_in_float64(shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(1)
+    vector, matrix = (rng.standard_normal(size).astype(np.float32) for size in (shape[0], shape))
+    np.testing.assert_allclose(
+        exact_product(vector, matrix), vector.astype(float) @ matrix.astype(float), rtol=1e-10, atol=1e-12
+    )
