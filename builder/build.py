@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import logging
@@ -14,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from padfree.onnx_tools import load_model
 from padfree.onnx_tools.operators import check_nodes
 from padfree.runtime import Profile, SessionError, plugin_library
-from padfree.runtime.metadata import ONNX_METADATA_KEY, parse_metadata, sidecar_path
+from padfree.runtime.metadata import parse_metadata, sidecar_path
 from padfree.runtime.trt import import_tensorrt
 from rich.progress import Progress
 
@@ -26,9 +24,8 @@ from .errors import BuildError
 from .files import check_destination, write_files
 from .linear import AUTO, FOLDED, apply_linear, choose_linear, norms_of
 from .network import for_parser
+from .preparation import metadata_of, preparing
 from .profile import ProfileOptions, choose_profile, shape_ranges
-
-DEFAULT_PRECISION = "fp16"
 
 _log = logging.getLogger(__name__)
 
@@ -84,13 +81,16 @@ def build_engine(
         padfree.runtime.SessionError: no TensorRT, no usable GPU, no plugin library.
     """
     check_destination(Path(plan_path))
-    rewritten = prepare_model(model, interface=interface, precision=precision, strict=strict, verify=verify)
+    options = TacticOptions(workspace_bytes, optimization_level, timing_cache)
+    with preparing(model, interface=interface, precision=precision, strict=strict, verify=verify) as prepared:
+        builder = _started(device, options, progress)
+        rewritten = prepared()
     metadata = parse_metadata(metadata_of(rewritten), "the rewritten model")
     profile = choose_profile(metadata, ProfileOptions(max_batch, max_seq_len, max_tokens, opt_tokens))
     check_nodes(rewritten)
-    options = TacticOptions(workspace_bytes, optimization_level, timing_cache)
     check_machine(device, needs_plugins=bool(metadata.plugins))
-    builder = EngineBuilder(device, options, progress)
+    if isinstance(builder, Exception):
+        raise builder
     linear = choose_linear(linear, rewritten, metadata.precision, builder.device)
     rewritten = apply_linear(linear, rewritten, norms=norms)
     if metadata.plugins:
@@ -98,6 +98,16 @@ def build_engine(
     built = builder.build(for_parser(rewritten, profile.max_seq_len), shape_ranges(metadata, profile))
     chosen = {"linear": linear, "norms": norms_of(rewritten)}
     return write_plan(Path(plan_path), built, metadata_of(rewritten), profile, builder, chosen)
+
+
+def _started(
+    device: int, options: TacticOptions, progress: Progress | None
+) -> EngineBuilder | SessionError | BuildError:
+    """TensorRT's builder, or why there is none: errors of the model come first."""
+    try:
+        return EngineBuilder(device, options, progress)
+    except (SessionError, BuildError) as error:
+        return error
 
 
 def check_machine(device: int, *, needs_plugins: bool) -> None:
@@ -127,50 +137,6 @@ def open_gpu(device: int) -> None:
     from padfree.runtime.cuda import open_device  # raises where cuda-bindings is missing, which is one of the problems
 
     open_device(device)
-
-
-def prepare_model(
-    model: str | Path | onnx.ModelProto, *, interface: str | None, precision: str | None, strict: bool, verify: bool
-) -> onnx.ModelProto:
-    """The rewritten model: `model` itself if it carries padfree's metadata, else what `rewrite` makes of it.
-
-    Raises:
-        BuildError: a rewritten model of another interface or precision than asked for.
-    """
-    loaded = load_model(model) if isinstance(model, (str, Path)) else model
-    if not any(item.key == ONNX_METADATA_KEY for item in loaded.metadata_props):
-        from padfree.onnx_tools import rewrite  # brings onnxruntime, which a rewritten model does not need
-
-        result = rewrite(
-            loaded,
-            interface=interface or "packed",
-            precision=precision or DEFAULT_PRECISION,
-            strict=strict,
-            verify=verify,
-        )
-        return result.model
-    raw = metadata_of(loaded)
-    for what, wanted in (("interface", interface), ("precision", precision)):
-        if wanted is not None and raw.get(what) != wanted:
-            raise BuildError(
-                f"the model was rewritten with {what} {raw.get(what)}, {wanted} was asked for; leave --{what} out, or "
-                f"build from the original model with --{what} {wanted}"
-            )
-    return copy.deepcopy(loaded)
-
-
-def metadata_of(model: onnx.ModelProto) -> dict[str, Any]:
-    """The metadata object in a rewritten model.
-
-    Raises:
-        BuildError: it is not JSON.
-    """
-    text = next(item.value for item in model.metadata_props if item.key == ONNX_METADATA_KEY)
-    try:
-        raw: dict[str, Any] = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise BuildError(f"the model's padfree metadata is damaged ({error}); rewrite the model again") from error
-    return raw
 
 
 def write_plan(

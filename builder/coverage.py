@@ -15,8 +15,8 @@ from padfree.onnx_tools.cost import DEFAULT_GPU, Lengths, costs
 from padfree.onnx_tools.products import Product
 from padfree.runtime.metadata import ONNX_METADATA_KEY, open_plan, parse_metadata
 
-from .build import metadata_of
 from .errors import BuildError
+from .preparation import metadata_of
 
 ONNX_SUFFIX = ".onnx"
 QUOTED = re.compile(r"'[^']*'")

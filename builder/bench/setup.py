@@ -15,10 +15,10 @@ from padfree.onnx_tools.cost import Lengths
 from padfree.onnx_tools.products import Product
 from padfree.runtime.metadata import ONNX_METADATA_KEY, Metadata, parse_metadata
 
-from ..build import metadata_of
 from ..engine_builder import DEFAULT_CACHE
 from ..errors import BuildError
 from ..padded import padded_metadata
+from ..preparation import metadata_of
 from ..profile import ProfileOptions
 from .batch import Batch
 

@@ -38,11 +38,11 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
-    from padfree.builder.build import metadata_of
     from padfree.builder.coverage import report, report_json
     from padfree.builder.files import check_destination, write_files
     from padfree.builder.lengths import choose_lengths
     from padfree.builder.linear import apply_linear
+    from padfree.builder.preparation import metadata_of
     from padfree.onnx_tools import rewrite, save_model
 
     console = output_console()

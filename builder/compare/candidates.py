@@ -16,9 +16,10 @@ from padfree.runtime import Metadata
 from padfree.runtime.metadata import ONNX_METADATA_KEY, parse_metadata, read_sidecar
 from polygraphy.backend.onnxrt import OnnxrtRunner, SessionFromOnnx
 
-from ..build import build_engine, metadata_of
+from ..build import build_engine
 from ..errors import BuildError
 from ..padded import build_padded_engine
+from ..preparation import metadata_of
 from .batches import Batch
 from .contender import Candidate, Contender
 from .insides import Inside, inside_engine, inside_on_cpu

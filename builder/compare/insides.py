@@ -19,8 +19,8 @@ from padfree.onnx_tools.sessions import open_session
 from padfree.runtime import Session
 from padfree.runtime.metadata import ONNX_METADATA_KEY
 
-from ..build import metadata_of
 from ..linear import AUTO, FOLDED, apply_linear, choose_linear
+from ..preparation import metadata_of
 
 Array = npt.NDArray[Any]
 

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rewriting in another process: the same models, the same errors, and nothing left behind."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from padfree.builder import BuildError, preparation
+from padfree.builder.demo import DEMO_DATA
+from padfree.builder.preparation import prepare_model, preparing
+from padfree.onnx_tools import RewriteError
+
+ModelWriter = Callable[..., Path]
+
+EXPORTED = DEMO_DATA / "bert_tiny.onnx"
+OPTIONS: dict[str, Any] = {"interface": None, "precision": None, "strict": False, "verify": False}
+
+
+def prepared(model: Path | onnx.ModelProto, **options: Any) -> onnx.ModelProto:
+    with preparing(model, **{**OPTIONS, **options}) as wait:
+        return wait()
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """The processes that are started."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Recorded(subprocess.Popen):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    monkeypatch.setattr(preparation.subprocess, "Popen", Recorded)
+    return started
+
+
+def test_a_file_is_rewritten_by_another_process(children: list[subprocess.Popen[bytes]]) -> None:
+    assert prepared(EXPORTED, interface="padded") == prepare_model(EXPORTED, **{**OPTIONS, "interface": "padded"})
+    assert [child.returncode for child in children] == [0]
+
+
+def test_a_model_is_rewritten_here(children: list[subprocess.Popen[bytes]]) -> None:
+    model = onnx.load(str(EXPORTED))
+    assert prepared(model) == prepare_model(model, **OPTIONS)
+    assert not children
+
+
+def test_errors_are_those_of_rewriting(tmp_path: Path, packed_model: ModelWriter) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    with pytest.raises(RewriteError, match=r"'.*broken\.onnx' \(8 bytes\) is not an ONNX model"):
+        prepared(broken)
+    with pytest.raises(RewriteError, match=r"does not exist; give the path of an \.onnx file"):
+        prepared(tmp_path / "missing.onnx")
+    with pytest.raises(BuildError, match="fp16 was asked for; leave --precision out"):
+        prepared(packed_model(), precision="fp16")
+
+
+def test_a_process_that_dies_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "_CHILD", "import os; os.kill(os.getpid(), 9)")
+    with pytest.raises(
+        BuildError, match=r"bert_tiny\.onnx' ended with code -9 and without an answer; where"
+    ):
+        prepared(EXPORTED)
+
+
+def test_prints_of_libraries_are_no_part_of_the_answer(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = "os.write(1, b'hello from a library'); from padfree.builder"
+    monkeypatch.setattr(preparation, "_CHILD", preparation._CHILD.replace("from padfree.builder", said))
+    assert prepared(EXPORTED) == prepare_model(EXPORTED, **OPTIONS)
+    assert capfd.readouterr().err == "hello from a library"
+
+
+def test_the_process_ends_with_the_context(children: list[subprocess.Popen[bytes]]) -> None:
+    with pytest.raises(KeyboardInterrupt), preparing(EXPORTED, **OPTIONS):
+        raise KeyboardInterrupt
+    assert [child.returncode for child in children] == [-9]
+
+
+def test_it_works_without_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(preparation.os, "memfd_create")
+    assert prepared(EXPORTED) == prepare_model(EXPORTED, **OPTIONS)
