@@ -64,9 +64,7 @@ def test_errors_are_those_of_rewriting(tmp_path: Path, packed_model: ModelWriter
 
 def test_a_process_that_dies_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "_CHILD", "import os; os.kill(os.getpid(), 9)")
-    with pytest.raises(
-        BuildError, match=r"bert_tiny\.onnx' ended with code -9 and without an answer; where"
-    ):
+    with pytest.raises(BuildError, match=r"bert_tiny\.onnx' ended with code -9 and without an answer; where"):
         prepared(EXPORTED)
 
 
