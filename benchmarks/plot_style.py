@@ -92,9 +92,14 @@ def times_of(record: Record) -> dict[str, float]:
     return {**times, PADFREE: record["ours_ms"], **({LIMIT: record["limit_ms"]} if record["limit_ms"] else {})}
 
 
-def in_order(names: Iterable[str]) -> list[str]:
-    """Peers in the order of PEER_COLOURS and MARKERS, the usual ones first, without padfree and limit."""
-    return list(dict.fromkeys([*USUAL, *(name for name in names if name not in (PADFREE, LIMIT))]))
+def styles_of(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Colour and mark by the name in the legend: the usual peers, others that are named, padfree, the limit."""
+    peers = dict.fromkeys([*USUAL, *(name for name in names if name not in (PADFREE, LIMIT))])
+    return {
+        **dict(zip(peers, zip(PEER_COLOURS, MARKERS, strict=True), strict=False)),
+        PADFREE: (OURS, ""),
+        LIMIT: (GREY, "|"),
+    }
 
 
 def machine(records: Sequence[Record]) -> str:

@@ -19,17 +19,15 @@ from typing import Any
 
 from plot_style import (
     GREY,
-    LIMIT,
     MARKERS,
     OURS,
-    PADFREE,
     PEER_COLOURS,
     STYLE,
     Record,
-    in_order,
     machine,
     read,
     save,
+    styles_of,
     times_of,
 )
 from sweep_plots import draw_sweep
@@ -54,9 +52,10 @@ def ratios(record: Record) -> dict[str, float]:
 def bars(records: Sequence[Record]) -> list[list[Bar]]:
     """The bars of every model, each peer in the same colour and place in all of them."""
     found = [times_of(record) for record in records]
-    peers = in_order(name for times in found for name in times)
-    colours = {**dict(zip(peers, PEER_COLOURS, strict=False)), PADFREE: OURS, LIMIT: GREY}
-    return [[Bar(name, times[name], colour) for name, colour in colours.items() if name in times] for times in found]
+    styles = styles_of(name for times in found for name in times)
+    return [
+        [Bar(name, times[name], colour) for name, (colour, _) in styles.items() if name in times] for times in found
+    ]
 
 
 def draw_attention(records: Sequence[Record], path: Path) -> None:

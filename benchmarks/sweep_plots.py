@@ -7,20 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from plot_style import (
-    GREY,
-    LIMIT,
-    MARKERS,
-    OURS,
-    PADFREE,
-    PEER_COLOURS,
-    STYLE,
-    Record,
-    in_order,
-    machine,
-    save,
-    times_of,
-)
+from plot_style import OURS, PADFREE, STYLE, Record, machine, save, styles_of, times_of
 
 Number = Callable[[Record], float]
 
@@ -51,9 +38,7 @@ def draw_sweep(records: Sequence[Record], path: Path) -> None:
 
     lines, models = panels(records), [record for record in records if record["set"] == "model"]
     count = len(lines) + bool(models)
-    names = in_order(name for record in records for name in ratios(record))
-    styles = {name: (colour, marker) for name, colour, marker in zip(names, PEER_COLOURS, MARKERS, strict=False)}
-    styles[LIMIT] = (GREY, "|")
+    styles = styles_of(name for record in records for name in ratios(record))
     with pyplot.rc_context(STYLE):
         figure, grid = pyplot.subplots(-(-count // 2), 2, figsize=(9, 2.9 * -(-count // 2)), squeeze=False)
         axes = list(grid.flat)

@@ -56,7 +56,7 @@ def main() -> int:
     parser.add_argument("--seq-len", type=int, default=512, help="S; lengths are uniform in [0.2 S, S]")
     parser.add_argument("--model", default="bert-base", help="a model of models.py")
     parser.add_argument("--linear", choices=("auto", "padfree", "tensorrt"), default="auto", help="who multiplies")
-    parser.add_argument("--norms", choices=("folded", "separate"), default="folded", help="who computes norms")
+    parser.add_argument("--norms", choices=("folded", "separate"), default="folded", help="who computes layer norms")
     parser.add_argument("--json", type=Path, help="append one line to this file")
     parser.add_argument("--models", type=Path, help="folder for the exported model (default: a temporary one)")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")

@@ -18,6 +18,8 @@ FAMILIES = (
     ("product", r"[Ll]inear|gemm|xmma|cutlass|nvjet"),
 )
 """What kernels compute, and what their names hold; the first that fits counts."""
+PRODUCTS = ("QKV product", "output product", "intermediate product, activation", "down product")
+"""Of a layer, in order."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,11 @@ def kinds_of(replay: list[Kernel]) -> list[str]:
     families = [family_of(kernel) for kernel in replay]
     chain = [i for i, family in enumerate(families) if family in ("product", "attention", "layer norm")]
     following = dict(itertools.pairwise(chain))
-    behind = {"QKV product": "output product", "output product": "intermediate product, activation"}
-    behind["intermediate product, activation"] = "down product"
+    behind = dict(itertools.pairwise(PRODUCTS))
     kinds, last = list(families), ""
     for i in (i for i in chain if families[i] == "product"):
         before_attention = i in following and families[following[i]] == "attention"
-        kinds[i] = last = "QKV product" if before_attention else behind.get(last, "product")
+        kinds[i] = last = PRODUCTS[0] if before_attention else behind.get(last, "product")
     return kinds
 
 

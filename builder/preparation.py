@@ -64,7 +64,7 @@ def prepare_model(
                 f"the model was rewritten with {what} {raw.get(what)}, {wanted} was asked for; leave --{what} out, or "
                 f"build from the original model with --{what} {wanted}"
             )
-    return copy.deepcopy(loaded)
+    return copy.deepcopy(loaded) if loaded is model else loaded
 
 
 @contextlib.contextmanager

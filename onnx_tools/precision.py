@@ -240,11 +240,11 @@ class _Conversion:
 
     def _fits(self, values: Floats) -> bool:
         """Whether a constant survives: nothing overflows, and single numbers keep their value but for rounding."""
-        finite = finite_of(values)
-        if np.any(np.abs(finite) > LARGEST[self.precision]):
+        if largest_of(values) > LARGEST[self.precision]:
             return False
         if values.size > 1:
             return True
+        finite = finite_of(values)
         rounded = to_float32(round_to(finite, self.precision))
         return bool(np.all(np.abs(rounded - finite) <= np.abs(finite) * _ROUNDOFF[self.precision]))
 
@@ -284,7 +284,7 @@ class _Conversion:
             )
 
     def _refuse_overflow(self, name: str, values: Floats, reader: NodeProto) -> None:
-        largest = float(largest_of(values))
+        largest = largest_of(values)
         if largest > LARGEST[self.precision]:
             advice = "bf16 or fp32" if self.precision == "fp16" else "fp32"
             raise RewriteError(

@@ -65,7 +65,8 @@ def add_norms_option(parser: argparse._ActionsContainer) -> None:
         "--norms",
         choices=NORMS,
         default=NORMS[0],
-        help="layer norms between padfree's products: folded into these (default) or separate kernels",
+        help="layer norms between padfree's products: folded into these (default), or separate, with kernels of their "
+        "own",
     )
 
 
