@@ -20,6 +20,27 @@ __device__ inline float gelu(float x) {
   return fmaf(-a, exp2Fast(q), fmaxf(x, 0.f));
 }
 
+// The same of two numbers, rounded to T and packed. In fp16 they are rounded first and computed two at a time, which is
+// as exact as computing with floats from numbers in fp16 (3.3e-4 of the results' norm for normal numbers, where
+// rounding the results alone is 2.1e-4): an instruction for every element of a tile costs a product 1 % of its time.
+template <typename T>
+__device__ unsigned geluPair(float x, float y) {
+  return packPair<T>(gelu(x), gelu(y));
+}
+template <>
+__device__ inline unsigned geluPair<half>(float x, float y) {
+  const half2 both = __floats2half2_rn(x, y), a = __habs2(both);
+  half2 q = __float2half2_rn(-3.20384192e-04f);
+  for (const float coefficient : {5.82577521e-03f, -4.82306965e-02f, -4.64133382e-01f, -1.14916611f, -1.00012290f}) {
+    q = __hfma2(q, a, __float2half2_rn(coefficient));
+  }
+  unsigned power;
+  asm("ex2.approx.f16x2 %0, %1;" : "=r"(power) : "r"(reinterpret_cast<const unsigned&>(q)));
+  const half2 positive = __hmax2(both, __float2half2_rn(0.f));
+  const half2 result = __hfma2(__hneg2(a), reinterpret_cast<const half2&>(power), positive);
+  return reinterpret_cast<const unsigned&>(result);
+}
+
 // x / (1 + e^-z)
 __device__ inline float timesSigmoid(float x, float z) {
   return __fdividef(x, 1.f + exp2Fast(-kLog2E * z));
@@ -44,6 +65,13 @@ __device__ inline float activate(float x, Activation activation) {
       return x;
   }
   return x;
+}
+
+// Of two numbers, rounded to T and packed.
+template <typename T>
+__device__ inline unsigned activatePair(float x, float y, Activation activation) {
+  if (activation == Activation::kGelu) return geluPair<T>(x, y);
+  return packPair<T>(activate(x, activation), activate(y, activation));
 }
 
 }  // namespace padfree

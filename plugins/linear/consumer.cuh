@@ -36,8 +36,7 @@ class Consumer {
       const int feature = at.featureTile(work_, cluster) * kLinearFeatures + group_ * kGroupFeatures;
       const int token = at.tokenTile(work_, cluster) * kTokens;
       if (Kind::out == Out::kTile) prepareTile(feature, token);
-      const Features features = loadFeatures(feature + in_group_ / kWarpSize * 16 + lane_ / 4);
-      multiply(at);
+      const Features features = multiply(at, feature + in_group_ / kWarpSize * 16 + lane_ / 4);
       if (kind_.shares_tile) gather(at);
       if (kind_.normed) barrierWait(&barriers_.scales_full, tile_ % 2);
       if constexpr (Kind::out == Out::kChunks) {
@@ -57,12 +56,21 @@ class Consumer {
   }
 
  private:
+  struct Pair {
+    T x, y;
+  };
   // Of the two features that this thread has the sums of, 8 apart; zeros for those that there are not.
   struct Features {
-    float2 bias, column_sum, residual_scale;
+    Pair bias, residual_scale;
+    float2 column_sum;
   };
 
-  __device__ void multiply(const Position& at) {
+  // Sums the tile's products. What belongs to the features from `feature` on is loaded meanwhile: ahead of the first
+  // tile, whose input is waited for anyway, and beside the first stage of those that follow it.
+  __device__ Features multiply(const Position& at, int feature) {
+    constexpr bool kManyTiles = Kind::out == Out::kChunks && kTokens >= kPacedTokens;
+    Features features;
+    if (!kManyTiles || tile_ == 0) features = loadFeatures(feature);
     int before = 0;
     for (int i = at.begin; i < at.end; ++i, ring_.advance()) {
       const uint64_t a =
@@ -79,6 +87,7 @@ class Consumer {
                                  i > at.begin || k > 0);
       }
       wgmmaCommit();
+      if (kManyTiles && i == at.begin && tile_ > 0) features = loadFeatures(feature);
       wgmmaWait<1>();
       if (i > at.begin) release(before, at);
       before = ring_.stage;
@@ -86,6 +95,7 @@ class Consumer {
     wgmmaWait<0>();
     release(before, at);
     if (Kind::out == Out::kStages) leaveStage(at);
+    return features;
   }
 
   // The stages behind the tile's last hold the residual, one for each warpgroup.
@@ -144,14 +154,14 @@ class Consumer {
   }
 
   __device__ Features loadFeatures(int feature) const {
-    const auto both = [&](const auto* values) -> float2 {
-      float2 value{};
-      if (values && feature < work_.N) value.x = toFloat(values[feature]);
-      if (values && feature + 8 < work_.N) value.y = toFloat(values[feature + 8]);
+    const auto both = [&](auto value, const auto* values) {
+      if (values && feature < work_.N) value.x = values[feature];
+      if (values && feature + 8 < work_.N) value.y = values[feature + 8];
       return value;
     };
-    return {both(static_cast<const T*>(work_.bias)), both(work_.column_sums),
-            both(static_cast<const T*>(work_.residual_scale))};
+    const Pair zeros{fromFloat<T>(0.f), fromFloat<T>(0.f)};
+    return {both(zeros, static_cast<const T*>(work_.bias)), both(zeros, static_cast<const T*>(work_.residual_scale)),
+            both(float2{}, work_.column_sums)};
   }
 
   // Once the tile before has left from there, asks for the tile's residual.
@@ -178,12 +188,13 @@ class Consumer {
     return panel + panelOffset(row, column);
   }
 
-  // Sums of a box, normed if that is asked for, with bias and activation: two tokens of two features, twice.
-  __device__ void activated(float (&value)[4][2], int box, const Features& of, const Scales& scales) const {
+  // Sums of a box, normed if that is asked for, with bias: two tokens of two features, twice.
+  __device__ void biased(float (&value)[4][2], int box, const Features& of, const Scales& scales) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float (&sum)[4] = sums_[box * 2 + i / 2];
-      float bias[2] = {i % 2 ? of.bias.y : of.bias.x, i % 2 ? of.bias.y : of.bias.x};
+      const float of_feature = toFloat(i % 2 ? of.bias.y : of.bias.x);
+      float bias[2] = {of_feature, of_feature};
       float scale[2] = {1.f, 1.f};
       if (kind_.norms_input) {
         const float column_sum = i % 2 ? of.column_sum.y : of.column_sum.x;
@@ -192,7 +203,7 @@ class Consumer {
         bias[0] = fmaf(with.y, column_sum, bias[0]), bias[1] = fmaf(with.w, column_sum, bias[1]);
       }
 #pragma unroll
-      for (int k = 0; k < 2; ++k) value[i][k] = kind_.activated(fmaf(scale[k], sum[i % 2 * 2 + k], bias[k]));
+      for (int k = 0; k < 2; ++k) value[i][k] = fmaf(scale[k], sum[i % 2 * 2 + k], bias[k]);
     }
   }
 
@@ -202,10 +213,14 @@ class Consumer {
   __device__ void storeBoxes(const Position& at, int feature, int token, unsigned char* panel, int begin,
                              int end) const {
     if (in_group_ != 0) return;
+    if (!kind_.shares_tile && end - begin == S::boxesAtOnce(Kind::out)) {
+      storeBox(maps_.y_at_once, sharedAddress(panel), feature, token + begin * kBoxTokens);
+    } else {
 #pragma unroll
-    for (int box = begin; box < end; ++box) {
-      if (!finishes(at, box)) continue;
-      storeBox(maps_.y, sharedAddress(panel) + (box - begin) * kBoxBytes, feature, token + box * kBoxTokens);
+      for (int box = begin; box < end; ++box) {
+        if (!finishes(at, box)) continue;
+        storeBox(maps_.y, sharedAddress(panel) + (box - begin) * kBoxBytes, feature, token + box * kBoxTokens);
+      }
     }
     commitStores();
   }
@@ -224,10 +239,10 @@ class Consumer {
         if (!finishes(at, box)) continue;
         float value[4][2];
         if (kind_.norms_input && kind_.shares_tile) scales = loadScales(box);
-        activated(value, box, of, scales);
+        biased(value, box, of, scales);
         unsigned packed[4];
 #pragma unroll
-        for (int k = 0; k < 4; ++k) packed[k] = packPair<T>(value[k][0], value[k][1]);
+        for (int k = 0; k < 4; ++k) packed[k] = kind_.template activated<T>(value[k][0], value[k][1]);
         if (kind_.norms_input && !kind_.shares_tile && box + 1 < kBoxes) scales = loadScales(box + 1);
         storeMatricesTransposed(packed, placeIn(panel + (box - begin) * kBoxBytes));
       }
@@ -253,7 +268,9 @@ class Consumer {
       if (!finishes(at, box)) continue;
       if (kind_.shares_tile) load(box);
       float value[4][2];
-      activated(value, box, of, scales);
+      biased(value, box, of, scales);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) value[i / 2][i % 2] = kind_.activated(value[i / 2][i % 2]);
       if (kind_.residual) addResidual(value, residual_ahead, of, scales);
       if (!kind_.shares_tile && box + 1 < kBoxes) load(box + 1);
       unsigned packed[4];
@@ -276,7 +293,7 @@ class Consumer {
       if (kind_.norms_residual) {
         const float4 with = scales.of[i / 2];
         residual = {fmaf(with.x, residual.x, with.y), fmaf(with.z, residual.y, with.w)};
-        gamma = i % 2 ? of.residual_scale.y : of.residual_scale.x;
+        gamma = toFloat(i % 2 ? of.residual_scale.y : of.residual_scale.x);
       }
       value[i][0] = fmaf(gamma, residual.x, value[i][0]);
       value[i][1] = fmaf(gamma, residual.y, value[i][1]);
@@ -285,14 +302,17 @@ class Consumer {
 
   // This warp takes those of 8 tokens of every 32.
   __device__ void storeMoments(const Position& at, int feature, int token) const {
-    constexpr int kStep = kWarps * 8;
+    constexpr int kStep = kWarps * 8, kTimes = (kTokens + kStep - 1) / kStep;
+    const int first = in_group_ / kWarpSize * 8;
     float2* const out = work_.moments_out + int64_t{feature / kGroupFeatures} * work_.T + token;
-#pragma unroll 2
-    for (int row = in_group_ / kWarpSize * 8; row < kTokens; row += kStep) {
-      const float2 sums = sumsOfRows<T>(out_, row, lane_);
-      const int in_tile = row + momentsToken(lane_);
-      if (!isMomentsLane(lane_) || feature >= work_.N || token + in_tile >= work_.T) continue;
-      if (owns(at, in_tile / kBoxTokens)) out[in_tile] = momentsOf(sums, kGroupFeatures);
+    const int rows = isMomentsLane(lane_) && feature < work_.N ? min(kTokens, work_.T - token) : 0;
+    float2 sums[kTimes];
+    __syncwarp();  // one thread has issued the stores
+    sumsOfRows<T, kStep, kTokens>(sums, out_, first, lane_);
+#pragma unroll
+    for (int time = 0; time < kTimes; ++time) {
+      const int row = first + time * kStep + momentsToken(lane_);
+      if (row < rows && finishes(at, row / kBoxTokens)) out[row] = momentsOf(sums[time], kGroupFeatures);
     }
   }
 

@@ -19,6 +19,8 @@ constexpr int kBoxTokens = 16;                // tokens that leave with one copy
 constexpr int kChunkBoxes = 4;                // that leave together, where a tile leaves in chunks
 constexpr int kLeastBuffers = 2;              // of a chunk, a warpgroup
 constexpr int kScaleThreads = 2 * kWarpSize;  // that compute the scales of rows to be normed
+constexpr int kPacedTokens = 128;             // tiles from which on the first stages are fetched in turn,
+constexpr int kPacedStages = 2;               // so many at once
 constexpr int kBoxBytes = kBoxTokens * kPanelRowBytes;
 constexpr int kChunkBytes = kChunkBoxes * kBoxBytes;
 constexpr int kSharedLimit = 227 * 1024 - 1024;  // less barriers, and what aligns the stages behind them
@@ -51,15 +53,17 @@ struct Shape {
   static constexpr int outBytes(Out out) {
     return out == Out::kStages ? 0 : out == Out::kTile ? kTileBytes : kGroups * kBuffers * kChunkBytes;
   }
+  static constexpr int boxesAtOnce(Out out) { return out == Out::kChunks ? kChunkBoxes : kBoxes; }  // that leave
   static constexpr int stages(Out out) { return stagesBeside(outBytes(out)); }
   static constexpr int sharedBytes(Out out) { return stages(out) * kStageBytes + outBytes(out) + kScaleBytes; }
 };
 
 struct Maps {
-  CUtensorMap x;         // [T,K] in boxes of the tokens that one block fetches for its cluster
-  CUtensorMap weight;    // [K,N] in boxes of 64 x 64
-  CUtensorMap y;         // [T,N] in boxes of 16 tokens
-  CUtensorMap residual;  // [T,N] in boxes of a tile's tokens
+  CUtensorMap x;          // [T,K] in boxes of the tokens that one block fetches for its cluster
+  CUtensorMap weight;     // [K,N] in boxes of 64 x 64
+  CUtensorMap y;          // [T,N] in boxes of 16 tokens
+  CUtensorMap y_at_once;  // [T,N] in boxes of what leaves together, where all of that is this block's
+  CUtensorMap residual;   // [T,N] in boxes of a tile's tokens
 };
 
 enum class Normed { kNothing, kInput, kResidual };
@@ -76,7 +80,7 @@ struct Work {
   int T, N, stages;  // of the reduction
   int ring_stages;   // in shared memory
   Activation activation;
-  bool residual;
+  bool residual, paced;
   LinearTile tile;
   int parts_shift, shared_shift, features_shift;  // logarithms of blocks: that share a tile, the others of a cluster
   int owned_shift;                 // blocks that share a tile finish 16 << owned_shift of its tokens in turn
@@ -93,11 +97,13 @@ struct Ring {
   const int stages;
   int stage = 0;
   unsigned parity = 0;
+  bool first_round = true;
   __device__ explicit Ring(int stages) : stages(stages) {}
   __device__ void advance() {
     if (++stage == stages) {
       stage = 0;
       parity ^= 1;
+      first_round = false;
     }
   }
 };

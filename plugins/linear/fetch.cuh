@@ -8,6 +8,15 @@
 
 namespace padfree {
 
+// Where all blocks start by filling their rings, they ask the L2 cache for more than it gives meanwhile, and a block
+// that starts late waits behind stages that the others need much later. So in the first round a stage is asked for when
+// the one kPacedStages before it has come.
+template <int kTokens>
+__device__ void pace(const Work& work, Barriers& barriers, const Ring& ring) {
+  if (kTokens < kPacedTokens || !work.paced || !ring.first_round || ring.stage < kPacedStages) return;
+  barrierWait(&barriers.full[ring.stage - kPacedStages], 0);
+}
+
 // Weights are constant: they may be fetched while the grid before still writes x.
 template <int kTokens, Out kOut>
 __device__ void fetchWeight(const Work& work, const Maps& maps, const Position& at, Barriers& barriers,
@@ -25,6 +34,7 @@ __device__ void fetchWeight(const Work& work, const Maps& maps, const Position& 
       const unsigned target = stages + ring.stage * S::kStageBytes + first * S::kPanelBytes;
       uint64_t* const full = &barriers.full[ring.stage];
       barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);
+      pace<kTokens>(work, barriers, ring);
       barrierExpect(full, S::kWeightBytes);
       copyBox(target, maps.weight, feature, row, full, blocks);
       if (panels == kGroups) copyBox(target + S::kPanelBytes, maps.weight, feature + kGroupFeatures, row, full, blocks);
@@ -55,6 +65,7 @@ __device__ void fetchInput(const Work& work, const Maps& maps, const Position& a
     for (int column = at.begin * kDepth; column < at.end * kDepth; column += kDepth, ring.advance()) {
       uint64_t* const full = &barriers.full[ring.stage];
       barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);
+      pace<kTokens>(work, barriers, ring);
       barrierExpect(full, S::kInputBytes);
       copyBox(stages + ring.stage * S::kStageBytes + S::kWeightBytes + first * kPanelRowBytes, maps.x, column, token,
               full, blocks);

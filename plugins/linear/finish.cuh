@@ -20,7 +20,10 @@ struct InChunks {
   static constexpr Out out = Out::kChunks;
   static constexpr bool residual = false, norms_input = kNormsInput, normed = kNormsInput, shares_tile = kSharesTile;
   explicit __device__ InChunks(const Work&) {}
-  __device__ float activated(float x) const { return activate(x, kActivation); }
+  template <typename T>
+  __device__ unsigned activated(float x, float y) const {
+    return activatePair<T>(x, y, kActivation);
+  }
 };
 
 // The same with seldom activations.
@@ -31,7 +34,10 @@ struct AnyInChunks {
   const bool norms_input, normed, shares_tile;
   explicit __device__ AnyInChunks(const Work& work)
       : norms_input(work.normed == Normed::kInput), normed(norms_input), shares_tile(sharesTile(work)) {}
-  __device__ float activated(float x) const { return activate(x, kActivation); }
+  template <typename T>
+  __device__ unsigned activated(float x, float y) const {
+    return activatePair<T>(x, y, kActivation);
+  }
 };
 
 // Residual and moments, without activation: a tile stays until all of it is finished.

@@ -9,24 +9,31 @@
 
 namespace padfree {
 
-// Sum and sum of squares over 64 features of 8 tokens, rows of a panel from `row` on: by the matrix unit, with ones and
-// with themselves. A warp calls it; lanes for which isMomentsLane() get those of the token momentsToken().
-template <typename T>
-__device__ inline float2 sumsOfRows(const unsigned char* panel, int row, int lane) {
-  const unsigned one = packPair<T>(1.f, 1.f), ones[] = {one, one, one, one};
-  float sums[4] = {}, squares[4] = {};
+// Sums and sums of squares over 64 features of 8 tokens, the rows of a panel from `row` on, and of others each kStep
+// rows further, as far as these are before kEnd (else of any): by the matrix unit, rows multiplied with themselves and
+// with ones. A warp calls it; lanes for which isMomentsLane() get those of the token momentsToken().
+template <typename T, int kStep, int kEnd, int kTimes>
+__device__ inline void sumsOfRows(float2 (&result)[kTimes], const unsigned char* panel, int row, int lane) {
+  const unsigned one = packPair<T>(1.f, 1.f);
+  unsigned b[kTimes][2][4];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    unsigned b[4];
-    loadMatrices(b, panel + panelOffset(row + lane % 8, half * 4 + lane / 8));
-#pragma unroll
-    for (int i = 0; i < 4; i += 2) {
-      const unsigned a[] = {b[i], 0, b[i + 1], 0};
-      multiplyAdd<T>(sums, ones, b[i], b[i + 1]);
-      multiplyAdd<T>(squares, a, b[i], b[i + 1]);
-    }
+  for (int i = 0; i < 2 * kTimes; ++i) {
+    const int time = i % kTimes, half = i / kTimes, begin = row + time * kStep;
+    const int from = begin < kEnd ? begin : 0;
+    loadMatrices(b[time][half], panel + panelOffset(from + lane % 8, half * 4 + lane / 8));
   }
-  return lane / 4 % 2 ? float2{sums[1], squares[1]} : float2{sums[0], squares[0]};
+  float sums[kTimes][4] = {};  // with themselves, then with ones
+#pragma unroll
+  for (int i = 0; i < 4 * kTimes; ++i) {
+    const unsigned* const pair = &b[i % kTimes][i / kTimes / 2][i / kTimes % 2 * 2];
+    const unsigned a[] = {pair[0], one, pair[1], one};
+    multiplyAdd<T>(sums[i % kTimes], a, pair[0], pair[1]);
+  }
+#pragma unroll
+  for (int time = 0; time < kTimes; ++time) {
+    const float (&of)[4] = sums[time];
+    result[time] = lane / 4 % 2 ? float2{of[3], of[1]} : float2{of[2], of[0]};
+  }
 }
 __device__ inline bool isMomentsLane(int lane) {
   return lane / 4 / 2 == lane % 4;  // on the diagonal of the products of rows with each other

@@ -29,7 +29,9 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
   __shared__ Barriers barriers;
   const unsigned stages = sharedAddress(shared_bytes);
   if (threadIdx.x == 0) {
-    for (const CUtensorMap* map : {&maps.x, &maps.weight, &maps.y}) prefetchMap(*map);
+    for (const CUtensorMap* map : {&maps.x, &maps.weight, &maps.y_at_once}) prefetchMap(*map);
+    if (Kind::out != Out::kStages) prefetchMap(maps.y);
+    if (work.residual) prefetchMap(maps.residual);
     const unsigned warps = work.tile.cluster_features * work.tile.cluster_tokens * kGroups * kWarpgroup / kWarpSize;
     for (int stage = 0; stage < work.ring_stages; ++stage) {
       barrierInit(&barriers.full[stage], 2);  // weights and input
@@ -66,7 +68,7 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
 }
 
 // Features along the rows of W and y, the reduction along those of x: always the tensor's contiguous axis first.
-inline bool encodeMaps(const LinearParams& p, const LinearTile& tile, Maps& maps) {
+inline bool encodeMaps(const LinearParams& p, const LinearTile& tile, int boxes_at_once, Maps& maps) {
   const auto width = [](int columns) { return static_cast<uint64_t>(columns); };
   const auto encode = [&](CUtensorMap& map, const void* data, int rows, int columns, int box_rows) {
     return encodeMatrix(map, p.type, data, width(rows), width(columns), box_rows, kPanelColumns);
@@ -74,6 +76,7 @@ inline bool encodeMaps(const LinearParams& p, const LinearTile& tile, Maps& maps
   maps.residual = {};
   return encode(maps.x, p.x, p.T, p.K, tile.tokens / tile.cluster_features) &&
          encode(maps.weight, p.weight, p.K, p.N, kDepth) && encode(maps.y, p.y, p.T, p.N, kBoxTokens) &&
+         encode(maps.y_at_once, p.y, p.T, p.N, boxes_at_once * kBoxTokens) &&
          (!p.residual || encode(maps.residual, p.residual, p.T, p.N, tile.tokens));
 }
 
@@ -115,8 +118,6 @@ inline Work makeWork(const LinearParams& p, const LinearTile& tile) {
 template <typename T, int kTokens>
 cudaError_t launch(const LinearParams& p, const LinearTile& tile, cudaStream_t stream) {
   using S = Shape<kTokens>;
-  Maps maps;
-  if (!encodeMaps(p, tile, maps)) return cudaErrorInvalidValue;
   int multiprocessors = 0;
   const cudaError_t status = countMultiprocessors(multiprocessors);
   if (status != cudaSuccess) return status;
@@ -131,6 +132,7 @@ cudaError_t launch(const LinearParams& p, const LinearTile& tile, cudaStream_t s
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = at_once * cluster_size;
+  work.paced = at_once * cluster_size > multiprocessors / 2;
   config.blockDim = kLinearThreads;
   config.stream = stream;
   config.attrs = attributes;
@@ -138,6 +140,8 @@ cudaError_t launch(const LinearParams& p, const LinearTile& tile, cudaStream_t s
   return withKind(work, [&](auto of) {
     using Kind = typename decltype(of)::type;
     const auto kernel = linearSm90Kernel<T, kTokens, Kind>;
+    Maps maps;
+    if (!encodeMaps(p, tile, S::boxesAtOnce(Kind::out), maps)) return cudaErrorInvalidValue;
     work.ring_stages = S::stages(Kind::out);
     config.dynamicSmemBytes = S::sharedBytes(Kind::out);
     const cudaError_t set = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedLimit);
