@@ -15,6 +15,7 @@ from typing import Any
 import onnx
 from padfree.onnx_tools.operators import check_nodes
 from padfree.runtime import Profile, SessionError, plugin_library
+from padfree.runtime.device import Device
 from padfree.runtime.metadata import parse_metadata, sidecar_path
 from padfree.runtime.trt import import_tensorrt
 from rich.progress import Progress
@@ -22,9 +23,9 @@ from rich.progress import Progress
 from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOptions
 from .errors import BuildError
 from .files import check_destination, write_files
-from .linear import AUTO, FOLDED, apply_linear, choose_linear, norms_of
+from .linear import AUTO, FOLDED, linear_of, norms_of
 from .network import for_parser
-from .preparation import metadata_of, preparing
+from .preparation import Products, metadata_of, preparing
 from .profile import ProfileOptions, choose_profile, shape_ranges
 
 _log = logging.getLogger(__name__)
@@ -82,7 +83,9 @@ def build_engine(
     """
     check_destination(Path(plan_path))
     options = TacticOptions(workspace_bytes, optimization_level, timing_cache)
-    with preparing(model, interface=interface, precision=precision, strict=strict, verify=verify) as prepared:
+    products = Products(linear, norms, _gpu(device))
+    rewriting = {"interface": interface, "precision": precision, "strict": strict, "verify": verify}
+    with preparing(model, products=products, **rewriting) as prepared:
         builder = _started(device, options, progress)
         rewritten = prepared()
     metadata = parse_metadata(metadata_of(rewritten), "the rewritten model")
@@ -91,13 +94,19 @@ def build_engine(
     check_machine(device, needs_plugins=bool(metadata.plugins))
     if isinstance(builder, Exception):
         raise builder
-    linear = choose_linear(linear, rewritten, metadata.precision, builder.device)
-    rewritten = apply_linear(linear, rewritten, norms=norms)
     if metadata.plugins:
         plugin_library.load()
     built = builder.build(for_parser(rewritten, profile.max_seq_len), shape_ranges(metadata, profile))
-    chosen = {"linear": linear, "norms": norms_of(rewritten)}
+    chosen = {"linear": linear_of(rewritten), "norms": norms_of(rewritten)}
     return write_plan(Path(plan_path), built, metadata_of(rewritten), profile, builder, chosen)
+
+
+def _gpu(device: int) -> Device | None:
+    """The GPU, where there is one that fits; why there is none, check_machine tells behind errors of the model."""
+    try:
+        return open_gpu(device)
+    except SessionError:
+        return None
 
 
 def _started(
@@ -132,11 +141,11 @@ def _problem(check: Callable[[], object]) -> str:
     return ""
 
 
-def open_gpu(device: int) -> None:
+def open_gpu(device: int) -> Device:
     """Makes the GPU current; raises SessionError where there is none that fits."""
     from padfree.runtime.cuda import open_device  # raises where cuda-bindings is missing, which is one of the problems
 
-    open_device(device)
+    return open_device(device)
 
 
 def write_plan(

@@ -32,7 +32,7 @@ def choose_linear(wanted: str, model: onnx.ModelProto, precision: str, device: D
     if wanted not in CHOICES:
         raise BuildError(f"linear is '{wanted}', allowed are {', '.join(CHOICES)}; choose one of them")
     problem = _problem(precision, device)
-    if any(node.op_type == OPERATOR for node in padfree_nodes(model.graph)):
+    if linear_of(model) == PADFREE:
         if wanted == TENSORRT or problem:
             raise BuildError(
                 f"the model was rewritten with {OPERATOR} and "
@@ -62,10 +62,15 @@ def apply_linear(choice: str, model: onnx.ModelProto, *, norms: str) -> onnx.Mod
             f"the model was rewritten with norms folded and --norms {SEPARATE} was asked for; rewrite the original "
             f"with --norms {SEPARATE}"
         )
-    if choice != PADFREE or any(node.op_type == OPERATOR for node in padfree_nodes(model.graph)):
+    if choice != PADFREE or linear_of(model) == PADFREE:
         return model
     _log.info("packed tokens are multiplied by %s", OPERATOR)
     return with_linear(model, fold_norms=norms == FOLDED)
+
+
+def linear_of(model: onnx.ModelProto) -> str:
+    """Whose products a rewritten model has, "padfree" or "tensorrt"."""
+    return PADFREE if any(node.op_type == OPERATOR for node in padfree_nodes(model.graph)) else TENSORRT
 
 
 def norms_of(model: onnx.ModelProto) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from padfree.onnx_tools import without_functions
 from padfree.onnx_tools.operators import DOMAIN, padfree_nodes
 from padfree.onnx_tools.passes.interface import MAX_SEQLEN
@@ -105,8 +106,9 @@ def parse(trt: Any, logger: Any, network: Any, model: onnx.ModelProto) -> Any:
         BuildError: the parser refused a node; the message names node, operator and reason.
     """
     parser = trt.OnnxParser(network, logger)
-    if model.ByteSize() <= MAX_PROTOBUF_BYTES:
-        parsed = parser.parse(model.SerializeToString())
+    content = _serialized(model)
+    if content is not None:
+        parsed = parser.parse(content)
     else:
         with tempfile.TemporaryDirectory(prefix="padfree-") as folder:
             path = Path(folder) / "model.onnx"
@@ -115,6 +117,15 @@ def parse(trt: Any, logger: Any, network: Any, model: onnx.ModelProto) -> Any:
     if not parsed:
         raise BuildError(_parser_message(trt, parser, logger))
     return parser
+
+
+def _serialized(model: onnx.ModelProto) -> bytes | None:
+    """A model's bytes; None beyond protobuf's 2 GB. ByteSize() would serialise it once more."""
+    try:
+        content = model.SerializeToString()
+    except (EncodeError, ValueError):  # so in some versions; others serialise any size
+        return None
+    return content if len(content) <= MAX_PROTOBUF_BYTES else None
 
 
 def count_plugin_layers(trt: Any, network: Any, names: dict[str, str]) -> dict[str, int]:

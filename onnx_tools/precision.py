@@ -29,6 +29,7 @@ from .norm_nodes import standard_norm
 from .operators import DOMAIN, without_functions
 from .operators.functions import ACT_TYPES
 from .ranges import LARGEST, unfit_reason
+from .skeleton import skeleton_of
 
 Floats = npt.NDArray[np.float32]
 
@@ -57,16 +58,16 @@ def convert(model: ModelProto, precision: str, unfit: Mapping[str, str] | None =
     """
     if precision not in ACT_TYPES:
         raise RewriteError(f"precision is {precision!r}, allowed are {', '.join(ACT_TYPES)}; choose one of them")
-    result = without_functions(model)
     if precision == "fp32":
-        return result
+        return without_functions(model)
+    result = without_functions(skeleton_of(model))
     for node in result.graph.node:
         if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
             raise RewriteError(
                 f"{node.op_type} '{node.name}' holds a subgraph, which precision {precision} does not allow; "
                 f"choose precision fp32"
             )
-    _Conversion(result, precision, dict(unfit or {})).run()
+    _Conversion(result, model, precision, dict(unfit or {})).run()
     check_element_types(result, precision)
     check_weights(model, result, precision)
     return result
@@ -74,13 +75,17 @@ def convert(model: ModelProto, precision: str, unfit: Mapping[str, str] | None =
 
 def round_to(values: Floats, precision: str) -> TensorProto:
     """A nameless tensor with the values rounded to nearest, ties to even; infinite beyond the largest number."""
+    return TensorProto(data_type=ACT_TYPES[precision], dims=values.shape, raw_data=_rounded_bytes(values, precision))
+
+
+def _rounded_bytes(values: Floats, precision: str) -> bytes:
     if precision == "fp16":
         with np.errstate(over="ignore"):
-            return numpy_helper.from_array(values.astype(np.float16))
+            return values.astype("<f2").tobytes()
     bits = np.ascontiguousarray(values).view(np.uint32)
-    rounded = ((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16).astype("<u2")
+    rounded: npt.NDArray[np.uint16] = ((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16).astype("<u2")
     rounded[np.isnan(values)] = 0x7FC0
-    return TensorProto(data_type=TensorProto.BFLOAT16, dims=values.shape, raw_data=rounded.tobytes())
+    return rounded.tobytes()
 
 
 def to_float32(tensor: TensorProto) -> Floats:
@@ -115,17 +120,22 @@ def _far(wanted: Floats, found: Floats, precision: str) -> int:
 
 
 class _Conversion:
-    """Rewrites one model's graph in place."""
+    """Rewrites one model's graph in place, whose weights are those of `original` and are put in at the end."""
 
-    def __init__(self, model: ModelProto, precision: str, unfit: dict[str, str]) -> None:
+    def __init__(self, model: ModelProto, original: ModelProto, precision: str, unfit: dict[str, str]) -> None:
         self.model, self.graph, self.precision, self.unfit = model, model.graph, precision, unfit
+        self.originals = {tensor.name: tensor for tensor in original.graph.initializer}
         self._expand_norms()
         self.act = ACT_TYPES[precision]
         self.types = infer_element_types(model, "fp32")
         self.nodes: list[NodeProto] = []
         self.casts: set[str] = set()
-        self.constants = {t.name: t for t in self.graph.initializer if t.data_type == _FLOAT}
-        self.copies: dict[str, TensorProto] = {}  # converted constants by original name
+        self.constants = {
+            tensor.name: self.originals.get(tensor.name, tensor)
+            for tensor in self.graph.initializer
+            if tensor.data_type == _FLOAT
+        }
+        self.copies: dict[str, bytes] = {}  # converted constants by original name
         self.read_as_float32: set[str] = set()  # constants
         self.outputs = {item.name: item.type.tensor_type.elem_type for item in self.graph.output}
         weights = {name for node in self.graph.node if node.op_type in _PRODUCTS for name in node.input}
@@ -271,8 +281,7 @@ class _Conversion:
         if name not in self.copies:
             values = to_float32(self.constants[name])
             self._refuse_overflow(name, values, reader)
-            self.copies[name] = round_to(values, self.precision)
-            self.copies[name].name = f"{name}.{self.precision}"
+            self.copies[name] = _rounded_bytes(values, self.precision)
         return f"{name}.{self.precision}"
 
     def _refuse_unfit(self, node: NodeProto) -> None:
@@ -314,12 +323,14 @@ class _Conversion:
             for position, name in enumerate(node.input):
                 if name in renamed:
                     node.input[position] = renamed[name]
-        kept: list[TensorProto] = []
-        for tensor in self.graph.initializer:
-            copy = self.copies.get(tensor.name)
-            if copy is not None and tensor.name not in self.read_as_float32:
-                copy.name = tensor.name
-            else:
-                kept.append(tensor)
+        replaced = set(renamed.values())
+        kept = [
+            self.originals.get(tensor.name, tensor) for tensor in self.graph.initializer if tensor.name not in replaced
+        ]
         del self.graph.initializer[:]
-        self.graph.initializer.extend([*kept, *self.copies.values()])
+        self.graph.initializer.extend(kept)
+        for name, content in self.copies.items():
+            copy = f"{name}.{self.precision}"
+            self.graph.initializer.add(
+                name=renamed.get(copy, copy), data_type=self.act, dims=self.constants[name].dims, raw_data=content
+            )

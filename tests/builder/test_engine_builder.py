@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from padfree.builder import BuildError, engine_builder
+from padfree.builder import BuildError, engine_builder, network
 from padfree.builder.engine_builder import EngineBuilder, TacticOptions
 from padfree.builder.profile import ShapeRange
 from padfree.runtime.device import Device
@@ -122,6 +122,22 @@ def model() -> onnx.ModelProto:
     node = helper.make_node("PadfreePool", ["x"], ["y"], name="pool", domain="padfree")
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["T"]) for name in ("x", "y")]
     return helper.make_model(helper.make_graph([node], "g", values[:1], values[1:]))
+
+
+def test_a_model_beyond_protobufs_limit_goes_through_a_file(
+    trt: TensorRT, model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[onnx.ModelProto] = []
+
+    def parse_from_file(path: str) -> bool:
+        read.append(onnx.load(path))
+        return True
+
+    parser = SimpleNamespace(parse_from_file=parse_from_file)
+    monkeypatch.setattr(trt, "OnnxParser", lambda *_arguments: parser, raising=False)
+    monkeypatch.setattr(network, "MAX_PROTOBUF_BYTES", 10)
+    assert network.parse(trt, None, None, model) is parser
+    assert read == [model]
 
 
 def test_a_build_as_it_should_be(trt: TensorRT, model: onnx.ModelProto, tmp_path: Path) -> None:

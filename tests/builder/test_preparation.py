@@ -12,8 +12,10 @@ import onnx
 import pytest
 from padfree.builder import BuildError, preparation
 from padfree.builder.demo import DEMO_DATA
-from padfree.builder.preparation import prepare_model, preparing
+from padfree.builder.linear import apply_linear, linear_of
+from padfree.builder.preparation import Products, prepare_model, preparing
 from padfree.onnx_tools import RewriteError
+from padfree.runtime.device import Device
 
 ModelWriter = Callable[..., Path]
 
@@ -49,6 +51,21 @@ def test_a_model_is_rewritten_here(children: list[subprocess.Popen[bytes]]) -> N
     model = onnx.load(str(EXPORTED))
     assert prepared(model) == prepare_model(model, **OPTIONS)
     assert not children
+
+
+@pytest.mark.parametrize("norms", ["folded", "separate"])
+def test_products_are_chosen_where_the_model_is_rewritten(children: list[subprocess.Popen[bytes]], norms: str) -> None:
+    plain = prepare_model(EXPORTED, **{**OPTIONS, "precision": "fp16"})
+    products = Products("auto", norms, Device(0, "NVIDIA H200", 9, 0))
+    made = prepared(EXPORTED, precision="fp16", products=products)
+    assert made == apply_linear("padfree", plain, norms=norms)
+    assert linear_of(made) == "padfree"
+    assert len(children) == 1
+    elsewhere = Device(0, "NVIDIA A100", 8, 0)
+    for device in (elsewhere, None):
+        assert prepared(EXPORTED, precision="fp16", products=Products("auto", norms, device)) == plain
+    with pytest.raises(BuildError, match=r"--linear padfree: PadfreeLinear needs compute capability 9\.0, NVIDIA A100"):
+        prepared(EXPORTED, precision="fp16", products=Products("padfree", norms, elsewhere))
 
 
 def test_errors_are_those_of_rewriting(tmp_path: Path, packed_model: ModelWriter) -> None:
