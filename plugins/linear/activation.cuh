@@ -6,17 +6,21 @@
 
 namespace padfree {
 
-// x * Phi(x), Phi the normal distribution function, as max(x, 0) - |x| * 2^q(|x|): log2(Phi(-a)) is smooth, so a
-// polynomial of degree 5 is enough for results that are rounded to fp16: its error is below 0.2 of the rounding's, down
-// to where fp16 ends (-5.6); beyond, it falls on.
+// log2(Phi(-a)), Phi the normal distribution function, is near the polynomial with these coefficients of a^0, a^1, ...
+constexpr float kTail0 = -1.00012290f, kTail1 = -1.14916611f, kTail2 = -4.64133382e-01f, kTail3 = -4.82306965e-02f,
+                kTail4 = 5.82577521e-03f, kTail5 = -3.20384192e-04f;
+
+// x * Phi(x) as max(x, 0) - |x| * 2^q(|x|): the logarithm is smooth, so a polynomial of degree 5 is enough for results
+// that are rounded to fp16: its error is below 0.2 of the rounding's, down to where fp16 ends (-5.6); beyond, it falls
+// on.
 __device__ inline float gelu(float x) {
   const float a = fabsf(x);
-  float q = -3.20384192e-04f;
-  q = fmaf(q, a, 5.82577521e-03f);
-  q = fmaf(q, a, -4.82306965e-02f);
-  q = fmaf(q, a, -4.64133382e-01f);
-  q = fmaf(q, a, -1.14916611f);
-  q = fmaf(q, a, -1.00012290f);
+  float q = kTail5;
+  q = fmaf(q, a, kTail4);
+  q = fmaf(q, a, kTail3);
+  q = fmaf(q, a, kTail2);
+  q = fmaf(q, a, kTail1);
+  q = fmaf(q, a, kTail0);
   return fmaf(-a, exp2Fast(q), fmaxf(x, 0.f));
 }
 
@@ -30,8 +34,8 @@ __device__ unsigned geluPair(float x, float y) {
 template <>
 __device__ inline unsigned geluPair<half>(float x, float y) {
   const half2 both = __floats2half2_rn(x, y), a = __habs2(both);
-  half2 q = __float2half2_rn(-3.20384192e-04f);
-  for (const float coefficient : {5.82577521e-03f, -4.82306965e-02f, -4.64133382e-01f, -1.14916611f, -1.00012290f}) {
+  half2 q = __float2half2_rn(kTail5);
+  for (const float coefficient : {kTail4, kTail3, kTail2, kTail1, kTail0}) {
     q = __hfma2(q, a, __float2half2_rn(coefficient));
   }
   unsigned power;

@@ -68,7 +68,7 @@ class Consumer {
   // Sums the tile's products. What belongs to the features from `feature` on is loaded meanwhile: ahead of the first
   // tile, whose input is waited for anyway, and beside the first stage of those that follow it.
   __device__ Features multiply(const Position& at, int feature) {
-    constexpr bool kManyTiles = Kind::out == Out::kChunks && kTokens >= kPacedTokens;
+    constexpr bool kManyTiles = Kind::out == Out::kChunks && kTokens >= kLargeTokens;
     Features features;
     if (!kManyTiles || tile_ == 0) features = loadFeatures(feature);
     int before = 0;
@@ -242,7 +242,7 @@ class Consumer {
         biased(value, box, of, scales);
         unsigned packed[4];
 #pragma unroll
-        for (int k = 0; k < 4; ++k) packed[k] = kind_.template activated<T>(value[k][0], value[k][1]);
+        for (int k = 0; k < 4; ++k) packed[k] = activatePair<T>(value[k][0], value[k][1], kind_.activation);
         if (kind_.norms_input && !kind_.shares_tile && box + 1 < kBoxes) scales = loadScales(box + 1);
         storeMatricesTransposed(packed, placeIn(panel + (box - begin) * kBoxBytes));
       }
@@ -270,7 +270,7 @@ class Consumer {
       float value[4][2];
       biased(value, box, of, scales);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) value[i / 2][i % 2] = kind_.activated(value[i / 2][i % 2]);
+      for (int i = 0; i < 8; ++i) value[i / 2][i % 2] = activate(value[i / 2][i % 2], kind_.activation);
       if (kind_.residual) addResidual(value, residual_ahead, of, scales);
       if (!kind_.shares_tile && box + 1 < kBoxes) load(box + 1);
       unsigned packed[4];

@@ -13,7 +13,7 @@ namespace padfree {
 // the one kPacedStages before it has come.
 template <int kTokens>
 __device__ void pace(const Work& work, Barriers& barriers, const Ring& ring) {
-  if (kTokens < kPacedTokens || !work.paced || !ring.first_round || ring.stage < kPacedStages) return;
+  if (kTokens < kLargeTokens || !work.paced || !ring.first_round || ring.stage < kPacedStages) return;
   barrierWait(&barriers.full[ring.stage - kPacedStages], 0);
 }
 

@@ -18,36 +18,30 @@ inline __host__ __device__ bool sharesTile(const Work& work) {
 template <Activation kActivation, bool kNormsInput, bool kSharesTile>
 struct InChunks {
   static constexpr Out out = Out::kChunks;
+  static constexpr Activation activation = kActivation;
   static constexpr bool residual = false, norms_input = kNormsInput, normed = kNormsInput, shares_tile = kSharesTile;
   explicit __device__ InChunks(const Work&) {}
-  template <typename T>
-  __device__ unsigned activated(float x, float y) const {
-    return activatePair<T>(x, y, kActivation);
-  }
 };
 
 // The same with seldom activations.
 template <Activation kActivation>
 struct AnyInChunks {
   static constexpr Out out = Out::kChunks;
+  static constexpr Activation activation = kActivation;
   static constexpr bool residual = false;
   const bool norms_input, normed, shares_tile;
   explicit __device__ AnyInChunks(const Work& work)
       : norms_input(work.normed == Normed::kInput), normed(norms_input), shares_tile(sharesTile(work)) {}
-  template <typename T>
-  __device__ unsigned activated(float x, float y) const {
-    return activatePair<T>(x, y, kActivation);
-  }
 };
 
 // Residual and moments, without activation: a tile stays until all of it is finished.
 template <bool kNormsResidual, bool kSharesTile>
 struct InPlace {
   static constexpr Out out = kSharesTile ? Out::kTile : Out::kStages;  // whose sums stand where the stages were
+  static constexpr Activation activation = Activation::kNone;
   static constexpr bool norms_input = false, residual = true, norms_residual = kNormsResidual, normed = kNormsResidual,
                         moments = true, shares_tile = kSharesTile;
   explicit __device__ InPlace(const Work&) {}
-  __device__ float activated(float x) const { return x; }
 };
 
 // Everything that a product may ask for.
@@ -63,7 +57,6 @@ struct AnyInPlace {
         moments(work.moments_out != nullptr),
         shares_tile(sharesTile(work)),
         activation(work.activation) {}
-  __device__ float activated(float x) const { return activate(x, activation); }
 };
 
 template <typename Kind>
