@@ -70,13 +70,16 @@ def apply_linear(choice: str, model: onnx.ModelProto, *, norms: str) -> onnx.Mod
 
 def linear_of(model: onnx.ModelProto) -> str:
     """Whose products a rewritten model has, "padfree" or "tensorrt"."""
-    return PADFREE if any(node.op_type == OPERATOR for node in padfree_nodes(model.graph)) else TENSORRT
+    return PADFREE if _products(model) else TENSORRT
 
 
 def norms_of(model: onnx.ModelProto) -> str:
     """Whether norms are folded into a rewritten model's products: one of NORMS."""
-    products = (node for node in padfree_nodes(model.graph) if node.op_type == OPERATOR)
-    return FOLDED if any(node_attributes(node)["has_moments"] for node in products) else SEPARATE
+    return FOLDED if any(node_attributes(node)["has_moments"] for node in _products(model)) else SEPARATE
+
+
+def _products(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    return [node for node in padfree_nodes(model.graph) if node.op_type == OPERATOR]
 
 
 def _problem(precision: str, device: Device) -> str:

@@ -16,7 +16,7 @@ from .exporting import export_model
 from .fixed_axes import fixed_sizes, generalise
 from .fused import declare_fused, holds_fused
 from .graph import dtype_name, inline_constants, tidy
-from .model_file import copy_fields
+from .model_file import without_initializers
 from .operators import DOMAIN
 from .standard_form import standardise
 from .widen import narrow_outputs, widen
@@ -67,10 +67,7 @@ def standard_model(model: ModelProto) -> ModelProto:
 
 def _inlined(model: ModelProto) -> ModelProto:
     """The model without functions. Its weights take no part: the inliner works on messages, which end at 2 GB."""
-    light = ModelProto()
-    copy_fields(model, light, "graph")
-    copy_fields(model.graph, light.graph, "initializer")
-    result = inliner.inline_local_functions(light)
+    result = inliner.inline_local_functions(without_initializers(model))
     result.graph.initializer.extend(model.graph.initializer)
     return result
 

@@ -150,9 +150,7 @@ def _write_data(tensors: list[TensorProto], file: Path) -> tuple[Path, list[tupl
 
 def _outside(model: ModelProto, location: str, places: list[tuple[int, int]]) -> ModelProto:
     """A copy of the model without its large tensors' bytes, which lie at `places` of the data file."""
-    result = ModelProto()
-    copy_fields(model, result, "graph")
-    copy_fields(model.graph, result.graph, "initializer")
+    result = without_initializers(model)
     for tensor in model.graph.initializer:
         copy = result.graph.initializer.add()
         if _is_large(tensor):
@@ -170,7 +168,15 @@ def _outside(model: ModelProto, location: str, places: list[tuple[int, int]]) ->
     return result
 
 
-def copy_fields(source: Message, target: Message, without: str) -> None:
+def without_initializers(model: ModelProto) -> ModelProto:
+    """A copy of the model without its weights, which are most of it."""
+    result = ModelProto()
+    _copy_fields(model, result, "graph")
+    _copy_fields(model.graph, result.graph, "initializer")
+    return result
+
+
+def _copy_fields(source: Message, target: Message, without: str) -> None:
     """Copies all fields of a message but one."""
     for field, value in source.ListFields():
         if field.name != without:

@@ -25,11 +25,11 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from .blocks import blocks, finite_of, largest_of
 from .element_types import check_element_types, infer_element_types
 from .errors import RewriteError, VerificationError
+from .model_file import without_initializers
 from .norm_nodes import standard_norm
 from .operators import DOMAIN, without_functions
 from .operators.functions import ACT_TYPES
 from .ranges import LARGEST, unfit_reason
-from .skeleton import skeleton_of
 
 Floats = npt.NDArray[np.float32]
 
@@ -60,7 +60,7 @@ def convert(model: ModelProto, precision: str, unfit: Mapping[str, str] | None =
         raise RewriteError(f"precision is {precision!r}, allowed are {', '.join(ACT_TYPES)}; choose one of them")
     if precision == "fp32":
         return without_functions(model)
-    result = without_functions(skeleton_of(model))
+    result = without_functions(_skeleton(model))
     for node in result.graph.node:
         if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
             raise RewriteError(
@@ -70,6 +70,14 @@ def convert(model: ModelProto, precision: str, unfit: Mapping[str, str] | None =
     _Conversion(result, model, precision, dict(unfit or {})).run()
     check_element_types(result, precision)
     check_weights(model, result, precision)
+    return result
+
+
+def _skeleton(model: ModelProto) -> ModelProto:
+    """A copy whose initializers have name, type and shape alone."""
+    result = without_initializers(model)
+    for tensor in model.graph.initializer:
+        result.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
     return result
 
 
