@@ -40,8 +40,9 @@ SHAPES = {
     "large": ((1024, 3072, "none"), (1024, 1024, "none"), (1024, 4096, "gelu"), (4096, 1024, "none")),
     "small": ((384, 1152, "none"), (384, 384, "none"), (384, 1536, "gelu"), (1536, 384, "none")),
 }
-CLUSTERS = [(*pair, parts) for parts in (1, 2, 4) for pair in ((2, 1), (1, 2), (1, 1))]
-TILES = [(tokens, *cluster) for cluster in CLUSTERS for tokens in range(256, 0, -16)]
+SIDES = (1, 2, 4)
+CLUSTERS = [(f, t, parts) for f in SIDES for t in SIDES for parts in SIDES if f * t * parts <= 8]
+TILES = [(tokens, *cluster) for cluster in CLUSTERS for tokens in range(256, 0, -16) if tokens % (8 * cluster[0]) == 0]
 AUTO = (0, 0, 0, 0)
 CHAIN_LAYERS = 12
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from padfree.onnx_tools.operators import check_nodes
 from padfree.runtime import Profile, SessionError, plugin_library
 from padfree.runtime.device import Device
 from padfree.runtime.metadata import parse_metadata, sidecar_path
@@ -24,7 +24,6 @@ from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOpt
 from .errors import BuildError
 from .files import check_destination, write_files
 from .linear import AUTO, FOLDED, linear_of, norms_of
-from .network import for_parser
 from .preparation import Products, metadata_of, preparing
 from .profile import ProfileOptions, choose_profile, shape_ranges
 
@@ -83,22 +82,23 @@ def build_engine(
     """
     check_destination(Path(plan_path))
     options = TacticOptions(workspace_bytes, optimization_level, timing_cache)
-    products = Products(linear, norms, _gpu(device))
+    products = Products(linear, norms, partial(_gpu, device))
+    wanted = ProfileOptions(max_batch, max_seq_len, max_tokens, opt_tokens)
     rewriting = {"interface": interface, "precision": precision, "strict": strict, "verify": verify}
-    with preparing(model, products=products, **rewriting) as prepared:
+    with preparing(model, products=products, profile=wanted, **rewriting) as prepared:
         builder = _started(device, options, progress)
-        rewritten = prepared()
-    metadata = parse_metadata(metadata_of(rewritten), "the rewritten model")
-    profile = choose_profile(metadata, ProfileOptions(max_batch, max_seq_len, max_tokens, opt_tokens))
-    check_nodes(rewritten)
+        made = prepared()
+    raw = metadata_of(made.model)
+    metadata = parse_metadata(raw, "the rewritten model")
+    profile = choose_profile(metadata, wanted)
     check_machine(device, needs_plugins=bool(metadata.plugins))
     if isinstance(builder, Exception):
         raise builder
     if metadata.plugins:
         plugin_library.load()
-    built = builder.build(for_parser(rewritten, profile.max_seq_len), shape_ranges(metadata, profile))
-    chosen = {"linear": linear_of(rewritten), "norms": norms_of(rewritten)}
-    return write_plan(Path(plan_path), built, metadata_of(rewritten), profile, builder, chosen)
+    built = builder.build(made.model, shape_ranges(metadata, profile), content=made.content)
+    chosen = {"linear": linear_of(made.model), "norms": norms_of(made.model)}
+    return write_plan(Path(plan_path), built, raw, profile, builder, chosen)
 
 
 def _gpu(device: int) -> Device | None:
@@ -112,9 +112,12 @@ def _gpu(device: int) -> Device | None:
 def _started(
     device: int, options: TacticOptions, progress: Progress | None
 ) -> EngineBuilder | SessionError | BuildError:
-    """TensorRT's builder, or why there is none: errors of the model come first."""
+    """TensorRT's builder, with plugins loaded if any are there; or why it is none: errors of the model come first."""
     try:
-        return EngineBuilder(device, options, progress)
+        builder = EngineBuilder(device, options, progress)
+        with contextlib.suppress(SessionError):
+            plugin_library.load()  # now, while the model is prepared
+        return builder
     except (SessionError, BuildError) as error:
         return error
 

@@ -78,6 +78,7 @@ class EngineBuilder:
         model: onnx.ModelProto,
         ranges: list[ShapeRange],
         *,
+        content: memoryview | None = None,
         strongly_typed: bool = True,
         builder_flags: tuple[str, ...] = (),
     ) -> BuiltEngine:
@@ -86,6 +87,7 @@ class EngineBuilder:
         Args:
             model: without functions; padfree nodes named.
             ranges: shapes for the one optimisation profile.
+            content: all of the model's bytes, where `model` is without weights.
             strongly_typed: types come from the graph; False lets TensorRT 10 choose (11 cannot).
             builder_flags: names of trt.BuilderFlag.
 
@@ -95,7 +97,7 @@ class EngineBuilder:
         trt = self._trt
         flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED) if strongly_typed else 0
         network = self._builder.create_network(flags)
-        parser = parse(trt, self._logger, network, model)
+        parser = parse(trt, self._logger, network, model, content)
         count_plugin_layers(trt, network, plugin_node_names(model))
         config = self._config(ranges, builder_flags)
         if strongly_typed:

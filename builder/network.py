@@ -94,8 +94,8 @@ def needed_plugin_names(model: onnx.ModelProto) -> dict[str, str]:
     return needed
 
 
-def parse(trt: Any, logger: Any, network: Any, model: onnx.ModelProto) -> Any:
-    """Parses a model into a network.
+def parse(trt: Any, logger: Any, network: Any, model: onnx.ModelProto, content: memoryview | None = None) -> Any:
+    """Parses a model, or its bytes where they are there, into a network.
 
     Models beyond protobuf's 2 GB go through a temporary file with the weights beside it.
 
@@ -106,9 +106,9 @@ def parse(trt: Any, logger: Any, network: Any, model: onnx.ModelProto) -> Any:
         BuildError: the parser refused a node; the message names node, operator and reason.
     """
     parser = trt.OnnxParser(network, logger)
-    content = _serialized(model)
-    if content is not None:
-        parsed = parser.parse(content)
+    whole = content or serialized(model)
+    if whole is not None:
+        parsed = parser.parse(whole)
     else:
         with tempfile.TemporaryDirectory(prefix="padfree-") as folder:
             path = Path(folder) / "model.onnx"
@@ -119,7 +119,7 @@ def parse(trt: Any, logger: Any, network: Any, model: onnx.ModelProto) -> Any:
     return parser
 
 
-def _serialized(model: onnx.ModelProto) -> bytes | None:
+def serialized(model: onnx.ModelProto) -> bytes | None:
     """A model's bytes; None beyond protobuf's 2 GB. ByteSize() would serialise it once more."""
     try:
         content = model.SerializeToString()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to a model before TensorRT sees it: rewriting and the choice of its products, by a process of its own.
+"""What happens to a model before TensorRT sees it, from rewriting to the parser's bytes, by a process of its own.
 
 This one starts TensorRT meanwhile, which takes seconds to create a builder and holds Python's lock; rewriting BERT-base
 takes as long.
@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import mmap
 import os
 import pickle
+import struct
 import subprocess
 import sys
 import tempfile
@@ -22,11 +24,15 @@ from typing import IO, Any, NoReturn
 
 import onnx
 from padfree.onnx_tools import load_model
+from padfree.onnx_tools.model_file import without_initializers
+from padfree.onnx_tools.operators import check_nodes
 from padfree.runtime.device import Device
 from padfree.runtime.metadata import ONNX_METADATA_KEY, parse_metadata
 
 from .errors import BuildError
 from .linear import apply_linear, choose_linear
+from .network import for_parser, serialized
+from .profile import ProfileOptions, choose_profile
 
 DEFAULT_PRECISION = "fp16"
 _CHILD = """
@@ -37,8 +43,9 @@ sys.path[:] = sys.argv[2:]
 from padfree.builder.preparation import serve
 serve(sys.argv[1], answer)
 """
-_FAILED = 3
-"""Exit code of that process where it answers with an error."""
+_FAILED, _TOO_LARGE = 3, 4
+"""Exit codes of that process: its answer is an error; the model fits no answer."""
+_LENGTH = struct.Struct("<q")
 _KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 36)}
 """Makes glibc use freed memory again instead of giving it back: weights are copied several times, and memory that comes
 anew costs a page fault every 4 KB."""
@@ -46,11 +53,22 @@ anew costs a page fault every 4 KB."""
 
 @dataclass(frozen=True)
 class Products:
-    """Whose matrix products and norms a build asks for (linear.py), and its GPU: without one, products stay."""
+    """Whose matrix products and norms a build asks for (linear.py).
+
+    `device` finds its GPU, and is asked once, beside the rewriting or behind it: without a GPU, products stay.
+    """
 
     linear: str
     norms: str
-    device: Device | None
+    device: Callable[[], Device | None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model for TensorRT's parser. Where `content` holds all of its bytes, `model` is without weights."""
+
+    model: onnx.ModelProto
+    content: memoryview | None = None
 
 
 def prepare_model(
@@ -60,25 +78,30 @@ def prepare_model(
     precision: str | None,
     strict: bool,
     verify: bool,
-    products: Products | None = None,
+    products: Products,
+    profile: ProfileOptions,
 ) -> onnx.ModelProto:
-    """The model as it is built: rewritten, unless it carries padfree's metadata, with the products asked for.
+    """The model as TensorRT's parser gets it: rewritten, unless it carries padfree's metadata, with these products.
 
     Raises:
-        BuildError: a rewritten model of another interface or precision than asked for, or products that are not to be
-            had; RewriteError: the model.
+        BuildError: a rewritten model of another interface or precision than asked for, a profile that does not fit it,
+            or products that are not to be had; RewriteError: the model.
     """
-    rewritten = _rewritten(model, interface=interface, precision=precision, strict=strict, verify=verify)
-    if products is None or products.device is None:
-        return rewritten
-    metadata = parse_metadata(metadata_of(rewritten), "the rewritten model")
-    choice = choose_linear(products.linear, rewritten, metadata.precision, products.device)
-    return apply_linear(choice, rewritten, norms=products.norms)
+    made = rewritten(model, interface=interface, precision=precision, strict=strict, verify=verify)
+    metadata = parse_metadata(metadata_of(made), "the rewritten model")
+    longest = choose_profile(metadata, profile).max_seq_len
+    device = products.device()
+    if device is not None:
+        choice = choose_linear(products.linear, made, metadata.precision, device)
+        made = apply_linear(choice, made, norms=products.norms)
+    check_nodes(made)
+    return for_parser(made, longest)
 
 
-def _rewritten(
+def rewritten(
     model: str | Path | onnx.ModelProto, *, interface: str | None, precision: str | None, strict: bool, verify: bool
 ) -> onnx.ModelProto:
+    """The model rewritten, or as it is where it carries padfree's metadata. Raises as prepare_model."""
     loaded = load_model(model) if isinstance(model, (str, Path)) else model
     if not any(item.key == ONNX_METADATA_KEY for item in loaded.metadata_props):
         from padfree.onnx_tools import rewrite  # brings onnxruntime, which a rewritten model does not need
@@ -103,27 +126,39 @@ def _rewritten(
 
 @contextlib.contextmanager
 def preparing(
-    model: str | Path | onnx.ModelProto, *, products: Products | None = None, **options: Any
-) -> Iterator[Callable[[], onnx.ModelProto]]:
+    model: str | Path | onnx.ModelProto, *, products: Products, profile: ProfileOptions, **options: Any
+) -> Iterator[Callable[[], Prepared]]:
     """Begins `prepare_model`, and gives a function that waits for what it returns or raises.
 
     A file that is there is prepared by another process, which ends with the context.
     """
+
+    def here() -> Prepared:
+        return Prepared(prepare_model(model, products=products, profile=profile, **options))
+
     if isinstance(model, onnx.ModelProto) or not Path(model).is_file() or not sys.executable:
-        yield lambda: prepare_model(model, products=products, **options)
+        yield here
         return
-    asked = asdict(products) if products else None
-    request = json.dumps({"model": os.fspath(model), "products": asked, **options})
+    asked = {"linear": products.linear, "norms": products.norms, "profile": asdict(profile)}
+    request = json.dumps({"model": os.fspath(model), **asked, **options})
     command = [sys.executable, "-c", _CHILD, request, *(path or str(Path.cwd()) for path in sys.path)]
     with _shared_file() as answer, _started(command, answer) as child:
         try:
-            yield lambda: _answer(child, answer, model)
+            _tell(child, products.device())
+            yield lambda: _answer(child, answer, model) or here()
         finally:
             child.kill()
 
 
 def _started(command: list[str], answer: IO[bytes]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=answer, env={**os.environ, **_KEEP_MEMORY})
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=answer, env={**os.environ, **_KEEP_MEMORY})
+
+
+def _tell(child: subprocess.Popen[bytes], device: Device | None) -> None:
+    """Answers the one question of that process. It may have ended already: its exit code says why."""
+    assert child.stdin is not None
+    with contextlib.suppress(BrokenPipeError), child.stdin as pipe:
+        pipe.write(json.dumps(device and asdict(device)).encode())
 
 
 def _shared_file() -> IO[bytes]:
@@ -133,33 +168,51 @@ def _shared_file() -> IO[bytes]:
     return tempfile.TemporaryFile()
 
 
-def _answer(child: subprocess.Popen[bytes], answer: IO[bytes], model: str | Path) -> onnx.ModelProto:
+def _answer(child: subprocess.Popen[bytes], answer: IO[bytes], model: str | Path) -> Prepared | None:
+    """What the process made of the model; None where that is too large to be handed on."""
     code = child.wait()
     answer.seek(0)
     if code == _FAILED:
         error: Exception = pickle.load(answer)
         raise error
+    if code == _TOO_LARGE:
+        return None
     if code != 0:
         raise BuildError(
             f"the process that rewrites '{model}' ended with code {code} and without an answer; where memory is short, "
             f"rewrite the model on a larger machine (`padfree optimize`) and build from the result"
         )
-    return onnx.load_model_from_string(answer.read())
+    content = memoryview(mmap.mmap(answer.fileno(), 0, access=mmap.ACCESS_READ))
+    (length,) = _LENGTH.unpack_from(content)
+    begin = _LENGTH.size + length
+    return Prepared(onnx.load_model_from_string(bytes(content[_LENGTH.size : begin])), content[begin:])
 
 
 def serve(request: str, answer: int) -> NoReturn:
     """What the other process does: writes a model or an error to the file descriptor `answer`, and ends."""
     options = json.loads(request)
-    asked = options.pop("products")
-    device = asked and asked["device"]
-    products = asked and Products(asked["linear"], asked["norms"], device and Device(**device))
+    products = Products(options.pop("linear"), options.pop("norms"), _told_device)
+    profile = ProfileOptions(**options.pop("profile"))
+    pieces: list[bytes] = []
+    code = 0
     try:
-        content, code = prepare_model(**options, products=products).SerializeToString(), 0
+        model = prepare_model(**options, products=products, profile=profile)
+        content = serialized(model)
+        if content is None:
+            code = _TOO_LARGE
+        else:
+            graph = without_initializers(model).SerializeToString()
+            pieces = [_LENGTH.pack(len(graph)), graph, content]
     except Exception as error:
-        content, code = pickle.dumps(error), _FAILED
+        pieces, code = [pickle.dumps(error)], _FAILED
     with os.fdopen(answer, "wb") as file:
-        file.write(content)
+        file.writelines(pieces)
     sys.exit(code)
+
+
+def _told_device() -> Device | None:
+    told = json.load(sys.stdin)
+    return told and Device(**told)
 
 
 def metadata_of(model: onnx.ModelProto) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -182,7 +183,12 @@ def _named(limit: Contender | None) -> dict[str, Contender]:
 
 
 def time_in_turns(ways: Mapping[str, Mapping[str, Way]], rounds: int = ROUNDS) -> dict[str, dict[str, Timing]]:
-    """Times all ways in turns, so that what changes with time (clocks, temperature) meets all alike."""
+    """Times all ways in turns, so that what changes with time (clocks, temperature) meets all alike.
+
+    Every round has an order of its own: a GPU at its power limit lowers its clock for a while, and whoever always came
+    behind the same neighbour would pay for it, or gain.
+    """
+    shuffled = random.Random(0)
     flat = [(title, way, run) for title, runs in ways.items() for way, run in runs.items()]
     counts: dict[tuple[str, str], int] = {}
     round_ms = 0.0
@@ -192,6 +198,6 @@ def time_in_turns(ways: Mapping[str, Mapping[str, Way]], rounds: int = ROUNDS) -
         counts[title, way] = max(1, min(MAX_RUNS, round(ROUND_MS / max(typical, 1e-3))))
         round_ms += counts[title, way] * typical
     for _ in range(max(MIN_ROUNDS, min(rounds, int(BUDGET_MS / max(round_ms, 1e-3))))):
-        for title, way, run in flat:
+        for title, way, run in shuffled.sample(flat, len(flat)):
             times[title, way] += run(counts[title, way])
     return {title: {way: Timing.of(times[title, way]) for way in runs} for title, runs in ways.items()}

@@ -120,10 +120,13 @@ class Consumer {
     stage_out_ = -1;
   }
 
-  // Tells every block that fetches for this one that this warp has left a stage.
+  // Tells every block that fetches for this one, those with the same tokens and those with the same features, that this
+  // warp has left a stage.
   __device__ void release(int stage, const Position& at) {
-    const int blocks = work_.tile.cluster_features * work_.tile.cluster_tokens;
-    if (lane_ < blocks) barrierArriveAt(&barriers_.empty[stage], at.group + lane_);
+    const int features = work_.tile.cluster_features, other = lane_ - features;
+    if (other >= work_.tile.cluster_tokens - 1) return;
+    const int block = other < 0 ? at.token * features + lane_ : (other + (other >= at.token)) * features + at.feature;
+    barrierArriveAt(&barriers_.empty[stage], at.group + block);
   }
 
   // Whether this block finishes the 16 tokens from 16 * box on.

@@ -60,7 +60,7 @@ struct Shape {
 
 struct Maps {
   CUtensorMap x;          // [T,K] in boxes of the tokens that one block fetches for its cluster
-  CUtensorMap weight;     // [K,N] in boxes of 64 x 64
+  CUtensorMap weight;     // [K,N] in boxes of 64 features by what one block fetches of a stage
   CUtensorMap y;          // [T,N] in boxes of 16 tokens
   CUtensorMap y_at_once;  // [T,N] in boxes of what leaves together, where all of that is this block's
   CUtensorMap residual;   // [T,N] in boxes of a tile's tokens
@@ -84,6 +84,7 @@ struct Work {
   LinearTile tile;
   int parts_shift, shared_shift, features_shift;  // logarithms of blocks: that share a tile, the others of a cluster
   int owned_shift;                 // blocks that share a tile finish 16 << owned_shift of its tokens in turn
+  unsigned same_features;          // bits of the blocks of a cluster with the features of the first
   int feature_clusters, clusters;  // clusters of tiles: along the features, in all
   uint64_t per_feature_cluster;    // 2^32 / feature_clusters, rounded up
 };

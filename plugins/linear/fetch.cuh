@@ -22,21 +22,22 @@ template <int kTokens, Out kOut>
 __device__ void fetchWeight(const Work& work, const Maps& maps, const Position& at, Barriers& barriers,
                             unsigned stages) {
   using S = Shape<kTokens>;
-  const int panels = kGroups / work.tile.cluster_tokens;  // this block's, for its cluster
-  const int first = at.token * panels;
-  const auto blocks = static_cast<uint16_t>((1u | (work.tile.cluster_tokens - 1) << work.tile.cluster_features)
-                                            << (at.group + at.feature));
+  // This block's share, for those of its cluster that have the same features: two panels, one, or half of one.
+  const int sharers = work.tile.cluster_tokens;
+  const int panels = sharers < kGroups ? kGroups : 1;
+  const int first = at.token * kGroups / sharers, depth = at.token * kGroups % sharers * (kDepth / sharers);
+  const auto blocks = static_cast<uint16_t>(work.same_features << (at.group + at.feature));
   Ring ring(work.ring_stages);
   for (int cluster = at.first; cluster < work.clusters; cluster += at.step) {
     const int feature = at.featureTile(work, cluster) * kLinearFeatures + first * kGroupFeatures;
 #pragma unroll 1
     for (int row = at.begin * kDepth; row < at.end * kDepth; row += kDepth, ring.advance()) {
-      const unsigned target = stages + ring.stage * S::kStageBytes + first * S::kPanelBytes;
+      const unsigned target = stages + ring.stage * S::kStageBytes + first * S::kPanelBytes + depth * kPanelRowBytes;
       uint64_t* const full = &barriers.full[ring.stage];
       barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);
       pace<kTokens>(work, barriers, ring);
       barrierExpect(full, S::kWeightBytes);
-      copyBox(target, maps.weight, feature, row, full, blocks);
+      copyBox(target, maps.weight, feature, row + depth, full, blocks);
       if (panels == kGroups) copyBox(target + S::kPanelBytes, maps.weight, feature + kGroupFeatures, row, full, blocks);
     }
     if constexpr (kOut == Out::kStages) {

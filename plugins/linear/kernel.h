@@ -12,19 +12,24 @@ namespace padfree {
 // and fetch what they share once, or share a tile.
 struct LinearTile {
   int tokens;            // a multiple of 16, at most kMaxLinearTokens
-  int cluster_features;  // tiles of features side by side in a cluster: 1 or 2
-  int cluster_tokens;    // tiles of tokens: 1 or 2
+  int cluster_features;  // tiles of features side by side in a cluster: 1, 2 or 4; each fetches 8 tokens or more for
+                         // all
+  int cluster_tokens;    // tiles of tokens: 1, 2 or 4
   int parts;             // of the reduction, each summed by its own block of the cluster: 1, 2 or 4
 };
 
 constexpr int kLinearFeatures = 128;
 constexpr int kMaxLinearTokens = 256;
+constexpr int kMaxClusterBlocks = 8;  // that every device runs as a cluster
 constexpr int kMaxMomentGroups = 16;  // of rows that are normed: widths up to 1024
 
 // The cuts that can compute a product, the fastest first by the cost model, for T tokens on this many multiprocessors.
 std::vector<LinearTile> rankLinearTiles(const LinearParams& params, int T, int multiprocessors);
 
 bool isLinearTile(const LinearTile& tile);
+
+// How many clusters run at once, at least one.
+int linearClustersAtOnce(const LinearTile& tile, int multiprocessors);
 
 // How often the clusters of a cut fill the multiprocessors, and the most tokens that so many waves compute: what lies
 // between takes as long, but for the waves' own traffic.

@@ -15,7 +15,7 @@ namespace padfree {
 namespace {
 
 constexpr int kRuns = 3;           // of a graph of launches; the fastest counts
-constexpr int kCandidates = 6;     // of the cost model's ranking
+constexpr int kCandidates = 5;     // of the cost model's ranking
 constexpr int kLaunches = 24;      // in a graph, fewer where they last
 constexpr int kCacheMultiple = 2;  // the weights together, of the L2 cache: a model's layers find theirs in memory
 constexpr int64_t kScratchBytes = int64_t{1} << 30;

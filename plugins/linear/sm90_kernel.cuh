@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
     for (const CUtensorMap* map : {&maps.x, &maps.weight, &maps.y_at_once}) prefetchMap(*map);
     if (Kind::out != Out::kStages) prefetchMap(maps.y);
     if (work.residual) prefetchMap(maps.residual);
-    const unsigned warps = work.tile.cluster_features * work.tile.cluster_tokens * kGroups * kWarpgroup / kWarpSize;
+    const unsigned warps = (work.tile.cluster_features + work.tile.cluster_tokens - 1) * kGroups * kWarps;
     for (int stage = 0; stage < work.ring_stages; ++stage) {
       barrierInit(&barriers.full[stage], 2);  // weights and input
       barrierInit(&barriers.empty[stage], warps);
@@ -75,7 +75,8 @@ inline bool encodeMaps(const LinearParams& p, const LinearTile& tile, int boxes_
   };
   maps.residual = {};
   return encode(maps.x, p.x, p.T, p.K, tile.tokens / tile.cluster_features) &&
-         encode(maps.weight, p.weight, p.K, p.N, kDepth) && encode(maps.y, p.y, p.T, p.N, kBoxTokens) &&
+         encode(maps.weight, p.weight, p.K, p.N, std::min(kDepth, kDepth * kGroups / tile.cluster_tokens)) &&
+         encode(maps.y, p.y, p.T, p.N, kBoxTokens) &&
          encode(maps.y_at_once, p.y, p.T, p.N, boxes_at_once * kBoxTokens) &&
          (!p.residual || encode(maps.residual, p.residual, p.T, p.N, tile.tokens));
 }
@@ -108,6 +109,7 @@ inline Work makeWork(const LinearParams& p, const LinearTile& tile) {
   work.parts_shift = logarithm(work.tile.parts);
   work.features_shift = logarithm(tile.cluster_features);
   work.shared_shift = work.features_shift + logarithm(tile.cluster_tokens);
+  for (int i = 0; i < tile.cluster_tokens; ++i) work.same_features |= 1u << (i << work.features_shift);
   work.owned_shift = tile.tokens >= work.tile.parts * 2 * kBoxTokens ? 1 : 0;
   work.feature_clusters = ceilDiv(p.N, kLinearFeatures * tile.cluster_features);
   work.per_feature_cluster = ((uint64_t{1} << 32) + work.feature_clusters - 1) / work.feature_clusters;
@@ -124,7 +126,8 @@ cudaError_t launch(const LinearParams& p, const LinearTile& tile, cudaStream_t s
   Work work = makeWork(p, tile);
   const int cluster_size = tile.cluster_features * tile.cluster_tokens * work.tile.parts;
   // Blocks that share a tile leave its sums where the next tile's stages would be: they stay for one.
-  const int at_once = sharesTile(work) ? work.clusters : std::min(work.clusters, multiprocessors / cluster_size);
+  const int at_once =
+      sharesTile(work) ? work.clusters : std::min(work.clusters, linearClustersAtOnce(work.tile, multiprocessors));
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {static_cast<unsigned>(cluster_size), 1, 1};

@@ -13,7 +13,7 @@ import pytest
 from padfree.builder import BuildError, build, build_engine
 from padfree.builder.cli import main
 from padfree.builder.engine_builder import BuiltEngine, EngineBuilder, TacticOptions
-from padfree.builder.preparation import prepare_model
+from padfree.builder.preparation import rewritten
 from padfree.runtime import Profile, SessionError
 from padfree.runtime.device import Device
 from padfree.runtime.metadata import open_plan
@@ -24,18 +24,18 @@ Capture = pytest.CaptureFixture[str]
 
 def test_a_rewritten_model_keeps_interface_and_precision(packed_model: ModelWriter) -> None:
     path = packed_model()
-    same = prepare_model(path, interface="packed", precision="fp32", strict=False, verify=True)
+    same = rewritten(path, interface="packed", precision="fp32", strict=False, verify=True)
     assert same == onnx.load(str(path))
     for option, value in (("interface", "padded"), ("precision", "fp16")):
         wanted: dict[str, Any] = {"interface": None, "precision": None, option: value}
         with pytest.raises(BuildError, match=f"{value} was asked for; leave --{option} out"):
-            prepare_model(path, **wanted, strict=False, verify=True)
+            rewritten(path, **wanted, strict=False, verify=True)
 
 
 def test_the_callers_model_is_not_changed(packed_model: ModelWriter) -> None:
     model = onnx.load(str(packed_model()))
-    prepared = prepare_model(model, interface=None, precision=None, strict=False, verify=True)
-    prepared.graph.node[0].name = "changed"
+    made = rewritten(model, interface=None, precision=None, strict=False, verify=True)
+    made.graph.node[0].name = "changed"
     assert model.graph.node[0].name != "changed"
 
 

@@ -13,19 +13,35 @@ import pytest
 from padfree.builder import BuildError, preparation
 from padfree.builder.demo import DEMO_DATA
 from padfree.builder.linear import apply_linear, linear_of
-from padfree.builder.preparation import Products, prepare_model, preparing
+from padfree.builder.network import for_parser, serialized
+from padfree.builder.preparation import Products, prepare_model, preparing, rewritten
+from padfree.builder.profile import ProfileOptions
 from padfree.onnx_tools import RewriteError
 from padfree.runtime.device import Device
 
 ModelWriter = Callable[..., Path]
 
 EXPORTED = DEMO_DATA / "bert_tiny.onnx"
-OPTIONS: dict[str, Any] = {"interface": None, "precision": None, "strict": False, "verify": False}
+REWRITING: dict[str, Any] = {"interface": None, "precision": None, "strict": False, "verify": False}
+MAX_SEQ_LEN = 16
+OPTIONS: dict[str, Any] = {
+    **REWRITING,
+    "products": Products("auto", "folded", lambda: None),
+    "profile": ProfileOptions(max_seq_len=MAX_SEQ_LEN),
+}
 
 
 def prepared(model: Path | onnx.ModelProto, **options: Any) -> onnx.ModelProto:
+    """The model, whose weights are either in it or in the bytes beside it."""
     with preparing(model, **{**OPTIONS, **options}) as wait:
-        return wait()
+        made = wait()
+    if made.content is None:
+        return made.model
+    whole = onnx.load_model_from_string(bytes(made.content))
+    assert not made.model.graph.initializer
+    del (bare := onnx.load_model_from_string(bytes(made.content))).graph.initializer[:]
+    assert made.model == bare
+    return whole
 
 
 @pytest.fixture
@@ -55,17 +71,42 @@ def test_a_model_is_rewritten_here(children: list[subprocess.Popen[bytes]]) -> N
 
 @pytest.mark.parametrize("norms", ["folded", "separate"])
 def test_products_are_chosen_where_the_model_is_rewritten(children: list[subprocess.Popen[bytes]], norms: str) -> None:
-    plain = prepare_model(EXPORTED, **{**OPTIONS, "precision": "fp16"})
-    products = Products("auto", norms, Device(0, "NVIDIA H200", 9, 0))
+    plain = rewritten(EXPORTED, **{**REWRITING, "precision": "fp16"})
+    products = Products("auto", norms, lambda: Device(0, "NVIDIA H200", 9, 0))
     made = prepared(EXPORTED, precision="fp16", products=products)
-    assert made == apply_linear("padfree", plain, norms=norms)
+    assert made == for_parser(apply_linear("padfree", plain, norms=norms), MAX_SEQ_LEN)
     assert linear_of(made) == "padfree"
     assert len(children) == 1
     elsewhere = Device(0, "NVIDIA A100", 8, 0)
     for device in (elsewhere, None):
-        assert prepared(EXPORTED, precision="fp16", products=Products("auto", norms, device)) == plain
+        asked = Products("auto", norms, lambda device=device: device)
+        assert prepared(EXPORTED, precision="fp16", products=asked) == for_parser(plain, MAX_SEQ_LEN)
     with pytest.raises(BuildError, match=r"--linear padfree: PadfreeLinear needs compute capability 9\.0, NVIDIA A100"):
-        prepared(EXPORTED, precision="fp16", products=Products("padfree", norms, elsewhere))
+        prepared(EXPORTED, precision="fp16", products=Products("padfree", norms, lambda: elsewhere))
+
+
+def test_a_profile_that_does_not_fit_is_named_by_the_process(children: list[subprocess.Popen[bytes]]) -> None:
+    with pytest.raises(BuildError, match="profile max 600 > model limit"):
+        prepared(EXPORTED, profile=ProfileOptions(max_seq_len=600))
+    assert len(children) == 1
+
+
+def test_a_model_too_large_to_be_handed_on_is_prepared_here(
+    monkeypatch: pytest.MonkeyPatch, children: list[subprocess.Popen[bytes]]
+) -> None:
+    refusing = "preparation.serialized = lambda model: None\npreparation.serve(sys.argv[1], answer)"
+    child = preparation._CHILD.replace("builder.preparation import serve", "builder import preparation")
+    monkeypatch.setattr(preparation, "_CHILD", child.replace("serve(sys.argv[1], answer)", refusing))
+    with preparing(EXPORTED, **OPTIONS) as wait:
+        made = wait()
+    assert made.content is None
+    assert made.model == prepare_model(EXPORTED, **OPTIONS)
+    assert [child.returncode for child in children] == [preparation._TOO_LARGE]
+
+
+def test_bytes_are_those_of_the_model() -> None:
+    with preparing(EXPORTED, **OPTIONS) as wait:
+        assert wait().content == serialized(prepare_model(EXPORTED, **OPTIONS))
 
 
 def test_errors_are_those_of_rewriting(tmp_path: Path, packed_model: ModelWriter) -> None:

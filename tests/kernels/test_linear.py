@@ -10,8 +10,12 @@ if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9:
     pytest.skip("PadfreeLinear needs a Hopper GPU", allow_module_level=True)
 
 AUTO = (0, 0, 0, 0)
-CLUSTERS = [(*cluster, parts) for cluster in ((1, 1), (2, 1), (1, 2)) for parts in (1, 2, 4)]
-TILES = [(tokens, *cluster) for tokens in range(16, 257, 16) for cluster in CLUSTERS]
+CLUSTERS = [
+    *((*cluster, parts) for cluster in ((1, 1), (2, 1), (1, 2)) for parts in (1, 2, 4)),
+    *((*cluster, parts) for cluster in ((2, 2), (1, 4), (4, 1)) for parts in (1, 2)),
+    *((2, 4, 1), (4, 2, 1)),
+]
+TILES = [(tokens, *cluster) for cluster in CLUSTERS for tokens in range(16, 257, 16) if tokens % (8 * cluster[0]) == 0]
 TOKENS = [1, 7, 63, 64, 65, 127, 128, 129, 1403]
 ACTIVATIONS = ["none", "gelu", "gelu_tanh", "relu", "silu"]
 TYPES = [torch.float16, torch.bfloat16]
@@ -101,7 +105,7 @@ def test_epilogues(activation: str, dtype: torch.dtype, with_bias: bool, with_re
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("tile", [AUTO, (64, 1, 2, 4), (128, 2, 1, 2)], ids=str)
+@pytest.mark.parametrize("tile", [AUTO, (64, 1, 2, 4), (128, 2, 1, 2), (80, 2, 2, 2), (64, 2, 4, 1)], ids=str)
 def test_same_bits_again(tile: tuple[int, int, int, int]) -> None:
     first = check(1403, 768, 768, tile=tile)
     for _ in range(5):

@@ -16,6 +16,7 @@ AUTO = (0, 0, 0, 0)
 TILES = [
     *((tokens, *cluster) for tokens in range(16, 257, 16) for cluster in ((2, 1, 1), (1, 1, 2))),
     *((tokens, *cluster) for tokens in (32, 64, 128) for cluster in ((1, 2, 1), (1, 2, 2), (1, 1, 4), (2, 1, 2))),
+    *((tokens, *cluster) for tokens in (32, 96, 224) for cluster in ((2, 2, 1), (2, 2, 2), (4, 2, 1), (2, 4, 1))),
 ]
 TOKENS = [1, 15, 17, 100, 1403]
 MOMENTS_ERROR = {torch.float16: 1e-3, torch.bfloat16: 8e-3}
