@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx
 from padfree.runtime.device import Device
-from padfree.runtime.trt import import_tensorrt, make_logger, short_version
+from padfree.runtime.trt import import_tensorrt, shared_logger, short_version
 from rich.progress import Progress
 
 from . import timing_cache
@@ -64,7 +64,8 @@ class EngineBuilder:
         self.device: Device = open_device(device)
         self.tensorrt_version = short_version(self._trt.__version__)
         self._options = options
-        self._logger = make_logger(self._trt)
+        self._logger = shared_logger(self._trt)
+        self._logger.forget()
         self._bars = PhaseBars(progress) if progress else None
         try:
             self._builder = self._trt.Builder(self._logger)
@@ -95,6 +96,7 @@ class EngineBuilder:
             BuildError: parser or builder failed, or a plugin layer is missing.
         """
         trt = self._trt
+        self._logger.forget()
         flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED) if strongly_typed else 0
         network = self._builder.create_network(flags)
         parser = parse(trt, self._logger, network, model, content)

@@ -30,6 +30,7 @@ from .norm_nodes import standard_norm
 from .operators import DOMAIN, without_functions
 from .operators.functions import ACT_TYPES
 from .ranges import LARGEST, unfit_reason
+from .threads import in_threads
 
 Floats = npt.NDArray[np.float32]
 
@@ -104,10 +105,11 @@ def to_float32(tensor: TensorProto) -> Floats:
 def check_weights(original: ModelProto, converted: ModelProto, precision: str) -> None:
     """Checks that each converted weight is the original's, rounded. Raises VerificationError naming one that is not."""
     before = {tensor.name: tensor for tensor in original.graph.initializer}
-    for tensor in converted.graph.initializer:
+
+    def check(tensor: TensorProto) -> None:
         source = before.get(tensor.name) or before.get(tensor.name.removesuffix(f".{precision}"))
         if source is None or tensor.data_type == source.data_type:
-            continue
+            return
         pairs = zip(blocks(to_float32(source)), blocks(numpy_helper.to_array(tensor)), strict=True)
         far = sum(_far(wanted, found.astype(np.float32, copy=False), precision) for wanted, found in pairs)
         if far:
@@ -115,6 +117,8 @@ def check_weights(original: ModelProto, converted: ModelProto, precision: str) -
                 f"weight '{tensor.name}' is not the original rounded to {precision} ({far} of {math.prod(tensor.dims)} "
                 f"values differ); this is a defect of padfree's conversion: please report it, or choose precision fp32"
             )
+
+    in_threads(check, converted.graph.initializer)
 
 
 def _far(wanted: Floats, found: Floats, precision: str) -> int:
@@ -147,10 +151,9 @@ class _Conversion:
         self.read_as_float32: set[str] = set()  # constants
         self.outputs = {item.name: item.type.tensor_type.elem_type for item in self.graph.output}
         weights = {name for node in self.graph.node if node.op_type in _PRODUCTS for name in node.input}
-        for name in weights & self.constants.keys():
-            reason = unfit_reason(to_float32(self.constants[name]), precision)
-            if reason:
-                self.unfit[name] = reason
+        names = sorted(weights & self.constants.keys())
+        reasons = in_threads(lambda name: unfit_reason(to_float32(self.constants[name]), precision), names)
+        self.unfit |= {name: reason for name, reason in zip(names, reasons, strict=True) if reason}
 
     def _expand_norms(self) -> None:
         """Norms that make or read what does not fit become standard operators, which may be float32."""

@@ -16,7 +16,7 @@ from . import plugin_library
 from .cuda import open_device
 from .errors import SessionError
 from .metadata import Metadata
-from .trt import check_engine, import_tensorrt, make_logger
+from .trt import check_engine, import_tensorrt, shared_logger
 
 ALIGNMENT = 512  # of tensors in a block; TensorRT asks for 256 for its own memory
 
@@ -75,7 +75,8 @@ class Engine:
         self.metadata = metadata
         self._plan = plan
         self._trt = trt
-        self._logger = make_logger(trt)
+        self._logger = shared_logger(trt)
+        self._logger.forget()
         self._runtime: Any = trt.Runtime(self._logger)
         self._engine: Any = self._runtime.deserialize_cuda_engine(plan.read_bytes())
         if self._engine is None:

@@ -15,6 +15,7 @@ VERSION_PARTS = 3  # 10.15.1.29 and 10.15.1.30 run each other's plans
 MAX_ERRORS_KEPT = 50
 
 _log = logging.getLogger("padfree.tensorrt")
+_loggers: list[tuple[Any, Any]] = []  # of every module that TensorRT was imported as, which is one but in tests
 
 
 def import_tensorrt() -> Any:
@@ -66,11 +67,22 @@ def check_engine(engine: EngineInfo, source: str, *, version: str, device: Devic
         )
 
 
-def make_logger(trt: Any) -> Any:
-    """A TensorRT logger that feeds Python's logging ("padfree.tensorrt", level debug) and keeps errors in `errors`.
+def shared_logger(trt: Any) -> Any:
+    """The process's logger for TensorRT, which feeds Python's logging ("padfree.tensorrt", level debug).
 
-    Nothing goes to the terminal by itself: whoever sees a call fail puts the newest error into its own message.
+    There is one, until the process ends: TensorRT takes the first logger that it gets for all that it makes, as long as
+    anything of that exists, and would go on calling one that is gone.
+    Nothing goes to the terminal by itself: whoever sees a call fail puts the newest of `errors` into its own message.
+    What begins anew, a build or an engine, calls `forget()` first, so as not to show the error of another.
     """
+    for module, logger in _loggers:
+        if module is trt:
+            return logger
+    _loggers.append((trt, _make_logger(trt)))
+    return _loggers[-1][1]
+
+
+def _make_logger(trt: Any) -> Any:
 
     class Logger(trt.ILogger):  # type: ignore[misc]
         """Keeps the newest errors for messages."""
@@ -85,5 +97,8 @@ def make_logger(trt: Any) -> Any:
                 del self.errors[:-MAX_ERRORS_KEPT]
             if severity != trt.ILogger.VERBOSE:
                 _log.debug("%s", msg)
+
+        def forget(self) -> None:
+            self.errors.clear()
 
     return Logger()

@@ -112,7 +112,9 @@ def trt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> TensorRT:
     cuda = SimpleNamespace(open_device=lambda index: Device(index, "NVIDIA H200", 9, 0))
     monkeypatch.setitem(sys.modules, "padfree.runtime.cuda", cuda)
     monkeypatch.setattr(engine_builder, "import_tensorrt", lambda: module)
-    monkeypatch.setattr(engine_builder, "make_logger", lambda _trt: SimpleNamespace(errors=["out of memory"]))
+    monkeypatch.setattr(
+        engine_builder, "shared_logger", lambda _trt: SimpleNamespace(errors=["out of memory"], forget=lambda: None)
+    )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     return module
 

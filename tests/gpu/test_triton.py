@@ -13,7 +13,7 @@ from padfree.builder.demo import DEMO_DATA
 from padfree.builder.triton import ServingOptions, write_repository
 from padfree.builder.triton.config import read_text
 from padfree.runtime import Session
-from padfree.runtime.trt import import_tensorrt, make_logger
+from padfree.runtime.trt import import_tensorrt, shared_logger
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "builder" / "triton"))
 from ragged_backend import LONGEST, RaggedBackend, make_requests
@@ -59,7 +59,7 @@ def test_a_batch_of_requests(name: str, tmp_path: Path, monkeypatch: pytest.Monk
                 np.testing.assert_allclose(answer[output], np.stack(rows), atol=TOLERANCE)
 
     trt = import_tensorrt()
-    runtime = trt.Runtime(make_logger(trt))
+    runtime = trt.Runtime(shared_logger(trt))
     engine = runtime.deserialize_cuda_engine(plan.read_bytes())
     inputs = [*(item.name for item in config.input), *(item.target_name[0] for item in config.batch_input)]
     assert sorted(inputs) == sorted(

@@ -65,7 +65,9 @@ def setup(packed_metadata: dict[str, Any], tmp_path: Path, monkeypatch: pytest.M
     made.module = importlib.import_module("padfree.runtime.tensorrt_backend")
     loaded = sys.modules["padfree.runtime.engine"]
     monkeypatch.setattr(loaded, "import_tensorrt", lambda: fake_gpu.tensorrt_module(lambda: made.engine))
-    monkeypatch.setattr(loaded, "make_logger", lambda _trt: SimpleNamespace(errors=["the newest error"]))
+    monkeypatch.setattr(
+        loaded, "shared_logger", lambda _trt: SimpleNamespace(errors=["the newest error"], forget=lambda: None)
+    )
     yield made
     for name in names:
         sys.modules.pop(name, None)

@@ -20,7 +20,7 @@ def test_the_logger_keeps_errors_and_passes_everything_to_logging(
     trt = helpers.import_tensorrt()
     monkeypatch.setattr(logging.getLogger("padfree"), "propagate", True)
     caplog.set_level(logging.DEBUG, logger="padfree.tensorrt")
-    logger = helpers.make_logger(trt)
+    logger = helpers.shared_logger(trt)
     assert isinstance(logger, trt.ILogger)
     for at in range(helpers.MAX_ERRORS_KEPT + 1):
         logger.log(trt.ILogger.ERROR, f"error {at}")
@@ -30,6 +30,9 @@ def test_the_logger_keeps_errors_and_passes_everything_to_logging(
     assert logger.errors[-1] == f"error {helpers.MAX_ERRORS_KEPT}"
     assert "a warning" in caplog.text
     assert "chatter" not in caplog.text
+    assert helpers.shared_logger(trt) is logger
+    logger.forget()
+    assert not logger.errors
 
 
 def test_the_monitor_is_one_of_tensorrts() -> None:
