@@ -120,13 +120,12 @@ class Consumer {
     stage_out_ = -1;
   }
 
-  // Tells every block that fetches for this one, those with the same tokens and those with the same features, that this
-  // warp has left a stage.
+  // Tells all blocks beside this one that this warp has left a stage. Those that fetch for it, with the same tokens or
+  // features, are not enough: a block fills the residual's stages alone, so that it may be a round ahead of a neighbour
+  // who still waits for another, and its arrival would count for that one's (tests/linear_barriers.py).
   __device__ void release(int stage, const Position& at) {
-    const int features = work_.tile.cluster_features, other = lane_ - features;
-    if (other >= work_.tile.cluster_tokens - 1) return;
-    const int block = other < 0 ? at.token * features + lane_ : (other + (other >= at.token)) * features + at.feature;
-    barrierArriveAt(&barriers_.empty[stage], at.group + block);
+    const int blocks = work_.tile.cluster_features * work_.tile.cluster_tokens;
+    if (lane_ < blocks) barrierArriveAt(&barriers_.empty[stage], at.group + lane_);
   }
 
   // Whether this block finishes the 16 tokens from 16 * box on.

@@ -54,7 +54,8 @@ int64_t clustersOf(const LinearTile& tile, int T, int N) {
 }
 
 int64_t cyclesOf(const LinearTile& tile, int T, int K, int N, int multiprocessors) {
-  const int64_t at_once = std::min<int64_t>(clustersOf(tile, T, N), linearClustersAtOnce(tile, multiprocessors));
+  const int64_t clusters = std::max<int64_t>(clustersOf(tile, T, N), 1);
+  const int64_t at_once = std::min<int64_t>(clusters, linearClustersAtOnce(tile, multiprocessors));
   const int share = static_cast<int>(kFetchBytesPerCycle * multiprocessors / (at_once * clusterBlocks(tile)));
   const int multiply = 4 * tile.tokens;  // cycles of a stage
   const int bytes = kLinearFeatures * 128 / tile.cluster_tokens + tile.tokens * 128 / tile.cluster_features;

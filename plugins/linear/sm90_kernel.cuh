@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
     for (const CUtensorMap* map : {&maps.x, &maps.weight, &maps.y_at_once}) prefetchMap(*map);
     if (Kind::out != Out::kStages) prefetchMap(maps.y);
     if (work.residual) prefetchMap(maps.residual);
-    const unsigned warps = (work.tile.cluster_features + work.tile.cluster_tokens - 1) * kGroups * kWarps;
+    const unsigned warps = work.tile.cluster_features * work.tile.cluster_tokens * kGroups * kWarps;
     for (int stage = 0; stage < work.ring_stages; ++stage) {
       barrierInit(&barriers.full[stage], 2);  // weights and input
       barrierInit(&barriers.empty[stage], warps);

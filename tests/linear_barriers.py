@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The barriers of PadfreeLinear's Hopper kernel (plugins/linear/fetch.cuh, consumer.cuh), played in random orders.
+
+Blocks of a cluster fill each other's rings of stages: who has the same tokens shares x, who has the same features W.
+Copies and arrivals at other blocks take any time, threads pause anywhere. It is wrong when a stage is written while
+somebody reads what was there, when something else is read than was to be there, or when nothing moves any more.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+GROUPS, WARPS = 2, 2
+"""Warpgroups that multiply, and warps of each: two stand for four."""
+ROUNDS_OF_NOTHING = 20_000
+
+Message = Callable[[], None]
+Piece = tuple[str, int]
+"""What a stage consists of: x, W or residual, and the block that fetched it."""
+
+
+class WrongError(Exception):
+    """The protocol failed; the message says how."""
+
+
+@dataclass
+class Barrier:
+    """An mbarrier: a phase ends when all have arrived and all announced bytes have come."""
+
+    arrivals: int
+    pending: int = 0
+    bytes: int = 0
+    phase: int = 0
+
+    def __post_init__(self) -> None:
+        self.pending = self.arrivals
+
+    def arrive(self, expected_bytes: int = 0) -> None:
+        """Of one thread, which may announce bytes."""
+        self.bytes += expected_bytes
+        self.pending -= 1
+        if self.pending < 0:
+            raise WrongError("a barrier got more arrivals than it counts")
+        self._end_phase()
+
+    def complete(self, count: int) -> None:
+        """Bytes have come."""
+        self.bytes -= count
+        self._end_phase()
+
+    def passed(self, parity: int) -> bool:
+        """Whether the phase of this parity is over."""
+        return self.phase & 1 != parity
+
+    def _end_phase(self) -> None:
+        if self.pending == 0 and self.bytes == 0:
+            self.phase += 1
+            self.pending = self.arrivals
+
+
+@dataclass(frozen=True)
+class Play:
+    """A cluster of features x tokens blocks, and its work.
+
+    ring: stages in shared memory. depth: stages of the reduction, of each of `tiles` tiles. residual: whether two
+    stages behind a tile's last hold its residual, which every block fetches for itself. paced: stages of the first
+    round are asked for when the one two before has come. everybody: whether all blocks of the cluster are told that a
+    stage is free, or only those that share something with the block.
+    """
+
+    features: int
+    tokens: int
+    ring: int
+    depth: int
+    tiles: int
+    residual: bool
+    paced: bool
+    everybody: bool = True
+
+
+@dataclass
+class Block:
+    """One block's shared memory."""
+
+    full: list[Barrier]
+    empty: list[Barrier]
+    content: list[dict[Piece, int]]
+    readers: list[dict[tuple[int, int], int]] = field(default_factory=list)
+
+
+class Cluster:
+    """All blocks at work. Stages are numbered through all tiles; `number % ring` is their place."""
+
+    def __init__(self, play: Play, rng: random.Random) -> None:
+        self.play, self.rng = play, rng
+        count = play.features * play.tokens
+        self.row = [[c for c in range(count) if c // play.features == b // play.features] for b in range(count)]
+        self.column = [[c for c in range(count) if c % play.features == b % play.features] for b in range(count)]
+        sharing = [sorted({*self.row[b], *self.column[b]}) for b in range(count)]
+        self.told = [list(range(count))] * count if play.everybody else sharing
+        ring = range(play.ring)
+        self.blocks = [
+            Block(
+                full=[Barrier(2) for _ in ring],
+                empty=[Barrier(len(self.told[b]) * GROUPS * WARPS) for _ in ring],
+                content=[{} for _ in ring],
+                readers=[{} for _ in ring],
+            )
+            for b in range(count)
+        ]
+        self.messages: list[Message] = []
+
+    def run(self) -> None:
+        """Until all have ended. Raises WrongError."""
+        threads = [
+            thread
+            for b in range(len(self.blocks))
+            for thread in (
+                self.fetch(b, "W", self.column[b], own=""),
+                self.fetch(b, "x", self.row[b], own="residual"),
+                *(self.consume(b, group, warp) for group in range(GROUPS) for warp in range(WARPS)),
+            )
+        ]
+        speeds = [self.rng.choice((1.0, 1.0, 1.0, 0.05)) for _ in threads]
+        alive, nothing = list(range(len(threads))), 0
+        while alive or self.messages:
+            if self.messages and (not alive or self.rng.random() < 0.5):
+                self.messages.pop(self.rng.randrange(len(self.messages)))()
+                nothing = 0
+                continue
+            thread = self.rng.choice(alive)
+            if self.rng.random() > speeds[thread]:
+                continue
+            try:
+                nothing = 0 if next(threads[thread]) else nothing + 1
+            except StopIteration:
+                alive.remove(thread)
+            if nothing > ROUNDS_OF_NOTHING:
+                raise WrongError("nothing moves any more")
+
+    def fetch(self, b: int, what: str, to: list[int], own: str) -> Iterator[bool]:
+        """One of a block's two threads that fetch; True after a step, False while it waits."""
+        play, block, number = self.play, self.blocks[b], 0
+        for _ in range(play.tiles):
+            for of_tile in range(play.depth + GROUPS * play.residual):
+                place, parity = number % play.ring, number // play.ring & 1
+                while not block.empty[place].passed(parity ^ 1):
+                    yield False
+                if of_tile < play.depth:
+                    while play.paced and 2 <= number < play.ring and not block.full[place - 2].passed(0):
+                        yield False
+                    block.full[place].arrive(len(to))
+                    self.messages += [self.copy(c, place, (what, b), number) for c in to]
+                else:
+                    block.full[place].arrive(1 if own else 0)
+                    self.messages += [self.copy(b, place, (own, b), number)] if own else []
+                number += 1
+                yield True
+
+    def copy(self, b: int, place: int, piece: Piece, number: int) -> Message:
+        """A copy on its way."""
+
+        def land() -> None:
+            block = self.blocks[b]
+            if any(read != number for read in block.readers[place].values()):
+                raise WrongError(f"a stage of block {b} was written while it was read")
+            block.content[place][piece] = number
+            block.full[place].complete(1)
+
+        return land
+
+    def consume(self, b: int, group: int, warp: int) -> Iterator[bool]:
+        """A warp of a warpgroup that multiplies."""
+        play, block, number, held = self.play, self.blocks[b], 0, -1
+        pieces = [("W", c) for c in self.column[b]] + [("x", c) for c in self.row[b]]
+
+        def leave(stage: int) -> None:
+            place = stage % play.ring
+            del block.readers[place][group, warp]
+            self.messages += [self.blocks[c].empty[place].arrive for c in self.told[b]]
+
+        def take(wanted: list[Piece]) -> Iterator[bool]:
+            place, parity = number % play.ring, number // play.ring & 1
+            while not block.full[place].passed(parity):
+                yield False
+            block.readers[place][group, warp] = number
+            if any(block.content[place].get(piece) != number for piece in wanted):
+                raise WrongError(f"block {b} read a stage that had not come")
+            yield True
+
+        for _ in range(play.tiles):
+            for of_tile in range(play.depth):
+                if of_tile == 1 and held >= 0:
+                    leave(held)
+                    held = -1
+                yield from take(pieces)
+                if of_tile:
+                    leave(number - 1)
+                    yield True
+                number += 1
+            leave(number - 1)
+            if held >= 0:
+                leave(held)
+            held = -1
+            for of_group in range(GROUPS * play.residual):
+                yield from take([("residual", b)])
+                if of_group == group:
+                    held = number
+                else:
+                    leave(number)
+                number += 1
+
+
+def failure_of(play: Play, seed: int) -> str:
+    """How a play goes wrong in one random order; empty where it does not."""
+    try:
+        Cluster(play, random.Random(seed)).run()
+    except WrongError as error:
+        return str(error)
+    return ""
