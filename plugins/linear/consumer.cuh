@@ -124,8 +124,7 @@ class Consumer {
   // features, are not enough: a block fills the residual's stages alone, so that it may be a round ahead of a neighbour
   // who still waits for another, and its arrival would count for that one's (tests/linear_barriers.py).
   __device__ void release(int stage, const Position& at) {
-    const int blocks = work_.tile.cluster_features * work_.tile.cluster_tokens;
-    if (lane_ < blocks) barrierArriveAt(&barriers_.empty[stage], at.group + lane_);
+    if (lane_ >> work_.shared_shift == 0) barrierArriveAt(&barriers_.empty[stage], at.group + lane_);
   }
 
   // Whether this block finishes the 16 tokens from 16 * box on.
