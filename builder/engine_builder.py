@@ -13,7 +13,7 @@ from padfree.runtime.device import Device
 from padfree.runtime.trt import import_tensorrt, shared_logger, short_version
 from rich.progress import Progress
 
-from . import timing_cache
+from . import linear_tables, timing_cache
 from .errors import BuildError
 from .inspection import count_engine_plugins, engine_layer_names
 from .network import count_plugin_layers, needed_plugin_names, parse, plugin_node_names
@@ -110,6 +110,7 @@ class EngineBuilder:
         cache = self._cache_path()
         if cache is not None:
             timing_cache.attach(config, cache)
+            linear_tables.give(linear_tables.path_beside(cache), self.device)
         serialized = self._builder.build_serialized_network(network, config)
         if self._bars is not None and self._bars.cancelled:
             raise KeyboardInterrupt
@@ -120,6 +121,7 @@ class EngineBuilder:
             )
         if cache is not None:
             timing_cache.save(config, cache)
+            linear_tables.keep(linear_tables.path_beside(cache), self.device)
         del parser  # the network's weights lay in it until here
         plan = bytes(serialized)
         return BuiltEngine(plan, self._check_plugins(plan, needed_plugin_names(model)))

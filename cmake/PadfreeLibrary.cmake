@@ -5,13 +5,14 @@ include_guard()
 
 set(PADFREE_PLUGIN_ROOT "${PROJECT_SOURCE_DIR}/plugins")
 
-# TensorRT's two entry points alone; hidden visibility does not cover the standard library's templates.
+# TensorRT's two entry points and two for the builder alone; hidden visibility does not cover the standard library's templates.
 set(PADFREE_EXPORTS "${CMAKE_CURRENT_LIST_DIR}/exports.map")
 
 function(padfree_add_libraries)
   padfree_use_object_cache()
   file(GLOB kernels CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/*/kernel*.cu" "${PADFREE_PLUGIN_ROOT}/common/*.cu")
-  file(GLOB shells CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/*/plugin.cpp" "${PADFREE_PLUGIN_ROOT}/common/*.cpp")
+  file(GLOB shells CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/*/plugin.cpp" "${PADFREE_PLUGIN_ROOT}/*/tables.cpp"
+       "${PADFREE_PLUGIN_ROOT}/common/*.cpp")
   file(GLOB registration CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/register/*.cpp")
   padfree_add_kernel_objects("${kernels}" kernel_objects)
 

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <array>
-#include <map>
-#include <mutex>
 #include <stdexcept>
-#include <tuple>
 
 #include "common/launch.h"
 #include "common/operator.h"
 #include "common/text.h"
-#include "linear/tune.h"
+#include "linear/tables.h"
 
 namespace padfree {
 namespace {
@@ -59,22 +55,6 @@ std::vector<LinearRange> tableOf(const std::vector<int32_t>& field) {
     table.push_back(range);
   }
   return table;
-}
-
-// One measurement for all equal products in this process, which are most of a model's.
-std::vector<LinearRange> measureOnce(int device, const LinearParams& params, int min_tokens, int max_tokens) {
-  using Key = std::tuple<int, int, int, Activation, std::array<bool, 5>, DataType, int, int>;
-  static std::mutex mutex;
-  static std::map<Key, std::vector<LinearRange>> known;
-  const std::array<bool, 5> present{params.bias != nullptr, params.residual != nullptr, params.x_moments != nullptr,
-                                    params.residual_moments != nullptr, params.moments != nullptr};
-  const Key key{device, params.K, params.N, params.activation, present, params.type, min_tokens, max_tokens};
-  const std::lock_guard<std::mutex> lock(mutex);
-  const auto found = known.find(key);
-  if (found != known.end()) return found->second;
-  std::vector<LinearRange> table;
-  check(measureLinear(params, min_tokens, max_tokens, table), "the kernels cannot be measured on this GPU");
-  return known.emplace(key, table).first->second;
 }
 
 class Linear final : public Operator {
@@ -144,7 +124,12 @@ class Linear final : public Operator {
     params.moments = moments_ == kAbsent ? nullptr : const_cast<float*>(kPresent);
     const int max_tokens = tensors.maximum(x_, 0);
     if (max_tokens < 1) return {};
-    return fieldOf(measureOnce(device, params, std::max(tensors.minimum(x_, 0), 1), max_tokens));
+    const int min_tokens = std::max(tensors.minimum(x_, 0), 1);
+    return fieldOf(linearTables().get(device, kindOf(params, min_tokens, max_tokens), [&] {
+      LinearTable table;
+      check(measureLinear(params, min_tokens, max_tokens, table), "the kernels cannot be measured on this GPU");
+      return table;
+    }));
   }
 
   cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +26,7 @@ TOLERANCES = {"fp16": 4e-2, "bf16": 3e-1}
 
 @pytest.mark.parametrize("precision", TOLERANCES)
 def test_all_kinds_of_products_agree(tmp_path: Path, precision: str) -> None:
-    from padfree.runtime.cuda import open_device  # needs the CUDA bindings
-
-    if open_device(0).compute_capability != "9.0":
-        pytest.skip("PadfreeLinear has a kernel for Hopper alone")
+    skip_elsewhere()
     plans = {kind: tmp_path / f"{'_'.join(kind)}.plan" for kind in KINDS}
     for (linear, norms), plan in plans.items():
         options = {"precision": precision, "max_batch": 8, "max_seq_len": 128}
@@ -43,6 +43,29 @@ def test_all_kinds_of_products_agree(tmp_path: Path, precision: str) -> None:
     for found in answers[:-1]:
         for a, b in zip(found, answers[-1], strict=True):
             np.testing.assert_allclose(a, b, atol=TOLERANCES[precision])
+
+
+def test_measurements_are_kept_beside_the_timing_cache(tmp_path: Path) -> None:
+    skip_elsewhere()
+    cache, plan = tmp_path / "timing.cache", tmp_path / "model.plan"
+    command = [sys.executable, "-m", "padfree.builder.cli", "build", str(EXPORTED), "-o", str(plan), "--no-verify"]
+    command += ["--precision", "fp16", "--max-batch", "8", "--max-seq-len", "128", "--timing-cache", str(cache)]
+    subprocess.run(command, check=True)
+    tables = tmp_path / "timing.cache.linear.json"
+    kept = json.loads(tables.read_text("utf-8"))
+    measured = [line.split() for line in kept["tables"].splitlines()]
+    assert all(line[10] == line[-2] == "1024" for line in measured)  # most tokens: of the profile, of the last range
+    planted = "".join(" ".join([*line[:11], line[10], "0"]) + "\n" for line in measured)
+    tables.write_text(json.dumps({**kept, "tables": planted}), "utf-8")
+    subprocess.run(command, check=True)
+    assert json.loads(tables.read_text("utf-8"))["tables"] == planted  # taken, not measured again
+
+
+def skip_elsewhere() -> None:
+    from padfree.runtime.cuda import open_device  # needs the CUDA bindings
+
+    if open_device(0).compute_capability != "9.0":
+        pytest.skip("PadfreeLinear has a kernel for Hopper alone")
 
 
 def run(plan: Path, requests: list[list[np.ndarray]]) -> list[np.ndarray]:

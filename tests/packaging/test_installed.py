@@ -97,8 +97,9 @@ def test_the_library_needs_system_libraries_alone(name: str) -> None:
     assert needed - SYSTEM_LIBRARIES == set()
 
 
-def test_the_library_exports_tensorrts_entry_points_alone() -> None:
-    assert exported(library("libpadfree.so")) == {"getCreators", "setLoggerFinder"}
+def test_the_library_exports_entry_points_of_tensorrt_and_the_builder_alone() -> None:
+    of_builder = {"padfreeLinearTables", "padfreeTakeLinearTables"}
+    assert exported(library("libpadfree.so")) == {"getCreators", "setLoggerFinder"} | of_builder
 
 
 def test_the_registering_library_exports_nothing() -> None:

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What PadfreeLinear measured, kept between builds beside TensorRT's timing cache, which holds nothing of plugins.
+
+The plugin library measures every kind of product once in a process (plugins/linear/tables.h); a build gives it what the
+last one left, and writes down what it has then. A table belongs to one GPU model and one build of the library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from padfree.runtime import SessionError, plugin_library
+from padfree.runtime.device import Device
+
+from .errors import BuildError
+from .files import write_files
+
+_log = logging.getLogger(__name__)
+
+
+def path_beside(timing_cache: Path) -> Path:
+    """The file of tables that belongs to a timing cache."""
+    return timing_cache.with_name(f"{timing_cache.name}.linear.json")
+
+
+def give(path: Path, device: Device) -> None:
+    """Gives the library the tables in a file. Without one that fits and is whole, products are measured."""
+    found = _find()
+    if found is None:
+        return
+    library, origin = found
+    try:
+        kept = json.loads(path.read_text("utf-8"))
+        is_ours = kept["gpu"] == device.name and kept["library"] == origin
+        tables = str(kept["tables"]).encode()
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        _log.warning("%s: cannot be used (%s); products are measured anew", path, error)
+        return
+    if not is_ours:
+        _log.debug("%s: of another GPU or plugin library", path)
+    elif not library.padfreeTakeLinearTables(device.index, tables):
+        _log.warning("%s: damaged; products are measured anew", path)
+
+
+def keep(path: Path, device: Device) -> None:
+    """Writes down all tables of a GPU that the library has; a folder that cannot be written costs a warning only."""
+    found = _find()
+    if found is None:
+        return
+    library, origin = found
+    size = library.padfreeLinearTables(device.index, None, 0)
+    text = ctypes.create_string_buffer(size)
+    if size == 0 or library.padfreeLinearTables(device.index, text, size) != size or not text.value:
+        return
+    content = {"gpu": device.name, "library": origin, "tables": text.value.decode()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_files([(path, json.dumps(content).encode())])
+    except (BuildError, OSError) as error:
+        _log.warning("measurements of products not kept: %s", error)
+
+
+def _find() -> tuple[Any, list[int]] | None:
+    """The library, and what tells it from another build of it: size and time of its file. None where there is none."""
+    try:
+        file = plugin_library.find()
+        library = ctypes.CDLL(str(file))
+        library.padfreeLinearTables.restype = ctypes.c_int64
+        library.padfreeLinearTables.argtypes = [ctypes.c_int32, ctypes.c_char_p, ctypes.c_int64]
+        library.padfreeTakeLinearTables.argtypes = [ctypes.c_int32, ctypes.c_char_p]
+    except (SessionError, OSError, AttributeError) as error:  # none, or an older one
+        _log.debug("no measurements of products are kept: %s", error)
+        return None
+    status = file.stat()
+    return library, [status.st_size, status.st_mtime_ns]

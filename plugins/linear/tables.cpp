@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "linear/tables.h"
+
+#include <cstring>
+#include <sstream>
+
+namespace padfree {
+namespace {
+
+// One line of LinearTables::text.
+bool parse(const std::string& line, LinearKind& kind, LinearTable& table) {
+  std::istringstream numbers(line);
+  for (int32_t& number : kind) numbers >> number;
+  for (LinearRange range; numbers >> range.tokens;) {
+    if (!(numbers >> range.choice)) return false;
+    table.push_back(range);
+  }
+  return numbers.eof() && isLinearTable(table) && !table.empty() && table.back().tokens == kind.back();
+}
+
+}  // namespace
+
+LinearKind kindOf(const LinearParams& params, int min_tokens, int max_tokens) {
+  const auto present = [](const void* tensor) { return tensor != nullptr ? 1 : 0; };
+  return {params.K,
+          params.N,
+          static_cast<int32_t>(params.activation),
+          present(params.bias),
+          present(params.residual),
+          present(params.x_moments),
+          present(params.residual_moments),
+          present(params.moments),
+          static_cast<int32_t>(params.type),
+          min_tokens,
+          max_tokens};
+}
+
+bool isLinearTable(const LinearTable& table) {
+  int32_t before = 0;
+  for (const LinearRange& range : table) {
+    if (range.tokens <= before || !isLinearChoice(range.choice)) return false;
+    before = range.tokens;
+  }
+  return true;
+}
+
+LinearTable LinearTables::get(int device, const LinearKind& kind, const std::function<LinearTable()>& measure) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = tables_.find({device, kind});
+  return found != tables_.end() ? found->second : tables_.emplace(std::pair(device, kind), measure()).first->second;
+}
+
+std::string LinearTables::text(int device) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::ostringstream lines;
+  for (const auto& [key, table] : tables_) {
+    if (key.first != device) continue;
+    const char* separator = "";
+    for (const int32_t number : key.second) {
+      lines << separator << number;
+      separator = " ";
+    }
+    for (const LinearRange& range : table) lines << ' ' << range.tokens << ' ' << range.choice;
+    lines << '\n';
+  }
+  return lines.str();
+}
+
+bool LinearTables::take(int device, const std::string& text) {
+  std::map<std::pair<int, LinearKind>, LinearTable> given;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    LinearKind kind{};
+    LinearTable table;
+    if (!parse(line, kind, table)) return false;
+    given.emplace(std::pair(device, kind), std::move(table));
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  tables_.merge(given);
+  return true;
+}
+
+LinearTables& linearTables() {
+  static LinearTables tables;
+  return tables;
+}
+
+}  // namespace padfree
+
+// For builder/linear_tables.py, which keeps tables between builds.
+
+// Returns 1, or 0 where the text is none of padfreeLinearTables and nothing was taken.
+extern "C" __attribute__((visibility("default"))) int32_t padfreeTakeLinearTables(int32_t device,
+                                                                                  const char* text) noexcept {
+  try {
+    return padfree::linearTables().take(device, text) ? 1 : 0;
+  } catch (...) {
+    return 0;  // no memory
+  }
+}
+
+// Writes the text with its zero where `size` bytes hold it. Returns the bytes needed, 0 where there is no memory.
+extern "C" __attribute__((visibility("default"))) int64_t padfreeLinearTables(int32_t device, char* text,
+                                                                              int64_t size) noexcept {
+  try {
+    const std::string tables = padfree::linearTables().text(device);
+    const auto needed = static_cast<int64_t>(tables.size()) + 1;
+    if (needed <= size) std::memcpy(text, tables.c_str(), tables.size() + 1);
+    return needed;
+  } catch (...) {
+    return 0;
+  }
+}
