@@ -24,6 +24,7 @@ from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOpt
 from .errors import BuildError
 from .files import check_destination, write_files
 from .linear import AUTO, FOLDED, linear_of, norms_of
+from .phases import WAITING, Phases
 from .preparation import Products, metadata_of, preparing
 from .profile import ProfileOptions, choose_profile, shape_ranges
 
@@ -87,13 +88,16 @@ def build_engine(
     rewriting = {"interface": interface, "precision": precision, "strict": strict, "verify": verify}
     with preparing(model, products=products, profile=wanted, **rewriting) as prepared:
         builder = _started(device, options, progress)
-        made = prepared()
+        waited = Phases()
+        with waited.measured(WAITING):
+            made = prepared()
     raw = metadata_of(made.model)
     metadata = parse_metadata(raw, "the rewritten model")
     profile = choose_profile(metadata, wanted)
     check_machine(device, needs_plugins=bool(metadata.plugins))
     if isinstance(builder, Exception):
         raise builder
+    builder.phases.seconds |= waited.seconds
     if metadata.plugins:
         plugin_library.load()
     built = builder.build(made.model, shape_ranges(metadata, profile), content=made.content)
@@ -175,6 +179,7 @@ def write_plan(
             "compute_capability": builder.device.compute_capability,
             "profile": asdict(profile),
             **chosen,
+            "build_seconds": dict(builder.phases.seconds),
             "plan_bytes": len(built.plan),
             "plan_sha256": hashlib.sha256(built.plan).hexdigest(),
             "plugin_layers": dict(built.plugin_layers),

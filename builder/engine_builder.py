@@ -17,6 +17,7 @@ from . import linear_tables, timing_cache
 from .errors import BuildError
 from .inspection import count_engine_plugins, engine_layer_names
 from .network import count_plugin_layers, needed_plugin_names, parse, plugin_node_names
+from .phases import BUILDING, CHECKING, PARSING, STARTING, Phases
 from .profile import ShapeRange
 from .progress import PhaseBars, make_monitor
 
@@ -46,7 +47,7 @@ class BuiltEngine:
 
 
 class EngineBuilder:
-    """TensorRT's builder for one GPU.
+    """TensorRT's builder for one GPU; `phases` tells how long it took for what.
 
     Raises:
         SessionError: no TensorRT, no GPU, or one older than compute capability 8.0.
@@ -67,8 +68,10 @@ class EngineBuilder:
         self._logger = shared_logger(self._trt)
         self._logger.forget()
         self._bars = PhaseBars(progress) if progress else None
+        self.phases = Phases()
         try:
-            self._builder = self._trt.Builder(self._logger)
+            with self.phases.measured(STARTING):
+                self._builder = self._trt.Builder(self._logger)
         except TypeError as error:
             raise BuildError(
                 f"TensorRT {self._trt.__version__} cannot create a builder ({self._last_error()}); run `padfree doctor`"
@@ -99,7 +102,8 @@ class EngineBuilder:
         self._logger.forget()
         flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED) if strongly_typed else 0
         network = self._builder.create_network(flags)
-        parser = parse(trt, self._logger, network, model, content)
+        with self.phases.measured(PARSING):
+            parser = parse(trt, self._logger, network, model, content)
         count_plugin_layers(trt, network, plugin_node_names(model))
         config = self._config(ranges, builder_flags)
         if strongly_typed:
@@ -111,7 +115,8 @@ class EngineBuilder:
         if cache is not None:
             timing_cache.attach(config, cache)
             linear_tables.give(linear_tables.path_beside(cache), self.device)
-        serialized = self._builder.build_serialized_network(network, config)
+        with self.phases.measured(BUILDING):
+            serialized = self._builder.build_serialized_network(network, config)
         if self._bars is not None and self._bars.cancelled:
             raise KeyboardInterrupt
         if serialized is None:
@@ -124,7 +129,8 @@ class EngineBuilder:
             linear_tables.keep(linear_tables.path_beside(cache), self.device)
         del parser  # the network's weights lay in it until here
         plan = bytes(serialized)
-        return BuiltEngine(plan, self._check_plugins(plan, needed_plugin_names(model)))
+        with self.phases.measured(CHECKING):
+            return BuiltEngine(plan, self._check_plugins(plan, needed_plugin_names(model)))
 
     def has_flag(self, name: str) -> bool:
         """Whether this TensorRT has a builder flag of this name."""

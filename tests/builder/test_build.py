@@ -13,6 +13,7 @@ import pytest
 from padfree.builder import BuildError, build, build_engine
 from padfree.builder.cli import main
 from padfree.builder.engine_builder import BuiltEngine, EngineBuilder, TacticOptions
+from padfree.builder.phases import STARTING, Phases
 from padfree.builder.preparation import rewritten
 from padfree.runtime import Profile, SessionError
 from padfree.runtime.device import Device
@@ -80,7 +81,10 @@ def test_the_builder_effort_is_checked_before_tensorrt() -> None:
 
 
 def test_a_plan_and_its_metadata_belong_together(packed_metadata: dict[str, Any], tmp_path: Path) -> None:
-    machine = SimpleNamespace(tensorrt_version="10.6.0", device=Device(0, "NVIDIA H200", 9, 0))
+    phases = Phases()
+    with phases.measured(STARTING):
+        pass
+    machine = SimpleNamespace(tensorrt_version="10.6.0", device=Device(0, "NVIDIA H200", 9, 0), phases=phases)
     profile = Profile(1, 5, 10, 2, 8)
     built = BuiltEngine(b"a plan", {"PadfreePool": 1})
     path = tmp_path / "model.plan"
@@ -90,6 +94,7 @@ def test_a_plan_and_its_metadata_belong_together(packed_metadata: dict[str, Any]
     assert metadata.raw == written
     assert metadata.engine is not None
     assert (written["engine"]["linear"], written["engine"]["norms"]) == ("padfree", "folded")
+    assert written["engine"]["build_seconds"] == {STARTING: pytest.approx(0, abs=1)}
     assert metadata.engine.profile == profile
     assert metadata.engine.gpu_name == "NVIDIA H200"
     assert dict(metadata.engine.plugin_layers) == {"PadfreePool": 1}

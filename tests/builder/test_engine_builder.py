@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from typing import Any
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from padfree.builder import BuildError, engine_builder, network
+from padfree.builder import BuildError, engine_builder, network, phases
 from padfree.builder.engine_builder import EngineBuilder, TacticOptions
 from padfree.builder.profile import ShapeRange
 from padfree.runtime.device import Device
@@ -155,6 +156,25 @@ def test_a_build_as_it_should_be(trt: TensorRT, model: onnx.ModelProto, tmp_path
     assert cache.read_bytes() == b"timings"
     EngineBuilder(0, TacticOptions(), None).build(model, RANGES)
     assert config.cache == b"timings"
+
+
+def test_a_model_without_weights_is_parsed_from_its_bytes(
+    trt: TensorRT, model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[bytes] = []
+    parser = SimpleNamespace(parse=lambda content: parsed.append(bytes(content)) or True)
+    monkeypatch.setattr(trt, "OnnxParser", lambda *_arguments: parser, raising=False)
+    EngineBuilder(0, TacticOptions(), None).build(model, RANGES, content=memoryview(b"all of it"))
+    assert parsed == [b"all of it"]
+
+
+def test_the_parts_of_a_build_are_timed(trt: TensorRT, model: onnx.ModelProto) -> None:
+    trt.during_build = lambda: time.sleep(0.05)
+    builder = EngineBuilder(0, TacticOptions(), None)
+    builder.build(model, RANGES)
+    seconds = builder.phases.seconds
+    assert list(seconds) == [phases.STARTING, phases.PARSING, phases.BUILDING, phases.CHECKING]
+    assert seconds[phases.BUILDING] >= 0.05
 
 
 def test_no_timing_cache(trt: TensorRT, model: onnx.ModelProto, tmp_path: Path) -> None:

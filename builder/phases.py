@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a build's time goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+STARTING = "TensorRT's start"
+WAITING = "waiting for the model"  # which is prepared meanwhile
+PARSING = "parser"
+BUILDING = "TensorRT's build"
+CHECKING = "look at the engine"
+
+
+class Phases:
+    """Seconds of the parts of one build, in their order."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def measured(self, phase: str) -> Iterator[None]:
+        """Adds what passes inside to a phase."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = round(self.seconds.get(phase, 0.0) + time.monotonic() - start, 2)
