@@ -8,7 +8,7 @@
 namespace padfree {
 namespace {
 
-// Measured on an H200 (docs/linear.md, "Choosing a cut"); all in cycles, fitted together.
+// Measured on an H200 (docs/linear.md, "Clusters of four and eight"); all in cycles, fitted together.
 constexpr int kStageDepth = 64;
 constexpr int kFetchBytesPerCycle = 34;      // from the L2 cache, for each multiprocessor when all of them fetch
 constexpr int kMostFetchBytesPerCycle = 84;  // to one multiprocessor
