@@ -71,7 +71,7 @@ def save_model(
     large = [tensor for tensor in model_tensors(model.graph) if _is_large(tensor)]
     data_file: Path | None = None
     try:
-        if sum(_raw_bytes(tensor) for tensor in large) > external_data_bytes:
+        if sum(raw_bytes(tensor) for tensor in large) > external_data_bytes:
             data_file, places = _write_data(large, file)
             content = _outside(model, data_file.name, places).SerializeToString()
         else:
@@ -121,10 +121,10 @@ def model_tensors(graph: GraphProto) -> Iterator[TensorProto]:
 
 def _is_large(tensor: TensorProto) -> bool:
     """Whether the tensor's bytes may go to another file."""
-    return _raw_bytes(tensor) > _SMALL_TENSOR_BYTES
+    return raw_bytes(tensor) > _SMALL_TENSOR_BYTES
 
 
-def _raw_bytes(tensor: TensorProto) -> int:
+def raw_bytes(tensor: TensorProto) -> int:
     """The length of `raw_data`, told from type and shape: looking at it would copy it."""
     if not tensor.HasField("raw_data"):
         return 0

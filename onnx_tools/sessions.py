@@ -9,7 +9,7 @@ from pathlib import Path
 import onnxruntime as ort
 from onnx import ModelProto
 
-from .model_file import EXTERNAL_DATA_BYTES, model_tensors, save_model
+from .model_file import EXTERNAL_DATA_BYTES, model_tensors, raw_bytes, save_model
 
 SILENT = 4  # onnxruntime's log: what goes wrong comes as an exception, too
 
@@ -25,7 +25,7 @@ def open_session(model: ModelProto, *, optimize: bool = True) -> ort.InferenceSe
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     providers = ["CPUExecutionProvider"]
-    if sum(len(tensor.raw_data) for tensor in model_tensors(model.graph)) <= EXTERNAL_DATA_BYTES:
+    if sum(raw_bytes(tensor) for tensor in model_tensors(model.graph)) <= EXTERNAL_DATA_BYTES:
         return ort.InferenceSession(model.SerializeToString(), options, providers=providers)
     with tempfile.TemporaryDirectory(prefix="padfree-") as folder:
         path = Path(folder) / "model.onnx"
