@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import IO
 
 from .errors import BuildError
+
+_log = logging.getLogger(__name__)
 
 
 def check_destination(path: Path) -> None:
@@ -44,6 +47,15 @@ def write_files(files: Sequence[tuple[Path, bytes]]) -> None:
     finally:
         for temporary, _ in staged:
             temporary.unlink(missing_ok=True)
+
+
+def keep_cache(path: Path, content: bytes, what: str) -> None:
+    """Writes a file that only saves time later: a folder that cannot be written costs a warning that names `what`."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_files([(path, content)])
+    except (BuildError, OSError) as error:
+        _log.warning("%s not kept: %s", what, error)
 
 
 def write_with(path: Path, writer: Callable[[IO[bytes]], object]) -> None:

@@ -16,8 +16,7 @@ from typing import Any
 from padfree.runtime import SessionError, plugin_library
 from padfree.runtime.device import Device
 
-from .errors import BuildError
-from .files import write_files
+from .files import keep_cache
 
 _log = logging.getLogger(__name__)
 
@@ -59,11 +58,7 @@ def keep(path: Path, device: Device) -> None:
     if size == 0 or library.padfreeLinearTables(device.index, text, size) != size or not text.value:
         return
     content = {"gpu": device.name, "library": origin, "tables": text.value.decode()}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_files([(path, json.dumps(content).encode())])
-    except (BuildError, OSError) as error:
-        _log.warning("measurements of products not kept: %s", error)
+    keep_cache(path, json.dumps(content).encode(), "measurements of products")
 
 
 def _find() -> tuple[Any, list[int]] | None:

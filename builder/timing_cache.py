@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import BuildError
-from .files import write_files
+from .files import keep_cache
 
 _log = logging.getLogger(__name__)
 
@@ -44,13 +44,8 @@ def attach(config: Any, path: Path) -> None:
 def save(config: Any, path: Path) -> None:
     """Writes the configuration's cache; a folder that cannot be written costs a warning only."""
     cache = config.get_timing_cache()
-    if cache is None:
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_files([(path, bytes(cache.serialize()))])
-    except (BuildError, OSError) as error:
-        _log.warning("timing cache not kept: %s", error)
+    if cache is not None:
+        keep_cache(path, bytes(cache.serialize()), "timing cache")
 
 
 def _set(config: Any, content: bytes) -> bool:

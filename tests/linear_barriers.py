@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 GROUPS, WARPS = 2, 2
 """Warpgroups that multiply, and warps of each: two stand for four."""
@@ -87,7 +87,7 @@ class Block:
     full: list[Barrier]
     empty: list[Barrier]
     content: list[dict[Piece, int]]
-    readers: list[dict[tuple[int, int], int]] = field(default_factory=list)
+    readers: list[dict[tuple[int, int], int]]
 
 
 class Cluster:

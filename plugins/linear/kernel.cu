@@ -24,10 +24,6 @@ int featureClusters(const LinearTile& tile, int N) {
   return ceilDiv(N, kLinearFeatures * tile.cluster_features);
 }
 
-int clusterBlocks(const LinearTile& tile) {
-  return tile.cluster_features * tile.cluster_tokens * tile.parts;
-}
-
 // Every cut that the kernel is compiled for.
 std::vector<LinearTile> makeTiles() {
   std::vector<LinearTile> tiles;

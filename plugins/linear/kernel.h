@@ -12,8 +12,7 @@ namespace padfree {
 // and fetch what they share once, or share a tile.
 struct LinearTile {
   int tokens;            // a multiple of 16, at most kMaxLinearTokens
-  int cluster_features;  // tiles of features side by side in a cluster: 1, 2 or 4; each fetches 8 tokens or more for
-                         // all
+  int cluster_features;  // tiles of features side by side in a cluster: 1, 2 or 4; each fetches at least 8 tokens
   int cluster_tokens;    // tiles of tokens: 1, 2 or 4
   int parts;             // of the reduction, each summed by its own block of the cluster: 1, 2 or 4
 };
@@ -27,6 +26,10 @@ constexpr int kMaxMomentGroups = 16;  // of rows that are normed: widths up to 1
 std::vector<LinearTile> rankLinearTiles(const LinearParams& params, int T, int multiprocessors);
 
 bool isLinearTile(const LinearTile& tile);
+
+inline int clusterBlocks(const LinearTile& tile) {
+  return tile.cluster_features * tile.cluster_tokens * tile.parts;
+}
 
 // How many clusters run at once, at least one.
 int linearClustersAtOnce(const LinearTile& tile, int multiprocessors);

@@ -34,25 +34,22 @@ void checkArchitecture(int device) {
 }
 
 // The measured field: tokens and choice of each range in turn.
-std::vector<int32_t> fieldOf(const std::vector<LinearRange>& table) {
+std::vector<int32_t> fieldOf(const LinearTable& table) {
   std::vector<int32_t> field;
   for (const LinearRange& range : table) field.insert(field.end(), {range.tokens, range.choice});
   return field;
 }
 
-std::vector<LinearRange> tableOf(const std::vector<int32_t>& field) {
+LinearTable tableOf(const std::vector<int32_t>& field) {
   if (field.size() % 2 != 0) {
     throw std::invalid_argument(
         text("the engine holds ", field.size(), " numbers for its choices; allowed: pairs; build the engine again"));
   }
-  std::vector<LinearRange> table;
-  for (size_t i = 0; i < field.size(); i += 2) {
-    const LinearRange range{field[i], field[i + 1]};
-    if (range.tokens < 1 || !isLinearChoice(range.choice) || (i > 0 && range.tokens <= table.back().tokens)) {
-      throw std::invalid_argument(text("the engine chooses ", range.choice, " for ", range.tokens,
-                                       " tokens, which this library does not know; build the engine again"));
-    }
-    table.push_back(range);
+  LinearTable table;
+  for (size_t i = 0; i < field.size(); i += 2) table.push_back({field[i], field[i + 1]});
+  if (const LinearRange* const range = findUnknown(table)) {
+    throw std::invalid_argument(text("the engine chooses ", range->choice, " for ", range->tokens,
+                                     " tokens, which this library does not know; build the engine again"));
   }
   return table;
 }
@@ -177,7 +174,7 @@ class Linear final : public Operator {
   const int x_, weight_, bias_, residual_, x_moments_, column_sums_, residual_moments_, residual_scale_, y_, moments_;
   const float x_epsilon_, residual_epsilon_;
   const Activation activation_;
-  const std::vector<LinearRange> table_;  // ascending tokens
+  const LinearTable table_;  // ascending tokens
 };
 
 }  // namespace

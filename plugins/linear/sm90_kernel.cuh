@@ -124,7 +124,7 @@ cudaError_t launch(const LinearParams& p, const LinearTile& tile, cudaStream_t s
   const cudaError_t status = countMultiprocessors(multiprocessors);
   if (status != cudaSuccess) return status;
   Work work = makeWork(p, tile);
-  const int cluster_size = tile.cluster_features * tile.cluster_tokens * work.tile.parts;
+  const int cluster_size = clusterBlocks(work.tile);
   // Blocks that share a tile leave its sums where the next tile's stages would be: they stay for one.
   const int at_once =
       sharesTile(work) ? work.clusters : std::min(work.clusters, linearClustersAtOnce(work.tile, multiprocessors));

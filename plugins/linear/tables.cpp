@@ -15,7 +15,7 @@ bool parse(const std::string& line, LinearKind& kind, LinearTable& table) {
     if (!(numbers >> range.choice)) return false;
     table.push_back(range);
   }
-  return numbers.eof() && isLinearTable(table) && !table.empty() && table.back().tokens == kind.back();
+  return numbers.eof() && !table.empty() && findUnknown(table) == nullptr && table.back().tokens == kind.back();
 }
 
 }  // namespace
@@ -35,13 +35,13 @@ LinearKind kindOf(const LinearParams& params, int min_tokens, int max_tokens) {
           max_tokens};
 }
 
-bool isLinearTable(const LinearTable& table) {
+const LinearRange* findUnknown(const LinearTable& table) {
   int32_t before = 0;
   for (const LinearRange& range : table) {
-    if (range.tokens <= before || !isLinearChoice(range.choice)) return false;
+    if (range.tokens <= before || !isLinearChoice(range.choice)) return &range;
     before = range.tokens;
   }
-  return true;
+  return nullptr;
 }
 
 LinearTable LinearTables::get(int device, const LinearKind& kind, const std::function<LinearTable()>& measure) {

@@ -22,8 +22,8 @@ using LinearTable = std::vector<LinearRange>;
 
 LinearKind kindOf(const LinearParams& params, int min_tokens, int max_tokens);
 
-// Whether ranges ascend and choices are such that this kernel knows.
-bool isLinearTable(const LinearTable& table);
+// The first range that does not ascend or whose choice the kernel does not know; null where there is none.
+const LinearRange* findUnknown(const LinearTable& table);
 
 class LinearTables {
  public:
