@@ -14,7 +14,7 @@ namespace padfree {
 namespace {
 
 constexpr int kCountStep = 32;  // numbers of keys to multiply are multiples of it
-constexpr int kLongKeys = 64;   // keys of a step where the sequence is longer than what fits on chip
+constexpr int kLongKeys = 32;   // keys of a step where the sequence is longer than what fits on chip
 
 // K and V of kStepKeys keys are on chip, and Q of two groups of kTaskRows rows; kResidentBlocks of such blocks on a
 // multiprocessor.
@@ -47,10 +47,11 @@ __device__ inline void zeroFiller(const AttentionParams& p, int begin) {
 }
 
 // Scores of 64 query rows and kCount keys on chip, from key_row on, their weights and the product with V. `keys` of the
-// keys count. kOnly: they are all that the sequence has; sums are added up, too.
+// keys count, the `first` that the rows see or more of them. kOnly: they are all that the sequence has; sums are added
+// up, too.
 template <typename S, int kCount, bool kOnly>
 __device__ inline void attendKeys(Sm90Rows<S>& rows, const ShortMemory<S>& memory, ShortBarriers& barriers, int slot,
-                                  int key_row, int keys, unsigned parity, float scale_log2) {
+                                  int key_row, int keys, unsigned parity, float scale_log2, bool first) {
   using T = typename S::T;
   constexpr int kSure = kOnly && (kCount > 64 || S::kKeys <= 64) ? kCount - kCountStep : 0;  // less is another kCount
   auto& scores = reinterpret_cast<float (&)[kCount / 8][4]>(rows.scores);
@@ -78,7 +79,11 @@ __device__ inline void attendKeys(Sm90Rows<S>& rows, const ShortMemory<S>& memor
   }
   wgmmaWait<0>();
   if (keys < kCount) rows.template maskFrom<kCount, kSure>(keys, threadIdx.x % kWarpSize);
-  rows.template weigh<kCount, kOnly>(scale_log2);
+  if constexpr (kOnly) {
+    rows.template weighOnly<kCount>(scale_log2);
+  } else {
+    rows.template weighStep<kCount>(scale_log2, first);
+  }
   if (keys < kCount) __syncthreads();  // the zeros are there
   wgmmaFence();
 #pragma unroll
@@ -154,7 +159,7 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     const AttentionJob job{begin + row, length - row, head};
     const auto attendAll = [&](auto count) {
       Sm90Rows<S> rows;
-      attendKeys<S, decltype(count)::value, true>(rows, memory, barriers, slot, 0, length, 0, scale_log2);
+      attendKeys<S, decltype(count)::value, true>(rows, memory, barriers, slot, 0, length, 0, scale_log2, true);
       storeRows<S>(p, job, rows);
     };
     if (S::kKeys <= 64 && length <= 32) {
@@ -180,7 +185,7 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
           ++fills;
         }
         attendKeys<S, kLongKeys, false>(rows, memory, barriers, slot, key_row, min(length - key, kLongKeys), fills & 1,
-                                        scale_log2);
+                                        scale_log2, key == 0);
       }
       rows.addUpSums();
       storeRows<S>(p, job, rows);

@@ -76,8 +76,8 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
     // beyond the sequence become zeros.
     const auto finish = [&](auto keys) {
       constexpr int kLast = decltype(keys)::value;
-      if (last_keys < kLast) rows.template maskFrom<kLast>(last_keys, lane);
-      rows.template weigh<kLast>(scale_log2);
+      if (last_keys < kLast) rows.template maskFrom<kLast, kLast - S::kKeys / 2>(last_keys, lane);
+      rows.template weighStep<kLast>(scale_log2, steps == 1);
       waitValues(number);
       if (last_keys < kLast) {
         unsigned char* values = sharedPointer<unsigned char>(memory.value(number % S::kStages));
@@ -102,7 +102,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
     passTurn();
     wgmmaWait<0>();
     for (int left = steps - 1; left > 0; --left) {
-      rows.template weigh<S::kKeys>(scale_log2);
+      rows.template weighStep<S::kKeys>(scale_log2, left == steps - 1);
       waitValues(number);
       waitKeys(number + stride);
       takeTurn();

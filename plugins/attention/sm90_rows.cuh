@@ -44,13 +44,14 @@ __device__ inline void storeWhole(void* destination, const unsigned (&v)[4]) {
 template <typename S>
 struct Sm90Rows {
   static constexpr int kBlocks = S::kKeys / 8;  // of 8 keys; a lane holds two of each row
-  static constexpr float kLazyLog2 = 8.f;       // see weigh
+  static constexpr int kFirstKeys = 32;         // whose scores tell the first reference
+  static constexpr float kLargeSum = 16384.f;   // of a lane's exponentials in a step; fp16 ends at 65504
 
   // Rows lane / 4 (elements 0, 1) and lane / 4 + 8 (elements 2, 3) of the warp's 16.
   float scores[kBlocks][4];
   unsigned weights[kBlocks / 2][4];  // as operands of the next product
   float output[S::kPanels][8][4];    // to be cleared unless the first product overwrites it
-  float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+  float reference[2], sum[2] = {};   // of the exponentials
 
   __device__ void clearOutput() {
 #pragma unroll
@@ -70,36 +71,52 @@ struct Sm90Rows {
     }
   }
 
-  // Turns the scores of the first kCount keys into weights. The running maximum only has to keep the exponentials in
-  // range: it moves when they would grow beyond 2^kLazyLog2, and the output is rescaled then alone. Every row decides
-  // for itself (the four lanes that share it agree); a warp without such a row skips the pass. kOnly: no keys came
-  // before, and there is no output yet.
-  template <int kCount, bool kOnly = false>
-  __device__ void weigh(float scale_log2) {
-    float peak[2], other[2];
+  // Turns the scores of the first kCount keys into weights, where these are all keys; there is no output yet.
+  template <int kCount>
+  __device__ void weighOnly(float scale_log2) {
 #pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      peak[row] = maximum[row];
-      other[row] = fmaxf(scores[0][row * 2], scores[0][row * 2 + 1]);
+    for (int row = 0; row < 2; ++row) reference[row] = peakOf<kCount>(row);
+    exponentiate<kCount>(scale_log2, sum);
+  }
+
+  // The same for one step of several. The reference of the exponentials only has to keep them in range: in the first
+  // step it becomes the largest score of a row among some keys, and it moves only when exponentials grew too large for
+  // it, which is looked at afterwards. So they wait for no maximum.
+  template <int kCount>
+  __device__ void weighStep(float scale_log2, bool first) {
+    if (first) {
 #pragma unroll
-      for (int n = 1; n < kCount / 8; ++n) {
-        float& target = n % 2 ? peak[row] : other[row];
-        target = fmaxf(target, fmaxf(scores[n][row * 2], scores[n][row * 2 + 1]));
-      }
-      peak[row] = fmaxf(peak[row], other[row]);
+      for (int row = 0; row < 2; ++row) reference[row] = peakOf<kFirstKeys>(row);
     }
-#pragma unroll
-    for (int offset = 1; offset < 4; offset *= 2) {
-#pragma unroll
-      for (int row = 0; row < 2; ++row) peak[row] = fmaxf(peak[row], __shfl_xor_sync(kFullMask, peak[row], offset));
+    float added[2];
+    exponentiate<kCount>(scale_log2, added);
+    if (__any_sync(kFullMask, added[0] > kLargeSum || added[1] > kLargeSum)) {
+      moveReferences<kCount>(added, scale_log2);
+      exponentiate<kCount>(scale_log2, added);
     }
-    if constexpr (kOnly) {
-      maximum[0] = peak[0];
-      maximum[1] = peak[1];
-    } else {
-      rescale(peak, scale_log2);
+    sum[0] += added[0];
+    sum[1] += added[1];
+  }
+
+  // The largest score of a row among its first kCount keys. Warp-collective.
+  template <int kCount>
+  __device__ float peakOf(int row) const {
+    float peak[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int n = 0; n < kCount / 8; ++n) {
+      peak[n % 2] = fmaxf(peak[n % 2], fmaxf(scores[n][row * 2], scores[n][row * 2 + 1]));
     }
-    const float shift[2] = {maximum[0] * scale_log2, maximum[1] * scale_log2};
+    peak[0] = fmaxf(peak[0], peak[1]);
+#pragma unroll
+    for (int offset = 1; offset < 4; offset *= 2) peak[0] = fmaxf(peak[0], __shfl_xor_sync(kFullMask, peak[0], offset));
+    return peak[0];
+  }
+
+  // Weights of the first kCount keys, and their sums over those of this lane.
+  template <int kCount>
+  __device__ void exponentiate(float scale_log2, float (&sums)[2]) {
+    const float shift[2] = {reference[0] * scale_log2, reference[1] * scale_log2};
+    sums[0] = sums[1] = 0.f;
 #pragma unroll
     for (int n = 0; n < kCount / 8; ++n) {
 #pragma unroll
@@ -107,23 +124,25 @@ struct Sm90Rows {
         const float x = fmaf(scores[n][row * 2], scale_log2, -shift[row]);
         const float y = fmaf(scores[n][row * 2 + 1], scale_log2, -shift[row]);
         const float a = exp2Fast(x), b = exp2Fast(y);
-        sum[row] += a + b;
+        sums[row] += a + b;
         weights[n / 2][n % 2 * 2 + row] = packPair<typename S::T>(a, b);
       }
     }
   }
 
-  // Moves the maxima of rows whose peak lies far above them. Warp-collective.
-  __device__ void rescale(const float (&peak)[2], float scale_log2) {
-    const bool moves[2] = {(peak[0] - maximum[0]) * scale_log2 > kLazyLog2,
-                           (peak[1] - maximum[1]) * scale_log2 > kLazyLog2};
-    if (__any_sync(kFullMask, moves[0] || moves[1])) {
+  // Moves the references of rows whose exponentials grew too large to the largest score. Every row decides for itself
+  // (the four lanes that share it agree): a row's result must not depend on others. Warp-collective.
+  template <int kCount>
+  __device__ void moveReferences(const float (&added)[2], float scale_log2) {
 #pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        const float reference = moves[row] ? peak[row] : maximum[row];
-        scaleOutput(row, moves[row] ? exp2Fast((maximum[row] - reference) * scale_log2) : 1.f);
-        maximum[row] = reference;
-      }
+    for (int row = 0; row < 2; ++row) {
+      float most = added[row];
+#pragma unroll
+      for (int offset = 1; offset < 4; offset *= 2) most = fmaxf(most, __shfl_xor_sync(kFullMask, most, offset));
+      const float peak = fmaxf(peakOf<kCount>(row), reference[row]);
+      const bool moves = most > kLargeSum;
+      scaleOutput(row, moves ? exp2Fast((reference[row] - peak) * scale_log2) : 1.f);
+      if (moves) reference[row] = peak;
     }
   }
 
@@ -147,12 +166,12 @@ struct Sm90Rows {
     }
   }
 
-  // Where warpgroups share keys: one leaves maxima, sums and output in shared memory, a column a thread, and another
-  // takes them in.
+  // Where warpgroups share keys: one leaves references, sums and output in shared memory, a column a thread, and
+  // another takes them in.
   __device__ void store(float* share) const {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      share[row * kWarpgroup] = maximum[row];
+      share[row * kWarpgroup] = reference[row];
       share[(2 + row) * kWarpgroup] = sum[row];
     }
 #pragma unroll
@@ -162,10 +181,10 @@ struct Sm90Rows {
     float factor[2];
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      const float theirs = share[row * kWarpgroup], reference = fmaxf(maximum[row], theirs);
-      scaleOutput(row, exp2Fast((maximum[row] - reference) * scale_log2));
-      factor[row] = exp2Fast((theirs - reference) * scale_log2);
-      maximum[row] = reference;
+      const float theirs = share[row * kWarpgroup], larger = fmaxf(reference[row], theirs);
+      scaleOutput(row, exp2Fast((reference[row] - larger) * scale_log2));
+      factor[row] = exp2Fast((theirs - larger) * scale_log2);
+      reference[row] = larger;
       sum[row] += share[(2 + row) * kWarpgroup] * factor[row];
     }
 #pragma unroll

@@ -29,7 +29,8 @@ struct Sm90Shape : Sm90Tiles<Element, kHeadSize, kStepKeys> {
   // Two buffers of Q a warpgroup, where they fit: the next job's Q arrives while this one is computed.
   static constexpr int kQuerySlots = Tiles::kD <= 64 ? 2 : 1;
   static constexpr int kThreads = (kTaskWidth + 1) * kWarpgroup;
-  // Where two warpgroups share the keys of a group of rows, the second one's maxima, sums and output pass through here.
+  // Where two warpgroups share the keys of a group of rows, the second one's references, sums and output pass through
+  // here.
   static constexpr int kExchangeBytes = kWarpgroup * (Tiles::kD / 2 + 4) * 4;
   static constexpr int kSharedBytes = kQuerySlots * kTaskWidth * Tiles::kQueryBytes + 2 * kStages * Tiles::kKeyBytes +
                                       kExchangeBytes + 1024;  // the last to align

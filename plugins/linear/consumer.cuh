@@ -102,6 +102,7 @@ class Consumer {
   __device__ void takeStage(const Position& at) {
     for (int group = 0; group < kGroups; ++group, ring_.advance()) {
       barrierWait(&barriers_.full[ring_.stage], ring_.parity);
+      __syncwarp();  // or lanes that leave the stage would be ahead of others that still look for its arrival
       if (group == group_) {
         stage_out_ = ring_.stage;
         out_ = stages_ + ring_.stage * S::kStageBytes;

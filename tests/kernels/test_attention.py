@@ -1,6 +1,8 @@
 """PadfreeAttention's kernels against float64 truth."""
 
 # SPDX-License-Identifier: Apache-2.0
+from collections.abc import Callable
+
 import pytest
 import torch
 from cases import (
@@ -73,9 +75,14 @@ def check(
     max_seq_len: int = 0,
     with_bias: bool = False,
     kernel: str = "auto",
+    key_factors: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
+    """key_factors: what the key of a token is multiplied by, of its place in its sequence."""
     tokens = sum(lengths)
     operands = make_operands(layout, tokens, heads, head_size, dtype, spread, filler)
+    if key_factors:
+        places = torch.cat([torch.arange(length, device=DEVICE) for length in lengths])
+        operands[1][:tokens] *= key_factors(places)[:, None, None].to(dtype)
     scale = head_size**-0.5
     biases = None
     biased = [operand[:tokens].double() for operand in operands]
@@ -136,6 +143,29 @@ def test_layouts(layout: str, dtype: torch.dtype, with_bias: bool, kernel: str) 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_wide_scores_do_not_overflow(kernel: str) -> None:
     check(LENGTHS["mixed"], spread=30.0, kernel=choose(kernel, torch.float16))
+
+
+@pytest.mark.parametrize("head_size", [64, 128])
+@pytest.mark.parametrize("dtype", TYPES[:2], ids=str)
+@pytest.mark.parametrize(("kernel", "max_seq_len"), [*((kernel, 0) for kernel in KERNELS), ("short", 128)])
+@pytest.mark.parametrize("course", ["rising", "falling", "a few"])
+def test_scores_far_above_those_before(
+    course: str, kernel: str, max_seq_len: int, dtype: torch.dtype, head_size: int
+) -> None:
+    """Exponentials are taken of distances to scores seen before, which is right only if these follow."""
+    factors: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "rising": lambda places: 1 + places / 16,
+        "falling": lambda places: 24 / (1 + places / 16),
+        "a few": lambda places: torch.where(places % 67 == 66, 40.0, 1.0),
+    }
+    check(
+        [700, 129, 67, 1, 400, 256, 193],
+        head_size=head_size,
+        dtype=dtype,
+        max_seq_len=max_seq_len,
+        kernel=choose(kernel, dtype),
+        key_factors=factors[course],
+    )
 
 
 @pytest.mark.parametrize(("kernel", "max_seq_len"), [*((kernel, 0) for kernel in KERNELS), ("short", 128)])
