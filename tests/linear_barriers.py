@@ -4,6 +4,9 @@
 Blocks of a cluster fill each other's rings of stages: who has the same tokens shares x, who has the same features W.
 Copies and arrivals at other blocks take any time, threads pause anywhere. It is wrong when a stage is written while
 somebody reads what was there, when something else is read than was to be there, or when nothing moves any more.
+
+A warp is played by two of its lanes: the first tells others that it has left a stage, the second stands for those that
+only wait. The matrix instructions hold them together, but none comes between a residual's arrival and its being left.
 """
 
 from __future__ import annotations
@@ -67,7 +70,8 @@ class Play:
     ring: stages in shared memory. depth: stages of the reduction, of each of `tiles` tiles. residual: whether two
     stages behind a tile's last hold its residual, which every block fetches for itself. paced: stages of the first
     round are asked for when the one two before has come. everybody: whether all blocks of the cluster are told that a
-    stage is free, or only those that share something with the block.
+    stage is free, or only those that share something with the block. lanes_agree: whether a warp leaves a residual when
+    all of its lanes have seen it, or when the first has.
     """
 
     features: int
@@ -78,6 +82,7 @@ class Play:
     residual: bool
     paced: bool
     everybody: bool = True
+    lanes_agree: bool = True
 
 
 @dataclass
@@ -120,7 +125,7 @@ class Cluster:
             for thread in (
                 self.fetch(b, "W", self.column[b], own=""),
                 self.fetch(b, "x", self.row[b], own="residual"),
-                *(self.consume(b, group, warp) for group in range(GROUPS) for warp in range(WARPS)),
+                *(lane for group in range(GROUPS) for warp in range(WARPS) for lane in self.lanes(b, group, warp)),
             )
         ]
         speeds = [self.rng.choice((1.0, 1.0, 1.0, 0.05)) for _ in threads]
@@ -171,8 +176,23 @@ class Cluster:
 
         return land
 
-    def consume(self, b: int, group: int, warp: int) -> Iterator[bool]:
-        """A warp of a warpgroup that multiplies."""
+    def lanes(self, b: int, group: int, warp: int) -> list[Iterator[bool]]:
+        """Two lanes of a warp of a warpgroup that multiplies."""
+        seen = [0, 0]  # stages that each of them has seen arrive
+        return [self.consume(b, group, warp, seen), self.follow(b, seen)]
+
+    def follow(self, b: int, seen: list[int]) -> Iterator[bool]:
+        """The lane that only waits. It multiplies with the other, which holds it back."""
+        play, block = self.play, self.blocks[b]
+        for number in range(play.tiles * (play.depth + GROUPS * play.residual)):
+            place, parity = number % play.ring, number // play.ring & 1
+            while seen[0] < number or not block.full[place].passed(parity):
+                yield False
+            seen[1] = number + 1
+            yield True
+
+    def consume(self, b: int, group: int, warp: int, seen: list[int]) -> Iterator[bool]:
+        """The lane that leaves stages."""
         play, block, number, held = self.play, self.blocks[b], 0, -1
         pieces = [("W", c) for c in self.column[b]] + [("x", c) for c in self.row[b]]
 
@@ -181,9 +201,12 @@ class Cluster:
             del block.readers[place][group, warp]
             self.messages += [self.blocks[c].empty[place].arrive for c in self.told[b]]
 
-        def take(wanted: list[Piece]) -> Iterator[bool]:
+        def take(wanted: list[Piece], *, together: bool) -> Iterator[bool]:
             place, parity = number % play.ring, number // play.ring & 1
             while not block.full[place].passed(parity):
+                yield False
+            seen[0] = number + 1
+            while together and seen[1] <= number:
                 yield False
             block.readers[place][group, warp] = number
             if any(block.content[place].get(piece) != number for piece in wanted):
@@ -195,7 +218,7 @@ class Cluster:
                 if of_tile == 1 and held >= 0:
                     leave(held)
                     held = -1
-                yield from take(pieces)
+                yield from take(pieces, together=True)
                 if of_tile:
                     leave(number - 1)
                     yield True
@@ -205,7 +228,7 @@ class Cluster:
                 leave(held)
             held = -1
             for of_group in range(GROUPS * play.residual):
-                yield from take([("residual", b)])
+                yield from take([("residual", b)], together=play.lanes_agree)
                 if of_group == group:
                     held = number
                 else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ CLUSTERS = [(1, 1), (2, 1), (1, 2), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2)]
 ORDERS = 40
 
 
-def plays(features: int, tokens: int, *, residual: bool, everybody: bool) -> list[Play]:
+def plays(features: int, tokens: int, *, residual: bool, everybody: bool = True) -> list[Play]:
     rng = random.Random(0)
     return [
         Play(
@@ -36,15 +37,23 @@ def plays(features: int, tokens: int, *, residual: bool, everybody: bool) -> lis
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize(("features", "tokens"), CLUSTERS)
 def test_the_protocol_holds(features: int, tokens: int, residual: bool) -> None:
-    for seed, play in enumerate(plays(features, tokens, residual=residual, everybody=True)):
+    for seed, play in enumerate(plays(features, tokens, residual=residual)):
         assert not failure_of(play, seed), play
 
 
 def test_a_block_that_hears_too_little_is_found() -> None:
-    """Only those that share x or W are told that a stage is free: so the kernel was, and hung when it was perturbed."""
+    """Only those that share x or W are told that a stage is free: so the kernel was."""
     found = {failure_of(play, seed) for seed, play in enumerate(plays(2, 2, residual=True, everybody=False))}
     assert any("written while it was read" in failure for failure in found)
     assert not any(failure_of(play, 1) for play in plays(2, 2, residual=False, everybody=False))
+
+
+def test_lanes_that_leave_a_stage_before_others_see_it_are_found() -> None:
+    """So the kernel was, and hung when it was perturbed."""
+    play = Play(1, 1, ring=4, depth=5, tiles=3, residual=True, paced=False, lanes_agree=False)
+    found = [failure_of(play, seed) for seed in range(2 * ORDERS)]
+    assert found.count("nothing moves any more") > 1
+    assert not any(failure_of(replace(play, lanes_agree=True), seed) for seed in range(2 * ORDERS))
 
 
 def test_a_barrier_that_counts_wrong_is_found() -> None:
