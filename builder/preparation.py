@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import json
 import mmap
 import os
@@ -17,21 +18,21 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import onnx
 from padfree.onnx_tools import load_model
-from padfree.onnx_tools.model_file import without_initializers
+from padfree.onnx_tools.model_file import bytes_in_pieces, without_initializers
 from padfree.onnx_tools.operators import check_nodes
 from padfree.runtime.device import Device
 from padfree.runtime.metadata import ONNX_METADATA_KEY, parse_metadata
 
 from .errors import BuildError
 from .linear import apply_linear, choose_linear
-from .network import for_parser, serialized
+from .network import MAX_PROTOBUF_BYTES, for_parser
 from .profile import ProfileOptions, choose_profile
 
 DEFAULT_PRECISION = "fp16"
@@ -193,16 +194,16 @@ def serve(request: str, answer: int) -> NoReturn:
     options = json.loads(request)
     products = Products(options.pop("linear"), options.pop("norms"), _told_device)
     profile = ProfileOptions(**options.pop("profile"))
-    pieces: list[bytes] = []
+    pieces: Iterable[bytes] = ()
     code = 0
     try:
         model = prepare_model(**options, products=products, profile=profile)
-        content = serialized(model)
-        if content is None:
+        size, content = bytes_in_pieces(model)
+        if size > MAX_PROTOBUF_BYTES:
             code = _TOO_LARGE
         else:
             graph = without_initializers(model).SerializeToString()
-            pieces = [_LENGTH.pack(len(graph)), graph, content]
+            pieces = itertools.chain([_LENGTH.pack(len(graph)), graph], content)
     except Exception as error:
         pieces, code = [pickle.dumps(error)], _FAILED
     with os.fdopen(answer, "wb") as file:

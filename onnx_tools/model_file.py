@@ -15,6 +15,7 @@ from onnx import GraphProto, ModelProto, TensorProto
 
 from .errors import ModelFileError
 from .external_data import bytes_of, read_external_data
+from .wire import message_head, read_model
 
 # Protobuf messages end at 2 GiB; the rest is for what is no tensor.
 EXTERNAL_DATA_BYTES = 2**31 - 64 * 2**20
@@ -33,22 +34,20 @@ def load_model(path: str | os.PathLike[str]) -> ModelProto:
         kind = "is a folder" if file.is_dir() else "does not exist"
         raise ModelFileError(f"model file '{file}' {kind}; give the path of an .onnx file")
     try:
-        content = file.read_bytes()
+        with file.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            model = read_model(stream, size)
     except OSError as error:
         raise ModelFileError(f"model file '{file}' cannot be read: {error.strerror}; check its permissions") from error
-    if not content:
-        raise ModelFileError(f"model file '{file}' is empty; export or copy it again")
-    model = ModelProto()
-    try:
-        model.ParseFromString(content)
     except DecodeError as error:
         raise ModelFileError(
-            f"model file '{file}' ({len(content)} bytes) is not an ONNX model, or its end is missing; "
-            f"export or copy it again"
+            f"model file '{file}' ({size} bytes) is not an ONNX model, or its end is missing; export or copy it again"
         ) from error
+    if not size:
+        raise ModelFileError(f"model file '{file}' is empty; export or copy it again")
     if not model.opset_import or not model.graph.output:
         raise ModelFileError(
-            f"model file '{file}' ({len(content)} bytes) has {len(model.opset_import)} operator sets and "
+            f"model file '{file}' ({size} bytes) has {len(model.opset_import)} operator sets and "
             f"{len(model.graph.output)} outputs, a model has at least one of each: it is not an ONNX model, or its end "
             f"is missing; export or copy it again"
         )
@@ -174,6 +173,25 @@ def without_initializers(model: ModelProto) -> ModelProto:
     _copy_fields(model, result, "graph")
     _copy_fields(model.graph, result.graph, "initializer")
     return result
+
+
+def bytes_in_pieces(model: ModelProto) -> tuple[int, Iterator[bytes]]:
+    """How many bytes a model takes, and these bytes, the weights one by one."""
+    skeleton = without_initializers(model)
+    graph = skeleton.graph.SerializeToString()
+    skeleton.ClearField("graph")
+    sizes = [len(tensor.SerializeToString()) for tensor in model.graph.initializer]
+    heads = [message_head(GraphProto.INITIALIZER_FIELD_NUMBER, size) for size in sizes]
+    weights = sum(sizes) + sum(map(len, heads))
+    begin = skeleton.SerializeToString() + message_head(ModelProto.GRAPH_FIELD_NUMBER, len(graph) + weights) + graph
+
+    def pieces() -> Iterator[bytes]:
+        yield begin
+        for head, tensor in zip(heads, model.graph.initializer, strict=True):
+            yield head
+            yield tensor.SerializeToString()
+
+    return len(begin) + weights, pieces()
 
 
 def _copy_fields(source: Message, target: Message, without: str) -> None:

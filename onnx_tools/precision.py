@@ -340,8 +340,7 @@ class _Conversion:
         ]
         del self.graph.initializer[:]
         self.graph.initializer.extend(kept)
-        for name, content in self.copies.items():
-            copy = f"{name}.{self.precision}"
-            self.graph.initializer.add(
-                name=renamed.get(copy, copy), data_type=self.act, dims=self.constants[name].dims, raw_data=content
-            )
+        for name in list(self.copies):
+            copy, dims = f"{name}.{self.precision}", self.constants[name].dims
+            content = self.copies.pop(name)  # which is not to be there twice
+            self.graph.initializer.add(name=renamed.get(copy, copy), data_type=self.act, dims=dims, raw_data=content)

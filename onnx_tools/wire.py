@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and writes the weights of ONNX files one by one, in protobuf's wire format.
+
+At once, they are there twice meanwhile, in memory that comes anew: that takes longer than the copies themselves.
+https://protobuf.dev/programming-guides/encoding describes the format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import GraphProto, ModelProto
+
+_GRAPH, _INITIALIZER = ModelProto.GRAPH_FIELD_NUMBER, GraphProto.INITIALIZER_FIELD_NUMBER
+_VARINT, _EIGHT_BYTES, _WITH_LENGTH, _FOUR_BYTES = 0, 1, 2, 5
+_FIXED_BYTES = {_VARINT: 0, _EIGHT_BYTES: 8, _FOUR_BYTES: 4}
+"""What follows the head of a field, by its kind; a varint is part of it."""
+_MOST_VARINT_BYTES = 10
+
+
+def read_model(stream: BinaryIO, size: int) -> ModelProto:
+    """The model in the next `size` bytes of a stream. Raises DecodeError where these are none."""
+    model = ModelProto()
+    rest = bytearray()
+    for number, head, length in _fields(stream, size):
+        if number == _GRAPH:
+            model.graph.SetInParent()
+            _read_graph(stream, length, model.graph)
+        else:
+            rest += head + _take(stream, length)
+    model.MergeFromString(bytes(rest))
+    return model
+
+
+def _read_graph(stream: BinaryIO, size: int, graph: GraphProto) -> None:
+    rest = bytearray()
+    for number, head, length in _fields(stream, size):
+        if number == _INITIALIZER:
+            graph.initializer.add().MergeFromString(_take(stream, length))
+        else:
+            rest += head + _take(stream, length)
+    graph.MergeFromString(bytes(rest))
+
+
+def _fields(stream: BinaryIO, size: int) -> Iterator[tuple[int, bytes, int]]:
+    """Number, head and length of every field in `size` bytes; who gets one reads what follows the head.
+
+    The number is 0 for fields that cannot be messages.
+    """
+    left = size
+    while left > 0:
+        key, head = _varint(stream)
+        kind = key & 7
+        if kind == _WITH_LENGTH:
+            length, more = _varint(stream)
+            head += more
+        elif kind in _FIXED_BYTES:
+            length = _FIXED_BYTES[kind]
+            head += _varint(stream)[1] if kind == _VARINT else b""
+        else:
+            raise DecodeError(f"a field of kind {kind}")
+        left -= len(head) + length
+        if left < 0:
+            raise DecodeError(f"a field ends {-left} bytes behind the message that it is in")
+        yield key >> 3 if kind == _WITH_LENGTH else 0, head, length
+
+
+def _varint(stream: BinaryIO) -> tuple[int, bytes]:
+    """A number of 7 bits a byte, and its bytes."""
+    value, content = 0, b""
+    while len(content) < _MOST_VARINT_BYTES:
+        content += _take(stream, 1)
+        value |= (content[-1] & 0x7F) << 7 * (len(content) - 1)
+        if content[-1] < 0x80:
+            return value, content
+    raise DecodeError(f"a number of more than {_MOST_VARINT_BYTES} bytes")
+
+
+def _take(stream: BinaryIO, length: int) -> bytes:
+    content = stream.read(length)
+    if len(content) < length:
+        raise DecodeError(f"{length - len(content)} bytes are missing")
+    return content
+
+
+def message_head(number: int, length: int) -> bytes:
+    """What stands before a message of `length` bytes in the field of this number."""
+    return _number(number << 3 | _WITH_LENGTH) + _number(length)
+
+
+def _number(value: int) -> bytes:
+    content = bytearray()
+    while value >= 0x80:
+        content.append(value & 0x7F | 0x80)
+        value >>= 7
+    content.append(value)
+    return bytes(content)
