@@ -3,21 +3,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
+from onnx import TensorProto
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from ..blocks import exact_product
 from ..graph import Editor
 from ..precision import round_to, to_float32
 from ..ranges import unfit_reason
+from ..threads import in_threads
 from .base import NoMatch
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A weight times a gamma, rounded, the sums of its columns, and why the type does not hold it, if so."""
+
+    values: Floats | TensorProto
+    sums: Floats
+    unfit: str
 
 
 class FoldedWeights:
@@ -26,8 +38,14 @@ class FoldedWeights:
     def __init__(self, editor: Editor, precision: str) -> None:
         self._editor = editor
         self._precision = precision
+        self._products: dict[tuple[str, str], _Product] = {}
         self._scaled: dict[tuple[str, str], tuple[gs.Constant, gs.Constant]] = {}
         self._shifts: dict[tuple[str, str], Doubles] = {}
+
+    def scale_all(self, pairs: Iterable[tuple[gs.Constant, gs.Constant]]) -> None:
+        """Computes what `scaled` will be asked for, many at a time."""
+        wanted = {(weight.name, gamma.name): (weight, gamma) for weight, gamma in pairs}
+        self._products |= zip(wanted, in_threads(lambda pair: self._product(*pair), wanted.values()), strict=True)
 
     def scaled(self, weight: gs.Constant, gamma: gs.Constant) -> tuple[gs.Constant, gs.Constant]:
         """diag(gamma) weight [K,N] in the graph's type, and the sums of its columns, float32 [N].
@@ -36,15 +54,23 @@ class FoldedWeights:
         """
         key = (weight.name, gamma.name)
         if key not in self._scaled:
-            with np.errstate(over="ignore"):
-                exact = _values(weight) * _values(gamma)[:, np.newaxis]
-            reason = unfit_reason(exact, self._precision)
-            if reason:
-                raise NoMatch(f"'{weight.name}' times '{gamma.name}' {reason}")
-            made, rounded = self._constant(f"{weight.name}_scaled", exact)
-            sums = rounded.sum(axis=0, dtype=np.float64).astype(np.float32)
-            self._scaled[key] = (made, self._editor.constant(f"{weight.name}_column_sums", sums))
+            if key not in self._products:
+                self._products[key] = self._product(weight, gamma)
+            product = self._products[key]
+            if product.unfit:
+                raise NoMatch(f"'{weight.name}' times '{gamma.name}' {product.unfit}")
+            made = self._constant(f"{weight.name}_scaled", product.values)
+            self._scaled[key] = (made, self._editor.constant(f"{weight.name}_column_sums", product.sums))
         return self._scaled[key]
+
+    def _product(self, weight: gs.Constant, gamma: gs.Constant) -> _Product:
+        with np.errstate(over="ignore"):
+            exact = _values(weight) * _values(gamma)[:, np.newaxis]
+        unfit = unfit_reason(exact, self._precision)
+        values, rounded = self._rounded(exact)
+        with np.errstate(invalid="ignore"):
+            sums = rounded.sum(axis=0, dtype=np.float64).astype(np.float32)
+        return _Product(values, sums, unfit or self._not_finite(rounded))
 
     def bias(self, terms: Sequence[gs.Constant], weight: gs.Constant, beta: gs.Constant | None) -> gs.Constant | None:
         """The sum of terms [N] and beta weight, computed in float64; None where there is nothing to add.
@@ -55,7 +81,10 @@ class FoldedWeights:
             return terms[0] if terms else None
         total = sum((_values(term).astype(np.float64) for term in terms), self._shift(weight, beta))
         stem = terms[0].name if terms else f"{weight.name}_bias"
-        return self._constant(f"{stem}_shifted", total.astype(np.float32))[0]
+        values, rounded = self._rounded(total.astype(np.float32))
+        if unfit := self._not_finite(rounded):
+            raise NoMatch(f"'{stem}', shifted, {unfit}")
+        return self._constant(f"{stem}_shifted", values)
 
     def _shift(self, weight: gs.Constant, beta: gs.Constant | None) -> Doubles:
         """beta weight [N]; zeros without a beta."""
@@ -66,16 +95,20 @@ class FoldedWeights:
             self._shifts[key] = exact_product(_values(beta), _values(weight))
         return self._shifts[key]
 
-    def _constant(self, stem: str, exact: Floats) -> tuple[gs.Constant, Floats]:
-        """The values as a constant of the graph's type, and what they are then."""
+    def _rounded(self, exact: Floats) -> tuple[Floats | TensorProto, Floats]:
+        """The values in the graph's type, and what they are then."""
         if self._precision == "fp32":
-            made, rounded = self._editor.constant(stem, exact), exact
-        else:
-            tensor = round_to(exact, self._precision)
-            made, rounded = gs.Constant(self._editor.fresh(stem), LazyValues(tensor)), to_float32(tensor)
-        if not np.isfinite(rounded).all():
-            raise NoMatch(f"'{stem}' would hold numbers that {self._precision} cannot hold")
-        return made, rounded
+            return exact, exact
+        tensor = round_to(exact, self._precision)
+        return tensor, to_float32(tensor)
+
+    def _not_finite(self, rounded: Floats) -> str:
+        return "" if np.isfinite(rounded).all() else f"would hold numbers that {self._precision} cannot hold"
+
+    def _constant(self, stem: str, values: Floats | TensorProto) -> gs.Constant:
+        if isinstance(values, TensorProto):
+            return gs.Constant(self._editor.fresh(stem), LazyValues(values))
+        return self._editor.constant(stem, values)
 
 
 def _values(constant: gs.Constant) -> Floats:
