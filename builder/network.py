@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import onnx
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from padfree.onnx_tools import without_functions
+from padfree.onnx_tools.model_file import bytes_in_pieces
 from padfree.onnx_tools.operators import DOMAIN, padfree_nodes
 from padfree.onnx_tools.passes.interface import MAX_SEQLEN
 
@@ -94,7 +96,9 @@ def needed_plugin_names(model: onnx.ModelProto) -> dict[str, str]:
     return needed
 
 
-def parse(trt: Any, logger: Any, network: Any, model: onnx.ModelProto, content: memoryview | None = None) -> Any:
+def parse(
+    trt: Any, logger: Any, network: Any, model: onnx.ModelProto, content: bytes | memoryview | None = None
+) -> Any:
     """Parses a model, or its bytes where they are there, into a network.
 
     Models beyond protobuf's 2 GB go through a temporary file with the weights beside it.
@@ -106,9 +110,10 @@ def parse(trt: Any, logger: Any, network: Any, model: onnx.ModelProto, content: 
         BuildError: the parser refused a node; the message names node, operator and reason.
     """
     parser = trt.OnnxParser(network, logger)
-    whole = content or serialized(model)
-    if whole is not None:
-        parsed = parser.parse(whole)
+    if content is None and (pieces := serialized(model)) is not None:
+        content = b"".join(pieces)
+    if content is not None:
+        parsed = parser.parse(content)
     else:
         with tempfile.TemporaryDirectory(prefix="padfree-") as folder:
             path = Path(folder) / "model.onnx"
@@ -119,13 +124,13 @@ def parse(trt: Any, logger: Any, network: Any, model: onnx.ModelProto, content: 
     return parser
 
 
-def serialized(model: onnx.ModelProto) -> bytes | None:
-    """A model's bytes; None beyond protobuf's 2 GB. ByteSize() would serialise it once more."""
+def serialized(model: onnx.ModelProto) -> Iterator[bytes] | None:
+    """A model's bytes in pieces; None beyond protobuf's 2 GB."""
     try:
-        content = model.SerializeToString()
-    except (EncodeError, ValueError):  # so in some versions; others serialise any size
+        size, pieces = bytes_in_pieces(model)
+    except (EncodeError, ValueError):  # of one weight, in some versions; others serialise any size
         return None
-    return content if len(content) <= MAX_PROTOBUF_BYTES else None
+    return pieces if size <= MAX_PROTOBUF_BYTES else None
 
 
 def count_plugin_layers(trt: Any, network: Any, names: dict[str, str]) -> dict[str, int]:

@@ -25,14 +25,14 @@ from typing import IO, Any, NoReturn
 
 import onnx
 from padfree.onnx_tools import load_model
-from padfree.onnx_tools.model_file import bytes_in_pieces, without_initializers
+from padfree.onnx_tools.model_file import without_initializers
 from padfree.onnx_tools.operators import check_nodes
 from padfree.runtime.device import Device
 from padfree.runtime.metadata import ONNX_METADATA_KEY, parse_metadata
 
 from .errors import BuildError
 from .linear import apply_linear, choose_linear
-from .network import MAX_PROTOBUF_BYTES, for_parser
+from .network import for_parser, serialized
 from .profile import ProfileOptions, choose_profile
 
 DEFAULT_PRECISION = "fp16"
@@ -198,8 +198,8 @@ def serve(request: str, answer: int) -> NoReturn:
     code = 0
     try:
         model = prepare_model(**options, products=products, profile=profile)
-        size, content = bytes_in_pieces(model)
-        if size > MAX_PROTOBUF_BYTES:
+        content = serialized(model)
+        if content is None:
             code = _TOO_LARGE
         else:
             graph = without_initializers(model).SerializeToString()

@@ -176,7 +176,10 @@ def without_initializers(model: ModelProto) -> ModelProto:
 
 
 def bytes_in_pieces(model: ModelProto) -> tuple[int, Iterator[bytes]]:
-    """How many bytes a model takes, and these bytes, the weights one by one."""
+    """How many bytes a model takes, and these bytes, the weights one by one.
+
+    Their length stands in front of them: each is serialised twice, so that they are never held all at once.
+    """
     skeleton = without_initializers(model)
     graph = skeleton.graph.SerializeToString()
     skeleton.ClearField("graph")

@@ -10,10 +10,11 @@ from typing import Any
 
 import onnx
 import pytest
-from padfree.builder import BuildError, preparation
+from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
+from padfree.builder import BuildError, network, preparation
 from padfree.builder.demo import DEMO_DATA
 from padfree.builder.linear import apply_linear, linear_of
-from padfree.builder.network import for_parser
+from padfree.builder.network import for_parser, serialized
 from padfree.builder.preparation import Products, prepare_model, preparing, rewritten
 from padfree.builder.profile import ProfileOptions
 from padfree.onnx_tools import RewriteError
@@ -94,7 +95,7 @@ def test_a_profile_that_does_not_fit_is_named_by_the_process(children: list[subp
 def test_a_model_too_large_to_be_handed_on_is_prepared_here(
     monkeypatch: pytest.MonkeyPatch, children: list[subprocess.Popen[bytes]]
 ) -> None:
-    refusing = "preparation.MAX_PROTOBUF_BYTES = 100\npreparation.serve(sys.argv[1], answer)"
+    refusing = "preparation.serialized = lambda model: None\npreparation.serve(sys.argv[1], answer)"
     child = preparation._CHILD.replace("builder.preparation import serve", "builder import preparation")
     monkeypatch.setattr(preparation, "_CHILD", child.replace("serve(sys.argv[1], answer)", refusing))
     with preparing(EXPORTED, **OPTIONS) as wait:
@@ -108,7 +109,22 @@ def test_bytes_are_those_of_the_model() -> None:
     with preparing(EXPORTED, **OPTIONS) as wait:
         content = wait().content
     assert content is not None
-    assert onnx.load_model_from_string(bytes(content)) == prepare_model(EXPORTED, **OPTIONS)
+    model = prepare_model(EXPORTED, **OPTIONS)
+    assert onnx.load_model_from_string(bytes(content)) == model
+    pieces = serialized(model)
+    assert pieces is not None
+    assert content == b"".join(pieces)
+
+
+@pytest.mark.parametrize("error", [EncodeError, ValueError])
+def test_a_weight_beyond_protobufs_limit_is_none_to_hand_on(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def refuse(_model: onnx.ModelProto) -> None:
+        raise error("too large")
+
+    monkeypatch.setattr(network, "bytes_in_pieces", refuse)
+    assert serialized(onnx.ModelProto()) is None
 
 
 def test_errors_are_those_of_rewriting(tmp_path: Path, packed_model: ModelWriter) -> None:
