@@ -47,8 +47,7 @@ __device__ inline void zeroFiller(const AttentionParams& p, int begin) {
 }
 
 // Scores of 64 query rows and kCount keys on chip, from key_row on, their weights and the product with V. `keys` of the
-// keys count, the `first` that the rows see or more of them. kOnly: they are all that the sequence has; sums are added
-// up, too.
+// keys count; first: the rows have seen none before. kOnly: they are all that the sequence has; sums are added up, too.
 template <typename S, int kCount, bool kOnly>
 __device__ inline void attendKeys(Sm90Rows<S>& rows, const ShortMemory<S>& memory, ShortBarriers& barriers, int slot,
                                   int key_row, int keys, unsigned parity, float scale_log2, bool first) {
