@@ -1,9 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""padfree.builder: builds TensorRT engines from ONNX models, and holds the `padfree` command."""
+"""padfree.builder: builds TensorRT engines from ONNX models, and holds the `padfree` command.
 
-from padfree.runtime import plugin_library
+What it names is imported when it is asked for: the command must not wait for what it does not use.
+"""
 
-from .build import build_engine
-from .errors import BuildError
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from padfree.runtime import plugin_library
+
+    from .build import build_engine
+    from .errors import BuildError
 
 __all__ = ["BuildError", "build_engine", "plugin_library"]
+
+_PLACES = {"BuildError": ".errors", "build_engine": ".build"}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "plugin_library":
+        return importlib.import_module("padfree.runtime.plugin_library")
+    if name in _PLACES:
+        return getattr(importlib.import_module(_PLACES[name], __name__), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

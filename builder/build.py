@@ -187,6 +187,6 @@ def write_plan(
     }
     parse_metadata(written, str(path))
     text = json.dumps(written, indent=2).encode() + b"\n"
-    write_files([(path, built.plan), (sidecar_path(path), text)])
+    write_files([(path, built.plan), (sidecar_path(path), text)], sync=False)  # whoever loads it compares the digest
     _log.info("%s: %d bytes, plugin layers %s", path, len(built.plan), dict(built.plugin_layers))
     return written

@@ -30,8 +30,11 @@ def check_destination(path: Path) -> None:
         raise BuildError(f"{path}: the folder {path.parent} is not writable; choose another path")
 
 
-def write_files(files: Sequence[tuple[Path, bytes]]) -> None:
+def write_files(files: Sequence[tuple[Path, bytes]], *, sync: bool = True) -> None:
     """Writes all files beside their destinations first and moves them into place only when every one is complete.
+
+    With `sync` that holds after a power failure too. Large files take as long again for it: not worth while where they
+    can be made again and whoever reads them compares a digest.
 
     Raises:
         BuildError: the folder is missing, not writable, or the disk is full; nothing has changed then.
@@ -39,7 +42,7 @@ def write_files(files: Sequence[tuple[Path, bytes]]) -> None:
     staged: list[tuple[Path, Path]] = []
     try:
         for path, content in files:
-            staged.append((_stage(path, partial(_write_all, content)), path))
+            staged.append((_stage(path, partial(_write_all, content), sync=sync), path))
         for temporary, path in staged:
             temporary.replace(path)
     except OSError as error:
@@ -75,14 +78,15 @@ def _write_all(content: bytes, file: IO[bytes]) -> None:
     file.write(content)
 
 
-def _stage(path: Path, writer: Callable[[IO[bytes]], object]) -> Path:
+def _stage(path: Path, writer: Callable[[IO[bytes]], object], *, sync: bool = True) -> Path:
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             writer(file)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         temporary.chmod(0o666 & ~_umask())
     except BaseException:
         temporary.unlink(missing_ok=True)

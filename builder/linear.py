@@ -8,6 +8,7 @@ import logging
 import onnx
 from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes
+from padfree.onnx_tools.weights import Weights
 from padfree.runtime.device import Device
 
 from .errors import BuildError
@@ -44,13 +45,14 @@ def choose_linear(wanted: str, model: onnx.ModelProto, precision: str, device: D
     return TENSORRT if wanted == TENSORRT or problem else PADFREE
 
 
-def apply_linear(choice: str, model: onnx.ModelProto, *, norms: str) -> onnx.ModelProto:
+def apply_linear(choice: str, model: onnx.ModelProto, *, norms: str, weights: Weights | None = None) -> onnx.ModelProto:
     """The model with the products of `choice`; a model that has PadfreeLinear is left as it is.
 
     Args:
         choice: "padfree" or "tensorrt".
         model: rewritten.
         norms: one of NORMS: whether PadfreeLinear computes the layer norms between products, where it can.
+        weights: the data of weights that the model has not; gets the result's.
 
     Raises:
         BuildError: `norms` is something else, or not what the model has.
@@ -65,7 +67,7 @@ def apply_linear(choice: str, model: onnx.ModelProto, *, norms: str) -> onnx.Mod
     if choice != PADFREE or linear_of(model) == PADFREE:
         return model
     _log.info("packed tokens are multiplied by %s", OPERATOR)
-    return with_linear(model, fold_norms=norms == FOLDED)
+    return with_linear(model, fold_norms=norms == FOLDED, weights=weights)
 
 
 def linear_of(model: onnx.ModelProto) -> str:

@@ -12,9 +12,10 @@ from typing import Any
 import onnx
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from padfree.onnx_tools import without_functions
-from padfree.onnx_tools.model_file import bytes_in_pieces
+from padfree.onnx_tools.model_file import Piece, bytes_in_pieces
 from padfree.onnx_tools.operators import DOMAIN, padfree_nodes
 from padfree.onnx_tools.passes.interface import MAX_SEQLEN
+from padfree.onnx_tools.weights import Weights
 
 from .errors import BuildError
 from .task_lists import drop_unread_task_lists
@@ -124,10 +125,10 @@ def parse(
     return parser
 
 
-def serialized(model: onnx.ModelProto) -> Iterator[bytes] | None:
-    """A model's bytes in pieces; None beyond protobuf's 2 GB."""
+def serialized(model: onnx.ModelProto, weights: Weights | None = None) -> Iterator[Piece] | None:
+    """A model's bytes in pieces; None beyond protobuf's 2 GB. `weights` has the data of weights that it has not."""
     try:
-        size, pieces = bytes_in_pieces(model)
+        size, pieces = bytes_in_pieces(model, weights)
     except (EncodeError, ValueError):  # of one weight, in some versions; others serialise any size
         return None
     return pieces if size <= MAX_PROTOBUF_BYTES else None

@@ -25,8 +25,9 @@ from typing import IO, Any, NoReturn
 
 import onnx
 from padfree.onnx_tools import load_model
-from padfree.onnx_tools.model_file import without_initializers
+from padfree.onnx_tools.model_file import Piece, without_initializers, without_large_data
 from padfree.onnx_tools.operators import check_nodes
+from padfree.onnx_tools.weights import Weights
 from padfree.runtime.device import Device
 from padfree.runtime.metadata import ONNX_METADATA_KEY, parse_metadata
 
@@ -47,9 +48,9 @@ serve(sys.argv[1], answer)
 _FAILED, _TOO_LARGE = 3, 4
 """Exit codes of that process: its answer is an error; the model fits no answer."""
 _LENGTH = struct.Struct("<q")
-_KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 36)}
-"""Makes glibc use freed memory again instead of giving it back: weights are copied several times, and memory that comes
-anew costs a page fault every 4 KB."""
+_KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 36), "OPENBLAS_NUM_THREADS": "1"}
+"""Makes glibc use freed memory again instead of giving it back, as memory that comes anew costs a page fault every 4
+KB; and numpy multiply without threads, which wait longer for each other than the few products take."""
 
 
 @dataclass(frozen=True)
@@ -81,29 +82,39 @@ def prepare_model(
     verify: bool,
     products: Products,
     profile: ProfileOptions,
+    weights: Weights | None = None,
 ) -> onnx.ModelProto:
     """The model as TensorRT's parser gets it: rewritten, unless it carries padfree's metadata, with these products.
+
+    `weights`, if given, holds the large weights instead of the model, without which they are copied several times.
 
     Raises:
         BuildError: a rewritten model of another interface or precision than asked for, a profile that does not fit it,
             or products that are not to be had; RewriteError: the model.
     """
-    made = rewritten(model, interface=interface, precision=precision, strict=strict, verify=verify)
+    made = rewritten(model, interface=interface, precision=precision, strict=strict, verify=verify, weights=weights)
     metadata = parse_metadata(metadata_of(made), "the rewritten model")
     longest = choose_profile(metadata, profile).max_seq_len
     device = products.device()
     if device is not None:
         choice = choose_linear(products.linear, made, metadata.precision, device)
-        made = apply_linear(choice, made, norms=products.norms)
+        made = apply_linear(choice, made, norms=products.norms, weights=weights)
     check_nodes(made)
     return for_parser(made, longest)
 
 
 def rewritten(
-    model: str | Path | onnx.ModelProto, *, interface: str | None, precision: str | None, strict: bool, verify: bool
+    model: str | Path | onnx.ModelProto,
+    *,
+    interface: str | None,
+    precision: str | None,
+    strict: bool,
+    verify: bool,
+    weights: Weights | None = None,
 ) -> onnx.ModelProto:
-    """The model rewritten, or as it is where it carries padfree's metadata. Raises as prepare_model."""
-    loaded = load_model(model) if isinstance(model, (str, Path)) else model
+    """The model rewritten, or as it is where it carries padfree's metadata. `weights` and errors: see prepare_model."""
+    held = None if verify else weights  # onnxruntime wants models with their weights
+    loaded = load_model(model, held) if isinstance(model, (str, Path)) else model
     if not any(item.key == ONNX_METADATA_KEY for item in loaded.metadata_props):
         from padfree.onnx_tools import rewrite  # brings onnxruntime, which a rewritten model does not need
 
@@ -113,8 +124,9 @@ def rewritten(
             precision=precision or DEFAULT_PRECISION,
             strict=strict,
             verify=verify,
+            weights=held,
         )
-        return result.model
+        return _held_by(held, weights, result.model)
     raw = metadata_of(loaded)
     for what, wanted in (("interface", interface), ("precision", precision)):
         if wanted is not None and raw.get(what) != wanted:
@@ -122,7 +134,12 @@ def rewritten(
                 f"the model was rewritten with {what} {raw.get(what)}, {wanted} was asked for; leave --{what} out, or "
                 f"build from the original model with --{what} {wanted}"
             )
-    return copy.deepcopy(loaded) if loaded is model else loaded
+    return _held_by(held, weights, copy.deepcopy(loaded) if loaded is model else loaded)
+
+
+def _held_by(held: Weights | None, wanted: Weights | None, model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its large weights held by `wanted`, where `held` has them not yet."""
+    return model if wanted is None or wanted is held else without_large_data(model, wanted)
 
 
 @contextlib.contextmanager
@@ -194,11 +211,12 @@ def serve(request: str, answer: int) -> NoReturn:
     options = json.loads(request)
     products = Products(options.pop("linear"), options.pop("norms"), _told_device)
     profile = ProfileOptions(**options.pop("profile"))
-    pieces: Iterable[bytes] = ()
+    pieces: Iterable[Piece] = ()
     code = 0
     try:
-        model = prepare_model(**options, products=products, profile=profile)
-        content = serialized(model)
+        weights = Weights()
+        model = prepare_model(**options, products=products, profile=profile, weights=weights)
+        content = serialized(model, weights)
         if content is None:
             code = _TOO_LARGE
         else:

@@ -1,35 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brings a graph back into an ONNX model, with one copy of its weights instead of three at a time."""
+"""From ONNX models to graphs and back, with one copy of the weights instead of three at a time, or none."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_graphsurgeon as gs
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto, TensorProto, numpy_helper
 
-_LARGE_BYTES = 1 << 16
+from .weights import LARGE_BYTES, HeldValues, Weights
+
+_HELD = (np.dtype(np.float32), np.dtype(np.float16))  # numpy has no name for what other arrays may hold
 
 
-def export_model(graph: gs.Graph) -> ModelProto:
+def import_graph(model: ModelProto, weights: Weights | None = None) -> gs.Graph:
+    """The model as a graph, which shares its weights; `weights` has those that are not in the model."""
+    graph = gs.import_onnx(model)
+    if weights is not None:
+        constants = graph.tensors()
+        for tensor in model.graph.initializer:
+            data, constant = weights.data_of(tensor), constants.get(tensor.name)
+            if data is not None and constant is not None:
+                constant.values, constant.data_location = HeldValues(tensor, data), None
+    return graph
+
+
+def export_model(graph: gs.Graph, weights: Weights | None = None) -> ModelProto:
     """The graph as a model; the graph itself stays as it is.
 
-    Graph, model and file messages each copy what they are made of, so that large weights are put in at the end.
+    Graph, model and file messages each copy what they are made of, so that large weights are put in at the end, or into
+    `weights` if that is given, without a copy.
     """
     constants = [tensor for tensor in graph.tensors().values() if isinstance(tensor, gs.Constant)]
-    held = {item.name: item._values for item in constants if item._values.nbytes >= _LARGE_BYTES}
+    large = {item.name: item._values for item in constants if item._values.nbytes >= LARGE_BYTES}
     try:
         for item in constants:
-            if item.name in held:
+            if item.name in large:
                 item._values = np.zeros(0, np.float32)
         model: ModelProto = gs.export_onnx(graph, do_type_check=False)
     finally:
         for item in constants:
-            if item.name in held:
-                item._values = held[item.name]
+            if item.name in large:
+                item._values = large[item.name]
     for tensor in model.graph.initializer:
-        name, values = tensor.name, held.get(tensor.name)
-        if values is not None:
-            lazy = getattr(values, "tensor", None)
-            tensor.CopyFrom(numpy_helper.from_array(values) if lazy is None else lazy)
-            tensor.name = name
+        if tensor.name in large:
+            _fill(tensor, large[tensor.name], weights)
     return model
+
+
+def _fill(tensor: TensorProto, values: Any, weights: Weights | None) -> None:
+    """Gives a tensor its values, an array or a graph's lazy ones."""
+    name = tensor.name
+    if weights is not None and isinstance(values, HeldValues):
+        tensor.CopyFrom(values.message)
+        tensor.name = name
+        weights.hold(tensor, values.data)
+    elif weights is not None and isinstance(values, np.ndarray) and values.dtype in _HELD:
+        weights.hold_array(tensor, values)
+    else:
+        lazy = getattr(values, "tensor", None)
+        tensor.CopyFrom(numpy_helper.from_array(values) if lazy is None else lazy)
+        tensor.name = name

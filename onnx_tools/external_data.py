@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,19 +13,27 @@ import onnx
 from onnx import TensorProto
 
 from .errors import ModelFileError
+from .weights import LARGE_BYTES, Weights
 
 _MOST_READS = 4  # tensors that lie over each other, as tied weights do, may take a data file so many times
 
 
-def read_external_data(tensors: Iterable[TensorProto], file: Path) -> None:
+def read_external_data(
+    tensors: Iterable[TensorProto], file: Path, weights: Weights | None = None, *, initializers: int = 0
+) -> None:
     """Reads the tensors that lie outside the model's file into it, one by one, so that nothing is held twice.
 
+    With `weights`, which may have some already, it holds the large ones of the first `initializers`: they stay in their
+    files, mapped into memory.
     Raises ModelFileError for data that is missing, outside the model's folder, or of another size than its tensor.
     """
     sizes: dict[Path, int] = {}
+    mapped: dict[Path, memoryview] = {}
     total = 0
-    for tensor in tensors:
+    for number, tensor in enumerate(tensors):
         if tensor.data_location != TensorProto.EXTERNAL:
+            continue
+        if weights is not None and weights.data_of(tensor) is not None:
             continue
         entries = {entry.key: entry.value for entry in tensor.external_data}
         data = _data_file(file, tensor.name, entries.get("location", ""))
@@ -39,6 +48,11 @@ def read_external_data(tensors: Iterable[TensorProto], file: Path) -> None:
             )
         try:
             with data.open("rb") as stream:
+                if weights is not None and number < initializers and length >= LARGE_BYTES:
+                    if data not in mapped:
+                        mapped[data] = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+                    weights.hold(tensor, mapped[data][offset : offset + length])
+                    continue
                 stream.seek(offset)
                 tensor.raw_data = stream.read(length)
         except OSError as error:

@@ -15,6 +15,7 @@ from .operators import with_functions
 from .precision import convert
 from .ranges import Feeds, find_unfit, run
 from .rounding import with_rounding
+from .weights import Weights
 
 logger = logging.getLogger(__name__)
 
@@ -23,20 +24,23 @@ logger = logging.getLogger(__name__)
 ALLOWED: Mapping[str, float] = MappingProxyType({"fp16": 3e-2, "bf16": 2e-1})
 
 
-def convert_and_check(model: ModelProto, precision: str, feeds: Feeds | None) -> tuple[ModelProto, dict[str, str]]:
+def convert_and_check(
+    model: ModelProto, precision: str, feeds: Feeds | None, weights: Weights | None = None
+) -> tuple[ModelProto, dict[str, str]]:
     """A rewritten float32 model in half precision, and the tensors that stay float32 with the reason for each.
 
     Args:
         model: without function bodies.
         precision: "fp16" or "bf16".
         feeds: sample inputs; None skips what needs them, so that only weights are looked at.
+        weights: the data of weights that the model has not; gets the result's. Only without feeds.
 
     Raises:
         RewriteError: something does not fit and cannot stay float32.
         VerificationError: the result, with every tensor rounded as on a GPU, is not the model's.
     """
     if feeds is None:
-        return convert(model, precision), {}
+        return convert(model, precision, weights=weights), {}
     unfit = find_unfit(model, feeds, precision) if precision == "fp16" else {}
     for name, reason in unfit.items():
         logger.info("'%s' stays float32: it %s", name, reason)

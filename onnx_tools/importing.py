@@ -12,20 +12,21 @@ from onnx import ModelProto, TensorProto, inliner, numpy_helper
 from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 
 from .errors import RewriteError
-from .exporting import export_model
+from .exporting import export_model, import_graph
 from .fixed_axes import fixed_sizes, generalise
 from .fused import declare_fused, holds_fused
 from .graph import dtype_name, inline_constants, tidy
 from .model_file import without_initializers
 from .operators import DOMAIN
 from .standard_form import standardise
+from .weights import Weights
 from .widen import narrow_outputs, widen
 
 _SMALL = 1024  # elements; smaller constants may hold shapes, which the inference of types needs
 
 
-def import_model(model: ModelProto) -> gs.Graph:
-    """Imports a model; its weights are shared, not copied.
+def import_model(model: ModelProto, weights: Weights | None = None) -> gs.Graph:
+    """Imports a model; its weights, and those of `weights`, are shared, not copied.
 
     Fixed sizes of the batch or the sequence become dynamic, onnxruntime's fused operators standard ones. Raises
     RewriteError for a model that is rewritten already, whose inputs are not [B,S], or that has control flow or a fused
@@ -39,7 +40,7 @@ def import_model(model: ModelProto) -> gs.Graph:
     sizes: list[int | str] = [fixed.batch or "B", fixed.sequence or "S"]
     skeleton = _skeleton(model, token_inputs, sizes)
     types = _inferred(skeleton)
-    graph = gs.import_onnx(model)
+    graph = import_graph(model, weights)
     for tensor in graph.inputs:
         tensor.shape = ["B", "S"]
     _write_types(graph, types)

@@ -6,14 +6,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-import onnx_graphsurgeon as gs
 from onnx import ModelProto
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from .check import check_graph
 from .element_types import check_element_types
 from .errors import RewriteError
-from .exporting import export_model
+from .exporting import export_model, import_graph
 from .graph import names_in_use, tidy
 from .operators import add_functions, check_nodes, without_functions
 from .passes.linear import linear
@@ -22,12 +21,14 @@ from .products import products_of
 from .report import plugin_counts
 from .rewrite import METADATA_KEY
 from .symbolic import analyse
+from .weights import Weights
 
 
-def with_linear(model: ModelProto, *, fold_norms: bool = True) -> ModelProto:
+def with_linear(model: ModelProto, *, fold_norms: bool = True, weights: Weights | None = None) -> ModelProto:
     """A copy of a rewritten model of any precision whose products of packed tokens are PadfreeLinear.
 
-    With `fold_norms` the products apply the layer norms between them, where these have no other reader.
+    With `fold_norms` the products apply the layer norms between them, where these have no other reader. `weights` has
+    the data of weights that the model has not, and gets the result's.
     Its metadata tell: number of operators, what the passes replaced and why not more. Raises RewriteError for a model
     that `rewrite` did not make.
     """
@@ -36,7 +37,7 @@ def with_linear(model: ModelProto, *, fold_norms: bool = True) -> ModelProto:
         raise RewriteError("the model carries no padfree metadata; rewrite it first (padfree optimize)")
     metadata = json.loads(entry.value)
     with G_LOGGER.suppress(G_LOGGER.ERROR):  # it warns of every bfloat16 tensor, whose type it keeps
-        graph = gs.import_onnx(without_functions(model))
+        graph = import_graph(without_functions(model), weights)
     results = [linear(graph, analyse(graph), metadata["precision"])]
     tidy(graph)
     analysis = check_graph(graph, results[0].name)
@@ -55,7 +56,7 @@ def with_linear(model: ModelProto, *, fold_norms: bool = True) -> ModelProto:
     coverage["plugins"] = metadata["plugins"] = plugin_counts(graph)
     metadata["origins"] = {name: origin for name, origin in metadata.get("origins", {}).items() if name in names}
 
-    made = export_model(graph)
+    made = export_model(graph, weights)
     made.ir_version = model.ir_version
     made.producer_name, made.producer_version = model.producer_name, model.producer_version
     del made.metadata_props[:]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,17 +16,21 @@ from onnx import GraphProto, ModelProto, TensorProto
 
 from .errors import ModelFileError
 from .external_data import bytes_of, read_external_data
-from .wire import message_head, read_model
+from .weights import LARGE_BYTES, Weights
+from .wire import Mapped, message_head, read_model
 
 # Protobuf messages end at 2 GiB; the rest is for what is no tensor.
 EXTERNAL_DATA_BYTES = 2**31 - 64 * 2**20
 _SMALL_TENSOR_BYTES = 1024  # stays in the file
 _ALIGNMENT_BYTES = 4096  # lets readers map tensors into memory
 
+Piece = bytes | memoryview
 
-def load_model(path: str | os.PathLike[str]) -> ModelProto:
+
+def load_model(path: str | os.PathLike[str], weights: Weights | None = None) -> ModelProto:
     """Reads an ONNX model with its external data.
 
+    With `weights`, large weights stay in their files, which are mapped into memory: it holds them instead of the model.
     Raises ModelFileError when there is no such file, when it is no ONNX model or ends early, and when external data is
     missing, too short, of another size than its tensor, or outside the model's folder.
     """
@@ -36,7 +41,7 @@ def load_model(path: str | os.PathLike[str]) -> ModelProto:
     try:
         with file.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
-            model = read_model(stream, size)
+            model = read_model(stream, size, _mapped(stream, size, weights))
     except OSError as error:
         raise ModelFileError(f"model file '{file}' cannot be read: {error.strerror}; check its permissions") from error
     except DecodeError as error:
@@ -51,8 +56,14 @@ def load_model(path: str | os.PathLike[str]) -> ModelProto:
             f"{len(model.graph.output)} outputs, a model has at least one of each: it is not an ONNX model, or its end "
             f"is missing; export or copy it again"
         )
-    read_external_data(model_tensors(model.graph), file)
+    read_external_data(model_tensors(model.graph), file, weights, initializers=len(model.graph.initializer))
     return model
+
+
+def _mapped(stream: BinaryIO, size: int, weights: Weights | None) -> Mapped | None:
+    if weights is None or not size:
+        return None
+    return Mapped(memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)), weights)
 
 
 def save_model(
@@ -175,26 +186,50 @@ def without_initializers(model: ModelProto) -> ModelProto:
     return result
 
 
-def bytes_in_pieces(model: ModelProto) -> tuple[int, Iterator[bytes]]:
-    """How many bytes a model takes, and these bytes, the weights one by one.
+def without_large_data(model: ModelProto, weights: Weights) -> ModelProto:
+    """A copy of the model whose large weights are held by `weights` instead."""
+    result = without_initializers(model)
+    for tensor in model.graph.initializer:
+        if tensor.HasField("raw_data") and raw_bytes(tensor) >= LARGE_BYTES:
+            copy = result.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+            weights.hold(copy, memoryview(tensor.raw_data))
+        else:
+            result.graph.initializer.append(tensor)
+    return result
 
-    Their length stands in front of them: each is serialised twice, so that they are never held all at once.
+
+def bytes_in_pieces(model: ModelProto, weights: Weights | None = None) -> tuple[int, Iterator[Piece]]:
+    """How many bytes a model takes, and these bytes, the weights one by one; `weights` has what the model has not.
+
+    Their length stands in front of them: each that is in the model is serialised twice, so that they are never held all
+    at once.
     """
     skeleton = without_initializers(model)
     graph = skeleton.graph.SerializeToString()
     skeleton.ClearField("graph")
-    sizes = [len(tensor.SerializeToString()) for tensor in model.graph.initializer]
+    sizes = [sum(map(len, _tensor_pieces(tensor, weights))) for tensor in model.graph.initializer]
     heads = [message_head(GraphProto.INITIALIZER_FIELD_NUMBER, size) for size in sizes]
-    weights = sum(sizes) + sum(map(len, heads))
-    begin = skeleton.SerializeToString() + message_head(ModelProto.GRAPH_FIELD_NUMBER, len(graph) + weights) + graph
+    total = sum(sizes) + sum(map(len, heads))
+    begin = skeleton.SerializeToString() + message_head(ModelProto.GRAPH_FIELD_NUMBER, len(graph) + total) + graph
 
-    def pieces() -> Iterator[bytes]:
+    def pieces() -> Iterator[Piece]:
         yield begin
         for head, tensor in zip(heads, model.graph.initializer, strict=True):
             yield head
-            yield tensor.SerializeToString()
+            yield from _tensor_pieces(tensor, weights)
 
-    return len(begin) + weights, pieces()
+    return len(begin) + total, pieces()
+
+
+def _tensor_pieces(tensor: TensorProto, weights: Weights | None) -> Iterator[Piece]:
+    """The bytes of a tensor's message, with the data that it holds or that is held for it."""
+    data = None if weights is None else weights.data_of(tensor)
+    if data is None:
+        yield tensor.SerializeToString()
+        return
+    described = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    yield described.SerializeToString() + message_head(TensorProto.RAW_DATA_FIELD_NUMBER, len(data))
+    yield data
 
 
 def _copy_fields(source: Message, target: Message, without: str) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,12 +26,13 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from .blocks import blocks, finite_of, largest_of
 from .element_types import check_element_types, infer_element_types
 from .errors import RewriteError, VerificationError
+from .halves import to_float, to_half
 from .model_file import without_initializers
 from .norm_nodes import standard_norm
 from .operators import DOMAIN, without_functions
 from .operators.functions import ACT_TYPES
 from .ranges import LARGEST, unfit_reason
-from .threads import in_threads
+from .weights import LARGE_BYTES, Weights, array_of, bytes_of_array
 
 Floats = npt.NDArray[np.float32]
 
@@ -50,12 +52,15 @@ _ROUNDOFF: Mapping[str, float] = MappingProxyType({"fp16": 2.0**-11, "bf16": 2.0
 _SMALLEST: Mapping[str, float] = MappingProxyType({"fp16": 2.0**-25, "bf16": 2.0**-134})  # half of the last step
 
 
-def convert(model: ModelProto, precision: str, unfit: Mapping[str, str] | None = None) -> ModelProto:
+def convert(
+    model: ModelProto, precision: str, unfit: Mapping[str, str] | None = None, *, weights: Weights | None = None
+) -> ModelProto:
     """A copy of a rewritten float32 model with activations and weights of type `precision`, without function bodies.
 
     Precision is "fp32" (nothing changes), "fp16" or "bf16". `unfit` are activations that it cannot hold, with the
-    reasons. The result is checked: every weight against the original, and every node's types. Raises RewriteError for
-    what the type cannot hold and for subgraphs, VerificationError when the result is not consistent.
+    reasons. `weights` has the data of weights that the model has not, and gets the result's. The result is checked:
+    every weight against the original, and every node's types. Raises RewriteError for what the type cannot hold and for
+    subgraphs, VerificationError when the result is not consistent.
     """
     if precision not in ACT_TYPES:
         raise RewriteError(f"precision is {precision!r}, allowed are {', '.join(ACT_TYPES)}; choose one of them")
@@ -68,9 +73,10 @@ def convert(model: ModelProto, precision: str, unfit: Mapping[str, str] | None =
                 f"{node.op_type} '{node.name}' holds a subgraph, which precision {precision} does not allow; "
                 f"choose precision fp32"
             )
-    _Conversion(result, model, precision, dict(unfit or {})).run()
+    before = weights and weights.copy()
+    _Conversion(result, model, precision, dict(unfit or {}), weights).run()
     check_element_types(result, precision)
-    check_weights(model, result, precision)
+    check_weights(model, result, precision, before, weights)
     return result
 
 
@@ -84,41 +90,56 @@ def _skeleton(model: ModelProto) -> ModelProto:
 
 def round_to(values: Floats, precision: str) -> TensorProto:
     """A nameless tensor with the values rounded to nearest, ties to even; infinite beyond the largest number."""
-    return TensorProto(data_type=ACT_TYPES[precision], dims=values.shape, raw_data=_rounded_bytes(values, precision))
+    content = rounded(values, precision).tobytes()
+    return TensorProto(data_type=ACT_TYPES[precision], dims=values.shape, raw_data=content)
 
 
-def _rounded_bytes(values: Floats, precision: str) -> bytes:
+def rounded(values: Floats, precision: str) -> npt.NDArray[Any]:
+    """What `round_to` holds, as an array: of bf16 the bits."""
     if precision == "fp16":
-        with np.errstate(over="ignore"):
-            return values.astype("<f2").tobytes()
+        return to_half(values)
     bits = np.ascontiguousarray(values).view(np.uint32)
-    rounded: npt.NDArray[np.uint16] = ((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16).astype("<u2")
-    rounded[np.isnan(values)] = 0x7FC0
-    return rounded.tobytes()
+    result: npt.NDArray[np.uint16] = ((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16).astype("<u2")
+    result[np.isnan(values)] = 0x7FC0
+    return result
 
 
-def to_float32(tensor: TensorProto) -> Floats:
-    """The values of a float tensor of any precision; perhaps those that the tensor holds, not to be written to."""
-    return np.asarray(numpy_helper.to_array(tensor)).astype(np.float32, copy=False)
+def to_float32(tensor: TensorProto, data: memoryview | None = None) -> Floats:
+    """The values of a float tensor of any precision, of `data` where its message holds none.
+
+    They may be those that the tensor holds, not to be written to.
+    """
+    return to_float(array_of(tensor, data))
 
 
-def check_weights(original: ModelProto, converted: ModelProto, precision: str) -> None:
-    """Checks that each converted weight is the original's, rounded. Raises VerificationError naming one that is not."""
-    before = {tensor.name: tensor for tensor in original.graph.initializer}
+def check_weights(
+    original: ModelProto,
+    converted: ModelProto,
+    precision: str,
+    before: Weights | None = None,
+    after: Weights | None = None,
+) -> None:
+    """Checks that each converted weight is the original's, rounded. Raises VerificationError naming one that is not.
 
-    def check(tensor: TensorProto) -> None:
-        source = before.get(tensor.name) or before.get(tensor.name.removesuffix(f".{precision}"))
+    `before` and `after` have the data of weights that the original and the converted model have not.
+    """
+    sources = {tensor.name: tensor for tensor in original.graph.initializer}
+    for tensor in converted.graph.initializer:
+        source = sources.get(tensor.name) or sources.get(tensor.name.removesuffix(f".{precision}"))
         if source is None or tensor.data_type == source.data_type:
-            return
-        pairs = zip(blocks(to_float32(source)), blocks(numpy_helper.to_array(tensor)), strict=True)
-        far = sum(_far(wanted, found.astype(np.float32, copy=False), precision) for wanted, found in pairs)
+            continue
+        wanted, found = array_of(source, _data(before, source)), array_of(tensor, _data(after, tensor))
+        pairs = zip(blocks(wanted), blocks(found), strict=True)
+        far = sum(_far(to_float(a), to_float(b), precision) for a, b in pairs)
         if far:
             raise VerificationError(
                 f"weight '{tensor.name}' is not the original rounded to {precision} ({far} of {math.prod(tensor.dims)} "
                 f"values differ); this is a defect of padfree's conversion: please report it, or choose precision fp32"
             )
 
-    in_threads(check, converted.graph.initializer)
+
+def _data(weights: Weights | None, tensor: TensorProto) -> memoryview | None:
+    return None if weights is None else weights.data_of(tensor)
 
 
 def _far(wanted: Floats, found: Floats, precision: str) -> int:
@@ -134,8 +155,11 @@ def _far(wanted: Floats, found: Floats, precision: str) -> int:
 class _Conversion:
     """Rewrites one model's graph in place, whose weights are those of `original` and are put in at the end."""
 
-    def __init__(self, model: ModelProto, original: ModelProto, precision: str, unfit: dict[str, str]) -> None:
+    def __init__(
+        self, model: ModelProto, original: ModelProto, precision: str, unfit: dict[str, str], weights: Weights | None
+    ) -> None:
         self.model, self.graph, self.precision, self.unfit = model, model.graph, precision, unfit
+        self.weights = weights
         self.originals = {tensor.name: tensor for tensor in original.graph.initializer}
         self._expand_norms()
         self.act = ACT_TYPES[precision]
@@ -147,13 +171,28 @@ class _Conversion:
             for tensor in self.graph.initializer
             if tensor.data_type == _FLOAT
         }
-        self.copies: dict[str, bytes] = {}  # converted constants by original name
+        self.copies: dict[str, npt.NDArray[Any]] = {}  # converted constants by original name
         self.read_as_float32: set[str] = set()  # constants
         self.outputs = {item.name: item.type.tensor_type.elem_type for item in self.graph.output}
-        weights = {name for node in self.graph.node if node.op_type in _PRODUCTS for name in node.input}
-        names = sorted(weights & self.constants.keys())
-        reasons = in_threads(lambda name: unfit_reason(to_float32(self.constants[name]), precision), names)
-        self.unfit |= {name: reason for name, reason in zip(names, reasons, strict=True) if reason}
+        multiplied = {name for node in self.graph.node if node.op_type in _PRODUCTS for name in node.input}
+        self.tried: dict[str, npt.NDArray[Any]] = {}  # what product weights become, if they are read in the new type
+        for name in sorted(multiplied & self.constants.keys()):
+            content, reason = self._try(name)
+            if reason:
+                self.unfit[name] = reason
+            else:
+                self.tried[name] = content
+
+    def _values(self, name: str) -> Floats:
+        """Those of a constant."""
+        tensor = self.constants[name]
+        return to_float32(tensor, _data(self.weights, tensor))
+
+    def _try(self, name: str) -> tuple[npt.NDArray[Any], str]:
+        """A constant converted, and why it does not fit, if so."""
+        values = self._values(name)
+        content = rounded(values, self.precision)
+        return content, unfit_reason(values, self.precision, rounded=content)
 
     def _expand_norms(self) -> None:
         """Norms that make or read what does not fit become standard operators, which may be float32."""
@@ -253,7 +292,7 @@ class _Conversion:
             return self.act if all(self._fits(item) for item in value) else _FLOAT
         for name in floats:
             if name in self.constants:
-                if not self._fits(to_float32(self.constants[name])):
+                if not self._fits(self._values(name)):
                     return _FLOAT
             elif self.types[name] == _FLOAT:
                 return _FLOAT
@@ -266,8 +305,8 @@ class _Conversion:
         if values.size > 1:
             return True
         finite = finite_of(values)
-        rounded = to_float32(round_to(finite, self.precision))
-        return bool(np.all(np.abs(rounded - finite) <= np.abs(finite) * _ROUNDOFF[self.precision]))
+        found = to_float32(round_to(finite, self.precision))
+        return bool(np.all(np.abs(found - finite) <= np.abs(finite) * _ROUNDOFF[self.precision]))
 
     def _is_float(self, name: str) -> bool:
         return name in self.constants or self.types[name] in (_FLOAT, self.act)
@@ -290,9 +329,9 @@ class _Conversion:
             self.read_as_float32.add(name)
             return name
         if name not in self.copies:
-            values = to_float32(self.constants[name])
+            values = self._values(name)
             self._refuse_overflow(name, values, reader)
-            self.copies[name] = _rounded_bytes(values, self.precision)
+            self.copies[name] = self.tried.pop(name) if name in self.tried else rounded(values, self.precision)
         return f"{name}.{self.precision}"
 
     def _refuse_unfit(self, node: NodeProto) -> None:
@@ -343,4 +382,8 @@ class _Conversion:
         for name in list(self.copies):
             copy, dims = f"{name}.{self.precision}", self.constants[name].dims
             content = self.copies.pop(name)  # which is not to be there twice
-            self.graph.initializer.add(name=renamed.get(copy, copy), data_type=self.act, dims=dims, raw_data=content)
+            tensor = self.graph.initializer.add(name=renamed.get(copy, copy), data_type=self.act, dims=dims)
+            if self.weights is not None and content.nbytes >= LARGE_BYTES:
+                self.weights.hold(tensor, bytes_of_array(content))
+            else:
+                tensor.raw_data = content.tobytes()

@@ -15,6 +15,7 @@ from onnx import ModelProto, TensorProto
 
 from .blocks import blocks, finite_of, largest_of
 from .element_types import infer_element_types
+from .halves import to_float, to_half
 from .operators import with_functions
 from .sessions import open_session
 
@@ -29,13 +30,14 @@ HEADROOM = 4.0
 FP16_LOSS = 2.0**-10
 
 
-def unfit_reason(values: Array, precision: str, *, headroom: float = 1.0) -> str:
+def unfit_reason(values: Array, precision: str, *, headroom: float = 1.0, rounded: Array | None = None) -> str:
     """Why a tensor does not fit a half precision type; empty where it does.
 
     Args:
         values: fp32.
         precision: "fp16" or "bf16"; bf16 has the range of fp32, and everything fits.
         headroom: how much larger the numbers may become.
+        rounded: the values in that type, where they are there already.
     """
     if precision != "fp16" or not values.size:
         return ""
@@ -43,10 +45,10 @@ def unfit_reason(values: Array, precision: str, *, headroom: float = 1.0) -> str
     if peak * headroom > LARGEST[precision]:
         return f"holds {peak:.3g}, {precision} holds at most {LARGEST[precision]:g}"
     squares = lost_squares = 0.0
-    for part in map(finite_of, blocks(values)):
-        exact = part.astype(np.float64)
+    for part, half in zip(blocks(values), blocks(to_half(values) if rounded is None else rounded), strict=True):
+        exact = finite_of(part).astype(np.float64)
         squares += float(exact @ exact)
-        exact -= part.astype(np.float16)
+        exact -= to_float(half if exact.size == part.size else half[np.isfinite(part)])
         lost_squares += float(exact @ exact)
     if lost_squares > FP16_LOSS**2 * squares:
         loss = math.sqrt(lost_squares / squares)

@@ -33,6 +33,7 @@ from .report import CoverageReport, coverage
 from .symbolic import Analysis, analyse
 from .verify import sample_feeds
 from .verify import verify as verify_models
+from .weights import Weights
 from .widen import narrow_outputs, widen
 
 logger = logging.getLogger(__name__)
@@ -66,12 +67,13 @@ class PassedGraph:
     longest: int | None
 
 
-def rewrite_graph(model: ModelProto, interface: str) -> PassedGraph:
+def rewrite_graph(model: ModelProto, interface: str, weights: Weights | None = None) -> PassedGraph:
     """Runs all passes; the graph is checked after each. Raises RewriteError.
 
+    `weights` has the data of weights that the model has not.
     What the last passes make of it may read padding; then they are tried again, with more nodes that stay padded.
     """
-    graph = import_model(model)
+    graph = import_model(model, weights)
     add_domain(graph)
     first, *others = KEPT_MASKING
     prepared = _Progress(graph, interface, names_in_use(graph))
@@ -155,6 +157,7 @@ def rewrite(
     strict: bool = False,
     verify: bool = True,
     seed: int = 0,
+    weights: Weights | None = None,
 ) -> RewriteResult:
     """Rewrites an exported encoder so that it computes no padding.
 
@@ -165,6 +168,7 @@ def rewrite(
         strict: whether anything that stays padded is an error.
         verify: whether original and rewritten model are run in onnxruntime on ragged batches and compared.
         seed: of the batches that `verify` draws.
+        weights: the data of weights that the model has not; gets those of the result. Not with `verify`.
 
     Raises RewriteError where the model cannot be rewritten (VerificationError: the results differ).
     """
@@ -172,10 +176,12 @@ def rewrite(
         raise RewriteError(f"interface is '{interface}', allowed are {', '.join(INTERFACES)}; choose one of them")
     if precision not in PRECISIONS:
         raise RewriteError(f"precision is '{precision}', allowed are {', '.join(PRECISIONS)}; choose one of them")
-    given = model if isinstance(model, ModelProto) else load_model(model)
-    original = widen(given)
+    if verify and weights is not None:
+        raise RewriteError("a model is verified with its weights inside; leave `weights` out, or pass verify=False")
+    given = model if isinstance(model, ModelProto) else load_model(model, weights)
+    original = widen(given, weights)
     try:
-        passed = rewrite_graph(original, interface)
+        passed = rewrite_graph(original, interface, weights)
     except RecursionError as error:
         raise RewriteError(
             f"the graph ({len(original.graph.node)} nodes) holds expressions nested too deeply to be followed; "
@@ -191,12 +197,12 @@ def rewrite(
     longest = min((limit for limit in limits if limit is not None), default=None)
     described = _metadata(graph, analysis, report, interface, precision, longest)
     metadata = {**described, "origins": dict(passed.origins)}
-    result = _exported(graph, analysis, original)
+    result = _exported(graph, analysis, original, weights)
     if verify:
         verify_models(original, with_functions(result), metadata, seed=seed)
     if precision != "fp32":
         feeds = sample_feeds(original, metadata, seed=seed) if verify else None
-        result, metadata["kept_float32"] = convert_and_check(result, precision, feeds)
+        result, metadata["kept_float32"] = convert_and_check(result, precision, feeds, weights)
     narrow_outputs(result, given)
     types = {value.name: value.type.tensor_type for value in result.graph.output}
     for output in metadata["outputs"]:
@@ -208,10 +214,10 @@ def rewrite(
     return RewriteResult(result, report)
 
 
-def _exported(graph: gs.Graph, analysis: Analysis, original: ModelProto) -> ModelProto:
+def _exported(graph: gs.Graph, analysis: Analysis, original: ModelProto, weights: Weights | None) -> ModelProto:
     """The graph as a model, with the original's metadata."""
     _write_shapes(graph, analysis)
-    result = export_model(graph)
+    result = export_model(graph, weights)
     result.ir_version = max(original.ir_version, 10)  # overloads of functions
     result.producer_name, result.producer_version = "padfree", VERSION
     del result.metadata_props[:]

@@ -9,6 +9,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from .model_file import model_tensors
+from .weights import Weights, array_of
 
 HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 # Exporters write out norms of half precision models in double.
@@ -17,15 +18,18 @@ _FLOAT = TensorProto.FLOAT
 _TYPE_ATTRIBUTES = ("to", "dtype")
 
 
-def widen(model: ModelProto) -> ModelProto:
-    """The model with float32 in the place of float16 and bfloat16; the model itself where it has neither."""
+def widen(model: ModelProto, weights: Weights | None = None) -> ModelProto:
+    """The model with float32 in the place of float16 and bfloat16; the model itself where it has neither.
+
+    `weights` has the data of weights that the model has not, and gets what becomes of them.
+    """
     nodes = [*_nodes(model.graph), *(node for function in model.functions for node in function.node)]
     if not any(tensor.data_type in HALVES for tensor in model_tensors(model.graph)) and not _names_half(nodes):
         return model
     result = ModelProto()
     result.CopyFrom(model)
     for tensor in model_tensors(result.graph):
-        _widen_tensor(tensor)
+        _widen_tensor(tensor, weights)
     for function in result.functions:
         _widen_nodes(function.node)
         for node in function.node:
@@ -77,7 +81,12 @@ def _widen_nodes(nodes: Iterable[NodeProto]) -> None:
                 attribute.i = _FLOAT
 
 
-def _widen_tensor(tensor: TensorProto) -> None:
-    if tensor.data_type in _REPLACED:
-        values = np.asarray(numpy_helper.to_array(tensor)).astype(np.float32)
+def _widen_tensor(tensor: TensorProto, weights: Weights | None = None) -> None:
+    if tensor.data_type not in _REPLACED:
+        return
+    data = None if weights is None else weights.data_of(tensor)
+    values = array_of(tensor, data).astype(np.float32)
+    if weights is None or data is None:
         tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    else:
+        weights.hold_array(tensor, values)

@@ -7,41 +7,73 @@ https://protobuf.dev/programming-guides/encoding describes the format.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import BinaryIO
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import GraphProto, ModelProto
+from onnx import GraphProto, ModelProto, TensorProto
+
+from .weights import LARGE_BYTES, Weights
 
 _GRAPH, _INITIALIZER = ModelProto.GRAPH_FIELD_NUMBER, GraphProto.INITIALIZER_FIELD_NUMBER
+_RAW_DATA = TensorProto.RAW_DATA_FIELD_NUMBER
 _VARINT, _EIGHT_BYTES, _WITH_LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 _FIXED_BYTES = {_VARINT: 0, _EIGHT_BYTES: 8, _FOUR_BYTES: 4}
 """What follows the head of a field, by its kind; a varint is part of it."""
 _MOST_VARINT_BYTES = 10
 
 
-def read_model(stream: BinaryIO, size: int) -> ModelProto:
-    """The model in the next `size` bytes of a stream. Raises DecodeError where these are none."""
+@dataclass(frozen=True)
+class Mapped:
+    """A file's bytes, mapped into memory, and who is to hold its large weights."""
+
+    content: memoryview
+    weights: Weights
+
+
+def read_model(stream: BinaryIO, size: int, mapped: Mapped | None = None) -> ModelProto:
+    """The model in the next `size` bytes of a stream. Raises DecodeError where these are none.
+
+    With `mapped` the stream is a file, of which large weights stay where they are.
+    """
     model = ModelProto()
     rest = bytearray()
     for number, head, length in _fields(stream, size):
         if number == _GRAPH:
             model.graph.SetInParent()
-            _read_graph(stream, length, model.graph)
+            _read_graph(stream, length, model.graph, mapped)
         else:
             rest += head + _take(stream, length)
     model.MergeFromString(bytes(rest))
     return model
 
 
-def _read_graph(stream: BinaryIO, size: int, graph: GraphProto) -> None:
+def _read_graph(stream: BinaryIO, size: int, graph: GraphProto, mapped: Mapped | None) -> None:
     rest = bytearray()
     for number, head, length in _fields(stream, size):
-        if number == _INITIALIZER:
+        if number == _INITIALIZER and mapped is not None and length >= LARGE_BYTES:
+            _read_tensor(stream, length, graph.initializer.add(), mapped)
+        elif number == _INITIALIZER:
             graph.initializer.add().MergeFromString(_take(stream, length))
         else:
             rest += head + _take(stream, length)
     graph.MergeFromString(bytes(rest))
+
+
+def _read_tensor(stream: BinaryIO, size: int, tensor: TensorProto, mapped: Mapped) -> None:
+    rest, data = bytearray(), memoryview(b"")
+    for number, head, length in _fields(stream, size):
+        if number == _RAW_DATA and length >= LARGE_BYTES:
+            data = mapped.content[stream.tell() : stream.tell() + length]
+            stream.seek(length, os.SEEK_CUR)
+        else:
+            rest += head + _take(stream, length)
+            data = memoryview(b"") if number == _RAW_DATA else data
+    tensor.MergeFromString(bytes(rest))
+    if data and tensor.data_location != TensorProto.EXTERNAL:
+        mapped.weights.hold(tensor, data)
 
 
 def _fields(stream: BinaryIO, size: int) -> Iterator[tuple[int, bytes, int]]:

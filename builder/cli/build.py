@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
+    threading.Thread(target=_start_cuda, args=(arguments.device,), daemon=True).start()
     from padfree.builder.build import build_engine
     from padfree.builder.engine_builder import DEFAULT_CACHE
     from padfree.builder.progress import make_progress
@@ -80,3 +83,11 @@ def run(arguments: argparse.Namespace) -> int:
     print_kept_float32(console, metadata)
     print_line(console, f"wrote {arguments.output} and {arguments.output}.json")
     return 0
+
+
+def _start_cuda(device: int) -> None:
+    """Starts CUDA, which takes a second, beside the imports. What is wrong with it, the build finds again and names."""
+    with contextlib.suppress(Exception):
+        from padfree.runtime.cuda import open_device
+
+        open_device(device)

@@ -3,20 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
-from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from ..blocks import exact_product
 from ..graph import Editor
-from ..precision import round_to, to_float32
+from ..operators.functions import ACT_TYPES
+from ..precision import rounded, to_float32
 from ..ranges import unfit_reason
-from ..threads import in_threads
+from ..weights import HeldValues, bytes_of_array
 from .base import NoMatch
 
 Floats = npt.NDArray[np.float32]
@@ -27,7 +27,7 @@ Doubles = npt.NDArray[np.float64]
 class _Product:
     """A weight times a gamma, rounded, the sums of its columns, and why the type does not hold it, if so."""
 
-    values: Floats | TensorProto
+    values: Floats | HeldValues
     sums: Floats
     unfit: str
 
@@ -41,11 +41,6 @@ class FoldedWeights:
         self._products: dict[tuple[str, str], _Product] = {}
         self._scaled: dict[tuple[str, str], tuple[gs.Constant, gs.Constant]] = {}
         self._shifts: dict[tuple[str, str], Doubles] = {}
-
-    def scale_all(self, pairs: Iterable[tuple[gs.Constant, gs.Constant]]) -> None:
-        """Computes what `scaled` will be asked for, many at a time."""
-        wanted = {(weight.name, gamma.name): (weight, gamma) for weight, gamma in pairs}
-        self._products |= zip(wanted, in_threads(lambda pair: self._product(*pair), wanted.values()), strict=True)
 
     def scaled(self, weight: gs.Constant, gamma: gs.Constant) -> tuple[gs.Constant, gs.Constant]:
         """diag(gamma) weight [K,N] in the graph's type, and the sums of its columns, float32 [N].
@@ -66,11 +61,11 @@ class FoldedWeights:
     def _product(self, weight: gs.Constant, gamma: gs.Constant) -> _Product:
         with np.errstate(over="ignore"):
             exact = _values(weight) * _values(gamma)[:, np.newaxis]
-        unfit = unfit_reason(exact, self._precision)
-        values, rounded = self._rounded(exact)
+        values, found = self._rounded(exact)
+        unfit = unfit_reason(exact, self._precision, rounded=found)
         with np.errstate(invalid="ignore"):
-            sums = rounded.sum(axis=0, dtype=np.float64).astype(np.float32)
-        return _Product(values, sums, unfit or self._not_finite(rounded))
+            sums = found.sum(axis=0, dtype=np.float64).astype(np.float32)
+        return _Product(values, sums, unfit or self._not_finite(found))
 
     def bias(self, terms: Sequence[gs.Constant], weight: gs.Constant, beta: gs.Constant | None) -> gs.Constant | None:
         """The sum of terms [N] and beta weight, computed in float64; None where there is nothing to add.
@@ -81,8 +76,8 @@ class FoldedWeights:
             return terms[0] if terms else None
         total = sum((_values(term).astype(np.float64) for term in terms), self._shift(weight, beta))
         stem = terms[0].name if terms else f"{weight.name}_bias"
-        values, rounded = self._rounded(total.astype(np.float32))
-        if unfit := self._not_finite(rounded):
+        values, found = self._rounded(total.astype(np.float32))
+        if unfit := self._not_finite(found):
             raise NoMatch(f"'{stem}', shifted, {unfit}")
         return self._constant(f"{stem}_shifted", values)
 
@@ -95,24 +90,27 @@ class FoldedWeights:
             self._shifts[key] = exact_product(_values(beta), _values(weight))
         return self._shifts[key]
 
-    def _rounded(self, exact: Floats) -> tuple[Floats | TensorProto, Floats]:
+    def _rounded(self, exact: Floats) -> tuple[Floats | HeldValues, Floats]:
         """The values in the graph's type, and what they are then."""
         if self._precision == "fp32":
             return exact, exact
-        tensor = round_to(exact, self._precision)
-        return tensor, to_float32(tensor)
+        message = TensorProto(data_type=ACT_TYPES[self._precision], dims=exact.shape)
+        held = HeldValues(message, bytes_of_array(rounded(exact, self._precision)))
+        return held, to_float32(message, held.data)
 
-    def _not_finite(self, rounded: Floats) -> str:
-        return "" if np.isfinite(rounded).all() else f"would hold numbers that {self._precision} cannot hold"
+    def _not_finite(self, values: Floats) -> str:
+        return "" if np.isfinite(values).all() else f"would hold numbers that {self._precision} cannot hold"
 
-    def _constant(self, stem: str, values: Floats | TensorProto) -> gs.Constant:
-        if isinstance(values, TensorProto):
-            return gs.Constant(self._editor.fresh(stem), LazyValues(values))
+    def _constant(self, stem: str, values: Floats | HeldValues) -> gs.Constant:
+        if isinstance(values, HeldValues):
+            return gs.Constant(self._editor.fresh(stem), values)
         return self._editor.constant(stem, values)
 
 
 def _values(constant: gs.Constant) -> Floats:
     """A constant of any float type as float32; numpy has no bfloat16, and what it makes of one would be exported."""
     held = constant._values
+    if isinstance(held, HeldValues):
+        return to_float32(held.message, held.data)
     lazy = getattr(held, "tensor", None)
     return np.asarray(held, np.float32) if lazy is None else to_float32(lazy)

@@ -121,12 +121,6 @@ class _Folding:
             products = self._try(norm, self._products_behind)
             if products is not None:
                 self._behind[output] = products
-        self._weights.scale_all(
-            (inputs["weight"], self._norms[output].inputs["gamma"])
-            for output, products in self._behind.items()
-            for inputs in map(padfree_inputs, products)
-            if inputs["x"].name == output
-        )
         while (unfit := self._first_unfit()) is not None:
             del self._behind[unfit]
 

@@ -95,7 +95,7 @@ def test_a_profile_that_does_not_fit_is_named_by_the_process(children: list[subp
 def test_a_model_too_large_to_be_handed_on_is_prepared_here(
     monkeypatch: pytest.MonkeyPatch, children: list[subprocess.Popen[bytes]]
 ) -> None:
-    refusing = "preparation.serialized = lambda model: None\npreparation.serve(sys.argv[1], answer)"
+    refusing = "preparation.serialized = lambda *_: None\npreparation.serve(sys.argv[1], answer)"
     child = preparation._CHILD.replace("builder.preparation import serve", "builder import preparation")
     monkeypatch.setattr(preparation, "_CHILD", child.replace("serve(sys.argv[1], answer)", refusing))
     with preparing(EXPORTED, **OPTIONS) as wait:
@@ -120,7 +120,7 @@ def test_bytes_are_those_of_the_model() -> None:
 def test_a_weight_beyond_protobufs_limit_is_none_to_hand_on(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    def refuse(_model: onnx.ModelProto) -> None:
+    def refuse(*_: object) -> None:
         raise error("too large")
 
     monkeypatch.setattr(network, "bytes_in_pieces", refuse)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights outside of their messages: in the file that they came from, mapped into memory, or in arrays.
+
+Protobuf copies what a message holds whenever it is looked at, and memory that comes anew takes longer than the copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto, helper, numpy_helper
+from onnx_graphsurgeon.ir.tensor import LazyValues
+
+Array = npt.NDArray[Any]
+
+LARGE_BYTES = 1 << 16
+"""Smaller weights stay in their messages."""
+_VIEWED: Mapping[int, str] = MappingProxyType({TensorProto.FLOAT: "<f4", TensorProto.FLOAT16: "<f2"})
+
+
+class Weights:
+    """The data of initializers whose messages hold none, by their names."""
+
+    def __init__(self, data: Mapping[str, memoryview] | None = None) -> None:
+        self._data = dict(data or {})
+
+    def copy(self) -> Weights:
+        """The same weights; the data is shared."""
+        return Weights(self._data)
+
+    def hold(self, tensor: TensorProto, data: memoryview) -> None:
+        """Makes `data`, little endian, that of a tensor, whose message loses what it holds."""
+        tensor.ClearField("raw_data")
+        del tensor.external_data[:]
+        tensor.data_location = TensorProto.EXTERNAL
+        self._data[tensor.name] = data
+
+    def hold_array(self, tensor: TensorProto, values: Array) -> None:
+        """Gives a tensor the values of an array, with its type and shape."""
+        tensor.data_type = helper.np_dtype_to_tensor_dtype(values.dtype)
+        tensor.dims[:] = values.shape
+        self.hold(tensor, bytes_of_array(values))
+
+    def data_of(self, tensor: TensorProto) -> memoryview | None:
+        """A tensor's data where it is held: external, but in no file that is named. Otherwise None."""
+        held = tensor.data_location == TensorProto.EXTERNAL and not tensor.external_data
+        return self._data.get(tensor.name) if held else None
+
+
+def bytes_of_array(values: Array) -> memoryview:
+    """An array's bytes, without a copy where it is contiguous."""
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+
+
+def array_of(tensor: TensorProto, data: memoryview | None = None) -> Array:
+    """A tensor's values, of `data` where its message holds none; perhaps those, not to be written to."""
+    if data is None:
+        return np.asarray(numpy_helper.to_array(tensor))
+    if tensor.data_type in _VIEWED:
+        return np.asarray(np.frombuffer(data, _VIEWED[tensor.data_type]).reshape(tensor.dims))
+    return np.asarray(numpy_helper.to_array(with_data(tensor, data)))
+
+
+def with_data(tensor: TensorProto, data: memoryview) -> TensorProto:
+    """A message that holds its data."""
+    return TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=bytes(data))
+
+
+class HeldValues(LazyValues):  # type: ignore[misc]
+    """A graph's constant whose data is outside of its message."""
+
+    def __init__(self, message: TensorProto, data: memoryview) -> None:
+        described = LazyValues(message)
+        self.shape, self.dtype, self.nbytes = described.shape, described.dtype, described.nbytes
+        self.message, self.data = message, data
+
+    @property
+    def tensor(self) -> TensorProto:
+        """A message that holds the data: a copy, for those who know of messages alone."""
+        return with_data(self.message, self.data)
+
+    def load(self) -> Array:
+        """The values; not to be written to."""
+        return array_of(self.message, self.data) if self.message.data_type in _VIEWED else super().load()

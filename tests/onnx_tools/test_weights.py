@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that stay outside of their messages: whatever is made of a model is made of it with them inside too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from padfree.onnx_tools import ModelFileError, RewriteError, load_model, rewrite, save_model, synthetic
+from padfree.onnx_tools.exporting import export_model, import_graph
+from padfree.onnx_tools.linear import with_linear
+from padfree.onnx_tools.model_file import bytes_in_pieces, without_large_data
+from padfree.onnx_tools.precision import round_to
+from padfree.onnx_tools.weights import LARGE_BYTES, HeldValues, Weights, array_of
+
+MODEL = synthetic.bert_model(2, 128, 4, 512, 300, 64)
+
+
+def whole(model: ModelProto, weights: Weights) -> ModelProto:
+    """The model with its weights inside."""
+    size, pieces = bytes_in_pieces(model, weights)
+    content = b"".join(pieces)
+    assert len(content) == size
+    return onnx.load_model_from_string(content)
+
+
+def held(model: ModelProto, weights: Weights) -> list[str]:
+    return [tensor.name for tensor in model.graph.initializer if weights.data_of(tensor) is not None]
+
+
+def as_half(model: ModelProto, precision: str) -> ModelProto:
+    """The model as a file of that precision has it."""
+    result = ModelProto()
+    result.CopyFrom(model)
+    kind = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}[precision]
+    for tensor in result.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            name = tensor.name
+            tensor.CopyFrom(round_to(numpy_helper.to_array(tensor), precision))
+            tensor.name = name
+    for value in (*result.graph.output, *result.graph.value_info):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = kind
+    return result
+
+
+@pytest.mark.parametrize("external", [False, True], ids=["inside", "external"])
+def test_a_file_is_mapped(tmp_path: Path, *, external: bool) -> None:
+    path = tmp_path / "model.onnx"
+    save_model(MODEL, path, external_data_bytes=0 if external else 1 << 40)
+    weights = Weights()
+    model = load_model(path, weights)
+    large = {tensor.name for tensor in MODEL.graph.initializer if len(tensor.raw_data) >= LARGE_BYTES}
+    assert len(large) > 8
+    assert set(held(model, weights)) == large
+    assert not any(tensor.raw_data for tensor in model.graph.initializer if tensor.name in large)
+    assert whole(model, weights) == MODEL
+    path.unlink()
+    assert whole(model, weights) == MODEL  # the file lives on while it is mapped
+
+
+def test_data_that_is_not_there_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[200, 200], data_location=TensorProto.EXTERNAL)
+    graph = helper.make_graph([], "g", [], [helper.make_tensor_value_info("w", 1, [200, 200])], [tensor])
+    path.write_bytes(helper.make_model(graph).SerializeToString())
+    for weights in (None, Weights()):
+        with pytest.raises(ModelFileError, match=r"tensor 'w' of .* has its data in ''"):
+            load_model(path, weights)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("stored", ["fp32", "fp16"])
+def test_what_is_rewritten_is_the_same(tmp_path: Path, precision: str, stored: str) -> None:
+    source = MODEL if stored == "fp32" else as_half(MODEL, stored)
+    path = tmp_path / "model.onnx"
+    save_model(source, path)
+    options: dict[str, Any] = {"precision": precision, "verify": False}
+    wanted = rewrite(source, **options).model
+    weights = Weights()
+    found = rewrite(load_model(path, weights), **options, weights=weights).model
+    assert len(held(found, weights)) > 4
+    assert whole(found, weights) == wanted
+    if precision != "fp32":
+        assert whole(with_linear(found, weights=weights), weights) == with_linear(wanted)
+
+
+def test_a_model_is_verified_with_its_weights_inside() -> None:
+    with pytest.raises(RewriteError, match="leave `weights` out, or pass verify=False"):
+        rewrite(MODEL, weights=Weights())
+
+
+def test_large_data_is_taken_out() -> None:
+    weights = Weights()
+    model = without_large_data(MODEL, weights)
+    assert held(model, weights)
+    assert whole(model, weights) == MODEL
+    assert MODEL.graph.initializer[0].raw_data
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.INT64])
+def test_values_of_all_types_are_those_of_the_message(kind: int) -> None:
+    tensor = helper.make_tensor("w", kind, [3, 5], [float(i) for i in range(15)])
+    tensor = numpy_helper.from_array(numpy_helper.to_array(tensor), "w") if kind != TensorProto.BFLOAT16 else tensor
+    if not tensor.raw_data:
+        tensor = round_to(np.arange(15, dtype=np.float32).reshape(3, 5), "bf16")
+        tensor.name = "w"
+    values, content = numpy_helper.to_array(tensor), tensor.raw_data
+    weights = Weights()
+    weights.hold(tensor, memoryview(b"x" + content)[1:])  # not aligned
+    data = weights.data_of(tensor)
+    assert data is not None
+    np.testing.assert_array_equal(array_of(tensor, data), values)
+    np.testing.assert_array_equal(HeldValues(tensor, data).load(), values)
+    assert HeldValues(tensor, data).tensor.raw_data == content
+
+
+def test_a_graph_gives_back_what_it_was_made_of() -> None:
+    weights = Weights()
+    model = without_large_data(MODEL, weights)
+    graph = import_graph(model, weights)
+    constants = [tensor for tensor in graph.tensors().values() if isinstance(tensor, gs.Constant)]
+    large = [tensor for tensor in constants if isinstance(tensor._values, HeldValues)]
+    assert {tensor.name for tensor in large} == set(held(model, weights))
+    large[0].values  # noqa: B018 - an array from here on
+    copies = [tensor for tensor in graph.copy().tensors().values() if isinstance(tensor, gs.Constant)]
+    arrays = {tensor.name: np.asarray(tensor.values) for tensor in copies}
+    out = Weights()
+    made = whole(export_model(graph, out), out)
+    plain = export_model(graph)
+    for tensor in (*made.graph.initializer, *plain.graph.initializer):
+        np.testing.assert_array_equal(numpy_helper.to_array(tensor), arrays[tensor.name])
