@@ -11,8 +11,9 @@ import onnx
 import pytest
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto
-from padfree.onnx_tools import synthetic
+from padfree.onnx_tools import synthetic, wire
 from padfree.onnx_tools.model_file import bytes_in_pieces
+from padfree.onnx_tools.weights import Weights
 from padfree.onnx_tools.wire import message_head, read_model
 
 MODEL = synthetic.bert_model(1, 8, 2, 16, 50, 20)
@@ -65,6 +66,31 @@ def test_damaged_bytes_are_refused_or_read_as_protobuf_reads_them() -> None:
             deterministic=True
         )
     assert 0 < read_anyway < 3000
+
+
+def test_damaged_files_whose_weights_stay_in_them_are_read_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "LARGE_BYTES", 16)
+    content, rng = MODEL.SerializeToString(), random.Random(1)
+    held = 0
+    for _ in range(3000):
+        damaged = bytearray(content)
+        for _ in range(rng.choice((0, 1, 1, 2, 5))):
+            damaged[rng.choice((rng.randrange(len(content)), rng.randrange(200)))] = rng.randrange(256)
+        file, weights = bytes(damaged), Weights()
+        try:
+            model = read_model(io.BytesIO(file), len(file), wire.Mapped(memoryview(file), weights))
+        except DecodeError:
+            with pytest.raises(DecodeError):
+                read(file)
+            continue
+        for found, wanted in zip(model.graph.initializer, read(file).graph.initializer, strict=True):
+            data = weights.data_of(found)
+            if data is None:
+                assert found.SerializeToString(deterministic=True) == wanted.SerializeToString(deterministic=True)
+            else:
+                held += 1
+                assert (bytes(data), found.dims, found.data_type) == (wanted.raw_data, wanted.dims, wanted.data_type)
+    assert held > 3000
 
 
 @pytest.mark.parametrize(
