@@ -25,7 +25,7 @@ from typing import IO, Any, NoReturn
 
 import onnx
 from padfree.onnx_tools import load_model
-from padfree.onnx_tools.model_file import Piece, without_initializers, without_large_data
+from padfree.onnx_tools.model_file import Piece, without_initializers
 from padfree.onnx_tools.operators import check_nodes
 from padfree.onnx_tools.weights import Weights
 from padfree.runtime.device import Device
@@ -113,8 +113,7 @@ def rewritten(
     weights: Weights | None = None,
 ) -> onnx.ModelProto:
     """The model rewritten, or as it is where it carries padfree's metadata. `weights` and errors: see prepare_model."""
-    held = None if verify else weights  # onnxruntime wants models with their weights
-    loaded = load_model(model, held) if isinstance(model, (str, Path)) else model
+    loaded = load_model(model, weights) if isinstance(model, (str, Path)) else model
     if not any(item.key == ONNX_METADATA_KEY for item in loaded.metadata_props):
         from padfree.onnx_tools import rewrite  # brings onnxruntime, which a rewritten model does not need
 
@@ -124,9 +123,9 @@ def rewritten(
             precision=precision or DEFAULT_PRECISION,
             strict=strict,
             verify=verify,
-            weights=held,
+            weights=weights,
         )
-        return _held_by(held, weights, result.model)
+        return result.model
     raw = metadata_of(loaded)
     for what, wanted in (("interface", interface), ("precision", precision)):
         if wanted is not None and raw.get(what) != wanted:
@@ -134,12 +133,7 @@ def rewritten(
                 f"the model was rewritten with {what} {raw.get(what)}, {wanted} was asked for; leave --{what} out, or "
                 f"build from the original model with --{what} {wanted}"
             )
-    return _held_by(held, weights, copy.deepcopy(loaded) if loaded is model else loaded)
-
-
-def _held_by(held: Weights | None, wanted: Weights | None, model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with its large weights held by `wanted`, where `held` has them not yet."""
-    return model if wanted is None or wanted is held else without_large_data(model, wanted)
+    return copy.deepcopy(loaded) if loaded is model else loaded
 
 
 @contextlib.contextmanager

@@ -33,19 +33,18 @@ def export_model(graph: gs.Graph, weights: Weights | None = None) -> ModelProto:
     `weights` if that is given, without a copy.
     """
     constants = [tensor for tensor in graph.tensors().values() if isinstance(tensor, gs.Constant)]
-    large = {item.name: item._values for item in constants if item._values.nbytes >= LARGE_BYTES}
+    large = [(item, item._values, item._export_dtype) for item in constants if item._values.nbytes >= LARGE_BYTES]
     try:
-        for item in constants:
-            if item.name in large:
-                item._values = np.zeros(0, np.float32)
+        for item, _, _ in large:
+            item._values, item._export_dtype = np.zeros(0, np.float32), None  # of a copied graph, that is its own
         model: ModelProto = gs.export_onnx(graph, do_type_check=False)
     finally:
-        for item in constants:
-            if item.name in large:
-                item._values = large[item.name]
+        for item, values, export_dtype in large:
+            item._values, item._export_dtype = values, export_dtype
+    named = {item.name: values for item, values, _ in large}
     for tensor in model.graph.initializer:
-        if tensor.name in large:
-            _fill(tensor, large[tensor.name], weights)
+        if tensor.name in named:
+            _fill(tensor, named[tensor.name], weights)
     return model
 
 

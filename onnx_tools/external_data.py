@@ -33,7 +33,7 @@ def read_external_data(
     for number, tensor in enumerate(tensors):
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
-        if weights is not None and weights.data_of(tensor) is not None:
+        if weights is not None and tensor in weights:
             continue
         entries = {entry.key: entry.value for entry in tensor.external_data}
         data = _data_file(file, tensor.name, entries.get("location", ""))

@@ -33,7 +33,7 @@ def convert_and_check(
         model: without function bodies.
         precision: "fp16" or "bf16".
         feeds: sample inputs; None skips what needs them, so that only weights are looked at.
-        weights: the data of weights that the model has not; gets the result's. Only without feeds.
+        weights: the data of weights that the model has not; gets the result's.
 
     Raises:
         RewriteError: something does not fit and cannot stay float32.
@@ -41,19 +41,31 @@ def convert_and_check(
     """
     if feeds is None:
         return convert(model, precision, weights=weights), {}
-    unfit = find_unfit(model, feeds, precision) if precision == "fp16" else {}
+    before = weights and weights.copy()
+    unfit = find_unfit(model, feeds, precision, weights) if precision == "fp16" else {}
     for name, reason in unfit.items():
         logger.info("'%s' stays float32: it %s", name, reason)
-    converted = convert(model, precision, unfit)
-    check_outputs(model, converted, precision, feeds)
+    converted = convert(model, precision, unfit, weights=weights)
+    check_outputs(model, converted, precision, feeds, before, weights)
     return converted, unfit
 
 
-def check_outputs(model: ModelProto, converted: ModelProto, precision: str, feeds: Feeds) -> None:
-    """Runs both on sample inputs. Raises VerificationError naming the output that is not finite or too far off."""
+def check_outputs(
+    model: ModelProto,
+    converted: ModelProto,
+    precision: str,
+    feeds: Feeds,
+    before: Weights | None = None,
+    after: Weights | None = None,
+) -> None:
+    """Runs both on sample inputs. Raises VerificationError naming the output that is not finite or too far off.
+
+    `before` and `after` have the data of weights that the model and the converted one have not.
+    """
     names = [item.name for item in model.graph.output]
-    wanted = run(with_functions(model), feeds, names)
-    found = run(with_rounding(converted, precision), feeds, names)
+    wanted = run(with_functions(model), feeds, names, before)
+    wide = after and after.copy()
+    found = run(with_rounding(converted, precision, wide), feeds, names, wide)
     for name, a, b in zip(names, wanted, found, strict=True):
         if a.dtype.kind != "f":
             continue

@@ -127,7 +127,7 @@ def _skeleton(model: ModelProto, token_inputs: tuple[str, ...], sizes: list[int 
         elif value.name not in initializers:
             skeleton.graph.input.append(value)
     for tensor in model.graph.initializer:
-        if int(np.prod(tensor.dims, dtype=np.int64)) <= _SMALL and not tensor.external_data:
+        if int(np.prod(tensor.dims, dtype=np.int64)) <= _SMALL and tensor.data_location != TensorProto.EXTERNAL:
             skeleton.graph.initializer.append(tensor)
         else:
             item = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))

@@ -16,7 +16,7 @@ from onnx import GraphProto, ModelProto, TensorProto
 
 from .errors import ModelFileError
 from .external_data import bytes_of, read_external_data
-from .weights import LARGE_BYTES, Weights
+from .weights import LARGE_BYTES, Weights, with_data
 from .wire import Mapped, message_head, read_model
 
 # Protobuf messages end at 2 GiB; the rest is for what is no tensor.
@@ -195,6 +195,15 @@ def without_large_data(model: ModelProto, weights: Weights) -> ModelProto:
             weights.hold(copy, memoryview(tensor.raw_data))
         else:
             result.graph.initializer.append(tensor)
+    return result
+
+
+def with_large_data(model: ModelProto, weights: Weights) -> ModelProto:
+    """A copy of the model with all of its weights in it: those that `weights` holds too."""
+    result = without_initializers(model)
+    for tensor in model.graph.initializer:
+        data = weights.data_of(tensor)
+        result.graph.initializer.append(tensor if data is None else with_data(tensor, data))
     return result
 
 

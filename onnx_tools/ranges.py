@@ -18,6 +18,7 @@ from .element_types import infer_element_types
 from .halves import to_float, to_half
 from .operators import with_functions
 from .sessions import open_session
+from .weights import Weights
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
@@ -56,13 +57,14 @@ def unfit_reason(values: Array, precision: str, *, headroom: float = 1.0, rounde
     return ""
 
 
-def find_unfit(model: ModelProto, feeds: Feeds, precision: str) -> dict[str, str]:
+def find_unfit(model: ModelProto, feeds: Feeds, precision: str, weights: Weights | None = None) -> dict[str, str]:
     """Activations of a rewritten fp32 model that a half precision type cannot hold, with the reason for each.
 
     Args:
         model: without function bodies.
         feeds: sample inputs.
         precision: see unfit_reason.
+        weights: the data of weights that the model has not.
     """
     types = infer_element_types(model, "fp32")
     made = [name for node in model.graph.node for name in node.output if name and types[name] == TensorProto.FLOAT]
@@ -70,11 +72,11 @@ def find_unfit(model: ModelProto, feeds: Feeds, precision: str) -> dict[str, str
     there = {value.name for value in marked.graph.output}
     marked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made if name not in there)
     reasons = {}
-    for name, array in zip(made, run(marked, feeds, made), strict=True):
+    for name, array in zip(made, run(marked, feeds, made, weights), strict=True):
         reasons[name] = unfit_reason(array, precision, headroom=HEADROOM)
     return {name: reason for name, reason in reasons.items() if reason}
 
 
-def run(model: ModelProto, feeds: Feeds, names: Sequence[str]) -> list[Array]:
+def run(model: ModelProto, feeds: Feeds, names: Sequence[str], weights: Weights | None = None) -> list[Array]:
     """Outputs of a model in onnxruntime on the CPU; no graph is optimised, so that every tensor is what it is."""
-    return list(open_session(model, optimize=False).run(list(names), dict(feeds)))
+    return list(open_session(model, weights, optimize=False).run(list(names), dict(feeds)))

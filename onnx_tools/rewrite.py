@@ -24,7 +24,7 @@ from .graph import add_domain, dtype_name, is_padfree, names_in_use, tidy
 from .half_precision import convert_and_check
 from .importing import import_model, token_inputs_of
 from .limits import first_width, limit_of, longest_sequence
-from .model_file import load_model
+from .model_file import load_model, with_large_data, without_large_data
 from .operators import add_functions, check_nodes, with_functions
 from .passes import KEPT_MASKING, Miss, Pass, PassResult, interface_passes, packing_passes, preparation
 from .probe import PaddingIsReadError, probe
@@ -168,7 +168,7 @@ def rewrite(
         strict: whether anything that stays padded is an error.
         verify: whether original and rewritten model are run in onnxruntime on ragged batches and compared.
         seed: of the batches that `verify` draws.
-        weights: the data of weights that the model has not; gets those of the result. Not with `verify`.
+        weights: the data of weights that the model has not; gets that of the result, which then has small ones alone.
 
     Raises RewriteError where the model cannot be rewritten (VerificationError: the results differ).
     """
@@ -176,12 +176,13 @@ def rewrite(
         raise RewriteError(f"interface is '{interface}', allowed are {', '.join(INTERFACES)}; choose one of them")
     if precision not in PRECISIONS:
         raise RewriteError(f"precision is '{precision}', allowed are {', '.join(PRECISIONS)}; choose one of them")
-    if verify and weights is not None:
-        raise RewriteError("a model is verified with its weights inside; leave `weights` out, or pass verify=False")
-    given = model if isinstance(model, ModelProto) else load_model(model, weights)
-    original = widen(given, weights)
+    held = Weights() if weights is None else weights
+    given = load_model(model, held) if not isinstance(model, ModelProto) else without_large_data(model, held)
+    if verify:
+        held.align()
+    original = widen(given, held)
     try:
-        passed = rewrite_graph(original, interface, weights)
+        passed = rewrite_graph(original, interface, held)
     except RecursionError as error:
         raise RewriteError(
             f"the graph ({len(original.graph.node)} nodes) holds expressions nested too deeply to be followed; "
@@ -197,12 +198,13 @@ def rewrite(
     longest = min((limit for limit in limits if limit is not None), default=None)
     described = _metadata(graph, analysis, report, interface, precision, longest)
     metadata = {**described, "origins": dict(passed.origins)}
-    result = _exported(graph, analysis, original, weights)
+    before = held.copy()
+    result = _exported(graph, analysis, original, held)
     if verify:
-        verify_models(original, with_functions(result), metadata, seed=seed)
+        verify_models(original, with_functions(result), metadata, seed=seed, weights=(before, held))
     if precision != "fp32":
         feeds = sample_feeds(original, metadata, seed=seed) if verify else None
-        result, metadata["kept_float32"] = convert_and_check(result, precision, feeds, weights)
+        result, metadata["kept_float32"] = convert_and_check(result, precision, feeds, held)
     narrow_outputs(result, given)
     types = {value.name: value.type.tensor_type for value in result.graph.output}
     for output in metadata["outputs"]:
@@ -211,10 +213,10 @@ def rewrite(
     entry = result.metadata_props.add()
     entry.key, entry.value = METADATA_KEY, json.dumps(metadata)
     add_functions(result, precision)
-    return RewriteResult(result, report)
+    return RewriteResult(with_large_data(result, held) if weights is None else result, report)
 
 
-def _exported(graph: gs.Graph, analysis: Analysis, original: ModelProto, weights: Weights | None) -> ModelProto:
+def _exported(graph: gs.Graph, analysis: Analysis, original: ModelProto, weights: Weights) -> ModelProto:
     """The graph as a model, with the original's metadata."""
     _write_shapes(graph, analysis)
     result = export_model(graph, weights)

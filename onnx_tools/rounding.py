@@ -15,17 +15,21 @@ from onnx import ModelProto, TensorProto, helper
 
 from .element_types import infer_element_types
 from .operators import with_functions, without_functions
+from .weights import Weights
 from .widen import widen
 
 HALF_TYPES: Mapping[str, int] = MappingProxyType({"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16})
 
 
-def with_rounding(model: ModelProto, precision: str) -> ModelProto:
-    """A copy of a rewritten model that computes in fp32 and rounds what has the type `precision` where it is made."""
+def with_rounding(model: ModelProto, precision: str, weights: Weights | None = None) -> ModelProto:
+    """A copy of a rewritten model that computes in fp32 and rounds what has the type `precision` where it is made.
+
+    `weights` has the data of weights that the model has not, and gets the copy's.
+    """
     half = HALF_TYPES[precision]
     plain = without_functions(model)
     types = infer_element_types(plain, precision)
-    result = widen(plain)
+    result = widen(plain, weights)
     nodes = list(result.graph.node)
     del result.graph.node[:]
     for node in nodes:

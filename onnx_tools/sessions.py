@@ -10,24 +10,39 @@ import onnxruntime as ort
 from onnx import ModelProto
 
 from .model_file import EXTERNAL_DATA_BYTES, model_tensors, raw_bytes, save_model
+from .weights import Weights
 
+PROVIDERS = ["CPUExecutionProvider"]
 SILENT = 4  # onnxruntime's log: what goes wrong comes as an exception, too
 
 
-def open_session(model: ModelProto, *, optimize: bool = True) -> ort.InferenceSession:
+class _Session(ort.InferenceSession):  # type: ignore[misc]
+    """A session that computes with weights that lie elsewhere, and keeps them."""
+
+    def __init__(self, content: bytes, options: ort.SessionOptions, values: list[ort.OrtValue]) -> None:
+        self._values = values
+        super().__init__(content, options, providers=PROVIDERS)
+
+
+def open_session(model: ModelProto, weights: Weights | None = None, *, optimize: bool = True) -> ort.InferenceSession:
     """A session on the CPU; models beyond protobuf's limit go through a file.
 
-    Without `optimize` no node is fused or moved: every tensor is computed as the graph says. Raises what onnxruntime
-    raises; its exceptions share no base class.
+    Sessions share the weights that `weights` holds, aligned. Without `optimize` no node is fused or moved: every
+    tensor is computed as the graph says. Raises what onnxruntime raises; its exceptions share no base class.
     """
     options = ort.SessionOptions()
     options.log_severity_level = SILENT
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    providers = ["CPUExecutionProvider"]
+    if weights is not None:
+        held = {tensor.name: weights.array(tensor) for tensor in model.graph.initializer if tensor in weights}
+        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in held.values()]
+        options.add_external_initializers(list(held), values)
+        options.add_session_config_entry("session.disable_prepacking", "1")  # copies of all weights, for a few tokens
+        return _Session(model.SerializeToString(), options, values)
     if sum(raw_bytes(tensor) for tensor in model_tensors(model.graph)) <= EXTERNAL_DATA_BYTES:
-        return ort.InferenceSession(model.SerializeToString(), options, providers=providers)
+        return ort.InferenceSession(model.SerializeToString(), options, providers=PROVIDERS)
     with tempfile.TemporaryDirectory(prefix="padfree-") as folder:
         path = Path(folder) / "model.onnx"
         save_model(model, path)
-        return ort.InferenceSession(str(path), options, providers=providers)
+        return ort.InferenceSession(str(path), options, providers=PROVIDERS)

@@ -18,6 +18,7 @@ from .errors import VerificationError
 from .fixed_axes import fixed_sizes
 from .importing import token_inputs_of
 from .sessions import open_session
+from .weights import Weights
 
 logger = logging.getLogger(__name__)
 
@@ -45,17 +46,23 @@ class Batch:
 
 
 def verify(
-    original: ModelProto, rewritten: ModelProto, metadata: Mapping[str, Any], *, seed: int = 0
+    original: ModelProto,
+    rewritten: ModelProto,
+    metadata: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    weights: tuple[Weights | None, Weights | None] = (None, None),
 ) -> dict[str, float]:
     """Compares the two models on seeded ragged batches; padded slots hold random ids.
 
-    The rewritten model carries function bodies and is still float32; `metadata` is the object that goes into it.
+    The rewritten model carries function bodies and is still float32; `metadata` is the object that goes into it;
+    `weights` are those that original and rewritten model have not.
     Returns each output's largest difference, in parts of its root mean square.
     Raises VerificationError for the first output value that differs by more than RELATIVE_TOLERANCE.
     """
     rng = np.random.default_rng(seed)
     fixed = fixed_sizes(original, token_inputs_of(original))
-    sessions = [_session(model, kind) for model, kind in ((original, "original"), (rewritten, "rewritten"))]
+    sessions = [_session(original, "original", weights[0]), _session(rewritten, "rewritten", weights[1])]
     worst: dict[str, float] = {}
     batches = make_batches(metadata, rng)
     for batch in batches:
@@ -213,9 +220,9 @@ def _run(
         ) from error
 
 
-def _session(model: ModelProto, kind: str) -> ort.InferenceSession:
+def _session(model: ModelProto, kind: str, weights: Weights | None) -> ort.InferenceSession:
     try:
-        return open_session(model)
+        return open_session(model, weights)
     except Exception as error:  # onnxruntime's exceptions share no base class of their own
         raise VerificationError(
             f"onnxruntime {ort.__version__} does not load the {kind} model: {error}; "

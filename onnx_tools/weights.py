@@ -19,6 +19,7 @@ Array = npt.NDArray[Any]
 
 LARGE_BYTES = 1 << 16
 """Smaller weights stay in their messages."""
+_ALIGNMENT_BYTES = 8  # of the widest numbers
 _VIEWED: Mapping[int, str] = MappingProxyType({TensorProto.FLOAT: "<f4", TensorProto.FLOAT16: "<f2"})
 
 
@@ -44,6 +45,20 @@ class Weights:
         tensor.data_type = helper.np_dtype_to_tensor_dtype(values.dtype)
         tensor.dims[:] = values.shape
         self.hold(tensor, bytes_of_array(values))
+
+    def align(self) -> None:
+        """Copies what does not lie as processors and libraries want numbers to lie."""
+        for name, data in self._data.items():
+            values = np.frombuffer(data, np.uint8)
+            if values.ctypes.data % _ALIGNMENT_BYTES:
+                self._data[name] = bytes_of_array(values.copy())
+
+    def __contains__(self, tensor: TensorProto) -> bool:
+        return self.data_of(tensor) is not None
+
+    def array(self, tensor: TensorProto) -> Array:
+        """A tensor's values, wherever they are; not to be written to."""
+        return array_of(tensor, self.data_of(tensor))
 
     def data_of(self, tensor: TensorProto) -> memoryview | None:
         """A tensor's data where it is held: external, but in no file that is named. Otherwise None."""

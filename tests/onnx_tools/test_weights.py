@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import onnx
 import onnx_graphsurgeon as gs
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from padfree.onnx_tools import ModelFileError, RewriteError, load_model, rewrite, save_model, synthetic
+from padfree.onnx_tools import ModelFileError, load_model, rewrite, save_model, synthetic
 from padfree.onnx_tools.exporting import export_model, import_graph
 from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.model_file import bytes_in_pieces, without_large_data
 from padfree.onnx_tools.precision import round_to
+from padfree.onnx_tools.sessions import open_session
 from padfree.onnx_tools.weights import LARGE_BYTES, HeldValues, Weights, array_of
 
 MODEL = synthetic.bert_model(2, 128, 4, 512, 300, 64)
@@ -90,9 +92,32 @@ def test_what_is_rewritten_is_the_same(tmp_path: Path, precision: str, stored: s
         assert whole(with_linear(found, weights=weights), weights) == with_linear(wanted)
 
 
-def test_a_model_is_verified_with_its_weights_inside() -> None:
-    with pytest.raises(RewriteError, match="leave `weights` out, or pass verify=False"):
-        rewrite(MODEL, weights=Weights())
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_verified_models_are_the_same(tmp_path: Path, precision: str) -> None:
+    path = tmp_path / "model.onnx"
+    save_model(MODEL, path)
+    assert rewrite(path, precision=precision).model == rewrite(MODEL, precision=precision, verify=False).model
+
+
+@pytest.mark.parametrize("optimize", [False, True])
+def test_sessions_share_weights(tmp_path: Path, *, optimize: bool) -> None:
+    path = tmp_path / "model.onnx"
+    save_model(MODEL, path)
+    weights = Weights()
+    model = load_model(path, weights)
+    weights.align()
+    aligned = {name: weights.array(tensor) for tensor in model.graph.initializer if (name := tensor.name)}
+    assert all(array.flags.aligned for array in aligned.values())
+    feeds = {
+        item.name: np.ones((2, 5), helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type))
+        for item in model.graph.input
+    }
+    wanted = open_session(MODEL, optimize=optimize).run(None, feeds)
+    session = open_session(model, weights, optimize=optimize)
+    del weights, aligned  # the session keeps what it needs
+    gc.collect()
+    for a, b in zip(wanted, session.run(None, feeds), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5)
 
 
 def test_large_data_is_taken_out() -> None:
@@ -135,3 +160,18 @@ def test_a_graph_gives_back_what_it_was_made_of() -> None:
     plain = export_model(graph)
     for tensor in (*made.graph.initializer, *plain.graph.initializer):
         np.testing.assert_array_equal(numpy_helper.to_array(tensor), arrays[tensor.name])
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float32, np.float16])
+@pytest.mark.parametrize("holds", [False, True])
+def test_large_constants_of_copied_graphs_keep_their_type(dtype: type, *, holds: bool) -> None:
+    values = np.arange(1 << 14).reshape(1, -1).astype(dtype)  # positions, of models for long texts
+    info = helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), values.shape)
+    nodes = [helper.make_node("Identity", ["w"], ["y"])]
+    model = helper.make_model(helper.make_graph(nodes, "g", [], [info], [numpy_helper.from_array(values, "w")]))
+    weights = Weights() if holds else None
+    made = export_model(import_graph(model).copy(), weights)
+    (tensor,) = (made if weights is None else whole(made, weights)).graph.initializer
+    found = numpy_helper.to_array(tensor)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, values)
