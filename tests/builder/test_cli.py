@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from padfree import builder
 from padfree.builder import cli
 from padfree.builder.cli import main
 
@@ -40,6 +44,25 @@ def refused(capsys: Capture, *arguments: object) -> str:
     assert error.count("\n") == 1
     assert "Traceback" not in error
     return error
+
+
+def test_the_command_waits_for_no_import_that_it_does_not_use() -> None:
+    code = "import sys, padfree.builder.cli as cli; cli.make_parser(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=_with_path())
+    assert not {"numpy", "onnx", "onnxruntime", "tensorrt", "padfree.onnx_tools", "padfree.runtime"} & {
+        *done.stdout.split()
+    }
+
+
+def _with_path() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def test_the_package_has_what_it_names() -> None:
+    for name in builder.__all__:
+        assert getattr(builder, name)
+    with pytest.raises(AttributeError, match=r"module 'padfree\.builder' has no attribute 'missing'"):
+        builder.missing  # noqa: B018
 
 
 def test_run_writes_results(packed_model: ModelWriter, batch: Path, tmp_path: Path, capsys: Capture) -> None:
