@@ -16,7 +16,7 @@ from onnx import GraphProto, ModelProto, TensorProto
 
 from .errors import ModelFileError
 from .external_data import bytes_of, read_external_data
-from .weights import LARGE_BYTES, Weights, with_data
+from .weights import LARGE_BYTES, Weights
 from .wire import Mapped, message_head, read_model
 
 # Protobuf messages end at 2 GiB; the rest is for what is no tensor.
@@ -203,7 +203,11 @@ def with_large_data(model: ModelProto, weights: Weights) -> ModelProto:
     result = without_initializers(model)
     for tensor in model.graph.initializer:
         data = weights.data_of(tensor)
-        result.graph.initializer.append(tensor if data is None else with_data(tensor, data))
+        if data is None:
+            result.graph.initializer.append(tensor)
+        else:  # protobuf appends messages through their bytes, which end at 2 GB
+            copy = result.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+            copy.raw_data = bytes(data)
     return result
 
 
