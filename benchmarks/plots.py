@@ -95,7 +95,12 @@ def draw_end_to_end(records: Sequence[Record], path: Path) -> None:
             drawn = axes.bar(
                 range(len(found)), [bar.time_ms for bar in found], width=0.8, color=[bar.colour for bar in found]
             )
-            axes.bar_label(drawn, labels=[f"{bar.time_ms:.2f}" for bar in found], padding=2, color=GREY)
+            axes.bar_label(
+                drawn,
+                labels=[f"{bar.time_ms:.{2 if bar.time_ms < 10 else 1}f}" for bar in found],
+                padding=2,
+                color=GREY,
+            )
             axes.set_xticks([])
             axes.margins(y=0.12)
             padding = 1 - record["tokens"] / record["slots"]
