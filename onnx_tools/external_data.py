@@ -8,6 +8,7 @@ import mmap
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 import onnx
 from onnx import TensorProto
@@ -28,7 +29,7 @@ def read_external_data(
     Raises ModelFileError for data that is missing, outside the model's folder, or of another size than its tensor.
     """
     sizes: dict[Path, int] = {}
-    mapped: dict[Path, memoryview] = {}
+    mapped: dict[Path, memoryview | None] = {}
     total = 0
     for number, tensor in enumerate(tensors):
         if tensor.data_location != TensorProto.EXTERNAL:
@@ -50,15 +51,24 @@ def read_external_data(
             with data.open("rb") as stream:
                 if weights is not None and number < initializers and length >= LARGE_BYTES:
                     if data not in mapped:
-                        mapped[data] = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
-                    weights.hold(tensor, mapped[data][offset : offset + length])
-                    continue
+                        mapped[data] = map_file(stream)
+                    if (content := mapped[data]) is not None:
+                        weights.hold(tensor, content[offset : offset + length])
+                        continue
                 stream.seek(offset)
                 tensor.raw_data = stream.read(length)
         except OSError as error:
             raise _unreadable(file, tensor.name, entries["location"], error) from error
         tensor.ClearField("data_location")
         del tensor.external_data[:]
+
+
+def map_file(stream: BinaryIO) -> memoryview | None:
+    """A file's bytes, mapped into memory; None where they cannot be, as of an empty file or on some file systems."""
+    try:
+        return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, ValueError):
+        return None
 
 
 def _data_file(file: Path, name: str, location: str) -> Path:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from google.protobuf.message import DecodeError, Message  # type: ignore[import-
 from onnx import GraphProto, ModelProto, TensorProto
 
 from .errors import ModelFileError
-from .external_data import bytes_of, read_external_data
+from .external_data import bytes_of, map_file, read_external_data
 from .weights import LARGE_BYTES, Weights
 from .wire import Mapped, message_head, read_model
 
@@ -30,7 +29,8 @@ Piece = bytes | memoryview
 def load_model(path: str | os.PathLike[str], weights: Weights | None = None) -> ModelProto:
     """Reads an ONNX model with its external data.
 
-    With `weights`, large weights stay in their files, which are mapped into memory: it holds them instead of the model.
+    With `weights`, large weights stay in their files, where these can be mapped into memory: it holds them instead of
+    the model.
     Raises ModelFileError when there is no such file, when it is no ONNX model or ends early, and when external data is
     missing, too short, of another size than its tensor, or outside the model's folder.
     """
@@ -41,7 +41,7 @@ def load_model(path: str | os.PathLike[str], weights: Weights | None = None) -> 
     try:
         with file.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
-            model = read_model(stream, size, _mapped(stream, size, weights))
+            model = read_model(stream, size, _mapped(stream, weights))
     except OSError as error:
         raise ModelFileError(f"model file '{file}' cannot be read: {error.strerror}; check its permissions") from error
     except DecodeError as error:
@@ -60,10 +60,9 @@ def load_model(path: str | os.PathLike[str], weights: Weights | None = None) -> 
     return model
 
 
-def _mapped(stream: BinaryIO, size: int, weights: Weights | None) -> Mapped | None:
-    if weights is None or not size:
-        return None
-    return Mapped(memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)), weights)
+def _mapped(stream: BinaryIO, weights: Weights | None) -> Mapped | None:
+    content = None if weights is None else map_file(stream)
+    return None if weights is None or content is None else Mapped(content, weights)
 
 
 def save_model(

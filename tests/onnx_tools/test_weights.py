@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import mmap
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from padfree.onnx_tools.precision import round_to
 from padfree.onnx_tools.sessions import open_session
 from padfree.onnx_tools.weights import LARGE_BYTES, HeldValues, Weights, array_of
 
+EXPORTS = sorted((Path(__file__).resolve().parents[1] / "fixtures").glob("*.onnx"))
 MODEL = synthetic.bert_model(2, 128, 4, 512, 300, 64)
 
 
@@ -66,6 +70,21 @@ def test_a_file_is_mapped(tmp_path: Path, *, external: bool) -> None:
     assert whole(model, weights) == MODEL  # the file lives on while it is mapped
 
 
+@pytest.mark.parametrize("external", [False, True], ids=["inside", "external"])
+def test_a_file_that_cannot_be_mapped_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, external: bool
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+    path = tmp_path / "model.onnx"
+    save_model(MODEL, path, external_data_bytes=0 if external else 1 << 40)
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    weights = Weights()
+    assert load_model(path, weights) == MODEL
+    assert rewrite(path, precision="fp16").model == rewrite(MODEL, precision="fp16").model
+
+
 def test_data_that_is_not_there_is_named(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[200, 200], data_location=TensorProto.EXTERNAL)
@@ -97,6 +116,20 @@ def test_verified_models_are_the_same(tmp_path: Path, precision: str) -> None:
     path = tmp_path / "model.onnx"
     save_model(MODEL, path)
     assert rewrite(path, precision=precision).model == rewrite(MODEL, precision=precision, verify=False).model
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded"])
+@pytest.mark.parametrize("path", EXPORTS, ids=lambda path: path.stem)
+def test_exports_are_rewritten_alike_whatever_is_held(
+    path: Path, interface: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = rewrite(path, interface=interface, precision="fp16").model
+    for module in ("exporting", "external_data", "model_file", "precision", "wire"):
+        monkeypatch.setattr(f"padfree.onnx_tools.{module}.LARGE_BYTES", 1 << 10)
+    weights = Weights()
+    found = rewrite(path, interface=interface, precision="fp16", weights=weights).model
+    assert held(found, weights)
+    assert whole(found, weights) == wanted
 
 
 @pytest.mark.parametrize("optimize", [False, True])
