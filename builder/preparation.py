@@ -18,14 +18,14 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import onnx
 from padfree.onnx_tools import load_model
-from padfree.onnx_tools.model_file import Piece, without_initializers
+from padfree.onnx_tools.model_file import without_initializers
 from padfree.onnx_tools.operators import check_nodes
 from padfree.onnx_tools.weights import Weights
 from padfree.runtime.device import Device
@@ -205,21 +205,23 @@ def serve(request: str, answer: int) -> NoReturn:
     options = json.loads(request)
     products = Products(options.pop("linear"), options.pop("norms"), _told_device)
     profile = ProfileOptions(**options.pop("profile"))
-    pieces: Iterable[Piece] = ()
     code = 0
-    try:
-        weights = Weights()
-        model = prepare_model(**options, products=products, profile=profile, weights=weights)
-        content = serialized(model, weights)
-        if content is None:
-            code = _TOO_LARGE
-        else:
-            graph = without_initializers(model).SerializeToString()
-            pieces = itertools.chain([_LENGTH.pack(len(graph)), graph], content)
-    except Exception as error:
-        pieces, code = [pickle.dumps(error)], _FAILED
     with os.fdopen(answer, "wb") as file:
-        file.writelines(pieces)
+        try:
+            weights = Weights()
+            model = prepare_model(**options, products=products, profile=profile, weights=weights)
+            content = serialized(model, weights)
+            if content is None:
+                code = _TOO_LARGE
+            else:
+                graph = without_initializers(model).SerializeToString()
+                file.writelines(itertools.chain([_LENGTH.pack(len(graph)), graph], content))
+                weights.check_files()
+        except Exception as error:
+            code = _FAILED
+            file.seek(0)
+            file.truncate()
+            pickle.dump(error, file)
     sys.exit(code)
 
 

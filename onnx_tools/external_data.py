@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import math
-import mmap
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import BinaryIO
 
 import onnx
 from onnx import TensorProto
@@ -51,7 +49,7 @@ def read_external_data(
             with data.open("rb") as stream:
                 if weights is not None and number < initializers and length >= LARGE_BYTES:
                     if data not in mapped:
-                        mapped[data] = map_file(stream)
+                        mapped[data] = weights.map_file(data)
                     if (content := mapped[data]) is not None:
                         weights.hold(tensor, content[offset : offset + length])
                         continue
@@ -61,14 +59,6 @@ def read_external_data(
             raise _unreadable(file, tensor.name, entries["location"], error) from error
         tensor.ClearField("data_location")
         del tensor.external_data[:]
-
-
-def map_file(stream: BinaryIO) -> memoryview | None:
-    """A file's bytes, mapped into memory; None where they cannot be, as of an empty file or on some file systems."""
-    try:
-        return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError):
-        return None
 
 
 def _data_file(file: Path, name: str, location: str) -> Path:

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError, Message  # type: ignore[import-
 from onnx import GraphProto, ModelProto, TensorProto
 
 from .errors import ModelFileError
-from .external_data import bytes_of, map_file, read_external_data
+from .external_data import bytes_of, read_external_data
 from .weights import LARGE_BYTES, Weights
 from .wire import Mapped, message_head, read_model
 
@@ -41,7 +41,7 @@ def load_model(path: str | os.PathLike[str], weights: Weights | None = None) -> 
     try:
         with file.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
-            model = read_model(stream, size, _mapped(stream, weights))
+            model = read_model(stream, size, _mapped(file, weights))
     except OSError as error:
         raise ModelFileError(f"model file '{file}' cannot be read: {error.strerror}; check its permissions") from error
     except DecodeError as error:
@@ -60,8 +60,8 @@ def load_model(path: str | os.PathLike[str], weights: Weights | None = None) -> 
     return model
 
 
-def _mapped(stream: BinaryIO, weights: Weights | None) -> Mapped | None:
-    content = None if weights is None else map_file(stream)
+def _mapped(file: Path, weights: Weights | None) -> Mapped | None:
+    content = None if weights is None else weights.map_file(file)
     return None if weights is None or content is None else Mapped(content, weights)
 
 

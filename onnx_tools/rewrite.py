@@ -213,7 +213,10 @@ def rewrite(
     entry = result.metadata_props.add()
     entry.key, entry.value = METADATA_KEY, json.dumps(metadata)
     add_functions(result, precision)
-    return RewriteResult(with_large_data(result, held) if weights is None else result, report)
+    if weights is None:
+        result = with_large_data(result, held)
+        held.check_files()
+    return RewriteResult(result, report)
 
 
 def _exported(graph: gs.Graph, analysis: Analysis, original: ModelProto, weights: Weights) -> ModelProto:

@@ -6,7 +6,11 @@ Protobuf copies what a message holds whenever it is looked at, and memory that c
 
 from __future__ import annotations
 
+import contextlib
+import mmap
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto, helper, numpy_helper
 from onnx_graphsurgeon.ir.tensor import LazyValues
+
+from .errors import ModelFileError
 
 Array = npt.NDArray[Any]
 
@@ -26,12 +32,41 @@ _VIEWED: Mapping[int, str] = MappingProxyType({TensorProto.FLOAT: "<f4", TensorP
 class Weights:
     """The data of initializers whose messages hold none, by their names."""
 
-    def __init__(self, data: Mapping[str, memoryview] | None = None) -> None:
-        self._data = dict(data or {})
+    def __init__(self) -> None:
+        self._data: dict[str, memoryview] = {}
+        self._files: dict[Path, os.stat_result] = {}
 
     def copy(self) -> Weights:
         """The same weights; the data is shared."""
-        return Weights(self._data)
+        result = Weights()
+        result._data, result._files = dict(self._data), dict(self._files)
+        return result
+
+    def map_file(self, file: Path) -> memoryview | None:
+        """A file's bytes, mapped into memory; None where they cannot be, as of an empty file or on some file systems.
+
+        Raises OSError where the file cannot be opened.
+        """
+        with file.open("rb") as stream:
+            try:
+                content = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+            except (OSError, ValueError):
+                return None
+            self._files[file] = os.fstat(stream.fileno())
+            return content
+
+    def check_files(self) -> None:
+        """For whoever is done with weights from files: raises ModelFileError where one was written to meanwhile.
+
+        A file that took its place does no harm: what is mapped is still the old one.
+        """
+        for file, then in self._files.items():
+            with contextlib.suppress(OSError):
+                now = file.stat()
+                if now.st_ino == then.st_ino and (now.st_size, now.st_mtime_ns) != (then.st_size, then.st_mtime_ns):
+                    raise ModelFileError(
+                        f"'{file}' was written to while its weights were read; run this again when the file is complete"
+                    )
 
     def hold(self, tensor: TensorProto, data: memoryview) -> None:
         """Makes `data`, little endian, that of a tensor, whose message loses what it holds."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import importlib
 import mmap
 import os
 from pathlib import Path
@@ -23,6 +24,7 @@ from padfree.onnx_tools.precision import round_to
 from padfree.onnx_tools.sessions import open_session
 from padfree.onnx_tools.weights import LARGE_BYTES, HeldValues, Weights, array_of
 
+rewrite_module = importlib.import_module("padfree.onnx_tools.rewrite")  # the package has a function of that name
 EXPORTS = sorted((Path(__file__).resolve().parents[1] / "fixtures").glob("*.onnx"))
 MODEL = synthetic.bert_model(2, 128, 4, 512, 300, 64)
 
@@ -68,6 +70,33 @@ def test_a_file_is_mapped(tmp_path: Path, *, external: bool) -> None:
     assert whole(model, weights) == MODEL
     path.unlink()
     assert whole(model, weights) == MODEL  # the file lives on while it is mapped
+
+
+@pytest.mark.parametrize("external", [False, True], ids=["inside", "external"])
+def test_a_file_that_is_written_to_meanwhile_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, external: bool
+) -> None:
+    path = tmp_path / "model.onnx"
+    save_model(MODEL, path, external_data_bytes=0 if external else 1 << 40)
+    (file,) = tmp_path.glob("*.data") if external else [path]
+    weights = Weights()
+    load_model(path, weights)
+    weights.check_files()
+    with file.open("r+b") as stream:
+        first = stream.read(1)
+        stream.seek(0)
+        stream.write(first)
+    os.utime(file, ns=(0, file.stat().st_mtime_ns + 10**6))  # clocks of file systems are coarse
+    with pytest.raises(ModelFileError, match=rf"{file.name}' was written to while its weights were read"):
+        weights.check_files()
+
+    fine = rewrite_module._exported
+    monkeypatch.setattr(rewrite_module, "_exported", lambda *given: (os.utime(file), fine(*given))[1])
+    with pytest.raises(ModelFileError, match="run this again"):
+        rewrite(path, verify=False)
+    file.replace(tmp_path / "old")
+    save_model(MODEL, path, external_data_bytes=0 if external else 1 << 40)
+    weights.check_files()  # another file: what is mapped has not changed
 
 
 @pytest.mark.parametrize("external", [False, True], ids=["inside", "external"])
