@@ -48,7 +48,7 @@ serve(sys.argv[1], answer)
 _FAILED, _TOO_LARGE = 3, 4
 """Exit codes of that process: its answer is an error; the model fits no answer."""
 _LENGTH = struct.Struct("<q")
-_KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 36), "OPENBLAS_NUM_THREADS": "1"}
+_ENVIRONMENT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 36), "OPENBLAS_NUM_THREADS": "1"}
 """Makes glibc use freed memory again instead of giving it back, as memory that comes anew costs a page fault every 4
 KB; and numpy multiply without threads, which wait longer for each other than the few products take."""
 
@@ -163,7 +163,7 @@ def preparing(
 
 
 def _started(command: list[str], answer: IO[bytes]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=answer, env={**os.environ, **_KEEP_MEMORY})
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=answer, env={**os.environ, **_ENVIRONMENT})
 
 
 def _tell(child: subprocess.Popen[bytes], device: Device | None) -> None:

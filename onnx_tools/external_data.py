@@ -49,7 +49,7 @@ def read_external_data(
             with data.open("rb") as stream:
                 if weights is not None and number < initializers and length >= LARGE_BYTES:
                     if data not in mapped:
-                        mapped[data] = weights.map_file(data)
+                        mapped[data] = weights.map_file(stream)
                     if (content := mapped[data]) is not None:
                         weights.hold(tensor, content[offset : offset + length])
                         continue

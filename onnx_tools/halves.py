@@ -54,7 +54,10 @@ def _to_half(values: Floats) -> Halves:
             return np.asarray(values, np.float16)
     small = (size.view(np.float32) + _MAGIC).view(np.uint32)
     small -= _MAGIC.view(np.uint32)
-    normal = _rounded(size)
+    normal: Words = size >> _DROPPED_BITS
+    normal &= _ONE
+    normal += _HALF_STEP  # and the last bit that is kept, for ties
+    normal += size
     normal -= _REBIAS
     normal >>= _DROPPED_BITS
     result: Words = np.where(size < _LEAST_NORMAL, small, normal)
@@ -71,13 +74,4 @@ def _to_float(values: Halves) -> Floats:
     result *= _SCALE
     signed = result.view(np.uint32)
     signed |= (bits & np.uint16(0x8000)).astype(np.uint32) << np.uint32(16)
-    return result
-
-
-def _rounded(size: Words) -> Words:
-    """Bits of positive numbers, rounded in the last bit that fp16 keeps; what is behind it is left over."""
-    result: Words = size >> _DROPPED_BITS
-    result &= _ONE
-    result += _HALF_STEP
-    result += size
     return result

@@ -15,7 +15,7 @@ from onnx import GraphProto, ModelProto, TensorProto
 
 from .errors import ModelFileError
 from .external_data import bytes_of, read_external_data
-from .weights import LARGE_BYTES, Weights
+from .weights import LARGE_BYTES, Weights, data_in
 from .wire import Mapped, message_head, read_model
 
 # Protobuf messages end at 2 GiB; the rest is for what is no tensor.
@@ -41,7 +41,7 @@ def load_model(path: str | os.PathLike[str], weights: Weights | None = None) -> 
     try:
         with file.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
-            model = read_model(stream, size, _mapped(file, weights))
+            model = read_model(stream, size, _mapped(stream, weights))
     except OSError as error:
         raise ModelFileError(f"model file '{file}' cannot be read: {error.strerror}; check its permissions") from error
     except DecodeError as error:
@@ -60,8 +60,8 @@ def load_model(path: str | os.PathLike[str], weights: Weights | None = None) -> 
     return model
 
 
-def _mapped(file: Path, weights: Weights | None) -> Mapped | None:
-    content = None if weights is None else weights.map_file(file)
+def _mapped(stream: BinaryIO, weights: Weights | None) -> Mapped | None:
+    content = None if weights is None else weights.map_file(stream)
     return None if weights is None or content is None else Mapped(content, weights)
 
 
@@ -235,7 +235,7 @@ def bytes_in_pieces(model: ModelProto, weights: Weights | None = None) -> tuple[
 
 def _tensor_pieces(tensor: TensorProto, weights: Weights | None) -> Iterator[Piece]:
     """The bytes of a tensor's message, with the data that it holds or that is held for it."""
-    data = None if weights is None else weights.data_of(tensor)
+    data = data_in(weights, tensor)
     if data is None:
         yield tensor.SerializeToString()
         return

@@ -32,7 +32,7 @@ from .norm_nodes import standard_norm
 from .operators import DOMAIN, without_functions
 from .operators.functions import ACT_TYPES
 from .ranges import LARGEST, unfit_reason
-from .weights import LARGE_BYTES, Weights, array_of, bytes_of_array
+from .weights import LARGE_BYTES, Weights, array_of, bytes_of_array, data_in
 
 Floats = npt.NDArray[np.float32]
 
@@ -128,7 +128,7 @@ def check_weights(
         source = sources.get(tensor.name) or sources.get(tensor.name.removesuffix(f".{precision}"))
         if source is None or tensor.data_type == source.data_type:
             continue
-        wanted, found = array_of(source, _data(before, source)), array_of(tensor, _data(after, tensor))
+        wanted, found = array_of(source, data_in(before, source)), array_of(tensor, data_in(after, tensor))
         pairs = zip(blocks(wanted), blocks(found), strict=True)
         far = sum(_far(to_float(a), to_float(b), precision) for a, b in pairs)
         if far:
@@ -136,10 +136,6 @@ def check_weights(
                 f"weight '{tensor.name}' is not the original rounded to {precision} ({far} of {math.prod(tensor.dims)} "
                 f"values differ); this is a defect of padfree's conversion: please report it, or choose precision fp32"
             )
-
-
-def _data(weights: Weights | None, tensor: TensorProto) -> memoryview | None:
-    return None if weights is None else weights.data_of(tensor)
 
 
 def _far(wanted: Floats, found: Floats, precision: str) -> int:
@@ -177,8 +173,9 @@ class _Conversion:
         multiplied = {name for node in self.graph.node if node.op_type in _PRODUCTS for name in node.input}
         self.tried: dict[str, npt.NDArray[Any]] = {}  # what product weights become, if they are read in the new type
         for name in sorted(multiplied & self.constants.keys()):
-            content, reason = self._try(name)
-            if reason:
+            values = self._values(name)
+            content = rounded(values, precision)
+            if reason := unfit_reason(values, precision, rounded=content):
                 self.unfit[name] = reason
             else:
                 self.tried[name] = content
@@ -186,13 +183,7 @@ class _Conversion:
     def _values(self, name: str) -> Floats:
         """Those of a constant."""
         tensor = self.constants[name]
-        return to_float32(tensor, _data(self.weights, tensor))
-
-    def _try(self, name: str) -> tuple[npt.NDArray[Any], str]:
-        """A constant converted, and why it does not fit, if so."""
-        values = self._values(name)
-        content = rounded(values, self.precision)
-        return content, unfit_reason(values, self.precision, rounded=content)
+        return to_float32(tensor, data_in(self.weights, tensor))
 
     def _expand_norms(self) -> None:
         """Norms that make or read what does not fit become standard operators, which may be float32."""

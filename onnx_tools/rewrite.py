@@ -169,6 +169,7 @@ def rewrite(
         verify: whether original and rewritten model are run in onnxruntime on ragged batches and compared.
         seed: of the batches that `verify` draws.
         weights: the data of weights that the model has not; gets that of the result, which then has small ones alone.
+            Who is done with it calls its check_files().
 
     Raises RewriteError where the model cannot be rewritten (VerificationError: the results differ).
     """
@@ -177,7 +178,7 @@ def rewrite(
     if precision not in PRECISIONS:
         raise RewriteError(f"precision is '{precision}', allowed are {', '.join(PRECISIONS)}; choose one of them")
     held = Weights() if weights is None else weights
-    given = load_model(model, held) if not isinstance(model, ModelProto) else without_large_data(model, held)
+    given = without_large_data(model, held) if isinstance(model, ModelProto) else load_model(model, held)
     if verify:
         held.align()
     original = widen(given, held)

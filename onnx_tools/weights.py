@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -42,18 +42,14 @@ class Weights:
         result._data, result._files = dict(self._data), dict(self._files)
         return result
 
-    def map_file(self, file: Path) -> memoryview | None:
-        """A file's bytes, mapped into memory; None where they cannot be, as of an empty file or on some file systems.
-
-        Raises OSError where the file cannot be opened.
-        """
-        with file.open("rb") as stream:
-            try:
-                content = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
-            except (OSError, ValueError):
-                return None
-            self._files[file] = os.fstat(stream.fileno())
-            return content
+    def map_file(self, stream: BinaryIO) -> memoryview | None:
+        """An open file's bytes, in memory; None where they cannot be mapped: of an empty one, on some file systems."""
+        try:
+            content = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError):
+            return None
+        self._files[Path(stream.name)] = os.fstat(stream.fileno())
+        return content
 
     def check_files(self) -> None:
         """For whoever is done with weights from files: raises ModelFileError where one was written to meanwhile.
@@ -99,6 +95,11 @@ class Weights:
         """A tensor's data where it is held: external, but in no file that is named. Otherwise None."""
         held = tensor.data_location == TensorProto.EXTERNAL and not tensor.external_data
         return self._data.get(tensor.name) if held else None
+
+
+def data_in(weights: Weights | None, tensor: TensorProto) -> memoryview | None:
+    """A tensor's data where it is held by `weights`, if there are any."""
+    return None if weights is None else weights.data_of(tensor)
 
 
 def bytes_of_array(values: Array) -> memoryview:

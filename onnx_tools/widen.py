@@ -9,7 +9,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from .model_file import model_tensors
-from .weights import Weights, array_of
+from .weights import Weights, array_of, data_in
 
 HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 # Exporters write out norms of half precision models in double.
@@ -84,7 +84,7 @@ def _widen_nodes(nodes: Iterable[NodeProto]) -> None:
 def _widen_tensor(tensor: TensorProto, weights: Weights | None = None) -> None:
     if tensor.data_type not in _REPLACED:
         return
-    data = None if weights is None else weights.data_of(tensor)
+    data = data_in(weights, tensor)
     values = array_of(tensor, data).astype(np.float32)
     if weights is None or data is None:
         tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))

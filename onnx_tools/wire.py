@@ -8,11 +8,11 @@ https://protobuf.dev/programming-guides/encoding describes the format.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, TensorProto
 
 from .weights import LARGE_BYTES, Weights
@@ -39,41 +39,48 @@ def read_model(stream: BinaryIO, size: int, mapped: Mapped | None = None) -> Mod
     With `mapped` the stream is a file, of which large weights stay where they are.
     """
     model = ModelProto()
-    rest = bytearray()
-    for number, head, length in _fields(stream, size):
-        if number == _GRAPH:
-            model.graph.SetInParent()
-            _read_graph(stream, length, model.graph, mapped)
-        else:
-            rest += head + _take(stream, length)
-    model.MergeFromString(bytes(rest))
+
+    def read_graph(length: int) -> None:
+        model.graph.SetInParent()
+        _read_graph(stream, length, model.graph, mapped)
+
+    _merge(stream, size, model, _GRAPH, read_graph)
     return model
 
 
 def _read_graph(stream: BinaryIO, size: int, graph: GraphProto, mapped: Mapped | None) -> None:
-    rest = bytearray()
-    for number, head, length in _fields(stream, size):
-        if number == _INITIALIZER and mapped is not None and length >= LARGE_BYTES:
-            _read_tensor(stream, length, graph.initializer.add(), mapped)
-        elif number == _INITIALIZER:
-            graph.initializer.add().MergeFromString(_take(stream, length))
+    def read_initializer(length: int) -> None:
+        tensor = graph.initializer.add()
+        if mapped is None or length < LARGE_BYTES:
+            tensor.MergeFromString(_take(stream, length))
         else:
-            rest += head + _take(stream, length)
-    graph.MergeFromString(bytes(rest))
+            _read_tensor(stream, length, tensor, mapped)
+
+    _merge(stream, size, graph, _INITIALIZER, read_initializer)
 
 
 def _read_tensor(stream: BinaryIO, size: int, tensor: TensorProto, mapped: Mapped) -> None:
-    rest, data = bytearray(), memoryview(b"")
-    for number, head, length in _fields(stream, size):
-        if number == _RAW_DATA and length >= LARGE_BYTES:
-            data = mapped.content[stream.tell() : stream.tell() + length]
-            stream.seek(length, os.SEEK_CUR)
-        else:
-            rest += head + _take(stream, length)
-            data = memoryview(b"") if number == _RAW_DATA else data
-    tensor.MergeFromString(bytes(rest))
+    data = memoryview(b"")
+
+    def find_data(length: int) -> None:
+        nonlocal data
+        data = mapped.content[stream.tell() : stream.tell() + length]
+        stream.seek(length, os.SEEK_CUR)
+
+    _merge(stream, size, tensor, _RAW_DATA, find_data)
     if data and tensor.data_location != TensorProto.EXTERNAL:
         mapped.weights.hold(tensor, data)
+
+
+def _merge(stream: BinaryIO, size: int, message: Message, apart: int, read: Callable[[int], None]) -> None:
+    """Merges `size` bytes of a stream into a message but for one field, which `read` reads, given its length."""
+    rest = bytearray()
+    for number, head, length in _fields(stream, size):
+        if number == apart:
+            read(length)
+        else:
+            rest += head + _take(stream, length)
+    message.MergeFromString(bytes(rest))
 
 
 def _fields(stream: BinaryIO, size: int) -> Iterator[tuple[int, bytes, int]]:

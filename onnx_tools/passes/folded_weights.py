@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -23,22 +22,12 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class _Product:
-    """A weight times a gamma, rounded, the sums of its columns, and why the type does not hold it, if so."""
-
-    values: Floats | HeldValues
-    sums: Floats
-    unfit: str
-
-
 class FoldedWeights:
     """Makes such constants for one graph of one precision, equal ones once."""
 
     def __init__(self, editor: Editor, precision: str) -> None:
         self._editor = editor
         self._precision = precision
-        self._products: dict[tuple[str, str], _Product] = {}
         self._scaled: dict[tuple[str, str], tuple[gs.Constant, gs.Constant]] = {}
         self._shifts: dict[tuple[str, str], Doubles] = {}
 
@@ -49,23 +38,15 @@ class FoldedWeights:
         """
         key = (weight.name, gamma.name)
         if key not in self._scaled:
-            if key not in self._products:
-                self._products[key] = self._product(weight, gamma)
-            product = self._products[key]
-            if product.unfit:
-                raise NoMatch(f"'{weight.name}' times '{gamma.name}' {product.unfit}")
-            made = self._constant(f"{weight.name}_scaled", product.values)
-            self._scaled[key] = (made, self._editor.constant(f"{weight.name}_column_sums", product.sums))
-        return self._scaled[key]
-
-    def _product(self, weight: gs.Constant, gamma: gs.Constant) -> _Product:
-        with np.errstate(over="ignore"):
-            exact = _values(weight) * _values(gamma)[:, np.newaxis]
-        values, found = self._rounded(exact)
-        unfit = unfit_reason(exact, self._precision, rounded=found)
-        with np.errstate(invalid="ignore"):
+            with np.errstate(over="ignore"):
+                exact = _values(weight) * _values(gamma)[:, np.newaxis]
+            values, found = self._rounded(exact)
+            if unfit := unfit_reason(exact, self._precision, rounded=found) or self._not_finite(found):
+                raise NoMatch(f"'{weight.name}' times '{gamma.name}' {unfit}")
+            made = self._constant(f"{weight.name}_scaled", values)
             sums = found.sum(axis=0, dtype=np.float64).astype(np.float32)
-        return _Product(values, sums, unfit or self._not_finite(found))
+            self._scaled[key] = (made, self._editor.constant(f"{weight.name}_column_sums", sums))
+        return self._scaled[key]
 
     def bias(self, terms: Sequence[gs.Constant], weight: gs.Constant, beta: gs.Constant | None) -> gs.Constant | None:
         """The sum of terms [N] and beta weight, computed in float64; None where there is nothing to add.
