@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exported files of many kinds, and a comparison that knows nothing of how padfree sees them.
+
+The truth is the original file, run in onnxruntime on every sequence alone, without any padding.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from padfree.onnx_tools import RewriteResult, rewrite
+
+FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "exports"
+DRAWN = "drawn"  # make_exports.py's mark of a weight whose values are drawn here
+LENGTHS = (9, 1, 4, 13, 6)
+TOLERANCE = 1e-4
+"""Largest difference in parts of a last-axis column's root mean square: float32, two layers, sums in another order."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of the original and what its values are: "ids", "mask", "types", "pos" or "seg" (a mask of 0, 1, 2).
+
+    ids are drawn from [low, high) without those in `excl`.
+    """
+
+    name: str
+    kind: str
+    low: int = 0
+    high: int = 64
+    excl: tuple[int, ...] = ()
+
+
+def names() -> list[str]:
+    """All cases."""
+    return list(json.loads((FOLDER / "cases.json").read_text()))
+
+
+def inputs_of(name: str) -> list[Input]:
+    """What a case's inputs are; empty where nobody has said it."""
+    found = json.loads((FOLDER / "cases.json").read_text())[name]["inputs"]
+    known = ("name", "kind", "low", "high")
+    return [
+        Input(**{key: item[key] for key in known if key in item}, excl=tuple(item.get("excl", ()))) for item in found
+    ]
+
+
+def load(name: str) -> ModelProto:
+    """A case's file, with weights drawn from a seed that their names make."""
+    model = ModelProto.FromString(gzip.decompress((FOLDER / f"{name}.onnx.gz").read_bytes()))
+    for tensor in model.graph.initializer:
+        _draw(tensor)
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and attribute.HasField("t"):
+                _draw(attribute.t)
+    return model
+
+
+def _draw(tensor: TensorProto) -> None:
+    if not any(item.key == DRAWN for item in tensor.external_data):
+        return
+    center, deviation = (float(number) for number in tensor.external_data[0].value.split())
+    rng = np.random.default_rng(zlib.crc32(tensor.name.encode()))
+    values = rng.normal(center, deviation, list(tensor.dims))
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    if np.issubdtype(dtype, np.integer):
+        limits = np.iinfo(dtype)
+        values = np.clip(np.rint(values), limits.min, limits.max)
+    tensor.CopyFrom(numpy_helper.from_array(values.astype(dtype), tensor.name))
+
+
+def sequences(inputs: list[Input], lengths: tuple[int, ...] = LENGTHS, seed: int = 3) -> list[dict[str, np.ndarray]]:
+    """One dict of arrays [length] a sequence."""
+    rng = np.random.default_rng(seed)
+
+    def drawn(item: Input, length: int) -> np.ndarray:
+        if item.kind == "mask":
+            return np.ones(length, np.int64)
+        if item.kind == "pos":
+            return np.arange(length)
+        if item.kind == "types":
+            return rng.integers(0, 2, length)
+        if item.kind == "seg":
+            return rng.integers(1, 3, length)
+        return rng.choice([value for value in range(item.low, item.high) if value not in item.excl], length)
+
+    return [{item.name: drawn(item, length) for item in inputs} for length in lengths]
+
+
+def session(model: ModelProto) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def metadata_of(result: RewriteResult) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(next(e.value for e in result.model.metadata_props if e.key == "padfree"))
+    return found
+
+
+def _types(model: ModelProto) -> dict[str, Any]:
+    return {item.name: helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type) for item in model.graph.input}
+
+
+def truth(model: ModelProto, given: list[dict[str, np.ndarray]], outputs: list[str]) -> list[list[np.ndarray]]:
+    """Of every sequence alone its outputs, without the batch's axis."""
+    types, running = _types(model), session(model)
+    return [
+        [
+            np.asarray(value)
+            for value in running.run(outputs, {name: row[None].astype(types[name]) for name, row in item.items()})
+        ]
+        for item in given
+    ]
+
+
+def assert_right(
+    model: ModelProto,
+    inputs: list[Input],
+    interface: str,
+    *,
+    lengths: tuple[int, ...] = LENGTHS,
+    left: bool = False,
+    **options: Any,
+) -> RewriteResult:
+    """Rewrites the model and compares every sequence's outputs with those that the original gives for it alone.
+
+    Under the padded interface, padded slots hold the first id that is allowed, or padding's where the model has one;
+    they are on the right, or on the `left`. `options` are rewrite's.
+    """
+    result = rewrite(model, interface=interface, **options)
+    metadata, given = metadata_of(result), sequences(inputs, lengths)
+    outputs = [item["name"] for item in metadata["outputs"]]
+    feeds = _packed(metadata, given) if interface == "packed" else _padded(model, inputs, given, left)
+    found = session(result.model).run(outputs, feeds)
+    _compare(metadata, given, truth(model, given, outputs), found, left)
+    return result
+
+
+def _packed(metadata: Mapping[str, Any], given: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    lengths = [len(next(iter(item.values()))) for item in given]
+    feeds = {}
+    for item in metadata["inputs"]:
+        if item["role"] == "tokens":
+            feeds[item["name"]] = np.concatenate([sequence[item["name"]] for sequence in given]).astype(np.int32)
+        else:
+            size = max(lengths)
+            feeds[item["name"]] = np.asarray(lengths if item["role"] == "seq_lens" else [0] * size, np.int32)
+    return feeds
+
+
+def _padded(model: ModelProto, inputs: list[Input], given: list[dict[str, np.ndarray]], left: bool) -> dict[str, Any]:
+    longest = max(len(next(iter(item.values()))) for item in given)
+    types, feeds = _types(model), {}
+    for item in inputs:
+        filler = 0
+        if item.kind == "ids":  # what the model itself takes for padding, where it says so
+            filler = item.excl[0] if item.excl else item.low
+        rows = np.full((len(given), longest), filler)
+        for row, sequence in zip(rows, given, strict=True):
+            values = sequence[item.name]
+            row[slice(longest - len(values), None) if left else slice(len(values))] = values
+        feeds[item.name] = rows.astype(types[item.name])
+    return feeds
+
+
+def _compare(
+    metadata: Mapping[str, Any],
+    given: list[dict[str, np.ndarray]],
+    wanted: list[list[np.ndarray]],
+    found: list[np.ndarray],
+    left: bool,
+) -> None:
+    lengths = [len(next(iter(item.values()))) for item in given]
+    starts, longest = np.cumsum([0, *lengths]), max(lengths)
+    for place, output in enumerate(metadata["outputs"]):
+        value, pairs = found[place], []
+        for row, length in enumerate(lengths):
+            expected = wanted[row][place]
+            if output["layout"] == "packed":
+                got = value[starts[row] : starts[row] + length][None]
+            elif output["layout"] == "constant":
+                got = value
+            else:
+                got = value[row : row + 1]
+                for axis, size in enumerate(expected.shape):
+                    if output["layout"] != "per_sequence" and axis and got.shape[axis] == longest and size == length:
+                        kept = slice(longest - length, None) if left else slice(length)
+                        got = got[(slice(None),) * axis + (kept,)]
+            assert got.shape == expected.shape, (output, got.shape, expected.shape)
+            pairs.append((got.astype(np.float64), expected.astype(np.float64)))
+        _assert_close(str(output["name"]), pairs)
+
+
+def _assert_close(name: str, pairs: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    width = pairs[0][1].shape[-1] if pairs[0][1].ndim and len({b.shape[-1] for _, b in pairs}) == 1 else 1
+    a, b = (np.concatenate([pair[side].reshape(-1, width) for pair in pairs]) for side in (0, 1))
+    odd = ~np.isfinite(b) | (np.abs(b) > 1e30)
+    np.testing.assert_array_equal(a[odd], b[odd], err_msg=f"{name}: values that are no ordinary numbers")
+    ordinary = np.where(odd, 0, b)
+    counts = np.maximum((~odd).sum(0), 1)
+    column = np.sqrt((ordinary**2).sum(0) / counts)
+    scale = np.maximum(column, 1e-2 * np.sqrt((ordinary**2).sum() / max((~odd).sum(), 1))) + 1e-30
+    error = np.where(odd, 0, np.abs(a - b) / scale)
+    assert float(error.max(initial=0)) <= TOLERANCE, f"{name}: {error.max():.2g} of a column's root mean square"
