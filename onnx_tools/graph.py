@@ -125,7 +125,7 @@ class Editor:
 
     def constant(self, stem: str, values: np.ndarray) -> gs.Constant:
         """A new constant."""
-        return gs.Constant(self.fresh(stem), np.ascontiguousarray(values))
+        return gs.Constant(self.fresh(stem), np.asarray(values, order="C"))
 
     def variable(self, stem: str, dtype: Any = None) -> gs.Variable:
         """A new tensor of the given type."""

@@ -101,7 +101,7 @@ def rounded(values: Floats, precision: str) -> npt.NDArray[Any]:
     bits = np.ascontiguousarray(values).view(np.uint32)
     result: npt.NDArray[np.uint16] = ((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16).astype("<u2")
     result[np.isnan(values)] = 0x7FC0
-    return result
+    return result.reshape(values.shape)  # a scalar had become 1-D
 
 
 def to_float32(tensor: TensorProto, data: memoryview | None = None) -> Floats:
