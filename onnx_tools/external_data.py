@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import math
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import onnx
-from onnx import TensorProto
+from onnx import GraphProto, TensorProto
 
 from .errors import ModelFileError
 from .weights import LARGE_BYTES, Weights
@@ -119,6 +119,20 @@ def _extent(tensor: TensorProto, entries: Mapping[str, str], size: int, file: Pa
             f"bytes, and has {length} in '{location}'; export it again"
         )
     return offset, length
+
+
+def model_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """Every tensor of a graph: initializers and attributes, subgraphs included."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            if attribute.HasField("g"):
+                yield from model_tensors(attribute.g)
+            for subgraph in attribute.graphs:
+                yield from model_tensors(subgraph)
 
 
 def bytes_of(tensor: TensorProto) -> int | None:

@@ -10,6 +10,7 @@ from onnx import ModelProto
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from .check import check_graph
+from .data_files import METADATA_KEY
 from .element_types import check_element_types
 from .errors import RewriteError
 from .exporting import export_model, import_graph
@@ -19,7 +20,6 @@ from .passes.linear import linear
 from .passes.norm_folding import norm_folding
 from .products import products_of
 from .report import plugin_counts
-from .rewrite import METADATA_KEY
 from .symbolic import analyse
 from .weights import Weights
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,8 +13,10 @@ import onnx
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, TensorProto
 
+from .data_files import DIGEST_BYTES, data_name, own_data_files
 from .errors import ModelFileError
-from .external_data import bytes_of, read_external_data
+from .external_data import bytes_of, model_tensors, read_external_data
+from .staging import kind_of, stage, write_atomically
 from .weights import LARGE_BYTES, Weights, data_in
 from .wire import Mapped, message_head, read_model
 
@@ -70,62 +72,40 @@ def save_model(
 ) -> None:
     """Writes a model: all of it or nothing, the file that was there stays until the new one is complete.
 
-    Tensors of more than `external_data_bytes` in all go to `<name>.<digest>.data` beside the model; such files of a
-    model that was there before are removed. The model itself is left as it is.
-    Raises ModelFileError when a file cannot be written (no space, no permission).
+    Tensors of more than `external_data_bytes` in all go to `<name>.<digest>.data` beside the model. Of a model that was
+    there before, such files are removed, if padfree wrote it and it refers to them. The model itself is left as it is.
+    Raises ModelFileError when a file cannot be written (no space, no permission), or a device or a pipe stands there.
     """
     file = Path(path)
-    if file.is_dir():
-        raise ModelFileError(f"'{file}' is a folder; give the path of a file to write")
     large = [tensor for tensor in model_tensors(model.graph) if _is_large(tensor)]
     data_file: Path | None = None
+    made: list[Path] = []
     try:
+        if kind := kind_of(file):
+            raise ModelFileError(f"'{file}' is {kind}; give the path of a file to write")
+        stale = own_data_files(file)
         if sum(raw_bytes(tensor) for tensor in large) > external_data_bytes:
-            data_file, places = _write_data(large, file)
+            staged, data_file, places = _write_data(large, file)
+            made.append(staged)
+            if not os.path.lexists(data_file):  # else a model that is there has the same weights
+                made.append(data_file)
+            staged.replace(data_file)
             content = _outside(model, data_file.name, places).SerializeToString()
         else:
             content = model.SerializeToString()
         write_atomically(file, lambda stream: stream.write(content))
-    except OSError as error:
-        if data_file is not None:
-            data_file.unlink(missing_ok=True)
+    except BaseException as error:
+        for path_made in made:
+            path_made.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise ModelFileError(
             f"'{file}' cannot be written: {error.strerror}; nothing was changed; free space in '{file.parent}' or "
             f"choose another folder"
         ) from error
-    for stale in file.parent.glob(f"{_escape(file.name)}.*.data"):
-        if stale != data_file:
-            stale.unlink(missing_ok=True)
-
-
-def write_atomically(file: Path, write: Callable[[BinaryIO], object], name: Callable[[], str] | None = None) -> Path:
-    """Calls `write` with a stream; the file appears, or is replaced, only when all is on the disk. Returns it.
-
-    `name` gives it another name, which may depend on what was written. Raises OSError.
-    """
-    aside = file.with_name(f".{file.name}.{os.getpid()}.partial")
-    try:
-        with aside.open("wb") as stream:
-            write(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        return aside.replace(file if name is None else file.with_name(name()))
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def model_tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Every tensor of a graph: initializers and attributes, subgraphs included."""
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            if attribute.HasField("g"):
-                yield from model_tensors(attribute.g)
-            for subgraph in attribute.graphs:
-                yield from model_tensors(subgraph)
+    for old in stale:
+        if old != data_file:
+            old.unlink(missing_ok=True)
 
 
 def _is_large(tensor: TensorProto) -> bool:
@@ -141,9 +121,9 @@ def raw_bytes(tensor: TensorProto) -> int:
     return len(tensor.raw_data) if size is None else size
 
 
-def _write_data(tensors: list[TensorProto], file: Path) -> tuple[Path, list[tuple[int, int]]]:
-    """Writes the tensors' bytes to a file named after its content; returns it and each tensor's offset and length."""
-    digest = hashlib.blake2b(digest_size=8)
+def _write_data(tensors: list[TensorProto], file: Path) -> tuple[Path, Path, list[tuple[int, int]]]:
+    """Writes the tensors' bytes beside `file`; returns where, what to rename that to, and offsets and lengths."""
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     places: list[tuple[int, int]] = []
 
     def write(stream: BinaryIO) -> None:
@@ -154,7 +134,8 @@ def _write_data(tensors: list[TensorProto], file: Path) -> tuple[Path, list[tupl
             places.append((stream.tell(), len(content)))
             stream.write(content)
 
-    return write_atomically(file, write, lambda: f"{file.name}.{digest.hexdigest()}.data"), places
+    staged = stage(file, write)
+    return staged, file.with_name(data_name(file, digest.hexdigest())), places
 
 
 def _outside(model: ModelProto, location: str, places: list[tuple[int, int]]) -> ModelProto:
@@ -252,8 +233,3 @@ def _copy_fields(source: Message, target: Message, without: str) -> None:
                 getattr(target, field.name).MergeFrom(value)
             else:
                 setattr(target, field.name, value)
-
-
-def _escape(name: str) -> str:
-    """For glob: brackets, stars and question marks in a file name stand for themselves."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

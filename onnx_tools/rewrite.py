@@ -17,6 +17,7 @@ import onnx_graphsurgeon as gs
 from onnx import ModelProto
 
 from .check import check_graph
+from .data_files import METADATA_KEY
 from .errors import RewriteError
 from .exporting import export_model
 from .fixed_axes import fixed_sizes
@@ -40,7 +41,6 @@ logger = logging.getLogger(__name__)
 
 INTERFACES = ("packed", "padded")
 PRECISIONS = ("fp32", "fp16", "bf16")
-METADATA_KEY = "padfree"
 FORMAT, VERSION = 1, "0.1.0"
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import onnxruntime as ort
 from onnx import ModelProto
 
-from .model_file import EXTERNAL_DATA_BYTES, model_tensors, raw_bytes, save_model
+from .external_data import model_tensors
+from .model_file import EXTERNAL_DATA_BYTES, raw_bytes, save_model
 from .weights import Weights
 
 PROVIDERS = ["CPUExecutionProvider"]

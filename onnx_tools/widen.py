@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from .model_file import model_tensors
+from .external_data import model_tensors
 from .weights import Weights, array_of, data_in
 
 HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from padfree.onnx_tools import ModelFileError, load_model, rewrite, save_model
-from padfree.onnx_tools.model_file import model_tensors
+from padfree.onnx_tools import ModelFileError, load_model, model_file, rewrite, save_model
+from padfree.onnx_tools.external_data import model_tensors
 
 from .encoder import HIDDEN, VOCABULARY, one_layer
 
@@ -45,8 +47,15 @@ def test_round_trip(tmp_path: Path) -> None:
     assert names(tmp_path) == ["m.onnx"]
 
 
+def own_model(seed: int = 0) -> onnx.ModelProto:
+    """A small model that says that padfree wrote it."""
+    model = small_model(seed=seed)
+    onnx.helper.set_model_props(model, {"padfree": "{}"})
+    return model
+
+
 def test_external_data_round_trip_and_replacement(tmp_path: Path) -> None:
-    model = small_model()
+    model = own_model()
     before = model.SerializeToString()
     path = tmp_path / "m[1].onnx"
     save_model(model, path, external_data_bytes=10_000)
@@ -56,13 +65,62 @@ def test_external_data_round_trip_and_replacement(tmp_path: Path) -> None:
     assert load_model(path) == model
     onnx.checker.check_model(str(path))
 
-    other = small_model(seed=5)
+    other = own_model(seed=5)
     save_model(other, path, external_data_bytes=10_000)
     assert load_model(path) == other
     assert len(names(tmp_path)) == 2
     assert data not in names(tmp_path)
     save_model(other, path)
     assert names(tmp_path) == ["m[1].onnx"]
+
+
+def test_data_files_of_others_stay(tmp_path: Path) -> None:
+    """A data file goes if its name has padfree's form, and the replaced file, which padfree wrote, refers to it."""
+    path = tmp_path / "m.onnx"
+    save_model(own_model(), path, external_data_bytes=10_000)
+    (own,) = [name for name in names(tmp_path) if name.endswith(".data")]
+    kept = ["m.onnx.data", "m.onnx.train.data", "m.onnx.0123456789abcdef.data", "m.onnx.ABCDEF0123456789.data"]
+    for name in kept:
+        (tmp_path / name).touch()
+    save_model(own_model(seed=5), path)
+    assert names(tmp_path) == sorted([*kept, "m.onnx"])
+    assert own not in kept
+
+
+def test_data_of_a_model_that_padfree_did_not_write_stays(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    save_model(small_model(), path, external_data_bytes=10_000)
+    before = names(tmp_path)
+    save_model(own_model(seed=5), path)
+    assert names(tmp_path) == before
+
+
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_data_of_a_model_with_another_name_stays(tmp_path: Path, link: Callable[[Path, Path], None]) -> None:
+    save_model(own_model(), tmp_path / "m.onnx", external_data_bytes=10_000)
+    (tmp_path / "m.onnx").rename(tmp_path / "other.onnx")
+    link(tmp_path / "m.onnx", tmp_path / "other.onnx")
+    save_model(own_model(seed=5), tmp_path / "m.onnx")
+    assert load_model(tmp_path / "other.onnx") == own_model()
+
+
+def test_a_failure_leaves_data_that_the_old_file_has_in_common(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same weights have the same name: what could not be written anew still belongs to the model that is there."""
+    path = tmp_path / "m.onnx"
+    save_model(own_model(), path, external_data_bytes=10_000)
+    before = names(tmp_path)
+
+    def full(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(model_file, "write_atomically", full)
+    with pytest.raises(ModelFileError, match="No space left on device"):
+        save_model(own_model(), path, external_data_bytes=10_000)
+    assert names(tmp_path) == before
+    assert load_model(path) == own_model()
+    with pytest.raises(ModelFileError, match="No space left on device"):
+        save_model(own_model(seed=5), path, external_data_bytes=10_000)
+    assert names(tmp_path) == before
 
 
 @pytest.mark.parametrize("external_data_bytes", [10_000, 2**31])

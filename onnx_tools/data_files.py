@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which files hold the weights of a model file, and which of those are padfree's own to remove."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import ModelProto, TensorProto
+
+from .external_data import model_tensors
+from .weights import Weights
+from .wire import Mapped, read_model
+
+METADATA_KEY = "padfree"
+"""Of the entry in a model's metadata that says that padfree wrote it."""
+DIGEST_BYTES = 8
+
+
+def data_name(file: Path, digest: str) -> str:
+    """The name of the file that holds a model's weights, by their digest."""
+    return f"{file.name}.{digest}.data"
+
+
+def locations(file: Path) -> list[str]:
+    """Where a model file has tensors outside of it, as paths from its folder; none of what is no model."""
+    model = _read(file)
+    return [] if model is None else _names(model)
+
+
+def own_data_files(file: Path) -> list[Path]:
+    """The data files that padfree wrote along with a model file.
+
+    Their names have the form that `data_name` gives, and the file, which carries padfree's metadata, refers to them.
+    Others are somebody else's, whatever they are called; and a file that has another name, a link, keeps its own.
+    """
+    if file.is_symlink() or not file.is_file() or file.stat().st_nlink > 1:
+        return []
+    model = _read(file)
+    if model is None or not any(item.key == METADATA_KEY for item in model.metadata_props):
+        return []
+    form = re.compile(re.escape(file.name) + rf"\.[0-9a-f]{{{2 * DIGEST_BYTES}}}\.data")
+    return [file.with_name(name) for name in _names(model) if form.fullmatch(name)]
+
+
+def _read(file: Path) -> ModelProto | None:
+    """A model file as it is, its large weights left where they lie; None for what cannot be read as one."""
+    weights = Weights()
+    try:
+        with file.open("rb") as stream:
+            content = weights.map_file(stream)
+            size = os.fstat(stream.fileno()).st_size
+            return read_model(stream, size, None if content is None else Mapped(content, weights))
+    except (OSError, DecodeError):
+        return None
+
+
+def _names(model: ModelProto) -> list[str]:
+    """The distinct locations of external data, in their order."""
+    entries = (
+        entry.value
+        for tensor in model_tensors(model.graph)
+        if tensor.data_location == TensorProto.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location"
+    )
+    return list(dict.fromkeys(entries))

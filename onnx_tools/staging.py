@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that appear whole or not at all: each is written beside its place, under a name of its own, and moved there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+SUFFIX = ".partial"
+_KEPT_LETTERS = 40  # of the destination's name, whose file system may take no longer one
+_TOKEN_BYTES = 8
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+)
+
+
+def kind_of(path: Path) -> str:
+    """What stands at `path` that no file may take the place of, such as "a device"; "" where nothing does.
+
+    Links are followed: a link to a device is one. Raises OSError where nothing can be said, as of links in a circle.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return ""
+    return next((kind for is_kind, kind in _KINDS if is_kind(mode)), "")
+
+
+def partial_path(path: Path) -> Path:
+    """A name beside `path` that is hidden, says what it is for, and cannot be guessed."""
+    return path.with_name(f".{path.name[:_KEPT_LETTERS]}.{secrets.token_hex(_TOKEN_BYTES)}{SUFFIX}")
+
+
+def stage(path: Path, write: Callable[[BinaryIO], object], *, sync: bool = True) -> Path:
+    """Lets `write` fill a new file beside `path`, which whoever calls then moves into place; returns it.
+
+    The file has the permissions that the user's umask leaves. It is removed again where anything fails.
+    Raises OSError; also where a folder, a device or a pipe stands at `path`.
+    """
+    kind = kind_of(path)
+    if kind:
+        raise OSError(errno.EINVAL, f"it is {kind}, no file")
+    staged = partial_path(path)
+    # A new file and no other: whoever may write to the folder cannot lead this to a file elsewhere by a link.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    handle = os.open(staged, flags, 0o666)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            write(stream)
+            stream.flush()
+            if sync:
+                os.fsync(stream.fileno())
+    except BaseException:
+        staged.unlink(missing_ok=True)
+        raise
+    return staged
+
+
+def write_atomically(file: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Calls `write` with a stream; the file appears, or is replaced, only when all is on the disk.
+
+    Raises OSError, as stage.
+    """
+    staged = stage(file, write)
+    try:
+        staged.replace(file)
+    finally:
+        staged.unlink(missing_ok=True)
