@@ -20,9 +20,11 @@ from padfree.runtime.metadata import parse_metadata, sidecar_path
 from padfree.runtime.trt import import_tensorrt
 from rich.progress import Progress
 
+from . import linear_tables
+from .destinations import check_destinations, sidecar_destination
 from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOptions
 from .errors import BuildError
-from .files import check_destination, write_files
+from .files import write_files
 from .linear import AUTO, FOLDED, linear_of, norms_of
 from .phases import WAITING, Phases
 from .preparation import Products, metadata_of, preparing
@@ -81,7 +83,7 @@ def build_engine(
         BuildError: profile, machine, TensorRT or disk; padfree.onnx_tools.RewriteError: the model;
         padfree.runtime.SessionError: no TensorRT, no usable GPU, no plugin library.
     """
-    check_destination(Path(plan_path))
+    check_plan_destination(model, Path(plan_path), timing_cache)
     options = TacticOptions(workspace_bytes, optimization_level, timing_cache)
     products = Products(linear, norms, partial(_gpu, device))
     wanted = ProfileOptions(max_batch, max_seq_len, max_tokens, opt_tokens)
@@ -103,6 +105,25 @@ def build_engine(
     built = builder.build(made.model, shape_ranges(metadata, profile), content=made.content)
     chosen = {"linear": linear_of(made.model), "norms": norms_of(made.model)}
     return write_plan(Path(plan_path), built, raw, profile, builder, chosen)
+
+
+def check_plan_destination(
+    model: str | Path | onnx.ModelProto, plan: Path, timing_cache: str | Path | None = DEFAULT_CACHE
+) -> None:
+    """Refuses a plan, with its metadata and the timing cache, where they would be lost or others would.
+
+    Raises:
+        BuildError: as check_destinations.
+    """
+    caches: list[tuple[str, Path | None]] = []
+    if timing_cache is not None and timing_cache != DEFAULT_CACHE:
+        cache = Path(timing_cache)
+        caches += [("--timing-cache", cache), ("what is kept beside --timing-cache,", linear_tables.path_beside(cache))]
+    check_destinations(
+        [("-o", plan), ("the plan's metadata", sidecar_destination(plan))],
+        [] if isinstance(model, onnx.ModelProto) else [("the model", Path(model))],
+        caches=caches,
+    )
 
 
 def _gpu(device: int) -> Device | None:

@@ -4,30 +4,16 @@
 from __future__ import annotations
 
 import logging
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO
 
+from padfree.onnx_tools.staging import stage, write_atomically
+
 from .errors import BuildError
 
 _log = logging.getLogger(__name__)
-
-
-def check_destination(path: Path) -> None:
-    """Fails early, before long work, where a file could not be written anyway.
-
-    Raises:
-        BuildError: the folder is missing or not writable, or the path is a folder.
-    """
-    if path.is_dir():
-        raise BuildError(f"{path} is a folder; name a file in it, such as {path / 'model.plan'}")
-    if not path.parent.is_dir():
-        raise BuildError(f"{path}: the folder {path.parent} does not exist; make it first: mkdir -p {path.parent}")
-    if not os.access(path.parent, os.W_OK):
-        raise BuildError(f"{path}: the folder {path.parent} is not writable; choose another path")
 
 
 def write_files(files: Sequence[tuple[Path, bytes]], *, sync: bool = True) -> None:
@@ -42,7 +28,7 @@ def write_files(files: Sequence[tuple[Path, bytes]], *, sync: bool = True) -> No
     staged: list[tuple[Path, Path]] = []
     try:
         for path, content in files:
-            staged.append((_stage(path, partial(_write_all, content), sync=sync), path))
+            staged.append((stage(path, partial(_write_all, content), sync=sync), path))
         for temporary, path in staged:
             temporary.replace(path)
     except OSError as error:
@@ -68,36 +54,13 @@ def write_with(path: Path, writer: Callable[[IO[bytes]], object]) -> None:
         BuildError: as write_files.
     """
     try:
-        temporary = _stage(path, writer)
-        temporary.replace(path)
+        write_atomically(path, writer)
     except OSError as error:
         raise _readable(path, error) from error
 
 
 def _write_all(content: bytes, file: IO[bytes]) -> None:
     file.write(content)
-
-
-def _stage(path: Path, writer: Callable[[IO[bytes]], object], *, sync: bool = True) -> Path:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            writer(file)
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return temporary
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
 
 
 def _readable(path: Path, error: OSError) -> BuildError:

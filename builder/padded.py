@@ -12,10 +12,9 @@ from padfree.onnx_tools import load_model, standard_model
 from padfree.runtime.metadata import FORMAT, parse_metadata
 from rich.progress import Progress
 
-from .build import write_plan
+from .build import check_plan_destination, write_plan
 from .engine_builder import DEFAULT_CACHE, EngineBuilder, TacticOptions
 from .errors import BuildError
-from .files import check_destination
 from .linear import SEPARATE, TENSORRT
 from .profile import ProfileOptions, choose_profile, shape_ranges
 
@@ -57,7 +56,7 @@ def build_padded_engine(
         BuildError: as build_engine; also "weak" on TensorRT 11.
     """
     path = Path(plan_path)
-    check_destination(path)
+    check_plan_destination(model, path, timing_cache)
     original = standard_model(load_model(model) if isinstance(model, (str, Path)) else model)
     raw = padded_metadata(original)
     metadata = parse_metadata(raw, "the original model")

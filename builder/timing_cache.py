@@ -22,12 +22,16 @@ def default_path(tensorrt_version: str, gpu_name: str, compute_capability: str) 
     return base / "padfree" / f"timing-tensorrt{tensorrt_version}-{gpu}-sm{compute_capability}.cache"
 
 
-def attach(config: Any, path: Path) -> None:
+def attach(config: Any, path: Path, *, named: bool = False) -> bool:
     """Gives a builder configuration the cache in `path`, or an empty one.
 
     A file that cannot be read or that TensorRT refuses is dropped with a warning: the build takes longer, no more.
+
+    Returns:
+        Whether what the build learns may take the file's place: not that of a file which the user named and TensorRT
+        refuses. It may be the cache of another GPU, or no cache at all.
     """
-    content = b""
+    content, ours = b"", True
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -35,10 +39,12 @@ def attach(config: Any, path: Path) -> None:
     except OSError as error:
         _log.warning("timing cache %s: cannot be read (%s); building without it", path, error)
     if content and not _set(config, content):
-        _log.warning("timing cache %s: damaged or from another TensorRT or GPU; dropped, built anew", path)
-        content = b""
+        advice = "left as it is: name a new file" if named else "dropped, built anew"
+        _log.warning("timing cache %s: damaged or from another TensorRT or GPU; %s", path, advice)
+        content, ours = b"", not named
     if not content and not _set(config, b""):
         raise BuildError("TensorRT refused an empty timing cache; pass --no-timing-cache")
+    return ours
 
 
 def save(config: Any, path: Path) -> None:

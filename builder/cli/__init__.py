@@ -6,9 +6,13 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import metadata
+from types import FrameType
 
 from rich.logging import RichHandler
 
@@ -17,8 +21,17 @@ from .console import error_console, print_error
 
 EXIT_FAILURE = 1
 EXIT_INTERRUPTED = 130
+EXIT_SIGNAL = 128  # plus the signal's number, as shells say it
 DEBUG_VARIABLE = "PADFREE_DEBUG"
 SUBCOMMANDS = (optimize, build, run, triton, compare, inspect, bench, costs, simulate, doctor, demo)
+
+
+class StoppedError(KeyboardInterrupt):
+    """A signal that asks the process to end; like Ctrl-C, it lets files be removed that were under way."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments after the command's name; None takes the process's.
 
     Returns:
-        0 when all went well, 1 after a failure (one paragraph on stderr), 2 for wrong usage, 130 after Ctrl-C.
+        0 when all went well, 1 after a failure (one paragraph on stderr), 2 for wrong usage, 130 after Ctrl-C, 128 and
+        the signal's number after SIGTERM and SIGHUP.
     """
     debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
     try:
@@ -37,9 +51,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return stop.code if isinstance(stop.code, int) else EXIT_FAILURE
     _configure_logging(debug)
     try:
-        return int(arguments.function(arguments))
+        with _stopping():
+            return int(arguments.function(arguments))
+    except StoppedError as stopped:
+        print_error(f"stopped by {signal.Signals(stopped.number).name}; no file is half written")
+        return EXIT_SIGNAL + stopped.number
     except KeyboardInterrupt:
-        print_error("interrupted; no file was changed")
+        print_error("interrupted; no file is half written")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has gone, such as `| head`: nobody is left to tell.
@@ -50,6 +68,32 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print_error(describe(error))
         return EXIT_FAILURE
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """Turns signals that would end the process at once into StoppedError, which lets it remove what it began.
+
+    A signal that somebody ignores (nohup) or handles stays theirs.
+    """
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise StoppedError(number)
+
+    ours = [
+        number
+        for number in (signal.SIGTERM, getattr(signal, "SIGHUP", None))
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL
+    ]
+    if threading.current_thread() is not threading.main_thread():
+        ours = []
+    try:
+        for number in ours:
+            signal.signal(number, stop)
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def describe(error: Exception) -> str:

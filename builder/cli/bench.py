@@ -66,9 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     from padfree.builder.bench.cases import Case, measure
     from padfree.builder.bench.environment import append_record
+    from padfree.builder.destinations import check_appended, check_destinations
     from padfree.builder.diagnosis import diagnose
     from padfree.builder.engine_builder import DEFAULT_CACHE
-    from padfree.builder.files import check_destination
 
     console = output_console()
     missing = [item.name for item in diagnose() if item.name in GPU_PARTS and item.state != "ok"]
@@ -87,8 +87,10 @@ def run(arguments: argparse.Namespace) -> int:
     if peers == ["list"]:
         _print_peers(console)
         return 0
+    inputs = [("the model", case.model), ("--lengths", case.lengths)]
+    check_destinations([("--json", arguments.json)], inputs, caches=[("--timing-cache", arguments.timing_cache)])
     if arguments.json is not None:
-        check_destination(arguments.json)
+        check_appended(arguments.json, "--json")
     if missing and not arguments.cpu:
         print_line(console, f"on the CPU: engines need {', '.join(missing)}, which `padfree doctor` explains")
     with tempfile.TemporaryDirectory(prefix="padfree-bench-") as folder, error_console().status("rewriting") as status:

@@ -111,12 +111,19 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.compare.data import DataOptions
     from padfree.builder.compare.page import write_page
     from padfree.builder.compare.report import write_json
-    from padfree.builder.files import check_destination
+    from padfree.builder.compare.saved import check_folder
+    from padfree.builder.destinations import check_destinations
 
     console = output_console()
-    for path in (arguments.json, arguments.html):
-        if path is not None:
-            check_destination(path)
+    inputs = [("the original", arguments.original), *(("the model", path) for path in arguments.models)]
+    inputs += [
+        ("--data", arguments.data),
+        ("--tokenizer", arguments.tokenizer),
+        ("--torch-model", arguments.torch_model),
+    ]
+    check_destinations([("--json", arguments.json), ("--html", arguments.html)], inputs)
+    if arguments.emit_polygraphy is not None:
+        check_folder(arguments.emit_polygraphy, arguments.original, arguments.models, inputs)
     data = DataOptions(arguments.data, arguments.tokenizer, arguments.truncate, arguments.max_seq_len, arguments.seed)
     options = CompareOptions(
         runners=arguments.runners,

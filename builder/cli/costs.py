@@ -36,11 +36,12 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     from padfree.builder.bench.environment import environment
-    from padfree.builder.files import check_destination, write_files
+    from padfree.builder.destinations import check_destinations
+    from padfree.builder.files import write_files
     from padfree.runtime import Session
     from padfree.runtime.batching.measure import measure_costs
 
-    check_destination(arguments.output)
+    check_destinations([("-o", arguments.output)], [("the model", arguments.model)])
     with Session(arguments.model, device=arguments.device) as session, error_console().status("opening") as status:
         costs = measure_costs(
             session,

@@ -39,16 +39,15 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     from padfree.builder.coverage import report, report_json
-    from padfree.builder.files import check_destination, write_files
+    from padfree.builder.destinations import check_destinations
+    from padfree.builder.files import write_files
     from padfree.builder.lengths import choose_lengths
     from padfree.builder.linear import apply_linear
     from padfree.builder.preparation import metadata_of
     from padfree.onnx_tools import rewrite, save_model
 
     console = output_console()
-    for path in (arguments.output, arguments.report):
-        if path is not None:
-            check_destination(path)
+    check_destinations([("-o", arguments.output), ("--report", arguments.report)], [("the model", arguments.model)])
     with console.status("rewriting"):
         result = rewrite(
             arguments.model,

@@ -44,10 +44,11 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     from padfree.builder.batches import read_batch, write_results
-    from padfree.builder.files import check_destination
+    from padfree.builder.destinations import check_destinations
     from padfree.runtime import Session
 
-    check_destination(arguments.output)
+    inputs = [("the model", arguments.model), ("--input", arguments.input), ("--tokenizer", arguments.tokenizer)]
+    check_destinations([("-o", arguments.output)], inputs)
     with Session(
         arguments.model,
         device=arguments.device,

@@ -55,17 +55,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     import json
 
+    from padfree.builder.destinations import check_destinations
     from padfree.builder.errors import BuildError
-    from padfree.builder.files import check_destination, write_files
+    from padfree.builder.files import write_files
     from padfree.builder.simulate.plot import draw
     from padfree.builder.simulate.replay import replay
     from padfree.builder.simulate.report import contenders, summarise
     from padfree.builder.simulate.trace import write_trace
     from padfree.runtime.batching import read_costs
 
-    for path in (arguments.json, arguments.plot, arguments.save_trace):
-        if path is not None:
-            check_destination(path)
+    outputs = [("--json", arguments.json), ("--plot", arguments.plot), ("--save-trace", arguments.save_trace)]
+    inputs = [("--trace", arguments.trace), ("--lengths", Path(arguments.lengths))]
+    check_destinations(outputs, [*(("the cost table", path) for path in arguments.costs), *inputs])
     tables = {path.stem: read_costs(path) for path in arguments.costs}
     if len(tables) < len(arguments.costs):
         raise BuildError("two cost tables have the same name; rename one, results carry the files' names")

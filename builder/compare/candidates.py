@@ -21,7 +21,7 @@ from ..errors import BuildError
 from ..padded import build_padded_engine
 from ..preparation import metadata_of
 from .batches import Batch
-from .contender import Candidate, Contender
+from .contender import REWRITTEN, Candidate, Contender
 from .insides import Inside, inside_engine, inside_on_cpu
 from .original import Original
 from .runners import PaddedRunner, SessionRunner
@@ -62,7 +62,7 @@ def open_candidates(original: Path, files: Sequence[Path], settings: Settings, *
         BuildError, RewriteError, SessionError: a file cannot be read or the original not rewritten.
     """
     if not files:
-        path = settings.folder / "rewritten.onnx"
+        path = settings.folder / REWRITTEN
         half = settings.precision != "fp32"  # verified with sample data, it finds what half precision cannot hold
         result = rewrite(original, interface=interface, precision=settings.precision, verify=half)
         save_model(result.model, path)

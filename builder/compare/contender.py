@@ -13,6 +13,9 @@ from .insides import Inside
 from .runners import ValidTokenRunner
 from .tolerances import Tolerance
 
+REWRITTEN = "rewritten.onnx"
+"""What the original is rewritten to where no other model is named."""
+
 
 @dataclass(frozen=True)
 class Candidate:

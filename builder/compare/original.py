@@ -53,6 +53,11 @@ class Original:
         return self.layouts[output] != PER_SEQUENCE
 
 
+def widened_name(path: Path) -> str:
+    """The file of a half precision original's copy in fp32."""
+    return f"{path.stem}.fp32.onnx"
+
+
 def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) -> Original:
     """Reads the original; what its inputs mean follows from what it was rewritten to.
 
@@ -67,7 +72,7 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
     given = load_model(path)
     model = widen(given)
     if model is not given:
-        path = folder / f"{path.stem}.fp32.onnx"
+        path = folder / widened_name(path)
         save_model(model, path)
     weights = {tensor.name for tensor in model.graph.initializer}
     types = {

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,17 @@ from padfree.runtime.metadata import parse_metadata
 from polygraphy.comparator import IterationResult
 from polygraphy.logger import G_LOGGER
 
+from ..destinations import Named, check_destinations
 from ..errors import BuildError
 from ..files import write_files
 from ..network import for_parser
 from ..profile import ProfileOptions, choose_profile, shape_ranges
 from .batches import PREFIX, Batch, from_feeds
 from .comparing import is_compared
-from .contender import Candidate
+from .contender import REWRITTEN, Candidate
 from .intermediate import rewritten_feeds
 from .metrics import output_errors, root_mean_square
-from .original import Original, describe_original
+from .original import Original, describe_original, widened_name
 from .tolerances import Tolerance
 
 Array = npt.NDArray[Any]
@@ -36,6 +37,7 @@ Array = npt.NDArray[Any]
 DESCRIPTION, BATCHES = "comparison.json", "batches.npz"
 LOADERS, COMPARISON, COMMANDS = "data_loader.py", "compare.py", "commands.sh"
 FOR_TENSORRT = "for_tensorrt.onnx"
+WRITTEN = (DESCRIPTION, BATCHES, LOADERS, COMPARISON, COMMANDS, FOR_TENSORRT)
 
 _LOADERS_TEXT = '''"""Inputs for polygraphy run --data-loader-script: FILE:original and FILE:rewritten."""
 
@@ -55,6 +57,35 @@ from padfree.builder.compare.saved import SavedComparison
 
 compare_outputs = SavedComparison(Path(__file__).parent)
 '''
+
+
+def check_folder(folder: Path, original: Path, models: Sequence[Path], inputs: Iterable[Named]) -> None:
+    """Refuses a folder for save_comparison where files would be lost: inputs, or others of the same names.
+
+    Where no models are named, the original is rewritten there.
+
+    Raises:
+        BuildError: as check_destinations, or such a file is there and no comparison that was saved.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise BuildError(f"--emit-polygraphy {folder} is no folder; name a new one")
+    files = [folder / name for name in (*WRITTEN, widened_name(original), *([] if models else [REWRITTEN]))]
+    there = [file.name for file in files if file.exists()]
+    if not there:
+        return
+    if not _is_saved(folder / DESCRIPTION):
+        raise BuildError(
+            f"--emit-polygraphy {folder} holds {', '.join(there)}, and no comparison that padfree wrote: that would be "
+            "lost; name a new folder"
+        )
+    check_destinations([("--emit-polygraphy's", file) for file in files], inputs)
+
+
+def _is_saved(description: Path) -> bool:
+    try:
+        return set(json.loads(description.read_bytes())) >= {"original", "batches", "metadata", "tolerance"}
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 class SavedComparison:
@@ -159,6 +190,11 @@ def save_comparison(
     return tuple(commands)
 
 
+def _shape(name: str, sizes: Sequence[int]) -> str:
+    """A tensor's shape as Polygraphy's options take it, for a shell."""
+    return shlex.quote(f"{name}:[{','.join(map(str, sizes))}]")
+
+
 def _of_different_shapes(batches: Sequence[Batch]) -> list[Batch]:
     """Polygraphy's comparison functions are not told which iteration they see: B and S tell, after some are cut."""
     kept: dict[tuple[int, ...], Batch] = {}
@@ -177,8 +213,7 @@ def _commands(original: Path, rewritten: Path, metadata: Metadata, max_batch: in
     profile = choose_profile(metadata, ProfileOptions(max_batch=max_batch, max_seq_len=max_seq_len))
     ranges = shape_ranges(metadata, profile)
     shapes = [
-        f"--trt-{which}-shapes "
-        + " ".join(f"{item.name}:{list(getattr(item, field))}".replace(" ", "") for item in ranges)
+        f"--trt-{which}-shapes " + " ".join(_shape(item.name, getattr(item, field)) for item in ranges)
         for which, field in (("min", "minimum"), ("opt", "optimum"), ("max", "maximum"))
     ]
     first, second = (shlex.quote(str(path.resolve())) for path in (original, rewritten))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from padfree.builder import BuildError
-from padfree.builder.files import check_destination, write_files, write_with
+from padfree.builder.files import write_files, write_with
 
 
 def test_several_files_appear_together(tmp_path: Path) -> None:
@@ -56,11 +56,3 @@ def test_other_errors_leave_no_file_either(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         write_with(tmp_path / "out.npz", fail)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_destinations_are_checked_early(tmp_path: Path) -> None:
-    check_destination(tmp_path / "new.plan")
-    with pytest.raises(BuildError, match="is a folder; name a file in it"):
-        check_destination(tmp_path)
-    with pytest.raises(BuildError, match=r"does not exist; make it first: mkdir -p"):
-        check_destination(tmp_path / "nowhere" / "new.plan")

@@ -52,4 +52,4 @@ def test_what_tensorrt_gets_has_plain_nodes(tmp_path: Path) -> None:
     assert {item.name: item.i for item in attention.attribute}["max_seq_len"] == 20
     commands = (folder / "commands.sh").read_text()
     assert "--strongly-typed --plugins libpadfree_register.so" in commands
-    assert "--trt-max-shapes input_ids:[160]" in commands
+    assert "--trt-max-shapes 'input_ids:[160]'" in commands
