@@ -17,6 +17,7 @@ from .pack import KEPT_MASKING, packing
 from .pooling import pooling
 from .simplify import simplify
 from .tasks import attention_tasks
+from .tokens import tokens
 
 # A pass changes the graph, of which the analysis tells what is known.
 Pass = Callable[[gs.Graph, Analysis], PassResult]
@@ -26,7 +27,7 @@ __all__ = ["KEPT_MASKING", "Miss", "Pass", "PassResult", "interface_passes", "pa
 
 def preparation(interface: str) -> tuple[Pass, ...]:
     """The first passes for an engine interface ("packed" or "padded"), in order."""
-    return (simplify, attention, embedding(padded=interface == "padded"), pooling)
+    return (simplify, tokens, attention, embedding(padded=interface == "padded"), pooling)
 
 
 def packing_passes(keep: str) -> tuple[Pass, ...]:

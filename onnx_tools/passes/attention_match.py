@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..graph import argument, is_standard, made_by, node_name, producer
-from ..symbolic import Analysis, Poly
+from ..symbolic import Analysis, Poly, movement
 from ..symbolic.facts import Shape
 from .base import NoMatch
 from .heads import HeadsSource, follow_context, scale_of, trace_heads
@@ -68,8 +68,10 @@ def match(analysis: Analysis, node: gs.Node) -> Attention:
     v = trace_heads(analysis, readers[0].inputs[1], "V")
     _check_heads(q, k, v)
     scores = _four_axes(analysis[product.outputs[0]].shape, q)
+    if analysis[product.outputs[0]].rank == 3:
+        uses = [_with_heads(use, q) for use in uses]
     mask = prove(uses, scores, name)
-    context = follow_context(analysis, readers[0].outputs[0], *q.columns.shape)
+    context = follow_context(analysis, readers[0].outputs[0], *q.columns.shape, by_head=q.by_head)
     return Attention(name, q, k, v, scale * q.factor * k.factor, mask, context)
 
 
@@ -78,18 +80,32 @@ def _check_heads(q: HeadsSource, k: HeadsSource, v: HeadsSource) -> None:
     if len(set(shapes)) != 1:
         text = ", ".join(f"{heads} x {size}" for heads, size in shapes)
         raise NoMatch(f"Q, K and V have different heads (heads x size: {text}); PadfreeAttention needs equal ones")
+    if len({item.by_head for item in (q, k, v)}) != 1:
+        raise NoMatch("Q, K and V have batch and heads merged in different orders")
     if v.factor != 1.0:
         raise NoMatch(f"V is multiplied by {v.factor}")
 
 
 def _four_axes(shape: Shape | None, q: HeadsSource) -> Shape:
-    """[B,H,S,S]; the shape of the scores must be that."""
-    batch, length = Poly.atom("B"), Poly.atom("S")
-    expected = (batch, Poly.of(int(q.columns.shape[0])), length, length)
-    if shape != expected:
+    """[B,H,S,S]; the shape of the scores must be that, or [B*H,S,S]."""
+    batch, length, heads = Poly.atom("B"), Poly.atom("S"), Poly.of(int(q.columns.shape[0]))
+    expected = (batch, heads, length, length)
+    if shape not in (expected, (batch * heads, length, length)):
         text = "unknown" if shape is None else ", ".join(str(size) for size in shape)
         raise NoMatch(f"the scores have the shape [{text}] instead of [{', '.join(str(s) for s in expected)}]")
     return expected
+
+
+def _with_heads(use: MaskUse, q: HeadsSource) -> MaskUse:
+    """A mask of scores [B*H,S,S] as one of [B,H,S,S]; others stay as they are."""
+    shape, batch, heads = use.facts.shape, Poly.atom("B"), Poly.of(int(q.columns.shape[0]))
+    if shape is None or len(shape) != 3 or shape[0] not in (batch * heads, Poly.of(1)):
+        return use
+    first = (Poly.of(1), Poly.of(1)) if shape[0].constant() == 1 else (batch, heads)
+    if not q.by_head:
+        return replace(use, facts=movement.reshape(use.facts, [*first, *shape[1:]], False))
+    apart = movement.reshape(use.facts, [*first[::-1], *shape[1:]], False)
+    return replace(use, facts=movement.transpose(apart, [1, 0, 2, 3]))
 
 
 def _scores(analysis: Analysis, softmax: gs.Node) -> tuple[gs.Node, float, list[MaskUse]]:

@@ -24,17 +24,21 @@ class HeadsSource:
     """A tensor [B,S,N] and the column that each head's element is read from.
 
     Where heads are worked on before the scores, as rotary embeddings do it, there is no such tensor: then `order` is
-    the permutation that makes [B,S,H,D] of the tensor, and N is H*D.
+    the permutation that makes [B,S,H,D] of the tensor, and N is H*D. `by_head`: heads are [H*B,S,D] and not [B*H,S,D].
     """
 
     tensor: gs.Tensor
     columns: np.ndarray  # [H,D]
     factor: float
     order: tuple[int, ...] | None = None
+    by_head: bool = False
 
 
 def trace_heads(analysis: Analysis, tensor: gs.Tensor, what: str, *, transposed: bool = False) -> HeadsSource:
-    """Where Q, K or V [B,H,S,D] (transposed: [B,H,D,S]) comes from. Raises NoMatch with the reason."""
+    """Where Q, K or V [B,H,S,D] (transposed: [B,H,D,S]) comes from; with batch and heads merged, in either order.
+
+    Raises NoMatch with the reason.
+    """
     chain: list[tuple[gs.Node, gs.Tensor]] = []
     factor, current = 1.0, tensor
     best: tuple[gs.Tensor, int, float] | None = None
@@ -61,7 +65,13 @@ def trace_heads(analysis: Analysis, tensor: gs.Tensor, what: str, *, transposed:
         raise NoMatch(f"{what} is no [batch, sequence, hidden] tensor split into heads: it comes from {made}")
     source, length, total = found
     moves, order = chain[:length][::-1], _order(analysis, source) if best is None else None
-    return HeadsSource(source, _columns(analysis, source, moves, tensor, what, transposed), total, order)
+    try:
+        columns, by_head = _columns(analysis, source, moves, tensor, what, transposed, False), False
+    except NoMatch:
+        if analysis[tensor].rank != 3:
+            raise
+        columns, by_head = _columns(analysis, source, moves, tensor, what, transposed, True), True
+    return HeadsSource(source, columns, total, order, by_head)
 
 
 def _order(analysis: Analysis, tensor: gs.Tensor) -> tuple[int, ...] | None:
@@ -102,6 +112,7 @@ def _columns(
     target: gs.Tensor,
     what: str,
     transposed: bool,
+    by_head: bool,
 ) -> np.ndarray:
     shape, order = analysis[source].shape or (), _order(analysis, source)
     sizes = [shape[axis].constant() or 0 for axis in (order[2:] if order is not None else (2,))]
@@ -113,7 +124,7 @@ def _columns(
             values = values.transpose(order)  # its own inverse
         for node, output in moves:
             values = _moved(analysis, node, output, values, {"B": batch, "S": length})
-        values = _as_heads(values, batch, what, target)
+        values = _as_heads(values, batch, what, target, by_head)
         if transposed:
             values = values.transpose(0, 1, 3, 2)
         if values.shape[0] != batch or values.shape[2] != length:
@@ -130,8 +141,11 @@ def _columns(
     return found
 
 
-def _as_heads(values: np.ndarray, batch: int, what: str, target: gs.Tensor) -> np.ndarray:
+def _as_heads(values: np.ndarray, batch: int, what: str, target: gs.Tensor, by_head: bool) -> np.ndarray:
     if values.ndim == 3 and values.shape[0] % batch == 0:
+        if by_head:
+            apart: np.ndarray = values.reshape(values.shape[0] // batch, batch, *values.shape[1:]).swapaxes(0, 1)
+            return apart
         return values.reshape(batch, values.shape[0] // batch, *values.shape[1:])
     if values.ndim != 4:
         raise NoMatch(f"{what} ('{target.name}') has {values.ndim} axes, not [batch, heads, sequence, size]")
@@ -180,13 +194,17 @@ def _moved(
     return np.take(values, picked[0] if rank == 0 else picked, axis=int(node.attrs.get("axis", 0)))
 
 
-def follow_context(analysis: Analysis, start: gs.Tensor, heads: int, size: int) -> gs.Tensor:
-    """The tensor [B,S,H*D] that the context [B,H,S,D] becomes. Raises NoMatch where it does not."""
+def follow_context(analysis: Analysis, start: gs.Tensor, heads: int, size: int, *, by_head: bool = False) -> gs.Tensor:
+    """The tensor [B,S,H*D] that the context [B,H,S,D] becomes. Raises NoMatch where it does not.
+
+    The context may be [B*H,S,D], with `by_head` [H*B,S,D], and of one head [B,S,D].
+    """
     current, chain = start, list[tuple[gs.Node, gs.Tensor]]()
     for _ in range(8):
         shape = analysis[current].shape
-        if _is_tokens(analysis, current) and shape is not None and shape[2].constant() == heads * size and chain:
-            _check_context(analysis, chain, heads, size, current)
+        whole = _is_tokens(analysis, current) and shape is not None and shape[2].constant() == heads * size
+        if whole and (chain or heads == 1):
+            _check_context(analysis, chain, heads, size, current, by_head)
             return current
         readers = [node for node in current.outputs if is_standard(node, *MOVEMENTS[:4])]
         if len(readers) != 1:
@@ -197,14 +215,19 @@ def follow_context(analysis: Analysis, start: gs.Tensor, heads: int, size: int) 
 
 
 def _check_context(
-    analysis: Analysis, chain: list[tuple[gs.Node, gs.Tensor]], heads: int, size: int, target: gs.Tensor
+    analysis: Analysis,
+    chain: list[tuple[gs.Node, gs.Tensor]],
+    heads: int,
+    size: int,
+    target: gs.Tensor,
+    by_head: bool,
 ) -> None:
     for batch, length in _SIZES:
         expected = np.arange(batch * length * heads * size).reshape(batch, length, heads, size)
         values = expected.transpose(0, 2, 1, 3)
-        first = analysis[chain[0][0].inputs[0]].shape
+        first = analysis[chain[0][0].inputs[0] if chain else target].shape
         if first is not None and len(first) == 3:
-            values = values.reshape(batch * heads, length, size)
+            values = (values.swapaxes(0, 1) if by_head else values).reshape(batch * heads, length, size)
         for node, output in chain:
             values = _moved(analysis, node, output, values, {"B": batch, "S": length})
         if not np.array_equal(values, expected.reshape(batch, length, heads * size)):

@@ -7,7 +7,7 @@ import pytest
 
 from .exports import assert_right, inputs_of, load
 
-PACKED_WHOLLY = ("bart_p160_dy18",)
+PACKED_WHOLLY = ("bart_p160_dy18", "n_gemm")
 
 
 @pytest.mark.parametrize("name", PACKED_WHOLLY)

@@ -97,7 +97,7 @@ def test_every_core_searches() -> None:
 
 
 COMPLETE = {"layer", "add", "linear", "norm", "tanh", "softmax", "gate", "heads", "rotary", "columns", "rms",
-            "sum over E", "masked", "filled", "positions"}  # fmt: skip
+            "sum over E", "masked", "filled", "positions", "flat", "length first", "length first rows"}  # fmt: skip
 READS_PADDING = {"plain mean", "maximum", "softmax over S", "flat sums", "scrambled", "renamed", "rolled", "reordered",
                  "half masked", "weak mask"}  # fmt: skip
 
