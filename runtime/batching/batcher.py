@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 import time
 import weakref
 from collections.abc import Hashable, Mapping, Sequence
@@ -23,6 +22,7 @@ from .policy import Policy, Waiting, latest_start_s
 from .queue import RequestQueue
 from .response_cache import Answer, ResponseCache, cache_key
 from .serving import Model, Request, Server, too_late
+from .threads import Threads
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,8 @@ class Batcher:
         self._metadata = model.metadata
         self._policy = policy
         self._server = Server(model, queue, ResponseCache(cache_bytes) if cache_bytes else None)
-        # Daemons: a batcher that nobody closed does not keep the process from ending.
-        self._threads = [
-            threading.Thread(target=self._server.serve, name=f"padfree-batcher-{at}", daemon=True) for at in range(runs)
-        ]
-        for thread in self._threads:
-            thread.start()
-        weakref.finalize(self, queue.close)
+        self._threads = Threads(self._server, runs)
+        weakref.finalize(self, self._threads.let_end).atexit = False  # threads see to that themselves
 
     def submit(
         self,
@@ -124,8 +119,9 @@ class Batcher:
             SessionError: the sequence does not fit the model.
             DeadlineError: not even a run at once would meet the deadline.
             QueueFullError: too much waits already.
-            ClosedError: the batcher is closed.
+            ClosedError: the batcher is closed, or the process is a fork of the one that it was made in.
         """
+        self._threads.check_process()
         if deadline_s is not None and not deadline_s > 0:
             raise SessionError(f"deadline_s is {deadline_s}, allowed: above 0; pass seconds, or leave it out for none")
         columns = sequence if isinstance(sequence, Mapping) else {self._metadata.ids_input().name: sequence}
@@ -144,8 +140,8 @@ class Batcher:
             if latest_start_s(waiting, self._policy.costs) < now_s:
                 raise too_late(waiting)
             server.queue.put(request)
-        except BatchingError:
-            server.count(refused=1)
+        except BaseException as error:  # a policy's costs may raise anything
+            server.count(refused=isinstance(error, BatchingError))
             server.order.finish(request.place, _nothing)
             raise
         request.future.add_done_callback(partial(_leave, server, request))
@@ -173,18 +169,14 @@ class Batcher:
         )
 
     def close(self, *, drain: bool = True) -> None:
-        """Takes no more requests and waits for the threads; harmless when called again.
+        """Takes no more requests and waits for the threads; harmless when called again, and in a fork of the process.
 
         Args:
             drain: answer what waits; otherwise it fails with a ClosedError. Runs under way end in either case.
         """
-        self._server.queue.close()
-        if not drain:
-            error = ClosedError("the batcher was closed before the request ran; send it again")
-            self._server.abandon(self._server.queue.drain(), error)
-        for thread in self._threads:
-            if thread is not threading.current_thread():  # a callback of a future may close its batcher
-                thread.join()
+        self._threads.end(
+            None if drain else ClosedError("the batcher was closed before the request ran; send it again")
+        )
 
     def __enter__(self) -> Batcher:
         return self

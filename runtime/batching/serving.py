@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +22,11 @@ from .queue import RequestQueue
 from .response_cache import Answer, ResponseCache, cache_key
 
 Array = npt.NDArray[Any]
+
+FAILED_ALONE = 4
+"""So many requests of a run fail alone, and nothing of it succeeds: the model is at fault, the rest is not tried."""
+
+_log = logging.getLogger(__name__)
 
 
 class Model(Protocol):
@@ -71,56 +77,95 @@ class Server:
         """A thread's work, until the queue is closed and empty."""
         while True:
             try:
-                work = self.queue.take()
-            except Exception as error:
-                # Somebody else's policy: those who wait must learn of it, and later ones may have more luck.
-                for request in self.queue.drain():
-                    self._start_and_fail(request, BatchingError(f"the batching policy failed: {error!r}; correct it"))
+                run = self.queue.take()
+            except BaseException as error:
+                # Somebody else's policy, which may even exit: those who wait must learn of it, and later ones may have
+                # more luck.
+                self.abandon(self.queue.drain(), BatchingError(f"the batching policy failed: {error!r}; correct it"))
                 continue
-            if work is None:
+            if run is None:
                 return
-            for request in work.too_late:
+            self._run([request for request in run if _starts(request)])
+
+    def expire(self) -> None:
+        """Another thread's work: fails requests when it is too late for them, whatever the others do."""
+        while (late := self.queue.take_late()) is not None:
+            for request in late:
                 self.count(too_late=1)
-                self._start_and_fail(request, too_late(request.waiting))
-            run = [request for request in work.run if request.future.set_running_or_notify_cancel()]
-            if run:
-                self._run(run)
+                self.abandon([request], too_late(request.waiting))
 
     def answer(self, request: Request, answer: Answer) -> None:
         """Hands out an answer when it is the caller's turn."""
         self.count(answered=1)
-        self.order.finish(request.place, partial(request.future.set_result, answer))
+        self.order.finish(request.place, partial(_settle, request.future.set_result, answer))
 
     def abandon(self, waiting: list[Request], error: BatchingError) -> None:
         """Fails requests that have not started."""
         for request in waiting:
-            self._start_and_fail(request, error)
+            if _starts(request):
+                self._fail(request, error)
 
     def _run(self, run: list[Request]) -> None:
         """One run of the model; when it fails, its halves, so that a request that cannot be run fails alone."""
-        names = run[0].tokens
-        try:
-            results = self._model.run({name: [request.tokens[name] for request in run] for name in names})
-            answers = [{name: rows[at] for name, rows in results.items()} for at in range(len(run))]
-        except Exception as error:
-            if len(run) == 1:
-                self._fail(run[0], error)
+        parts = [run] if run else []
+        failed_alone, succeeded = 0, False
+        while parts:
+            part = parts.pop()
+            try:
+                answers = self._answers(part)
+            except Exception as error:
+                if len(part) > 1:
+                    # Every second one, not neighbours: who sends one bad request often sends more.
+                    parts += [part[1::2], part[::2]]
+                    continue
+                self._fail(part[0], error)
+                failed_alone += 1
+                if failed_alone == FAILED_ALONE and not succeeded:
+                    self._give_up(
+                        parts, f"{failed_alone} requests of its run failed alone, the last one with {error!r}"
+                    )
+                    return
+            except BaseException as error:  # SystemExit: a thread that ended here would leave others waiting
+                self._give_up([part, *parts], f"the run was ended by {error!r}")
                 return
-            self._run(run[: len(run) // 2])
-            self._run(run[len(run) // 2 :])
-            return
-        self.count(runs=1, tokens=sum(request.waiting.length for request in run))
-        for request, answer in zip(run, answers, strict=True):
-            kept = answer if self.cache is None else self.cache.put(cache_key(request.tokens), answer)
-            self.answer(request, kept)
+            else:
+                succeeded = True
+                for request, answer in zip(part, answers, strict=True):
+                    self.answer(request, answer)
 
-    def _start_and_fail(self, request: Request, error: Exception) -> None:
-        if request.future.set_running_or_notify_cancel():
-            self._fail(request, error)
+    def _answers(self, run: list[Request]) -> list[Answer]:
+        names = run[0].tokens
+        results = self._model.run({name: [request.tokens[name] for request in run] for name in names})
+        answers = [{name: rows[at] for name, rows in results.items()} for at in range(len(run))]
+        if self.cache is not None:
+            keys = [cache_key(request.tokens) for request in run]
+            answers = [self.cache.put(key, answer) for key, answer in zip(keys, answers, strict=True)]
+        self.count(runs=1, tokens=sum(request.waiting.length for request in run))
+        return answers
+
+    def _give_up(self, parts: list[list[Request]], reason: str) -> None:
+        for request in (request for part in parts for request in part):
+            self._fail(request, BatchingError(f"the model fails: {reason}; see what ails it, then send this one again"))
 
     def _fail(self, request: Request, error: Exception) -> None:
         self.count(failed=1)
-        self.order.finish(request.place, partial(request.future.set_exception, error))
+        self.order.finish(request.place, partial(_settle, request.future.set_exception, error))
+
+
+def _starts(request: Request) -> bool:
+    """Whether the request was not cancelled; from now on it cannot be."""
+    try:
+        return request.future.set_running_or_notify_cancel()
+    except RuntimeError:
+        return False  # its caller has set a result: nobody waits for ours
+
+
+def _settle(settle: Callable[[Any], None], outcome: Any) -> None:
+    """Ends a future. Callers' callbacks run in it, and may raise what would end a thread that others wait for."""
+    try:
+        settle(outcome)
+    except BaseException:
+        _log.exception("a request's future could not be given its outcome, or a callback of it failed")
 
 
 def too_late(waiting: Waiting) -> DeadlineError:

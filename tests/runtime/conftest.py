@@ -16,6 +16,7 @@ from padfree.runtime.metadata import parse_metadata
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fake_gpu
+from batcher_model import Model
 
 REBUILT = ("arena", "results", "engine", "lane", "prepared", "tensorrt_backend", "tensorrt_timing")
 
@@ -73,3 +74,11 @@ def setup(packed_metadata: dict[str, Any], tmp_path: Path, monkeypatch: pytest.M
         sys.modules.pop(name, None)
         if before[name] is not None:
             sys.modules[name] = before[name]
+
+
+@pytest.fixture
+def model(packed_metadata: dict[str, Any]) -> Iterator[Model]:
+    """A model for a batcher; held-up runs go on when the test ends."""
+    made = Model(packed_metadata)
+    yield made
+    made.gate.set()
