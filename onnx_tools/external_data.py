@@ -124,11 +124,15 @@ def _extent(tensor: TensorProto, entries: Mapping[str, str], size: int, file: Pa
 def model_tensors(graph: GraphProto) -> Iterator[TensorProto]:
     """Every tensor of a graph: initializers and attributes, subgraphs included."""
     yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
+            if attribute.HasField("sparse_tensor"):
+                yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
             if attribute.HasField("g"):
                 yield from model_tensors(attribute.g)
             for subgraph in attribute.graphs:

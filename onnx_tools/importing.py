@@ -8,21 +8,20 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
-from onnx import ModelProto, TensorProto, inliner, numpy_helper
+from onnx import ModelProto, TensorProto, numpy_helper
 from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 
+from .canonical import canonical
 from .errors import RewriteError
 from .exporting import export_model, import_graph
 from .fixed_axes import fixed_sizes, generalise
-from .fused import declare_fused, holds_fused
+from .fused import holds_fused
 from .graph import dtype_name, inline_constants, tidy
-from .model_file import without_initializers
 from .operators import DOMAIN
+from .skeleton import Types, inferred, skeleton_of
 from .standard_form import standardise
 from .weights import Weights
 from .widen import narrow_outputs, widen
-
-_SMALL = 1024  # elements; smaller constants may hold shapes, which the inference of types needs
 
 
 def import_model(model: ModelProto, weights: Weights | None = None) -> gs.Graph:
@@ -33,12 +32,11 @@ def import_model(model: ModelProto, weights: Weights | None = None) -> gs.Graph:
     operator that cannot be imported.
     """
     _refuse(model)
-    if model.functions:
-        model = _inlined(model)
+    model = canonical(model)
     token_inputs = token_inputs_of(model)
     fixed = fixed_sizes(model, token_inputs)
     sizes: list[int | str] = [fixed.batch or "B", fixed.sequence or "S"]
-    skeleton = _skeleton(model, token_inputs, sizes)
+    skeleton = skeleton_of(model, dict.fromkeys(token_inputs, sizes))
     types = _inferred(skeleton)
     graph = import_graph(model, weights)
     for tensor in graph.inputs:
@@ -63,13 +61,6 @@ def standard_model(model: ModelProto) -> ModelProto:
     result = export_model(import_model(widen(model)))
     result.ir_version = model.ir_version
     narrow_outputs(result, model)
-    return result
-
-
-def _inlined(model: ModelProto) -> ModelProto:
-    """The model without functions. Its weights take no part: the inliner works on messages, which end at 2 GB."""
-    result = inliner.inline_local_functions(without_initializers(model))
-    result.graph.initializer.extend(model.graph.initializer)
     return result
 
 
@@ -114,31 +105,6 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> str:
     return dim.dim_param or str(dim.dim_value) if dim.WhichOneof("value") else "?"
 
 
-def _skeleton(model: ModelProto, token_inputs: tuple[str, ...], sizes: list[int | str]) -> ModelProto:
-    """The model without its large weights, of which only type and shape are left."""
-    skeleton = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
-    skeleton.graph.name = "skeleton"
-    skeleton.graph.node.extend(model.graph.node)
-    initializers = {tensor.name for tensor in model.graph.initializer}
-    for value in model.graph.input:
-        if value.name in token_inputs:
-            item = onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, sizes)
-            skeleton.graph.input.append(item)
-        elif value.name not in initializers:
-            skeleton.graph.input.append(value)
-    for tensor in model.graph.initializer:
-        if int(np.prod(tensor.dims, dtype=np.int64)) <= _SMALL and tensor.data_location != TensorProto.EXTERNAL:
-            skeleton.graph.initializer.append(tensor)
-        else:
-            item = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
-            skeleton.graph.input.append(item)
-    for value in model.graph.output:
-        item = onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, [])
-        skeleton.graph.output.append(item)
-    declare_fused(skeleton)
-    return skeleton
-
-
 def _with_nodes_of(graph: gs.Graph, skeleton: ModelProto) -> ModelProto:
     """The skeleton with the nodes of the graph, and the constants that they need."""
     result = ModelProto()
@@ -152,19 +118,14 @@ def _with_nodes_of(graph: gs.Graph, skeleton: ModelProto) -> ModelProto:
     return result
 
 
-def _inferred(skeleton: ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
+def _inferred(skeleton: ModelProto) -> Types:
     """Checks the model, and infers types and shapes."""
     try:
         onnx.checker.check_model(skeleton)
-        whole = ModelProto()
-        whole.CopyFrom(skeleton)
-        for value in whole.graph.output:
-            value.type.tensor_type.ClearField("shape")  # the checker wants one; it is inferred, not believed
-        inferred = onnx.shape_inference.infer_shapes(whole, strict_mode=False, data_prop=True).graph
+        return inferred(skeleton)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         reason = " ".join(str(error).split())[:300]
         raise RewriteError(f"the model is not valid ONNX: {reason}; export it again") from error
-    return {value.name: value.type.tensor_type for value in [*inferred.value_info, *inferred.output]}
 
 
 def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:

@@ -9,13 +9,14 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto
 
+from .canonical import name_outputs, with_distinct_nodes
 from .check import check_graph
 from .data_files import METADATA_KEY
 from .errors import RewriteError
@@ -79,12 +80,19 @@ def rewrite_graph(model: ModelProto, interface: str, weights: Weights | None = N
     prepared = _Progress(graph, interface, names_in_use(graph))
     prepared.run(preparation(interface))
     try:
-        return prepared.copy().finish(first)
+        return _named(prepared.copy().finish(first), model)
     except PaddingIsReadError as refused:
         for keep in others:
             with contextlib.suppress(PaddingIsReadError):
-                return prepared.copy().finish(keep)
+                return _named(prepared.copy().finish(keep), model)
         raise refused
+
+
+def _named(passed: PassedGraph, model: ModelProto) -> PassedGraph:
+    """The same with the outputs' names of the original, where the import gave them others."""
+    if not name_outputs(passed.graph, model):
+        return passed
+    return replace(passed, analysis=analyse(passed.graph))
 
 
 class _Progress:
@@ -181,7 +189,7 @@ def rewrite(
     given = without_large_data(model, held) if isinstance(model, ModelProto) else load_model(model, held)
     if verify:
         held.align()
-    original = widen(given, held)
+    original = with_distinct_nodes(widen(given, held))
     try:
         passed = rewrite_graph(original, interface, held)
     except RecursionError as error:
@@ -227,8 +235,7 @@ def _exported(graph: gs.Graph, analysis: Analysis, original: ModelProto, weights
     result.ir_version = max(original.ir_version, 10)  # overloads of functions
     result.producer_name, result.producer_version = "padfree", VERSION
     del result.metadata_props[:]
-    for item in original.metadata_props:
-        result.metadata_props.append(item)
+    result.metadata_props.extend(item for item in original.metadata_props if item.key != METADATA_KEY)
     check_nodes(result)
     return result
 

@@ -11,6 +11,7 @@ from .errors import RewriteError
 from .fused import expand_fused, is_fused
 from .graph import Editor, inline_constants, node_name, opset
 from .symbolic import Facts, facts_of_inputs, learn
+from .symbolic.analysis import constant_of
 
 
 def standardise(graph: gs.Graph) -> bool:
@@ -55,7 +56,7 @@ class _Walk:
 
     def _choose(self, node: gs.Node) -> None:
         """Puts the nodes of an If's branch in its place; an If inside that branch is chosen in its turn."""
-        condition = self._facts.get(node.inputs[0].name, Facts()).scalar() if node.op == "If" else None
+        condition = self._condition(node) if node.op == "If" else None
         if condition is None:
             raise RewriteError(
                 f"node '{node_name(node)}' ({node.op}) holds a subgraph; control flow that depends on the inputs "
@@ -72,6 +73,9 @@ class _Walk:
         node.inputs.clear()
         node.outputs.clear()
         inline_constants(branch)
+        for tensor in branch.tensors().values():
+            if isinstance(tensor, gs.Constant):  # another branch may have one of its name
+                tensor.name = self._editor.fresh(tensor.name)
         for inner in branch.nodes:
             for tensor in inner.outputs:
                 tensor.name = self._editor.fresh(tensor.name)
@@ -81,6 +85,12 @@ class _Walk:
             for result, output in zip(branch.outputs, outputs, strict=True)
         ]
         self.add([*branch.nodes, *results])
+
+    def _condition(self, node: gs.Node) -> float | None:
+        """The value of an If's condition, where it is known."""
+        tensor = node.inputs[0]
+        known = constant_of(tensor) if isinstance(tensor, gs.Constant) else self._facts.get(tensor.name, Facts())
+        return known.scalar()
 
 
 def _subgraphs(node: gs.Node) -> list[gs.Graph]:

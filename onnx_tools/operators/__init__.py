@@ -3,6 +3,8 @@
 
 from .catalog import DOMAIN, DOMAIN_VERSION, MAX_NORMED_WIDTH, MOMENTS_GROUP, OPERATORS
 from .functions import (
+    MAX_OPSET,
+    MIN_OPSET,
     add_functions,
     check_opset,
     functions_for,
@@ -18,6 +20,8 @@ __all__ = [
     "DOMAIN",
     "DOMAIN_VERSION",
     "MAX_NORMED_WIDTH",
+    "MAX_OPSET",
+    "MIN_OPSET",
     "MOMENTS_GROUP",
     "OPERATORS",
     "AttributeSpec",

@@ -25,13 +25,14 @@ def packed_interface(graph: gs.Graph, analysis: Analysis) -> PassResult:
     tidy(graph)
     mask = mask_input(boundary)
     inputs = [tensor for tensor in graph.inputs if tensor is not mask and list(tensor.shape or ()) == ["B", "S"]]
-    reserved = {SEQ_LENS, MAX_SEQLEN} & {tensor.name for tensor in graph.tensors().values()}
-    for tensor in graph.tensors().values():
-        if tensor.name in reserved or tensor in inputs or tensor is mask:
-            tensor.name = f"{tensor.name}_padded"
+    names = [tensor.name for tensor in inputs]
+    _check_names(names, graph)
     editor = Editor(graph)
+    for tensor in graph.tensors().values():
+        if tensor.name in (SEQ_LENS, MAX_SEQLEN) or tensor in inputs or tensor is mask:
+            tensor.name = editor.fresh(f"{tensor.name}_padded")
     seq_lens = gs.Variable(SEQ_LENS, _INT32, ["B"])
-    tokens = [gs.Variable(tensor.name.removesuffix("_padded"), _INT32, ["T"]) for tensor in inputs]
+    tokens = [gs.Variable(name, _INT32, ["T"]) for name in names]
     others = [tensor for tensor in graph.inputs if tensor not in inputs and tensor is not mask]
     if not tokens:
         raise RewriteError(
@@ -51,6 +52,17 @@ def packed_interface(graph: gs.Graph, analysis: Analysis) -> PassResult:
     _drop_extent(graph, editor)
     tidy(graph)
     return PassResult(NAME, len(tokens) + 1)
+
+
+def _check_names(inputs: list[str], graph: gs.Graph) -> None:
+    """Raises RewriteError where an input or output has a name of the interface's own inputs."""
+    outputs = [tensor.name for tensor in graph.outputs]
+    for name, kind in [*((name, "input") for name in inputs), *((name, "output") for name in outputs)]:
+        if name in (SEQ_LENS, MAX_SEQLEN):
+            raise RewriteError(
+                f"the model's {kind} '{name}' has the name of an input that the packed interface adds ({SEQ_LENS}, "
+                f"{MAX_SEQLEN}); give it another name when exporting, or choose the padded interface"
+            )
 
 
 def _pack_outputs(editor: Editor, analysis: Analysis, boundary: Boundary) -> None:

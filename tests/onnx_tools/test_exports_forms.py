@@ -6,9 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import TensorProto
-from padfree.onnx_tools import rewrite
+from padfree.onnx_tools import RewriteError, rewrite
 from padfree.onnx_tools.precision import rounded
 
+from . import exports
 from .agreement import assert_agree
 from .encoder import one_layer
 from .test_rewrite import INTERFACES, with_output
@@ -39,3 +40,27 @@ def test_folded_scalars_stay_scalars(interface: str) -> None:
 def test_rounding_keeps_shapes(precision: str) -> None:
     for shape in ((), (1,), (2, 0), (2, 3)):
         assert rounded(np.full(shape, 1.5, np.float32), precision).shape == shape
+
+
+@both
+@pytest.mark.parametrize("name", ["n_if_const", "n_ir3", "n_out_is_input", "n_overload_meta", "n_sparse_init"])
+def test_spellings(name: str, interface: str) -> None:
+    result = exports.assert_right(exports.load(name), exports.inputs_of(name), interface, strict=True)
+    assert result.report.plugins["PadfreeAttention"] == 2
+
+
+@both
+def test_nodes_of_one_name(interface: str) -> None:
+    """onnxruntime refuses them where there are subgraphs or functions: the truth is the file with other names."""
+    model = exports.load("n_samenames")
+    assert len({node.name for node in model.graph.node}) == 1
+    result = rewrite(model, interface=interface, strict=True)
+    assert result.report.plugins["PadfreeAttention"] == 2
+    assert {node.name for node in model.graph.node} == {"node"}
+
+
+def test_inputs_with_names_of_the_packed_interface() -> None:
+    model = exports.load("n_name_seq_lens")
+    exports.assert_right(model, exports.inputs_of("n_name_seq_lens"), "padded", strict=True)
+    with pytest.raises(RewriteError, match="input 'seq_lens' has the name of an input that the packed interface adds"):
+        rewrite(model)

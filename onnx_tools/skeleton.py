@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model without its weights, for tools that look at types and shapes alone; and names that nothing else has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+from .fused import declare_fused
+
+_SMALL = 1024  # elements; smaller constants may hold shapes, which the inference of types needs
+
+Types = dict[str, onnx.TypeProto.Tensor]
+
+
+def skeleton_of(model: ModelProto, sizes: Mapping[str, Sequence[int | str]] | None = None) -> ModelProto:
+    """The model without its large weights, of which only type and shape are left.
+
+    `sizes` are shapes of inputs that take the place of the declared ones. Outputs have their types, no shapes.
+    """
+    skeleton = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    skeleton.graph.name = "skeleton"
+    skeleton.graph.node.extend(model.graph.node)
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    for value in model.graph.input:
+        if sizes is not None and value.name in sizes:
+            kind = value.type.tensor_type.elem_type
+            skeleton.graph.input.append(onnx.helper.make_tensor_value_info(value.name, kind, list(sizes[value.name])))
+        elif value.name not in initializers:
+            skeleton.graph.input.append(value)
+    for tensor in model.graph.initializer:
+        if int(np.prod(tensor.dims, dtype=np.int64)) <= _SMALL and tensor.data_location != TensorProto.EXTERNAL:
+            skeleton.graph.initializer.append(tensor)
+        else:
+            item = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            skeleton.graph.input.append(item)
+    for value in model.graph.output:
+        item = onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, [])
+        skeleton.graph.output.append(item)
+    declare_fused(skeleton)
+    return skeleton
+
+
+def inferred(skeleton: ModelProto) -> Types:
+    """Types and shapes of what nodes make. Raises onnx.shape_inference.InferenceError."""
+    whole = ModelProto()
+    whole.CopyFrom(skeleton)
+    for value in whole.graph.output:
+        value.type.tensor_type.ClearField("shape")  # the checker wants one; it is inferred, not believed
+    graph = onnx.shape_inference.infer_shapes(whole, strict_mode=False, data_prop=True).graph
+    return {value.name: value.type.tensor_type for value in [*graph.value_info, *graph.output]}
+
+
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs that a node holds."""
+    for attribute in node.attribute:
+        yield from attribute.graphs
+        if attribute.HasField("g"):
+            yield attribute.g
+
+
+class Names:
+    """The names of a model's tensors and nodes, those of subgraphs included, and new ones."""
+
+    def __init__(self, graph: GraphProto) -> None:
+        self._used: set[str] = set()
+        self._count = 0
+        self._add(graph)
+
+    def _add(self, graph: GraphProto) -> None:
+        for named in (graph.input, graph.output, graph.initializer, graph.node):
+            self._used.update(item.name for item in named)
+        self._used.update(item.values.name for item in graph.sparse_initializer)
+        for node in graph.node:
+            self._used.update((*node.input, *node.output))
+            for inner in subgraphs(node):
+                self._add(inner)
+
+    def fresh(self, stem: str) -> str:
+        """A name that nothing has: `stem`, or `stem` and a number."""
+        name = stem
+        while name in self._used or not name:
+            self._count += 1
+            name = f"{stem}_{self._count}"
+        self._used.add(name)
+        return name
