@@ -15,6 +15,7 @@ from .interface import packed_interface
 from .layer_norm import layer_norm
 from .pack import KEPT_MASKING, packing
 from .pooling import pooling
+from .position_tables import position_tables
 from .simplify import simplify
 from .tasks import attention_tasks
 from .tokens import tokens
@@ -27,7 +28,7 @@ __all__ = ["KEPT_MASKING", "Miss", "Pass", "PassResult", "interface_passes", "pa
 
 def preparation(interface: str) -> tuple[Pass, ...]:
     """The first passes for an engine interface ("packed" or "padded"), in order."""
-    return (simplify, tokens, attention, embedding(padded=interface == "padded"), pooling)
+    return (simplify, tokens, position_tables, attention, embedding(padded=interface == "padded"), pooling)
 
 
 def packing_passes(keep: str) -> tuple[Pass, ...]:

@@ -7,7 +7,7 @@ import pytest
 
 from .exports import assert_right, inputs_of, load
 
-PACKED_WHOLLY = ("bart_p160_dy18", "n_gemm")
+PACKED_WHOLLY = ("bart_p160_dy18", "hand_flat2d_ts17", "n_gemm", "torch_tel_dy18")
 
 
 @pytest.mark.parametrize("name", PACKED_WHOLLY)
