@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rewritten graph takes: values of its inputs, lengths of its sequences."""
+"""What a rewritten graph takes: how many values its inputs have, and its width."""
 
 from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from .graph import is_padfree, is_standard, made_by
-from .layout import S
-from .passes.counted_ids import counted_ids
-from .symbolic import Analysis, Index, Poly
-from .symbolic.expr import axis_index
+from .graph import is_padfree, is_standard
+from .symbolic import Analysis, Poly
 
 
 def limit_of(graph: gs.Graph, name: str) -> int | None:
@@ -41,35 +38,6 @@ def embedding_tables(node: gs.Node) -> dict[str, int]:
     position = 2 + node.attrs["has_token_types"] + node.attrs["has_positions"]
     roles = ["ids"] + ["positions"] * node.attrs["has_position_table"] + ["types"] * node.attrs["has_token_types"]
     return {role: int(node.inputs[position + i].shape[0]) for i, role in enumerate(roles)}
-
-
-def longest_sequence(graph: gs.Graph, analysis: Analysis) -> int | None:
-    """How many tokens a sequence may have: what position tables and buffers allow; None where nothing limits it."""
-    limits: list[int] = []
-    for node in graph.nodes:
-        if is_padfree(node, "PadfreeEmbedding") and node.attrs["has_position_table"]:
-            limits.append(embedding_tables(node)["positions"] - _first_position(node, analysis))
-        elif is_standard(node, "Slice") and isinstance(node.inputs[0], gs.Constant):
-            shape = analysis[node.outputs[0]].shape or ()
-            limits += [int(size) for size, new in zip(node.inputs[0].shape, shape, strict=False) if new == S]
-        elif is_standard(node, "Gather") and isinstance(node.inputs[0], gs.Constant) and len(node.inputs[0].shape) == 2:
-            expr = analysis[node.inputs[1]].expr
-            counted = expr.poly - axis_index(1) if isinstance(expr, Index) else None
-            offset = None if counted is None else counted.constant()
-            if offset is not None and int(node.attrs.get("axis", 0)) == 0:
-                limits.append(int(node.inputs[0].shape[0]) - offset)
-    return min(limits) if limits else None
-
-
-def _first_position(node: gs.Node, analysis: Analysis) -> int:
-    """The smallest row of the position table that tokens of a PadfreeEmbedding take."""
-    if not node.attrs["has_positions"]:
-        return int(node.attrs["position_offset"])
-    positions = node.inputs[1 + int(node.attrs["has_token_types"])]
-    while positions.inputs and (is_padfree(positions.inputs[0], "PadfreePack") or made_by(positions, "Cast")):
-        positions = positions.inputs[0].inputs[0]
-    found = counted_ids(analysis, positions, embedding_tables(node)["ids"])
-    return 0 if found is None else found.offset
 
 
 def first_width(analysis: Analysis, graph: gs.Graph) -> int | None:

@@ -25,10 +25,11 @@ from .fixed_axes import fixed_sizes
 from .graph import add_domain, dtype_name, is_padfree, names_in_use, tidy
 from .half_precision import convert_and_check
 from .importing import import_model, token_inputs_of
-from .limits import first_width, limit_of, longest_sequence
+from .limits import first_width, limit_of
 from .model_file import load_model, with_large_data, without_large_data
 from .operators import add_functions, check_nodes, with_functions
 from .passes import KEPT_MASKING, Miss, Pass, PassResult, interface_passes, packing_passes, preparation
+from .position_limits import longest_sequence
 from .probe import PaddingIsReadError, probe
 from .products import Products, products_of
 from .report import CoverageReport, coverage
@@ -103,6 +104,7 @@ class _Progress:
         self._interface = interface
         self._names = names  # of the original
         self._analysis: Analysis = analyse(graph)
+        self._longest = longest_sequence(graph, self._analysis)
         self._products: Products | None = None
         self._results: list[PassResult] = []
         self._origins: dict[str, str] = {}
@@ -132,7 +134,6 @@ class _Progress:
 
     def finish(self, keep: str) -> PassedGraph:
         """The remaining passes, and between them the probe."""
-        longest = longest_sequence(self._graph, self._analysis)  # packed positions do not tell it
         packing, *others = packing_passes(keep)
         self.run([packing])
         if self._results[-1] in self._tried:
@@ -145,7 +146,7 @@ class _Progress:
             raise AssertionError("there is no pass")
         names = names_in_use(self._graph)
         kept = {name: origin for name, origin in self._origins.items() if name in names}
-        return PassedGraph(self._graph, self._analysis, tuple(self._results), kept, self._products, longest)
+        return PassedGraph(self._graph, self._analysis, tuple(self._results), kept, self._products, self._longest)
 
     def _probe(self) -> None:
         try:

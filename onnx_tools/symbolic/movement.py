@@ -166,6 +166,8 @@ def _bound(value: Poly, size: Poly) -> Poly | None:
         return counted if inside else None
     if value == -size:
         return Poly()  # x[-n:] of n elements
+    if total is not None and value.terms and (-value).is_non_negative():
+        return size + value  # of a constant table, from its end
     if value == size or total is not None:
         return value  # of a constant table: the model is limited to its length
     return value if value.is_non_negative() and (size - value).is_non_negative() else None

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a sequence may be: what a model's tables and buffers of positions allow.
+
+Numbers that grow with the length may choose from something of a fixed size: rows of a table of positions, the end of a
+slice of a buffer. The longest sequence is the last one with which all of them lie inside. Where the analysis has them
+as formulas they are read off; otherwise the few nodes that compute them are run at some lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import onnx_graphsurgeon as gs
+
+from .computed_numbers import ComputedNumbers, NotComputedError, computed_numbers
+from .graph import argument, is_standard
+from .symbolic import Analysis, Apply, Axis, Index, Poly
+from .symbolic.expr import ELEMENTWISE, Expr
+from .symbolic.facts import Facts, Shape
+from .symbolic.rules import BROADCASTING, axes_of_node
+
+_ENDLESS = 1 << 30  # tokens
+_TRIED = 1024  # tokens; further on numbers are taken to grow as they do up to there
+_TRIED_AFTER = 4096  # tokens: as far as that is tried where they grow evenly
+
+Range = tuple[int, int]
+Numbers = Callable[[int], Range]
+"""Of a length: the lowest and the highest number."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Numbers that have to lie in an axis of `size`: all of a tensor's, or those of a column of its last axis."""
+
+    size: int
+    tensor: gs.Tensor | None = None
+    column: int | None = None
+    formulas: tuple[Poly, ...] = ()  # the numbers, where there is no tensor
+    past: bool = False  # whether `size` itself is inside: the end of a slice is no index
+
+    def margins(self, numbers: Numbers, length: int) -> Range:
+        """How far the lowest and the highest number are inside at a length; negative where they are not.
+
+        From the end of the axis they count where they do so for a single token.
+        """
+        low, high = numbers(length)
+        floor = 0 if numbers(1)[0] >= 0 else -self.size
+        return low - floor, self.size - (not self.past) - high
+
+
+def longest_sequence(graph: gs.Graph, analysis: Analysis) -> int | None:
+    """The largest number of tokens of a sequence with which an imported graph still works; None: nothing limits it.
+
+    Tables that an input chooses from do not count: their limit is one of the input's values.
+    """
+    limits, tried = list[int | None](), dict[tuple[str, int | None, int, bool], int | None]()
+    for place in _places(graph, analysis):
+        known = _formulas(place, analysis)
+        if known is not None:
+            limits.append(_last_inside(partial(place.margins, partial(_between, known)), _ENDLESS))
+        elif place.tensor is not None:
+            key = (place.tensor.name, place.column, place.size, place.past)
+            if key not in tried:
+                numbers = computed_numbers(graph, analysis, place.tensor, place.column)
+                tried[key] = None if numbers is None else _by_trying(place, numbers)
+            limits.append(tried[key])
+    return min((item for item in limits if item is not None), default=None)
+
+
+def _places(graph: gs.Graph, analysis: Analysis) -> Iterator[_Place]:
+    for node in graph.nodes:
+        known = [analysis[tensor] for tensor in node.inputs]
+        if is_standard(node, "Gather", "GatherElements", "GatherND"):
+            yield from _indices(node, known)
+        elif is_standard(node, "OneHot"):
+            depth = known[1].plain_integers()
+            if depth is not None and len(depth) == 1:
+                yield _Place(depth[0], node.inputs[0])
+        elif is_standard(node, "Slice"):
+            yield from _slices(node, known)
+        elif is_standard(node, *ELEMENTWISE, *BROADCASTING):
+            yield from _broadcast([item.shape for item in known])
+
+
+def _indices(node: gs.Node, known: Sequence[Facts]) -> Iterator[_Place]:
+    data, indices, axis = known[0].shape, known[1].shape, int(node.attrs.get("axis", 0))
+    if not data:
+        return
+    if is_standard(node, "GatherND"):
+        batch = int(node.attrs.get("batch_dims", 0))
+        columns = None if not indices else indices[-1].constant()
+        for column in range(columns or 0):
+            size = data[batch + column].constant()
+            if size is not None:
+                yield _Place(size, node.inputs[1], column)
+        return
+    size = data[axis].constant()
+    if size is not None:
+        yield _Place(size, node.inputs[1])
+    if is_standard(node, "GatherElements") and indices is not None:
+        for position, (there, wanted) in enumerate(zip(data, indices, strict=True)):
+            size = there.constant()
+            if position != axis % len(data) and size is not None:
+                yield _Place(size, formulas=(wanted,), past=True)
+
+
+def _slices(node: gs.Node, known: Sequence[Facts]) -> Iterator[_Place]:
+    """Starts and ends in axes of a fixed size."""
+    data = known[0].shape
+    if not data or argument(node, 1) is None or argument(node, 2) is None:
+        return  # attributes of old opsets are numbers, which grow with nothing
+    axes = axes_of_node(node, known, 3)
+    if axes is None:
+        if argument(node, 3) is not None:
+            return
+        axes = list(range(len(data)))
+    for column, axis in enumerate(axes):
+        size = data[axis].constant()
+        if size is not None:
+            yield from (_Place(size, node.inputs[position], column, past=True) for position in (1, 2))
+
+
+def _broadcast(shapes: Sequence[Shape | None]) -> Iterator[_Place]:
+    """An operand as long as the sequence beside one of a fixed length."""
+    known = [shape for shape in shapes if shape is not None]
+    for axis in range(1, 1 + max((len(shape) for shape in known), default=0)):
+        sizes = [shape[-axis] for shape in known if len(shape) >= axis]
+        fixed = {size.constant() or 1 for size in sizes} - {1}
+        growing = tuple(size for size in sizes if size.constant() is None)
+        if len(fixed) == 1 and growing:
+            yield _Place(fixed.pop(), formulas=growing, past=True)
+
+
+def _formulas(place: _Place, analysis: Analysis) -> tuple[tuple[Poly, ...], tuple[Poly, ...]] | None:
+    """The smallest and the largest of the numbers at each place as sums of sizes; None where they are not known."""
+    if place.tensor is None:
+        found = [(item, item) for item in place.formulas]
+    else:
+        facts = analysis[place.tensor]
+        if facts.elements is not None:
+            elements = facts.elements if place.column is None else facts.elements[..., place.column]
+            found = [(item.poly, item.poly) for item in elements.flat if isinstance(item, Index)]
+            if len(found) != elements.size:
+                return None
+        else:
+            ends = None if place.column is not None or facts.shape is None else _ends(facts.expr, facts.shape)
+            found = [] if ends is None else [ends]
+    if not found or any(not low.atoms() | high.atoms() <= {"B", "S"} for low, high in found):
+        return None
+    return tuple(low for low, _ in found), tuple(high for _, high in found)
+
+
+def _ends(expr: Expr | None, shape: Shape) -> tuple[Poly, Poly] | None:
+    """The smallest and the largest value of a sum of indices and sizes."""
+    while isinstance(expr, Apply) and expr.op == "Cast":
+        expr = expr.args[0]
+    if not isinstance(expr, Index):
+        return None
+    low = high = Poly()
+    for monomial, factor in expr.poly.terms:
+        axes = [atom for atom in monomial if isinstance(atom, Axis)]
+        if len(axes) > 1:
+            return None
+        rest = Poly(((tuple(atom for atom in monomial if not isinstance(atom, Axis)), factor),))
+        last = rest * (shape[axes[0].number] - 1) if axes else rest
+        first = Poly() if axes else rest
+        low, high = low + (first if factor > 0 else last), high + (last if factor > 0 else first)
+    return low, high
+
+
+def _between(formulas: tuple[tuple[Poly, ...], tuple[Poly, ...]], length: int) -> Range:
+    sizes = {"B": 1, "S": length}
+    low, high = ([item.evaluate(lambda name: sizes[name]) for item in side] for side in formulas)
+    return min(low), max(high)
+
+
+def _last_inside(margins: Numbers, top: int) -> int | None:
+    """The last length inside; None where `top` is, too, and where not even length 1 is."""
+
+    def fits(length: int) -> bool:
+        return min(margins(length)) >= 0
+
+    if not fits(1) or fits(top):
+        return None
+    inside, outside = 1, 2
+    while fits(outside):
+        inside, outside = outside, min(2 * outside, top)
+    while outside - inside > 1:
+        middle = (inside + outside) // 2
+        inside, outside = (middle, outside) if fits(middle) else (inside, middle)
+    return inside
+
+
+def _by_trying(place: _Place, numbers: ComputedNumbers) -> int | None:
+    """The last length inside, by running the nodes; what grows evenly up to _TRIED grows on like that."""
+
+    def margins(length: int) -> Range:
+        try:
+            return place.margins(numbers, length)
+        except NotComputedError:
+            return -1, -1
+
+    found = _last_inside(margins, _TRIED)
+    if found is not None or min(margins(1)) < 0:
+        return found
+    sides = [margins(_TRIED // part) for part in (4, 2, 1)]
+    for quarter, half, whole in [tuple(item[side] for item in sides) for side in (0, 1)]:
+        if half > whole and 2 * (quarter - half) == half - whole:
+            last = _TRIED + whole * _TRIED // 2 // (half - whole)
+            if last >= _TRIED_AFTER or min(margins(last + 1)) < 0:
+                return last
+    return None
