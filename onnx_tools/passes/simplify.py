@@ -11,22 +11,26 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from ..graph import Editor, argument, dtype_name, is_output, is_standard, present, tidy, used_once
-from ..symbolic import Analysis, Index, Number, Poly
+from ..symbolic import Analysis, Index, Number, Poly, analyse
 from .base import PassResult
+from .einsum import expand_einsums
 
 NAME = "simplify"
 _SMALL = 4096  # elements; only below it may a folded constant stand beside the one it was made from
 
 
 def simplify(graph: gs.Graph, analysis: Analysis) -> PassResult:
-    """Folds constants and known shapes, takes shapes from the inputs, removes what changes nothing."""
+    """Folds constants and known shapes, takes shapes from the inputs, writes Einsum out, removes what does nothing."""
     before = len(graph.nodes)
+    if expand_einsums(graph, analysis):
+        tidy(graph)
+        analysis = analyse(graph, analysis)
     editor = Editor(graph)
     shapes = ShapeBuilder(editor, shape_source(graph))
     for node in list(graph.nodes):
         if len(node.outputs) != 1 or not present(node.inputs):
             continue
-        if _fold_value(editor, node, analysis) or _fold_movement(graph, editor, node):
+        if _fold_value(editor, node, analysis) or _fold_movement(graph, editor, node, analysis):
             continue
         if is_standard(node, "Shape") and node.inputs[0] is not shapes.source:
             polys = analysis[node.outputs[0]].integers()
@@ -104,6 +108,9 @@ def _plain(item: object) -> bool | int | float | None:
     return item.poly.constant() if isinstance(item, Index) else None
 
 
+_RESHAPES = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
+
+
 def _cast(node: gs.Node, values: np.ndarray) -> np.ndarray:
     return values.astype(onnx.helper.tensor_dtype_to_np_dtype(int(node.attrs["to"])))
 
@@ -116,9 +123,13 @@ _MOVEMENTS: Mapping[str, Callable[[gs.Node, np.ndarray], np.ndarray]] = MappingP
 )
 
 
-def _fold_movement(graph: gs.Graph, editor: Editor, node: gs.Node) -> bool:
-    """Transposes and casts of constants, where that stores no weight twice."""
+def _fold_movement(graph: gs.Graph, editor: Editor, node: gs.Node, analysis: Analysis) -> bool:
+    """Reshapes of constants, and transposes and casts of them where that stores no weight twice."""
     source = node.inputs[0]
+    shape = analysis[node.outputs[0]].static_shape()
+    if is_standard(node, *_RESHAPES) and isinstance(source, gs.Constant) and shape is not None:
+        editor.redirect(node.outputs[0], editor.constant(source.name, source.values.reshape(shape)))
+        return True
     if not is_standard(node, *_MOVEMENTS) or not isinstance(source, gs.Constant):
         return False
     if not used_once(graph, source) and np.prod(source.shape, dtype=np.int64) > _SMALL:
