@@ -15,10 +15,10 @@ import onnxruntime as ort
 
 from .errors import RewriteError
 from .graph import is_padfree, is_standard, node_name, sorted_nodes
+from .kept import dims_of_shape, kept_elements
 from .layout import B, S
 from .passes.base import boundary_of, mask_input
 from .symbolic import Analysis
-from .symbolic.poly import Poly
 
 _LENGTHS, _LENGTH = (7, 1, 4, 2), 7  # from one without padding to one where all but the first slot are masked
 _GARBAGE = 8.0  # standard deviation in masked slots; kept ones have 1
@@ -126,7 +126,8 @@ def _difference(part: _Part, analysis: Analysis, mask: np.ndarray) -> str | None
         ) from error
     changed = []
     for name, before, after in zip(part.results, first, second, strict=True):
-        kept = _kept(analysis.facts[name].shape, mask, before.shape)
+        dims = dims_of_shape(analysis.facts[name].shape)
+        kept = np.broadcast_to(True if dims is None else kept_elements(dims, mask), before.shape)
         if not np.allclose(before[kept], after[kept], rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
             changed.append(name)
     if not any(name in part.final for name in changed):
@@ -158,19 +159,3 @@ def _feed(part: _Part, analysis: Analysis, mask: np.ndarray, garbage: float) -> 
             values = flags.astype(np.float64)
         feed[tensor.name] = values.astype(dtype)
     return feed
-
-
-def _kept(shape: tuple[Poly, ...] | None, mask: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
-    """Which elements of a result belong to kept tokens: along every S axis, and along B*S."""
-    kept = np.ones(sizes, dtype=bool)
-    if shape is None or len(shape) != len(sizes):
-        return kept
-    batch = next((axis for axis, size in enumerate(shape) if size == B), None)
-    for axis, size in enumerate(shape):
-        if size == B * S:
-            kept &= mask.reshape([-1 if i == axis else 1 for i in range(len(sizes))])
-        elif size == S and batch is not None:
-            oriented = mask if batch < axis else mask.T
-            wanted = [mask.shape[0] if i == batch else mask.shape[1] if i == axis else 1 for i in range(len(sizes))]
-            kept &= oriented.reshape(wanted)
-    return kept

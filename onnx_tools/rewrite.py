@@ -25,6 +25,7 @@ from .fixed_axes import fixed_sizes
 from .graph import add_domain, dtype_name, is_padfree, names_in_use, tidy
 from .half_precision import convert_and_check
 from .importing import import_model, token_inputs_of
+from .kept import dims_of_shape
 from .limits import first_width, limit_of
 from .model_file import load_model, with_large_data, without_large_data
 from .operators import add_functions, check_nodes, with_functions
@@ -34,7 +35,7 @@ from .probe import PaddingIsReadError, probe
 from .products import Products, products_of
 from .report import CoverageReport, coverage
 from .symbolic import Analysis, analyse
-from .verify import sample_feeds
+from .verify import sample_of
 from .verify import verify as verify_models
 from .weights import Weights
 from .widen import narrow_outputs, widen
@@ -213,8 +214,8 @@ def rewrite(
     if verify:
         verify_models(original, with_functions(result), metadata, seed=seed, weights=(before, held))
     if precision != "fp32":
-        feeds = sample_feeds(original, metadata, seed=seed) if verify else None
-        result, metadata["kept_float32"] = convert_and_check(result, precision, feeds, held)
+        sample = sample_of(original, metadata, seed=seed) if verify else None
+        result, metadata["kept_float32"] = convert_and_check(result, precision, sample, held)
     narrow_outputs(result, given)
     types = {value.name: value.type.tensor_type for value in result.graph.output}
     for output in metadata["outputs"]:
@@ -266,7 +267,12 @@ def _metadata(
         "precision": precision,
         "inputs": [_input(graph, tensor, interface) for tensor in graph.inputs],
         "outputs": [
-            {"name": tensor.name, "layout": report.outputs[tensor.name], "dtype": str(analysis[tensor].dtype)}
+            {
+                "name": tensor.name,
+                "layout": report.outputs[tensor.name],
+                "dtype": str(analysis[tensor].dtype),
+                "dims": dims_of_shape(analysis[tensor].shape),
+            }
             for tensor in graph.outputs
         ],
         "max_positions": longest,

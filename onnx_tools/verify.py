@@ -14,9 +14,12 @@ import numpy.typing as npt
 import onnxruntime as ort
 from onnx import ModelProto, helper
 
+from .agreement import measure
 from .errors import VerificationError
 from .fixed_axes import fixed_sizes
 from .importing import token_inputs_of
+from .kept import BATCH, BOTH, SLOTS, Rows, fits, kept_rows, packed_rows, padded_dims
+from .layout import Layout
 from .sessions import open_session
 from .weights import Weights
 
@@ -24,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 
-# Allowed difference, as a part of the output's root mean square. Both models compute in float32, with sums of up to a
+# Allowed difference, in parts of a column's root mean square. Both models compute in float32, with sums of up to a
 # few thousand terms in another order: 6e-6 was measured after the 12 layers of BERT-base, and deeper models may have
 # ten times that. A bias or a residual that is lost shows from 1e-2 on.
 RELATIVE_TOLERANCE = 2e-4
@@ -57,37 +60,43 @@ def verify(
 
     The rewritten model carries function bodies and is still float32; `metadata` is the object that goes into it;
     `weights` are those that original and rewritten model have not.
-    Returns each output's largest difference, in parts of its root mean square.
+    Returns each output's largest difference, in parts of a column's root mean square (see agreement.py); numbers that
+    are infinite or not a number, integers and stand-ins for infinity have to be equal.
     Raises VerificationError for the first output value that differs by more than RELATIVE_TOLERANCE.
     """
     rng = np.random.default_rng(seed)
     fixed = fixed_sizes(original, token_inputs_of(original))
     sessions = [_session(original, "original", weights[0]), _session(rewritten, "rewritten", weights[1])]
-    worst: dict[str, float] = {}
+    outputs = [_Output(item, metadata["interface"]) for item in metadata["outputs"]]
+    names = [output.name for output in outputs]
     batches = make_batches(metadata, rng)
     for batch in batches:
         feeds, given = _feeds(original, metadata, batch, rng)
-        names = [output["name"] for output in metadata["outputs"]]
         runs = [
             partial(_run, session, names, batch, kind)
             for session, kind in zip(sessions, ("original", "rewritten"), strict=True)
         ]
-        per_token = [output["layout"] != "per_sequence" for output in metadata["outputs"]]
-        wanted, found = fixed.run(runs[0], feeds, per_token), runs[1](given)
-        for output, a, b in zip(metadata["outputs"], wanted, found, strict=True):
-            if output["layout"] == "per_sequence" and not batch.keeps_first_slot:
-                continue  # a head that reads the masked first slot cannot be reproduced
-            error = _compare(output, a, b, batch, metadata["interface"])
-            worst[output["name"]] = max(worst.get(output["name"], 0.0), error)
-    logger.info("verified on %d batches: largest difference %.1e of an output", len(batches), max(worst.values()))
+        wanted = fixed.run(runs[0], feeds, [output.dims for output in outputs])
+        for output, a, b in zip(outputs, wanted, runs[1](given), strict=True):
+            output.add(batch, a, b)
+    worst = {output.name: output.largest_difference() for output in outputs}
+    logger.info("verified on %d batches: largest difference %.1e of a column", len(batches), max(worst.values()))
     return worst
 
 
-def sample_feeds(original: ModelProto, metadata: Mapping[str, Any], *, seed: int = 0) -> dict[str, Array]:
-    """Inputs of the rewritten model for one of the batches that `verify` takes, a ragged one."""
+@dataclass(frozen=True)
+class Sample:
+    """Inputs of a rewritten model, and the mask of their batch, bool [B,S]."""
+
+    feeds: Mapping[str, Array]
+    mask: npt.NDArray[np.bool_]
+
+
+def sample_of(original: ModelProto, metadata: Mapping[str, Any], *, seed: int = 0) -> Sample:
+    """One of the batches that `verify` takes, a ragged one."""
     rng = np.random.default_rng(seed)
     batch = next(item for item in make_batches(metadata, rng) if item.name == "ragged")
-    return _feeds(original, metadata, batch, rng)[1]
+    return Sample(_feeds(original, metadata, batch, rng)[1], batch.mask)
 
 
 def _feeds(
@@ -173,39 +182,68 @@ def _packed_feeds(
     return packed
 
 
-def _compare(output: Mapping[str, Any], a: Array, b: Array, batch: Batch, interface: str) -> float:
-    """Largest difference in parts of the output's root mean square. Raises VerificationError."""
-    name, layout = output["name"], output["layout"]
-    sequences, positions = np.nonzero(batch.mask)
-    if batch.has_empty and layout != "packed":
-        b = b[1::2]
-    if layout == "per_sequence":
-        sequences, positions = np.arange(len(a)), np.full(len(a), -1)
-    else:
-        a = a[batch.mask]
-        b = b[: len(a)] if layout == "packed" else b[:, : batch.mask.shape[1]][batch.mask]
-    if a.shape != b.shape:
-        raise VerificationError(
-            f"output '{name}' has shape {list(b.shape)} after rewriting, {list(a.shape)} is expected (batch "
-            f"'{batch.name}', {interface} interface, layout {layout}); please report this; --no-verify skips the check"
+class _Output:
+    """The kept numbers of one output in both models, batch by batch."""
+
+    def __init__(self, description: Mapping[str, Any], interface: str) -> None:
+        self.name: str = description["name"]
+        self.dims = padded_dims(description)
+        self._layout: str = description["layout"]
+        self._interface = interface
+        self._batches: list[tuple[Batch, Rows, Rows]] = []
+
+    def add(self, batch: Batch, wanted: Array, found: Array) -> None:
+        """Takes the output of one batch. Raises VerificationError for other shapes."""
+        if self._layout == Layout.PER_SEQUENCE and not batch.keeps_first_slot:
+            return  # a head that reads the masked first slot cannot be reproduced
+        if self.dims is None and batch.has_empty:
+            return  # which of its numbers are the empty sequences' is not known
+        mask = batch.mask
+        if batch.has_empty:
+            mask = np.stack([np.zeros_like(mask), mask], axis=1).reshape(-1, mask.shape[1])
+        is_packed = self._layout == Layout.PACKED
+        if not fits(wanted.shape, self.dims, batch.mask):
+            sizes = ", ".join(str(size) for size in self.dims or ())
+            raise self._other_shape(batch, f"{list(wanted.shape)} in the original", f"[{sizes}, ...]")
+        a = kept_rows(wanted, self.dims, batch.mask)
+        if is_packed or fits(found.shape, self.dims, mask):
+            b = packed_rows(found, mask) if is_packed else kept_rows(found, self.dims, mask)
+            if (a.values.shape, a.element) == (b.values.shape, b.element):
+                self._batches.append((batch, a, b))
+                return
+        expected = [len(a.values), *a.element] if is_packed else list(wanted.shape)
+        raise self._other_shape(batch, f"{list(found.shape)} after rewriting", f"{expected}")
+
+    def _other_shape(self, batch: Batch, found: str, expected: str) -> VerificationError:
+        return VerificationError(
+            f"output '{self.name}' has shape {found}, {expected} is expected (batch '{batch.name}', {self._interface} "
+            f"interface, layout {self._layout}); please report this; --no-verify skips the check"
         )
-    if a.size == 0:
-        return 0.0
-    wanted, found = a.astype(np.float64), b.astype(np.float64)
-    scale = float(np.sqrt(np.nanmean(wanted**2))) or 1.0
-    difference = np.abs(wanted - found)
-    difference[np.isnan(wanted) & np.isnan(found)] = 0
-    difference[np.isnan(difference)] = np.inf
-    place = np.unravel_index(int(difference.argmax()), difference.shape)
-    worst = float(difference[place]) / scale
-    if worst > RELATIVE_TOLERANCE:
-        position = "" if positions[place[0]] < 0 else f", position {positions[place[0]]}"
-        raise VerificationError(
-            f"output '{name}', sequence {sequences[place[0]]}{position}, element {[int(i) for i in place[1:]]} (batch "
-            f"'{batch.name}'): the original gives {wanted[place]:.6g}, the rewritten model {found[place]:.6g}; allowed "
-            f"is a difference of {RELATIVE_TOLERANCE * scale:.3g}; please report this; --no-verify skips the check"
-        )
-    return worst
+
+    def largest_difference(self) -> float:
+        """In parts of a column's root mean square. Raises VerificationError where it is too large."""
+        filled = [item for item in self._batches if item[1].values.size]
+        worst = 0.0
+        scale = measure([a.values for _, a, _ in filled]) if filled else None
+        for batch, a, b in filled:
+            assert scale is not None
+            difference = scale.differences(a.values, b.values)
+            row, column = (int(at) for at in np.unravel_index(int(difference.argmax()), difference.shape))
+            worst = max(worst, float(difference[row, column]))
+            if not worst <= RELATIVE_TOLERANCE:
+                allowed = RELATIVE_TOLERANCE * scale.size_of(a.values[row, column], column)
+                raise VerificationError(
+                    f"output '{self.name}'{_place(a, row, column)} (batch '{batch.name}'): the original gives "
+                    f"{a.values[row, column]:.6g}, the rewritten model {b.values[row, column]:.6g}; allowed is a "
+                    f"difference of {allowed:.3g}; please report this; --no-verify skips the check"
+                )
+        return worst
+
+
+def _place(rows: Rows, row: int, column: int) -> str:
+    names = {BATCH: "sequence", SLOTS: "position", BOTH: "slot"}
+    places = [f", {names[axis]} {int(at)}" for axis, at in zip(rows.axes, rows.places[row], strict=True)]
+    return "".join(places) + f", element {[int(at) for at in np.unravel_index(column, rows.element or (1,))]}"
 
 
 def _run(

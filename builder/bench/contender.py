@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from padfree.onnx_tools.agreement import largest_column_error
 
 Array = npt.NDArray[Any]
 Answers = Mapping[str, list[Array]]
@@ -47,7 +48,9 @@ def wall_ms(work: Callable[[], object], runs: int) -> list[float]:
 
 
 def relative_error(answers: Answers, truth: Answers) -> float:
-    """The largest, over outputs in both, of the norm of the difference over the norm of the truth; NaN stays NaN.
+    """The largest root mean square of any column's differences over outputs in both, in parts of the column's.
+
+    What that is of is said in onnx_tools/agreement.py; it is infinite where only one is infinite or not a number.
 
     Raises:
         UnavailableError: they have no output in common, or rows of other shapes.
@@ -57,9 +60,18 @@ def relative_error(answers: Answers, truth: Answers) -> float:
         raise UnavailableError(f"gives {', '.join(answers) or 'nothing'}, the original {', '.join(truth)}")
     worst = 0.0
     for name in shared:
-        ours, wanted = (np.concatenate([np.ravel(row) for row in rows]) for rows in (answers[name], truth[name]))
+        ours, wanted = _rows(answers[name]), _rows(truth[name])
         if ours.shape != wanted.shape:
-            raise UnavailableError(f"output '{name}' has {ours.size} elements, the original's {wanted.size}")
-        difference = np.linalg.norm(ours.astype(np.float64) - wanted.astype(np.float64))
-        worst = float(np.maximum(worst, difference / (np.linalg.norm(wanted.astype(np.float64)) or 1.0)))
+            raise UnavailableError(f"output '{name}' has rows of shape {ours.shape}, the original's {wanted.shape}")
+        worst = max(worst, largest_column_error(wanted, ours))
     return worst
+
+
+def _rows(answers: list[Array]) -> Array:
+    """One array a sequence as rows: of tokens [T, C], of sequences [B, C], of whatever differs in size [R, 1]."""
+    shapes = {answer.shape for answer in answers}
+    if len(shapes) == 1 and answers[0].ndim <= 1:
+        return np.stack(answers).reshape(len(answers), -1)
+    if answers[0].ndim > 1 and len({shape[1:] for shape in shapes}) == 1:
+        return np.concatenate([answer.reshape(len(answer), -1) for answer in answers])
+    return np.concatenate([answer.reshape(-1, 1) for answer in answers])

@@ -22,8 +22,9 @@ WARM_UP_RUNS = 3
 ROUND_MS = 10.0  # of one way to run a contender, before it is the next one's turn
 MAX_RUNS = 30
 MAX_ERRORS = {"fp32": 1e-3, "fp16": 2e-2, "bf16": 1.5e-1}
-"""Largest relative norm of the difference to fp32. Half precision rounds a few hundred times on the way through 12 to
-24 layers, 2**-11 (fp16) or 2**-8 (bf16) of a value each: 4e-3 in fp16 is usual. Wrong answers are off by about 1."""
+"""Largest root mean square of a column's differences to fp32, in parts of the column's. Half precision rounds a few
+hundred times on the way through 12 to 24 layers, 2**-11 (fp16) or 2**-8 (bf16) of a value each: 4e-3 in fp16 is usual.
+Wrong answers are off by about 1."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +130,9 @@ def _measure(
         errors[OURS] = relative_error(ready[OURS].answers, truth)
         if not errors[OURS] <= allowed:
             raise BuildError(
-                f"our answers differ from the original's by {errors[OURS]:.1e} of their norm, allowed: {allowed:.0e} "
-                f"in {setup.model.precision}; nothing was timed: check that --torch, if given, is the same model, run "
-                "`padfree optimize`, which verifies, and report what it says"
+                f"our answers differ from the original's by {errors[OURS]:.1e} of a column's size, allowed: "
+                f"{allowed:.0e} in {setup.model.precision}; nothing was timed: check that --torch, if given, is the "
+                "same model, run `padfree optimize`, which verifies, and report what it says"
             )
         for name, (title, make) in peers.items():
             setup.say(title)
@@ -175,7 +176,7 @@ def _check(title: str, contender: Contender, truth: Answers, allowed: float, err
         return str(error)
     if errors[title] <= allowed:
         return ""
-    return f"wrong answers: they differ by {errors[title]:.1e} of their norm, allowed: {allowed:.0e}"
+    return f"wrong answers: they differ by {errors[title]:.1e} of a column's size, allowed: {allowed:.0e}"
 
 
 def _named(limit: Contender | None) -> dict[str, Contender]:

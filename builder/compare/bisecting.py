@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from onnx import GraphProto
+from padfree.onnx_tools.kept import BATCH, SLOTS
 from padfree.runtime import Metadata
 
 from .batches import Batch
+from .comparing import scale_of
 from .insides import Inside
 from .intermediate import SideBySide, Values
-from .metrics import Array, Errors, output_errors, root_mean_square
+from .metrics import Array, Errors, output_errors
 from .original import Original
 from .tolerances import Tolerance
 
@@ -99,8 +101,8 @@ def find_departure(
 
 def _tensor_error(values: Values, batch: Batch) -> TensorError:
     name, node = values.pair.tensor, values.pair.node
-    scale = root_mean_square([values.wanted])
-    errors = output_errors(name, [batch], [values.wanted], [values.found], scale).total
+    dims = (BATCH, SLOTS) if len(values.wanted) == batch.mask.sum() else (BATCH,)
+    errors = output_errors(name, [batch], [values.wanted], [values.found], scale_of([values.wanted]), dims).total
     operator = str(node.op_type)
     return TensorError(
         name, values.pair.origin, operator, str(node.name or name), errors, _range(values.wanted), _range(values.found)

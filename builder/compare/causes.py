@@ -12,9 +12,8 @@ import numpy.typing as npt
 from polygraphy.logger import G_LOGGER
 
 from .batches import PREFIX, Batch, with_mask
-from .comparing import Outcome, is_compared
+from .comparing import Outcome, is_compared, scale_of
 from .contender import Contender
-from .metrics import root_mean_square
 from .original import Original
 from .runners import ValidTokenRunner
 
@@ -145,8 +144,8 @@ def _matches(
 def _agree(outcome: Outcome, contender: Contender, wanted: Sequence[Array], found: Sequence[Array]) -> bool:
     if [item.shape for item in wanted] != [item.shape for item in found]:
         return False
-    scale = root_mean_square(wanted)
-    with np.errstate(invalid="ignore"):
-        largest = [float(np.abs(a - b).max()) for a, b in zip(wanted, found, strict=True) if a.size]
+    scale = scale_of(wanted)
+    pairs = [(a.reshape(len(a), -1), b.reshape(len(b), -1)) for a, b in zip(wanted, found, strict=True) if a.size]
+    largest = [float(scale.differences(a, b).max()) for a, b in pairs]
     allowed = min(contender.tolerance.absolute, LEFT_OVER * max(item.total.absolute for item in outcome.errors))
-    return bool(largest) and max(largest) <= allowed * scale
+    return bool(largest) and max(largest) <= allowed

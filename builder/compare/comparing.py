@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
+from padfree.onnx_tools.agreement import Scale, measure
 from polygraphy.comparator import Comparator, IterationResult, RunResults
 from polygraphy.logger import G_LOGGER
 
 from ..errors import BuildError
 from .batches import LEFT, PREFIX, Batch
 from .contender import Contender
-from .metrics import OutputErrors, output_errors, root_mean_square
+from .metrics import OutputErrors, output_errors
 from .original import Original
 from .runners import ValidTokenRunner
 from .tolerances import Tolerance
@@ -28,13 +30,14 @@ class Outcome:
     """One runner against the reference.
 
     passed: what Polygraphy's Comparator said.
-    errors: one entry an output.
+    errors: one entry an output. scales: what each output's numbers are measured by.
     wanted, found: output name -> valid rows, an array a batch; for finding causes.
     run_ms: time of each batch, host included.
     """
 
     passed: bool
     errors: tuple[OutputErrors, ...]
+    scales: Mapping[str, Scale]
     batches: tuple[Batch, ...]
     wanted: Mapping[str, list[Array]]
     found: Mapping[str, list[Array]]
@@ -45,7 +48,7 @@ class WithinTolerance:
     """A comparison function for Polygraphy's Comparator: every output of one iteration within the tolerance."""
 
     def __init__(
-        self, original: Original, batches: Sequence[Batch], scales: Mapping[str, float], tolerance: Tolerance
+        self, original: Original, batches: Sequence[Batch], scales: Mapping[str, Scale], tolerance: Tolerance
     ) -> None:
         self._original = original
         self._batches = iter(batches)
@@ -58,7 +61,7 @@ class WithinTolerance:
         verdicts: OrderedDict[str, bool] = OrderedDict()
         for name in self._scales:
             if is_compared(self._original, name, batch) and reference[name].size:
-                errors = output_errors(name, [batch], [reference[name]], [other[name]], self._scales[name])
+                errors = errors_of(self._original, name, [batch], [reference[name]], [other[name]], self._scales[name])
                 verdicts[name] = errors.total.within(self._tolerance)
         return verdicts
 
@@ -69,7 +72,24 @@ def is_compared(original: Original, output: str, batch: Batch) -> bool:
     Under left padding, heads that read the first slot read padding in the original: outputs with one row a sequence
     are not compared there.
     """
-    return original.has_token_rows(output) or batch.kind != LEFT
+    return not original.is_per_sequence(output) or batch.kind != LEFT
+
+
+def scale_of(arrays: Sequence[Array]) -> Scale:
+    """What valid rows [R, ...] of all batches are measured by."""
+    return measure([array.reshape(len(array), math.prod(array.shape[1:])) for array in arrays])
+
+
+def errors_of(
+    original: Original,
+    output: str,
+    batches: Sequence[Batch],
+    wanted: Sequence[Array],
+    found: Sequence[Array],
+    scale: Scale,
+) -> OutputErrors:
+    """The errors of one of the original's outputs; the arguments are output_errors'."""
+    return output_errors(output, batches, wanted, found, scale, original.dims[output] or ())
 
 
 def compare_runners(
@@ -116,10 +136,10 @@ def _outcome(
             wanted[output].append(a[output][rows])
             found[output].append(b[output][rows])
     batches = [batch for batch, _, _ in ran]
-    scales = {output: root_mean_square(arrays) for output, arrays in wanted.items()}
+    scales = {output: scale_of(arrays) for output, arrays in wanted.items()}
     results = RunResults([(reference.name, [a for _, a, _ in ran]), (name, [b for _, _, b in ran])])
     function = WithinTolerance(original, batches, scales, contender.tolerance)
     passed = bool(Comparator.compare_accuracy(results, compare_func=function))
-    errors = tuple(output_errors(out, batches, wanted[out], found[out], scales[out]) for out in original.layouts)
+    errors = tuple(errors_of(original, out, batches, wanted[out], found[out], scales[out]) for out in original.layouts)
     times = tuple(1000 * float(b.runtime or 0.0) for _, _, b in ran)
-    return Outcome(passed, errors, tuple(batches), wanted, found, times)
+    return Outcome(passed, errors, scales, tuple(batches), wanted, found, times)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from onnx import NodeProto
+from padfree.onnx_tools.kept import BATCH, SLOTS
 from padfree.runtime import Metadata
 from padfree.runtime.feeds import packed_feeds
 from padfree.runtime.request import read_request
@@ -67,7 +68,7 @@ class SideBySide:
             chunk = self.pairs[start : start + self._inside.chunk]
             found = self._inside.fetch([pair.tensor for pair in chunk], feeds)
             run = partial(self._reference.run, [pair.origin for pair in chunk])
-            wanted = self._original.sizes.run(run, dict(batch.feeds), [True] * len(chunk))
+            wanted = self._original.sizes.run(run, dict(batch.feeds), [(BATCH, SLOTS)] * len(chunk))
             for pair, a, b in zip(chunk, wanted, found, strict=True):
                 rows = _aligned(a, b, batch)
                 if rows is not None:

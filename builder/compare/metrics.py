@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from padfree.onnx_tools.agreement import Scale
+from padfree.onnx_tools.kept import BATCH, SLOTS, Dims, kept_elements
 
 from .batches import Batch
 from .tolerances import Tolerance
@@ -54,7 +56,8 @@ class Errors:
 class OutputErrors:
     """One output of one runner over all batches.
 
-    scale: the output's root mean square in the original; absolute errors are parts of it.
+    scale: the root mean square that the output's columns usually have in the original; a column's own, where they
+        differ, is what absolute errors are parts of.
     not_finite: numbers that are infinite or NaN where the original's are not.
     classes: length class ("17-64" tokens) -> errors of the sequences in it.
     worst: the rows that differ most, worst first.
@@ -84,15 +87,8 @@ class _Rows:
     not_finite: int
 
 
-def root_mean_square(arrays: Sequence[Array]) -> float:
-    """Of all finite numbers; 1 where there are none but zeros."""
-    finite = [array[np.isfinite(array)] for array in arrays]
-    square = sum(float(np.sum(np.square(array, dtype=np.float64))) for array in finite)
-    return (square / max(sum(array.size for array in finite), 1)) ** 0.5 or 1.0
-
-
 def output_errors(
-    output: str, batches: Sequence[Batch], wanted: Sequence[Array], found: Sequence[Array], scale: float
+    output: str, batches: Sequence[Batch], wanted: Sequence[Array], found: Sequence[Array], scale: Scale, dims: Dims
 ) -> OutputErrors:
     """Measures one output.
 
@@ -101,9 +97,10 @@ def output_errors(
         batches: what was run.
         wanted: the reference's valid rows of each batch, [R, ...].
         found: the other runner's, of the same shapes.
-        scale: the output's root mean square.
+        scale: what the output's numbers are measured by.
+        dims: sizes of the padded output's axes, of which R rows were taken.
     """
-    measured = [_measure(*item, scale) for item in zip(batches, wanted, found, strict=True) if item[1].size]
+    measured = [_measure(*item, scale, dims) for item in zip(batches, wanted, found, strict=True) if item[1].size]
     lengths = np.concatenate([rows.batch.seq_lens[rows.places[:, 0]] for rows in measured])
     columns = tuple(
         np.concatenate(parts) for parts in zip(*((r.absolute, r.relative, r.cosine) for r in measured), strict=True)
@@ -115,36 +112,38 @@ def output_errors(
             name = f"{start + 1}-{end}" if end < np.inf else f"over {start}"
             classes["1" if end == 1 else name] = _errors(*(column[chosen] for column in columns))
     return OutputErrors(
-        output, scale, _errors(*columns), sum(rows.not_finite for rows in measured), classes, _worst(measured)
+        output, scale.usual, _errors(*columns), sum(rows.not_finite for rows in measured), classes, _worst(measured)
     )
 
 
-def _measure(batch: Batch, wanted: Array, found: Array, scale: float) -> _Rows:
-    filled = np.flatnonzero(batch.seq_lens)
-    places = batch.places()
-    if len(places) != len(wanted):
-        places = np.stack([filled, np.full(len(filled), WHOLE_SEQUENCE)], axis=1)
-    a = wanted.reshape(len(wanted), -1).astype(np.float64)
-    b = found.reshape(len(found), -1).astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))  # infinities too
+def _measure(batch: Batch, wanted: Array, found: Array, scale: Scale, dims: Dims) -> _Rows:
+    a, b = (array.reshape(len(array), -1) for array in (wanted, found))
+    difference = scale.differences(a, b)
+    parts = [scale.parts(array, of=a) for array in (a, b)]
     with np.errstate(invalid="ignore", over="ignore"):
-        difference = np.where(same, 0.0, np.abs(a - b))
-        difference[np.isnan(difference)] = np.inf
-        finite = np.isfinite(a)
-        a, b = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
-        floor = scale * a.shape[1] ** 0.5
-        length, other = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
-        relative = np.linalg.norm(difference, axis=1) / np.maximum(length, floor)
-        dot = np.einsum("re,re->r", a, b)
-        cosine = np.where(same.all(1), 1.0, dot / np.maximum(length * other, np.finfo(np.float64).tiny))
+        length, other = (np.linalg.norm(part, axis=1) for part in parts)
+        relative = np.linalg.norm(difference, axis=1) / np.maximum(length, a.shape[1] ** 0.5)
+        dot = np.einsum("re,re->r", *parts)
+        cosine = dot / np.maximum(length * other, np.finfo(np.float64).tiny)
+    cosine[(difference == 0).all(1)] = 1.0
     elements = difference.argmax(1)
     each = np.arange(len(a))
     return _Rows(
-        batch, places, difference[each, elements] / scale, relative, np.nan_to_num(cosine, nan=-1.0), elements,
-        wanted.reshape(len(wanted), -1)[each, elements].astype(np.float64),
-        found.reshape(len(found), -1)[each, elements].astype(np.float64),
+        batch, _places(batch, dims, len(a)),
+        difference[each, elements], relative, np.nan_to_num(cosine, nan=-1.0), elements,
+        a[each, elements].astype(np.float64), b[each, elements].astype(np.float64),
         wanted.shape[1:], int((np.isfinite(wanted) & ~np.isfinite(found)).sum()),
     )  # fmt: skip
+
+
+def _places(batch: Batch, dims: Dims, count: int) -> npt.NDArray[np.int64]:
+    """Sequence and slot of every kept row: the first slot where there are several, the whole sequence without any."""
+    axes = [part for size in dims if isinstance(size, str) for part in size.split("*")]
+    if BATCH not in axes or not {BATCH, SLOTS}.issuperset(axes):
+        return np.tile(np.asarray([0, WHOLE_SEQUENCE]), (count, 1))
+    found = np.argwhere(kept_elements(tuple(axes), batch.mask))
+    slots = found[:, axes.index(SLOTS)] if SLOTS in axes else np.full(len(found), WHOLE_SEQUENCE)
+    return np.stack([found[:, axes.index(BATCH)], slots], axis=1)
 
 
 def _errors(absolute: Floats, relative: Floats, cosine: Floats) -> Errors:

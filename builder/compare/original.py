@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx
 from padfree.onnx_tools import load_model, save_model
 from padfree.onnx_tools.fixed_axes import FixedSizes, fixed_sizes
+from padfree.onnx_tools.kept import BATCH, SLOTS, Dims, padded_dims
 from padfree.onnx_tools.widen import widen
 from padfree.runtime import Metadata
 from padfree.runtime.metadata import parse_metadata
@@ -36,7 +37,8 @@ class Original:
     """The reference.
 
     metadata: of a model rewritten from it; what the token inputs are and which values they may have.
-    layouts: output name -> "per_sequence" for [B, ...], anything else for one row a slot, [B, S, ...].
+    layouts: output name -> "per_sequence" for [B, ...], anything else for numbers of slots.
+    dims: output name -> sizes of its axes; which of its numbers belong to tokens follows from them.
     sizes: batch and sequence where the file fixes them.
     """
 
@@ -46,11 +48,17 @@ class Original:
     tokens: tuple[Input, ...]
     mask: Input
     layouts: dict[str, str]
+    dims: dict[str, Dims | None]
     sizes: FixedSizes
 
     def has_token_rows(self, output: str) -> bool:
-        """Whether an output has a row for every token."""
-        return self.layouts[output] != PER_SEQUENCE
+        """Whether an output has a row for every token: [B, S, ...]."""
+        dims = self.dims[output] or ()
+        return dims[:2] == (BATCH, SLOTS) and not any(isinstance(size, str) for size in dims[2:])
+
+    def is_per_sequence(self, output: str) -> bool:
+        """Whether an output has a row for every sequence: [B, ...]."""
+        return self.layouts[output] == PER_SEQUENCE
 
 
 def widened_name(path: Path) -> str:
@@ -102,4 +110,6 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
             "a model with the one that it was made from"
         )
     mask = Input(masks[0], types[masks[0]], UNKNOWN_LIMIT)
-    return Original(path, model, described, tokens, mask, layouts, fixed_sizes(model, [*types]))
+    items = {item["name"]: item for item in described.raw["outputs"]}
+    dims = {name: padded_dims(items[name]) for name in layouts}
+    return Original(path, model, described, tokens, mask, layouts, dims, fixed_sizes(model, [*types]))

@@ -13,9 +13,9 @@ from padfree.onnx_tools.rounding import with_rounding
 from padfree.onnx_tools.widen import widen
 from polygraphy.logger import G_LOGGER
 
-from .comparing import Outcome, is_compared
+from .comparing import Outcome, errors_of, is_compared
 from .contender import Contender
-from .metrics import Array, output_errors
+from .metrics import Array
 from .original import Original
 from .runners import SessionRunner
 
@@ -72,8 +72,13 @@ def _largest_error(original: Original, outcome: Outcome, at: int, found: Mapping
     """The largest relative error of outputs on the batch of this number."""
     batch = outcome.batches[at]
     return max(
-        output_errors(
-            item.output, [batch], [outcome.wanted[item.output][at]], [found[item.output]], item.scale
+        errors_of(
+            original,
+            item.output,
+            [batch],
+            [outcome.wanted[item.output][at]],
+            [found[item.output]],
+            outcome.scales[item.output],
         ).total.relative
         for item in outcome.errors
         if is_compared(original, item.output, batch)

@@ -4,6 +4,7 @@
 Polygraphy's Comparator feeds every runner the same arrays and compares outputs of the same names. Here these arrays are
 the original's inputs [B, S], and every runner's outputs are [T, ...] for outputs with one row a token (all valid
 tokens, one sequence after the other) and [B, ...] for outputs with one row a sequence (those without tokens left out).
+Outputs with other axes, such as [B, H, S, S], have one row for every index of valid tokens along the axes B and S.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from padfree.onnx_tools.kept import BATCH, Dims, Mask, kept_rows
 from padfree.runtime import Session
 from polygraphy.backend.base import BaseRunner
 from polygraphy.common import TensorMetadata
@@ -51,9 +53,8 @@ class ValidTokenRunner(BaseRunner):  # type: ignore[misc]
 
     def valid(self, outputs: Mapping[str, Array], batch: Batch) -> dict[str, Array]:
         """The valid part of padded outputs [B, S, ...] or [B, ...]."""
-        filled = batch.seq_lens > 0
         return {
-            name: array[batch.mask] if self._original.has_token_rows(name) else array[filled]
+            name: valid_rows(array, self._original.dims[name], batch.mask)
             for name, array in outputs.items()
             if name in self._original.layouts
         }
@@ -82,8 +83,7 @@ class PaddedRunner(ValidTokenRunner):
             outputs = self._inner.infer(OrderedDict(feeds))
             return [np.array(outputs[name]) for name in names]  # runners may use their memory again
 
-        per_token = [layout != "per_sequence" for layout in self._original.layouts.values()]
-        found = self._original.sizes.run(infer, batch.feeds, per_token)
+        found = self._original.sizes.run(infer, batch.feeds, list(self._original.dims.values()))
         return self.valid(dict(zip(names, found, strict=True)), batch)
 
 
@@ -126,8 +126,28 @@ class SessionRunner(ValidTokenRunner):
         outputs: dict[str, Array] = {}
         for name in self._original.layouts.keys() & results.keys():
             rows = [results[name][at] for at in filled]
-            outputs[name] = np.concatenate(rows) if self._original.has_token_rows(name) else np.stack(rows)
+            outputs[name] = _joined(rows, self._original.dims[name], batch.seq_lens[filled].tolist())
         return outputs
+
+
+def valid_rows(array: Array, dims: Dims | None, mask: Mask) -> Array:
+    """The rows of valid tokens or sequences of a padded output, [R, ...]."""
+    rows = kept_rows(array, dims, mask)
+    return rows.values.reshape(len(rows.values), *rows.element)
+
+
+def _joined(rows: list[Array], dims: Dims | None, lengths: list[int]) -> Array:
+    """What Session gives for every sequence, as valid_rows of the whole batch."""
+    split = tuple(part for size in dims or () for part in (size.split("*") if isinstance(size, str) else (size,)))
+    if BATCH not in split:  # the same for all: the longest sequence has all of it
+        longest = int(np.argmax(lengths))
+        return valid_rows(rows[longest], split, np.ones((1, lengths[longest]), np.bool_))
+    axis = split.index(BATCH)
+    parts = [
+        valid_rows(np.expand_dims(row, axis), split, np.ones((1, length), np.bool_))
+        for row, length in zip(rows, lengths, strict=True)
+    ]
+    return np.concatenate(parts)
 
 
 def input_metadata(original: Original) -> TensorMetadata:

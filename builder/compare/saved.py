@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from padfree.onnx_tools import load_model, save_model
+from padfree.onnx_tools.kept import fits
 from padfree.runtime import Metadata
 from padfree.runtime.metadata import parse_metadata
 from polygraphy.comparator import IterationResult
@@ -25,11 +26,11 @@ from ..files import write_files
 from ..network import for_parser
 from ..profile import ProfileOptions, choose_profile, shape_ranges
 from .batches import PREFIX, Batch, from_feeds
-from .comparing import is_compared
+from .comparing import errors_of, is_compared, scale_of
 from .contender import REWRITTEN, Candidate
 from .intermediate import rewritten_feeds
-from .metrics import output_errors, root_mean_square
 from .original import Original, describe_original, widened_name
+from .runners import valid_rows
 from .tolerances import Tolerance
 
 Array = npt.NDArray[Any]
@@ -126,7 +127,7 @@ class SavedComparison:
         for name in self._original.layouts:
             if is_compared(self._original, name, batch):
                 a, b = (self._rows(item[name], name, batch) for item in (first, second))
-                errors = output_errors(name, [batch], [a], [b], root_mean_square([a]))
+                errors = errors_of(self._original, name, [batch], [a], [b], scale_of([a]))
                 verdicts[name] = errors.total.within(self._tolerance)
                 worst = errors.worst[0]
                 G_LOGGER.info(
@@ -138,17 +139,15 @@ class SavedComparison:
 
     def _fits(self, batch: Batch, result: IterationResult) -> bool:
         return all(
-            array.shape[:2] == batch.mask.shape or len(array) == batch.mask.sum()
-            if self._original.has_token_rows(name)
-            else len(array) == len(batch.mask)
+            fits(array.shape, self._original.dims[name], batch.mask)
+            or (self._original.has_token_rows(name) and len(array) == batch.mask.sum())
             for name, array in result.items()
             if name in self._original.layouts
         )
 
     def _rows(self, array: Array, name: str, batch: Batch) -> Array:
-        if not self._original.has_token_rows(name):
-            return array[batch.seq_lens > 0]
-        return array[batch.mask] if array.shape[:2] == batch.mask.shape else array
+        dims = self._original.dims[name]
+        return valid_rows(array, dims, batch.mask) if fits(array.shape, dims, batch.mask) else array
 
 
 def save_comparison(

@@ -14,9 +14,9 @@ from ..errors import BuildError
 class Tolerance:
     """What may differ; both must hold for every valid token.
 
-    absolute: largest difference of one number, in parts of the output's root mean square.
-    relative: length of the difference of one row (a token's or a sequence's numbers) in parts of the row's own length,
-        or of the output's mean row length where the row is shorter than that.
+    absolute: largest difference of one number, in parts of its column's root mean square (onnx_tools/agreement.py).
+    relative: length of the difference of one row (a token's or a sequence's numbers, each in parts of its column's root
+        mean square) in parts of the row's own length, or of a usual row's where the row is shorter than that.
     """
 
     absolute: float
@@ -28,7 +28,7 @@ class Tolerance:
                 raise BuildError(f"{name} tolerance {value}, allowed: a number above 0; pass 0.01, for example")
 
 
-# fp32 sums the same terms in another order: 6e-6 of the root mean square was measured after BERT-base's 12 layers, and
+# fp32 sums the same terms in another order: 6e-6 of a root mean square was measured after BERT-base's 12 layers, and
 # deeper models may have ten times that. The others round every tensor to 11 or 8 bits: each rounding is off by at most
 # 2^-11 or 2^-8, and the errors of some 100 roundings one after the other add up like a random walk (x 10), of which
 # the worst of many rows has up to four times the average. On an H200 BERT-base was off by up to 0.025 absolute and
@@ -46,7 +46,7 @@ def describe_tolerances() -> str:
     """One paragraph for --help."""
     parts = [f"{name}: absolute {item.absolute:g}, relative {item.relative:g}" for name, item in TOLERANCES.items()]
     return (
-        "absolute is the largest difference of one number, in parts of the output's root mean square; relative is the "
+        "absolute is the largest difference of one number, in parts of its column's root mean square; relative is the "
         "length of a row's difference in parts of the row's length. Defaults by precision: "
         + "; ".join(parts)
         + ". fp32 allows for sums in another order, fp16 and bf16 for about a hundred roundings one after the other."

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from onnx import ModelProto
 
 from ..errors import RewriteError
+from ..kept import BATCH, BOTH, SLOTS, Dims
 
 Array = npt.NDArray[Any]
 
@@ -41,12 +42,13 @@ class FixedSizes:
         self,
         run: Callable[[Mapping[str, Array]], Sequence[Array]],
         feeds: Mapping[str, Array],
-        per_token: Sequence[bool],
+        dims: Sequence[Dims | None],
     ) -> list[Array]:
         """Results of a file of these sizes on inputs [B,S] of any B, and of any S up to the file's.
 
         The sequences are padded with zeros, mask included, and come in as many batches as it takes; the last one is
-        filled up with its first sequence. `per_token` says which results are [B,S,...]: they are cut back to S.
+        filled up with its first sequence. `dims` are the sizes of each result: it is put together along the batch and
+        cut back to S along every axis of the sequence; [B,...] where they are not known.
         """
         if not self:
             return list(run(feeds))
@@ -58,8 +60,28 @@ class FixedSizes:
         for start in range(0, count, part):
             rows = [row if row < count else start for row in range(start, start + part)]
             found.append(run({name: values[rows] for name, values in wide.items()}))
-        joined = [np.concatenate(parts)[:count] for parts in zip(*found, strict=True)]
-        return [item[:, :length] if cut else item for item, cut in zip(joined, per_token, strict=True)]
+        return [
+            _joined([part[at] for part in found], (BATCH,) if sizes is None else sizes, (count, length), full)
+            for at, sizes in enumerate(dims)
+        ]
+
+
+def _joined(parts: Sequence[Array], dims: Dims, wanted: tuple[int, int], full: int) -> Array:
+    """One result of all parts, for the sequences and the length that are `wanted`; `full` is the file's length."""
+    count, length = wanted
+    if BOTH in dims:
+        axis = dims.index(BOTH)
+        wide = [part.reshape(*part.shape[:axis], -1, full, *part.shape[axis + 1 :]) for part in parts]
+        result = _joined(wide, (*dims[:axis], BATCH, SLOTS, *dims[axis + 1 :]), wanted, full)
+        return result.reshape(*result.shape[:axis], -1, *result.shape[axis + 2 :])
+    result = parts[0]
+    if BATCH in dims:
+        axis = dims.index(BATCH)
+        result = np.take(np.concatenate(parts, axis), range(count), axis)
+    for axis, size in enumerate(dims):
+        if size == SLOTS:
+            result = np.take(result, range(length), axis)
+    return result
 
 
 def fixed_sizes(model: ModelProto, token_inputs: Sequence[str]) -> FixedSizes:

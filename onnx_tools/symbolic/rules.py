@@ -265,9 +265,11 @@ def _range(_: gs.Node, known: Known) -> Found:
     if any(item is None or len(item) != 1 for item in limits):
         return [Facts(dtype=dtype)]
     start, limit, step = (item[0] for item in limits if item is not None)
-    if step.constant() != 1:
+    if step.constant() not in (1, -1):
         return [Facts(dtype=dtype)]
-    return [Facts((limit - start,), dtype, Index(axis_index(0) + start, dtype))]
+    downwards = step.constant() == -1
+    size, value = (start - limit, start - axis_index(0)) if downwards else (limit - start, start + axis_index(0))
+    return [Facts((size,), dtype, Index(value, dtype))]
 
 
 def _tile(_: gs.Node, known: Known) -> Found:

@@ -82,14 +82,16 @@ def test_lengths_from_a_file(tmp_path: Path) -> None:
             read_lengths(path)
 
 
-def test_the_error_is_the_worst_outputs_and_keeps_nan() -> None:
+def test_the_error_is_the_worst_columns() -> None:
     truth = {"hidden": [np.ones((2, 2)), np.ones((1, 2))], "pooled": [np.full(2, 2.0)], "other": [np.ones(1)]}
     answers = {"hidden": [np.ones((2, 2)), np.ones((1, 2))], "pooled": [np.full(2, 2.5)]}
     assert relative_error(answers, truth) == pytest.approx(0.25)
-    assert np.isnan(relative_error({"hidden": [np.full((2, 2), np.nan), np.ones((1, 2))]}, truth))
+    assert np.isinf(relative_error({"hidden": [np.full((2, 2), np.nan), np.ones((1, 2))]}, truth))
+    large = {"logits": [np.asarray([[1.0, 1e9], [-1.0, 1e9]])]}
+    assert relative_error({"logits": [np.asarray([[-3.0, 1e9], [3.0, 1e9]])]}, large) == pytest.approx(4)
     with pytest.raises(UnavailableError, match="gives logits, the original hidden, pooled, other"):
         relative_error({"logits": []}, truth)
-    with pytest.raises(UnavailableError, match="output 'hidden' has 2 elements"):
+    with pytest.raises(UnavailableError, match="output 'hidden' has rows of shape"):
         relative_error({"hidden": [np.ones(2)]}, truth)
 
 

@@ -15,7 +15,7 @@ from padfree.onnx_tools.operators import with_functions
 from padfree.onnx_tools.precision import convert
 from padfree.onnx_tools.ranges import run, unfit_reason
 from padfree.onnx_tools.synthetic import bert_model
-from padfree.onnx_tools.verify import sample_feeds
+from padfree.onnx_tools.verify import sample_of
 
 E, T = 8, 5
 
@@ -72,9 +72,9 @@ def test_what_cannot_stay_float32_is_refused_by_name() -> None:
 def test_results_that_are_not_finite_are_refused() -> None:
     model = scaled(intermediate__dense__MatMul=3e4, output__dense__bias=2.0)
     rewritten = rewrite(model, verify=False).model
-    feeds = sample_feeds(model, metadata_of(rewritten))
+    sample = sample_of(model, metadata_of(rewritten))
     with pytest.raises(VerificationError, match=r"'last_hidden_state' has .* numbers that are not finite"):
-        check_outputs(rewritten, convert(rewritten, "fp16"), "fp16", feeds)
+        check_outputs(rewritten, convert(rewritten, "fp16"), "fp16", sample)
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,56 @@ def test_nan_on_one_side_is_a_difference() -> None:
         verify(original(), packed(changed), METADATA)
 
 
+SPECIAL = TABLE.copy()
+SPECIAL[:, 0] = np.finfo(np.float32).min
+SPECIAL[:, 1] = -np.inf
+SPECIAL[::2, 2] = -1e4
+SPECIAL[:, 3] *= np.arange(len(SPECIAL)) % 10 == 0
+SPECIAL[::5, 4] = np.nan
+
+
+def changed(kind: str) -> np.ndarray:
+    table = SPECIAL.copy()
+    if kind == "weights":
+        table[:, 7] *= -3
+    elif kind == "sparse weights":
+        table[:, 3] *= -3
+    elif kind == "between stand-ins":
+        table[1::2, 2] *= -3
+    elif kind == "bias":
+        table[:, 7] += 0.01
+    elif kind == "nan":
+        table[:, 7] = np.nan
+    elif kind == "infinity":
+        table[:, 1] = np.inf
+    elif kind == "stand-in elsewhere":
+        table[:, 2] = np.roll(table[:, 2], 1)
+    elif kind == "no stand-in":
+        table[:, 0] = 0
+    return table
+
+
+@pytest.mark.parametrize(
+    ("kind", "element"),
+    [
+        ("weights", 7),
+        ("sparse weights", 3),
+        ("between stand-ins", 2),
+        ("bias", 7),
+        ("nan", 7),
+        ("infinity", 1),
+        ("stand-in elsewhere", 2),
+        ("no stand-in", 0),
+    ],
+)
+def test_no_column_hides_behind_another(kind: str, element: int) -> None:
+    """Outputs with finfo.min, infinities, NaN and numbers that are mostly zero."""
+    metadata = {**METADATA, "outputs": METADATA["outputs"][:1]}
+    verify(original(SPECIAL), packed(SPECIAL), metadata)
+    with pytest.raises(VerificationError, match=rf"output 'y', .*, element \[{element}\]"):
+        verify(original(SPECIAL), packed(changed(kind)), metadata)
+
+
 def test_other_shapes_are_a_difference() -> None:
     with pytest.raises(VerificationError, match=r"output 'y' has shape \[1, 4\] after rewriting, \[1, 8\]"):
         verify(original(), packed(TABLE[:, :4].copy()), METADATA)

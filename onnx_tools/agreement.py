@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far two models' numbers are apart, measured so that no column hides behind another one's size.
+
+Errors are parts of a column's own root mean square: a column is one number of a token's or a sequence's row. One root
+mean square for all would let a column of finfo.min, of NaN or of large numbers pardon every error in the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+
+# A column that is nearly always zero or small (behind a GELU), or that was so by chance in the few rows there are, is
+# off by what its inputs were off by, which is a part of what columns usually are. Of n numbers, one part in the root of
+# n is left to chance.
+FLOOR = 0.5
+# Stand-ins for infinity (finfo.min, -1e9, -1e4) are larger than any number that a network computes, by this factor, and
+# so may whole columns be larger than most: neither says what the others' errors are ...
+_GAP = 30.0
+# ... Stand-ins are as large as this, too: exp(-1000) is 0 in every type.
+_LEAST_SENTINEL = 1000.0
+# A type that ends below may hold the smaller ones as its largest number; what is below this had better fit.
+_LEAST_CUT_OFF = 1e8
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What an output's numbers are measured by.
+
+    columns: [C]; 0 for integers, which have to be equal. usual: that of most columns together.
+    sentinel: numbers from this magnitude on stand for infinity; they are measured by themselves.
+    """
+
+    columns: Floats
+    usual: float
+    sentinel: float
+
+    def differences(self, wanted: Array, found: Array, *, largest: float = np.inf) -> Floats:
+        """Every number's difference in parts of its column's scale, [R, C]; infinite where only one is special.
+
+        NaN agrees with NaN alone, infinity with the same infinity, and a sentinel with the same one in its place.
+
+        Args:
+            wanted: [R, C].
+            found: of the same shape.
+            largest: number of the type that `found` was computed in; sentinels beyond it may be cut off there.
+        """
+        a, b = wanted.astype(np.float64), found.astype(np.float64)
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            magnitude = np.abs(a)
+            is_sentinel = np.isfinite(a) & (magnitude >= self.sentinel)
+            result = np.abs(a - b) / np.where(is_sentinel, magnitude, self.columns)
+            is_beyond = is_sentinel & (magnitude >= max(largest, _LEAST_CUT_OFF))
+            is_missing = is_sentinel & ~(b * np.sign(a) >= self.sentinel / 2)
+            cut_off = is_beyond & (np.abs(b) >= largest) & (np.sign(a) == np.sign(b))
+        result[~np.isfinite(a) | is_missing | np.isnan(result)] = np.inf
+        result[same | cut_off] = 0.0
+        return np.asarray(result, np.float64)
+
+    def parts(self, values: Array, *, of: Array) -> Floats:
+        """Numbers in parts of their columns' scales, [R, C]; 0 where `of`, the right ones, are special or they are."""
+        numbers = values.astype(np.float64)
+        right = of.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            is_ordinary = np.isfinite(numbers) & np.isfinite(right) & (np.abs(right) < self.sentinel)
+        return np.asarray(np.where(is_ordinary, numbers, 0.0) / np.where(self.columns > 0, self.columns, 1.0))
+
+    def size_of(self, number: float, column: int) -> float:
+        """What a number of a column is measured by."""
+        is_sentinel = np.isfinite(number) and abs(number) >= self.sentinel
+        return float(abs(number) if is_sentinel else self.columns[column])
+
+
+def measure(arrays: Sequence[Array]) -> Scale:
+    """The scale of the right numbers of one output, of all batches together: [R, C] each, of any R."""
+    columns = arrays[0].shape[1]
+    if any(array.dtype.kind in "iub" for array in arrays):
+        return Scale(np.zeros(columns), 0.0, np.inf)
+    sentinel = _sentinel(arrays)
+    squares, counts = np.zeros(columns), np.zeros(columns)
+    for array in arrays:
+        numbers = array.astype(np.float64)
+        counted = np.isfinite(numbers) & (np.abs(numbers) < sentinel) & (numbers != 0)
+        numbers[~counted] = 0
+        squares += np.einsum("rc,rc->c", numbers, numbers)
+        counts += counted.sum(0)
+    sizes = np.sqrt(squares / np.maximum(counts, 1))
+    some = np.sort(sizes[counts > 0])
+    if not some.size:
+        return Scale(np.ones(columns), 1.0, sentinel)
+    usual = float(np.sqrt(np.mean(np.square(some[some <= _GAP * some[(some.size - 1) // 2]]))))
+    return Scale(np.maximum(sizes, usual * np.maximum(FLOOR, 1 / np.sqrt(np.maximum(counts, 1)))), usual, sentinel)
+
+
+def largest_column_error(wanted: Array, found: Array, *, largest: float = np.inf) -> float:
+    """The largest root mean square of any column's differences, as `Scale.differences` has them.
+
+    Args:
+        wanted: [R, C].
+        found: of the same shape.
+        largest: number of the type that `found` was computed in.
+    """
+    if not wanted.size:
+        return 0.0
+    differences = measure([wanted]).differences(wanted, found, largest=largest)
+    return float(np.sqrt(np.mean(np.square(differences), axis=0)).max())
+
+
+def _sentinel(arrays: Sequence[Array]) -> float:
+    """The magnitude from which on numbers stand for infinity: those beyond the first gap that are large enough."""
+    least = _LEAST_SENTINEL / _GAP
+    sizes = [np.abs(array[np.isfinite(array) & (array != 0)]) for array in arrays]
+    small = max((float(np.max(item, where=item <= least, initial=0.0)) for item in sizes), default=0.0)
+    large = np.sort(np.concatenate([item[item > least].astype(np.float64) for item in sizes]))
+    if not small and not large.size:
+        return np.inf
+    known = np.concatenate([[small], large]) if small else large
+    beyond = np.flatnonzero((known[1:] >= _LEAST_SENTINEL) & (known[1:] > _GAP * known[:-1])) + 1
+    return float(known[beyond[0]]) if beyond.size else np.inf

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which numbers of a padded tensor belong to tokens: along every axis that the sequence is on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .layout import Layout
+from .symbolic.facts import Shape
+
+Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+Dims = tuple[int | str, ...]
+"""Sizes of a tensor's axes: numbers, or "B", "S", "B*S" and the like as texts. Axes that are left out are numbers."""
+
+BATCH, SLOTS, BOTH, TOKENS, UNKNOWN = "B", "S", "B*S", "T", "?"
+_DEFAULTS: Mapping[str, Dims] = {
+    Layout.PACKED.value: (TOKENS,),
+    Layout.PER_SEQUENCE.value: (BATCH,),
+    Layout.CONSTANT.value: (),
+    Layout.PADDED.value: (BATCH, SLOTS),
+}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The kept numbers of one tensor.
+
+    values: [R, C], a row for every kept index along the axes whose sizes are no numbers.
+    places: [R, A], that index. axes: what these A axes are, such as ("B", "S"). element: sizes of the other axes.
+    """
+
+    values: Array
+    places: npt.NDArray[np.int64]
+    axes: tuple[str, ...]
+    element: tuple[int, ...]
+
+
+def dims_of_shape(shape: Shape | None) -> Dims | None:
+    """Sizes as numbers and texts; None where the shape is not known."""
+    if shape is None:
+        return None
+    constants = [size.constant() for size in shape]
+    return tuple(str(size) if known is None else known for size, known in zip(shape, constants, strict=True))
+
+
+def dims_of(output: Mapping[str, Any]) -> Dims | None:
+    """Sizes of an output as a rewritten model's metadata has them; those of its layout where it is older."""
+    if "dims" not in output:
+        return _DEFAULTS[output["layout"]]
+    return None if output["dims"] is None else tuple(output["dims"])
+
+
+def padded_dims(output: Mapping[str, Any]) -> Dims | None:
+    """Sizes of the same output in the original, which is padded."""
+    dims = dims_of(output)
+    return (BATCH, SLOTS, *dims[1:]) if dims and dims[0] == TOKENS else dims
+
+
+def kept_elements(dims: Dims, mask: Mask) -> Mask:
+    """Which indices along the axes of batch and sequence are kept tokens'; size 1 along all other axes.
+
+    Several axes of the sequence are kept where all of them are; of sequences, those that keep a token.
+
+    Args:
+        dims: of the tensor.
+        mask: [B,S], True at kept slots.
+    """
+    kept: Mask = np.ones([1] * len(dims), np.bool_)
+    batch = dims.index(BATCH) if BATCH in dims else None
+
+    def along(values: Mask, *axes: int) -> Mask:
+        """The values along these axes of the tensor."""
+        turned = values if list(axes) == sorted(axes) else values.T
+        return turned.reshape([values.shape[axes.index(i)] if i in axes else 1 for i in range(len(dims))])
+
+    for axis, size in enumerate(dims):
+        if size == BOTH:
+            kept = kept & along(mask.reshape(-1), axis)
+        elif size == BATCH:
+            kept = kept & along(np.asarray(mask.any(1)), axis)
+        elif size == SLOTS:
+            kept = kept & (along(np.ones(mask.shape[1], np.bool_), axis) if batch is None else along(mask, batch, axis))
+    return kept
+
+
+def fits(shape: Sequence[int], dims: Dims | None, mask: Mask) -> bool:
+    """Whether an array has these sizes in a batch of this mask."""
+    if dims is None:
+        return True
+    known = {BATCH: mask.shape[0], SLOTS: mask.shape[1], BOTH: mask.size}
+    return len(shape) >= len(dims) and all(
+        known.get(str(wanted), size) == size for size, wanted in zip(shape, dims, strict=False)
+    )
+
+
+def kept_rows(values: Array, dims: Dims | None, mask: Mask) -> Rows:
+    """The kept numbers of a tensor that fits; all, in one column, where its shape is not known.
+
+    Args:
+        values: the tensor.
+        dims: its sizes.
+        mask: bool [B,S].
+    """
+    known = (UNKNOWN,) * values.ndim if dims is None else dims
+    whole = (*known, *values.shape[len(known) :])
+    axes = [axis for axis, size in enumerate(whole) if isinstance(size, str)]
+    others = [axis for axis, size in enumerate(whole) if not isinstance(size, str)]
+    element = tuple(values.shape[axis] for axis in others)
+    kept = kept_elements(whole, mask).transpose(*axes, *others)
+    kept = np.broadcast_to(kept.reshape(kept.shape[: len(axes)]), [values.shape[axis] for axis in axes])
+    chosen = values.transpose(*axes, *others)[kept]
+    names = tuple(str(whole[axis]) for axis in axes)
+    return Rows(chosen.reshape(len(chosen), int(np.prod(element))), np.argwhere(kept), names, element)
+
+
+def packed_rows(values: Array, mask: Mask) -> Rows:
+    """The rows of a tensor [T,...] of the batch's kept tokens, at the places that they have when padded."""
+    count = int(mask.sum())
+    element = values.shape[1:]
+    flat = values[:count].reshape(min(count, len(values)), int(np.prod(element)))
+    return Rows(flat, np.argwhere(mask), (BATCH, SLOTS), element)

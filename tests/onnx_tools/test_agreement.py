@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors are measured by their own column: no other column, and no stand-in for infinity, pardons them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from padfree.onnx_tools.agreement import Array, largest_column_error, measure
+from padfree.onnx_tools.half_precision import ALLOWED
+from padfree.onnx_tools.halves import to_float, to_half
+from padfree.onnx_tools.kept import kept_rows, packed_rows
+from padfree.onnx_tools.verify import RELATIVE_TOLERANCE
+
+F32_MIN, F16_MIN = float(np.finfo(np.float32).min), float(np.finfo(np.float16).min)
+BF16_MIN = -3.3895313892515355e38
+ROWS, SPARSE = 40, 3
+SPECIAL = {"f32min": F32_MIN, "f16min": F16_MIN, "bf16min": BF16_MIN, "-1e9": -1e9, "-1e4": -1e4, "-inf": -np.inf,
+           "nan": np.nan, "inf": np.inf, "1e6": 1e6}  # fmt: skip
+
+
+def output(special: float) -> Array:
+    """Columns: 0 to 2 ordinary, 3 zero but in two rows, 4 a stand-in everywhere, 5 one in most rows, 6 small."""
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((ROWS, 7)).astype(np.float32)
+    values[:, SPARSE] = 0
+    values[[5, 20], SPARSE] = [0.7, 1.1]
+    values[:, 4] = special
+    values[rng.random(ROWS) < 0.8, 5] = special
+    values[:, 6] *= 1e-3
+    return values
+
+
+def times(column: int, factor: float) -> Callable[[Array], None]:
+    def change(values: Array) -> None:
+        with np.errstate(over="ignore"):
+            values[:, column] = np.where(np.abs(values[:, column]) < 100, values[:, column] * factor, values[:, column])
+
+    return change
+
+
+def shifted(column: int) -> Callable[[Array], None]:
+    def change(values: Array) -> None:
+        values[:, column] += 0.5
+
+    return change
+
+
+def put(row: int, column: int, value: float) -> Callable[[Array], None]:
+    def change(values: Array) -> None:
+        values[row, column] = value
+
+    return change
+
+
+def moved(values: Array) -> None:
+    values[:, 5] = np.roll(values[:, 5], 1)
+
+
+def exchanged(values: Array) -> None:
+    values[:, [0, 4]] = values[:, [4, 0]]
+
+
+WRONG = {
+    "weights of an ordinary column": times(0, -3),
+    "weights of a sparse column": times(SPARSE, -3),
+    "ordinary numbers between stand-ins": times(5, -3),
+    "bias of an ordinary column": shifted(1),
+    "bias of a sparse column": shifted(SPARSE),
+    "nan": put(7, 2, np.nan),
+    "infinity": put(7, 2, np.inf),
+    "a stand-in": put(7, 2, F32_MIN),
+    "a number in place of a stand-in": put(7, 4, 0.3),
+    "a stand-in of the other sign": put(7, 4, 1e9),
+    "stand-ins in other rows": moved,
+    "columns exchanged": exchanged,
+}
+
+
+@pytest.mark.parametrize("special", SPECIAL.values(), ids=SPECIAL)
+@pytest.mark.parametrize("change", WRONG.values(), ids=WRONG)
+def test_planted_errors_are_found(change: Callable[[Array], None], special: float) -> None:
+    """Also by what half precision allows, which is the most that is ever allowed."""
+    wanted = output(special)
+    found = wanted.copy()
+    change(found)
+    with np.errstate(invalid="ignore"):
+        assert not np.array_equal(wanted, found, equal_nan=True)
+    assert not measure([wanted]).differences(wanted, found).max() <= RELATIVE_TOLERANCE
+    for allowed in ALLOWED.values():
+        assert not largest_column_error(wanted, found) <= allowed
+
+
+def test_errors_of_a_small_column_are_found_in_float32() -> None:
+    wanted = output(F32_MIN)
+    found = wanted.copy()
+    found[:, 6] *= -3
+    assert not measure([wanted]).differences(wanted, found).max() <= RELATIVE_TOLERANCE
+
+
+@pytest.mark.parametrize("special", SPECIAL.values(), ids=SPECIAL)
+def test_rounding_agrees(special: float) -> None:
+    wanted = output(special)
+    half = to_float(to_half(wanted))
+    cut = np.clip(half, -65504, 65504) if abs(special) >= 1e8 else half
+    small = np.float32(1 + 2**-20) * wanted if np.isfinite(special) and abs(special) < 1e38 else wanted
+    assert measure([wanted]).differences(wanted, small).max() <= RELATIVE_TOLERANCE
+    if not 65504 < abs(special) < 1e8:  # what is neither in the type nor surely a stand-in is lost
+        assert largest_column_error(wanted, half, largest=65504) <= ALLOWED["fp16"]
+        if np.isfinite(special):
+            assert largest_column_error(wanted, cut, largest=65504) <= ALLOWED["fp16"]
+    short = (wanted.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    assert largest_column_error(wanted, short, largest=3.38e38) <= ALLOWED["bf16"]
+
+
+def test_what_overflows_is_no_stand_in() -> None:
+    wanted = np.random.default_rng(0).standard_normal((ROWS, 4)).astype(np.float32)
+    wanted[3, 1] = 7e4
+    assert not largest_column_error(wanted, to_float(to_half(wanted)), largest=65504) <= ALLOWED["fp16"]
+
+
+def test_few_rows_may_be_small_by_chance() -> None:
+    """One number in a thousand is a thousandth of the others: its error is that of its inputs."""
+    rng = np.random.default_rng(0)
+    for rows in (1, 2, 5):
+        wanted = rng.standard_normal((rows, 1000))
+        found = wanted + 1e-5 * rng.standard_normal(wanted.shape)
+        assert measure([wanted]).differences(wanted, found).max() <= RELATIVE_TOLERANCE
+
+
+def test_integers_are_equal_or_not() -> None:
+    wanted = np.asarray([[30000], [20000], [5]])
+    assert measure([wanted]).differences(wanted, wanted).max() == 0
+    assert np.isinf(measure([wanted]).differences(wanted, wanted + np.eye(3, 1, -1, np.int64)).max())
+
+
+def test_outputs_of_zeros_and_constants() -> None:
+    zeros = np.zeros((4, 2), np.float32)
+    assert measure([zeros]).differences(zeros, zeros).max() == 0
+    assert measure([zeros]).differences(zeros, zeros + 1).max() == 1
+    constant = np.full((4, 2), 1e5, np.float32)  # the same everywhere, and no other number beside it
+    assert not measure([constant]).differences(constant, constant * 1.001).max() <= RELATIVE_TOLERANCE
+
+
+def test_rows_of_every_shape() -> None:
+    mask = np.arange(3) < np.asarray([3, 1])[:, None]
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((2, 4, 3, 3))
+    rows = kept_rows(weights, ("B", 4, "S", "S"), mask)
+    assert rows.values.shape == (10, 4)
+    assert rows.axes == ("B", "S", "S")
+    for place, row in zip(rows.places, rows.values, strict=True):
+        np.testing.assert_array_equal(row, weights[place[0], :, place[1], place[2]])
+    assert {tuple(place) for place in rows.places[-1:].tolist()} == {(1, 0, 0)}
+    hidden = rng.standard_normal((2, 3, 5))
+    tokens = hidden[mask]
+    for values, dims in (
+        (hidden, ("B", "S", 5)),
+        (hidden, ("B", "S")),
+        (hidden.reshape(6, 5), ("B*S", 5)),
+        (hidden.transpose(0, 2, 1), ("B", 5, "S")),
+    ):
+        np.testing.assert_array_equal(kept_rows(values, dims, mask).values, tokens)
+    turned = kept_rows(hidden.transpose(1, 0, 2), ("S", "B", 5), mask)
+    assert sorted(turned.values.tolist()) == sorted(tokens.tolist())
+    np.testing.assert_array_equal(packed_rows(np.concatenate([tokens, hidden[1]]), mask).values, tokens)
+    assert kept_rows(hidden, None, mask).values.shape == (30, 1)
+    assert kept_rows(np.asarray(3.0), (), mask).values.tolist() == [[3.0]]
+    assert kept_rows(hidden[0], (3, 5), mask).values.shape == (1, 15)
+    assert kept_rows(hidden[0], ("S", 5), mask).values.shape == (3, 5)
