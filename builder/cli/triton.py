@@ -28,11 +28,24 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("model", type=Path, help="model.plan or packed.onnx")
     parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FOLDER", help="repository to write (a new or empty folder)"
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="repository: a new one, or one with other models and versions, which stay",
     )
     parser.add_argument("--name", required=True, metavar="NAME", help="the model's name in the server")
     parser.add_argument(
-        "--overwrite", action="store_true", help="replace a repository that was changed since it was written"
+        "--version",
+        type=int,
+        metavar="N",
+        help="number of the version (default: one more than the newest; the same files make none)",
+    )
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="also replace files that were changed since they were written, and the version that --version names",
     )
     group = parser.add_argument_group("server")
     group.add_argument(
@@ -105,10 +118,17 @@ def run(arguments: argparse.Namespace) -> int:
         server=arguments.server,
         server_tensorrt=arguments.server_tensorrt,
     )
-    repository = write_repository(arguments.model, arguments.output, options, overwrite=arguments.overwrite)
+    repository = write_repository(
+        arguments.model, arguments.output, options, version=arguments.version, overwrite=arguments.overwrite
+    )
     console = output_console()
     console.print(make_table("models", ("model", "takes", "gives"), _rows(repository)))
     print_line(console, f"wrote {repository.folder} for {repository.server.image or 'a server of your own'}")
+    was = "was there already" if repository.there else "is new"
+    print_line(console, f"version {repository.version} of {', '.join(repository.models)} {was}")
+    others = [needs.model for needs in repository.needs if needs.model not in repository.models]
+    if others:
+        print_line(console, f"the server's image is for {', '.join(others)} too: build it again")
     for line in _next_steps(repository):
         print_line(console, line)
     return 0
@@ -131,8 +151,9 @@ def _next_steps(repository: Repository) -> list[str]:
         started = join(["tritonserver", f"--model-repository={folder}", *repository.arguments])
         return [f"start the server with padfree's libraries in /opt/padfree/lib: {started}"]
     # The Python backend hands tensors to its models in shared memory, of which containers have 64 MiB by default.
-    shared = " --shm-size=1g" if len(repository.models) > 1 or repository.served.backend == "python" else ""
-    gpus = " --gpus=all" if repository.served.is_plan else ""
+    in_python = any(needs.texts or needs.backend == "python" for needs in repository.needs)
+    shared = " --shm-size=1g" if in_python else ""
+    gpus = " --gpus=all" if any(needs.engine_tensorrt for needs in repository.needs) else ""
     ports = "-p 8000:8000 -p 8001:8001 -p 8002:8002"
     return [
         f"docker build -t {image} {quote(str(folder))}",

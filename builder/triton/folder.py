@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a folder whole or not at all, and replaces none but those that it wrote itself."""
+"""What padfree writes into a model's folder, and the manifest that tells its files from others'."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from padfree.builder.errors import BuildError
 
@@ -18,8 +18,50 @@ Files = dict[str, "bytes | Callable[[Path], object]"]
 """Path in the folder -> content, or what writes the file."""
 
 MANIFEST = "padfree.json"
-FORMAT = 1
+FORMAT = 2
+ENCODER, TOKENIZER, ENSEMBLE = "encoder", "tokenizer", "ensemble"
 CHUNK_BYTES = 1 << 22
+CACHES = "__pycache__"  # Python makes these beside the model.py that a server runs
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A model's folder: what goes into the folder of its new version, and what lies beside the versions.
+
+    Attributes:
+        version: files of the version.
+        beside: files beside the versions, but for the configuration.
+        config: config.pbtxt.
+        part: ENCODER, TOKENIZER or ENSEMBLE.
+        family: the encoder's name, which all parts of one text model share.
+        needs: what the server's image has to have for it, as image.Needs writes it; of encoders.
+    """
+
+    version: Files
+    beside: Mapping[str, bytes]
+    config: bytes
+    part: str
+    family: str
+    needs: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What padfree wrote into a folder: digests of the files beside the versions, and of every version's.
+
+    A repository has one too, for what all of its models share; that has no part.
+    """
+
+    part: str
+    family: str
+    needs: Mapping[str, Any] | None
+    files: Mapping[str, str]
+    versions: Mapping[str, Mapping[str, str]]
+
+    def to_json(self) -> bytes:
+        """The manifest as a file."""
+        values = {name: value for name, value in vars(self).items() if value}
+        return (json.dumps({"format": FORMAT, **values}, indent=2) + "\n").encode()
 
 
 def copy_of(source: Path) -> Callable[[Path], object]:
@@ -27,63 +69,26 @@ def copy_of(source: Path) -> Callable[[Path], object]:
     return partial(shutil.copyfile, source)
 
 
-def check_folder(folder: Path, *, overwrite: bool) -> None:
-    """Fails early where `folder` may not be written.
-
-    It may be new, empty, or one that write_folder made and nobody changed since; with `overwrite` also a changed one.
-
-    Raises:
-        BuildError: what stands there, and what to do.
-    """
-    if not folder.parent.is_dir():
-        raise BuildError(
-            f"{folder}: the folder {folder.parent} does not exist; make it first: mkdir -p {folder.parent}"
-        )
-    if not os.access(folder.parent, os.W_OK):
-        raise BuildError(f"{folder}: the folder {folder.parent} is not writable; choose another path")
-    if not folder.exists() and not folder.is_symlink():
-        return
-    if not folder.is_dir() or folder.is_symlink():
-        raise BuildError(f"{folder} is no folder; choose a new one")
-    if not any(folder.iterdir()):
-        return
-    written = _read_manifest(folder)
-    if written is None:
-        raise BuildError(
-            f"{folder} holds files that padfree triton did not write, and would be replaced as a whole; choose a new "
-            "folder"
-        )
-    if not overwrite and (changed := _changes(folder, written)):
-        raise BuildError(
-            f"{folder}: {changed} since padfree triton wrote it; choose a new folder, or pass --overwrite to lose that"
-        )
-
-
-def write_folder(folder: Path, files: Files, *, overwrite: bool) -> None:
-    """Writes all files beside `folder` and moves them into place when every one is complete.
-
-    The same files give the same bytes. A list of them with their digests, padfree.json, is written along.
-
-    Raises:
-        BuildError: as check_folder; or the disk is full, and nothing has changed then.
-    """
-    check_folder(folder, overwrite=overwrite)
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of a folder; None where there is none that this version of padfree wrote."""
     try:
-        aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
-        try:
-            staged = aside / "new"
-            _write(staged, files)
-            _swap(staged, folder, aside / "old")
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-    except OSError as error:
-        raise BuildError(
-            f"{folder}: cannot be written ({error.strerror or error}); nothing was changed: check that {folder.parent} "
-            "is writable and has room, or choose another path"
-        ) from error
+        raw = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if raw["format"] != FORMAT:
+            return None
+        return Manifest(
+            part=str(raw.get("part", "")),
+            family=str(raw.get("family", "")),
+            needs=dict(raw["needs"]) if "needs" in raw else None,
+            files=_digests(raw.get("files", {})),
+            versions={str(name): _digests(files) for name, files in raw.get("versions", {}).items()},
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
-def _write(folder: Path, files: Files) -> None:
+def write_version(folder: Path, files: Files) -> None:
+    """Fills a new folder."""
+    folder.mkdir()
     for name, content in sorted(files.items()):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,51 +96,62 @@ def _write(folder: Path, files: Files) -> None:
             path.write_bytes(content)
         else:
             content(path)
-    manifest = {"format": FORMAT, "files": {name: _digest(path) for name, path in _files_in(folder)}}
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
-def _swap(staged: Path, folder: Path, old: Path) -> None:
-    if folder.exists():
-        folder.rename(old)
-    try:
-        staged.rename(folder)
-    except OSError:
-        if old.exists():
-            old.rename(folder)
-        raise
+def digests_in(folder: Path) -> dict[str, str]:
+    """Path in the folder -> digest of every file, but for what Python keeps there."""
+    return {path.relative_to(folder).as_posix(): digest_of(path) for path in _files_in(folder)}
 
 
-def _read_manifest(folder: Path) -> Mapping[str, str] | None:
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        return {str(name): str(digest) for name, digest in manifest["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def _changes(folder: Path, written: Mapping[str, str]) -> str:
-    """What differs from the manifest, for a message; "" where nothing does."""
-    there = dict(_files_in(folder))
-    there.pop(MANIFEST, None)
-    for name in sorted({*there, *written}):
-        if name not in written:
-            return f"{name} was added"
-        if name not in there:
-            return f"{name} was removed"
-        if _digest(there[name]) != written[name]:
-            return f"{name} was changed"
-    return ""
-
-
-def _files_in(folder: Path) -> list[tuple[str, Path]]:
-    """(path in the folder, path) of every file, sorted."""
-    return sorted((path.relative_to(folder).as_posix(), path) for path in folder.rglob("*") if not path.is_dir())
-
-
-def _digest(path: Path) -> str:
+def digest_of(content: Path | bytes) -> str:
+    """SHA-256 of a file, or of bytes."""
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).hexdigest()
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with content.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def check_replaceable(
+    folder: Path, new: Mapping[str, bytes], known: Mapping[str, str], *, overwrite: bool
+) -> tuple[list[str], list[str]]:
+    """Which files of `new` are to be written, and which that padfree wrote before (`known`) are in use no more.
+
+    Raises:
+        BuildError: one that would be replaced or removed was changed since, or is somebody else's.
+    """
+    written = [name for name, content in new.items() if not _holds(folder / name, digest_of(content))]
+    unused = [name for name in known if name not in new and (folder / name).is_file()]
+    for name in [*written, *unused]:
+        path = folder / name
+        if not path.exists() and not path.is_symlink():
+            continue
+        if not path.is_file():
+            raise BuildError(f"{path} is no file, and would be replaced; choose another folder")
+        if overwrite or _holds(path, known.get(name, "")):
+            continue
+        if name not in known:
+            raise BuildError(
+                f"{path} is a file that padfree triton did not write, and would be replaced; choose another folder, or "
+                "pass --overwrite to lose it"
+            )
+        raise BuildError(
+            f"{path} was changed since padfree triton wrote it; choose another folder, or pass --overwrite to lose that"
+        )
+    return written, unused
+
+
+def _holds(path: Path, digest: str) -> bool:
+    return path.is_file() and digest_of(path) == digest
+
+
+def _digests(raw: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(digest) for name, digest in raw.items()}
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        if not path.is_dir() and CACHES not in path.relative_to(folder).parts:
+            yield path

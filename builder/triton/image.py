@@ -4,55 +4,150 @@
 from __future__ import annotations
 
 import io
+import re
 import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from padfree import runtime
+from padfree.builder.errors import BuildError
 from padfree.runtime import plugin_library
 
 from . import libraries
-from .folder import Files
+from .folder import MANIFEST
 from .releases import Server
-from .serving import Served
+from .serving import BACKENDS, Served, printable
 
 DOCKERFILE = "Dockerfile"
 ARCHIVE = "padfree.tar"
 ROOT = "/opt"  # the archive's padfree/ becomes /opt/padfree
 REPOSITORY = "/models"
 SOURCE_FILES = (".py", ".typed")
+PLAIN = re.compile(r"[A-Za-z0-9_.-]+")  # of what stands in commands
 
 
-def image_files(served: Served, server: Server) -> Files:
+@dataclass(frozen=True)
+class Needs:
+    """What a model wants of the server's image.
+
+    Attributes:
+        model: its name.
+        release: NGC release of the server, None for one that is no NGC image.
+        server_tensorrt: the server's TensorRT, where the model runs in that.
+        engine_tensorrt: the plan's TensorRT, None for an .onnx file.
+        gpu: the GPU that the plan was built on, for people.
+        backend: "tensorrt" or "python".
+        texts: a tokenizer belongs to it.
+    """
+
+    model: str
+    release: str | None
+    server_tensorrt: str | None
+    engine_tensorrt: str | None
+    gpu: str | None
+    backend: str
+    texts: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the manifest."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(raw: Mapping[str, Any], folder: Path) -> Needs:
+        """What a manifest holds.
+
+        Raises:
+            BuildError: it holds something else.
+        """
+        try:
+            needs = Needs(**raw)
+            texts = [needs.model, needs.backend]
+            texts += [
+                item for item in (needs.release, needs.server_tensorrt, needs.engine_tensorrt) if item is not None
+            ]
+            if needs.backend not in BACKENDS or not all(PLAIN.fullmatch(item) for item in texts):
+                raise ValueError("not allowed there")
+        except (TypeError, ValueError) as error:
+            raise BuildError(
+                f"{folder / MANIFEST} does not say what the model needs ({error}); write the model again into a new "
+                "folder"
+            ) from error
+        return needs
+
+
+def needs_of(served: Served, server: Server) -> Needs:
+    """What a model wants that is about to be written."""
+    engine = served.metadata.engine
+    return Needs(
+        model=served.options.name,
+        release=server.release,
+        server_tensorrt=server.tensorrt,
+        engine_tensorrt=None if engine is None else engine.tensorrt,
+        gpu=None if engine is None else f"{engine.gpu_name} (compute capability {engine.compute_capability})",
+        backend=served.backend,
+        texts=served.options.tokenizer is not None,
+    )
+
+
+def check_together(others: Sequence[Needs], new: Needs) -> None:
+    """Refuses models that one server cannot have.
+
+    Raises:
+        BuildError: other releases of the server, or of TensorRT.
+    """
+    for other in others:
+        tensorrt = {needs.server_tensorrt for needs in (other, new) if needs.server_tensorrt is not None}
+        if other.release != new.release or len(tensorrt) > 1:
+            raise BuildError(
+                f"the repository has the model '{other.model}' for {_server(other)}, and '{new.model}' is for "
+                f"{_server(new)}; one repository is for one server: choose another folder, or the same --server"
+            )
+        engines = {needs.engine_tensorrt for needs in (other, new) if needs.backend == "python"} - {None}
+        if len(engines) > 1:
+            raise BuildError(
+                f"the repository has the model '{other.model}' with a plan of TensorRT {other.engine_tensorrt}, and "
+                f"'{new.model}' has one of {new.engine_tensorrt}; the image gets one TensorRT for the python backend: "
+                "choose another folder, or build both plans with the same"
+            )
+
+
+def _server(needs: Needs) -> str:
+    tensorrt = f" with TensorRT {needs.server_tensorrt}" if needs.server_tensorrt else ""
+    return (f"the server of NGC {needs.release}" if needs.release else "a server of your own") + tensorrt
+
+
+def image_files(models: Sequence[Needs]) -> dict[str, bytes]:
     """Dockerfile, archive, and a .dockerignore that keeps the models out of the build: they are mounted, not copied.
 
     All are plain files, for the server takes every folder of a repository for a model. Nothing for a server that is no
     NGC image.
     """
-    if server.image is None:
+    if models[0].release is None:
         return {}
     return {
-        DOCKERFILE: dockerfile(served, server).encode(),
+        DOCKERFILE: dockerfile(models).encode(),
         ".dockerignore": f"*\n!{ARCHIVE}\n".encode(),
-        ARCHIVE: archive(served),
+        ARCHIVE: archive(models),
     }
 
 
-def dockerfile(served: Served, server: Server) -> str:
-    """The Dockerfile's text."""
-    engine = served.metadata.engine
+def dockerfile(models: Sequence[Needs]) -> str:
+    """The text of the Dockerfile of an image that serves all models of a repository."""
+    image = Server(models[0].release, None).image
     lines = ["# Written by `padfree triton`. Build: docker build -t SERVER FOLDER, with this file's folder."]
-    if engine is not None:
-        lines.append(f"# The plan runs on {engine.gpu_name} (compute capability {engine.compute_capability}).")
-    lines += [f"FROM {server.image}", ""]
-    if server.tensorrt is not None:
-        library = f"libnvinfer.so.{server.tensorrt}"
+    lines += [f"# {_plans(models, 'gpu', gpu, 'run')} on {printable(gpu)}." for gpu in _distinct(models, "gpu")]
+    lines += [f"FROM {image}", ""]
+    for version in _distinct(models, "server_tensorrt"):
+        library = f"libnvinfer.so.{version}"
         lines += [
-            f"# The plan loads in TensorRT {server.tensorrt} alone.",
+            f"# {_plans(models, 'server_tensorrt', version, 'load')} in TensorRT {version} alone.",
             f"RUN test -n \"$(find / -xdev -name '{library}' -print -quit)\" || \\",
-            f'    {{ echo "{server.image} has no TensorRT {server.tensorrt} ({library})" >&2; exit 1; }}',
+            f'    {{ echo "{image} has no TensorRT {version} ({library})" >&2; exit 1; }}',
             "",
         ]
-    packages = python_packages(served)
+    packages = python_packages(models)
     if packages:
         quoted = " ".join(f"'{package}'" for package in packages)
         lines += [f"RUN pip3 install --no-cache-dir {quoted}", ""]
@@ -64,39 +159,53 @@ def dockerfile(served: Served, server: Server) -> str:
         # A .pth file, because the Python backend of older releases ignores PYTHONPATH.
         site = "$(python3 -c 'import site; print(site.getsitepackages()[0])')"
         lines.append(f'RUN echo {ROOT} > "{site}/padfree.pth"')
-    command = ["tritonserver", f"--model-repository={REPOSITORY}", *server_arguments(served)]
+    command = ["tritonserver", f"--model-repository={REPOSITORY}", *server_arguments(models)]
     lines += ["", "CMD [" + ", ".join(f'"{word}"' for word in command) + "]"]
     return "\n".join(lines) + "\n"
 
 
-def server_arguments(served: Served) -> list[str]:
+def _distinct(models: Sequence[Needs], field: str) -> list[str]:
+    return sorted({getattr(needs, field) for needs in models} - {None})
+
+
+def _plans(models: Sequence[Needs], field: str, value: str, verb: str) -> str:
+    """The beginning of a sentence about the plans that have a value in common."""
+    names = [needs.model for needs in models if getattr(needs, field) == value]
+    if len(models) == 1:
+        return f"The plan {verb}s"
+    return f"The plan of {names[0]} {verb}s" if len(names) == 1 else f"The plans of {', '.join(names)} {verb}"
+
+
+def server_arguments(models: Sequence[Needs]) -> list[str]:
     """What tritonserver has to be told, besides the repository."""
-    if served.backend != "tensorrt":
+    if all(needs.backend != "tensorrt" for needs in models):
         return []
     # The backend opens these libraries when TensorRT is loaded already (tensorrt_backend/src/tensorrt.cc,
     # TRITONBACKEND_Initialize); LD_PRELOAD would be too early.
     return [f"--backend-config=tensorrt,plugins={ROOT}/padfree/lib/{libraries.REGISTER}"]
 
 
-def python_packages(served: Served) -> list[str]:
+def python_packages(models: Sequence[Needs]) -> list[str]:
     """What padfree.runtime needs in the image, as pip's requirements; none where no Python runs."""
-    texts = served.options.tokenizer is not None
-    if served.backend == "tensorrt" and not texts:
+    in_python = [needs for needs in models if needs.backend == "python"]
+    texts = any(needs.texts for needs in models)
+    if not in_python and not texts:
         return []
     packages = ["numpy>=1.26,<2"]  # with NumPy 2 the Python backend of older releases gives empty outputs
     if texts:
         packages.append("tokenizers>=0.20")
-    if served.backend == "python":
-        engine = served.metadata.engine
-        packages += ["onnxruntime>=1.20"] if engine is None else [f"tensorrt=={engine.tensorrt}.*", "cuda-python>=12.8"]
-    return packages
+    versions = sorted({needs.engine_tensorrt for needs in in_python if needs.engine_tensorrt is not None})
+    if any(needs.engine_tensorrt is None for needs in in_python):
+        packages.append("onnxruntime>=1.20")
+    packages += [f"tensorrt=={version}.*" for version in versions]
+    return packages + ["cuda-python>=12.8"] * bool(versions)
 
 
-def archive(served: Served) -> bytes:
+def archive(models: Sequence[Needs]) -> bytes:
     """A tar file with padfree/lib, and padfree/runtime where Python runs; the same files give the same bytes."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for name, path in sorted(_archived(served).items()):
+        for name, path in sorted(_archived(models).items()):
             member = tarfile.TarInfo(f"padfree/{name}")
             member.size = path.stat().st_size
             member.mode = 0o755 if path.suffix == ".so" else 0o644
@@ -105,15 +214,15 @@ def archive(served: Served) -> bytes:
     return content.getvalue()
 
 
-def _archived(served: Served) -> dict[str, Path]:
+def _archived(models: Sequence[Needs]) -> dict[str, Path]:
     """Path below padfree/ -> file."""
     found: list[Path] = []
-    if served.is_plan:
+    if any(needs.engine_tensorrt is not None for needs in models):
         found.append(plugin_library.find())
-    if served.backend == "tensorrt":
+    if any(needs.backend == "tensorrt" for needs in models):
         found.append(libraries.find(libraries.REGISTER))
     files = {f"lib/{path.name}": path for path in found}
-    if python_packages(served):
+    if python_packages(models):
         folder = Path(runtime.__file__).parent
         sources = [path for path in folder.rglob("*") if path.suffix in SOURCE_FILES]
         files.update({f"runtime/{path.relative_to(folder).as_posix()}": path for path in sources})

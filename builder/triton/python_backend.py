@@ -14,12 +14,12 @@ from padfree.runtime.triton.items import SEQ_LENS
 from padfree.runtime.triton.parameters import EncoderParameters
 
 from . import config as configs
-from .folder import Files, copy_of
+from .folder import ENCODER, Files, ModelFolder, copy_of
 from .serving import Served
 from .tensors import VARIABLE, data_type, output_dims
 from .warmup import add_warmup
 
-MODEL_FILE = "1/model.py"
+MODEL_FILE = "model.py"
 COSTS_FILE = "costs.json"
 MODEL = '''"""Served by padfree; config.pbtxt configures it."""
 
@@ -30,7 +30,7 @@ __all__ = ["TritonPythonModel"]
 SHOWN_TYPES = {"bfloat16": "float32"}  # what NumPy lacks leaves the session wider
 
 
-def model_files(served: Served) -> Files:
+def model_folder(served: Served) -> ModelFolder:
     """The model's folder: configuration, model.py, the model file (a plan with its metadata), warm-up data.
 
     Raises:
@@ -52,20 +52,16 @@ def model_files(served: Served) -> Files:
     parameters = EncoderParameters(model=file, costs=COSTS_FILE if costs else "")
     configs.add_parameters(config, parameters.to_strings())
     warmup = add_warmup(config, served)
-    files: Files = {
-        configs.CONFIG_FILE: configs.to_text(config),
-        MODEL_FILE: MODEL.format(module="encoder", name="EncoderModel").encode(),
-        **warmup,
-    }
+    files: Files = {MODEL_FILE: MODEL.format(module="encoder", name="EncoderModel").encode()}
     if costs is not None:
-        files[f"1/{COSTS_FILE}"] = _cost_table(costs, served)
+        files[COSTS_FILE] = _cost_table(costs, served)
     if served.is_plan:
-        files["1/model.plan"] = copy_of(served.path)
-        files["1/model.plan.json"] = copy_of(sidecar_path(served.path))
+        files[file] = copy_of(served.path)
+        files[f"{file}.json"] = copy_of(sidecar_path(served.path))
     else:
         model = load_model(served.path)  # brings weights along that lie in files of their own
-        files["1/model.onnx"] = lambda path: save_model(model, path)
-    return files
+        files[file] = lambda path: save_model(model, path)
+    return ModelFolder(files, warmup, configs.to_text(config), ENCODER, served.options.name)
 
 
 def _cost_table(file: Path, served: Served) -> bytes:
@@ -81,5 +77,5 @@ def _cost_table(file: Path, served: Served) -> bytes:
 def new_config(name: str, max_batch: int) -> object:
     """A configuration of a model in the Python backend."""
     config = configs.new_config(name, max_batch)
-    config.backend, config.default_model_filename = "python", "model.py"
+    config.backend, config.default_model_filename = "python", MODEL_FILE
     return config

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a model repository: one folder a model, and the files that its server's image is built from."""
+"""Writes a model into a repository: one folder a model, and the files that its server's image is built from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import python_backend, tensorrt_backend
-from .folder import Files, check_folder, write_folder
-from .image import image_files, server_arguments
+from .folder import ModelFolder
+from .image import Needs, check_together, image_files, needs_of, server_arguments
+from .publishing import check_repository, check_texts, manifests, opened, publish
 from .releases import Server, server_for_plan, server_for_python
 from .serving import Served, ServingOptions, choose
-from .text import ensemble_files, ensemble_name, tokenizer_files, tokenizer_name
+from .text import ensemble_folder, ensemble_name, tokenizer_folder, tokenizer_name
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,11 @@ class Repository:
         folder: the repository.
         served: the model and its limits.
         server: the server that it is for.
-        models: names of the models in it.
+        models: names of the models that were written.
         arguments: what tritonserver has to be told, besides the repository; the Dockerfile's image tells it.
+        version: the number of the models' version.
+        there: that version was there already, with the same files.
+        needs: what the server's image is for: this model, and the others that padfree wrote there.
     """
 
     folder: Path
@@ -31,38 +36,84 @@ class Repository:
     server: Server
     models: tuple[str, ...]
     arguments: tuple[str, ...]
+    version: int
+    there: bool
+    needs: tuple[Needs, ...]
 
 
 def write_repository(
-    model: str | Path, folder: str | Path, options: ServingOptions, *, overwrite: bool = False
+    model: str | Path,
+    folder: str | Path,
+    options: ServingOptions,
+    *,
+    version: int | None = None,
+    overwrite: bool = False,
 ) -> Repository:
-    """Writes the repository of a plan or a rewritten .onnx file, whole or not at all.
+    """Writes a plan or a rewritten .onnx file into a repository, whole or not at all.
+
+    What is there stays: other models, other files, other versions. A model gets one version more than it has; the same
+    files make none. A server may look at the repository meanwhile.
 
     Args:
         model: model.plan, with its metadata model.plan.json beside it, or packed.onnx.
-        folder: where it goes: a new or an empty folder, or one that this function wrote.
+        folder: the repository, which is made if it is not there.
         options: how the model is served.
-        overwrite: also replace a repository that was changed since it was written.
+        version: number of the version, from 1 on; it must be the newest.
+        overwrite: also replace files that were changed since they were written, and a version of that number.
 
     Raises:
-        BuildError: options, model and server do not go together; a library, tokenizer or package is missing; the folder
-            may not be written. padfree.runtime.SessionError: the plan or its metadata is damaged.
+        BuildError: options, model and server do not go together; a library, tokenizer or package is missing; a file of
+            somebody else would be lost. padfree.runtime.SessionError: the plan or its metadata is damaged.
     """
     destination = Path(folder)
-    check_folder(destination, overwrite=overwrite)
+    check_repository(destination)
     served = choose(Path(model), options)
-    engine = served.metadata.engine
+    with opened(destination):
+        found = manifests(destination)
+        others = [
+            Needs.from_dict(item.needs, destination / name)
+            for name, item in found.items()
+            if item.needs is not None and name != options.name
+        ]
+        server = _server(served, others)
+        needs = needs_of(served, server)
+        models = _models(served, needs)
+        check_texts(found, options.name, models)
+        check_together(others, needs)
+        every = sorted([*others, needs], key=lambda item: item.model)
+        number, there = publish(destination, models, image_files(every), version=version, overwrite=overwrite)
+    return Repository(
+        folder=destination,
+        served=served,
+        server=server,
+        models=tuple(models),
+        arguments=tuple(server_arguments(every)),
+        version=number,
+        there=there,
+        needs=tuple(every),
+    )
+
+
+def _server(served: Served, others: Sequence[Needs]) -> Server:
+    """The server that the user names, else that of the models which are there."""
+    options, engine = served.options, served.metadata.engine
+    release = options.server
+    if release is None and options.server_tensorrt is None and others:
+        release = others[0].release
     if served.backend == "tensorrt" and engine is not None:
-        server = server_for_plan(options.server, options.server_tensorrt, engine.tensorrt)
-        models = {options.name: tensorrt_backend.model_files(served, engine.profile)}
+        return server_for_plan(release, options.server_tensorrt, engine.tensorrt)
+    return server_for_python(release, options.server_tensorrt, engine.tensorrt if engine else None)
+
+
+def _models(served: Served, needs: Needs) -> dict[str, ModelFolder]:
+    """The encoder, and with a tokenizer the text model's other parts, the ensemble last: it waits for both."""
+    options, engine = served.options, served.metadata.engine
+    if served.backend == "tensorrt" and engine is not None:
+        encoder = tensorrt_backend.model_folder(served, engine.profile)
     else:
-        server = server_for_python(options.server, options.server_tensorrt, engine.tensorrt if engine else None)
-        models = {options.name: python_backend.model_files(served)}
+        encoder = python_backend.model_folder(served)
+    models = {options.name: replace(encoder, needs=needs.to_dict())}
     if options.tokenizer is not None:
-        models[tokenizer_name(served)] = tokenizer_files(served, options.tokenizer)
-        models[ensemble_name(served)] = ensemble_files(served)
-    files: Files = image_files(served, server)
-    for name, content in models.items():
-        files.update({f"{name}/{path}": item for path, item in content.items()})
-    write_folder(destination, files, overwrite=overwrite)
-    return Repository(destination, served, server, tuple(models), tuple(server_arguments(served)))
+        models[tokenizer_name(served)] = tokenizer_folder(served, options.tokenizer)
+        models[ensemble_name(served)] = ensemble_folder(served)
+    return models

@@ -17,6 +17,11 @@ BACKENDS = ("tensorrt", "python")
 ONNX_SUFFIX = ".onnx"
 ONNX_MAX_BATCH = 32  # sequences; a model file has no profile that says it
 NAMES = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+RESERVED = ("Dockerfile", "padfree.tar", "padfree.json")  # files of the repository
+RELEASE = re.compile(r"\d\d\.\d\d")
+VERSION = re.compile(r"\d+(\.\d+){1,3}")
+MOST_INT32, MOST_UINT32 = 2**31 - 1, 2**32 - 1  # what config.pbtxt holds
+MOST_DELAY_US = 3_600_000_000  # an hour: longer ones are mistakes
 
 
 @dataclass(frozen=True)
@@ -52,22 +57,33 @@ class ServingOptions:
     server_tensorrt: str | None = None
 
     def __post_init__(self) -> None:
-        if not NAMES.fullmatch(self.name):
+        if not NAMES.fullmatch(self.name) or self.name in RESERVED:
             raise BuildError(
-                f"model name {self.name!r}, allowed: letters, digits, '_', '-' and '.', a letter or digit first; pass "
-                "--name bert"
+                f"model name {self.name!r}, allowed: letters, digits, '_', '-' and '.', a letter or digit first, and "
+                f"none of {', '.join(RESERVED)}; pass --name bert"
+            )
+        if self.server is not None and not RELEASE.fullmatch(self.server):
+            raise BuildError(f"--server {self.server!r}, allowed: an NGC release, year.month; pass --server 24.11")
+        if self.server_tensorrt is not None and not VERSION.fullmatch(self.server_tensorrt):
+            raise BuildError(
+                f"--server-tensorrt {self.server_tensorrt!r}, allowed: a version; pass --server-tensorrt 10.6.0"
             )
         if self.backend not in (None, *BACKENDS):
             raise BuildError(f"--backend {self.backend}, allowed: {', '.join(BACKENDS)}")
-        for option, value, least in (
-            ("--max-batch", self.max_batch, 1),
-            ("--max-queue-delay-us", self.max_queue_delay_us, 0),
-            ("--max-queue-size", self.max_queue_size, 0),
-            ("--instances", self.instances, 1),
-            ("--max-length", self.max_length, 1),
+        for option, value, least, most in (
+            ("--max-batch", self.max_batch, 1, MOST_INT32),
+            ("--max-queue-delay-us", self.max_queue_delay_us, 0, MOST_DELAY_US),
+            ("--max-queue-size", self.max_queue_size, 0, MOST_UINT32),
+            ("--instances", self.instances, 1, MOST_INT32),
+            ("--max-length", self.max_length, 1, MOST_INT32),
         ):
-            if value is not None and value < least:
-                raise BuildError(f"{option} {value}, allowed: {least} or more")
+            if value is not None and not least <= value <= most:
+                raise BuildError(f"{option} {value}, allowed: {least} or more, at most {most}")
+
+
+def printable(text: str) -> str:
+    """A text for a comment or a message: one line, nothing that a terminal obeys."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from padfree.runtime.metadata import sidecar_path
 
 from . import config as configs
 from . import libraries
-from .folder import Files, copy_of
+from .folder import ENCODER, ModelFolder, copy_of
 from .serving import Served
 from .tensors import VARIABLE, data_type, output_dims
 from .warmup import add_warmup
@@ -28,7 +28,7 @@ BATCH_INPUTS: Mapping[str, str] = MappingProxyType(
 """Role of an engine's input -> how the server makes it from the requests of a batch."""
 
 
-def model_files(served: Served, profile: Profile) -> Files:
+def model_folder(served: Served, profile: Profile) -> ModelFolder:
     """The model's folder: configuration, plan with metadata, warm-up data, the library that keeps the token budget.
 
     Raises:
@@ -56,10 +56,10 @@ def model_files(served: Served, profile: Profile) -> Files:
     configs.add_instances(config, served.options.instances, on_gpu=True)
     configs.add_parameters(config, {MAX_TOKENS_PARAMETER: str(profile.max_tokens)})
     warmup = add_warmup(config, served)
-    return {
-        configs.CONFIG_FILE: configs.to_text(config),
-        f"1/{PLAN_FILE}": copy_of(served.path),
-        f"1/{PLAN_FILE}.json": copy_of(sidecar_path(served.path)),
-        BATCHING_FILE: copy_of(libraries.find(libraries.BATCHING)),
-        **warmup,
-    }
+    return ModelFolder(
+        version={PLAN_FILE: copy_of(served.path), f"{PLAN_FILE}.json": copy_of(sidecar_path(served.path))},
+        beside={BATCHING_FILE: libraries.find(libraries.BATCHING).read_bytes(), **warmup},
+        config=configs.to_text(config),
+        part=ENCODER,
+        family=served.options.name,
+    )

@@ -14,14 +14,14 @@ from padfree.runtime.triton.parameters import TokenizerParameters
 from padfree.runtime.triton.texts import COLUMNS, TEXT, TEXT_PAIR
 
 from . import config as configs
-from .folder import Files, copy_of
+from .folder import ENSEMBLE, TOKENIZER, ModelFolder, copy_of
 from .python_backend import MODEL, MODEL_FILE, SHOWN_TYPES, new_config
 from .serving import Served
 from .tensors import VARIABLE, data_type, output_dims
 
 TOKENIZER_FILE = "tokenizer.json"
 LATEST = -1
-EMPTY_FILE = "1/.keep"  # an ensemble needs a version folder, with nothing in it
+EMPTY_FILE = ".keep"  # an ensemble needs a version folder, with nothing in it
 
 
 def tokenizer_name(served: Served) -> str:
@@ -34,7 +34,7 @@ def ensemble_name(served: Served) -> str:
     return f"{served.options.name}_text"
 
 
-def tokenizer_files(served: Served, tokenizer: Path) -> Files:
+def tokenizer_folder(served: Served, tokenizer: Path) -> ModelFolder:
     """The tokenizer's folder: configuration, model.py, tokenizer.json.
 
     Raises:
@@ -53,14 +53,19 @@ def tokenizer_files(served: Served, tokenizer: Path) -> Files:
     configs.add_instances(config, served.options.instances, on_gpu=False)
     parameters = TokenizerParameters(max_length=_max_length(served), long_texts=served.options.long_texts)
     configs.add_parameters(config, parameters.to_strings())
-    return {
-        configs.CONFIG_FILE: configs.to_text(config),
-        MODEL_FILE: MODEL.format(module="tokenizer", name="TokenizerModel").encode(),
-        f"1/{TOKENIZER_FILE}": copy_of(file),
-    }
+    return ModelFolder(
+        version={
+            MODEL_FILE: MODEL.format(module="tokenizer", name="TokenizerModel").encode(),
+            TOKENIZER_FILE: copy_of(file),
+        },
+        beside={},
+        config=configs.to_text(config),
+        part=TOKENIZER,
+        family=served.options.name,
+    )
 
 
-def ensemble_files(served: Served) -> Files:
+def ensemble_folder(served: Served) -> ModelFolder:
     """The ensemble's folder: text in, the encoder's outputs out."""
     pb = configs.protobuf()
     # The tokenizer pads the texts of one request to its longest and gives their lengths. The tensorrt backend takes no
@@ -81,7 +86,7 @@ def ensemble_files(served: Served) -> Files:
     steps = config.ensemble_scheduling.step
     _add_step(steps, tokenizer_name(served), (TEXT, TEXT_PAIR), between)
     _add_step(steps, served.options.name, between, outputs)
-    return {configs.CONFIG_FILE: configs.to_text(config), EMPTY_FILE: b""}
+    return ModelFolder({EMPTY_FILE: b""}, {}, configs.to_text(config), ENSEMBLE, served.options.name)
 
 
 def _add_step(steps: Any, model: str, inputs: Iterable[str], outputs: Iterable[str]) -> None:

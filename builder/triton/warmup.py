@@ -7,6 +7,7 @@ sample of batch size N is N requests of one sequence each (core/src/backend_mode
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from .serving import Served
 
 WARMUP_FOLDER = "warmup"  # the server looks for input_data_file here
 SHORT = 8  # tokens
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
 
 
 def add_warmup(config: Any, served: Served) -> dict[str, bytes]:
@@ -28,7 +30,7 @@ def add_warmup(config: Any, served: Served) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     for name, sequences, length in samples(served):
         sample = config.model_warmup.add(name=name, batch_size=sequences)
-        for item in served.metadata.token_inputs():
+        for number, item in enumerate(served.metadata.token_inputs()):
             given = sample.inputs[item.name]
             given.data_type = protobuf().DataType.TYPE_INT32
             given.dims.append(length)
@@ -36,10 +38,15 @@ def add_warmup(config: Any, served: Served) -> dict[str, bytes]:
             if value == 0:
                 given.zero_data = True
             else:  # random_data would leave the vocabulary
-                given.input_data_file = f"{item.name}_{length}"
+                given.input_data_file = f"{_as_file(item.name, number)}_{length}"
                 data = np.full(length, value, np.dtype("<i4")).tobytes()
                 files[f"{WARMUP_FOLDER}/{given.input_data_file}"] = data
     return files
+
+
+def _as_file(name: str, number: int) -> str:
+    """An input's name, if a file may be called so: names of tensors hold slashes, and more."""
+    return name if PLAIN_NAME.fullmatch(name) else f"input-{number}"
 
 
 def samples(served: Served) -> list[tuple[str, int, int]]:

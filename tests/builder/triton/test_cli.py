@@ -78,10 +78,25 @@ def test_models_of_the_wrong_kind(packed_model: ModelWriter, tmp_path: Path, cap
 
 
 def test_a_folder_of_somebody_elses(packed_model: ModelWriter, tmp_path: Path, capsys: Capture) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").touch()
-    assert main(["triton", str(packed_model()), "-o", str(tmp_path / "mine"), "--name", "bert", "--overwrite"]) == 1
+    (tmp_path / "models" / "bert").mkdir(parents=True)
+    (tmp_path / "models" / "bert" / "thesis.txt").touch()
+    assert main(["triton", str(packed_model()), "-o", str(tmp_path / "models"), "--name", "bert", "--overwrite"]) == 1
     assert "holds files that padfree triton did not write" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "models").rglob("*")] == ["bert", "thesis.txt"]
+
+
+def test_a_second_model_and_a_second_version(write_plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None:
+    folder = tmp_path / "models"
+    command = ["triton", str(write_plan()), "-o", str(folder), "--server", "24.11"]
+    assert main([*command, "--name", "first"]) == 0
+    assert "version 1 of first is new" in capsys.readouterr().out
+    assert main([*command, "--name", "first"]) == 0
+    assert "version 1 of first was there already" in capsys.readouterr().out
+    assert main([*command, "--name", "second", "--version", "4"]) == 0
+    shown = capsys.readouterr().out
+    assert "version 4 of second is new" in shown
+    assert "the server's image is for first too: build it again" in shown
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["first", "second"]
 
 
 def test_without_tritonclient(

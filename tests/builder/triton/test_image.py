@@ -99,7 +99,7 @@ def test_the_python_backend_installs_the_plans_tensorrt(write_plan: PlanWriter, 
 def test_a_server_of_ones_own_gets_no_image(write_plan: PlanWriter, tmp_path: Path) -> None:
     options = ServingOptions("bert", server_tensorrt="10.12.0")
     repository = write_repository(write_plan(tensorrt="10.12.0"), tmp_path / "models", options)
-    assert sorted(path.name for path in repository.folder.iterdir()) == ["bert", "padfree.json"]
+    assert sorted(path.name for path in repository.folder.iterdir()) == ["bert"]
     assert repository.arguments == ("--backend-config=tensorrt,plugins=/opt/padfree/lib/libpadfree_register.so",)
 
 

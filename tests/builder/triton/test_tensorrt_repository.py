@@ -69,6 +69,7 @@ def test_every_file(write_plan: PlanWriter, libraries: Path, tmp_path: Path) -> 
         "bert/1/model.plan.json",
         "bert/batchstrategy.so",
         "bert/config.pbtxt",
+        "bert/padfree.json",
         "padfree.json",
         "padfree.tar",
     ]

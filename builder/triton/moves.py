@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes to a folder that others look at meanwhile: all of them happen, or none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+from padfree.onnx_tools.staging import partial_path, stage
+
+
+class Moves:
+    """Files and folders are staged beside their places, then moved; an error, or a signal, takes all moves back.
+
+    What is replaced is kept under a hidden name until the end. A file's place is never empty meanwhile; a folder's is,
+    for the time between two renames.
+    """
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], object]] = []
+        self._aside: list[Path] = []
+        self._made: list[Path] = []
+
+    def folder(self, path: Path) -> None:
+        """Makes a folder, unless it is there."""
+        if not path.is_dir():
+            self._made.append(path)
+            path.mkdir(exist_ok=True)
+
+    def aside(self, path: Path) -> Path:
+        """A hidden name beside `path`, for what is to be moved there; what is left of it goes at the end."""
+        staged = partial_path(path)
+        self._aside.append(staged)
+        return staged
+
+    def file(self, path: Path, content: bytes) -> Callable[[], None]:
+        """Stages a file; the function that it returns moves it into place."""
+        staged = stage(path, lambda stream: stream.write(content))
+        self._aside.append(staged)
+        return partial(self.into, staged, path)
+
+    def into(self, staged: Path, path: Path) -> None:
+        """Moves what was staged into its place."""
+        if path.is_dir() and not path.is_symlink():
+            self.away(path)
+        elif os.path.lexists(path):
+            kept = self.aside(path)
+            shutil.copy2(path, kept, follow_symlinks=False)
+            self._undo.append(partial(kept.replace, path))
+            staged.replace(path)
+            return
+        self._undo.append(partial(_back, path, staged))
+        staged.rename(path)
+
+    def away(self, path: Path) -> None:
+        """Takes a file or folder away."""
+        kept = self.aside(path)
+        self._undo.append(partial(_back, kept, path))
+        path.rename(kept)
+
+    def __enter__(self) -> Moves:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            for undo in reversed(self._undo):
+                with contextlib.suppress(OSError):
+                    undo()
+        for path in self._aside:
+            remove(path)
+        for path in reversed(self._made) if kind is not None else ():
+            with contextlib.suppress(OSError):
+                path.rmdir()  # unless somebody put something there meanwhile
+
+
+def remove(path: Path) -> None:
+    """Removes a file, link or folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _back(path: Path, place: Path) -> None:
+    """Takes a rename back, if it was done."""
+    if os.path.lexists(path) and not os.path.lexists(place):
+        path.rename(place)

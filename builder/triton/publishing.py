@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts models into a repository beside others, while a server may look at it: docs/triton.md says what it finds."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from padfree.builder.errors import BuildError
+
+from .config import CONFIG_FILE
+from .folder import (
+    CACHES,
+    ENSEMBLE,
+    MANIFEST,
+    Manifest,
+    ModelFolder,
+    check_replaceable,
+    digest_of,
+    digests_in,
+    read_manifest,
+    write_version,
+)
+from .moves import Moves, remove
+
+NEW = "version"  # what a folder that becomes a version is called: no number, which the server would load
+VERSIONS = re.compile(r"[1-9][0-9]*")
+LEFT = re.compile(rf"\.(?:{NEW}|{VERSIONS.pattern})\.[0-9a-f]{{16}}\.partial")
+MAX_VERSION = 2**63 - 1  # the server's type
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A model and the folder that it goes to."""
+
+    folder: Path
+    model: ModelFolder
+    before: Manifest | None
+    written: tuple[str, ...]
+    unused: tuple[str, ...]
+
+
+def check_repository(folder: Path) -> None:
+    """Fails early where no repository can be.
+
+    Raises:
+        BuildError: what stands there, and what to do.
+    """
+    if folder.exists() or folder.is_symlink():
+        if not folder.is_dir():
+            raise BuildError(f"{folder} is no folder; choose a new one")
+    elif not folder.parent.is_dir():
+        raise BuildError(
+            f"{folder}: the folder {folder.parent} does not exist; make it first: mkdir -p {folder.parent}"
+        )
+    writable = folder if folder.is_dir() else folder.parent
+    if not os.access(writable, os.W_OK):
+        raise BuildError(f"{folder}: the folder {writable} is not writable; choose another path")
+
+
+@contextlib.contextmanager
+def opened(repository: Path) -> Iterator[None]:
+    """The repository, made if need be, for one process at a time: its models share files.
+
+    A folder that was made for it goes again where nothing was put there.
+
+    Raises:
+        BuildError: it cannot be made.
+    """
+    made = not repository.exists()
+    try:
+        repository.mkdir(exist_ok=True)
+        handle = os.open(repository, os.O_RDONLY)
+    except OSError as error:
+        raise _unwritable(repository, error) from error
+    try:
+        with contextlib.suppress(OSError):  # file systems without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    except BaseException:
+        if made:
+            with contextlib.suppress(OSError):
+                repository.rmdir()
+        raise
+    finally:
+        os.close(handle)
+
+
+def _unwritable(repository: Path, error: OSError) -> BuildError:
+    return BuildError(
+        f"{repository}: cannot be written ({error.strerror or error}); nothing was changed: check that it is writable "
+        "and has room, or choose another path"
+    )
+
+
+def manifests(repository: Path) -> dict[str, Manifest]:
+    """Name -> manifest of every model in a repository that padfree wrote."""
+    folders = sorted(path for path in repository.iterdir() if path.is_dir()) if repository.is_dir() else []
+    found = {path.name: read_manifest(path) for path in folders}
+    return {name: manifest for name, manifest in found.items() if manifest is not None and manifest.part}
+
+
+def publish(
+    repository: Path,
+    models: Mapping[str, ModelFolder],
+    shared: Mapping[str, bytes],
+    *,
+    version: int | None = None,
+    overwrite: bool = False,
+) -> tuple[int, bool]:
+    """Writes models, in their order, and the files that all models of the repository share.
+
+    Every model gets one version more than the newest that any of them has; none where all have these files already.
+    Other versions, other models and other files stay.
+
+    Args:
+        repository: a folder that `opened` holds.
+        models: name -> what goes to its folder. The last one's configuration is the last file that changes.
+        shared: files of the repository; without any it keeps what it has.
+        version: number of the version; one that is there with other files is replaced with `overwrite` alone.
+        overwrite: also replace files that were changed since they were written.
+
+    Returns:
+        The version's number, and whether it was there already.
+
+    Raises:
+        BuildError: a file of somebody else would be lost, the server would not take this version, or the disk is full;
+            nothing has changed then.
+    """
+    try:
+        return _publish(repository, models, shared, version, overwrite=overwrite)
+    except OSError as error:
+        raise _unwritable(repository, error) from error
+
+
+def _publish(
+    repository: Path,
+    models: Mapping[str, ModelFolder],
+    shared: Mapping[str, bytes],
+    version: int | None,
+    *,
+    overwrite: bool,
+) -> tuple[int, bool]:
+    places = [_place(repository / name, model, overwrite=overwrite) for name, model in models.items()]
+    before = read_manifest(repository)
+    known = before.files if before else {}
+    ours = {name: known[name] for name in shared if name in known}
+    written, _ = check_replaceable(repository, shared, ours, overwrite=overwrite)
+    with Moves() as moves:
+        staged = []
+        for place in places:
+            moves.folder(place.folder)
+            _remove_left(place.folder)
+            staged.append(moves.aside(place.folder / NEW))
+            write_version(staged[-1], place.model.version)
+        digests = [digests_in(folder) for folder in staged]
+        number, there = _choose([place.folder for place in places], digests, version, overwrite=overwrite)
+        files = [moves.file(repository / name, shared[name]) for name in written]
+        if shared:
+            digest = {name: digest_of(content) for name, content in shared.items()}
+            manifest = Manifest("", "", None, {**known, **digest}, {})
+            files += _changed(moves, repository / MANIFEST, manifest.to_json())
+        for place, folder, content in zip(places, staged, digests, strict=True):
+            target = place.folder / str(number)
+            if not target.is_dir() or digests_in(target) != content:
+                files.append(partial(moves.into, folder, target))
+            files += _beside(moves, place, number, content)
+        for move in files:
+            move()
+    return number, there
+
+
+def _place(folder: Path, model: ModelFolder, *, overwrite: bool) -> _Place:
+    """Checks a model's folder: new, empty, or this model's."""
+    before = read_manifest(folder)
+    if folder.exists() or folder.is_symlink():
+        if not folder.is_dir():
+            raise BuildError(f"{folder} is no folder; choose another --name")
+        names = [path.name for path in folder.iterdir() if path.name != CACHES and not LEFT.fullmatch(path.name)]
+        if before is None and names:
+            raise BuildError(
+                f"{folder} holds files that padfree triton did not write (or an older one): {', '.join(names[:3])}; "
+                "choose another --name, or another folder"
+            )
+    if before is not None and (before.part, before.family) != (model.part, model.family):
+        raise BuildError(
+            f"{folder} is the {before.part} of the model '{before.family}', and would become the {model.part} of "
+            f"'{model.family}'; choose another --name"
+        )
+    new = {**model.beside, CONFIG_FILE: model.config}
+    written, unused = check_replaceable(folder, new, before.files if before else {}, overwrite=overwrite)
+    return _Place(folder, model, before, tuple(written), tuple(unused))
+
+
+def _choose(
+    folders: list[Path], digests: list[dict[str, str]], wanted: int | None, *, overwrite: bool
+) -> tuple[int, bool]:
+    """The version's number, and whether the folders have it with these files already."""
+    newest = [max(_versions(folder), default=0) for folder in folders]
+    top = max(newest)
+    same = all(
+        number == top and digests_in(folder / str(number)) == content
+        for folder, number, content in zip(folders, newest, digests, strict=True)
+        if number
+    )
+    unasked = top if same and top else top + 1
+    number = unasked if wanted is None else wanted
+    if not 1 <= number <= MAX_VERSION:
+        raise BuildError(f"version {number}, allowed: 1 to {MAX_VERSION}; pass --version {max(1, top)}")
+    if number < top:
+        raise BuildError(
+            f"--version {number}: version {top} is there, newer, and the one that the server takes; pass --version "
+            f"{top + 1}, or leave it out"
+        )
+    if same and number == top:
+        return number, all(newest)
+    for folder, content in zip(folders, digests, strict=True):
+        there = folder / str(number)
+        if there.exists() and digests_in(there) != content and not overwrite:
+            raise BuildError(
+                f"{there} is there, with other files; leave --version out for a new version, or pass "
+                "--overwrite to lose them"
+            )
+    return number, False
+
+
+def _versions(folder: Path) -> list[int]:
+    """Numbers of the versions that a server would see."""
+    return [int(path.name) for path in folder.iterdir() if path.is_dir() and VERSIONS.fullmatch(path.name)]
+
+
+def _beside(moves: Moves, place: _Place, number: int, content: Mapping[str, str]) -> Iterator[Callable[[], None]]:
+    """Stages what lies beside the versions; gives the moves, the configuration's last."""
+    model, folder = place.model, place.folder
+    for name in place.written:
+        moves.folder((folder / name).parent)
+    new = {**model.beside, CONFIG_FILE: model.config}
+    files = {name: moves.file(folder / name, new[name]) for name in place.written}
+    versions = dict(place.before.versions) if place.before else {}
+    kept = {name: found for name, found in versions.items() if (folder / name).is_dir()}
+    manifest = Manifest(
+        model.part,
+        model.family,
+        model.needs,
+        {name: digest_of(data) for name, data in new.items()},
+        {**kept, str(number): content},
+    )
+    last = files.pop(CONFIG_FILE, None)
+    yield from files.values()
+    yield from (partial(moves.away, folder / name) for name in place.unused)
+    yield from _changed(moves, folder / MANIFEST, manifest.to_json())
+    if last is not None:
+        yield last
+
+
+def _changed(moves: Moves, path: Path, content: bytes) -> list[Callable[[], None]]:
+    """Stages a file unless it is there like this: a server that polls would read the model again."""
+    return [] if path.is_file() and path.read_bytes() == content else [moves.file(path, content)]
+
+
+def _remove_left(folder: Path) -> None:
+    """Removes what a process left that was killed: nobody else is in the repository."""
+    for path in list(folder.iterdir()):
+        if LEFT.fullmatch(path.name):
+            remove(path)
+
+
+def check_texts(found: Mapping[str, Manifest], family: str, names: Mapping[str, ModelFolder]) -> None:
+    """Refuses a new version of an encoder without that of the ensemble which chains it with its tokenizer.
+
+    Raises:
+        BuildError: such an ensemble is in the repository.
+    """
+    for name, manifest in found.items():
+        if manifest.family == family and manifest.part == ENSEMBLE and name not in names:
+            raise BuildError(
+                f"the repository has {name}, which chains the newest version of {family} with a tokenizer of its own; "
+                "pass --tokenizer too, or remove the parts of the old text model"
+            )
