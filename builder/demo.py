@@ -108,7 +108,7 @@ def with_texts(model: DemoModel, texts: list[str]) -> DemoModel:
 
 def tokenized(texts: list[str], metadata: Metadata) -> dict[str, Any]:
     """The `batch` and `request` of a DemoModel; texts longer than the model's positions are cut."""
-    request = tokenize(texts, DEMO_DATA / "tokenizer.json", metadata, truncate=True)
+    request = tokenize(texts, DEMO_DATA / "tokenizer.json", metadata, truncate=True, stand_in=True)
     return {"batch": read_request(request, metadata), "request": request}
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,20 @@ from padfree.runtime import Metadata
 
 from .errors import BuildError
 
+_log = logging.getLogger(__name__)
+
+_TYPES = "token_type_ids"
+_PADDING = ("[PAD]", "<pad>", "<|padding|>")
+_USUAL_SHARE = 0.9  # of a table's rows: tables are padded to multiples of up to 512, and keep rows for tokens to come
+
 
 def tokenize(
-    texts: Sequence[str], tokenizer_file: Path, metadata: Metadata, *, truncate: bool = False
+    texts: Sequence[str],
+    tokenizer_file: Path,
+    metadata: Metadata,
+    *,
+    truncate: bool = False,
+    stand_in: bool = False,
 ) -> dict[str, list[Any]]:
     """Token ids of every text, and token types where the model has them as an input.
 
@@ -22,38 +34,102 @@ def tokenize(
         tokenizer_file: a tokenizer.json.
         metadata: the model's inputs and positions.
         truncate: cut texts to the model's positions.
+        stand_in: the tokenizer is known to be smaller than the model's.
 
     Raises:
-        BuildError: the file is no tokenizer.
+        BuildError: the file is no tokenizer, or another model's.
     """
-    tokenizer = load_tokenizer(tokenizer_file)
-    tokenizer.no_padding()
+    tokenizer = load_tokenizer(tokenizer_file, metadata, stand_in=stand_in)
     if truncate and metadata.max_positions is not None:
         tokenizer.enable_truncation(metadata.max_positions)
-    else:
-        tokenizer.no_truncation()
     encodings = tokenizer.encode_batch(list(texts))
     columns = {
         metadata.ids_input().name: [encoding.ids for encoding in encodings],
-        "token_type_ids": [encoding.type_ids for encoding in encodings],
+        _TYPES: [encoding.type_ids for encoding in encodings],
     }
     names = {item.name for item in metadata.token_inputs()}
     return {name: column for name, column in columns.items() if name in names}
 
 
-def load_tokenizer(file: Path) -> Any:
-    """The tokenizer in a tokenizer.json.
+def load_tokenizer(file: Path, metadata: Metadata, *, stand_in: bool = False) -> Any:
+    """The tokenizer in a tokenizer.json, which pads nothing, and cuts nothing.
 
     Raises:
-        BuildError: there is no such file, or it is no tokenizer.
+        BuildError: there is no such file, it is no tokenizer, or another model's: as check_tokenizer.
     """
     from tokenizers import Tokenizer
 
     if not file.is_file():
         raise BuildError(f"{file}: no such tokenizer; pass the tokenizer.json that belongs to the model")
     try:
-        return Tokenizer.from_file(str(file))
+        tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception
         raise BuildError(
             f"{file}: not a tokenizer file ({error}); pass the tokenizer.json that belongs to the model"
         ) from error
+    padding = tokenizer.padding
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    check_tokenizer(tokenizer, file, metadata, pad_id=None if padding is None else padding["pad_id"])
+    if not stand_in and (hint := _hint(tokenizer, metadata)):
+        _log.warning("%s: %s", file, hint)
+    return tokenizer
+
+
+def check_tokenizer(tokenizer: Any, file: Path, metadata: Metadata, *, pad_id: int | None = None) -> None:
+    """Refuses a tokenizer whose ids mean something else to the model than it means by them.
+
+    A tokenizer may have fewer ids than the model's table has rows, which are often padded to a round number.
+
+    Args:
+        tokenizer: of the tokenizers library, without padding and truncation.
+        file: where it comes from, for messages.
+        metadata: the model's inputs.
+        pad_id: what the file pads with; None looks for the tokens that are usual.
+
+    Raises:
+        BuildError: ids or token types that the model does not have; special tokens that it takes for padding, or a
+            padding token that it does not.
+    """
+    ids = metadata.ids_input()
+    vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+    advice = "pass the tokenizer.json that was saved with the model"
+    token, largest = max(vocabulary.items(), key=lambda item: item[1], default=("", -1))
+    if ids.limit is not None and largest >= ids.limit:
+        raise BuildError(
+            f"{file}: the tokenizer has ids up to {largest} ({token!r}), the model's '{ids.name}' takes "
+            f"0..{ids.limit - 1}; {advice}"
+        )
+    pair = tokenizer.encode("a", "a")
+    specials = {
+        name: item
+        for encoding in (tokenizer.encode(""), pair)
+        for name, item, special in zip(encoding.tokens, encoding.ids, encoding.special_tokens_mask, strict=True)
+        if special
+    }
+    for name, item in specials.items():
+        if item in ids.excluded or (ids.limit is not None and item >= ids.limit):
+            why = f"{name!r} is {item}, which the model's '{ids.name}' {_refusal(item, ids.limit)}"
+            raise BuildError(f"{file}: the tokenizer's {why}; {advice}")
+    found = pad_id if pad_id is not None else next((vocabulary[name] for name in _PADDING if name in vocabulary), None)
+    if ids.excluded and found is not None and found not in ids.excluded:
+        shown = ", ".join(map(str, ids.excluded[:3]))
+        raise BuildError(f"{file}: the tokenizer pads with {found}, the model takes {shown} for padding; {advice}")
+    types = next((item for item in metadata.token_inputs() if item.name == _TYPES), None)
+    if types is not None and types.limit is not None and max(pair.type_ids, default=0) >= types.limit:
+        raise BuildError(
+            f"{file}: the tokenizer gives second texts the type {max(pair.type_ids)}, the model's '{_TYPES}' takes "
+            f"0..{types.limit - 1}; {advice}"
+        )
+
+
+def _refusal(item: int, limit: int | None) -> str:
+    return "does not take" if limit is not None and item >= limit else "takes for padding"
+
+
+def _hint(tokenizer: Any, metadata: Metadata) -> str:
+    """Why the tokenizer may be another model's all the same; "" where nothing tells."""
+    ids, size = metadata.ids_input(), tokenizer.get_vocab_size(with_added_tokens=True)
+    if ids.limit is None or size >= _USUAL_SHARE * ids.limit:
+        return ""
+    return f"the tokenizer has {size} tokens, the model's table {ids.limit} rows; make sure that they belong together"

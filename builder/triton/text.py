@@ -41,7 +41,7 @@ def tokenizer_folder(served: Served, tokenizer: Path) -> ModelFolder:
         BuildError: no tokenizer there, an input that texts do not give, or a length that the model does not take.
     """
     file = tokenizer / TOKENIZER_FILE if tokenizer.is_dir() else tokenizer
-    load_tokenizer(file)
+    max_length = _max_length(served, load_tokenizer(file, served.metadata))
     config: Any = new_config(tokenizer_name(served), served.max_batch)
     configs.add_input(config, TEXT, "TYPE_STRING", [1])
     configs.add_input(config, TEXT_PAIR, "TYPE_STRING", [1], optional=True)
@@ -51,7 +51,7 @@ def tokenizer_folder(served: Served, tokenizer: Path) -> ModelFolder:
     configs.add_output(config, SEQ_LENS, int32, [1])
     configs.add_batching(config, served, delays=False)
     configs.add_instances(config, served.options.instances, on_gpu=False)
-    parameters = TokenizerParameters(max_length=_max_length(served), long_texts=served.options.long_texts)
+    parameters = TokenizerParameters(max_length=max_length, long_texts=served.options.long_texts)
     configs.add_parameters(config, parameters.to_strings())
     return ModelFolder(
         version={
@@ -107,7 +107,7 @@ def _token_inputs(served: Served) -> list[str]:
     return names
 
 
-def _max_length(served: Served) -> int:
+def _max_length(served: Served, tokenizer: Any) -> int:
     wanted, longest = served.options.max_length, served.longest
     if longest is not None and (wanted or longest) > longest:
         raise BuildError(
@@ -116,4 +116,10 @@ def _max_length(served: Served) -> int:
     chosen = wanted or longest
     if chosen is None:
         raise BuildError("--tokenizer: the model sets no limit to a text's length; pass --max-length 512")
+    specials = tokenizer.num_special_tokens_to_add(False)
+    if chosen <= specials:
+        raise BuildError(
+            f"--max-length {chosen}: the tokenizer puts {specials} tokens of its own around a text; pass "
+            f"--max-length {specials + 1} or more"
+        )
     return chosen

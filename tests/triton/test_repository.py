@@ -87,12 +87,12 @@ def test_models_and_versions_under_load(installed: Path, model_file: Path, sessi
         assert_right(call(server, "grpc", "second", rows([sequences[0]]), OUTPUTS), [sequences[0]], session)
         assert_right(call(server, "grpc", "bert", rows([sequences[0]]), OUTPUTS), [sequences[0]], other)
         assert np.abs(before["pooler_output"] - after["pooler_output"]).max() > 0.01
+        expected = [run.run({"input_ids": sequences})["pooler_output"] for run in (session, other)]
         # What the server's Python put beside the models does not stop the next one.
         assert list(repository.rglob("__pycache__")) != []
         assert write_repository(other_file, repository, options).there
     assert repository.stat().st_ino == inode
     assert not ERROR.findall(server.log.read_text(errors="replace"))
-    expected = [run.run({"input_ids": sequences})["pooler_output"] for run in (session, other)]
     for number, answer in enumerate(answers):
         assert isinstance(answer, dict), answer  # no request was lost
         found, at = answer["pooler_output"][0], number % len(sequences)

@@ -38,9 +38,9 @@ def test_a_plan(write_plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None
     assert f"--gpus=all -p 8000:8000 -p 8001:8001 -p 8002:8002 -v {folder}:/models:ro bert-server" in shown
 
 
-def test_an_onnx_file_with_texts(packed_model: ModelWriter, tmp_path: Path, capsys: Capture) -> None:
+def test_an_onnx_file_with_texts(packed_model: ModelWriter, tmp_path: Path, capsys: Capture, tokenizer: Path) -> None:
     folder = tmp_path / "models"
-    command = ["triton", str(packed_model()), "-o", str(folder), "--name", "bert", "--tokenizer", str(DEMO_DATA)]
+    command = ["triton", str(packed_model()), "-o", str(folder), "--name", "bert", "--tokenizer", str(tokenizer)]
     assert main(command) == 0
     shown = capsys.readouterr().out
     assert [name for name in ("bert", "bert_tokenizer", "bert_text") if f"│ {name} " not in shown] == []

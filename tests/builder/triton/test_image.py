@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from padfree.builder.demo import DEMO_DATA
 from padfree.builder.triton import ServingOptions, write_repository
 
 pytest.importorskip("tritonclient.grpc")
@@ -75,8 +74,8 @@ def test_the_image_must_have_the_plans_tensorrt(
     )
 
 
-def test_texts_need_python_there_too(write_plan: PlanWriter, tmp_path: Path) -> None:
-    options = ServingOptions("bert", server="24.11", tokenizer=DEMO_DATA)
+def test_texts_need_python_there_too(write_plan: PlanWriter, tmp_path: Path, tokenizer: Path) -> None:
+    options = ServingOptions("bert", server="24.11", tokenizer=tokenizer)
     folder = write_repository(write_plan(), tmp_path / "models", options).folder
     dockerfile = (folder / "Dockerfile").read_text()
     assert installed(dockerfile).endswith("'numpy>=1.26,<2' 'tokenizers>=0.20'")
@@ -103,8 +102,10 @@ def test_a_server_of_ones_own_gets_no_image(write_plan: PlanWriter, tmp_path: Pa
     assert repository.arguments == ("--backend-config=tensorrt,plugins=/opt/padfree/lib/libpadfree_register.so",)
 
 
-def test_the_archive_is_all_of_padfree_that_a_model_imports(packed_model: ModelWriter, tmp_path: Path) -> None:
-    folder = write_repository(packed_model(), tmp_path / "models", ServingOptions("bert", tokenizer=DEMO_DATA)).folder
+def test_the_archive_is_all_of_padfree_that_a_model_imports(
+    packed_model: ModelWriter, tmp_path: Path, tokenizer: Path
+) -> None:
+    folder = write_repository(packed_model(), tmp_path / "models", ServingOptions("bert", tokenizer=tokenizer)).folder
     with tarfile.open(folder / "padfree.tar") as tar:
         tar.extractall(tmp_path / "opt", filter="data")
     # The server's own module, of which importing needs the name alone.
@@ -120,9 +121,9 @@ def test_the_archive_is_all_of_padfree_that_a_model_imports(packed_model: ModelW
     assert not {"onnx", "onnxruntime", "tensorrt", "cuda", "tritonclient", "rich"} & set(done.stdout.split())
 
 
-def test_the_same_model_gives_the_same_bytes(packed_model: ModelWriter, tmp_path: Path) -> None:
+def test_the_same_model_gives_the_same_bytes(packed_model: ModelWriter, tmp_path: Path, tokenizer: Path) -> None:
     model, folder = packed_model(), tmp_path / "models"
-    options = ServingOptions("bert", tokenizer=DEMO_DATA)
+    options = ServingOptions("bert", tokenizer=tokenizer)
 
     def write() -> dict[str, bytes]:
         write_repository(model, folder, options)

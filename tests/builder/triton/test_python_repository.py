@@ -12,7 +12,6 @@ import onnx
 import pytest
 from google.protobuf import text_format
 from padfree.builder import BuildError
-from padfree.builder.demo import DEMO_DATA
 from padfree.builder.triton import ServingOptions, write_repository
 from padfree.builder.triton.config import protobuf, read_text
 from padfree.runtime import SessionError
@@ -92,16 +91,16 @@ def parameters(config: Any) -> dict[str, Any]:
     return {"parameters": {name: {"string_value": item.string_value} for name, item in config.parameters.items()}}
 
 
-def test_every_field(packed_model: ModelWriter, tmp_path: Path) -> None:
-    options = ServingOptions("bert", tokenizer=DEMO_DATA)
+def test_every_field(packed_model: ModelWriter, tmp_path: Path, tokenizer: Path) -> None:
+    options = ServingOptions("bert", tokenizer=tokenizer)
     found = write_repository(packed_model(), tmp_path / "models", options)
     assert found.models == ("bert", "bert_tokenizer", "bert_text")
     for name, expected in zip(found.models, (ENCODER, TOKENIZER, ENSEMBLE), strict=True):
         assert same(configuration(found.folder, name), expected), name
 
 
-def test_a_text_waits_for_others_once(packed_model: ModelWriter, tmp_path: Path) -> None:
-    options = ServingOptions("bert", tokenizer=DEMO_DATA, max_queue_delay_us=500, max_queue_size=7)
+def test_a_text_waits_for_others_once(packed_model: ModelWriter, tmp_path: Path, tokenizer: Path) -> None:
+    options = ServingOptions("bert", tokenizer=tokenizer, max_queue_delay_us=500, max_queue_size=7)
     folder = write_repository(packed_model(), tmp_path / "models", options).folder
     for name, delay_us in (("bert", 500), ("bert_tokenizer", 0)):
         batching = configuration(folder, name).dynamic_batching
@@ -109,8 +108,10 @@ def test_a_text_waits_for_others_once(packed_model: ModelWriter, tmp_path: Path)
         assert batching.default_queue_policy.max_queue_size == 7
 
 
-def test_the_models_read_the_parameters_that_are_written(packed_model: ModelWriter, tmp_path: Path) -> None:
-    options = ServingOptions("bert", tokenizer=DEMO_DATA / "tokenizer.json", max_length=9, long_texts="refuse")
+def test_the_models_read_the_parameters_that_are_written(
+    packed_model: ModelWriter, tmp_path: Path, tokenizer: Path
+) -> None:
+    options = ServingOptions("bert", tokenizer=tokenizer / "tokenizer.json", max_length=9, long_texts="refuse")
     folder = write_repository(packed_model(), tmp_path / "models", options).folder
     assert EncoderParameters.from_config(parameters(configuration(folder, "bert"))) == EncoderParameters("model.onnx")
     read = TokenizerParameters.from_config(parameters(configuration(folder, "bert_tokenizer")))
@@ -119,8 +120,8 @@ def test_the_models_read_the_parameters_that_are_written(packed_model: ModelWrit
     assert onnx.load(str(folder / "bert" / "1" / "model.onnx")) == onnx.load(str(packed_model()))
 
 
-def test_the_models_name_classes_of_the_runtime(packed_model: ModelWriter, tmp_path: Path) -> None:
-    options = ServingOptions("bert", tokenizer=DEMO_DATA)
+def test_the_models_name_classes_of_the_runtime(packed_model: ModelWriter, tmp_path: Path, tokenizer: Path) -> None:
+    options = ServingOptions("bert", tokenizer=tokenizer)
     folder = write_repository(packed_model(), tmp_path / "models", options).folder
     source = Path(__file__).parents[3] / "runtime" / "triton"
     for model, module, name in (("bert", "encoder", "EncoderModel"), ("bert_tokenizer", "tokenizer", "TokenizerModel")):
@@ -164,8 +165,10 @@ def test_batches_cut_by_measured_costs(write_plan: PlanWriter, tmp_path: Path) -
         write_repository(write_plan(interface="padded"), tmp_path / "other", options)
 
 
-def test_texts_of_the_tensorrt_backend_come_one_a_request(write_plan: PlanWriter, tmp_path: Path) -> None:
-    options = ServingOptions("bert", tokenizer=DEMO_DATA, server="24.11")
+def test_texts_of_the_tensorrt_backend_come_one_a_request(
+    write_plan: PlanWriter, tmp_path: Path, tokenizer: Path
+) -> None:
+    options = ServingOptions("bert", tokenizer=tokenizer, server="24.11")
     folder = write_repository(write_plan(), tmp_path / "models", options).folder
     ensemble = configuration(folder, "bert_text")
     assert ensemble.max_batch_size == 1
@@ -176,7 +179,7 @@ def test_texts_of_the_tensorrt_backend_come_one_a_request(write_plan: PlanWriter
 
 
 def test_text_ensembles_that_cannot_be(
-    packed_model: ModelWriter, packed_metadata: dict[str, Any], tmp_path: Path
+    packed_model: ModelWriter, packed_metadata: dict[str, Any], tmp_path: Path, tokenizer: Path
 ) -> None:
     inputs = [{"name": "segments", "role": "tokens", "limit": 2, "dtype": "int32"}, *packed_metadata["inputs"]]
     cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
@@ -186,7 +189,7 @@ def test_text_ensembles_that_cannot_be(
         ({}, {"tokenizer": tmp_path}, "tokenizer.json: no such tokenizer"),
     ]
     for changes, given, message in cases:
-        options = ServingOptions("bert", **{"tokenizer": DEMO_DATA, **given})
+        options = ServingOptions("bert", **{"tokenizer": tokenizer, **given})
         with pytest.raises(BuildError, match=message):
             write_repository(packed_model(**changes), tmp_path / "models", options)
         assert not (tmp_path / "models").exists()

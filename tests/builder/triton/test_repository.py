@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from padfree.builder import BuildError
-from padfree.builder.demo import DEMO_DATA
 from padfree.builder.triton import Repository, ServingOptions, moves, publishing, write_repository
 from padfree.builder.triton.config import read_text
 from padfree.builder.triton.moves import Moves
@@ -150,26 +149,26 @@ def test_files_of_another_backend_go(write: Write) -> None:
     assert sorted(json.loads((folder / "bert" / "padfree.json").read_text())["files"]) == ["config.pbtxt"]
 
 
-def test_text_models_have_one_version(write: Write) -> None:
+def test_text_models_have_one_version(write: Write, tokenizer: Path) -> None:
     folder = write().folder
-    found = write(tokenizer=DEMO_DATA)  # the encoder is there already
+    found = write(tokenizer=tokenizer)  # the encoder is there already
     assert (found.version, found.there) == (1, False)
-    assert write(tokenizer=DEMO_DATA).there
+    assert write(tokenizer=tokenizer).there
     with pytest.raises(BuildError, match="the repository has bert_text, which chains the newest version of bert"):
         write(tokens=90)
-    assert write(tokens=90, tokenizer=DEMO_DATA).version == 2
+    assert write(tokens=90, tokenizer=tokenizer).version == 2
     for name in ("bert", "bert_tokenizer", "bert_text"):
         assert versions(folder / name) == ["1", "2"]
     with pytest.raises(BuildError, match="bert_text is the ensemble of the model 'bert', and would become the encoder"):
         write("bert_text")
-    assert write("other", tokenizer=DEMO_DATA).version == 1
+    assert write("other", tokenizer=tokenizer).version == 1
 
 
-def test_the_image_serves_all_models(write: Write, packed_model: ModelWriter) -> None:
+def test_the_image_serves_all_models(write: Write, packed_model: ModelWriter, tokenizer: Path) -> None:
     folder = write("first").folder
     assert "pip3" not in (folder / "Dockerfile").read_text()
     write("second", backend="python")
-    found = write_repository(packed_model(), folder, ServingOptions("third", tokenizer=DEMO_DATA))
+    found = write_repository(packed_model(), folder, ServingOptions("third", tokenizer=tokenizer))
     text = (folder / "Dockerfile").read_text()
     assert "# The plans of first, second run on NVIDIA H200 (compute capability 9.0).\n" in text
     assert "# The plan of first loads in TensorRT 10.6.0 alone.\n" in text
@@ -199,9 +198,9 @@ def test_models_of_other_servers(write: Write) -> None:
     assert not (folder / "fourth").exists()
 
 
-def test_a_failure_on_the_way_changes_nothing(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_on_the_way_changes_nothing(write: Write, monkeypatch: pytest.MonkeyPatch, tokenizer: Path) -> None:
     """Every rename in turn fails, as on a disk with errors."""
-    folder = write(tokenizer=DEMO_DATA).folder
+    folder = write(tokenizer=tokenizer).folder
     before, renames, rename, replace, last = content(folder), [0], Path.rename, Path.replace, [0]
 
     def failing(change: Callable[[Path, Path], Path]) -> Callable[[Path, Path], Path]:
@@ -215,7 +214,7 @@ def test_a_failure_on_the_way_changes_nothing(write: Write, monkeypatch: pytest.
 
     monkeypatch.setattr(Path, "rename", failing(rename))
     monkeypatch.setattr(Path, "replace", failing(replace))
-    write_again = partial(write, tokens=90, tokenizer=DEMO_DATA, version=1, overwrite=True)
+    write_again = partial(write, tokens=90, tokenizer=tokenizer, version=1, overwrite=True)
     for number in range(1, 8):
         renames[0], last[0] = 0, number
         with contextlib.suppress(BuildError):
@@ -236,9 +235,9 @@ def test_a_full_disk(write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert not (tmp_path / "models").exists()
 
 
-def test_the_order_that_a_server_sees(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_that_a_server_sees(write: Write, monkeypatch: pytest.MonkeyPatch, tokenizer: Path) -> None:
     """Versions appear whole, under no number before; the configuration comes last, the ensemble's last of all."""
-    folder, seen = write(tokenizer=DEMO_DATA).folder, []
+    folder, seen = write(tokenizer=tokenizer).folder, []
     into = Moves.into
 
     def watched(self: Moves, staged: Path, path: Path) -> None:
@@ -248,7 +247,7 @@ def test_the_order_that_a_server_sees(write: Write, monkeypatch: pytest.MonkeyPa
         seen.append(path.relative_to(folder).as_posix())
 
     monkeypatch.setattr(Moves, "into", watched)
-    write(tokens=90, tokenizer=DEMO_DATA)
+    write(tokens=90, tokenizer=tokenizer)
     assert seen == [
         *("bert/2", "bert/padfree.json", "bert/config.pbtxt"),
         *("bert_tokenizer/2", "bert_tokenizer/padfree.json"),

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tokenizer and a model that do not belong together are refused before they give numbers."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from padfree.builder import BuildError
+from padfree.builder.cli import main
+from padfree.builder.tokenization import load_tokenizer
+from padfree.runtime import Metadata
+from padfree.runtime.metadata import parse_metadata
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
+
+BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+ROBERTA = ("<s>", "<pad>", "</s>", "<unk>")
+ROWS = 100
+Describe = Callable[..., Metadata]
+ModelWriter = Callable[..., Path]
+
+
+def write(folder: Path, first: tuple[str, ...] = BERT, *, size: int = 98, added: int = 0, second_type: int = 1) -> Path:
+    """A tokenizer.json of `size` words and `added` tokens, which frames texts as BERT and RoBERTa do."""
+    words = [*first, *(f"word{number}" for number in range(size - len(first)))]
+    begin, end = ("[CLS]", "[SEP]") if "[CLS]" in first else ("<s>", "</s>")
+    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="word0"))
+    made.add_special_tokens(list(first))
+    made.add_tokens([AddedToken(f"<extra{number}>") for number in range(added)])
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.post_processor = processors.TemplateProcessing(
+        single=f"{begin} $A {end}",
+        pair=f"{begin} $A {end} $B:{second_type} {end}:{second_type}",
+        special_tokens=[(token, words.index(token)) for token in (begin, end)],
+    )
+    made.save(str(folder / "tokenizer.json"))
+    return folder / "tokenizer.json"
+
+
+@pytest.fixture
+def describe(packed_metadata: dict[str, Any]) -> Describe:
+    """Metadata of a model whose table has ROWS rows, with excluded ids and types as given."""
+
+    def make(*, rows: int | None = ROWS, types: int = 2, excluded: tuple[int, ...] = ()) -> Metadata:
+        raw = json.loads(json.dumps(packed_metadata))
+        raw["inputs"][0]["limit"], raw["inputs"][1]["limit"] = rows, types
+        raw["coverage"]["excluded_ids"] = {"input_ids": list(excluded)}
+        return parse_metadata(raw, "the model")
+
+    return make
+
+
+@pytest.mark.parametrize(("size", "added"), [(100, 0), (97, 3), (92, 0)])
+def test_fewer_tokens_than_rows_are_legitimate(
+    describe: Describe, tmp_path: Path, size: int, added: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    load_tokenizer(write(tmp_path, size=size, added=added), describe())
+    assert not caplog.records
+    load_tokenizer(write(tmp_path, size=300), describe(rows=None))
+
+
+@pytest.mark.parametrize(("size", "added", "token"), [(101, 0, "word96"), (97, 4, "<extra3>")])
+def test_more_tokens_than_rows(describe: Describe, tmp_path: Path, size: int, added: int, token: str) -> None:
+    words = rf"ids up to 100 \('{token}'\), the model's 'input_ids' takes 0..99; pass the tokenizer.json that was saved"
+    with pytest.raises(BuildError, match=words):
+        load_tokenizer(write(tmp_path, size=size, added=added), describe())
+
+
+def test_far_fewer_tokens_are_told(
+    describe: Describe, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("padfree"), "propagate", True)
+    file = write(tmp_path, size=50)
+    load_tokenizer(file, describe(), stand_in=True)
+    assert not caplog.records
+    load_tokenizer(file, describe())
+    assert "the tokenizer has 50 tokens, the model's table 100 rows" in caplog.text
+
+
+def test_ids_that_the_model_takes_for_padding(describe: Describe, tmp_path: Path) -> None:
+    """RoBERTa counts positions over tokens that are not its padding token, 1; BERT's tokenizer pads with 0."""
+    load_tokenizer(write(tmp_path, ROBERTA, second_type=0), describe(excluded=(1,)))
+    with pytest.raises(BuildError, match="the tokenizer pads with 0, the model takes 1 for padding"):
+        load_tokenizer(write(tmp_path), describe(excluded=(1,)))
+    for excluded, token in ((0, "<s>"), (2, "</s>")):
+        with pytest.raises(BuildError, match=f"the tokenizer's '{token}' is {excluded}, .* takes for padding"):
+            load_tokenizer(write(tmp_path, ROBERTA), describe(excluded=(excluded,)))
+    unusual = write(tmp_path, ("<s>", "nothing", "</s>"), second_type=0)
+    load_tokenizer(unusual, describe(excluded=(1,)))  # which of its tokens pads cannot be told
+    padded = Tokenizer.from_file(str(unusual))
+    padded.enable_padding(pad_id=7, pad_token="word4")
+    padded.save(str(unusual))
+    with pytest.raises(BuildError, match="the tokenizer pads with 7"):
+        load_tokenizer(unusual, describe(excluded=(1,)))
+
+
+def test_token_types_that_the_model_does_not_have(describe: Describe, tmp_path: Path) -> None:
+    load_tokenizer(write(tmp_path, ROBERTA, second_type=0), describe(types=1))
+    with pytest.raises(BuildError, match=r"gives second texts the type 1, the model's 'token_type_ids' takes 0\.\.0"):
+        load_tokenizer(write(tmp_path), describe(types=1))
+
+
+@pytest.mark.parametrize("kind", ["texts.txt", "batch.jsonl"])
+def test_run(packed_model: ModelWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    (tmp_path / kind).write_text("word1\n" if kind == "texts.txt" else '{"text": "word1"}\n')
+    command = ["run", str(packed_model()), "--input", str(tmp_path / kind), "-o", str(tmp_path / "out.npz")]
+    assert main([*command, "--tokenizer", str(write(tmp_path))]) == 0
+    (tmp_path / "out.npz").unlink()
+    assert main([*command, "--tokenizer", str(write(tmp_path, size=101))]) == 1
+    assert "the tokenizer has ids up to 100" in capsys.readouterr().err
+    assert not (tmp_path / "out.npz").exists()
+
+
+def test_triton(packed_model: ModelWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tritonclient.grpc")
+    command = ["triton", str(packed_model()), "-o", str(tmp_path / "models"), "--name", "bert", "--tokenizer"]
+    assert main([*command, str(write(tmp_path, size=101))]) == 1
+    assert "the tokenizer has ids up to 100" in capsys.readouterr().err
+    assert main([*command, str(write(tmp_path)), "--max-length", "2"]) == 1
+    assert "--max-length 2: the tokenizer puts 2 tokens of its own around a text" in capsys.readouterr().err
+    assert not (tmp_path / "models").exists()
+    assert main([*command, str(write(tmp_path))]) == 0
