@@ -23,6 +23,7 @@ pytest.importorskip("tritonclient.grpc")
 
 PlanWriter = Callable[..., Path]
 
+DEMO_VOCABULARY = 930
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "triton.md").read_text("utf-8")
 COMMANDS = "".join(re.findall(r"^```sh\n(.*?)^```", PAGE, re.M | re.S)).splitlines()
 
@@ -32,8 +33,9 @@ def commands(start: str) -> list[str]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with an exported model and its tokenizer."""
+def folder(tmp_path: Path, packed_metadata: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an exported model and its tokenizer, which plans take too."""
+    packed_metadata["inputs"][0]["limit"] = DEMO_VOCABULARY
     shutil.copy(DEMO_DATA / "bert_tiny.onnx", tmp_path / "model.onnx")
     shutil.copy(DEMO_DATA / "tokenizer.json", tmp_path)
     monkeypatch.chdir(tmp_path)
