@@ -43,7 +43,7 @@ def tokenizer_folder(served: Served, tokenizer: Path) -> ModelFolder:
     file = tokenizer / TOKENIZER_FILE if tokenizer.is_dir() else tokenizer
     max_length = _max_length(served, load_tokenizer(file, served.metadata))
     config: Any = new_config(tokenizer_name(served), served.max_batch)
-    configs.add_input(config, TEXT, "TYPE_STRING", [1])
+    configs.add_input(config, TEXT, "TYPE_STRING", [1], optional=True)  # its absence gets a better error
     configs.add_input(config, TEXT_PAIR, "TYPE_STRING", [1], optional=True)
     int32 = configs.protobuf().DataType.TYPE_INT32
     for name in _token_inputs(served):
@@ -73,7 +73,7 @@ def ensemble_folder(served: Served) -> ModelFolder:
     rows_differ = served.backend == "python"
     config = configs.new_config(ensemble_name(served), served.max_batch if rows_differ else 1)
     config.platform = "ensemble"
-    configs.add_input(config, TEXT, "TYPE_STRING", [1])
+    configs.add_input(config, TEXT, "TYPE_STRING", [1], optional=True)  # its absence gets a better error
     configs.add_input(config, TEXT_PAIR, "TYPE_STRING", [1], optional=True)
     outputs = []
     for output in served.metadata.outputs:

@@ -32,10 +32,17 @@ class Request:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a request has no outputs; `refused` says that the request is at fault, not the run."""
+    """Why a request has no outputs.
+
+    Attributes:
+        message: for its caller.
+        refused: the request is at fault, not the run.
+        busy: nobody is: there is too much to do, and the same request may be answered later.
+    """
 
     message: str
     refused: bool
+    busy: bool = False
 
 
 Answer = dict[str, Array] | Failure

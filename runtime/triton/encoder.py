@@ -20,7 +20,7 @@ from ..session import ONNX_SUFFIX, Session
 from .answers import Answerer, Failure, cheapest, first_come
 from .metrics import Metrics
 from .parameters import PREFIX, EncoderParameters
-from .server import check_outputs, read_requests, write_responses
+from .server import check_numpy, check_outputs, read_requests, write_responses
 
 
 class EncoderModel:
@@ -41,6 +41,7 @@ class EncoderModel:
         Raises:
             SessionError: parameters, file and machine do not fit; the server shows the message and loads nothing.
         """
+        check_numpy()
         config = json.loads(args["model_config"])
         parameters = EncoderParameters.from_config(config)
         folder = Path(args["model_repository"]) / args["model_version"]

@@ -25,9 +25,10 @@ COUNTERS = {
     "padfree_refused_requests_total": "Requests that were answered with an error because they do not fit the model",
 }
 GAUGES = {
-    "padfree_batch_sequences": "Sequences of a run, mean of the newest interval",
-    "padfree_batch_tokens": "Tokens of a run, mean of the newest interval",
-    "padfree_packing_ratio": "Padded tokens for each token computed, in the newest interval; 1 is no padding to save",
+    "padfree_batch_sequences": "Sequences of a run, mean of the newest interval; 0 is no run",
+    "padfree_batch_tokens": "Tokens of a run, mean of the newest interval; 0 is no run",
+    "padfree_packing_ratio": "Padded tokens for each token computed, in the newest interval; 1 is no padding to save, "
+    "0 no run",
 }
 
 
@@ -55,6 +56,7 @@ class Metrics:
         self._gauges = {name: self._new(name, text, "GAUGE") for name, text in GAUGES.items()}
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(COUNTERS, 0)
+        self._shown = (0.0, 0.0, 0.0)  # by the gauges; new ones begin so
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._report_until_stopped, name="padfree-metrics", daemon=True)
         self._thread.start()
@@ -98,7 +100,11 @@ class Metrics:
             if count:
                 self._counters[name].increment(count)
         runs, tokens = counts["padfree_runs_total"], counts["padfree_tokens_total"]
+        shown = (0.0, 0.0, 0.0)
         if runs:
-            self._gauges["padfree_batch_sequences"].set(counts["padfree_sequences_total"] / runs)
-            self._gauges["padfree_batch_tokens"].set(tokens / runs)
-            self._gauges["padfree_packing_ratio"].set(counts["padfree_padded_tokens_total"] / tokens)
+            padded = counts["padfree_padded_tokens_total"]
+            shown = (counts["padfree_sequences_total"] / runs, tokens / runs, padded / tokens if tokens else 0.0)
+        if shown != self._shown:
+            self._shown = shown
+            for gauge, value in zip(self._gauges.values(), shown, strict=True):
+                gauge.set(value)

@@ -92,13 +92,24 @@ class TokenizerParameters(_Parameters):
         max_length: the most tokens of one text (or pair of texts), special tokens included.
         tokenizer: the tokenizer.json, relative to the model's version folder.
         long_texts: what happens to longer texts: "truncate" cuts them, "refuse" answers with an error.
+        max_text_bytes: the largest text, in bytes of UTF-8; larger ones are refused. The whole of a text is tokenised,
+            however few of its tokens are kept: texts that are cut before have other tokens.
+        max_request_bytes: the most that all texts of one request have together.
     """
 
     max_length: int
     tokenizer: str = "tokenizer.json"
     long_texts: str = "truncate"
+    max_text_bytes: int = 1 << 16
+    max_request_bytes: int = 1 << 20
 
     def __post_init__(self) -> None:
+        for name in ("max_text_bytes", "max_request_bytes"):
+            if getattr(self, name) < 1:
+                raise SessionError(
+                    f"'{PREFIX}{name}' is {getattr(self, name)}, allowed: 1 or more; correct config.pbtxt, or leave "
+                    "it out"
+                )
         if self.max_length < 1:
             raise SessionError(
                 f"'{PREFIX}max_length' is {self.max_length}, allowed: 1 or more; use the model's positions"

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from ..errors import SessionError
@@ -35,8 +36,41 @@ def check_outputs(config: Mapping[str, Any], known: Collection[str]) -> None:
             )
 
 
+def check_numpy() -> None:
+    """Fails where the server's backend cannot read this NumPy's arrays.
+
+    Backends compiled before NumPy 2 load with it, and take every array for an empty one: models are ready, and every
+    answer is wrong. A tensor that is handed to the backend and back shows it, whatever the versions.
+
+    Raises:
+        SessionError: the arrays do not come back as they were.
+    """
+    sent = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
+    back = pb_utils.Tensor.from_dlpack("back", pb_utils.Tensor("sent", sent).to_dlpack()).as_numpy()
+    if not np.array_equal(sent, back):
+        raise SessionError(
+            f"this server's Python backend cannot read arrays of NumPy {np.__version__}, with which every answer would "
+            "be wrong; install one that it was compiled for into its Python: pip3 install 'numpy>=1.26,<2'"
+        )
+
+
+def response_senders(requests: Sequence[Any]) -> list[Any] | None:
+    """What sends the answer of each request when `execute` has returned; None where the server is older than 24.06."""
+    try:
+        return [request.get_response_sender() for request in requests]
+    except Exception:  # the stub's own kind, for models that are not decoupled
+        return None
+
+
+def send_response(sender: Any, answer: Answer) -> None:
+    """Sends the one answer of a request."""
+    sender.send(_response(answer), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
 def _response(answer: Answer) -> Any:
     if isinstance(answer, Failure):
         code = pb_utils.TritonError.INVALID_ARG if answer.refused else pb_utils.TritonError.INTERNAL
+        if answer.busy:
+            code = pb_utils.TritonError.UNAVAILABLE
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(answer.message, code))
     return pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in answer.items()])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,21 @@ COLUMNS: Mapping[str, Callable[[Encoding], Sequence[int]]] = {
 OUTPUTS = (*COLUMNS, SEQ_LENS)
 
 
+@dataclass(frozen=True)
+class Texts:
+    """The texts of one request, the names of the outputs that its caller wants, and how large the texts are."""
+
+    rows: list[Text]
+    wanted: Sequence[str]
+    size_bytes: int
+
+
 class TextTokenizer:
     """Tokenises the texts of many requests together.
 
     Args:
         file: the model's tokenizer.json.
-        parameters: what becomes of long texts.
+        parameters: what becomes of long texts, and how large they may be.
 
     Raises:
         SessionError: no such file, or not a tokenizer.
@@ -48,24 +58,33 @@ class TextTokenizer:
         except Exception as error:  # the library raises plain Exception
             raise SessionError(f"{file}: not a tokenizer file ({error}); copy the model's tokenizer.json") from error
         self._max_length = parameters.max_length
+        self._limits = parameters
         self._tokenizer.no_padding()
         if parameters.long_texts == "truncate":
             self._tokenizer.enable_truncation(parameters.max_length)
         else:
             self._tokenizer.no_truncation()
 
-    def answer(self, requests: Sequence[Request]) -> list[Answer]:
-        """Token ids, or the reason why there are none, for every request."""
-        texts = [attempt(read_texts, request.tensors) for request in requests]
-        flat = [text for rows in texts if not isinstance(rows, Failure) for text in rows]
+    def read(self, request: Request) -> Texts | Failure:
+        """The texts of a request, checked and decoded, or the reason why it is refused."""
+        return attempt(read_texts, request, self._limits)
+
+    def answer(self, requests: Sequence[Texts | Failure]) -> list[Answer]:
+        """Token ids, or the reason why there are none, for every request; all texts together."""
+        flat = [text for texts in requests if isinstance(texts, Texts) for text in texts.rows]
         encodings = iter(self._tokenizer.encode_batch(flat))
-        answers: list[Answer] = []
-        for request, rows in zip(requests, texts, strict=True):
-            if isinstance(rows, Failure):
-                answers.append(rows)
-            else:
-                answers.append(attempt(self._one, list(islice(encodings, len(rows))), request.wanted))
-        return answers
+        return [
+            texts
+            if isinstance(texts, Failure)
+            else attempt(self._one, list(islice(encodings, len(texts.rows))), texts.wanted)
+            for texts in requests
+        ]
+
+    def answer_aside(self, texts: Texts) -> Answer:
+        """The answer to one request, its texts one after the other: other requests find threads of the library free."""
+        # Not `encode`, which holds the interpreter up.
+        encodings = [self._tokenizer.encode_batch([text])[0] for text in texts.rows]
+        return attempt(self._one, encodings, texts.wanted)
 
     def _one(self, encodings: Sequence[Encoding], wanted: Iterable[str]) -> dict[str, Array]:
         seq_lens = [len(encoding) for encoding in encodings]
@@ -86,28 +105,49 @@ class TextTokenizer:
         return outputs
 
 
-def read_texts(tensors: Mapping[str, Array]) -> list[Text]:
+def read_texts(request: Request, limits: TokenizerParameters) -> Texts:
     """The texts of one request, or its pairs of texts.
 
     Raises:
-        SessionError: another shape, texts and second texts that do not go together, bytes that are not UTF-8.
+        SessionError: no texts, another shape, texts and second texts that do not go together, texts larger than the
+            limits, bytes that are not UTF-8.
     """
-    first = _decoded(tensors, TEXT)
-    if TEXT_PAIR not in tensors:
-        return list(first)
-    second = _decoded(tensors, TEXT_PAIR)
-    if len(first) != len(second):
+    if TEXT not in request.tensors:
+        raise SessionError(f"'{TEXT}' is missing; send one text a row, and '{TEXT_PAIR}' only beside it")
+    names = [name for name in (TEXT, TEXT_PAIR) if name in request.tensors]
+    columns = [_column(request.tensors, name) for name in names]
+    if len(columns[0]) != len(columns[-1]):
         raise SessionError(
-            f"'{TEXT_PAIR}' has {len(second)} texts, '{TEXT}' has {len(first)}; send one second text for each text"
+            f"'{TEXT_PAIR}' has {len(columns[1])} texts, '{TEXT}' has {len(columns[0])}; send one second text for each "
+            "text"
         )
-    return list(zip(first, second, strict=True))
+    size_bytes = sum(map(len, (text for column in columns for text in column)))
+    if size_bytes > limits.max_request_bytes:
+        raise SessionError(
+            f"the request has {size_bytes} bytes of text, allowed: {limits.max_request_bytes}; send fewer texts a "
+            f"request, or serve with a larger {PREFIX}max_request_bytes"
+        )
+    decoded = [_decoded(column, name, limits) for name, column in zip(names, columns, strict=True)]
+    rows: list[Text] = list(decoded[0]) if len(decoded) == 1 else list(zip(*decoded, strict=True))
+    return Texts(rows, tuple(request.wanted), size_bytes)
 
 
-def _decoded(tensors: Mapping[str, Array], name: str) -> list[str]:
+def _column(tensors: Mapping[str, Array], name: str) -> list[bytes]:
     column = tensors[name]
     if column.ndim != 2 or column.shape[1] != 1 or not len(column):
         raise SessionError(f"'{name}' has shape {list(column.shape)}, allowed: [texts, 1]; send one text a row")
     texts: list[bytes] = column[:, 0].tolist()
+    return texts
+
+
+def _decoded(texts: list[bytes], name: str, limits: TokenizerParameters) -> list[str]:
+    largest = max(map(len, texts))
+    if largest > limits.max_text_bytes:
+        at = next(at for at, text in enumerate(texts) if len(text) == largest)
+        raise SessionError(
+            f"'{name}' {at} has {largest} bytes, allowed: {limits.max_text_bytes}; send a shorter text, or serve with "
+            f"a larger {PREFIX}max_text_bytes"
+        )
     try:
         return [text.decode() for text in texts]
     except UnicodeDecodeError as error:

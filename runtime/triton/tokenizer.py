@@ -1,25 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first step of the text ensemble: texts in, token ids out, through Hugging Face tokenizers.
 
-Input `text` is TYPE_STRING with dims [1], one text a sequence; `text_pair`, optional and of the same kind, is the
-second text of each (rerankers). Outputs are what the encoder takes: `input_ids` and `token_type_ids`, TYPE_INT32 with
-dims [-1], right-padded with zeros, and `seq_lens`, TYPE_INT32 with dims [1].
+Input `text` is TYPE_STRING with dims [1], one text a sequence; `text_pair`, of the same kind, is the second text of
+each (rerankers). Both are optional for the server: without `text` a request gets an error that says so, where the
+server's own would speak of a deadlock. Outputs are what the encoder takes: `input_ids` and `token_type_ids`, TYPE_INT32
+with dims [-1], right-padded with zeros, and `seq_lens`, TYPE_INT32 with dims [1].
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .answers import Answer, Failure
+from .aside import LARGE_BYTES, Aside
 from .parameters import TokenizerParameters
-from .server import check_outputs, read_requests, write_responses
-from .texts import OUTPUTS, TextTokenizer
+from .server import check_numpy, check_outputs, read_requests, response_senders, send_response, write_responses
+from .texts import OUTPUTS, Texts, TextTokenizer
 
 
 class TokenizerModel:
-    """Tokenises all texts of a call together; a request with bad texts gets an error of its own."""
+    """Tokenises the texts of a call together, and large requests of it aside, so that the others do not wait for them.
+
+    A request with bad texts gets an error of its own.
+    """
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Opens the tokenizer.
@@ -30,12 +37,37 @@ class TokenizerModel:
         Raises:
             SessionError: parameters and file do not fit; the server shows the message and loads nothing.
         """
+        check_numpy()
         config = json.loads(args["model_config"])
         check_outputs(config, OUTPUTS)
         parameters = TokenizerParameters.from_config(config)
         folder = Path(args["model_repository"]) / args["model_version"]
         self._tokenizer = TextTokenizer(folder / parameters.tokenizer, parameters)
+        self._aside = Aside(self._tokenizer)
 
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Answers every request: its token ids, or an error."""
-        return write_responses(self._tokenizer.answer(read_requests(requests)))
+    def execute(self, requests: Sequence[Any]) -> list[Any] | None:
+        """Answers every request, its token ids or an error: now, or, where there are large ones, as each is ready."""
+        found = [self._tokenizer.read(request) for request in read_requests(requests)]
+        large = [at for at, texts in enumerate(found) if isinstance(texts, Texts) and texts.size_bytes > LARGE_BYTES]
+        senders = response_senders(requests) if large else None
+        if senders is None:
+            return write_responses(self._tokenizer.answer(found))
+        # Senders cost a round trip each, and all requests of a call have to take the same way.
+        small = [at for at in range(len(found)) if at not in large]
+        for at in large:
+            texts = found[at]
+            assert isinstance(texts, Texts)
+            self._aside.submit(texts, partial(send_response, senders[at]))
+        for at, answer in zip(small, self._answers([found[at] for at in small]), strict=True):
+            send_response(senders[at], answer)
+        return None
+
+    def _answers(self, found: list[Texts | Failure]) -> list[Answer]:
+        try:
+            return self._tokenizer.answer(found)
+        except Exception as error:  # who has a sender must be answered through it
+            return [Failure(f"the texts could not be tokenised: {error!r}", refused=False)] * len(found)
+
+    def finalize(self) -> None:
+        """Answers what is left."""
+        self._aside.close()

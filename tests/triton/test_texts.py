@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from calls import PROTOCOLS, Answer, call, call_all, texts
@@ -58,3 +60,34 @@ def test_bytes_that_are_no_text(server: TritonServer, session: Session, protocol
     assert "'text' 1 is not UTF-8" in str(broken)
     for answer in (first, last):
         assert_right_texts(answer, [SHORT], session)
+
+
+def test_a_second_text_alone(server: TritonServer, session: Session, protocol: str) -> None:
+    requests = [{"text": texts(SHORT)}, {"text_pair": texts(SHORT)}]
+    good, alone = call_all(server, protocol, "bert_text", requests, ALL_OUTPUTS)
+    assert "'text' is missing; send one text a row, and 'text_pair' only beside it" in str(alone)
+    assert_right_texts(good, [SHORT], session)
+
+
+def test_large_texts_are_refused_at_once(server: TritonServer, session: Session, protocol: str) -> None:
+    begin = time.monotonic()
+    requests = [{"text": texts(*["word " * 200_000] * 32)}, {"text": texts(SHORT)}, {"text": texts("word " * 20_000)}]
+    many, good, one = call_all(server, protocol, "bert_text", requests, ALL_OUTPUTS)
+    assert "the request has 32000000 bytes of text, allowed: 1048576; send fewer texts" in str(many)
+    assert "'text' 0 has 100000 bytes, allowed: 65536; send a shorter text" in str(one)
+    assert_right_texts(good, [SHORT], session)
+    assert time.monotonic() - begin < 5.0  # to send them, above all; tokenising takes 40 s
+
+
+def test_small_requests_do_not_wait_for_large_ones(server: TritonServer, session: Session, protocol: str) -> None:
+    large = ["! " * 32_768] * 16  # a core tokenises them for seconds
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(call_all, server, protocol, "bert_text", [{"text": texts(*large)}] * 2, ALL_OUTPUTS)
+        while not slow.done():
+            begin = time.monotonic()
+            answer = call(server, protocol, "bert_text", {"text": texts(SHORT)}, ALL_OUTPUTS)
+            waited_s = time.monotonic() - begin
+            assert_right_texts(answer, [SHORT], session)
+            assert waited_s < 1.0
+        for answer in slow.result():
+            assert_right_texts(answer, large, session)

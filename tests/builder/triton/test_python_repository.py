@@ -41,7 +41,7 @@ model_warmup {
 """
 TOKENIZER = """
 name: "bert_tokenizer" backend: "python" default_model_filename: "model.py" max_batch_size: 32
-input { name: "text" data_type: TYPE_STRING dims: 1 }
+input { name: "text" data_type: TYPE_STRING dims: 1 optional: true }
 input { name: "text_pair" data_type: TYPE_STRING dims: 1 optional: true }
 output { name: "input_ids" data_type: TYPE_INT32 dims: -1 }
 output { name: "token_type_ids" data_type: TYPE_INT32 dims: -1 }
@@ -52,7 +52,7 @@ parameters { key: "padfree_max_length" value { string_value: "16" } }
 """
 ENSEMBLE = """
 name: "bert_text" platform: "ensemble" max_batch_size: 32
-input { name: "text" data_type: TYPE_STRING dims: 1 }
+input { name: "text" data_type: TYPE_STRING dims: 1 optional: true }
 input { name: "text_pair" data_type: TYPE_STRING dims: 1 optional: true }
 output { name: "hidden" data_type: TYPE_FP32 dims: -1 dims: 2 }
 output { name: "lengths" data_type: TYPE_FP32 dims: 1 }
