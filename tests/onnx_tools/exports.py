@@ -24,6 +24,7 @@ DRAWN = "drawn"  # make_exports.py's mark of a weight whose values are drawn her
 LENGTHS = (9, 1, 4, 13, 6)
 TOLERANCE = 1e-4
 """Largest difference in parts of a last-axis column's root mean square: float32, two layers, sums in another order."""
+FLOOR = 1e-2  # the least that a column's root mean square counts, in parts of the whole output's
 
 
 @dataclass(frozen=True)
@@ -109,13 +110,18 @@ def metadata_of(result: RewriteResult) -> Mapping[str, Any]:
     return found
 
 
-def _types(model: ModelProto) -> dict[str, Any]:
+def types_of(model: ModelProto) -> dict[str, Any]:
     return {item.name: helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type) for item in model.graph.input}
 
 
-def truth(model: ModelProto, given: list[dict[str, np.ndarray]], outputs: list[str]) -> list[list[np.ndarray]]:
-    """Of every sequence alone its outputs, without the batch's axis."""
-    types, running = _types(model), session(model)
+def truth(
+    model: ModelProto,
+    given: list[dict[str, np.ndarray]],
+    outputs: list[str],
+    running: ort.InferenceSession | None = None,
+) -> list[list[np.ndarray]]:
+    """Of every sequence its outputs alone, in a batch of one; `running` is a session of the model, if there is one."""
+    types, running = types_of(model), running or session(model)
     return [
         [
             np.asarray(value)
@@ -142,13 +148,13 @@ def assert_right(
     result = rewrite(model, interface=interface, **options)
     metadata, given = metadata_of(result), sequences(inputs, lengths)
     outputs = [item["name"] for item in metadata["outputs"]]
-    feeds = _packed(metadata, given) if interface == "packed" else _padded(model, inputs, given, left)
+    feeds = packed_feeds(metadata, given) if interface == "packed" else padded_feeds(model, inputs, given, left)
     found = session(result.model).run(outputs, feeds)
-    _compare(metadata, given, truth(model, given, outputs), found, left)
+    compare(metadata, given, truth(model, given, outputs), found, left)
     return result
 
 
-def _packed(metadata: Mapping[str, Any], given: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def packed_feeds(metadata: Mapping[str, Any], given: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     lengths = [len(next(iter(item.values()))) for item in given]
     feeds = {}
     for item in metadata["inputs"]:
@@ -160,9 +166,11 @@ def _packed(metadata: Mapping[str, Any], given: list[dict[str, np.ndarray]]) -> 
     return feeds
 
 
-def _padded(model: ModelProto, inputs: list[Input], given: list[dict[str, np.ndarray]], left: bool) -> dict[str, Any]:
+def padded_feeds(
+    model: ModelProto, inputs: list[Input], given: list[dict[str, np.ndarray]], left: bool
+) -> dict[str, Any]:
     longest = max(len(next(iter(item.values()))) for item in given)
-    types, feeds = _types(model), {}
+    types, feeds = types_of(model), {}
     for item in inputs:
         filler = 0
         if item.kind == "ids":  # what the model itself takes for padding, where it says so
@@ -175,7 +183,7 @@ def _padded(model: ModelProto, inputs: list[Input], given: list[dict[str, np.nda
     return feeds
 
 
-def _compare(
+def compare(
     metadata: Mapping[str, Any],
     given: list[dict[str, np.ndarray]],
     wanted: list[list[np.ndarray]],
@@ -200,10 +208,17 @@ def _compare(
                         got = got[(slice(None),) * axis + (kept,)]
             assert got.shape == expected.shape, (output, got.shape, expected.shape)
             pairs.append((got.astype(np.float64), expected.astype(np.float64)))
-        _assert_close(str(output["name"]), pairs)
+        assert_close(str(output["name"]), pairs)
 
 
-def _assert_close(name: str, pairs: list[tuple[np.ndarray, np.ndarray]]) -> None:
+def assert_close(
+    name: str, pairs: list[tuple[np.ndarray, np.ndarray]], tolerance: float = TOLERANCE, floor: float = FLOOR
+) -> float:
+    """Compares what was found with what is wanted, pair by pair; returns the largest error.
+
+    Errors are parts of a last-axis column's root mean square, which counts as `floor` of the whole at least. Values
+    that are no ordinary numbers have to be the same ones.
+    """
     width = pairs[0][1].shape[-1] if pairs[0][1].ndim and len({b.shape[-1] for _, b in pairs}) == 1 else 1
     a, b = (np.concatenate([pair[side].reshape(-1, width) for pair in pairs]) for side in (0, 1))
     odd = ~np.isfinite(b) | (np.abs(b) > 1e30)
@@ -211,6 +226,8 @@ def _assert_close(name: str, pairs: list[tuple[np.ndarray, np.ndarray]]) -> None
     ordinary = np.where(odd, 0, b)
     counts = np.maximum((~odd).sum(0), 1)
     column = np.sqrt((ordinary**2).sum(0) / counts)
-    scale = np.maximum(column, 1e-2 * np.sqrt((ordinary**2).sum() / max((~odd).sum(), 1))) + 1e-30
+    scale = np.maximum(column, floor * np.sqrt((ordinary**2).sum() / max((~odd).sum(), 1))) + 1e-30
     error = np.where(odd, 0, np.abs(a - b) / scale)
-    assert float(error.max(initial=0)) <= TOLERANCE, f"{name}: {error.max():.2g} of a column's root mean square"
+    worst = float(error.max(initial=0))
+    assert worst <= tolerance, f"{name}: {worst:.2g} of a column's root mean square"
+    return worst

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engines of the matrix: which files there are, and what their inputs are."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto
+from padfree.onnx_tools import load_model
+
+from ..onnx_tools import exports, families
+
+INTERFACES, PRECISIONS = ("packed", "padded"), ("fp32", "fp16", "bf16")
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+MADE = "wide.json"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An engine. `source`: "families" (tiny ones), "wide" (their kernels are those of real models) or "exports"."""
+
+    source: str
+    name: str
+    interface: str
+    precision: str
+
+    @property
+    def key(self) -> str:
+        """SOURCE/NAME/INTERFACE/PRECISION."""
+        return f"{self.source}/{self.name}/{self.interface}/{self.precision}"
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Entry:
+        """The engine that a record is of."""
+        return cls(*(str(record[field.name]) for field in fields(cls)))
+
+    def load(self, folder: Path) -> tuple[ModelProto, list[exports.Input]]:
+        """The original file, and what its inputs are."""
+        if self.source == "exports":
+            return exports.load(self.name), exports.inputs_of(self.name)
+        path = folder / f"{self.name}.onnx" if self.source == "wide" else families.FOLDER / f"{self.name}.onnx"
+        model = load_model(path)
+        return model, [_input(value.name) for value in model.graph.input]
+
+
+def _input(name: str) -> exports.Input:
+    kind = "mask" if "mask" in name else "types" if "type" in name else "ids"
+    return exports.Input(name, kind, low=families.SPECIAL_IDS if kind == "ids" else 0, high=families.VOCABULARY)
+
+
+def prepare(folder: Path) -> None:
+    """Exports the wide models, where PyTorch and transformers are there; once."""
+    if (folder / MADE).exists() or importlib.util.find_spec("torch") is None:
+        return
+    subprocess.run([sys.executable, "-W", "ignore", str(FIXTURES / "make_wide.py"), str(folder / MADE)], check=True)
+
+
+def entries(folder: Path) -> list[Entry]:
+    """All engines, the slow ones first. Tiny ones come in half precision for one file a family."""
+    wide = json.loads((folder / MADE).read_text()) if (folder / MADE).exists() else []
+    found = [Entry("wide", name, i, p) for name in wide for p in PRECISIONS for i in INTERFACES]
+    seen = set[str]()
+    for case in families.all_cases():
+        if case.static or case.dtype != "fp32" or case.name.startswith("bert_form"):
+            continue  # files of fixed sizes cannot be run on a sequence alone; forms differ in the original alone
+        precisions = PRECISIONS if case.family not in seen else PRECISIONS[:1]
+        seen.add(case.family)
+        found += [Entry("families", case.name, i, p) for p in precisions for i in INTERFACES]
+    named = [name for name in exports.names() if exports.inputs_of(name)]
+    return [*found, *(Entry("exports", name, i, "fp32") for name in named for i in INTERFACES)]

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds one engine of the matrix, runs it, and says in one line whether it is right.
+
+python -m tests.gpu.engine_check FOLDER '{"source": ..., "name": ..., "interface": ..., "precision": ...}' [onnxruntime]
+
+With "onnxruntime" it is the rewritten file, in onnxruntime, that is checked: without a GPU, and without its engine.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto
+from padfree.builder import build_engine
+from padfree.onnx_tools import RewriteError, rewrite, save_model
+from padfree.onnx_tools.widen import widen
+from padfree.runtime import Session
+
+from ..onnx_tools import exports
+from .engine_cases import Entry
+from .engine_matrix import MARK
+
+MAX_BATCH, MAX_SEQ_LEN = 8, 32
+BATCHES = ((1,), (1,), (1,) * 8, (2,), (9, 1, 4, 17, 6), (MAX_SEQ_LEN, 1, 1, 2, 1), (MAX_SEQ_LEN,))
+"""Lengths; one token comes twice in a row, for what is left from before."""
+# Largest error in parts of a column's root mean square. fp32: sums in another order. Half precisions: scores with a
+# deviation of 3 after two layers, rounded to 11 and 8 bits; a wrong mask, scale or position is far beyond.
+TOLERANCES = {"fp32": 1e-3, "fp16": 5e-2, "bf16": 4e-1}
+FLOORS = {"fp32": 1e-1, "fp16": 0.5, "bf16": 0.5}
+
+
+class Check:
+    """An engine beside its original."""
+
+    def __init__(self, session: Session, model: ModelProto, inputs: list[exports.Input], precision: str) -> None:
+        self._session, self._model, self._inputs, self._precision = session, model, inputs, precision
+        self._original = exports.session(model)
+        self._outputs = [item.name for item in session.metadata.outputs]
+        self._tokens = [item.name for item in session.metadata.inputs if item.role == "tokens"]
+        self.worst, self.batches = 0.0, 0
+
+    def _same(self, name: str, pairs: list[tuple[np.ndarray, np.ndarray]]) -> None:
+        pairs = [(a.astype(np.float64), b.astype(np.float64)) for a, b in pairs]
+        tolerance, floor = TOLERANCES[self._precision], FLOORS[self._precision]
+        self.worst = max(self.worst, exports.assert_close(name, pairs, tolerance, floor))
+
+    def alone(self, lengths: tuple[int, ...], seed: int) -> None:
+        """Every sequence's outputs are those of the original for it alone."""
+        given = exports.sequences(self._inputs, lengths, seed)
+        wanted = exports.truth(self._model, given, self._outputs, self._original)
+        found = self._session.run({name: [item[name] for item in given] for name in self._tokens})
+        for place, name in enumerate(self._outputs):
+            pairs = []
+            for row, value in enumerate(found[name]):
+                expected, got = wanted[row][place], np.asarray(value)[None]
+                for axis in range(2, got.ndim):  # an axis of tokens that reaches to the batch's longest
+                    if got.shape[axis] == max(lengths) != expected.shape[axis] == lengths[row]:
+                        got = got[(slice(None),) * axis + (slice(lengths[row]),)]
+                assert got.shape == expected.shape, f"{name}: {got.shape} instead of {expected.shape}"
+                pairs.append((got, expected))
+            self._same(f"lengths {list(lengths)}: {name}", pairs)
+        self.batches += 1
+
+    def wide_extent(self, lengths: tuple[int, ...]) -> None:
+        """Servers may give a larger extent than the longest sequence has."""
+        roles = {item.role: item.name for item in self._session.metadata.inputs}
+        if "max_seqlen" not in roles:
+            return
+        given = exports.sequences(self._inputs, lengths)
+        feeds = {name: np.concatenate([item[name] for item in given]).astype(np.int32) for name in self._tokens}
+        feeds[roles["seq_lens"]] = np.asarray(lengths, np.int32)
+        results = [
+            self._session.backend.run({**feeds, roles["max_seqlen"]: np.zeros(extent, np.int32)})
+            for extent in (max(lengths), 3 * MAX_SEQ_LEN)
+        ]
+        for output in self._session.metadata.outputs:
+            if output.layout != "padded":
+                a, b = (np.asarray(item[output.name]) for item in results)
+                self._same(f"extent {3 * MAX_SEQ_LEN}: {output.name}", [(b, a)])
+        self.batches += 1
+
+    def masks(self) -> None:
+        """Left-padded and holed masks, and rows without any token, in the padded interface."""
+        metadata = self._session.metadata
+        if metadata.interface != "padded" or metadata.raw["coverage"]["right_padded_only"]:
+            return
+        lengths = np.asarray([9, 1, 4, 17, 6])[:, None]
+        slots = np.arange(17)
+        holes = np.random.default_rng(3).random((5, 17)) < 0.6
+        holes[:, 0] = True
+        for kind, mask in (("left", slots >= 17 - lengths), ("holes", holes), ("one column", lengths[:, :1] > 0)):
+            given = exports.sequences(self._inputs, (mask.shape[1],) * len(mask))
+            types = exports.types_of(self._model)
+            feeds = {
+                item.name: np.stack([row[item.name] for row in given]).astype(types[item.name])
+                for item in self._inputs
+                if item.kind != "mask"
+            }
+            feeds |= {item.name: mask.astype(types[item.name]) for item in self._inputs if item.kind == "mask"}
+            wanted, found = self._original.run(self._outputs, feeds), self._session.backend.run(feeds)
+            for output, expected in zip(metadata.outputs, wanted, strict=True):
+                got = np.asarray(found[output.name])
+                if output.layout == "per_sequence":
+                    kept = mask[:, 0]  # a head that reads a masked first slot cannot be reproduced
+                elif expected.shape[:2] == mask.shape:
+                    kept = mask
+                else:
+                    continue
+                self._same(f"mask '{kind}': {output.name}", [(got[kept], expected[kept])])
+            self.batches += 1
+
+
+def make(entry: Entry, source: Path, cache: Path) -> Path:
+    """Builds the engine; returns its plan."""
+    plan = source.with_suffix(".plan")
+    options = {"interface": entry.interface, "precision": entry.precision, "verify": False}
+    build_engine(source, plan, **options, max_batch=MAX_BATCH, max_seq_len=MAX_SEQ_LEN, timing_cache=cache)
+    return plan
+
+
+def make_file(entry: Entry, source: Path, cache: Path) -> Path:
+    """Writes the rewritten file, for onnxruntime."""
+    del cache
+    path = source.with_name("rewritten.onnx")
+    result = rewrite(source, interface=entry.interface, precision=entry.precision, verify=False)
+    save_model(result.model, path)
+    return path
+
+
+def check(entry: Entry, folder: Path, make: Callable[[Entry, Path, Path], Path] = make) -> dict[str, Any]:
+    """The result for one engine: passed, refused (by the rewriter, with its reason) or failed."""
+    model, inputs = entry.load(folder)
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        source = Path(place) / "model.onnx"
+        onnx.save_model(model, str(source))
+        try:
+            made = make(entry, source, folder / f"timing-{entry.source}.cache")
+        except RewriteError as error:
+            return {"status": "refused" if entry.source == "exports" else "failed", "reason": str(error)[:300]}
+        with Session(made) as session:
+            found = Check(session, widen(model), inputs, entry.precision)
+            for seed, lengths in enumerate(BATCHES):
+                found.alone(lengths, seed)
+            found.wide_extent((9, 1, 4, 17, 6))
+            found.masks()
+    share = session.metadata.raw["coverage"]["packed_gemm_share"]
+    return {"status": "passed", "worst": float(f"{found.worst:.2g}"), "batches": found.batches, "packed": share}
+
+
+def main() -> None:
+    """Prints the result."""
+    folder, entry = Path(sys.argv[1]), Entry.of(json.loads(sys.argv[2]))
+    try:
+        result = check(entry, folder, *([make_file] if sys.argv[3:] else []))
+    except Exception as error:
+        traceback.print_exc()
+        result = {"status": "failed", "reason": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+    sys.stdout.write(f"{MARK}{json.dumps(result)}\n")
+
+
+if __name__ == "__main__":
+    main()

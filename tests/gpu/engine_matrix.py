@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every family as an engine, in both interfaces and all precisions, held against the original file.
+
+    python -m tests.gpu.engine_matrix --results benchmarks/results/h200/engines.jsonl
+
+Each engine is built, run and compared in a process of its own; `--workers` of them are under way at once, on all GPUs.
+The truth is the original in onnxruntime, in float32: on every sequence alone, and for left-padded and holed masks on
+the same batch. What the results file has for this commit is not done again, so that the command may be stopped at any
+time; `--again` repeats what failed. Exit code 1 if an engine fails or is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fnmatch
+import functools
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from padfree.builder.bench.environment import append_record, commit, environment
+
+from .engine_cases import Entry, entries, prepare
+
+MARK = "RESULT "
+SECONDS_FOR_ONE = 150.0
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def one(entry: Entry, folder: Path, how: Sequence[str]) -> dict[str, Any]:
+    """Builds and checks an engine in a process of its own; a crash is a result like any other."""
+    start = time.monotonic()
+    command = [sys.executable, "-m", "tests.gpu.engine_check", str(folder), json.dumps(dataclasses.asdict(entry)), *how]
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS_FOR_ONE, env=_environment(entry)
+        )
+        said = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
+        tail = (done.stderr.strip().splitlines() or ["no word"])[-1]
+        result = json.loads(said[-1].removeprefix(MARK)) if said else {"status": "died", "reason": tail[:300]}
+    except subprocess.TimeoutExpired:
+        result = {"status": "died", "reason": f"not done after {SECONDS_FOR_ONE:.0f} s"}
+    return {**dataclasses.asdict(entry), **result, "seconds": round(time.monotonic() - start, 1)}
+
+
+def _environment(entry: Entry) -> dict[str, str]:
+    """One GPU for each process, the same for the same engine."""
+    gpus = _gpu_count()
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": str(hash(entry.key) % gpus)} if gpus > 1 else dict(os.environ)
+
+
+@functools.cache
+def _gpu_count() -> int:
+    if importlib.util.find_spec("cuda") is None:
+        return 0
+    from padfree.runtime.cuda import device_count
+
+    return device_count()
+
+
+def known(results: Path) -> dict[str, str]:
+    """What the file says of this commit: an engine's key -> its status."""
+    if not results.exists():
+        return {}
+    records = [json.loads(line) for line in results.read_text().splitlines()]
+    return {Entry.of(item).key: item["status"] for item in records if item["commit"] == commit()}
+
+
+def summary(statuses: Mapping[str, str]) -> list[str]:
+    """A line for each source, with the number of engines by status."""
+    rows: dict[str, Counter[str]] = {}
+    for key, status in statuses.items():
+        rows.setdefault(key.split("/")[0], Counter())[status] += 1
+    return [
+        f"{name:12s} " + ", ".join(f"{count} {status}" for status, count in sorted(row.items()))
+        for name, row in rows.items()
+    ]
+
+
+def main() -> int:
+    """Runs what is left, prints a line for each engine and counts at the end."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/local/engines.jsonl")
+    parser.add_argument("--folder", type=Path, default=Path("/tmp/padfree-engines"), help="for models and plans")
+    parser.add_argument("--only", nargs="*", default=["*"], help="patterns of SOURCE/NAME/INTERFACE/PRECISION")
+    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start nothing after so long")
+    parser.add_argument("--onnxruntime", action="store_true", help="check the files in onnxruntime: no GPU, no engines")
+    parser.add_argument("--again", action="store_true", help="repeat what failed")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    prepare(arguments.folder)
+    statuses = known(arguments.results)
+    wanted = [
+        item for item in entries(arguments.folder) if any(fnmatch.fnmatchcase(item.key, at) for at in arguments.only)
+    ]
+    done = ("passed", "refused") if arguments.again else ("passed", "refused", "failed", "died")
+    waiting = [item for item in wanted if statuses.get(item.key) not in done]
+    how = ("onnxruntime",) if arguments.onnxruntime else ()
+    machine, end = environment(), time.monotonic() + arguments.seconds
+    print(f"{len(wanted)} engines, {len(wanted) - len(waiting)} of them done; {_gpu_count()} GPUs", flush=True)
+
+    def run(entry: Entry) -> None:
+        if time.monotonic() >= end:
+            return
+        result = one(entry, arguments.folder, how)
+        statuses[entry.key] = result["status"]
+        append_record(arguments.results, {**result, **machine})
+        print(f"{result['status']:8s} {entry.key:64s} {result.get('worst', '')} {result.get('reason', '')}", flush=True)
+
+    with ThreadPoolExecutor(arguments.workers) as pool:
+        list(pool.map(run, waiting))
+    keys = {item.key for item in wanted}
+    print("\n".join(summary({key: statuses.get(key, "left") for key in sorted(keys)})), flush=True)
+    count = Counter(statuses.get(key, "left") for key in keys)
+    print(
+        f"{count['passed'] + count['refused']} passed, {count['failed'] + count['died']} failed, {count['left']} left"
+    )
+    return 0 if count["passed"] + count["refused"] == len(keys) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
