@@ -22,6 +22,7 @@ from .task_lists import drop_unread_task_lists
 
 MAX_PROTOBUF_BYTES = 2**31 - 1
 MAX_ERRORS_SHOWN = 3
+LEAST_EXTENT = 2
 EXTERNAL_DATA_NAME = "weights.bin"
 
 
@@ -43,22 +44,30 @@ def set_max_seq_len(model: onnx.ModelProto, max_seq_len: int) -> None:
 
 
 def bound_max_seqlen(model: onnx.ModelProto, max_seq_len: int) -> None:
-    """Cuts the `max_seqlen` input, which is read for its shape alone, to the longest sequence, in place.
+    """Bounds the `max_seqlen` input, which is read for its shape alone, in place: two to the longest sequence.
 
     Triton gives it the most tokens of a *request*, not of a sequence (BATCH_MAX_ELEMENT_COUNT_AS_SHAPE): n * L for one
     of [n, L]. The input may thus be larger than the padded axis ever gets, and no memory is planned for what is cut.
+    Where it is one, TensorRT 10.6 leaves what padded attention computes unwritten: with a second slot it is right.
     """
     if not any(value.name == MAX_SEQLEN for value in model.graph.input):
         return
-    bounded, ends = f"{MAX_SEQLEN}_bounded", f"{MAX_SEQLEN}_bound"
+    cut, bounded, ends = f"{MAX_SEQLEN}_cut", f"{MAX_SEQLEN}_bounded", f"{MAX_SEQLEN}_bound"
     for node in model.graph.node:
         for position, name in enumerate(node.input):
             if name == MAX_SEQLEN:
                 node.input[position] = bounded
-    for name, value in ((f"{ends}_start", 0), (ends, max_seq_len)):
+    for name, value in ((f"{ends}_start", 0), (ends, max_seq_len), (f"{ends}_least", LEAST_EXTENT)):
         model.graph.initializer.append(onnx.helper.make_tensor(name, onnx.TensorProto.INT64, [1], [value]))
-    inputs = [MAX_SEQLEN, f"{ends}_start", ends]
-    model.graph.node.insert(0, onnx.helper.make_node("Slice", inputs, [bounded], name=bounded))
+    zero = onnx.helper.make_tensor("zero", onnx.TensorProto.INT32, [1], [0])
+    made = (
+        onnx.helper.make_node("Slice", [MAX_SEQLEN, f"{ends}_start", ends], [cut], name=cut),
+        onnx.helper.make_node("Shape", [cut], [f"{cut}_shape"], name=f"{cut}_shape"),
+        onnx.helper.make_node("Max", [f"{cut}_shape", f"{ends}_least"], [f"{bounded}_shape"], name=f"{bounded}_shape"),
+        onnx.helper.make_node("ConstantOfShape", [f"{bounded}_shape"], [bounded], name=bounded, value=zero),
+    )
+    for node in reversed(made):
+        model.graph.node.insert(0, node)
 
 
 def for_parser(model: onnx.ModelProto, max_seq_len: int) -> onnx.ModelProto:

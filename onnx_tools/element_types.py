@@ -51,6 +51,20 @@ def infer_element_types(model: ModelProto, precision: str) -> dict[str, int]:
     return types
 
 
+def takes(node: NodeProto, kind: int, opset: int) -> bool:
+    """Whether a standard operator may have inputs of a TensorProto type wherever it may have float32 ones.
+
+    Convolutions and many activations have no bfloat16 before opset 22; Einsum and TopK have none at all.
+    """
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return False
+    read = {formal.type_str for formal in schema.inputs}
+    allowed = [set(item.allowed_type_strs) for item in schema.type_constraints if item.type_param_str in read]
+    return all(_SCHEMA_NAMES[kind] in names for names in allowed if _SCHEMA_NAMES[TensorProto.FLOAT] in names)
+
+
 def check_element_types(model: ModelProto, precision: str) -> dict[str, int]:
     """Infers all types and checks every node against its operator's type constraints: there are no implicit casts.
 

@@ -7,6 +7,7 @@ Rules, node by node in order:
   what is computed element by element from their results, up to the next matrix product or padfree operator;
 - a constant that the new type cannot hold (a mask's finfo.min, an epsilon of 1e-12) keeps the nodes that read it in
   float32 in the same way, and so does a weight of a matrix product that would overflow or vanish;
+- operators that have no such type in the model's opset stay float32 (bfloat16 convolutions before opset 22);
 - nodes that make or read an activation known not to fit (see ranges.py) stay float32; PadfreeLayerNorm becomes standard
   operators for that, the other padfree operators are refused by name;
 - graph inputs and outputs keep their type: results are float32 whatever the precision.
@@ -24,12 +25,12 @@ import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from .blocks import blocks, finite_of, largest_of
-from .element_types import check_element_types, infer_element_types
+from .element_types import check_element_types, infer_element_types, takes
 from .errors import RewriteError, VerificationError
 from .halves import to_float, to_half
 from .model_file import without_initializers
 from .norm_nodes import standard_norm
-from .operators import DOMAIN, without_functions
+from .operators import DOMAIN, opset_of, without_functions
 from .operators.functions import ACT_TYPES
 from .ranges import LARGEST, unfit_reason
 from .weights import LARGE_BYTES, Weights, array_of, bytes_of_array, data_in
@@ -158,7 +159,7 @@ class _Conversion:
         self.weights = weights
         self.originals = {tensor.name: tensor for tensor in original.graph.initializer}
         self._expand_norms()
-        self.act = ACT_TYPES[precision]
+        self.act, self.opset = ACT_TYPES[precision], opset_of(model)
         self.types = infer_element_types(model, "fp32")
         self.nodes: list[NodeProto] = []
         self.casts: set[str] = set()
@@ -268,10 +269,12 @@ class _Conversion:
         if self._is_unfit(node):
             self._refuse_unfit(node)
             return _FLOAT
-        if node.domain == DOMAIN or (node.domain == "" and node.op_type in _PRODUCTS):
+        if node.domain == DOMAIN:
             return self.act
-        if node.domain != "" or node.op_type in _FLOAT32_ONLY:
+        if node.domain != "" or node.op_type in _FLOAT32_ONLY or not takes(node, self.act, self.opset):
             return _FLOAT
+        if node.op_type in _PRODUCTS:
+            return self.act
         if node.op_type == "Cast":
             source = self.types[node.input[0]]
             # Whole numbers may be too large for the type; what was float already keeps its type.

@@ -60,8 +60,8 @@ def test_the_longest_sequence_reaches_the_attention_nodes_alone() -> None:
     assert [node.attribute[0].i for node in model.graph.node] == [384, 0]
 
 
-@pytest.mark.parametrize(("given", "expected"), [(3, 3), (16, 16), (40, 16)])
-def test_the_padded_axis_is_never_longer_than_the_longest_sequence(given: int, expected: int) -> None:
+@pytest.mark.parametrize(("given", "expected"), [(1, 2), (2, 2), (3, 3), (16, 16), (40, 16)])
+def test_the_padded_axis_is_two_to_the_longest_sequence(given: int, expected: int) -> None:
     max_seqlen = helper.make_tensor_value_info("max_seqlen", TensorProto.INT32, ["S"])
     shape = helper.make_tensor_value_info("shape", TensorProto.INT64, [1])
     node = helper.make_node("Shape", ["max_seqlen"], ["shape"])

@@ -29,11 +29,11 @@ from .engine_cases import Entry
 from .engine_matrix import MARK
 
 MAX_BATCH, MAX_SEQ_LEN = 8, 32
-BATCHES = ((1,), (1,), (1,) * 8, (2,), (9, 1, 4, 17, 6), (MAX_SEQ_LEN, 1, 1, 2, 1), (MAX_SEQ_LEN,))
+BATCHES = ((2,), (9, 1, 4, 17, 6), (MAX_SEQ_LEN, 1, 1, 2, 1), (MAX_SEQ_LEN,), (1,), (1,), (1,) * 8)
 """Lengths; one token comes twice in a row, for what is left from before."""
 # Largest error in parts of a column's root mean square. fp32: sums in another order. Half precisions: scores with a
 # deviation of 3 after two layers, rounded to 11 and 8 bits; a wrong mask, scale or position is far beyond.
-TOLERANCES = {"fp32": 1e-3, "fp16": 5e-2, "bf16": 4e-1}
+TOLERANCES = {"fp32": 1e-3, "fp16": 1e-1, "bf16": 4e-1}
 FLOORS = {"fp32": 1e-1, "fp16": 0.5, "bf16": 0.5}
 
 
@@ -72,7 +72,7 @@ class Check:
     def wide_extent(self, lengths: tuple[int, ...]) -> None:
         """Servers may give a larger extent than the longest sequence has."""
         roles = {item.role: item.name for item in self._session.metadata.inputs}
-        if "max_seqlen" not in roles:
+        if "max_seqlen" not in roles or self._session.metadata.engine is None:  # engines cut it to their longest
             return
         given = exports.sequences(self._inputs, lengths)
         feeds = {name: np.concatenate([item[name] for item in given]).astype(np.int32) for name in self._tokens}

@@ -11,10 +11,12 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from padfree.onnx_tools import RewriteError, VerificationError, without_functions
+from padfree.onnx_tools import RewriteError, VerificationError, rewrite, without_functions
 from padfree.onnx_tools.element_types import check_element_types
 from padfree.onnx_tools.operators import DOMAIN, make_node, with_functions
 from padfree.onnx_tools.precision import check_weights, convert, round_to, to_float32
+
+from .families import FOLDER as FAMILIES
 
 E = 8
 HALF = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
@@ -243,3 +245,12 @@ def test_a_padfree_node_of_another_type_is_noticed() -> None:
         VerificationError, match=r"PadfreeLayerNorm 'y': 'h' \(x\) is tensor\(float\), allowed is tensor\(fl"
     ):
         check_element_types(small_model(), "fp16")
+
+
+def test_operators_without_the_type_stay_float32() -> None:
+    """Convolutions have bfloat16 from opset 22 on; DeBERTa v2 has one."""
+    model = rewrite(FAMILIES / "deberta_v2_torchscript_eager.onnx", precision="bf16", verify=False).model
+    makers = {name: node for node in model.graph.node for name in node.output}
+    (convolution,) = (node for node in model.graph.node if node.op_type == "Conv")
+    cast = makers[convolution.input[0]]
+    assert (cast.op_type, cast.attribute[0].i) == ("Cast", TensorProto.FLOAT)
