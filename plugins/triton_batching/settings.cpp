@@ -29,6 +29,17 @@ std::string findRaggedInput(const Json& config) {
   return "";
 }
 
+// The cache's key is what a request's inputs hold: not their shapes, and not which outputs were asked for
+// (core/src/cache_manager.cc, HashInputs).
+void checkResponseCache(const Json& config, const std::string& model) {
+  const size_t outputs = config["output"].items().size();
+  if (config["response_cache"]["enable"].text() == "true" && outputs > 1) {
+    refuse(model, "response_cache does not go with " + std::to_string(outputs) +
+                      " outputs: whoever asks for one of them would get what another request for the same tokens asked "
+                      "for; take response_cache out of config.pbtxt, or serve a model with one output");
+  }
+}
+
 bool hasTimeouts(const Json& policy) {
   return readCount(policy["default_timeout_microseconds"].text()) > 0 ||
          policy["allow_timeout_override"].text() == "true";
@@ -54,6 +65,7 @@ Settings readSettings(const Json& config) {
   if (settings.input.empty()) {
     refuse(model, "no input has allow_ragged_batch: true, so there are no tokens to count; set it for the token ids");
   }
+  checkResponseCache(config, model);
   const Json& batching = config["dynamic_batching"];
   if (!batching.isObject()) {
     refuse(model, "a token budget needs dynamic batching; add dynamic_batching { } to config.pbtxt");

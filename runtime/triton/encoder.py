@@ -20,7 +20,7 @@ from ..session import ONNX_SUFFIX, Session
 from .answers import Answerer, Failure, cheapest, first_come
 from .metrics import Metrics
 from .parameters import PREFIX, EncoderParameters
-from .server import check_numpy, check_outputs, read_requests, write_responses
+from .server import check_numpy, check_outputs, check_response_cache, read_requests, write_responses
 
 
 class EncoderModel:
@@ -43,6 +43,7 @@ class EncoderModel:
         """
         check_numpy()
         config = json.loads(args["model_config"])
+        check_response_cache(config)
         parameters = EncoderParameters.from_config(config)
         folder = Path(args["model_repository"]) / args["model_version"]
         file = folder / parameters.model

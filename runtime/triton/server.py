@@ -67,6 +67,21 @@ def send_response(sender: Any, answer: Answer) -> None:
     sender.send(_response(answer), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 
+def check_response_cache(config: Mapping[str, Any]) -> None:
+    """Raises SessionError where the server's response cache would give answers that were not asked for.
+
+    Its key is what a request's inputs hold: not their shapes, and not which outputs were asked for (core
+    src/cache_manager.cc HashInputs).
+    """
+    outputs = [output["name"] for output in config["output"]]
+    if config.get("response_cache", {}).get("enable") and len(outputs) > 1:
+        raise SessionError(
+            f"response_cache does not go with {len(outputs)} outputs ({', '.join(outputs)}): whoever asks for one of "
+            "them would get what another request for the same tokens asked for; take response_cache out of "
+            "config.pbtxt, or serve a model with one output"
+        )
+
+
 def _response(answer: Answer) -> Any:
     if isinstance(answer, Failure):
         code = pb_utils.TritonError.INVALID_ARG if answer.refused else pb_utils.TritonError.INTERNAL

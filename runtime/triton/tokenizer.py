@@ -18,7 +18,15 @@ from typing import Any
 from .answers import Answer, Failure
 from .aside import LARGE_BYTES, Aside
 from .parameters import TokenizerParameters
-from .server import check_numpy, check_outputs, read_requests, response_senders, send_response, write_responses
+from .server import (
+    check_numpy,
+    check_outputs,
+    check_response_cache,
+    read_requests,
+    response_senders,
+    send_response,
+    write_responses,
+)
 from .texts import OUTPUTS, Texts, TextTokenizer
 
 
@@ -40,6 +48,7 @@ class TokenizerModel:
         check_numpy()
         config = json.loads(args["model_config"])
         check_outputs(config, OUTPUTS)
+        check_response_cache(config)
         parameters = TokenizerParameters.from_config(config)
         folder = Path(args["model_repository"]) / args["model_version"]
         self._tokenizer = TextTokenizer(folder / parameters.tokenizer, parameters)

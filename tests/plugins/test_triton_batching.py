@@ -13,6 +13,7 @@ import pytest
 from triton_core import Request, Scheduler, compile_core, configuration
 
 Load = Callable[..., Scheduler]
+TWO_OUTPUTS = [{"name": "hidden", "dims": ["-1", "8"]}, {"name": "pooled", "dims": ["8"]}]
 NO_DELAY = {"preferred_batch_size": [8], "max_queue_delay_microseconds": 0}
 DELAY = {"preferred_batch_size": [8], "max_queue_delay_microseconds": 500}
 
@@ -149,6 +150,7 @@ def test_names_are_read_with_their_escapes(load: Load) -> None:
         ({"parameters": {"padfree_max_tokens": {"string_value": "9" * 30}}}, "allowed: a whole number above 0"),
         ({"input": [{"name": "input_ids"}]}, "no input has allow_ragged_batch: true"),
         ({"dynamic_batching": None}, "needs dynamic batching"),
+        ({"response_cache": {"enable": True}, "output": TWO_OUTPUTS}, "response_cache does not go with 2 outputs"),
         ({"dynamic_batching": {"preferred_batch_size": [4, 8]}}, "preferred_batch_size 4 does not go with"),
         ({"dynamic_batching": {**DELAY, "priority_levels": 2}}, "set the delay to 0"),
         (
@@ -162,6 +164,13 @@ def test_a_configuration_without_a_budget_is_refused(load: Load, changes: dict[s
     with pytest.raises(ValueError) as caught:
         load(**changes)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("enable", "outputs"), [(True, TWO_OUTPUTS[:1]), (False, TWO_OUTPUTS)])
+def test_a_response_cache_where_there_is_one_answer_to_ask_for(
+    load: Load, enable: bool, outputs: list[dict[str, Any]]
+) -> None:
+    load(response_cache={"enable": enable}, output=outputs)
 
 
 def test_without_a_delay_timeouts_and_priorities_go(load: Load) -> None:
