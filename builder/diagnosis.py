@@ -20,6 +20,9 @@ State = Literal["ok", "missing", "problem"]
 
 NVIDIA_SMI_TIMEOUT_S = 20
 HEADER_FOLDERS = ("/usr/include", "/usr/local/include", "/usr/local/tensorrt/include", "/opt/tensorrt/include")
+NOT_FROM_HERE = "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
+"""Python's `-c` imports from the current folder first, where a numpy.py may lie that is somebody's own. `-I` would drop
+PYTHONPATH too, and `-P` came with Python 3.11."""
 TENSORRT_SMOKE_TEST = (
     "import tensorrt as trt; logger = trt.Logger(trt.Logger.ERROR); "
     "assert trt.Builder(logger) is not None; print(trt.__version__)"
@@ -126,14 +129,18 @@ def find_tensorrt() -> Finding:
         return Finding("tensorrt", state, detail, step)
     if find_gpu().state != "ok":
         return Finding("tensorrt", "ok", f"TensorRT {version} (plugin registry only: its builder needs a GPU)")
-    result = subprocess.run(
-        [sys.executable, "-c", TENSORRT_SMOKE_TEST], capture_output=True, text=True, check=False, env=dict(os.environ)
-    )
+    result = run_python(TENSORRT_SMOKE_TEST)
     if result.returncode:
         text = (result.stderr.strip() or f"exit code {result.returncode}").splitlines()[-1]
         step = "install a TensorRT whose CUDA version the driver supports: pip install tensorrt-cu12 or tensorrt-cu13"
         return Finding("tensorrt", "problem", f"TensorRT {version} cannot create a builder: {text}", step)
     return Finding("tensorrt", "ok", f"TensorRT {version}")
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    """Runs code in a process of its own, which imports nothing from the current folder."""
+    command = [sys.executable, "-c", NOT_FROM_HERE + code]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def find_library() -> Finding:
@@ -153,9 +160,7 @@ def find_registration() -> Finding:
     if find_library().state != "ok" or find_tensorrt().state != "ok":
         return Finding("registration", "missing", "needs TensorRT and the library", "see the lines above")
     code = "from padfree.runtime import plugin_library; plugin_library.load()"
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=dict(os.environ)
-    )
+    result = run_python(code)
     if result.returncode:
         text = (result.stderr.strip() or f"exit code {result.returncode}").splitlines()[-1]
         return Finding(

@@ -163,7 +163,9 @@ def preparing(
 
 
 def _started(command: list[str], answer: IO[bytes]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=answer, env={**os.environ, **_ENVIRONMENT})
+    # In a session of its own: Ctrl-C at a terminal goes to all processes of one. This process hears it, and ends that.
+    environment = {**os.environ, **_ENVIRONMENT}
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=answer, env=environment, start_new_session=True)
 
 
 def _tell(child: subprocess.Popen[bytes], device: Device | None) -> None:

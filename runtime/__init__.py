@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """padfree.runtime: runs padfree engines (TensorRT) and rewritten ONNX files (onnxruntime) on ragged batches."""
 
+from . import plugin_library  # which remembers where Python was started
 from .errors import SessionError
 from .metadata import EngineInfo, InputInfo, Metadata, OutputInfo, Profile
 from .session import Session
 
-__all__ = ["EngineInfo", "InputInfo", "Metadata", "OutputInfo", "Profile", "Session", "SessionError"]
+__all__ = ["EngineInfo", "InputInfo", "Metadata", "OutputInfo", "Profile", "Session", "SessionError", "plugin_library"]

@@ -128,3 +128,16 @@ def test_engines_need_all_of_it() -> None:
         works = capabilities(broken)
         assert not works["build and run engines"]
         assert works["run rewritten models on the CPU"]
+
+
+def test_nothing_is_imported_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose numpy.py somebody may have put there; what PYTHONPATH names is imported still."""
+    here, named = tmp_path / "here", tmp_path / "named"
+    for folder in (here, named):
+        folder.mkdir()
+        (folder / "planted.py").write_text(f"print({folder.name!r})")
+    monkeypatch.chdir(here)
+    assert "No module named 'planted'" in diagnosis.run_python("import planted").stderr
+    monkeypatch.setenv("PYTHONPATH", str(named))
+    done = diagnosis.run_python("import planted")
+    assert (done.returncode, done.stdout) == (0, "named\n")

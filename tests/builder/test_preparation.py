@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,3 +165,48 @@ def test_the_process_ends_with_the_context(children: list[subprocess.Popen[bytes
 def test_it_works_without_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(preparation.os, "memfd_create")
     assert prepared(EXPORTED) == prepare_model(EXPORTED, **OPTIONS)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_shows_nothing_of_the_other_process(tmp_path: Path, number: signal.Signals) -> None:
+    """A terminal sends it to both processes; one of them speaks, and the other one has ended when it has."""
+    code = """
+import pathlib, subprocess, sys, time
+from padfree.builder import cli, preparation
+
+class Recorded(subprocess.Popen):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.children.append(self.pid)
+    children = []
+
+def device():
+    time.sleep(1)  # the other process is at work
+    print(*Recorded.children, flush=True)
+    try:
+        time.sleep(60)
+    except BaseException:
+        time.sleep(1)  # as TensorRT, which hears of it when it is done with something
+        raise
+
+def build(arguments):
+    products = preparation.Products("auto", "folded", device)
+    options = dict(interface=None, precision=None, strict=False, verify=False)
+    with preparation.preparing(arguments.model, products=products, profile=preparation.ProfileOptions(), **options):
+        raise AssertionError("not stopped")
+
+preparation.subprocess.Popen = Recorded
+cli.build.run = build
+sys.exit(cli.main(["build", *sys.argv[1:]]))
+"""
+    command = [sys.executable, "-c", code, str(EXPORTED), "-o", str(tmp_path / "model.plan")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        os.killpg(process.pid, number)
+        _, errors = process.communicate(timeout=30)
+    assert "Traceback" not in errors
+    assert process.returncode == 128 + number
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)

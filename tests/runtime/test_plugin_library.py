@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,3 +88,34 @@ def test_loading_twice_changes_nothing() -> None:
     plugin_library.load()
     assert sorted(creator.name for creator in trt.get_plugin_registry().all_creators) == names
     assert "PadfreeAttention" in names
+
+
+HERE = "from padfree.runtime import plugin_library; print(*plugin_library.library_folders(), sep='\\n')"
+
+
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [
+        (["-c", HERE], None),
+        (["-m", "looks"], None),
+        (["-c", HERE], "{here}"),
+        (["-c", f"import padfree.runtime, os; os.chdir('/'); {HERE}"], ""),
+    ],
+    ids=["-c", "-m", "PYTHONPATH", "left later"],
+)
+def test_the_current_folder_gives_no_library(tmp_path: Path, options: list[str], path: str | None) -> None:
+    """Somebody's folder with padfree/lib/libpadfree.so in it, and Python started there."""
+    (tmp_path / "looks.py").write_text(HERE)
+    library = tmp_path / "padfree" / "lib" / "libpadfree.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    environment = dict(os.environ)
+    if path is not None:
+        environment["PYTHONPATH"] = os.pathsep.join([path.format(here=tmp_path), environment.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, *options], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    folders = done.stdout.splitlines()
+    assert Path(folders[0]) == Path(plugin_library.__file__).parents[1] / "lib"
+    assert str(library.parent) not in folders
+    assert len(folders) == len(plugin_library.library_folders())
