@@ -16,7 +16,7 @@ from .errors import RewriteError
 from .exporting import export_model, import_graph
 from .fixed_axes import fixed_sizes, generalise
 from .fused import holds_fused
-from .graph import dtype_name, inline_constants, tidy
+from .graph import dtype_name, inline_constants, is_standard, node_name, tidy
 from .operators import DOMAIN
 from .skeleton import Types, inferred, skeleton_of
 from .standard_form import standardise
@@ -46,6 +46,7 @@ def import_model(model: ModelProto, weights: Weights | None = None) -> gs.Graph:
         _write_types(graph, _inferred(_with_nodes_of(graph, skeleton)))
     inline_constants(graph)
     tidy(graph)
+    _refuse_batch_wide(graph)
     if fixed:
         generalise(graph, fixed)
     return graph
@@ -79,6 +80,18 @@ def _refuse(model: ModelProto) -> None:
             f"the model holds operators of the domain '{DOMAIN}' already; it has been rewritten: build or run it, or "
             "rewrite the original export"
         )
+
+
+def _refuse_batch_wide(graph: gs.Graph) -> None:
+    """Raises RewriteError for scales that are taken from all tokens of a batch at once."""
+    for node in graph.nodes:
+        if is_standard(node, "DynamicQuantizeLinear") and not isinstance(node.inputs[0], gs.Constant):
+            raise RewriteError(
+                f"node '{node_name(node)}' (DynamicQuantizeLinear) takes its scale from the largest and smallest "
+                "number of a whole batch, padding included: every sequence's result depends on the others and on "
+                "the padding, so that no packed graph can give the same; rewrite the float model it was made from, or "
+                "one with constant scales (QuantizeLinear and DequantizeLinear)"
+            )
 
 
 def token_inputs_of(model: ModelProto) -> tuple[str, ...]:

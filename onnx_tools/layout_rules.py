@@ -149,6 +149,22 @@ def _gather(node: gs.Node, known: Known, output: Facts) -> Packed:
     return Packed((0,), {"axis": _moved(node, axis, known[0])})
 
 
+def _quantized(node: gs.Node, known: Known, output: Facts) -> Packed:
+    """One scale for the whole tensor, or one for each element of the last axis."""
+    if node.attrs.get("block_size", 0):
+        raise NoRule(f"{node.op} has scales for blocks")
+    sizes = known[1].static_shape()
+    if sizes is None or not known[1].constant:
+        raise NoRule(f"{node.op} has a scale that is no constant")
+    rank = len(output.shape or ())
+    if sizes in ((), (1,)):
+        return _elementwise(node, known, output)
+    axis = int(node.attrs.get("axis", 1)) % rank
+    if axis != rank - 1 or _sequence(output) == rank - 1:
+        raise NoRule(f"{node.op} has scales along an axis that is not the last")
+    return Packed(tuple(_elementwise(node, known, output).tokens), {"axis": -1})
+
+
 def _concat(node: gs.Node, known: Known, output: Facts) -> Packed:
     """Concat of token tensors, along an axis that is neither batch nor sequence."""
     if any(token_axis(facts.shape) != _sequence(output) for facts in known):
@@ -227,12 +243,14 @@ def _expand(node: gs.Node, known: Known, output: Facts) -> Packed:
 _RULES: Mapping[str, Callable[[gs.Node, Known, Facts], Packed]] = MappingProxyType(
     {
         "Concat": _concat,
+        "DequantizeLinear": _quantized,
         "Expand": _expand,
         "Gather": _gather,
         "LayerNormalization": _norm,
         "LogSoftmax": _norm,
         "LpNormalization": _norm,
         "MatMul": _matmul,
+        "QuantizeLinear": _quantized,
         "RMSNormalization": _norm,
         "Reshape": _reshape,
         "Slice": _slice,

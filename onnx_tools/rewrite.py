@@ -94,6 +94,7 @@ def _named(passed: PassedGraph, model: ModelProto) -> PassedGraph:
     """The same with the outputs' names of the original, where the import gave them others."""
     if not name_outputs(passed.graph, model):
         return passed
+    tidy(passed.graph)
     return replace(passed, analysis=analyse(passed.graph))
 
 

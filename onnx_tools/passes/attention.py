@@ -14,6 +14,7 @@ from ..symbolic import Analysis
 from .attention_match import Attention, is_candidate, match
 from .base import Boundary, Miss, NoMatch, PassResult, add_boundary, pack, unpack
 from .heads import HeadsSource
+from .no_attention import no_attention
 
 NAME = "attention"
 
@@ -30,7 +31,7 @@ def attention(graph: gs.Graph, analysis: Analysis) -> PassResult:
                 found.append(match(analysis, node))
             except NoMatch as reason:
                 missed.append(Miss(node_name(node), str(reason)))
-    mask = _padding_mask(graph, found, missed)
+    mask = _padding_mask(graph, analysis, found, missed)
     editor = Editor(graph)
     boundary = add_boundary(editor, mask)
     projections = Projections(editor, analysis)
@@ -39,13 +40,10 @@ def attention(graph: gs.Graph, analysis: Analysis) -> PassResult:
     return PassResult(NAME, len(found), tuple(missed), right_padded=any(item.mask.by_length for item in found))
 
 
-def _padding_mask(graph: gs.Graph, found: list[Attention], missed: list[Miss]) -> gs.Tensor:
+def _padding_mask(graph: gs.Graph, analysis: Analysis, found: list[Attention], missed: list[Miss]) -> gs.Tensor:
     """The input that tells which tokens are kept: the one that masks attention, or the only one that can."""
     if not found and not missed:
-        raise RewriteError(
-            "no attention found: the model has no Softmax over [..., sequence, sequence] and no Attention operator; "
-            "padfree rewrites transformer encoders; check that this is the right file"
-        )
+        raise no_attention(graph, analysis)
     masks = sorted({item.mask.source for item in found})
     if len(masks) > 1:
         raise RewriteError(

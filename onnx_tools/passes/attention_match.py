@@ -41,14 +41,13 @@ class Attention:
 
 
 def is_candidate(analysis: Analysis, node: gs.Node) -> bool:
-    """Whether the node is an Attention operator, or a Softmax over [..., S, S]."""
+    """Whether the node is an Attention operator, or a Softmax over [..., S, S], or over sizes that nobody knows."""
     if is_standard(node, "Attention"):
         return True
     if not is_standard(node, "Softmax"):
         return False
     shape = analysis[node.inputs[0]].shape
-    length = Poly.atom("S")
-    return shape is None or (len(shape) >= 3 and shape[-1] == length)
+    return shape is None or (len(shape) >= 3 and not shape[-1].atoms() <= {"B", "T"})
 
 
 def match(analysis: Analysis, node: gs.Node) -> Attention:

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..errors import RewriteError
-from ..graph import Editor, is_padfree, is_standard, tidy
+from ..graph import Editor, is_padfree, is_standard, made_by, producer, tidy
 from ..layout import is_token_shape
 from ..symbolic import Analysis
 from .base import Boundary, PassResult, add_schedule, boundary_of, mask_input, pack, unpack
@@ -48,6 +48,7 @@ def packed_interface(graph: gs.Graph, analysis: Analysis) -> PassResult:
         _restore(editor, boundary_of_packed(graph), padded, packed)
     if mask.outputs:
         _restore(editor, boundary_of_packed(graph), mask, _ones(editor, tokens[0]))
+    _join(editor)
     tidy(graph)
     _drop_extent(graph, editor)
     tidy(graph)
@@ -207,6 +208,22 @@ def _restore(editor: Editor, boundary: Boundary, padded: gs.Tensor, packed: gs.T
             narrow = unpack(editor, packed, boundary, "int32")
             target = {"int64": 7, "bool": 9}[dtype]
             editor.node("Cast", [narrow], stem=padded.name, attrs={"to": target}, output=padded)
+
+
+def _join(editor: Editor) -> None:
+    """What is unpacked and packed again stays packed: inputs that the original gives out, for one."""
+    for node in [item for item in editor.graph.nodes if is_padfree(item, "PadfreePack") and item.inputs]:
+        casts, source = list[gs.Node](), node.inputs[0]
+        while (moved := made_by(source, "Cast", "Identity")) is not None:
+            casts += [moved] if moved.op == "Cast" else []
+            source = moved.inputs[0]
+        maker = producer(source)
+        if maker is None or not is_padfree(maker, "PadfreeUnpack"):
+            continue
+        packed = maker.inputs[0]
+        for cast in reversed(casts):
+            packed = editor.node("Cast", [packed], stem="joined", dtype=cast.outputs[0].dtype, attrs=cast.attrs)
+        editor.redirect(node.outputs[0], packed)
 
 
 def _ones(editor: Editor, tokens: gs.Tensor) -> gs.Tensor:

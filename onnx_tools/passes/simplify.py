@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from ..graph import Editor, argument, dtype_name, is_output, is_standard, present, tidy, used_once
+from ..graph import Editor, argument, dtype_name, is_output, is_standard, made_by, present, tidy, used_once
 from ..symbolic import Analysis, Index, Number, Poly, analyse
 from .base import PassResult
 from .einsum import expand_einsums
@@ -31,6 +31,8 @@ def simplify(graph: gs.Graph, analysis: Analysis) -> PassResult:
         if len(node.outputs) != 1 or not present(node.inputs):
             continue
         if _fold_value(editor, node, analysis) or _fold_movement(graph, editor, node, analysis):
+            continue
+        if _unflatten(editor, node, analysis):
             continue
         if is_standard(node, "Shape") and node.inputs[0] is not shapes.source:
             polys = analysis[node.outputs[0]].integers()
@@ -135,6 +137,32 @@ def _fold_movement(graph: gs.Graph, editor: Editor, node: gs.Node, analysis: Ana
     if not used_once(graph, source) and np.prod(source.shape, dtype=np.int64) > _SMALL:
         return False
     editor.redirect(node.outputs[0], editor.constant(source.name, _MOVEMENTS[node.op](node, source.values)))
+    return True
+
+
+def _unflatten(editor: Editor, node: gs.Node, analysis: Analysis) -> bool:
+    """softmax(view(x)) is view(softmax(x)) where the last axis stays as it is: so converters write old Softmaxes."""
+    if not is_standard(node, "Softmax", "LogSoftmax"):
+        return False
+    view = made_by(node.inputs[0], "Flatten", "Reshape")
+    source = None if view is None else view.inputs[0]
+    rank, before = analysis[node.inputs[0]].rank, None if source is None else analysis[source].shape
+    after = analysis[node.inputs[0]].shape
+    if view is None or source is None or not before or not after or rank is None or before[-1] != after[-1]:
+        return False
+    if int(node.attrs.get("axis", -1)) not in (-1, rank - 1) or before[-1] == Poly.of(1):
+        return False
+    result = editor.node(
+        node.op, [source], stem=f"{node.outputs[0].name}_unflattened", dtype=source.dtype, attrs={"axis": -1}
+    )
+    for reader in list(node.outputs[0].outputs):
+        shaped = analysis[reader.outputs[0]].shape if is_standard(reader, "Reshape") else None
+        if shaped == before and reader.inputs[0] is node.outputs[0]:
+            editor.redirect(reader.outputs[0], result)
+    view_inputs = [result, *view.inputs[1:]]
+    output = node.outputs[0]
+    editor.take_over(output)
+    editor.node(view.op, view_inputs, stem=output.name, dtype=source.dtype, attrs=view.attrs, output=output)
     return True
 
 

@@ -11,7 +11,7 @@ from .expr import Index, axes_of, axis_index
 from .facts import Facts, Shape, from_elements, moved, sizes_of
 from .poly import Poly
 
-_LIMIT = 1 << 40  # torch writes "to the end" as a huge number
+_LIMIT = (1 << 31) - 2  # exporters write "to the end" as the largest number of 32 or 64 bits
 
 
 def volume(shape: Shape) -> Poly:
@@ -142,7 +142,7 @@ def slice_(x: Facts, starts: Sequence[Poly], ends: Sequence[Poly], axes: Sequenc
             shape[axis] = _static_slice(start, end, step, size)
             mapping[axis] = _first(start, step, size) + axis_index(axis) * step if shape[axis] is not None else Poly()
             continue
-        shape[axis] = last - first
+        shape[axis] = _length(last - first)
         mapping[axis] = axis_index(axis) + first
     elements = _sliced_elements(x, starts, ends, axes, steps)
     if any(size is None for size in shape):
@@ -163,7 +163,7 @@ def _bound(value: Poly, size: Poly) -> Poly | None:
             return Poly.of(max(0, min(total, known + total if known < 0 else known)))
         counted = size + known if known < 0 else value
         inside = counted.is_non_negative() and (size - counted).is_non_negative()
-        return counted if inside else None
+        return counted if inside or _at_one_end(counted, size) else None
     if value == -size:
         return Poly()  # x[-n:] of n elements
     if total is not None and value.terms and (-value).is_non_negative():
@@ -171,6 +171,20 @@ def _bound(value: Poly, size: Poly) -> Poly | None:
     if value == size or total is not None:
         return value  # of a constant table: the model is limited to its length
     return value if value.is_non_negative() and (size - value).is_non_negative() else None
+
+
+def _length(size: Poly) -> Poly | None:
+    """A slice's size where it is certain: a limit before the first one gives none, not less than none."""
+    known = size.constant()
+    if known is not None:
+        return Poly.of(max(0, known))
+    certain = size.is_non_negative() or size in (Poly.atom("B") - 1, Poly.atom("S") - 1)
+    return size if certain else None
+
+
+def _at_one_end(counted: Poly, size: Poly) -> bool:
+    """Whether a limit is one element from an end of an axis of the inputs, which has one element at least."""
+    return size in (Poly.atom("B"), Poly.atom("S")) and counted in (Poly.of(1), size - 1)
 
 
 def _first(start: Poly, step: int, size: Poly) -> Poly:

@@ -11,12 +11,15 @@ from types import MappingProxyType
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..graph import STANDARD_DOMAINS, dtype_name, made_by
-from ..operators import DOMAIN, MOMENTS_GROUP
+from ..graph import STANDARD_DOMAINS, dtype_name
+from ..operators import DOMAIN
 from . import movement
 from .expr import COMPARISONS, ELEMENTWISE, Apply, Element, Index, RowSum, axis_index, number
 from .facts import MAX_ELEMENTS, Facts, broadcast_shape, elementwise, from_elements
+from .own import padfree
+from .places import gather_nd, scatter_nd, trilu
 from .poly import Poly
+from .sizes import product_shape, sizes
 
 Known = Sequence[Facts]
 Found = list[Facts] | None
@@ -28,7 +31,7 @@ SAME_SHAPE = frozenset(
         "Acos", "Asin", "Atan", "BatchNormalization", "Ceil", "Celu", "Cos", "CumSum", "Elu", "Erf", "Floor", "Gelu",
         "HardSigmoid", "HardSwish", "Hardmax", "LeakyRelu", "Log", "LogSoftmax",
         "LpNormalization", "Mish", "PRelu", "RMSNormalization", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid",
-        "Sign", "Sin", "Softmax", "Softplus", "Softsign", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Trilu",
+        "Sign", "Sin", "Softmax", "Softplus", "Softsign", "Swish", "Tan", "Tanh", "ThresholdedRelu",
     }
 )  # fmt: skip
 
@@ -39,11 +42,13 @@ BROADCASTING = frozenset({"BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "
 def infer(node: gs.Node, known: Known, lookup: Lookup) -> Found:
     """Facts about the outputs, or None where no rule knows the operator."""
     if node.domain == DOMAIN:
-        return _padfree(node, known)
+        return padfree(node, known)
     if node.domain not in STANDARD_DOMAINS or not known:
         return None
     if node.op == "GatherND":
-        return _gather_nd(node, known, lookup)
+        return gather_nd(node, known, lookup)
+    if node.op == "ScatterND":
+        return scatter_nd(node, known, lookup)
     if node.op == "LayerNormalization":
         return _layer_norm(node, known)
     if node.op in SAME_SHAPE:
@@ -56,7 +61,7 @@ def infer(node: gs.Node, known: Known, lookup: Lookup) -> Found:
     if node.op.startswith("Reduce"):
         return [_reduce(node, known)]
     rule = _RULES.get(node.op)
-    return None if rule is None else rule(node, known)
+    return sizes(node, known) if rule is None else rule(node, known)
 
 
 def _elementwise(node: gs.Node, known: Known) -> Facts:
@@ -194,23 +199,6 @@ def _gather_elements(node: gs.Node, known: Known) -> Found:
     return [movement.gather_elements(known[0], known[1], int(node.attrs.get("axis", 0)))]
 
 
-def _gather_nd(node: gs.Node, known: Known, lookup: Lookup) -> Found:
-    """GatherND by indices that a Concat put together, one column an axis."""
-    concat = made_by(node.inputs[1], "Concat")
-    shape = known[1].shape
-    unknown = [Facts(dtype=known[0].dtype, expr=known[0].uniform())]
-    if int(node.attrs.get("batch_dims", 0)) or shape is None or concat is None:
-        return unknown
-    last = len(shape) - 1
-    columns = [movement.squeeze(lookup(tensor), [last]) for tensor in concat.inputs if lookup(tensor).shape is not None]
-    count = shape[-1].constant()
-    if count is None or count != len(concat.inputs) or int(concat.attrs["axis"]) not in (-1, last):
-        return unknown
-    if len(columns) != count or any(item.shape != shape[:-1] for item in columns):
-        return unknown
-    return [movement.gather_nd(known[0], columns, shape[:-1])]
-
-
 def _concat(node: gs.Node, known: Known) -> Found:
     dtype, constant = known[0].dtype, all(item.constant for item in known)
     shapes = [item.shape for item in known]
@@ -333,12 +321,8 @@ def _arg_reduce(node: gs.Node, known: Known) -> Found:
 
 
 def _matmul(_: gs.Node, known: Known) -> Found:
-    a, b = known[0].shape, known[1].shape
-    constant = known[0].constant and known[1].constant
-    if a is None or b is None or len(a) < 2 or len(b) < 2:
-        return [Facts(dtype=known[0].dtype, constant=constant)]
-    batch = broadcast_shape([a[:-2], b[:-2]])
-    return [Facts(None if batch is None else (*batch, a[-2], b[-1]), known[0].dtype, constant=constant)]
+    shape = product_shape(known[0].shape, known[1].shape)
+    return [Facts(shape, known[0].dtype, constant=known[0].constant and known[1].constant)]
 
 
 def _conv(node: gs.Node, known: Known) -> Found:
@@ -378,47 +362,6 @@ def _gemm(node: gs.Node, known: Known) -> Found:
     return [Facts((rows, columns), known[0].dtype, constant=all(item.constant for item in known))]
 
 
-def _padfree(node: gs.Node, known: Known) -> Found:
-    first = known[0]
-    batch, length, tokens = Poly.atom("B"), Poly.atom("S"), Poly.atom("T")
-    rest = () if first.shape is None else first.shape[1:]
-    if node.op == "PadfreeIndex":
-        return [Facts((tokens,), "int32"), Facts((batch,), "int32"), Facts((), "int32")]
-    if node.op == "PadfreeSchedule":
-        slots = [Facts((tokens,), "int32")] if node.attrs["has_extent"] else []
-        lists = [Facts((Poly.atom("L"), Poly.of(4)), "int32")] if node.attrs["has_tasks"] else []
-        return [Facts((batch + 1,), "int32"), *slots, *lists]
-    if first.shape is None:
-        return [Facts(dtype=first.dtype)] * len(node.outputs)
-    if node.op == "PadfreePack":
-        return [Facts((tokens, *rest[1:]), first.dtype)]
-    if node.op == "PadfreeUnpack":
-        return [Facts((batch, length, *rest), first.dtype)]
-    if node.op == "PadfreeAttention":
-        width = int(node.attrs["num_heads"]) * int(node.attrs["head_size"])
-        return [Facts((tokens, Poly.of(width)), first.dtype)]
-    if node.op == "PadfreeLinear":
-        return _linear(node, known, tokens)
-    if node.op == "PadfreePool":
-        return [Facts((batch, *rest), first.dtype)]
-    if node.op == "PadfreeLayerNorm":
-        return [Facts(first.shape, first.dtype)] * len(node.outputs)
-    table = known[-2] if node.attrs["has_beta"] else known[-1]  # gamma: [E], of the type of the activations
-    return [Facts((tokens, *(table.shape or ())), table.dtype)]
-
-
-def _linear(node: gs.Node, known: Known, tokens: Poly) -> Found:
-    """The product [T,N], and the moments [N/64,T,2] of its rows."""
-    columns = (known[1].shape or ())[1:]
-    product = Facts((tokens, *columns), known[0].dtype)
-    width = columns[0].constant() if columns else None
-    if not node.attrs["has_moments"]:
-        return [product]
-    if width is None:
-        return [product, Facts(dtype="float32")]
-    return [product, Facts((Poly.of(width // MOMENTS_GROUP), tokens, Poly.of(2)), "float32")]
-
-
 _RULES: Mapping[str, Callable[[gs.Node, Known], Found]] = MappingProxyType(
     {
         "ArgMax": _arg_reduce,
@@ -448,6 +391,7 @@ _RULES: Mapping[str, Callable[[gs.Node, Known], Found]] = MappingProxyType(
         "Squeeze": _squeeze,
         "Tile": _tile,
         "Transpose": _transpose,
+        "Trilu": trilu,
         "Unsqueeze": _unsqueeze,
     }
 )

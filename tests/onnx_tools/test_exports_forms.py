@@ -11,8 +11,8 @@ from padfree.onnx_tools.precision import rounded
 
 from . import exports
 from .agreement import assert_agree
-from .encoder import one_layer
-from .test_rewrite import INTERFACES, with_output
+from .encoder import HIDDEN, EncoderBuilder, one_layer
+from .test_rewrite import INTERFACES, TOKENS, with_output
 
 both = pytest.mark.parametrize("interface", INTERFACES)
 
@@ -43,7 +43,9 @@ def test_rounding_keeps_shapes(precision: str) -> None:
 
 
 @both
-@pytest.mark.parametrize("name", ["n_if_const", "n_ir3", "n_out_is_input", "n_overload_meta", "n_sparse_init"])
+@pytest.mark.parametrize(
+    "name", ["n_if_const", "n_ir3", "n_out_const", "n_out_is_input", "n_out_weight", "n_overload_meta", "n_sparse_init"]
+)
 def test_spellings(name: str, interface: str) -> None:
     result = exports.assert_right(exports.load(name), exports.inputs_of(name), interface, strict=True)
     assert result.report.plugins["PadfreeAttention"] == 2
@@ -63,4 +65,74 @@ def test_inputs_with_names_of_the_packed_interface() -> None:
     model = exports.load("n_name_seq_lens")
     exports.assert_right(model, exports.inputs_of("n_name_seq_lens"), "padded", strict=True)
     with pytest.raises(RewriteError, match="input 'seq_lens' has the name of an input that the packed interface adds"):
+        rewrite(model)
+
+
+@both
+@pytest.mark.parametrize("name", ["opsets_ts11", "c17_opsets_ts11", "c17_o_electra_cls_model"])
+def test_old_opsets(name: str, interface: str) -> None:
+    """As exported, and as ONNX's own converter writes it: with Softmaxes over flattened scores."""
+    result = exports.assert_right(exports.load(name), exports.inputs_of(name), interface, strict=True)
+    assert result.report.plugins["PadfreeAttention"] == 2
+
+
+@both
+@pytest.mark.parametrize("name", ["esm2_tf4_p160_ts17", "bert_relkey_tf4_p160_ts17"])
+def test_sizes_through_less_common_operators(name: str, interface: str) -> None:
+    result = exports.assert_right(exports.load(name), exports.inputs_of(name), interface)
+    assert result.report.packed_gemm_share == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("o_qwen2_model", "mask of node '/layers.0/self_attn/Softmax' .* because it depends on the query position"),
+        ("mobilebert_dy18", r"'node_slice_3' \(Slice\) reads masked slots"),
+        (
+            "q_dynamic",
+            r"\(DynamicQuantizeLinear\) takes its scale from the largest and smallest number of a whole batch",
+        ),
+    ],
+)
+@both
+def test_true_reasons(name: str, reason: str, interface: str) -> None:
+    """A decoder; an embedding that reads the next token; scales of whole batches."""
+    with pytest.raises(RewriteError, match=reason):
+        rewrite(exports.load(name), interface=interface)
+
+
+@both
+def test_constant_scales_stay(interface: str) -> None:
+    """Quantised products are packed with their scales; attention, whose weights are quantised too, stays padded."""
+    model = exports.load("q_qdq")
+    result = exports.assert_right(model, exports.inputs_of("q_qdq"), interface)
+    assert result.report.packed_gemm_share == 1.0
+    operators = [[node.op_type for node in item.graph.node] for item in (model, result.model)]
+    assert [items.count("QuantizeLinear") for items in operators] == [32, 32]
+
+
+@pytest.mark.parametrize("axis", [None, -1])
+def test_scales_for_columns(axis: int | None) -> None:
+    builder, hidden = one_layer()
+    scale = builder.constant(np.linspace(0.05, 0.2, HIDDEN) if axis else 0.1)
+    zero = builder.constant(np.zeros(HIDDEN) if axis else 0, np.int8)
+    attributes = {} if axis is None else {"axis": axis}
+    steps = builder.op("QuantizeLinear", hidden, scale, zero, **attributes)
+    model = with_output(builder.op("DequantizeLinear", steps, scale, zero, **attributes), builder, TOKENS)
+    result = rewrite(model, strict=True, verify=False)  # numbers between two steps may go to either
+    assert {node.op_type for node in result.model.graph.node} >= {"QuantizeLinear", "DequantizeLinear"}
+    assert_agree(model, result, tolerance=0.21)
+    assert rewrite(model, precision="bf16", verify=False).report.complete
+
+
+def test_nothing_like_attention() -> None:
+    builder = EncoderBuilder()
+    hidden = builder.op("Relu", builder.embedding())
+    model = with_output(hidden, builder, TOKENS)
+    with pytest.raises(RewriteError, match=r"neither a Softmax nor an Attention operator; it holds .*2 Gather"):
+        rewrite(model)
+    builder = EncoderBuilder()
+    scores = builder.linear(builder.embedding(), HIDDEN, 3)
+    model = with_output(builder.op("Softmax", scores, axis=-1), builder, ["batch", "sequence", 3])
+    with pytest.raises(RewriteError, match=r"no Softmax is over .* \('n\d+' is over axis -1 of \[B, S, 3\]\)"):
         rewrite(model)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that take or write elements at places that other tensors hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ..graph import made_by
+from . import movement
+from .expr import Index, apply, axis_index, number, size_of
+from .facts import MAX_EXPRESSION, Facts, Shape
+from .poly import Poly
+
+Known = Sequence[Facts]
+Lookup = Callable[[gs.Tensor], Facts]
+
+
+def gather_nd(node: gs.Node, known: Known, lookup: Lookup) -> list[Facts]:
+    """GatherND by indices that a Concat put together, one column an axis."""
+    concat = made_by(node.inputs[1], "Concat")
+    shape, batch = known[1].shape, int(node.attrs.get("batch_dims", 0))
+    places = shape[-1].constant() if shape else None
+    result: Shape | None = None
+    if shape is not None and places is not None and known[0].shape is not None:
+        result = (*shape[:-1], *known[0].shape[batch + places :])
+    constant = known[0].constant and known[1].constant
+    unknown = [Facts(result, known[0].dtype, known[0].uniform(), constant=constant)]
+    if batch or shape is None or concat is None:
+        return unknown
+    last = len(shape) - 1
+    columns = [movement.squeeze(lookup(tensor), [last]) for tensor in concat.inputs if lookup(tensor).shape is not None]
+    count = shape[-1].constant()
+    if count is None or count != len(concat.inputs) or int(concat.attrs["axis"]) not in (-1, last):
+        return unknown
+    if len(columns) != count or any(item.shape != shape[:-1] for item in columns):
+        return unknown
+    return [movement.gather_nd(known[0], columns, shape[:-1])]
+
+
+def trilu(node: gs.Node, known: Known) -> list[Facts]:
+    """Zeros on the other side of a diagonal."""
+    x, given = known[0], known[1].plain_integers() if len(known) > 1 and not node.inputs[1].is_empty() else [0]
+    facts = Facts(x.shape, x.dtype, constant=all(item.constant for item in known))
+    if x.expr is None or not x.shape or x.dtype is None or given is None or size_of(x.expr) > MAX_EXPRESSION:
+        return [facts]
+    row, column = Index(axis_index(len(x.shape) - 2) + given[0]), Index(axis_index(len(x.shape) - 1))
+    kept = apply("GreaterOrEqual" if int(node.attrs.get("upper", 1)) else "LessOrEqual", (column, row), "bool")
+    return [replace(facts, expr=apply("Where", (kept, x.expr, number(np.zeros(1, x.dtype)[0], x.dtype)), x.dtype))]
+
+
+def scatter_nd(node: gs.Node, known: Known, lookup: Lookup) -> list[Facts]:
+    """What is written to every place of its own is what is written: so exporters write x[:, :, :, :n] = y."""
+    data, updates, index = known[0], known[2], known[1].shape
+    kept = [Facts(data.shape, data.dtype, constant=all(item.constant for item in known))]
+    concat = made_by(node.inputs[1], "Concat")
+    if concat is None or index is None or not data.shape or str(node.attrs.get("reduction", "none")) != "none":
+        return kept
+    count, last = len(concat.inputs), len(index) - 1
+    whole = index == (*data.shape[:count], Poly.of(count)) and updates.shape == data.shape
+    if not whole or int(concat.attrs["axis"]) not in (-1, last):
+        return kept
+    for axis, tensor in enumerate(concat.inputs):
+        column = lookup(tensor)
+        if column.shape != (*index[:-1], Poly.of(1)) or not isinstance(column.expr, Index):
+            return kept
+        if column.expr.poly != axis_index(axis) and data.shape[axis] != Poly.of(1):
+            return kept
+    return [updates]

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes of what less common operators make: nobody follows their values, but everything behind them needs sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import onnx_graphsurgeon as gs
+
+from ..graph import dtype_name
+from .facts import Facts, Shape, broadcast_shape
+from .poly import Poly
+
+Known = Sequence[Facts]
+
+# Shape and type of the first input.
+LIKE_FIRST = frozenset(
+    {
+        "Acosh", "Asinh", "Atanh", "BitwiseNot", "Cosh", "GroupNormalization", "InstanceNormalization", "LRN",
+        "MeanVarianceNormalization", "ReverseSequence", "Scatter", "ScatterElements", "Shrink", "Sinh", "TensorScatter",
+    }
+)  # fmt: skip
+# The shape of the first input, in a type of their own.
+_TYPED = frozenset({"Bernoulli", "EyeLike", "RandomNormalLike", "RandomUniformLike"})
+
+
+def sizes(node: gs.Node, known: Known) -> list[Facts] | None:
+    """Facts about the outputs, or None where no rule here knows the operator."""
+    constant = all(item.constant for item in known)
+    if node.op in LIKE_FIRST:
+        return [Facts(known[0].shape, known[0].dtype, constant=constant)]
+    if node.op in _TYPED:  # drawn anew in every run: no constant
+        return [Facts(known[0].shape, dtype_name(node.attrs.get("dtype")) or known[0].dtype)]
+    rule = _RULES.get(node.op)
+    if rule is None:
+        return None
+    return [Facts(item.shape, item.dtype, constant=constant) for item in rule(node, known)]
+
+
+def _given(node: gs.Node, known: Known, position: int) -> Facts | None:
+    return known[position] if position < len(known) and not node.inputs[position].is_empty() else None
+
+
+def _einsum(node: gs.Node, known: Known) -> list[Facts]:
+    """Every letter has one size; `...` stands for axes that are broadcast."""
+    dtype = known[0].dtype
+    equation = str(node.attrs["equation"]).replace(" ", "")
+    left, arrow, right = equation.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(known) or any(item.shape is None for item in known):
+        return [Facts(dtype=dtype)]
+    letters: dict[str, Poly] = {}
+    wide: list[Shape] = []
+    for term, item in zip(terms, known, strict=True):
+        before, dots, after = term.partition("...")
+        shape = item.shape or ()
+        rest = len(shape) - len(before) - len(after)
+        if rest < 0 or (rest and not dots):
+            return [Facts(dtype=dtype)]
+        if dots:
+            wide.append(shape[len(before) : len(before) + rest])
+        named = [*zip(before, shape, strict=False), *zip(after, shape[len(shape) - len(after) :], strict=True)]
+        for letter, size in named:
+            if letters.setdefault(letter, size).constant() == 1:
+                letters[letter] = size
+    middle = broadcast_shape(wide)
+    if middle is None:
+        return [Facts(dtype=dtype)]
+    if not arrow:
+        once = sorted(letter for letter in letters if left.count(letter) == 1)
+        right = ("..." if "..." in left else "") + "".join(once)
+    before, dots, after = right.partition("...")
+    shape = (*(letters[letter] for letter in before), *(middle if dots else ()), *(letters[letter] for letter in after))
+    return [Facts(shape, dtype)]
+
+
+def _pad(node: gs.Node, known: Known) -> list[Facts]:
+    """Negative numbers cut."""
+    x, pads, axes = known[0], known[1].integers(), _given(node, known, 3)
+    places = list(range(x.rank or 0)) if axes is None else axes.plain_integers()
+    if x.shape is None or pads is None or places is None or len(pads) != 2 * len(places):
+        return [Facts(dtype=x.dtype)]
+    shape = list(x.shape)
+    for number, axis in enumerate(places):
+        shape[axis] = shape[axis] + pads[number] + pads[number + len(places)]
+    return [Facts(tuple(shape), x.dtype)]
+
+
+def _top_k(node: gs.Node, known: Known) -> list[Facts]:
+    x, count = known[0], known[1].integers()
+    if not x.shape or count is None:
+        return [Facts(dtype=x.dtype), Facts(dtype="int64")]
+    axis = int(node.attrs.get("axis", -1)) % len(x.shape)
+    shape = (*x.shape[:axis], count[0], *x.shape[axis + 1 :])
+    return [Facts(shape, x.dtype), Facts(shape, "int64")]
+
+
+def _one_hot(node: gs.Node, known: Known) -> list[Facts]:
+    shape, depth = known[0].shape, known[1].integers()
+    if shape is None or depth is None:
+        return [Facts(dtype=known[2].dtype)]
+    axis = int(node.attrs.get("axis", -1)) % (len(shape) + 1)
+    return [Facts((*shape[:axis], depth[0], *shape[axis:]), known[2].dtype)]
+
+
+def _quantize(node: gs.Node, known: Known) -> list[Facts]:
+    zero = _given(node, known, 2)
+    kind = node.attrs.get("output_dtype", 0)
+    return [Facts(known[0].shape, (zero.dtype if zero else None) or (dtype_name(kind) if kind else "uint8"))]
+
+
+def _dequantize(_: gs.Node, known: Known) -> list[Facts]:
+    return [Facts(known[0].shape, known[1].dtype)]
+
+
+def _dynamic_quantize(_: gs.Node, known: Known) -> list[Facts]:
+    return [Facts(known[0].shape, "uint8"), Facts((), "float32"), Facts((), "uint8")]
+
+
+def _matmul_integer(_: gs.Node, known: Known) -> list[Facts]:
+    return [Facts(product_shape(known[0].shape, known[1].shape), "int32")]
+
+
+def _qlinear_matmul(_: gs.Node, known: Known) -> list[Facts]:
+    return [Facts(product_shape(known[0].shape, known[3].shape), known[7].dtype)]
+
+
+def product_shape(a: Shape | None, b: Shape | None) -> Shape | None:
+    """The shape of MatMul's result; vectors lose the axis that is summed over."""
+    if not a or not b:
+        return None
+    batch = broadcast_shape([a[:-2], b[:-2]])
+    return None if batch is None else (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
+
+
+def _global_pool(_: gs.Node, known: Known) -> list[Facts]:
+    x = known[0]
+    shape = None if x.shape is None else (*x.shape[:2], *(Poly.of(1) for _ in x.shape[2:]))
+    return [Facts(shape, x.dtype)]
+
+
+def _recurrent(node: gs.Node, known: Known) -> list[Facts]:
+    """X [S,B,I] (layout 1: [B,S,I]) to Y [S,D,B,H] and the last states [D,B,H]."""
+    x, hidden = known[0], node.attrs.get("hidden_size")
+    if x.shape is None or len(x.shape) != 3 or hidden is None:
+        return [Facts(dtype=x.dtype)] * len(node.outputs)
+    directions = Poly.of(2 if str(node.attrs.get("direction", "forward")) == "bidirectional" else 1)
+    width = Poly.of(int(hidden))
+    first, second = x.shape[:2]
+    if int(node.attrs.get("layout", 0)):
+        whole, last = (first, second, directions, width), (first, directions, width)
+    else:
+        whole, last = (first, directions, second, width), (directions, second, width)
+    return [Facts(whole, x.dtype), *[Facts(last, x.dtype)] * (len(node.outputs) - 1)]
+
+
+_RULES: Mapping[str, Callable[[gs.Node, Known], list[Facts]]] = MappingProxyType(
+    {
+        "DequantizeLinear": _dequantize,
+        "DynamicQuantizeLinear": _dynamic_quantize,
+        "Einsum": _einsum,
+        "GRU": _recurrent,
+        "GlobalAveragePool": _global_pool,
+        "GlobalMaxPool": _global_pool,
+        "LSTM": _recurrent,
+        "MatMulInteger": _matmul_integer,
+        "OneHot": _one_hot,
+        "Pad": _pad,
+        "QLinearMatMul": _qlinear_matmul,
+        "QuantizeLinear": _quantize,
+        "RNN": _recurrent,
+        "TopK": _top_k,
+    }
+)
