@@ -29,6 +29,7 @@ from padfree.onnx_tools.model_file import without_initializers
 from padfree.onnx_tools.operators import check_nodes
 from padfree.onnx_tools.weights import Weights
 from padfree.runtime.device import Device
+from padfree.runtime.fields import decode
 from padfree.runtime.metadata import ONNX_METADATA_KEY, parse_metadata
 
 from .errors import BuildError
@@ -240,7 +241,7 @@ def metadata_of(model: onnx.ModelProto) -> dict[str, Any]:
     """
     text = next(item.value for item in model.metadata_props if item.key == ONNX_METADATA_KEY)
     try:
-        raw: dict[str, Any] = json.loads(text)
-    except json.JSONDecodeError as error:
+        raw: dict[str, Any] = decode(text)
+    except ValueError as error:
         raise BuildError(f"the model's padfree metadata is damaged ({error}); rewrite the model again") from error
     return raw

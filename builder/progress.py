@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 def make_progress(console: Console) -> Progress:
     """Bars for a terminal; where there is none, rich prints them once, at the end."""
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),  # names of layers have brackets
         BarColumn(bar_width=30),
         TextColumn("{task.completed:.0f}/{task.total:.0f}"),
         TimeElapsedColumn(),

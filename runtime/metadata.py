@@ -4,19 +4,25 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .errors import SessionError
+from .fields import MOST_INT64, Fields, decode
 
 ONNX_METADATA_KEY = "padfree"
 FORMAT = 1
 INTERFACES = ("packed", "padded")
 INPUT_ROLES = ("tokens", "seq_lens", "max_seqlen", "mask")
 OUTPUT_LAYOUTS = ("packed", "per_sequence", "padded")
+PRECISIONS = ("fp32", "fp16", "bf16")
+TYPE_NAMES = re.compile(r"[a-z][a-z0-9_]{0,31}")
+VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){1,3}")
+CAPABILITY = re.compile(r"\d{1,9}\.\d{1,9}")
+DIGEST = re.compile(r"[0-9a-f]{64}")
 HASH_CHUNK_BYTES = 1 << 22
 
 
@@ -115,37 +121,31 @@ def parse_metadata(raw: Any, source: str) -> Metadata:
             f"{source}: padfree metadata format {raw.get('format')!r}, this version reads format {FORMAT}; "
             "make the file again with this version of padfree"
         )
-    try:
-        excluded = raw.get("coverage", {}).get("excluded_ids", {}) if raw["interface"] == "packed" else {}
-        inputs = tuple(
-            InputInfo(
-                str(item["name"]),
-                str(item["role"]),
-                _optional_int(item.get("limit")),
-                str(item["dtype"]),
-                tuple(int(value) for value in excluded.get(item["name"], ())),
-            )
-            for item in raw["inputs"]
-        )
-        outputs = tuple(
-            OutputInfo(str(item["name"]), str(item["layout"]), str(item["dtype"]), _shape(item.get("shape")))
-            for item in raw["outputs"]
-        )
-        metadata = Metadata(
-            interface=str(raw["interface"]),
-            precision=str(raw["precision"]),
-            inputs=inputs,
-            outputs=outputs,
-            max_positions=_optional_int(raw.get("max_positions")),
-            plugins={str(name): int(count) for name, count in raw.get("plugins", {}).items()},
-            engine=_parse_engine(raw["engine"]) if "engine" in raw else None,
-            raw=raw,
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SessionError(
-            f"{source}: damaged padfree metadata ({type(error).__name__}: {error}); make the file again"
-        ) from error
-    _check_allowed(metadata, source)
+    fields = Fields(raw, source)
+    interface = fields.text("interface", INTERFACES)
+    excluded = fields.optional_object("coverage").optional_object("excluded_ids")
+
+    def read_input(item: Fields) -> InputInfo:
+        name = item.text("name")
+        kept = excluded.integers(name, least=-MOST_INT64) if interface == "packed" and name in excluded else ()
+        limit = item.optional_integer("limit", least=1, most=MOST_INT64)
+        return InputInfo(name, item.text("role", INPUT_ROLES), limit, item.text("dtype", TYPE_NAMES), kept)
+
+    def read_output(item: Fields) -> OutputInfo:
+        name, layout, dtype = item.text("name"), item.text("layout", OUTPUT_LAYOUTS), item.text("dtype", TYPE_NAMES)
+        return OutputInfo(name, layout, dtype, item.optional_integers("shape"))
+
+    metadata = Metadata(
+        interface=interface,
+        precision=fields.text("precision", PRECISIONS),
+        inputs=fields.objects("inputs", read_input),
+        outputs=fields.objects("outputs", read_output),
+        max_positions=fields.optional_integer("max_positions", most=MOST_INT64),
+        plugins=fields.counts("plugins"),
+        engine=_parse_engine(fields.object("engine")) if "engine" in fields else None,
+        raw=raw,
+    )
+    _check_together(metadata, source)
     return metadata
 
 
@@ -173,8 +173,8 @@ def read_sidecar(plan: Path) -> Metadata:
     except (OSError, UnicodeDecodeError) as error:
         raise SessionError(f"{path}: cannot be read ({error}); build the plan again with padfree build") from error
     try:
-        raw = json.loads(text)
-    except json.JSONDecodeError as error:
+        raw = decode(text)
+    except ValueError as error:
         raise SessionError(f"{path}: not JSON ({error}); build the plan again with padfree build") from error
     metadata = parse_metadata(raw, str(path))
     if metadata.engine is None:
@@ -217,40 +217,30 @@ def check_plan_bytes(plan: Path, engine: EngineInfo) -> None:
         )
 
 
-def _optional_int(value: Any) -> int | None:
-    return None if value is None else int(value)
-
-
-def _shape(value: Any) -> tuple[int | None, ...] | None:
-    return None if value is None else tuple(_optional_int(size) for size in value)
-
-
-def _parse_engine(raw: Mapping[str, Any]) -> EngineInfo:
-    profile = raw["profile"]
+def _parse_engine(fields: Fields) -> EngineInfo:
+    sizes = fields.object("profile")
+    profile = Profile(
+        min_tokens=sizes.integer("min_tokens", least=1),
+        opt_tokens=sizes.integer("opt_tokens", least=1),
+        max_tokens=sizes.integer("max_tokens", least=1),
+        max_batch=sizes.integer("max_batch", least=1),
+        max_seq_len=sizes.integer("max_seq_len", least=1),
+    )
+    if profile.min_tokens > profile.max_tokens:
+        raise sizes.fail("min_tokens", f"at most {profile.max_tokens}, which is max_tokens")
     return EngineInfo(
-        tensorrt=str(raw["tensorrt"]),
-        gpu_name=str(raw["gpu_name"]),
-        compute_capability=str(raw["compute_capability"]),
-        profile=Profile(
-            min_tokens=int(profile["min_tokens"]),
-            opt_tokens=int(profile["opt_tokens"]),
-            max_tokens=int(profile["max_tokens"]),
-            max_batch=int(profile["max_batch"]),
-            max_seq_len=int(profile["max_seq_len"]),
-        ),
-        plan_bytes=int(raw["plan_bytes"]),
-        plan_sha256=str(raw["plan_sha256"]),
-        plugin_layers={str(name): int(count) for name, count in raw["plugin_layers"].items()},
+        tensorrt=fields.text("tensorrt", VERSION),
+        gpu_name=fields.text("gpu_name"),
+        compute_capability=fields.text("compute_capability", CAPABILITY),
+        profile=profile,
+        plan_bytes=fields.integer("plan_bytes", most=MOST_INT64),
+        plan_sha256=fields.text("plan_sha256", DIGEST),
+        plugin_layers=fields.counts("plugin_layers"),
     )
 
 
-def _check_allowed(metadata: Metadata, source: str) -> None:
-    choices: list[tuple[str, str, tuple[str, ...]]] = [("interface", metadata.interface, INTERFACES)]
-    choices += [(f"role of input '{item.name}'", item.role, INPUT_ROLES) for item in metadata.inputs]
-    choices += [(f"layout of output '{item.name}'", item.layout, OUTPUT_LAYOUTS) for item in metadata.outputs]
-    for what, value, allowed in choices:
-        if value not in allowed:
-            raise SessionError(f"{source}: {what} is {value!r}, allowed: {', '.join(allowed)}; make the file again")
+def _check_together(metadata: Metadata, source: str) -> None:
+    """What entries that are right by themselves must be to each other."""
     needed = ["tokens", "seq_lens"] if metadata.interface == "packed" else ["tokens"]
     for role in needed:
         if metadata.input_of_role(role) is None:
@@ -258,3 +248,11 @@ def _check_allowed(metadata: Metadata, source: str) -> None:
                 f"{source}: a {metadata.interface} model needs an input of role '{role}', the metadata lists none; "
                 "make the file again"
             )
+    for kind, names in (
+        ("inputs", [item.name for item in metadata.inputs]),
+        ("outputs", [item.name for item in metadata.outputs]),
+    ):
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None or not names:
+            found = f"'{twice}' twice" if names else "none"
+            raise SessionError(f"{source}: damaged padfree metadata: {kind} has {found}; make the file again")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from .errors import SessionError
+from .fields import decode
 from .metadata import ONNX_METADATA_KEY, Metadata, parse_metadata
 
 Array = npt.NDArray[Any]
@@ -41,8 +41,8 @@ class OnnxBackend:
                 f"padfree optimize {path.name} -o packed.onnx"
             )
         try:
-            raw = json.loads(properties[ONNX_METADATA_KEY])
-        except json.JSONDecodeError as error:
+            raw = decode(properties[ONNX_METADATA_KEY])
+        except ValueError as error:
             raise SessionError(f"{path}: damaged padfree metadata ({error}); rewrite the model again") from error
         self.metadata = parse_metadata(raw, str(path))
         self._outputs = [item.name for item in self.metadata.outputs]

@@ -17,7 +17,7 @@ from types import FrameType
 from rich.logging import RichHandler
 
 from . import bench, build, compare, costs, demo, doctor, inspect, optimize, run, simulate, triton
-from .console import error_console, print_error
+from .console import VisibleFilter, error_console, print_error
 
 EXIT_FAILURE = 1
 EXIT_INTERRUPTED = 130
@@ -129,6 +129,7 @@ def version() -> str:
 
 def _configure_logging(debug: bool) -> None:
     handler = RichHandler(console=error_console(), show_time=False, show_path=False, show_level=debug)
+    handler.addFilter(VisibleFilter())
     logger = logging.getLogger("padfree")
     logger.handlers[:] = [handler]
     logger.setLevel(logging.DEBUG if debug else logging.WARNING)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from .console import error_console, make_table, output_console, print_line
+from .console import error_console, make_table, output_console, print_line, status
 from .options import PRECISIONS
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_appended(arguments.json, "--json")
     if missing and not arguments.cpu:
         print_line(console, f"on the CPU: engines need {', '.join(missing)}, which `padfree doctor` explains")
-    with tempfile.TemporaryDirectory(prefix="padfree-bench-") as folder, error_console().status("rewriting") as status:
+    with tempfile.TemporaryDirectory(prefix="padfree-bench-") as folder, status(error_console(), "rewriting") as shown:
         record, measurement = measure(
             case,
             peers,
@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
             folder=Path(folder),
             timing_cache=arguments.timing_cache or DEFAULT_CACHE,
             device=arguments.device,
-            say=status.update,
+            say=shown.update,
         )
     if arguments.json is not None:
         append_record(arguments.json, record)

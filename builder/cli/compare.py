@@ -8,7 +8,7 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .console import make_table, output_console, print_line
+from .console import make_table, output_console, print_line, status
 from .options import INTERFACES, PRECISIONS
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
         commands = emit(arguments.original, arguments.models, options, arguments.emit_polygraphy)
         print_line(console, "\n".join([f"wrote {arguments.emit_polygraphy}; commands.sh in it says:", *commands]))
         return 0
-    with console.status("comparing"):
+    with status(console, "comparing"):
         report = compare(arguments.original, arguments.models, options)
     _print_report(console, report, bisected=options.bisect)
     if arguments.json is not None:

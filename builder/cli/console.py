@@ -3,15 +3,27 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
 PLAIN_WIDTH = 120  # where there is no terminal, so that logs do not break lines at 80 columns
+
+
+def visible(text: str, kept: str = "\n\t") -> str:
+    """A text in which a terminal finds nothing to obey: what cannot be printed is escaped as in Python.
+
+    Names of models and nodes, messages of plugins and what stands in files come from anybody.
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter in kept else ascii(letter)[1:-1] for letter in text)
 
 
 def output_console() -> Console:
@@ -26,22 +38,54 @@ def error_console() -> Console:
 
 def print_error(message: str) -> None:
     """Prints one paragraph on stderr, unwrapped where no terminal wraps it."""
-    error_console().print(Text.assemble(("padfree: error: ", "bold red"), message), soft_wrap=True)
+    error_console().print(Text.assemble(("padfree: error: ", "bold red"), visible(message)), soft_wrap=True)
 
 
 def print_line(console: Console, text: str) -> None:
     """Prints text as it is: brackets are no markup, long lines are not cut."""
-    console.print(Text(text), soft_wrap=True)
+    console.print(Text(visible(text)), soft_wrap=True)
+
+
+def status(console: Console, text: str) -> Working:
+    """Shows what is being done until the context ends; `update` changes it."""
+    return Working(console.status(Text(visible(text))))
+
+
+class Working:
+    """rich's status, for texts that are no markup."""
+
+    def __init__(self, shown: Status) -> None:
+        self._shown = shown
+
+    def update(self, text: str) -> None:
+        """Shows another text."""
+        self._shown.update(Text(visible(text)))
+
+    def __enter__(self) -> Working:
+        self._shown.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._shown.stop()
+
+
+class VisibleFilter(logging.Filter):
+    """Makes log messages such that a terminal finds nothing to obey in them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Rewrites the record."""
+        record.msg, record.args = visible(record.getMessage()), None
+        return True
 
 
 def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """A table of plain text; columns whose name ends in a unit or "count" are right-aligned."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(visible(title)), title_justify="left")
     for column in columns:
         numeric = column.endswith(("ms", "count", "bytes", "tokens", "x"))
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(visible(cell)) for cell in row))
     return table
 
 

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .console import error_console, make_table, output_console, print_line
+from .console import error_console, make_table, output_console, print_line, status
 from .options import add_output_option
 
 
@@ -42,14 +42,14 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.runtime.batching.measure import measure_costs
 
     check_destinations([("-o", arguments.output)], [("the model", arguments.model)])
-    with Session(arguments.model, device=arguments.device) as session, error_console().status("opening") as status:
+    with Session(arguments.model, device=arguments.device) as session, status(error_console(), "opening") as shown:
         costs = measure_costs(
             session,
             lengths=_numbers(arguments.lengths, "--lengths"),
             batches=_numbers(arguments.batches, "--batches"),
             repeats=arguments.repeats,
             environment={"model": arguments.model.name, **environment()},
-            say=status.update,
+            say=shown.update,
         )
     write_files([(arguments.output, costs.to_json().encode())])
     console = output_console()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from .console import error_console, facts_table, make_table, output_console, print_line, short
+from .console import error_console, facts_table, make_table, output_console, print_line, short, status
 from .coverage import print_coverage, print_kept_float32, print_outputs
 from .options import add_length_options
 
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     console = output_console()
     try:
-        with error_console().status(f"reading {arguments.model}"):
+        with status(error_console(), f"reading {arguments.model}"):
             found = inspect_file(arguments.model)
     except RewriteError as error:
         if arguments.json and not isinstance(error, ModelFileError):

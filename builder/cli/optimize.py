@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .console import output_console, print_line
+from .console import output_console, print_line, status
 from .coverage import print_coverage, print_kept_float32, print_outputs
 from .options import LINEAR, add_length_options, add_norms_option, add_output_option, add_rewrite_options
 
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     console = output_console()
     check_destinations([("-o", arguments.output), ("--report", arguments.report)], [("the model", arguments.model)])
-    with console.status("rewriting"):
+    with status(console, "rewriting"):
         result = rewrite(
             arguments.model,
             interface=arguments.interface,

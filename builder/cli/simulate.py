@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .console import error_console, make_table, output_console, print_line
+from .console import error_console, make_table, output_console, print_line, status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.save_trace is not None:
         write_trace(arguments.save_trace, traces[0])
     summaries = []
-    with error_console().status("simulating") as status:
+    with status(error_console(), "simulating") as shown:
         for trace in traces:
             for contender in contenders(
                 tables,
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
                 max_tokens=arguments.max_tokens,
                 max_delay_s=arguments.delay_ms / 1e3,
             ):
-                status.update(f"{len(trace)} requests: {contender.name}")
+                shown.update(f"{len(trace)} requests: {contender.name}")
                 done = replay(trace, contender.policy, contender.costs, max_waiting=arguments.max_waiting)
                 summaries.append(summarise(contender, trace, done))
     _print(summaries, _title(arguments))

@@ -53,7 +53,7 @@ def setup(packed_metadata: dict[str, Any], tmp_path: Path, monkeypatch: pytest.M
             "max_seq_len": 16,
         },
         "plan_bytes": 0,
-        "plan_sha256": "",
+        "plan_sha256": "0" * 64,
         "plugin_layers": {},
     }
     plan = tmp_path / "model.plan"

@@ -49,7 +49,7 @@ def metadata_of(raw: dict[str, Any], profile: Any) -> Any:
         "compute_capability": "9.0",
         "profile": profile,
         "plan_bytes": 0,
-        "plan_sha256": "",
+        "plan_sha256": "0" * 64,
         "plugin_layers": {},
     }
     return parse_metadata({**raw, "inputs": [*raw["inputs"], longest], "engine": engine}, "test")

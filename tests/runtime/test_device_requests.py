@@ -20,7 +20,7 @@ ENGINE = {
     "compute_capability": "9.0",
     "profile": PROFILE,
     "plan_bytes": 0,
-    "plan_sha256": "",
+    "plan_sha256": "0" * 64,
     "plugin_layers": {},
 }
 

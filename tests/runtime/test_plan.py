@@ -50,7 +50,7 @@ def engine_info(**changes: Any) -> EngineInfo:
         "compute_capability": "9.0",
         "profile": Profile(1, 1, 1, 1, 1),
         "plan_bytes": 0,
-        "plan_sha256": "",
+        "plan_sha256": "0" * 64,
         "plugin_layers": {},
     }
     return EngineInfo(**{**values, **changes})

@@ -196,9 +196,12 @@ def test_a_model_that_was_not_rewritten_is_refused(packed_model: ModelWriter) ->
     [
         ({"format": 2}, "metadata format 2, this version reads format 1"),
         ({"interface": "sparse"}, "interface is 'sparse', allowed: packed, padded"),
-        ({"inputs": [{"name": "x"}]}, "damaged padfree metadata (KeyError: 'role')"),
+        ({"inputs": [{"name": "x"}]}, "damaged padfree metadata: no inputs[0].role"),
         ({"inputs": []}, "needs an input of role 'tokens'"),
-        ({"outputs": [{"name": "y", "layout": "odd", "dtype": "float32"}]}, "layout of output 'y' is 'odd'"),
+        (
+            {"outputs": [{"name": "y", "layout": "odd", "dtype": "float32"}]},
+            "outputs[0].layout is 'odd', allowed: packed, per_sequence, padded",
+        ),
     ],
 )
 def test_damaged_metadata_is_refused(packed_model: ModelWriter, changes: dict[str, Any], message: str) -> None:

@@ -203,6 +203,14 @@ def test_text_ensembles_that_cannot_be(
         ({"max_batch": 0}, "--max-batch 0, allowed: 1 or more"),
         ({"instances": 0}, "--instances 0, allowed: 1 or more"),
         ({"max_queue_delay_us": -1}, "--max-queue-delay-us -1, allowed: 0 or more"),
+        ({"max_batch": 3_000_000_000}, "--max-batch 3000000000, allowed: 1 or more, at most 2147483647"),
+        ({"max_queue_size": 2**32}, "--max-queue-size 4294967296, allowed: 0 or more, at most 4294967295"),
+        ({"max_queue_delay_us": 2**64}, "--max-queue-delay-us 18446744073709551616, allowed"),
+        ({"instances": 2**31}, "--instances 2147483648, allowed"),
+        ({"name": "Dockerfile"}, "model name 'Dockerfile', allowed: .* none of Dockerfile"),
+        ({"server": "latest"}, "--server 'latest', allowed: an NGC release, year.month; pass --server 24.11"),
+        ({"server": "24.11\nRUN id"}, r"--server '24.11\\nRUN id', allowed"),
+        ({"server_tensorrt": "10.6.0'"}, '--server-tensorrt "10.6.0\'", allowed: a version'),
     ],
 )
 def test_options_out_of_range(options: dict[str, Any], message: str) -> None:

@@ -151,6 +151,27 @@ def test_warm_up_tokens_are_ones_that_the_model_takes(
         assert sample.inputs["token_type_ids"].zero_data
 
 
+@pytest.mark.parametrize("name", ["../../../outside", "bert/embeddings:0", "/etc/cron.d/x", "名前", "."])
+def test_names_of_inputs_do_not_lead_out_of_the_folder(
+    write_plan: PlanWriter, packed_metadata: dict[str, Any], tmp_path: Path, name: str
+) -> None:
+    packed_metadata["inputs"][0]["name"] = name
+    packed_metadata["coverage"]["excluded_ids"] = {name: [0]}
+    plan = write_plan()
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    (tmp_path / "place").mkdir()
+    found = configuration(plan, tmp_path / "place" / "models")
+    assert found.input[0].name == name
+    for sample in found.model_warmup:
+        file = sample.inputs[name].input_data_file
+        assert "/" not in file
+        assert (tmp_path / "place" / "models" / "bert" / "warmup" / file).is_file()
+    written = {path for path in tmp_path.rglob("*") if path.is_file()} - before
+    assert all(
+        path.is_relative_to(tmp_path / "place" / "models") or path.name.startswith("model.p") for path in written
+    )
+
+
 def test_the_batch_size_is_the_profiles_unless_asked(write_plan: PlanWriter, tmp_path: Path) -> None:
     model = write_plan()
     assert configuration(model, tmp_path / "less", max_batch=5).max_batch_size == 5

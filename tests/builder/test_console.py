@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What models, files and plugins are called reaches the terminal as text: no escapes, no markup."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+from padfree.builder import cli
+from padfree.builder.cli import console, main
+from rich.console import Console
+
+EVIL = "\x1b]0;owned\x07\x1b[2J[red]\u202e\rx"
+SHOWN = r"\x1b]0;owned\x07\x1b[2J[red]\u202e\rx"
+ModelWriter = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("PADFREE_DEBUG", raising=False)
+    yield
+    logging.getLogger("padfree").handlers.clear()
+
+
+def obeyed(text: str) -> list[str]:
+    """Letters that a terminal would do something for."""
+    return [letter for letter in text if not letter.isprintable() and letter != "\n"]
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda to: console.print_line(to, f"{EVIL} [/nothing]"),
+        lambda to: to.print(console.make_table(EVIL, ("name",), [(EVIL,)])),
+        lambda to: to.print(console.facts_table(EVIL, {EVIL: [EVIL]})),
+    ],
+)
+def test_escapes_are_shown(show: Callable[[Console], None]) -> None:
+    written = io.StringIO()
+    show(Console(file=written, width=200, highlight=False))
+    assert SHOWN in written.getvalue()
+    assert not obeyed(written.getvalue())
+
+
+def test_other_letters_stay() -> None:
+    for text in ("Eingabe für Wörter: 名前", "two\nlines\tand a tab", "bert/embeddings:0"):
+        assert console.visible(text) == text
+
+
+def test_a_status_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    with console.status(Console(stderr=True, force_terminal=True), "reading [/x].onnx") as shown:
+        shown.update(f"[bold] {EVIL}")
+    assert "\x1b]0;owned" not in capsys.readouterr().err
+
+
+def test_log_messages(capsys: pytest.CaptureFixture[str]) -> None:
+    cli._configure_logging(debug=False)
+    logging.getLogger("padfree.builder").warning("plugin says %s", EVIL)
+    error = capsys.readouterr().err
+    assert SHOWN in error.replace("\n", "")
+    assert not obeyed(error)
+
+
+def test_names_of_files_and_outputs(
+    packed_model: ModelWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that says what it likes of itself: inspect shows it, or refuses it by name."""
+    path = packed_model()
+    model = onnx.load(str(path))
+    (entry,) = (item for item in model.metadata_props if item.key == "padfree")
+    raw = json.loads(entry.value)
+    raw["version"] = raw["num_layers"] = EVIL
+    raw["coverage"]["passes"][0]["name"] = raw["coverage"]["islands"][0]["reason"] = EVIL
+    entry.value = json.dumps(raw)
+    evil_path = tmp_path / f"{EVIL}.onnx".replace("/", "")
+    onnx.save_model(model, str(evil_path))
+    assert main(["inspect", str(evil_path)]) == 0
+    captured = capsys.readouterr()
+    assert r"\x1b[2J" in captured.out
+    assert not obeyed(captured.out + captured.err)
+    raw["outputs"][0]["name"] = EVIL
+    entry.value = json.dumps(raw)
+    onnx.save_model(model, str(evil_path))
+    assert main(["inspect", str(evil_path)]) == 1
+    captured = capsys.readouterr()
+    assert "outputs[0].name is '" in captured.err
+    assert not obeyed(captured.out + captured.err)
+    assert main(["run", f"{EVIL}.plan", "--input", "x.txt", "-o", str(tmp_path / "out.npz")]) == 1
+    assert not obeyed(capsys.readouterr().err)
