@@ -13,6 +13,7 @@ from typing import Any
 from padfree.onnx_tools import load_model, rewrite
 from padfree.onnx_tools.cost import DEFAULT_GPU, Lengths, costs
 from padfree.onnx_tools.products import Product
+from padfree.onnx_tools.report import IN_BETWEEN
 from padfree.runtime.metadata import ONNX_METADATA_KEY, open_plan, parse_metadata
 
 from .errors import BuildError
@@ -20,7 +21,6 @@ from .preparation import metadata_of
 
 ONNX_SUFFIX = ".onnx"
 QUOTED = re.compile(r"'[^']*'")
-IN_BETWEEN = "works between nodes that stay padded"
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,10 @@ def report_json(value: Mapping[str, Any]) -> bytes:
 def require_complete(coverage: Mapping[str, Any], source: str) -> None:
     """Raises BuildError where something stayed padded."""
     if not coverage.get("complete"):
+        count = len(coverage.get("islands", ()))
         raise BuildError(
-            f"{source}: incomplete, {len(coverage.get('islands', ()))} nodes stay padded; the near misses say why, "
-            "leave --strict out to accept that"
+            f"{source}: incomplete, {count} node{'s' * (count != 1)} stay{'s' * (count == 1)} padded; the near misses "
+            "say why; leave --strict out to accept that"
         )
 
 

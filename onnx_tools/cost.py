@@ -140,8 +140,7 @@ def roofline_s(products: Iterable[Product], lengths: Lengths, gpu: Gpu) -> float
 class Figures:
     """FLOPs of a part of the model: of the original, after rewriting, and what of these is still on padded tokens.
 
-    `packed_share` is counted with every sequence at the maximum length: which part of the original's work was packed.
-    None where there is no work.
+    `packed_share` is that of the function: which part of the original's work was packed.
     """
 
     original_flops: float
@@ -152,14 +151,23 @@ class Figures:
 
 def figures(original: Sequence[Product], rewritten: Sequence[Product], lengths: Lengths) -> Figures:
     """The figures of some products of both models."""
-    at_most = sum(flops(item, lengths, padded=True) for item in rewritten)
-    packed = sum(flops(item, lengths, padded=True) for item in rewritten if not item.padded)
     return Figures(
         sum(flops(item, lengths) for item in original),
         sum(flops(item, lengths) for item in rewritten),
         sum(flops(item, lengths) for item in rewritten if item.padded),
-        packed / at_most if at_most else None,
+        packed_share(rewritten, lengths),
     )
+
+
+def packed_share(products: Iterable[Product], lengths: Lengths) -> float | None:
+    """The part of a rewritten model's products that computes no padding, counted with every sequence at the maximum.
+
+    Products of constants and of positions alone, which one sequence needs as much as a batch, do not count. None where
+    there is no work.
+    """
+    counted = [(flops(item, lengths, padded=True), item.padded) for item in products if item.letters - {"S"}]
+    at_most = sum(work for work, _ in counted)
+    return sum(work for work, padded in counted if not padded) / at_most if at_most else None
 
 
 def costs(

@@ -58,7 +58,7 @@ def probe(graph: gs.Graph, analysis: Analysis, *, right_padded_only: bool) -> tu
     if right_padded_only:
         return ()
     found = [_difference(part, analysis, mask) for mask in _masks()[1:]]
-    return tuple(dict.fromkeys(f"{item}: right-padded batches only" for item in found if item is not None))
+    return tuple(dict.fromkeys(item for item in found if item is not None))
 
 
 def _masks() -> tuple[np.ndarray, ...]:

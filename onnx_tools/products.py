@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,14 @@ from .symbolic.facts import Facts, Shape
 LINEAR, ATTENTION, HEAD = PARTS = ("linear", "attention", "head")
 LETTERS = frozenset("BST")
 OWN_LENGTH = "L"
-UNCOUNTED = ("Einsum", "MatMulInteger", "QLinearMatMul", "ConvInteger", "QLinearConv")
-"""Operators that multiply matrices and that are named in the report instead of being counted."""
+MATMULS: Mapping[str, int] = MappingProxyType({"MatMul": 1, "Gemm": 1, "MatMulInteger": 1, "QLinearMatMul": 3})
+CONVOLUTIONS: Mapping[str, int] = MappingProxyType({"Conv": 1, "ConvInteger": 1, "QLinearConv": 3})
+"""Operators by where their second factor stands: quantised ones have scales and zero points between the factors."""
+UNCOUNTED = ("ConvTranspose", "DeformConv", "Einsum", "GRU", "LSTM", "RNN")
+"""Operators that multiply matrices and that are named in the report instead of being counted.
+
+Of Einsum, those that are not written out as other products.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,9 +49,14 @@ class Product:
     count: int = 1
 
     @property
+    def letters(self) -> set[str]:
+        """What its sizes depend on."""
+        return set().union(*(factors(size) for size in (self.batch, self.rows, self.inner, self.columns)))
+
+    @property
     def padded(self) -> bool:
         """Whether it computes padding."""
-        return any("S" in factors(size) for size in (self.batch, self.rows, self.inner, self.columns))
+        return "S" in self.letters
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -100,9 +112,10 @@ def products_of(graph: gs.Graph, analysis: Analysis) -> Products:
 
 def _multiplies(node: gs.Node, analysis: Analysis) -> bool:
     """Whether the node multiplies matrices that depend on the batch."""
-    names = (*UNCOUNTED, "MatMul", "Gemm", "Conv", "Attention")
-    known = is_standard(node, *names) or is_padfree(node, "PadfreeLinear")
-    return known and not all(analysis[tensor].constant for tensor in node.inputs)
+    if all(analysis[tensor].constant for tensor in node.inputs):
+        return False
+    names = (*UNCOUNTED, *MATMULS, *CONVOLUTIONS, "Attention")
+    return is_standard(node, *names) or is_padfree(node, "PadfreeLinear")
 
 
 def _is_residual_sum(node: gs.Node, analysis: Analysis, below: Mapping[str, int]) -> bool:
@@ -129,15 +142,17 @@ def _product(node: gs.Node, analysis: Analysis) -> Product | None:
     if is_padfree(node, "PadfreeAttention"):
         heads, head_size = (str(int(node.attrs[name])) for name in ("num_heads", "head_size"))
         return Product(ATTENTION, node.op, False, heads, OWN_LENGTH, head_size, OWN_LENGTH, 2)
-    if len(facts) < 2 or out is None or facts[0].shape is None or facts[1].shape is None:
+    second = MATMULS.get(node.op, CONVOLUTIONS.get(node.op, 1))
+    if len(facts) <= second:
         return None
-    if all(item.constant for item in facts[:2]):
+    left, right = facts[0], facts[second]
+    if left.shape is None or right.shape is None or out is None or (left.constant and right.constant):
         return None
     if is_standard(node, "Attention"):
-        return _attention(node, facts[0].shape, facts[1].shape)
-    if is_standard(node, "MatMul", "Gemm") or is_padfree(node, "PadfreeLinear"):
-        return _matmul(node, facts[0], facts[1], out)
-    return _convolution(node, facts[1].shape, out) if is_standard(node, "Conv") else None
+        return _attention(node, left.shape, right.shape)
+    if is_standard(node, *MATMULS) or is_padfree(node, "PadfreeLinear"):
+        return _matmul(node, left, right, out)
+    return _convolution(node, right.shape, out) if is_standard(node, *CONVOLUTIONS) else None
 
 
 def _matmul(node: gs.Node, left: Facts, right: Facts, out: Shape) -> Product | None:
@@ -146,7 +161,7 @@ def _matmul(node: gs.Node, left: Facts, right: Facts, out: Shape) -> Product | N
     if not left.shape or not right.shape:
         return None
     inner = left.shape[0] if node.attrs.get("transA") else left.shape[-1]
-    weights = any(item.constant and item.rank == 2 for item in (left, right))
+    weights = any(item.constant and (item.rank or 0) > 1 for item in (left, right))
     columns = out[-1] if len(right.shape) > 1 else Poly.of(1)
     leading = out[:-1] if len(right.shape) > 1 else out
     # One weight for all rows: however many axes they are in, it is one product.

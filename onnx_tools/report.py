@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,21 +11,24 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
-from .graph import is_padfree, is_standard, node_name
-from .layout import Layout, layout_of
+from .cost import Lengths, packed_share
+from .graph import is_padfree, is_standard, node_name, producer
+from .layout import layout_of
 from .passes import Miss, PassResult
-from .products import Product, Products, factors, products_of
-from .symbolic import Analysis
+from .products import LINEAR, Products, products_of
+from .symbolic import Analysis, Facts
 
-LINEAR_LAYERS = ("MatMul", "Gemm", "PadfreeLinear")
+IN_BETWEEN = "works between nodes that stay padded"
+REFERENCE = Lengths(batch=1, mean=512.0, maximum=512)
+"""Lengths for a share that does not depend on them, as long as all linear layers work on tokens."""
 
 
 @dataclass(frozen=True)
 class CoverageReport:
     """What a rewrite did.
 
-    `islands` are the nodes that stayed padded, each with the reason. `original` and `rewritten` are the matrix products
-    of both graphs, which cost.py turns into FLOPs for given lengths.
+    `islands` are the nodes that compute or deliver padded tokens, each with the reason. `original` and `rewritten` are
+    the matrix products of both graphs, which cost.py turns into FLOPs for given lengths.
     """
 
     passes: tuple[PassResult, ...]
@@ -35,12 +39,9 @@ class CoverageReport:
     rewritten: Products
 
     @property
-    def packed_gemm_share(self) -> float:
-        """The share of the linear layers' multiplications, counted per token, that run on packed tokens."""
-        layers = [item for item in self.rewritten.items if item.weights and item.op in LINEAR_LAYERS]
-        tokens = sum(_multiplications(item) for item in layers if {"S", "T"} & factors(item.rows))
-        packed = sum(_multiplications(item) for item in layers if item.rows == "T")
-        return packed / tokens if tokens else 1.0
+    def packed_gemm_share(self) -> float | None:
+        """The share of the linear layers' multiplications that run on packed tokens; None where none are counted."""
+        return packed_share((item for item in self.rewritten.items if item.part == LINEAR), REFERENCE)
 
     @property
     def excluded_ids(self) -> dict[str, tuple[int, ...]]:
@@ -48,14 +49,25 @@ class CoverageReport:
         return {name: ids for item in self.passes for name, ids in item.excluded}
 
     @property
+    def right_padded_because(self) -> tuple[str, ...]:
+        """Why masks must be right-padded; empty where they need not be."""
+        return tuple(dict.fromkeys(reason for item in self.passes for reason in item.right_padded))
+
+    @property
     def right_padded_only(self) -> bool:
         """Whether masks must be right-padded: attention takes lengths instead, or an island reads masked slots."""
-        return any(item.right_padded for item in self.passes)
+        return bool(self.right_padded_because)
 
     @property
     def complete(self) -> bool:
         """Whether nothing that tokens take part in stayed padded."""
-        return not self.islands and self.packed_gemm_share == 1.0
+        return not self.islands and self.packed_gemm_share in (1.0, None)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why islands are padded, each reason once; those that lie between others say nothing of their own."""
+        found = dict.fromkeys(item.reason for item in self.islands if not item.reason.endswith(IN_BETWEEN))
+        return tuple(found) or tuple(item.reason for item in self.islands[:1])
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values, for JSON."""
@@ -71,6 +83,7 @@ class CoverageReport:
             "plugins": dict(self.plugins),
             "excluded_ids": {name: list(ids) for name, ids in self.excluded_ids.items()},
             "right_padded_only": self.right_padded_only,
+            "right_padded_because": list(self.right_padded_because),
             "products": {
                 "original": [item.to_dict() for item in self.original.items],
                 "rewritten": [item.to_dict() for item in self.rewritten.items],
@@ -79,23 +92,27 @@ class CoverageReport:
         }
 
     def __str__(self) -> str:
-        lines = [f"packed: {self.packed_gemm_share:.1%} of the linear layers' work"]
+        share = self.packed_gemm_share
+        work = "no linear layer is counted" if share is None else f"{percent(share)} of the linear layers' work"
+        lines = [f"packed: {work}"]
         lines += [f"{item.name}: {item.replaced} replaced, {len(item.missed)} missed" for item in self.passes]
-        lines += [f"  missed: {miss.reason}" for item in self.passes for miss in item.missed]
-        lines += [f"padded: {item.node}: {item.reason}" for item in self.islands]
+        missed = [miss.reason for item in self.passes for miss in item.missed]
+        lines += [f"  missed: {reason}" for reason in missed]
+        lines += [f"padded: {reason}" for reason in self.reasons if reason not in missed]
+        count = len(self.islands)
+        lines += [f"padded: {count} node{'s' * (count != 1)} in all"] if count else []
         lines += [f"output {name}: {layout}" for name, layout in self.outputs.items()]
         lines += [
             f"positions count every token: '{name}' must not hold {', '.join(str(i) for i in ids[:3])} in a sequence"
             for name, ids in self.excluded_ids.items()
         ]
-        if self.right_padded_only:
-            lines.append("masks must be right-padded: with others the original reads padding, or takes lengths")
+        lines += [f"masks must be right-padded: {reason}" for reason in self.right_padded_because]
         return "\n".join(lines)
 
 
-def _multiplications(product: Product) -> int:
-    """Of one row by a weight."""
-    return product.count * int(product.inner) * int(product.columns)
+def percent(share: float) -> str:
+    """A share for people: rounded down, so that 100.0 % is nothing less."""
+    return f"{math.floor(1000 * share) / 10:.1f} %"
 
 
 def plugin_counts(graph: gs.Graph) -> dict[str, int]:
@@ -116,23 +133,58 @@ def coverage(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...]
 
 
 def _islands(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...]) -> tuple[Miss, ...]:
-    """Nodes of the final graph that compute on padded tokens of numbers."""
+    """What reads, makes or delivers padded tokens in the final graph.
+
+    The padded interface's own work does not count: integers [B,S] until they are packed, and outputs that are unpacked.
+    """
     reasons = {miss.node: miss.reason for item in passes for miss in item.missed}
-    found = []
+    delivering = _delivering(graph)
+    below: set[str] = set()  # padded tensors that are made of packed ones
+    found: list[Miss] = []
     for node in graph.nodes:
-        if is_padfree(node, node.op) or not node.outputs or is_standard(node, "Cast", "Shape"):
+        reads = any(tensor.name in below for tensor in node.inputs)
+        padded = [tensor for tensor in node.outputs if _is_padded(analysis[tensor])]
+        if is_padfree(node, "PadfreeUnpack") or (reads and not is_standard(node, "Shape", "Size")):
+            below.update(tensor.name for tensor in padded)
+        if is_padfree(node, node.op) or is_standard(node, "Cast", "Shape", "Size") or id(node) in delivering:
             continue
-        padded = any(
-            layout_of(analysis[tensor]) is Layout.PADDED and _is_number(analysis, tensor) for tensor in node.outputs
-        )
-        if padded:
+        if reads or any(_is_number(analysis[tensor]) for tensor in padded):
             name = node_name(node)
-            reason = reasons.get(name, f"'{name}' ({node.op}) works between nodes that stay padded")
-            found.append(Miss(name, reason))
-    return tuple(found)
+            found.append(Miss(name, reasons.get(name, f"'{name}' ({node.op}) {IN_BETWEEN}")))
+    if any(is_padfree(node, "PadfreeIndex") for node in graph.nodes):
+        return tuple(found)
+    for tensor in graph.outputs:
+        node = producer(tensor)
+        if tensor.name in below and node is not None and (is_padfree(node, node.op) or id(node) in delivering):
+            shape = ", ".join(str(size) for size in analysis[tensor].shape or ("?",))
+            found.append(Miss(node_name(node), f"the output '{tensor.name}' [{shape}] is delivered padded"))
+    left = [node_name(node) for node in graph.nodes if is_padfree(node, "PadfreeUnpack")]
+    return tuple(found or (Miss(name, f"'{name}' (PadfreeUnpack) makes padded tokens") for name in left))
 
 
-def _is_number(analysis: Analysis, tensor: gs.Tensor) -> bool:
-    facts = analysis[tensor]
+def _delivering(graph: gs.Graph) -> set[int]:
+    """Nodes that only bring unpacked tokens into the type and the order of axes of an output."""
+    found: set[int] = set()
+    for node in reversed(graph.nodes):
+        moves = is_standard(node, "Cast", "Identity", "Transpose")
+        if moves and all(id(reader) in found for reader in node.outputs[0].outputs):
+            found.add(id(node))
+    unpacked = {node.outputs[0].name for node in graph.nodes if is_padfree(node, "PadfreeUnpack")}
+    for node in graph.nodes:
+        if id(node) in found and node.inputs[0].name in unpacked:
+            unpacked.add(node.outputs[0].name)
+        else:
+            found.discard(id(node))
+    return found
+
+
+def _is_padded(facts: Facts) -> bool:
+    """Whether the tensor is as long as the padded sequences; what is not known counts as such."""
+    if facts.shape is None:
+        return not facts.constant
+    return any("S" in size.atoms() for size in facts.shape)
+
+
+def _is_number(facts: Facts) -> bool:
     known = facts.constant or facts.expr is not None or facts.elements is not None
     return not known and (facts.dtype or "float").startswith(("float", "bfloat"))

@@ -156,8 +156,8 @@ class _Progress:
         except PaddingIsReadError as error:
             missed = [miss.reason for item in self._results if item.name == "attention" for miss in item.missed[:3]]
             raise PaddingIsReadError("; ".join(dict.fromkeys([str(error), *missed]))) from None
-        found = tuple(Miss("padded part", reason) for reason in reasons)
-        self._results.append(PassResult("probe", 0, found, right_padded=bool(reasons)))
+        found = tuple(Miss("padded part", f"{reason}: right-padded batches only") for reason in reasons)
+        self._results.append(PassResult("probe", 0, found, right_padded=reasons))
 
 
 def rewrite(
@@ -203,9 +203,10 @@ def rewrite(
     graph, analysis = passed.graph, passed.analysis
     report = coverage(graph, analysis, passed.results, passed.products)
     if strict and not report.complete:
-        reasons = "; ".join(item.reason for item in report.islands[:5]) or "linear layers stayed padded"
-        count = len(report.islands)
-        raise RewriteError(f"{count} nodes stayed padded: {reasons}; rewrite without strict to accept that")
+        count, reasons = len(report.islands), "; ".join(report.reasons[:5])
+        raise RewriteError(
+            f"{count} node{'s' * (count != 1)} stayed padded: {reasons}; rewrite without strict to accept that"
+        )
     limits = [fixed_sizes(original, token_inputs_of(original)).sequence, passed.longest]
     longest = min((limit for limit in limits if limit is not None), default=None)
     described = _metadata(graph, analysis, report, interface, precision, longest)

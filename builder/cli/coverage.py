@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from padfree.builder.coverage import NearMiss
 
 PART_NAMES = {"linear": "linear layers", "attention": "attention", "head": "heads", "all": "all"}
-LAYOUTS = {"packed": "one row a token [T, ...]", "per_sequence": "one row a sequence [B, ...]", "padded": "[B, S, ...]"}
+LAYOUTS = {
+    "packed": "one row a token [T, ...]",
+    "per_sequence": "one row a sequence [B, ...]",
+    "padded": "a row for every slot [B, ..., S, ...]",
+    "constant": "the same for every batch",
+}
 KEPT_SHOWN = 12  # tensors that stay float32
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -31,8 +36,8 @@ def print_coverage(console: Console, report: Mapping[str, Any]) -> None:
     misses = [(item.where or "-", miss_text(item)) for item in near_misses(report)]
     if misses:
         console.print(make_table("near misses", ("pass", "reason"), misses))
-    if report.get("right_padded_only"):
-        print_line(console, "masks must be right-padded: attention takes lengths, as in the original")
+    for reason in right_padded_reasons(report):
+        print_line(console, f"masks must be right-padded: {reason}")
     for name, ids in report.get("excluded_ids", {}).items():
         shown = ", ".join(str(value) for value in ids[:3]) + (", ..." if len(ids) > 3 else "")
         print_line(console, f"'{name}' must not hold {shown} inside a sequence: positions count every token")
@@ -48,17 +53,42 @@ def miss_text(item: NearMiss) -> str:
     return f"{item.reason}{node}{more}"
 
 
+def right_padded_reasons(report: Mapping[str, Any]) -> list[str]:
+    """Why masks must be right-padded; files of versions that recorded no reason get a general one."""
+    if not report.get("right_padded_only"):
+        return []
+    unknown = "attention takes lengths in the place of a mask, or what stays padded reads masked slots"
+    return list(report.get("right_padded_because", [unknown]))
+
+
 def verdict(report: Mapping[str, Any]) -> str:
     """One sentence: how much of the model computes no padding."""
     if report["complete"]:
         return "complete: nothing computes padding"
     count = len(report["islands"])
-    shares = f"{100 * report['packed_gemm_share']:.1f} % of the linear layers' work"
-    if report.get("costs") and report["costs"]["parts"]["all"]["packed_share"] is not None:
-        shares += f" and {100 * report['costs']['parts']['all']['packed_share']:.1f} % of all FLOPs are packed"
+    padded = [name for name, layout in report["outputs"].items() if layout == "padded"]
+    if padded and "PadfreeIndex" not in report["plugins"]:  # the padded interface's outputs are padded anyway
+        outputs = f", output{'s' * (len(padded) != 1)} {', '.join(repr(name) for name in padded)} among them"
     else:
-        shares += " is packed"
-    return f"incomplete: {count} node{'s' * (count != 1)} stay{'s' * (count == 1)} padded; {shares}"
+        outputs = ""
+    return f"incomplete: {count} node{'s' * (count != 1)} stay{'s' * (count == 1)} padded{outputs}; {_shares(report)}"
+
+
+def _shares(report: Mapping[str, Any]) -> str:
+    """What is packed, by the count that the table shows, too."""
+    from padfree.onnx_tools.report import percent
+
+    linear, whole = report["packed_gemm_share"], None
+    if report.get("costs"):
+        linear, whole = (report["costs"]["parts"][part]["packed_share"] for part in ("linear", "all"))
+    shares = [
+        f"{percent(share)} of {what}"
+        for share, what in ((linear, "the linear layers' work"), (whole, "all FLOPs"))
+        if share is not None
+    ]
+    if not shares:
+        return "no matrix product is counted"
+    return f"{' and '.join(shares)} {'are' if len(shares) > 1 else 'is'} packed"
 
 
 def print_outputs(console: Console, outputs: list[Mapping[str, Any]]) -> None:
@@ -78,6 +108,8 @@ def print_kept_float32(console: Console, metadata: Mapping[str, Any]) -> None:
 
 
 def _print_costs(console: Console, costs: Mapping[str, Any], uncounted: list[str]) -> None:
+    from padfree.onnx_tools.report import percent
+
     lengths = costs["lengths"]
     print_line(
         console,
@@ -87,7 +119,7 @@ def _print_costs(console: Console, costs: Mapping[str, Any], uncounted: list[str
     rows = [
         (
             PART_NAMES[name],
-            "-" if part["packed_share"] is None else f"{100 * part['packed_share']:.1f} %",
+            "-" if part["packed_share"] is None else percent(part["packed_share"]),
             si(part["original_flops"]),
             si(part["rewritten_flops"]),
             si(part["padded_flops"]),

@@ -17,6 +17,7 @@ from .heads import HeadsSource
 from .no_attention import no_attention
 
 NAME = "attention"
+TAKES_LENGTHS = "attention takes lengths in the place of a mask, as in the original"
 
 
 def attention(graph: gs.Graph, analysis: Analysis) -> PassResult:
@@ -37,7 +38,8 @@ def attention(graph: gs.Graph, analysis: Analysis) -> PassResult:
     projections = Projections(editor, analysis)
     for item in found:
         _replace(editor, analysis, boundary, projections, item)
-    return PassResult(NAME, len(found), tuple(missed), right_padded=any(item.mask.by_length for item in found))
+    lengths = (TAKES_LENGTHS,) if any(item.mask.by_length for item in found) else ()
+    return PassResult(NAME, len(found), tuple(missed), right_padded=lengths)
 
 
 def _padding_mask(graph: gs.Graph, analysis: Analysis, found: list[Attention], missed: list[Miss]) -> gs.Tensor:

@@ -26,14 +26,14 @@ class PassResult:
     """What a pass did to its graph.
 
     `excluded` are ids that an input must not hold among the kept tokens: padding ids, whose position is not counted.
-    `right_padded`: whether the original is only right where masks are right-padded.
+    `right_padded`: the reasons why the original is only right where masks are right-padded; none where it always is.
     """
 
     name: str
     replaced: int
     missed: tuple[Miss, ...] = ()
     excluded: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    right_padded: bool = False
+    right_padded: tuple[str, ...] = ()
 
 
 class NoMatch(Exception):

@@ -80,8 +80,8 @@ def _collect(analysis: Analysis, tensor: gs.Tensor, tables: _Tables) -> None:
     gather = made_by(tensor, "Gather")
     if gather is None:
         made = tensor.inputs[0] if tensor.inputs else None
-        what = tensor.name if made is None else f"{node_name(made)}' ({made.op}) '"
-        raise NoMatch(f"the sum before the norm holds '{what}', which is no look-up in a table")
+        what = f"'{tensor.name}'" if made is None else f"'{node_name(made)}' ({made.op})"
+        raise NoMatch(f"the sum before the norm holds {what}, which is no look-up in a table")
     table, indices = gather.inputs
     if int(gather.attrs.get("axis", 0)) != 0 or not isinstance(table, gs.Constant) or len(table.shape) != 2:
         raise NoMatch(f"'{node_name(gather)}' (Gather) does not take rows of a constant table [rows, E]")

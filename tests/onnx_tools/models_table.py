@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,8 +24,9 @@ rewrites each in both interfaces and compares every kept token with the original
 the padded interface also left padding, holes, full rows and an empty one. An architecture is not recognised by its
 name: what is not in this list goes the same way.
 
-"linear" is the packed share of the multiplications with weights, "attention" how many of the attentions
-PadfreeAttention computes. The others stay padded between an unpack and a pack, with the reason given.
+"linear" is the packed share of the linear layers' multiplications, rounded down ([report.md](report.md) says what
+counts), "attention" how many of the attentions PadfreeAttention computes. The others stay padded between an unpack and
+a pack, with the reason given.
 """
 
 
@@ -64,7 +66,7 @@ def _fixed(cases: Iterable[Case]) -> str:
         sizes = ", ".join(dim.dim_param or str(dim.dim_value) for dim in dims)
         cells = [case.family, f"[{sizes}]", case.exporter]
         try:
-            cells += [f"{rewrite(model, verify=False).report.packed_gemm_share:.0%}", "yes"]
+            cells += [_share(rewrite(model, verify=False).report), "yes"]
         except RewriteError:
             cells += ["", "no: refused with the reason"]
         lines.append(f"| {' | '.join(cells)} |")
@@ -78,7 +80,7 @@ def _table(cases: Iterable[Case], column: str) -> str:
         report = rewrite(case.path, verify=False).report
         found = report.plugins.get("PadfreeAttention", 0)
         missed = [miss.reason for item in report.passes if item.name == "attention" for miss in item.missed]
-        cells = [getattr(case, column), case.exporter, case.attention, f"{report.packed_gemm_share:.0%}"]
+        cells = [getattr(case, column), case.exporter, case.attention, _share(report)]
         cells += [f"{found} of {found + len(missed)}", " ".join(sorted(set(report.outputs.values()))), _reason(report)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
@@ -94,7 +96,7 @@ def _optimized(cases: Iterable[Case]) -> str:
         report = rewrite(model, verify=False).report
         found = report.plugins.get("PadfreeAttention", 0)
         missed = sum(len(item.missed) for item in report.passes if item.name == "attention")
-        cells = [case.family, case.head, case.level, ", ".join(sorted(fused)), f"{report.packed_gemm_share:.0%}"]
+        cells = [case.family, case.head, case.level, ", ".join(sorted(fused)), _share(report)]
         cells += [
             f"{found} of {found + missed}",
             "right-padded" if report.right_padded_only else "any",
@@ -102,6 +104,11 @@ def _optimized(cases: Iterable[Case]) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
+
+
+def _share(report: CoverageReport) -> str:
+    share = report.packed_gemm_share
+    return "-" if share is None else f"{math.floor(100 * share)} %"
 
 
 def _reason(report: CoverageReport) -> str:

@@ -39,7 +39,10 @@ def test_every_choice_is_there() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_same_answers(case: Case, interface: str) -> None:
     report = assert_same(case, interface)
-    assert report.packed_gemm_share == 1.0
+    share = report.packed_gemm_share
+    assert share is not None
+    # DeBERTa-v2 has a convolution over neighbouring tokens, 48 x 16 for each beside layers of 3584.
+    assert share == (pytest.approx(3584 / (3584 + 48 * 16)) if case.family == "deberta_v2" else 1.0)
     layers = 2 if case.head == "hidden" and not case.activation else 1
     missed = [miss.reason for item in report.passes if item.name == "attention" for miss in item.missed]
     if case.family in PACKED_FAMILIES:

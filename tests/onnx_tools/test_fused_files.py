@@ -44,7 +44,7 @@ def test_every_choice_is_there() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_same_answers(case: Case, interface: str) -> None:
     report = assert_same(case, interface)
-    assert report.packed_gemm_share == 1.0
+    assert (report.packed_gemm_share == 1.0) == (case.family != "deberta_v2")  # which has a convolution
     layers = 2 if case.head == "hidden" else 1
     count, reason = PARTLY_PACKED.get(case.family, (layers, ""))
     missed = [miss.reason for item in report.passes if item.name == "attention" for miss in item.missed]
@@ -57,7 +57,7 @@ def test_same_answers(case: Case, interface: str) -> None:
 def test_lengths_are_said() -> None:
     case = next(case for case in CASES if case.name == "bert_O2")
     result = rewrite(case.path, interface="padded")
-    assert "masks must be right-padded" in str(result.report)
+    assert "masks must be right-padded: attention takes lengths" in str(result.report)
     assert metadata_of(result)["coverage"]["right_padded_only"]
     assert not rewrite(case.path.with_name("bert_raw_mask.onnx")).report.right_padded_only
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, note, seed, settings
 from hypothesis import strategies as st
+from padfree.builder.cli.coverage import right_padded_reasons
 from padfree.onnx_tools import RewriteError, RewriteResult, rewrite
 
 from .agreement import Run, assert_agree, run
@@ -119,4 +120,6 @@ def test_verification_knows_what_needs_right_padding(name: str) -> None:
     graph.run([(list(OPERATIONS).index(name), 0, 1)])
     report = rewrite(graph.finished(0, 1), interface="padded").report
     assert report.right_padded_only
-    assert "masks must be right-padded" in str(report)
+    said = next(line for line in str(report).splitlines() if line.startswith("masks must be right-padded: "))
+    assert "reads masked slots" in said
+    assert right_padded_reasons(report.to_dict()) == list(report.right_padded_because) == [said.partition(": ")[2]]

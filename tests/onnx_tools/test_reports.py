@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What reports say is true of the graphs: what stays padded, and one count of the work for every figure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx_graphsurgeon as gs
+import pytest
+from onnx import ModelProto, TensorProto
+from padfree.builder.cli.coverage import verdict
+from padfree.builder.coverage import report as priced
+from padfree.onnx_tools import CoverageReport, RewriteError, load_model, rewrite
+from padfree.onnx_tools.cost import Lengths
+from padfree.onnx_tools.products import Product, products_of
+from padfree.onnx_tools.report import percent
+from padfree.onnx_tools.symbolic import analyse
+
+from . import exports
+from .agreement import assert_agree
+from .encoder import HEADS, HIDDEN, EncoderBuilder, one_layer
+from .families import all_cases, optimum_cases
+from .random_graphs import OPERATIONS, RandomGraph
+from .test_rewrite import INTERFACES, TOKENS, with_output
+
+SIZE = HIDDEN // HEADS
+LENGTHS = Lengths(batch=4, mean=20.0, maximum=32)
+both = pytest.mark.parametrize("interface", INTERFACES)
+
+
+def touches_padding(model: ModelProto) -> bool:
+    """Whether anything is computed on what PadfreeUnpack gives, or delivered but by the padded interface's contract."""
+    readers: dict[str, list[str]] = {}
+    makers = {name: node for node in model.graph.node for name in node.output}
+    for node in model.graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node.op_type)
+    by_contract = any(node.op_type == "PadfreeIndex" for node in model.graph.node)
+    outputs = {value.name for value in model.graph.output}
+    if not by_contract:
+        return any(node.op_type == "PadfreeUnpack" for node in model.graph.node)
+    waiting, movers = [node.output[0] for node in model.graph.node if node.op_type == "PadfreeUnpack"], set[str]()
+    while waiting:
+        name = waiting.pop()
+        read = [node for node in model.graph.node if name in node.input]
+        if any(node.op_type not in ("Cast", "Transpose", "Identity") for node in read) or (
+            not read and name not in outputs
+        ):
+            return True
+        waiting += [node.output[0] for node in read]
+        movers |= {node.name for node in read}
+    # Numbers of padded tokens that nothing was unpacked for: looked up by the inputs.
+    floats = {value.name for value in model.graph.value_info if value.type.tensor_type.elem_type == TensorProto.FLOAT}
+    grids = {
+        value.name
+        for value in model.graph.value_info
+        if [dim.dim_param for dim in value.type.tensor_type.shape.dim[:2]] == ["B", "S"]
+    }
+    return any(makers[name].op_type != "PadfreeUnpack" and makers[name].name not in movers for name in floats & grids)
+
+
+def check(model: ModelProto, interface: str) -> CoverageReport:
+    result = rewrite(model, interface=interface, verify=False)
+    report = result.report
+    assert report.complete == (not touches_padding(result.model)), str(report)
+    assert report.complete == (not report.islands)
+    if not report.complete:
+        with pytest.raises(RewriteError, match="stayed padded"):
+            rewrite(model, interface=interface, verify=False, strict=True)
+    assert_one_count(report)
+    return report
+
+
+def assert_one_count(report: CoverageReport) -> None:
+    """The summary, the table and the JSON give the same shares."""
+    shown = priced(json.loads(json.dumps(report.to_dict())), LENGTHS)
+    linear = shown["costs"]["parts"]["linear"]["packed_share"]
+    assert shown["packed_gemm_share"] == pytest.approx(linear)
+    said = "no linear layer is counted" if linear is None else f"packed: {percent(linear)} of the linear layers' work"
+    assert said in str(report)
+    if not report.complete:
+        assert "complete: nothing" not in verdict(shown)
+        whole = shown["costs"]["parts"]["all"]["packed_share"]
+        assert f"{percent(whole)} of all FLOPs" in verdict(shown)
+        if linear is not None:
+            assert f"{percent(linear)} of the linear layers' work" in verdict(shown)
+
+
+@both
+@pytest.mark.parametrize("name", exports.names())
+def test_exports(name: str, interface: str) -> None:
+    try:
+        check(exports.load(name), interface)
+    except RewriteError as error:
+        pytest.skip(f"refused: {error}")
+
+
+@both
+@pytest.mark.parametrize(
+    "case", [c for c in (*all_cases(), *optimum_cases()) if not c.activation], ids=lambda c: c.name
+)
+def test_families(case: object, interface: str) -> None:
+    try:
+        check(load_model(case.path), interface)  # type: ignore[attr-defined]
+    except RewriteError as error:
+        pytest.skip(f"refused: {error}")
+
+
+@both
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations(name: str, interface: str) -> None:
+    graph = RandomGraph()
+    graph.run([(list(OPERATIONS).index(name), 0, 1)])
+    model = graph.finished(2, 1)
+    try:
+        check(model, interface)
+    except RewriteError as error:
+        if "depends on padding" not in str(error):
+            raise
+
+
+def picked(b: EncoderBuilder, hidden: str) -> tuple[str, list[object]]:
+    """One token a sequence, by a formula: the last but one."""
+    counts = b.op("ReduceSum", "attention_mask", b.axes(1), keepdims=1)
+    place = b.op("Max", b.op("Sub", counts, b.constant(2, np.int64)), b.constant(0, np.int64))
+    places = b.op("Expand", b.op("Unsqueeze", place, b.axes(2)), b.constant([1, 1, HIDDEN], np.int64))
+    return b.op("Squeeze", b.op("GatherElements", hidden, places, axis=1), b.axes(1)), ["batch", HIDDEN]
+
+
+def highest(b: EncoderBuilder, hidden: str) -> tuple[str, list[object]]:
+    """Integers of padded tokens: the place of each token's largest number, added up along the sequence."""
+    place = b.op("CumSum", b.op("ArgMax", hidden, axis=2, keepdims=0), b.constant(1, np.int64))
+    return b.op("Cast", place, to=TensorProto.FLOAT), ["batch", "sequence"]
+
+
+def first_columns(b: EncoderBuilder, hidden: str) -> tuple[str, list[object]]:
+    """An output that holds the sequence in its last axis."""
+    return b.op("Transpose", hidden, perm=[0, 2, 1]), ["batch", HIDDEN, "sequence"]
+
+
+@both
+@pytest.mark.parametrize("tail", [picked, highest], ids=lambda item: item.__name__)
+def test_what_reads_padded_tokens_is_an_island(
+    tail: Callable[[EncoderBuilder, str], tuple[str, list[object]]], interface: str
+) -> None:
+    builder, hidden = one_layer()
+    model = with_output(*_swapped(builder, tail(builder, hidden)))
+    report = check(model, interface)
+    if "PadfreeUnpack" in report.plugins and tail is highest:
+        assert any("CumSum" in item.reason for item in report.islands), str(report)
+
+
+def _swapped(builder: EncoderBuilder, tail: tuple[str, list[object]]) -> tuple[str, EncoderBuilder, list[object]]:
+    return tail[0], builder, tail[1]
+
+
+def test_an_output_that_stays_padded_is_said_so() -> None:
+    builder, hidden = one_layer()
+    tail, shape = first_columns(builder, hidden)
+    model = with_output(tail, builder, shape)
+    report = rewrite(model).report
+    if report.outputs == {"y": "padded"}:
+        assert not report.complete
+        assert any("'y'" in item.reason and "padded" in item.reason for item in report.islands), str(report)
+        assert "output 'y' among them" in verdict(report.to_dict())
+    assert check(model, "padded").complete  # it is what that interface gives
+
+
+def convolution(b: EncoderBuilder, x: str, outputs: int = HIDDEN, groups: int = 1) -> str:
+    """A linear layer as SqueezeBERT has it: a convolution of one token, in groups, on [B,E,S]."""
+    weight = b.weight(outputs, HIDDEN // groups, 1)
+    return b.op("Conv", x, weight, b.weight(outputs), group=groups, kernel_shape=[1])
+
+
+def squeezebert() -> ModelProto:
+    """One layer on [B,E,S], and its last hidden state [B,S,E]."""
+    b = EncoderBuilder()
+    hidden = b.embedding()
+    x = b.op("Transpose", hidden, perm=[0, 2, 1])
+    q, k, v = (b.op("Reshape", convolution(b, x, groups=4), b.axes(0, HEADS, SIZE, -1)) for _ in range(3))
+    scores = b.op("MatMul", b.op("Transpose", q, perm=[0, 1, 3, 2]), k)
+    scores = b.op("Add", b.op("Mul", scores, b.constant(0.35)), b.padding_mask())
+    context = b.op("MatMul", b.op("Softmax", scores, axis=-1), b.op("Transpose", v, perm=[0, 1, 3, 2]))
+    joined = b.op("Reshape", b.op("Transpose", context, perm=[0, 1, 3, 2]), b.axes(0, HIDDEN, -1))
+    total = b.op("Add", convolution(b, joined), x)
+    y = b.norm(b.op("Transpose", total, perm=[0, 2, 1]))
+    return with_output(y, b, TOKENS)
+
+
+@both
+def test_convolutions_are_linear_layers(interface: str) -> None:
+    model = squeezebert()
+    result = rewrite(model, interface=interface)
+    report = check(model, interface)
+    assert_agree(model, result)
+    linear = [item for item in report.original.items if item.part == "linear"]
+    assert {(item.op, item.batch, item.rows, item.inner, item.columns, item.count) for item in linear} == {
+        ("Conv", "4", "B*S", "4", "4", 3), ("Conv", "1", "B*S", "16", "16", 1),
+    }  # fmt: skip
+    work = sum(item.count * int(item.batch) * int(item.inner) * int(item.columns) for item in linear)
+    assert work == 3 * 4 * 4 * 4 + 16 * 16
+    rewritten = [item for item in report.rewritten.items if item.part == "linear"]
+    padded = any(item.padded for item in rewritten)
+    assert padded == any(node.op_type == "Conv" for node in result.model.graph.node)
+    assert (report.packed_gemm_share == 1.0) == (not padded)
+
+
+def test_nothing_counted_is_no_share() -> None:
+    report = CoverageReport((), (), {}, {}, *(products_of(gs.Graph(), analyse(gs.Graph())) for _ in range(2)))
+    assert report.packed_gemm_share is None
+    assert report.to_dict()["packed_gemm_share"] is None
+    assert "100" not in str(report)
+    assert "no matrix product is counted" in verdict({**report.to_dict(), "complete": False})
+
+
+def test_shares_are_rounded_down() -> None:
+    assert [percent(share) for share in (1.0, 0.99999, 0.5, 0.0)] == ["100.0 %", "99.9 %", "50.0 %", "0.0 %"]
+
+
+QUANTISED = {
+    "MatMulInteger": (["x", "w"], {}), "QLinearMatMul": (["x", "s", "z", "w", "s", "z", "s", "z"], {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", QUANTISED)
+def test_quantised_products_are_counted(op: str) -> None:
+    x = gs.Variable("x", np.uint8, ["B", "S", 8])
+    scale, zero = gs.Constant("s", np.asarray(0.1, np.float32)), gs.Constant("z", np.asarray(3, np.uint8))
+    tensors = {"x": x, "w": gs.Constant("w", np.ones((8, 4), np.uint8)), "s": scale, "z": zero}
+    names, attributes = QUANTISED[op]
+    y = gs.Variable("y", np.int32 if op == "MatMulInteger" else np.uint8, ["B", "S", 4])
+    graph = gs.Graph([gs.Node(op, "p", attributes, [tensors[name] for name in names], [y])], [x], [y], opset=17)
+    assert products_of(graph, analyse(graph)).items == (Product("linear", op, True, "1", "B*S", "8", "4"),)
+
+
+@pytest.mark.parametrize("op", ["ConvInteger", "QLinearConv"])
+def test_quantised_convolutions_are_counted(op: str) -> None:
+    x = gs.Variable("x", np.uint8, ["B", 8, "S"])
+    scale, zero = gs.Constant("s", np.asarray(0.1, np.float32)), gs.Constant("z", np.asarray(3, np.uint8))
+    w = gs.Constant("w", np.ones((6, 4, 1), np.uint8))
+    inputs = [x, w] if op == "ConvInteger" else [x, scale, zero, w, scale, zero, scale, zero]
+    y = gs.Variable("y", np.int32 if op == "ConvInteger" else np.uint8, ["B", 6, "S"])
+    graph = gs.Graph([gs.Node(op, "p", {"group": 2, "kernel_shape": [1]}, inputs, [y])], [x], [y], opset=17)
+    assert products_of(graph, analyse(graph)).items == (Product("linear", op, True, "2", "B*S", "4", "3"),)
+
+
+def test_reasons_name_nodes_once() -> None:
+    """A node's name stands in quotes, its operator behind it."""
+    folder = Path(__file__).parents[1] / "fixtures" / "families"
+    for name in ("t5_dynamo_eager", "modernbert_torchscript_sdpa", "deberta_v3_torchscript_eager"):
+        report = rewrite(folder / f"{name}.onnx", verify=False).report
+        for miss in [*report.islands, *(miss for item in report.passes for miss in item.missed)]:
+            assert "''" not in miss.reason
+            assert ") '" not in miss.reason
