@@ -19,11 +19,13 @@ from . import libraries
 from .folder import MANIFEST
 from .releases import Server
 from .serving import BACKENDS, Served, printable
+from .text import tokenizer_name
 
 DOCKERFILE = "Dockerfile"
 ARCHIVE = "padfree.tar"
 ROOT = "/opt"  # the archive's padfree/ becomes /opt/padfree
 REPOSITORY = "/models"
+PROBE = "triton/probe.py"  # in padfree.runtime; it needs nothing else
 SOURCE_FILES = (".py", ".typed")
 PLAIN = re.compile(r"[A-Za-z0-9_.-]+")  # of what stands in commands
 
@@ -160,8 +162,21 @@ def dockerfile(models: Sequence[Needs]) -> str:
         site = "$(python3 -c 'import site; print(site.getsitepackages()[0])')"
         lines.append(f'RUN echo {ROOT} > "{site}/padfree.pth"')
     command = ["tritonserver", f"--model-repository={REPOSITORY}", *server_arguments(models)]
-    lines += ["", "CMD [" + ", ".join(f'"{word}"' for word in command) + "]"]
+    probe = ["python3", "-I", f"{ROOT}/padfree/runtime/{PROBE}", *probed_models(models)]
+    lines += [
+        "",
+        "# Asks the models for answers: a server calls them ready whose processes are gone.",
+        "HEALTHCHECK --interval=30s --timeout=60s --start-period=300s CMD ["
+        + ", ".join(f'"{word}"' for word in probe)
+        + "]",
+        "CMD [" + ", ".join(f'"{word}"' for word in command) + "]",
+    ]
     return "\n".join(lines) + "\n"
+
+
+def _cmd(words: Sequence[str]) -> str:
+    """A command, as a Dockerfile has it. No word has a character that would need escaping."""
+    return "CMD [" + ", ".join(f'"{word}"' for word in words) + "]"
 
 
 def _distinct(models: Sequence[Needs], field: str) -> list[str]:
@@ -174,6 +189,11 @@ def _plans(models: Sequence[Needs], field: str, value: str, verb: str) -> str:
     if len(models) == 1:
         return f"The plan {verb}s"
     return f"The plan of {names[0]} {verb}s" if len(names) == 1 else f"The plans of {', '.join(names)} {verb}"
+
+
+def probed_models(models: Sequence[Needs]) -> list[str]:
+    """The models of a repository that run by themselves: encoders, and the tokenizers in front of them."""
+    return [name for needs in models for name in (needs.model, *([tokenizer_name(needs.model)] if needs.texts else []))]
 
 
 def server_arguments(models: Sequence[Needs]) -> list[str]:
@@ -202,7 +222,10 @@ def python_packages(models: Sequence[Needs]) -> list[str]:
 
 
 def archive(models: Sequence[Needs]) -> bytes:
-    """A tar file with padfree/lib, and padfree/runtime where Python runs; the same files give the same bytes."""
+    """A tar file with padfree/lib, the probe, and padfree/runtime where models run in Python.
+
+    The same files give the same bytes.
+    """
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, path in sorted(_archived(models).items()):
@@ -222,8 +245,9 @@ def _archived(models: Sequence[Needs]) -> dict[str, Path]:
     if any(needs.backend == "tensorrt" for needs in models):
         found.append(libraries.find(libraries.REGISTER))
     files = {f"lib/{path.name}": path for path in found}
+    folder = Path(runtime.__file__).parent
+    files[f"runtime/{PROBE}"] = folder / PROBE
     if python_packages(models):
-        folder = Path(runtime.__file__).parent
         sources = [path for path in folder.rglob("*") if path.suffix in SOURCE_FILES]
         files.update({f"runtime/{path.relative_to(folder).as_posix()}": path for path in sources})
     return files

@@ -114,6 +114,6 @@ def _models(served: Served, needs: Needs) -> dict[str, ModelFolder]:
         encoder = python_backend.model_folder(served)
     models = {options.name: replace(encoder, needs=needs.to_dict())}
     if options.tokenizer is not None:
-        models[tokenizer_name(served)] = tokenizer_folder(served, options.tokenizer)
+        models[tokenizer_name(options.name)] = tokenizer_folder(served, options.tokenizer)
         models[ensemble_name(served)] = ensemble_folder(served)
     return models

@@ -24,9 +24,9 @@ LATEST = -1
 EMPTY_FILE = ".keep"  # an ensemble needs a version folder, with nothing in it
 
 
-def tokenizer_name(served: Served) -> str:
-    """The tokenizer's name in the server."""
-    return f"{served.options.name}_tokenizer"
+def tokenizer_name(model: str) -> str:
+    """The name in the server of a model's tokenizer."""
+    return f"{model}_tokenizer"
 
 
 def ensemble_name(served: Served) -> str:
@@ -42,7 +42,7 @@ def tokenizer_folder(served: Served, tokenizer: Path) -> ModelFolder:
     """
     file = tokenizer / TOKENIZER_FILE if tokenizer.is_dir() else tokenizer
     max_length = _max_length(served, load_tokenizer(file, served.metadata))
-    config: Any = new_config(tokenizer_name(served), served.max_batch)
+    config: Any = new_config(tokenizer_name(served.options.name), served.max_batch)
     configs.add_input(config, TEXT, "TYPE_STRING", [1], optional=True)  # its absence gets a better error
     configs.add_input(config, TEXT_PAIR, "TYPE_STRING", [1], optional=True)
     int32 = configs.protobuf().DataType.TYPE_INT32
@@ -84,7 +84,7 @@ def ensemble_folder(served: Served) -> ModelFolder:
     if rows_differ and any(output.layout != "per_sequence" for output in served.metadata.outputs):
         configs.add_output(config, SEQ_LENS, pb.DataType.TYPE_INT32, [1])  # which rows of an answer are a text's
     steps = config.ensemble_scheduling.step
-    _add_step(steps, tokenizer_name(served), (TEXT, TEXT_PAIR), between)
+    _add_step(steps, tokenizer_name(served.options.name), (TEXT, TEXT_PAIR), between)
     _add_step(steps, served.options.name, between, outputs)
     return ModelFolder({EMPTY_FILE: b""}, {}, configs.to_text(config), ENSEMBLE, served.options.name)
 

@@ -27,6 +27,9 @@ A_PROCESS = 4
 """Requests for each process of a model. The server hands them to whichever is free."""
 
 
+INVALID, INTERNAL = 400, 500
+
+
 class Unhealthy(Exception):
     """Which model does not answer, and what it says instead."""
 
@@ -53,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             failed, reason = True, str(error)
         except (OSError, ValueError, KeyError) as error:
             # The server starts, ends or is busy: no reason to end it.
-            failed, reason = False, f"no answer from {given.url}: {error}"
+            failed, reason = False, f"{given.url}: {error}"
         sys.stderr.write(f"unhealthy: {reason}\n")
         if left:
             time.sleep(given.pause)
@@ -66,24 +69,25 @@ def check(url: str, model: str, timeout_s: float = 5.0) -> None:
     """Sends the model a few of the smallest requests.
 
     Raises:
-        Unhealthy: the model is loaded and answers one of them with an error.
-        OSError, ValueError, KeyError: it is not loaded, or there is no answer in time.
+        Unhealthy: the model is loaded, and one of them fails in it.
+        OSError, ValueError, KeyError: it is not loaded, is too busy, refuses them, or does not answer in time.
     """
     config = json.loads(_call(f"{url}/v2/models/{model}/config", None, timeout_s))
     processes = sum(group.get("count", 1) * max(1, len(group.get("gpus", []))) for group in config["instance_group"])
     bodies = list(_bodies(config))
     for _ in range(A_PROCESS * processes):
-        refused = ""
         for body in bodies:
             try:
                 _call(f"{url}/v2/models/{model}/infer", body, timeout_s)
                 break
             except urllib.error.HTTPError as error:
-                refused = error.read().decode(errors="replace")
-                if error.code != 400:
-                    raise Unhealthy(f"model '{model}' answers with {error.code}: {refused}") from error
+                reason = f"model '{model}' answers with {error.code}: {error.read().decode(errors='replace')}"
+                if error.code == INTERNAL:
+                    raise Unhealthy(reason) from error
+                if error.code != INVALID:
+                    raise ValueError(reason) from error
         else:
-            raise Unhealthy(f"model '{model}' refuses every request: {refused}")
+            raise ValueError(reason)
 
 
 def _bodies(config: Any) -> Iterator[bytes]:
@@ -91,15 +95,12 @@ def _bodies(config: Any) -> Iterator[bytes]:
     for number in IDS:
         inputs = []
         for item in config["input"]:
-            if item["data_type"] == "TYPE_STRING":
-                tensor = {"datatype": "BYTES", "data": ["a"]}
-            else:
-                # Lengths, wherever a model takes them, say how many tokens a row has.
-                tensor = {
-                    "datatype": item["data_type"].replace("TYPE_", ""),
-                    "data": [1 if item["name"] == "seq_lens" else number],
-                }
-            inputs.append({"name": item["name"], "shape": [1, 1], **tensor})
+            # Lengths, where a model takes them, say how many tokens of a row count.
+            value: int | str = 1 if item["name"] == "seq_lens" else number
+            kind = item["data_type"].replace("TYPE_", "")
+            if kind == "STRING":
+                kind, value = "BYTES", "a"
+            inputs.append({"name": item["name"], "datatype": kind, "shape": [1, 1], "data": [value]})
         yield json.dumps({"inputs": inputs}).encode()
 
 

@@ -31,6 +31,9 @@ RUN test -n "$(find / -xdev -name 'libnvinfer.so.10.6.0' -print -quit)" || \\
 # Unpacked by ADD: libraries, and the Python files of the models that run in Python.
 ADD padfree.tar /opt/
 
+# Asks the models for answers: a server calls them ready whose processes are gone.
+HEALTHCHECK --interval=30s --timeout=60s --start-period=300s CMD \
+["python3", "-I", "/opt/padfree/runtime/triton/probe.py", "bert"]
 CMD ["tritonserver", "--model-repository=/models", \
 "--backend-config=tensorrt,plugins=/opt/padfree/lib/libpadfree_register.so"]
 """
@@ -49,9 +52,11 @@ def test_the_tensorrt_backend(write_plan: PlanWriter, libraries: Path, tmp_path:
     folder = write_repository(write_plan(), tmp_path / "models", ServingOptions("bert", server="24.11")).folder
     assert (folder / "Dockerfile").read_text() == TENSORRT
     assert (folder / ".dockerignore").read_text() == "*\n!padfree.tar\n"
-    assert archived(folder) == ["padfree/lib/libpadfree.so", "padfree/lib/libpadfree_register.so"]
+    *names, probe = archived(folder)
+    assert names == ["padfree/lib/libpadfree.so", "padfree/lib/libpadfree_register.so"]
+    assert probe == "padfree/runtime/triton/probe.py"
     with tarfile.open(folder / "padfree.tar") as tar:
-        for member in tar.getmembers():
+        for member in tar.getmembers()[:-1]:
             content = tar.extractfile(member)
             assert content is not None
             assert content.read() == (libraries / Path(member.name).name).read_bytes()
@@ -81,6 +86,7 @@ def test_texts_need_python_there_too(write_plan: PlanWriter, tmp_path: Path, tok
     assert installed(dockerfile).endswith("'numpy>=1.26,<2' 'tokenizers>=0.20'")
     site = "$(python3 -c 'import site; print(site.getsitepackages()[0])')"
     assert f'RUN echo /opt > "{site}/padfree.pth"\n' in dockerfile
+    assert '"/opt/padfree/runtime/triton/probe.py", "bert", "bert_tokenizer"]\n' in dockerfile
     assert {"padfree/lib/libpadfree_register.so", "padfree/runtime/triton/tokenizer.py"} <= set(archived(folder))
 
 
