@@ -66,7 +66,9 @@ def read_batch(path: Path, metadata: Metadata, *, tokenizer: Path | None = None,
 
 
 def write_results(path: Path, results: Mapping[str, Sequence[Array]], metadata: Metadata) -> None:
-    """Writes results as .npz: outputs with one row a sequence as [B, ...], others packed [T, ...] with their seq_lens.
+    """Writes results as .npz: [B, ...] where a sequence has one row, packed [T, ...] with seq_lens where tokens have.
+
+    Others, such as [H, len, len], have an array a sequence: NAME.0, NAME.1, ...; constant ones are there once.
 
     Raises:
         BuildError: the disk is full or the folder cannot be written; no file is left behind.
@@ -76,6 +78,10 @@ def write_results(path: Path, results: Mapping[str, Sequence[Array]], metadata: 
         rows = results[item.name]
         if item.layout == "per_sequence":
             arrays[item.name] = np.stack(rows) if rows else np.zeros((0,), dtype=np.float32)
+        elif item.layout == "constant":
+            arrays.update({item.name: rows[0]} if rows else {})
+        elif not item.has_token_rows:
+            arrays.update({f"{item.name}.{at}": row for at, row in enumerate(rows)})
         else:
             arrays[item.name] = np.concatenate(rows) if rows else np.zeros((0,), dtype=np.float32)
             arrays[LENGTHS_NAME] = np.asarray([len(row) for row in rows], dtype=np.int32)

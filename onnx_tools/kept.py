@@ -32,7 +32,8 @@ class Rows:
     """The kept numbers of one tensor.
 
     values: [R, C], a row for every kept index along the axes whose sizes are no numbers.
-    places: [R, A], that index. axes: what these A axes are, such as ("B", "S"). element: sizes of the other axes.
+    places: [R, A], that index. axes: what these A axes are, such as ("B", "S"), the batch first. element: sizes of the
+    other axes.
     """
 
     values: Array
@@ -58,6 +59,8 @@ def dims_of(output: Mapping[str, Any]) -> Dims | None:
 
 def padded_dims(output: Mapping[str, Any]) -> Dims | None:
     """Sizes of the same output in the original, which is padded."""
+    if "original_dims" in output:
+        return None if output["original_dims"] is None else tuple(output["original_dims"])
     dims = dims_of(output)
     return (BATCH, SLOTS, *dims[1:]) if dims and dims[0] == TOKENS else dims
 
@@ -109,7 +112,7 @@ def kept_rows(values: Array, dims: Dims | None, mask: Mask) -> Rows:
     """
     known = (UNKNOWN,) * values.ndim if dims is None else dims
     whole = (*known, *values.shape[len(known) :])
-    axes = [axis for axis, size in enumerate(whole) if isinstance(size, str)]
+    axes = sorted((axis for axis, size in enumerate(whole) if isinstance(size, str)), key=lambda at: whole[at] != BATCH)
     others = [axis for axis, size in enumerate(whole) if not isinstance(size, str)]
     element = tuple(values.shape[axis] for axis in others)
     kept = kept_elements(whole, mask).transpose(*axes, *others)

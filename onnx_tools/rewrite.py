@@ -25,7 +25,7 @@ from .fixed_axes import fixed_sizes
 from .graph import add_domain, dtype_name, is_padfree, names_in_use, tidy
 from .half_precision import convert_and_check
 from .importing import import_model, token_inputs_of
-from .kept import dims_of_shape
+from .kept import Dims, dims_of_shape
 from .limits import first_width, limit_of
 from .model_file import load_model, with_large_data, without_large_data
 from .operators import add_functions, check_nodes, with_functions
@@ -59,7 +59,8 @@ class RewriteResult:
 class PassedGraph:
     """A graph after all passes. `origins`: tensor [T,...] -> the tensor [B,S,...] of the original that it replaces.
 
-    `products` are the original's matrix products, `longest` is the longest sequence's length that tables allow.
+    `products` are the original's matrix products, `longest` is the longest sequence's length that tables allow,
+    `original_dims` are the sizes of every output in the original.
     """
 
     graph: gs.Graph
@@ -68,6 +69,7 @@ class PassedGraph:
     origins: Mapping[str, str]
     products: Products
     longest: int | None
+    original_dims: tuple[Dims | None, ...]
 
 
 def rewrite_graph(model: ModelProto, interface: str, weights: Weights | None = None) -> PassedGraph:
@@ -143,12 +145,13 @@ class _Progress:
         self._tried.append(self._results[-1])
         self.run(others)
         self._probe()
+        dims = tuple(dims_of_shape(self._analysis[tensor].shape) for tensor in self._graph.outputs)
         self.run(interface_passes(self._interface))
         if self._products is None:
             raise AssertionError("there is no pass")
         names = names_in_use(self._graph)
         kept = {name: origin for name, origin in self._origins.items() if name in names}
-        return PassedGraph(self._graph, self._analysis, tuple(self._results), kept, self._products, self._longest)
+        return PassedGraph(self._graph, self._analysis, tuple(self._results), kept, self._products, self._longest, dims)
 
     def _probe(self) -> None:
         try:
@@ -211,6 +214,8 @@ def rewrite(
     longest = min((limit for limit in limits if limit is not None), default=None)
     described = _metadata(graph, analysis, report, interface, precision, longest)
     metadata = {**described, "origins": dict(passed.origins)}
+    for output, dims in zip(metadata["outputs"], passed.original_dims, strict=True):
+        output["original_dims"] = dims
     before = held.copy()
     result = _exported(graph, analysis, original, held)
     if verify:

@@ -194,10 +194,8 @@ class _Output:
 
     def add(self, batch: Batch, wanted: Array, found: Array) -> None:
         """Takes the output of one batch. Raises VerificationError for other shapes."""
-        if self._layout == Layout.PER_SEQUENCE and not batch.keeps_first_slot:
+        if not batch.keeps_first_slot and not {SLOTS, BOTH} & set(self.dims or ()):
             return  # a head that reads the masked first slot cannot be reproduced
-        if self.dims is None and batch.has_empty:
-            return  # which of its numbers are the empty sequences' is not known
         mask = batch.mask
         if batch.has_empty:
             mask = np.stack([np.zeros_like(mask), mask], axis=1).reshape(-1, mask.shape[1])

@@ -193,19 +193,29 @@ class DeviceArray:
     def __repr__(self) -> str:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"
 
-    def __getitem__(self, at: int | slice) -> DeviceArray:
-        """Rows of the first dimension: one, or a slice without a step."""
-        step = self._strides[0] * self._itemsize
-        if isinstance(at, slice):
-            start, stop, stride = at.indices(self.shape[0])
-            if stride != 1:
-                raise IndexError(f"a slice with step {stride}, allowed: 1")
-            shape = (max(0, stop - start), *self.shape[1:])
-            return DeviceArray(self._memory, self._address + start * step, shape, self.dtype, self._strides)
-        if not -self.shape[0] <= at < self.shape[0]:
-            raise IndexError(f"row {at} of {self.shape[0]}")
-        address = self._address + at % self.shape[0] * step
-        return DeviceArray(self._memory, address, self.shape[1:], self.dtype, self._strides[1:])
+    def __getitem__(self, at: int | slice | tuple[int | slice, ...]) -> DeviceArray:
+        """A part: one row, or a slice without a step, of the first dimension, or of every one that is named."""
+        offset, shape, strides = 0, list[int](), list[int]()
+        chosen = at if isinstance(at, tuple) else (at,)
+        if len(chosen) > len(self.shape):
+            raise IndexError(f"{len(chosen)} indices, the array has {len(self.shape)} dimensions")
+        for item, size, step in zip(chosen, self.shape, self._strides, strict=False):
+            if isinstance(item, slice):
+                start, stop, stride = item.indices(size)
+                if stride != 1:
+                    raise IndexError(f"a slice with step {stride}, allowed: 1")
+                offset += start * step
+                shape.append(max(0, stop - start))
+                strides.append(step)
+            elif -size <= item < size:
+                offset += item % size * step
+            else:
+                raise IndexError(f"row {item} of {size}")
+        rest = len(chosen)
+        return DeviceArray(
+            self._memory, self._address + offset * self._itemsize, (*shape, *self.shape[rest:]), self.dtype,
+            (*strides, *self._strides[rest:]),
+        )  # fmt: skip
 
     @property
     def _itemsize(self) -> int:

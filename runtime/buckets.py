@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .errors import SessionError
-from .metadata import Metadata
+from .metadata import Metadata, OutputInfo
 
 Shape = tuple[int, ...]
 
@@ -65,10 +65,8 @@ class Buckets:
         by_role = {"tokens": sizes.tokens, "seq_lens": sizes.sequences, "max_seqlen": sizes.slots}
         return {item.name: (by_role[item.role],) for item in self._metadata.inputs}
 
-    def trim(self, layout: str, shape: Shape, sizes: Sizes) -> Shape:
+    def trim(self, output: OutputInfo, shape: Shape, sizes: Sizes) -> Shape:
         """The part of an output that belongs to a run of these sizes; `shape` is what its graph gives."""
-        if layout == "packed":
-            return (sizes.tokens, *shape[1:])
-        if layout == "per_sequence":
-            return (sizes.sequences, *shape[1:])
-        return (sizes.sequences, sizes.slots, *shape[2:])
+        known = {"T": sizes.tokens, "B": sizes.sequences, "S": sizes.slots}
+        leading = tuple(known.get(str(size), there) for size, there in zip(output.sizes, shape, strict=False))
+        return (*leading, *shape[len(leading) :])

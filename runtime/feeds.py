@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import SessionError
-from .metadata import Metadata
+from .metadata import Metadata, OutputInfo
 from .request import Ragged
 
 Array = npt.NDArray[Any]
@@ -52,7 +52,9 @@ def padded_feeds(ragged: Ragged, metadata: Metadata) -> dict[str, Array]:
 
 
 def split_outputs(outputs: Mapping[str, Any], ragged: Ragged, metadata: Metadata) -> dict[str, list[Any]]:
-    """One result a sequence: [len, ...] for packed and padded outputs, [...] for those with one row a sequence.
+    """One result a sequence, without its padding: [len, ...] of [T, ...] and [B, S, ...], [...] of [B, ...].
+
+    Of other axes likewise, [H, len, len] of [B, H, S, S]; constant outputs are the same for every sequence.
 
     Raises:
         SessionError: an output's shape does not fit its layout.
@@ -63,7 +65,19 @@ def split_outputs(outputs: Mapping[str, Any], ragged: Ragged, metadata: Metadata
     results: dict[str, list[Any]] = {}
     for item in metadata.outputs:
         array = outputs[item.name]
-        fits = array.shape[0] >= tokens if item.layout == "packed" else array.shape[0] == len(seq_lens)
+        sizes = item.sizes
+        batch = sizes.index("B") if "B" in sizes else None
+        strange = [size for size in sizes if isinstance(size, str) and size not in ("B", "S", "T")]
+        if strange:
+            raise SessionError(
+                f"output '{item.name}' is [{', '.join(str(size) for size in sizes)}]: which of its numbers are a "
+                f"sequence's is not known where a size is {strange[0]}; export the model without it, or run the padded "
+                "file in onnxruntime or TensorRT itself"
+            )
+        if item.layout == "packed":
+            fits = array.shape[0] >= tokens
+        else:
+            fits = batch is None or (len(array.shape) > batch and array.shape[batch] == len(seq_lens))
         if not fits:
             raise SessionError(
                 f"output '{item.name}' has shape {list(array.shape)}, which is not {item.layout} for {len(seq_lens)} "
@@ -71,8 +85,12 @@ def split_outputs(outputs: Mapping[str, Any], ragged: Ragged, metadata: Metadata
             )
         if item.layout == "packed":
             results[item.name] = [array[end - size : end] for end, size in zip(ends, seq_lens, strict=True)]
-        elif item.layout == "per_sequence":
-            results[item.name] = [array[at] for at in range(len(seq_lens))]
         else:
-            results[item.name] = [row[:length] for row, length in zip(array, seq_lens, strict=True)]
+            results[item.name] = [array[_own_part(item, at, length)] for at, length in enumerate(seq_lens)]
     return results
+
+
+def _own_part(item: OutputInfo, sequence: int, length: int) -> tuple[int | slice, ...]:
+    """Where a sequence's own numbers are in a padded output."""
+    slots: dict[str, int | slice] = {"B": sequence, "S": slice(length)}
+    return tuple(slots.get(str(size), slice(None)) for size in item.sizes)

@@ -86,6 +86,14 @@ class Fields:
             return None
         return tuple(None if value is None else self._integer(at, value, least, most) for at, value in self._list(name))
 
+    def optional_sizes(self, name: str) -> tuple[int | str, ...] | None:
+        """A list of whole numbers and printable texts; None where there is none, or null."""
+        if self._raw.get(name) is None:
+            return None
+        return tuple(
+            value if is_name(value) else self._integer(at, value, 0, MOST_INT64) for at, value in self._list(name)
+        )
+
     def object(self, name: str) -> Fields:
         """An object in this one."""
         return Fields(self._get(name), self._source, self._at(name))

@@ -24,6 +24,7 @@ from .cuda import Event, Graph, free_bytes
 from .engine import Context, Engine, Layout
 from .errors import SessionError
 from .graph_cache import GraphCache
+from .metadata import OutputInfo
 from .results import DeviceMemory, HostResults
 
 Array = npt.NDArray[Any]
@@ -224,7 +225,7 @@ class Lane:
         for item in self._engine.metadata.outputs:
             place = layout.outputs[item.name]
             address = memory.address + place.offset - layout.outputs_start
-            shape = self._trimmed(item.layout, place.shape, sizes)
+            shape = self._trimmed(item, place.shape, sizes)
             results[item.name] = DeviceArray(memory, address, shape, item.dtype, contiguous_strides(place.shape))
         if memory.stream is None:
             arena.stream.synchronize()
@@ -245,7 +246,7 @@ class Lane:
             place = layout.outputs[item.name]
             start = place.offset - layout.outputs_start
             values = memory[start : start + place.size_bytes].view(place.dtype).reshape(place.shape)
-            shape = self._trimmed(item.layout, place.shape, sizes)
+            shape = self._trimmed(item, place.shape, sizes)
             if shape != place.shape:
                 values = values[tuple(slice(size) for size in shape)]
             results[item.name] = values
@@ -255,8 +256,8 @@ class Lane:
                 results[item.name] = widen_bfloat16(results[item.name])
         return results
 
-    def _trimmed(self, layout: str, shape: Shape, sizes: Sizes | None) -> Shape:
+    def _trimmed(self, output: OutputInfo, shape: Shape, sizes: Sizes | None) -> Shape:
         """The shape of an output without what belongs to filler; `sizes` is None for runs in exact shapes."""
         if sizes is None or self._buckets is None:
             return shape
-        return self._buckets.trim(layout, shape, sizes)
+        return self._buckets.trim(output, shape, sizes)

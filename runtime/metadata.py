@@ -17,12 +17,13 @@ ONNX_METADATA_KEY = "padfree"
 FORMAT = 1
 INTERFACES = ("packed", "padded")
 INPUT_ROLES = ("tokens", "seq_lens", "max_seqlen", "mask")
-OUTPUT_LAYOUTS = ("packed", "per_sequence", "padded")
+OUTPUT_LAYOUTS = ("packed", "per_sequence", "padded", "constant")
 PRECISIONS = ("fp32", "fp16", "bf16")
 TYPE_NAMES = re.compile(r"[a-z][a-z0-9_]{0,31}")
 VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){1,3}")
 CAPABILITY = re.compile(r"\d{1,9}\.\d{1,9}")
 DIGEST = re.compile(r"[0-9a-f]{64}")
+_LEADING_SIZES = {"packed": ("T",), "per_sequence": ("B",), "padded": ("B", "S"), "constant": ()}
 HASH_CHUNK_BYTES = 1 << 22
 
 
@@ -42,15 +43,30 @@ class InputInfo:
 
 @dataclass(frozen=True)
 class OutputInfo:
-    """One output: "packed" is [T, ...], "per_sequence" [B, ...], "padded" [B, S, ...].
+    """One output: "packed" is [T, ...], "per_sequence" [B, ...], "constant" the same for every batch.
 
-    `shape` has None for sizes that differ from run to run; it is None itself in metadata that older versions wrote.
+    "padded" ones have slots, on any axes: [B, S, ...], [B, H, S, S], [S, B, ...]. `shape` has None for sizes that
+    differ from run to run, `dims` says which they are: "B", "S" or "T"; axes that it leaves out are fixed. Both are
+    as older versions wrote them where they are None.
     """
 
     name: str
     layout: str
     dtype: str
     shape: tuple[int | None, ...] | None = None
+    dims: tuple[int | str, ...] | None = None
+
+    @property
+    def sizes(self) -> tuple[int | str, ...]:
+        """What the axes are; those that are left out are fixed."""
+        return _LEADING_SIZES[self.layout] if self.dims is None else self.dims
+
+    @property
+    def has_token_rows(self) -> bool:
+        """Whether a sequence gets a row for every token, [len, ...]."""
+        sizes = self.sizes
+        count = 1 if sizes[:1] == ("T",) else 2 if sizes[:2] == ("B", "S") else 0
+        return count > 0 and not any(isinstance(size, str) for size in sizes[count:])
 
 
 @dataclass(frozen=True)
@@ -133,7 +149,7 @@ def parse_metadata(raw: Any, source: str) -> Metadata:
 
     def read_output(item: Fields) -> OutputInfo:
         name, layout, dtype = item.text("name"), item.text("layout", OUTPUT_LAYOUTS), item.text("dtype", TYPE_NAMES)
-        return OutputInfo(name, layout, dtype, item.optional_integers("shape"))
+        return OutputInfo(name, layout, dtype, item.optional_integers("shape"), item.optional_sizes("dims"))
 
     metadata = Metadata(
         interface=interface,

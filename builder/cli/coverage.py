@@ -93,8 +93,14 @@ def _shares(report: Mapping[str, Any]) -> str:
 
 def print_outputs(console: Console, outputs: list[Mapping[str, Any]]) -> None:
     """Prints the layout of every output."""
-    rows = [(item["name"], item["layout"], LAYOUTS[item["layout"]], item["dtype"]) for item in outputs]
+    rows = [(item["name"], item["layout"], _holds(item), item["dtype"]) for item in outputs]
     console.print(make_table("outputs", ("output", "layout", "holds", "type"), rows))
+
+
+def _holds(output: Mapping[str, Any]) -> str:
+    if output["layout"] == "padded" and output.get("dims"):
+        return f"[{', '.join(str(size) for size in output['dims'])}]"
+    return LAYOUTS[output["layout"]]
 
 
 def print_kept_float32(console: Console, metadata: Mapping[str, Any]) -> None:

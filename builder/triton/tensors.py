@@ -16,8 +16,6 @@ TYPES = {
     "int64": "TYPE_INT64",
     "bool": "TYPE_BOOL",
 }
-LEADING_AXES = {"packed": 1, "per_sequence": 1, "padded": 2}
-"""Axes in front of an output's own sizes: T, B, or B and S."""
 VARIABLE = -1
 
 
@@ -39,19 +37,24 @@ def output_dims(output: OutputInfo) -> list[int]:
     Raises:
         BuildError: a size behind batch and sequence is not known.
     """
-    sizes = (output.shape or ())[LEADING_AXES[output.layout] :]
     if output.shape is None:
         raise BuildError(
             f"output '{output.name}': the metadata does not say its shape (an older padfree wrote it); rewrite and "
             "build the model again"
         )
-    if output.layout == "packed" and None in sizes:
+    if output.sizes[:1] not in (("T",), ("B",)):
+        raise BuildError(
+            f"output '{output.name}' is [{', '.join(str(size) for size in output.sizes)}]: Triton takes answers apart "
+            "along the first axis, which has to be the batch; export the model without this output, or with that axis "
+            "first"
+        )
+    own = [VARIABLE if size is None else size for size in output.shape[1:]]
+    if output.layout == "packed" and VARIABLE in own:
         raise BuildError(
             f"output '{output.name}' has shape {list(output.shape)}, whose sizes behind the tokens are not all fixed: "
             "Triton could not tell where an answer ends; export the model with fixed sizes there"
         )
-    own = [VARIABLE if size is None else size for size in sizes]
-    return own if output.layout == "per_sequence" else [VARIABLE, *own]
+    return [VARIABLE, *own] if output.layout == "packed" else own
 
 
 def set_dims(io: Any, dims: list[int]) -> None:

@@ -8,8 +8,11 @@ import onnx_graphsurgeon as gs
 
 from ..errors import RewriteError
 from ..graph import Editor, is_padfree, is_standard, made_by, producer, tidy
-from ..layout import is_token_shape
-from ..symbolic import Analysis
+from ..kept import BATCH, SLOTS, dims_of_shape
+from ..layout import B, S, is_token_shape
+from ..symbolic import Analysis, Element
+from ..symbolic.expr import leaves
+from ..symbolic.facts import Facts
 from .base import Boundary, PassResult, add_schedule, boundary_of, mask_input, pack, unpack
 from .positions import counted
 
@@ -67,13 +70,15 @@ def _check_names(inputs: list[str], graph: gs.Graph) -> None:
 
 
 def _pack_outputs(editor: Editor, analysis: Analysis, boundary: Boundary) -> None:
-    """Every output [B,S,...] becomes [T,...] under its own name."""
+    """Every output that is [B,S,...], or these tokens in another order, becomes [T,...] under its own name."""
     graph = editor.graph
     for position, tensor in enumerate(graph.outputs):
-        facts = analysis[tensor]
-        if not is_token_shape(facts.shape):
+        source = _in_token_order(tensor, analysis)
+        if source is None:
+            _check_padded_output(tensor.name, analysis[tensor])
             continue
-        packed = pack(editor, tensor, boundary, facts.dtype)
+        facts = analysis[source]
+        packed = pack(editor, source, boundary, facts.dtype)
         name, tensor.name = tensor.name, editor.fresh(f"{tensor.name}_padded")
         if packed.dtype is None and facts.dtype is not None:
             packed.dtype = np.dtype(facts.dtype)
@@ -81,6 +86,45 @@ def _pack_outputs(editor: Editor, analysis: Analysis, boundary: Boundary) -> Non
         result = editor.node("Identity", [packed], stem=name, dtype=packed.dtype) if shared else packed
         result.name = name
         graph.outputs[position] = result
+
+
+def _in_token_order(output: gs.Tensor, analysis: Analysis) -> gs.Tensor | None:
+    """The tensor [B,S,...] that an output is, or that it merges as [B*S,...] or turns to [S,B,...]."""
+    shape = analysis[output].shape
+    if is_token_shape(shape):
+        return output
+    node = producer(output)
+    if node is None or not shape or not is_standard(node, "Reshape", "Transpose"):
+        return None
+    source = node.inputs[0]
+    before = analysis[source].shape
+    if before is None or not is_token_shape(before):
+        return None
+    if node.op == "Reshape":
+        return source if shape == (B * S, *before[2:]) else None
+    rest = list(range(2, len(before)))
+    return source if [int(axis) for axis in node.attrs.get("perm", [])] == [1, 0, *rest] else None
+
+
+def _check_padded_output(name: str, facts: Facts) -> None:
+    """Raises RewriteError where sequences could not be given their own part of an output that stays padded."""
+    dims = dims_of_shape(facts.shape)
+    sizes = [size for size in dims or () if isinstance(size, str)]
+    if dims is not None and sizes.count(BATCH) == 1 and {BATCH, SLOTS}.issuperset(sizes):
+        return
+    reads_tokens = facts.expr is None or any(isinstance(leaf, Element) for leaf in leaves(facts.expr))
+    if dims is not None and {SLOTS}.issuperset(sizes) and (facts.constant or not reads_tokens):
+        return  # the same for every sequence, or cut to its length
+    if dims is None:
+        what = "is a tensor of unknown shape"
+    elif sizes:
+        what = f"has the shape [{', '.join(str(size) for size in dims)}]"
+    else:
+        what = "is one result of the whole batch"
+    raise RewriteError(
+        f"output '{name}' {what}: which part of it is a sequence's own is not known, and without padding every "
+        "sequence gets its own; export the model without it, or choose the padded interface"
+    )
 
 
 def _feed(padded: gs.Tensor, packed: gs.Tensor) -> None:

@@ -14,7 +14,7 @@ import onnx_graphsurgeon as gs
 from ..graph import STANDARD_DOMAINS, dtype_name
 from ..operators import DOMAIN
 from . import movement
-from .expr import COMPARISONS, ELEMENTWISE, Apply, Element, Index, RowSum, axis_index, number
+from .expr import COMPARISONS, ELEMENTWISE, Apply, Element, Index, Number, RowSum, apply, axis_index, number
 from .facts import MAX_ELEMENTS, Facts, broadcast_shape, elementwise, from_elements
 from .own import padfree
 from .places import gather_nd, scatter_nd, trilu
@@ -248,16 +248,29 @@ def split_sizes(node: gs.Node, known: Known) -> list[int] | None:
 
 
 def _range(_: gs.Node, known: Known) -> Found:
-    limits = [item.integers() for item in known]
     dtype = known[0].dtype or "int64"
-    if any(item is None or len(item) != 1 for item in limits):
-        return [Facts(dtype=dtype)]
-    start, limit, step = (item[0] for item in limits if item is not None)
-    if step.constant() not in (1, -1):
+    limits = [_whole_number(item) for item in known]
+    start, limit, step = limits
+    if start is None or limit is None or step is None or step.constant() not in (1, -1):
         return [Facts(dtype=dtype)]
     downwards = step.constant() == -1
     size, value = (start - limit, start - axis_index(0)) if downwards else (limit - start, start + axis_index(0))
-    return [Facts((size,), dtype, Index(value, dtype))]
+    if dtype.startswith("int"):
+        return [Facts((size,), dtype, Index(value, dtype))]
+    return [Facts((size,), dtype, apply("Cast", (Index(value, "int64"),), dtype))]
+
+
+def _whole_number(facts: Facts) -> Poly | None:
+    """The value of a 0-D tensor, or one of one element, where it is a whole number of whatever type."""
+    if facts.rank not in (0, 1) or (facts.elements is None and facts.expr is None):
+        return None
+    values = [facts.expr] if facts.elements is None else list(facts.elements.reshape(-1))
+    value = values[0] if len(values) == 1 and (facts.elements is not None or facts.rank == 0) else None
+    while isinstance(value, Apply) and value.op == "Cast" and value.dtype != "bool":
+        value = value.args[0]
+    if isinstance(value, Number) and float(value.value).is_integer():
+        return Poly.of(int(value.value))
+    return value.poly if isinstance(value, Index) else None
 
 
 def _tile(_: gs.Node, known: Known) -> Found:

@@ -93,7 +93,7 @@ class Answerer:
         self._metadata = session.metadata
         self._plan = plan
         self._on_run = on_run
-        self._layouts = {item.name: item.layout for item in self._metadata.outputs}
+        self._outputs = {item.name: item for item in self._metadata.outputs}
 
     def answer(self, requests: Sequence[Request]) -> list[Answer]:
         """One answer a request, in their order."""
@@ -127,7 +127,7 @@ class Answerer:
         )
 
     def _run(self, batch: Ragged) -> _Results:
-        rows = {name: [NO_ROW] * batch.seq_lens.size for name in self._layouts}
+        rows = {name: [NO_ROW] * batch.seq_lens.size for name in self._outputs}
         failures: dict[int, Failure] = {}
         for run in self._plan(batch.seq_lens.tolist()):
             part = batch.take(run)
@@ -149,7 +149,7 @@ class Answerer:
                 if sequence in results.failures:
                     return results.failures[sequence]
         return {
-            name: stack(results.rows[name][sequences.start : sequences.stop], item, self._layouts[name])
+            name: stack(results.rows[name][sequences.start : sequences.stop], item, self._outputs[name])
             for name in request.wanted
         }
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import SessionError
-from ..metadata import Metadata
+from ..metadata import Metadata, OutputInfo
 from ..request import ZERO_WHEN_MISSING, Ragged, as_int32, check_names, check_sequence_lengths, check_values
 
 Array = npt.NDArray[Any]
@@ -94,15 +94,18 @@ def join(items: Sequence[Item], metadata: Metadata) -> Ragged:
     return Ragged(tokens, seq_lens)
 
 
-def stack(rows: Sequence[Array], item: Item, layout: str) -> Array:
-    """One request's output from the rows of its sequences, which are [length, ...], or [...] for `per_sequence`."""
-    if len(rows) == 1 and (layout == "per_sequence" or item.seq_lens[0] == item.width):
+def stack(rows: Sequence[Array], item: Item, output: OutputInfo) -> Array:
+    """One request's output from its sequences' parts, as Session gives them: with zeros behind every one's end."""
+    slots = [size == "S" or size == "T" for size in output.sizes if size != "B"]
+    if len(rows) == 1 and (not any(slots) or item.seq_lens[0] == item.width):
         return rows[0][None]
-    if layout == "per_sequence" or min(item.seq_lens) == item.width:
+    if not any(slots) or min(item.seq_lens) == item.width:
         return np.stack(rows)
-    padded = np.zeros((len(rows), item.width, *rows[0].shape[1:]), dtype=rows[0].dtype)
+    own = rows[0].shape
+    sizes = [item.width if i < len(slots) and slots[i] else size for i, size in enumerate(own)]
+    padded = np.zeros((len(rows), *sizes), dtype=rows[0].dtype)
     for at, row in enumerate(rows):
-        padded[at, : len(row)] = row
+        padded[at][tuple(slice(size) for size in row.shape)] = row
     return padded
 
 

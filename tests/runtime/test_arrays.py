@@ -158,7 +158,20 @@ def test_results_are_cut_as_numpy_cuts() -> None:
         assert part.shape == values[at].shape
         np.testing.assert_array_equal(part.to_host(), values[at])
     np.testing.assert_array_equal(array[1:][2][1:].to_host(), values[1:][2][1:])
+    for places in (
+        (2,),
+        (2, slice(2)),
+        (slice(None), 1),
+        (1, slice(None), slice(1)),
+        (3, 2, 1),
+        (slice(3), 0, slice(1, 2)),
+    ):
+        part = array[places]
+        assert part.shape == values[places].shape
+        np.testing.assert_array_equal(part.to_host(), values[places])
     assert len(array) == 5
+    with pytest.raises(IndexError, match="4 indices, the array has 3 dimensions"):
+        array[0, 0, 0, 0]
     with pytest.raises(IndexError, match="row 5 of 5"):
         array[5]
     with pytest.raises(IndexError, match="step 2, allowed: 1"):

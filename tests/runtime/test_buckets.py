@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from padfree.runtime import SessionError
 from padfree.runtime.buckets import Buckets, Sizes, batch_bucket, token_bucket
-from padfree.runtime.metadata import parse_metadata
+from padfree.runtime.metadata import OutputInfo, parse_metadata
 
 NO_LIMIT = 1 << 20
 
@@ -63,9 +63,15 @@ def test_the_sizes_of_a_run_and_of_its_graph(packed_metadata: dict[str, Any]) ->
     rounded = buckets.round_up(sizes)
     assert (sizes, rounded) == (Sizes(129, 3, 99), Sizes(132, 4, 100))
     assert buckets.input_shapes(sizes) == shapes
-    assert buckets.trim("packed", (132, 7), sizes) == (129, 7)
-    assert buckets.trim("per_sequence", (4, 7), sizes) == (3, 7)
-    assert buckets.trim("padded", (4, 100, 7), sizes) == (3, 99, 7)
+    for layout, dims, shape, trimmed in (
+        ("packed", None, (132, 7), (129, 7)),
+        ("per_sequence", None, (4, 7), (3, 7)),
+        ("padded", None, (4, 100, 7), (3, 99, 7)),
+        ("padded", ("B", 7, "S", "S"), (4, 7, 100, 100), (3, 7, 99, 99)),
+        ("padded", ("S", "B", 7), (100, 4, 7), (99, 3, 7)),
+        ("constant", (7, 8), (7, 8), (7, 8)),
+    ):
+        assert buckets.trim(OutputInfo("y", layout, "float32", None, dims), shape, sizes) == trimmed
 
 
 def test_a_model_has_no_buckets(packed_metadata: dict[str, Any]) -> None:
