@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import stat
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import BinaryIO
 SUFFIX = ".partial"
 _KEPT_LETTERS = 40  # of the destination's name, whose file system may take no longer one
 _TOKEN_BYTES = 8
+_PARTIAL = re.compile(rf"\.(.+)\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}{re.escape(SUFFIX)}", re.DOTALL)
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISBLK, "a device"),
@@ -38,6 +40,12 @@ def kind_of(path: Path) -> str:
 def partial_path(path: Path) -> Path:
     """A name beside `path` that is hidden, says what it is for, and cannot be guessed."""
     return path.with_name(f".{path.name[:_KEPT_LETTERS]}.{secrets.token_hex(_TOKEN_BYTES)}{SUFFIX}")
+
+
+def staged_for(path: Path) -> str:
+    """The beginning of the name that something was staged for, as `partial_path` calls it; "" for other files."""
+    found = _PARTIAL.fullmatch(path.name)
+    return found[1] if found else ""
 
 
 def stage(path: Path, write: Callable[[BinaryIO], object], *, sync: bool = True) -> Path:

@@ -7,12 +7,13 @@ import contextlib
 import fcntl
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from padfree.builder.errors import BuildError
+from padfree.onnx_tools.staging import staged_for
 
 from .config import CONFIG_FILE
 from .folder import (
@@ -31,7 +32,6 @@ from .moves import Moves, remove
 
 NEW = "version"  # what a folder that becomes a version is called: no number, which the server would load
 VERSIONS = re.compile(r"[1-9][0-9]*")
-LEFT = re.compile(rf"\.(?:{NEW}|{VERSIONS.pattern})\.[0-9a-f]{{16}}\.partial")
 MAX_VERSION = 2**63 - 1  # the server's type
 
 
@@ -152,6 +152,7 @@ def _publish(
     known = before.files if before else {}
     ours = {name: known[name] for name in shared if name in known}
     written, _ = check_replaceable(repository, shared, ours, overwrite=overwrite)
+    _remove_left(repository, [*shared, MANIFEST])
     with Moves() as moves:
         staged = []
         for place in places:
@@ -182,7 +183,7 @@ def _place(folder: Path, model: ModelFolder, *, overwrite: bool) -> _Place:
     if folder.exists() or folder.is_symlink():
         if not folder.is_dir():
             raise BuildError(f"{folder} is no folder; choose another --name")
-        names = [path.name for path in folder.iterdir() if path.name != CACHES and not LEFT.fullmatch(path.name)]
+        names = [path.name for path in folder.iterdir() if path.name != CACHES and not staged_for(path)]
         if before is None and names:
             raise BuildError(
                 f"{folder} holds files that padfree triton did not write (or an older one): {', '.join(names[:3])}; "
@@ -264,10 +265,11 @@ def _changed(moves: Moves, path: Path, content: bytes) -> list[Callable[[], None
     return [] if path.is_file() and path.read_bytes() == content else [moves.file(path, content)]
 
 
-def _remove_left(folder: Path) -> None:
-    """Removes what a process left that was killed: nobody else is in the repository."""
+def _remove_left(folder: Path, names: Collection[str] | None = None) -> None:
+    """Removes what a killed process left in a folder, staged for files of these names; `opened` keeps others away."""
     for path in list(folder.iterdir()):
-        if LEFT.fullmatch(path.name):
+        name = staged_for(path)
+        if name and (names is None or name in names):
             remove(path)
 
 

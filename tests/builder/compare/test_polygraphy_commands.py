@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 pytest.importorskip("polygraphy")
 
 from padfree.builder.cli import main
+from padfree.builder.compare import saved
 
 from . import planted
 
@@ -40,6 +42,11 @@ def test_polygraphy_run_finds_what_is_the_same_and_what_is_not(tmp_path: Path, i
     done = run_commands(folder)
     assert done.returncode == 1
     assert "worst: request" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["bert/embeddings:0", "$(touch owned)", "a'b", "*"])
+def test_names_of_inputs_are_words_of_the_shell(name: str) -> None:
+    assert shlex.split(saved._shape(name, (1, 16))) == [f"{name}:[1,16]"]
 
 
 def test_what_tensorrt_gets_has_plain_nodes(tmp_path: Path) -> None:

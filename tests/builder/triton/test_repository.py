@@ -17,6 +17,7 @@ from padfree.builder import BuildError
 from padfree.builder.triton import Repository, ServingOptions, moves, publishing, write_repository
 from padfree.builder.triton.config import read_text
 from padfree.builder.triton.moves import Moves
+from padfree.onnx_tools.staging import partial_path
 
 pytest.importorskip("tritonclient.grpc")
 
@@ -257,14 +258,23 @@ def test_the_order_that_a_server_sees(write: Write, monkeypatch: pytest.MonkeyPa
 
 def test_what_a_killed_process_left_is_removed(write: Write) -> None:
     folder = write().folder
-    left = folder / "bert" / ".version.0123456789abcdef.partial"
-    left.mkdir()
-    (left / "model.plan").touch()
-    others = folder / "bert" / ".version.mine.partial"
-    others.mkdir()
+    left = [partial_path(path) for path in (folder / "bert" / "version", folder / "Dockerfile")]
+    others = [folder / "bert" / ".version.mine.partial", partial_path(folder / "mine.plan")]
+    for path in (*left, *others):
+        path.mkdir()
+        (path / "model.plan").touch()
     write()
-    assert not left.exists()
-    assert others.exists()
+    assert [path.exists() for path in left] == [False, False]
+    assert [path.exists() for path in others] == [True, True]
+
+
+def test_a_first_write_that_was_killed(write: Write, tmp_path: Path) -> None:
+    place = tmp_path / "models" / "bert"
+    place.mkdir(parents=True)
+    partial_path(place / "version").mkdir()
+    partial_path(place / "config.pbtxt").touch()
+    assert write().version == 1
+    assert sorted(path.name for path in place.iterdir()) == ["1", "batchstrategy.so", "config.pbtxt", "padfree.json"]
 
 
 def test_two_commands_at_once(packed_model: ModelWriter, tmp_path: Path) -> None:
