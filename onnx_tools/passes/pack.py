@@ -43,7 +43,7 @@ def packing(keep: str) -> Callable[[gs.Graph, Analysis], PassResult]:
                     forms[id(node)] = packed_form(node, known, analysis[tensor])
             except NoRule as reason:
                 missed.append(Miss(node_name(node), f"'{node_name(node)}' ({node.op}) stays padded: {reason}"))
-        staying = _kept_for_islands(graph, analysis, forms, str(mask_input(boundary).name), keep)
+        staying = _kept_for_islands(graph, forms, str(mask_input(boundary).name), keep)
         for node in [item for item in graph.nodes if id(item) in forms]:
             if id(node) in staying:
                 name = node_name(node)
@@ -67,7 +67,7 @@ def _candidates(graph: gs.Graph, analysis: Analysis) -> list[gs.Node]:
     return found
 
 
-def _kept_for_islands(graph: gs.Graph, analysis: Analysis, forms: dict[int, Packed], mask: str, keep: str) -> set[int]:
+def _kept_for_islands(graph: gs.Graph, forms: dict[int, Packed], mask: str, keep: str) -> set[int]:
     """Nodes whose values in masked slots an island may rely on: those that apply the mask, and what leads from them.
 
     Unpacking gives zeros there, where the original has what the mask made (such as -1e9 before a maximum).
@@ -83,21 +83,27 @@ def _kept_for_islands(graph: gs.Graph, analysis: Analysis, forms: dict[int, Pack
             if not inside and (id(reader) not in forms or id(reader) in leaking):
                 leaking.add(id(node))
     staying: set[int] = set()
-    reached: set[str] = set()
+    masked = _computed_from(graph, mask)  # and what such nodes, and the islands between them, make
     for node in graph.nodes:
-        if id(node) not in forms or id(node) not in leaking:
+        if (id(node) in forms and id(node) not in leaking) or is_padfree(node, node.op) or is_standard(node, "Shape"):
             continue
-        if any(tensor.name in reached or _reads(analysis[tensor], mask) for tensor in node.inputs):
-            staying.add(id(node))
-            reached.update(tensor.name for tensor in node.outputs)
+        if any(tensor.name in masked for tensor in node.inputs):
+            masked.update(tensor.name for tensor in node.outputs)
+            if id(node) in forms:
+                staying.add(id(node))
     return staying
 
 
-def _reads(facts: Facts, mask: str) -> bool:
-    """Whether the tensor is computed from the mask alone."""
-    return facts.expr is not None and any(
-        isinstance(leaf, Element) and leaf.source == mask for leaf in leaves(facts.expr)
-    )
+def _computed_from(graph: gs.Graph, mask: str) -> set[str]:
+    """The tensors whose values depend on the mask and not on what was unpacked, and the mask."""
+    found, unpacked = {mask}, set[str]()
+    for node in graph.nodes:
+        names = {tensor.name for tensor in node.inputs}
+        if is_padfree(node, "PadfreeUnpack") or names & unpacked:
+            unpacked.update(tensor.name for tensor in node.outputs)
+        elif names & found and not is_padfree(node, node.op) and not is_standard(node, "Shape"):
+            found.update(tensor.name for tensor in node.outputs)
+    return found
 
 
 def _join(editor: Editor) -> None:
