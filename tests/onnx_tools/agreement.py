@@ -84,6 +84,6 @@ def assert_agree(
             a, b = a[mask], b[mask]
         assert a.shape == b.shape, output
         same = np.isclose(a, b, rtol=tolerance, atol=tolerance)
-        different = ~same.reshape(len(a), -1).all(1)
-        where = sorted(set(rows[different])) if len(rows) == len(a) else []
+        different = ~same.reshape(len(a) if a.ndim else 1, -1).all(1)
+        where = sorted(set(rows[different])) if len(rows) == len(different) else []
         assert same.all(), f"{output}, masks {where}: differs by up to {np.abs(a - b).max():.2g}"
