@@ -41,6 +41,7 @@ def build_engine(
     precision: str | None = None,
     strict: bool = False,
     verify: bool = True,
+    mask: str | None = None,
     max_batch: int | None = None,
     max_seq_len: int | None = None,
     max_tokens: int | None = None,
@@ -62,6 +63,7 @@ def build_engine(
         precision: "fp32", "fp16" (default) or "bf16"; of a rewritten model it can only be what the model is.
         strict: rewriting fails unless everything could be packed.
         verify: rewriting compares original and rewritten model in onnxruntime.
+        mask: the padding mask's input, where attention does not prove which one that is.
         max_batch: most sequences in one run (32).
         max_seq_len: longest sequence in tokens (the model's positions).
         max_tokens: most tokens in one run (max_batch * max_seq_len, bounded); packed engines only.
@@ -87,7 +89,7 @@ def build_engine(
     options = TacticOptions(workspace_bytes, optimization_level, timing_cache)
     products = Products(linear, norms, partial(_gpu, device))
     wanted = ProfileOptions(max_batch, max_seq_len, max_tokens, opt_tokens)
-    rewriting = {"interface": interface, "precision": precision, "strict": strict, "verify": verify}
+    rewriting = {"interface": interface, "precision": precision, "strict": strict, "verify": verify, "mask": mask}
     with preparing(model, products=products, profile=wanted, **rewriting) as prepared:
         builder = _started(device, options, progress)
         waited = Phases()

@@ -39,8 +39,10 @@ class Inspected:
         return None if found is None else int(found)
 
 
-def inspect_file(path: Path) -> Inspected:
+def inspect_file(path: Path, mask: str | None = None) -> Inspected:
     """Reads a plan's, a rewritten model's or an original model's description; the last is rewritten, unverified.
+
+    `mask` is the padding mask's input where attention does not prove which one that is.
 
     Raises:
         padfree.onnx_tools.RewriteError: an original that cannot be rewritten, or a damaged model file;
@@ -51,7 +53,7 @@ def inspect_file(path: Path) -> Inspected:
     model = load_model(path)
     kind = None
     if not any(item.key == ONNX_METADATA_KEY for item in model.metadata_props):
-        kind, model = "original", rewrite(model, verify=False).model
+        kind, model = "original", rewrite(model, verify=False, mask=mask).model
     raw = parse_metadata(metadata_of(model), str(path)).raw
     return Inspected(path, kind or str(raw["interface"]), raw)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,8 +85,10 @@ def to_fp16(model: onnx.ModelProto) -> onnx.ModelProto:
     return converted
 
 
-def padded_metadata(model: onnx.ModelProto) -> dict[str, Any]:
-    """The metadata of an original model, read off its inputs and outputs: int inputs [B, S], the mask by its name.
+def padded_metadata(model: onnx.ModelProto, mask: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The metadata of an original model, read off its inputs and outputs: int inputs [B, S].
+
+    `mask` is the mask of its rewriting's metadata; without it, the mask is told by its name.
 
     Raises:
         BuildError: an input is not a grid of integers, or there is no mask.
@@ -104,9 +106,10 @@ def padded_metadata(model: onnx.ModelProto) -> dict[str, Any]:
                 "export the encoder with ids and attention mask as its inputs"
             )
         sequence_axes.add(tensor.shape.dim[1].dim_param)
-        role = "mask" if "mask" in value.name else "tokens"
+        named = "mask" in value.name if mask is None else mask["plain"] and mask["input"] == value.name
+        role = "mask" if named else "tokens"
         inputs.append({"name": value.name, "role": role, "limit": None, "dtype": dtype})
-    if not any(item["role"] == "mask" for item in inputs):
+    if mask is None and not any(item["role"] == "mask" for item in inputs):
         raise BuildError("the model has no mask input; export it with attention_mask, padding cannot be told otherwise")
     return {
         "format": FORMAT,
@@ -115,6 +118,7 @@ def padded_metadata(model: onnx.ModelProto) -> dict[str, Any]:
         "precision": "fp16",
         "inputs": inputs,
         "outputs": [_padded_output(value, sequence_axes) for value in model.graph.output],
+        **({} if mask is None else {"mask": dict(mask)}),
         "max_positions": None,
         "hidden_size": None,
         "num_layers": 0,

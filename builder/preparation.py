@@ -84,16 +84,20 @@ def prepare_model(
     products: Products,
     profile: ProfileOptions,
     weights: Weights | None = None,
+    mask: str | None = None,
 ) -> onnx.ModelProto:
     """The model as TensorRT's parser gets it: rewritten, unless it carries padfree's metadata, with these products.
 
     `weights`, if given, holds the large weights instead of the model, without which they are copied several times.
+    `mask` is the padding mask's input where attention does not prove which one that is.
 
     Raises:
         BuildError: a rewritten model of another interface or precision than asked for, a profile that does not fit it,
             or products that are not to be had; RewriteError: the model.
     """
-    made = rewritten(model, interface=interface, precision=precision, strict=strict, verify=verify, weights=weights)
+    made = rewritten(
+        model, interface=interface, precision=precision, strict=strict, verify=verify, weights=weights, mask=mask
+    )
     metadata = parse_metadata(metadata_of(made), "the rewritten model")
     longest = choose_profile(metadata, profile).max_seq_len
     device = products.device()
@@ -112,8 +116,9 @@ def rewritten(
     strict: bool,
     verify: bool,
     weights: Weights | None = None,
+    mask: str | None = None,
 ) -> onnx.ModelProto:
-    """The model rewritten, or as it is where it carries padfree's metadata. `weights` and errors: see prepare_model."""
+    """The model rewritten, or as it is where it carries padfree's metadata. Arguments and errors: see prepare_model."""
     loaded = load_model(model, weights) if isinstance(model, (str, Path)) else model
     if not any(item.key == ONNX_METADATA_KEY for item in loaded.metadata_props):
         from padfree.onnx_tools import rewrite  # brings onnxruntime, which a rewritten model does not need
@@ -125,9 +130,16 @@ def rewritten(
             strict=strict,
             verify=verify,
             weights=weights,
+            mask=mask,
         )
         return result.model
     raw = metadata_of(loaded)
+    own = (raw.get("mask") or {}).get("input")
+    if mask is not None and "mask" in raw and own != mask:
+        raise BuildError(
+            f"the model was rewritten with {'no mask' if own is None else f'the mask {own}'}, '{mask}' was asked for; "
+            f"leave --mask out, or build from the original model with --mask {mask}"
+        )
     for what, wanted in (("interface", interface), ("precision", precision)):
         if wanted is not None and raw.get(what) != wanted:
             raise BuildError(

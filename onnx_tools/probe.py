@@ -17,7 +17,8 @@ from .errors import RewriteError
 from .graph import is_padfree, is_standard, node_name, sorted_nodes
 from .kept import dims_of_shape, kept_elements
 from .layout import B, S
-from .passes.base import boundary_of, mask_input
+from .passes.base import boundary_of
+from .passes.mask_values import Mask, mask_of
 from .symbolic import Analysis
 
 _LENGTHS, _LENGTH = (7, 1, 4, 2), 7  # from one without padding to one where all but the first slot are masked
@@ -37,7 +38,7 @@ class _Part:
     results: tuple[str, ...]
     final: frozenset[str]
     makers: dict[str, str]
-    mask: str
+    mask: Mask
 
 
 def probe(graph: gs.Graph, analysis: Analysis, *, right_padded_only: bool) -> tuple[str, ...]:
@@ -47,8 +48,8 @@ def probe(graph: gs.Graph, analysis: Analysis, *, right_padded_only: bool) -> tu
     Raises PaddingIsReadError where results depend on masked slots of right-padded batches too.
     """
     part = _padded_part(graph, analysis, inputs_too=right_padded_only)
-    if part is None:
-        return ()
+    if part is None or (part.mask.source is None and not right_padded_only):
+        return ()  # nothing is padded, or no slot is padding
     reason = _difference(part, analysis, _masks()[0])
     if reason is not None:
         raise PaddingIsReadError(
@@ -74,8 +75,8 @@ def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part
 
     With `inputs_too` also what is computed from token inputs: the packed interface does not get their masked slots.
     """
-    mask = str(mask_input(boundary_of(graph)).name)
-    reached = {tensor.name for tensor in graph.inputs if inputs_too and tensor.name != mask}
+    mask = mask_of(analysis[boundary_of(graph).mask])
+    reached = {tensor.name for tensor in graph.inputs if inputs_too and tensor.name != mask.source}
     makers: dict[str, str] = {}
     packed: set[str] = set()
     for node in graph.nodes:
@@ -155,7 +156,9 @@ def _feed(part: _Part, analysis: Analysis, mask: np.ndarray, garbage: float) -> 
         else:
             flags = noise[0] > 0
             if tuple(shape) == (B, S):
-                flags = mask if tensor.name == part.mask else np.where(mask, flags, garbage > 0)
+                flags = np.where(mask, flags, garbage > 0)
             values = flags.astype(np.float64)
+            if tensor.name == part.mask.source:
+                values = np.where(mask, part.mask.kept[0], part.mask.masked[0])
         feed[tensor.name] = values.astype(dtype)
     return feed

@@ -45,8 +45,11 @@ class CoverageReport:
 
     @property
     def excluded_ids(self) -> dict[str, tuple[int, ...]]:
-        """Padding ids by input, which kept tokens must not have: the packed graph counts every token it gets."""
-        return {name: ids for item in self.passes for name, ids in item.excluded}
+        """Padding ids by input, which kept tokens must not have: the packed graph keeps every token it gets."""
+        found: dict[str, set[int]] = {}
+        for name, ids in (pair for item in self.passes for pair in item.excluded):
+            found.setdefault(name, set()).update(ids)
+        return {name: tuple(sorted(ids)) for name, ids in found.items()}
 
     @property
     def right_padded_because(self) -> tuple[str, ...]:
@@ -103,7 +106,7 @@ class CoverageReport:
         lines += [f"padded: {count} node{'s' * (count != 1)} in all"] if count else []
         lines += [f"output {name}: {layout}" for name, layout in self.outputs.items()]
         lines += [
-            f"positions count every token: '{name}' must not hold {', '.join(str(i) for i in ids[:3])} in a sequence"
+            f"padding's ids: '{name}' must not hold {', '.join(str(i) for i in ids[:3])} in a sequence"
             for name, ids in self.excluded_ids.items()
         ]
         lines += [f"masks must be right-padded: {reason}" for reason in self.right_padded_because]

@@ -16,12 +16,14 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto
 
+from .axes import check_axes
 from .canonical import name_outputs, with_distinct_nodes
 from .check import check_graph
 from .data_files import METADATA_KEY
 from .errors import RewriteError
 from .exporting import export_model
 from .fixed_axes import fixed_sizes
+from .fixed_axes.sizes import EXPORT_AGAIN
 from .graph import add_domain, dtype_name, is_padfree, names_in_use, tidy
 from .half_precision import convert_and_check
 from .importing import import_model, token_inputs_of
@@ -30,6 +32,8 @@ from .limits import first_width, limit_of
 from .model_file import load_model, with_large_data, without_large_data
 from .operators import add_functions, check_nodes, with_functions
 from .passes import KEPT_MASKING, Miss, Pass, PassResult, interface_passes, packing_passes, preparation
+from .passes.base import boundary_of
+from .passes.mask_values import Mask, mask_of
 from .position_limits import longest_sequence
 from .probe import PaddingIsReadError, probe
 from .products import Products, products_of
@@ -60,7 +64,7 @@ class PassedGraph:
     """A graph after all passes. `origins`: tensor [T,...] -> the tensor [B,S,...] of the original that it replaces.
 
     `products` are the original's matrix products, `longest` is the longest sequence's length that tables allow,
-    `original_dims` are the sizes of every output in the original.
+    `original_dims` are the sizes of every output in the original, `mask` tells which slots of it are padding.
     """
 
     graph: gs.Graph
@@ -70,19 +74,23 @@ class PassedGraph:
     products: Products
     longest: int | None
     original_dims: tuple[Dims | None, ...]
+    mask: Mask
 
 
-def rewrite_graph(model: ModelProto, interface: str, weights: Weights | None = None) -> PassedGraph:
+def rewrite_graph(
+    model: ModelProto, interface: str, weights: Weights | None = None, mask: str | None = None
+) -> PassedGraph:
     """Runs all passes; the graph is checked after each. Raises RewriteError.
 
-    `weights` has the data of weights that the model has not.
+    `weights` has the data of weights that the model has not, `mask` is the input that the user calls the padding mask.
     What the last passes make of it may read padding; then they are tried again, with more nodes that stay padded.
     """
     graph = import_model(model, weights)
+    check_axes(model, token_inputs_of(model), weights)
     add_domain(graph)
     first, *others = KEPT_MASKING
     prepared = _Progress(graph, interface, names_in_use(graph))
-    prepared.run(preparation(interface))
+    prepared.run(preparation(interface, mask))
     try:
         return _named(prepared.copy().finish(first), model)
     except PaddingIsReadError as refused:
@@ -113,6 +121,7 @@ class _Progress:
         self._results: list[PassResult] = []
         self._origins: dict[str, str] = {}
         self._tried: list[PassResult] = []  # results of the packing pass, of all copies
+        self._mask = Mask(None)
 
     def copy(self) -> _Progress:
         """The same, with a graph of its own; the weights are shared."""
@@ -132,6 +141,8 @@ class _Progress:
             tidy(self._graph)
             self._analysis = check_graph(self._graph, result.name, self._analysis)
             logger.info("%s: %d replaced, %d missed", result.name, result.replaced, len(result.missed))
+            if result.name == "attention":
+                self._mask = mask_of(self._analysis[boundary_of(self._graph).mask])
             self._results.append(result)
             if self._products is None:  # the first pass has made sizes known and changed no product
                 self._products = products_of(self._graph, self._analysis)
@@ -151,7 +162,8 @@ class _Progress:
             raise AssertionError("there is no pass")
         names = names_in_use(self._graph)
         kept = {name: origin for name, origin in self._origins.items() if name in names}
-        return PassedGraph(self._graph, self._analysis, tuple(self._results), kept, self._products, self._longest, dims)
+        results = tuple(self._results)
+        return PassedGraph(self._graph, self._analysis, results, kept, self._products, self._longest, dims, self._mask)
 
     def _probe(self) -> None:
         try:
@@ -172,6 +184,7 @@ def rewrite(
     verify: bool = True,
     seed: int = 0,
     weights: Weights | None = None,
+    mask: str | None = None,
 ) -> RewriteResult:
     """Rewrites an exported encoder so that it computes no padding.
 
@@ -184,6 +197,7 @@ def rewrite(
         seed: of the batches that `verify` draws.
         weights: the data of weights that the model has not; gets that of the result, which then has small ones alone.
             Who is done with it calls its check_files().
+        mask: the padding mask's input, where attention does not prove which one that is: 1 at tokens, 0 at padding.
 
     Raises RewriteError where the model cannot be rewritten (VerificationError: the results differ).
     """
@@ -197,7 +211,7 @@ def rewrite(
         held.align()
     original = with_distinct_nodes(widen(given, held))
     try:
-        passed = rewrite_graph(original, interface, held)
+        passed = rewrite_graph(original, interface, held, mask)
     except RecursionError as error:
         raise RewriteError(
             f"the graph ({len(original.graph.node)} nodes) holds expressions nested too deeply to be followed; "
@@ -210,9 +224,15 @@ def rewrite(
         raise RewriteError(
             f"{count} node{'s' * (count != 1)} stayed padded: {reasons}; rewrite without strict to accept that"
         )
-    limits = [fixed_sizes(original, token_inputs_of(original)).sequence, passed.longest]
+    fixed = fixed_sizes(original, token_inputs_of(original))
+    if passed.mask.source is None and fixed.sequence is not None:
+        raise RewriteError(
+            f"the model has no mask, and its inputs have the fixed size {fixed}: every sequence has {fixed.sequence} "
+            f"tokens, and nothing is padding; {EXPORT_AGAIN}, or with an attention_mask"
+        )
+    limits = [fixed.sequence, passed.longest]
     longest = min((limit for limit in limits if limit is not None), default=None)
-    described = _metadata(graph, analysis, report, interface, precision, longest)
+    described = _metadata(passed, report, interface, precision, longest)
     metadata = {**described, "origins": dict(passed.origins)}
     for output, dims in zip(metadata["outputs"], passed.original_dims, strict=True):
         output["original_dims"] = dims
@@ -264,15 +284,18 @@ def _size(text: str, constant: int | None) -> int | str | None:
 
 
 def _metadata(
-    graph: gs.Graph, analysis: Analysis, report: CoverageReport, interface: str, precision: str, longest: int | None
+    passed: PassedGraph, report: CoverageReport, interface: str, precision: str, longest: int | None
 ) -> dict[str, Any]:
     """The description of the result for whoever builds or runs it; `longest` is the longest sequence's length."""
+    graph, analysis = passed.graph, passed.analysis
+    inputs = [_input(graph, tensor, interface, passed.mask) for tensor in graph.inputs]
+    limits = {item["name"]: item["limit"] for item in inputs}
     return {
         "format": FORMAT,
         "version": VERSION,
         "interface": interface,
         "precision": precision,
-        "inputs": [_input(graph, tensor, interface) for tensor in graph.inputs],
+        "inputs": inputs,
         "outputs": [
             {
                 "name": tensor.name,
@@ -282,6 +305,7 @@ def _metadata(
             }
             for tensor in graph.outputs
         ],
+        "mask": passed.mask.described(limits.get(passed.mask.source)),
         "max_positions": longest,
         "hidden_size": first_width(analysis, graph),
         "num_layers": report.plugins.get("PadfreeAttention", 0),
@@ -290,18 +314,11 @@ def _metadata(
     }
 
 
-def _input(graph: gs.Graph, tensor: gs.Tensor, interface: str) -> dict[str, Any]:
+def _input(graph: gs.Graph, tensor: gs.Tensor, interface: str, mask: Mask) -> dict[str, Any]:
     role = "tokens"
     if interface == "packed" and tensor.name in ("seq_lens", "max_seqlen"):
         role = tensor.name
-    elif interface == "padded" and _leads_to_index(tensor):
+    elif interface == "padded" and tensor.name == mask.source and mask.plain:
         role = "mask"
     limit = limit_of(graph, tensor.name) if role == "tokens" else None
     return {"name": tensor.name, "role": role, "limit": limit, "dtype": np.dtype(tensor.dtype).name}
-
-
-def _leads_to_index(tensor: gs.Tensor) -> bool:
-    return any(
-        is_padfree(node, "PadfreeIndex") or (node.op == "Cast" and _leads_to_index(node.outputs[0]))
-        for node in tensor.outputs
-    )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from .agreement import measure
 from .errors import VerificationError
 from .fixed_axes import fixed_sizes
 from .importing import token_inputs_of
-from .kept import BATCH, BOTH, SLOTS, Rows, fits, kept_rows, packed_rows, padded_dims
+from .kept import BATCH, BOTH, SLOTS, Dims, Rows, fits, kept_rows, packed_rows, padded_dims
 from .layout import Layout
 from .sessions import open_session
 from .weights import Weights
@@ -76,7 +76,9 @@ def verify(
             partial(_run, session, names, batch, kind)
             for session, kind in zip(sessions, ("original", "rewritten"), strict=True)
         ]
-        wanted = fixed.run(runs[0], feeds, [output.dims for output in outputs])
+        dims = [output.dims for output in outputs]
+        alone = _has_no_mask(metadata) and metadata["interface"] == "packed"
+        wanted = _alone(runs[0], feeds, batch, dims) if alone else fixed.run(runs[0], feeds, dims, _fillers(metadata))
         for output, a, b in zip(outputs, wanted, runs[1](given), strict=True):
             output.add(batch, a, b)
     worst = {output.name: output.largest_difference() for output in outputs}
@@ -121,6 +123,8 @@ def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[
         Batch("ragged", _prefix_mask(lengths)),
         Batch("longest", _prefix_mask([longest])),
     ]
+    if _has_no_mask(metadata) and metadata["interface"] == "padded":
+        return [Batch(item.name, np.ones_like(item.mask)) for item in batches]  # every slot is a token
     if metadata["interface"] == "packed":
         mask = _prefix_mask(lengths)
         return [*batches, Batch("filler and empty", mask, filler_tokens=_FILLER_TOKENS, has_empty=True)]
@@ -136,6 +140,43 @@ def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[
     ]
 
 
+def _has_no_mask(metadata: Mapping[str, Any]) -> bool:
+    """Whether the model has no mask: every slot that the original gets is a token."""
+    return "mask" in metadata and metadata["mask"] is None
+
+
+def _fillers(metadata: Mapping[str, Any]) -> dict[str, int]:
+    """What the mask's input holds in padded slots."""
+    mask = metadata.get("mask")
+    return {mask["input"]: mask["masked"][0]} if mask else {}
+
+
+def _alone(
+    run: Callable[[Mapping[str, Array]], list[Array]],
+    feeds: Mapping[str, Array],
+    batch: Batch,
+    dims: Sequence[Dims | None],
+) -> list[Array]:
+    """The original's results for every sequence alone, without padding, put together as those of a batch."""
+    width = batch.mask.shape[1]
+    known = [(BATCH,) if sizes is None else sizes for sizes in dims]
+    rows: list[list[Array]] = []
+    for row, length in enumerate(batch.mask.sum(1)):
+        results = run({name: values[row : row + 1, :length] for name, values in feeds.items()})
+        missing = [[(0, width - length if size in (SLOTS, BOTH) else 0) for size in sizes] for sizes in known]
+        rows.append(
+            [
+                np.pad(item, [*pads, *[(0, 0)] * (item.ndim - len(pads))])
+                for item, pads in zip(results, missing, strict=True)
+            ]
+        )
+    joined = []
+    for parts, sizes in zip(zip(*rows, strict=True), known, strict=True):
+        axis = next((axis for axis, size in enumerate(sizes) if size in (BATCH, BOTH)), None)
+        joined.append(parts[0] if axis is None else np.concatenate(parts, axis))
+    return joined
+
+
 def _prefix_mask(lengths: Sequence[int]) -> npt.NDArray[np.bool_]:
     return np.asarray(np.arange(max(lengths)) < np.array(lengths)[:, None])
 
@@ -143,7 +184,11 @@ def _prefix_mask(lengths: Sequence[int]) -> npt.NDArray[np.bool_]:
 def _original_feeds(
     original: ModelProto, metadata: Mapping[str, Any], batch: Batch, rng: np.random.Generator
 ) -> dict[str, Array]:
-    """The original's inputs; the one that is no token input of the rewritten model is the mask."""
+    """The original's inputs; the one that is no token input of the rewritten model is the mask.
+
+    A mask has values that keep a slot at tokens, and values that mask it at padding, whatever else it tells.
+    """
+    mask = metadata.get("mask") or {"input": None, "kept": [1], "masked": [0]}
     limits = {item["name"]: item["limit"] for item in metadata["inputs"] if item["role"] == "tokens"}
     excluded = metadata.get("coverage", {}).get("excluded_ids", {})
     initializers = {tensor.name for tensor in original.graph.initializer}
@@ -155,11 +200,16 @@ def _original_feeds(
         if item.name in limits:
             limit = limits[item.name] or _IDS_WITHOUT_LIMIT
             ids = rng.integers(0, limit, batch.mask.shape)
-            refused = set(excluded.get(item.name, ()))
+            own = item.name == mask["input"]
+            if own and not limits[item.name]:
+                ids = rng.choice(mask["kept"], batch.mask.shape)
+            refused = {*excluded.get(item.name, ()), *(mask["masked"] if own else ())}
             other = next(value for value in range(len(refused) + 1) if value not in refused)
-            feeds[item.name] = np.where(np.isin(ids, list(refused)) & batch.mask, other, ids).astype(dtype)
+            ids = np.where(np.isin(ids, list(refused)) & batch.mask, other, ids)
+            padding = rng.choice(mask["masked"], batch.mask.shape) if own else ids
+            feeds[item.name] = np.where(batch.mask, ids, padding).astype(dtype)
         else:
-            feeds[item.name] = batch.mask.astype(dtype)
+            feeds[item.name] = np.where(batch.mask, mask["kept"][0], mask["masked"][0]).astype(dtype)
     return feeds
 
 

@@ -34,18 +34,29 @@ def packed_feeds(ragged: Ragged, metadata: Metadata) -> dict[str, Array]:
     return feeds
 
 
-def padded_feeds(ragged: Ragged, metadata: Metadata) -> dict[str, Array]:
-    """Inputs of the padded interface: tokens and mask [B, S], right-padded with zeros to the longest sequence."""
+def padded_feeds(ragged: Ragged, metadata: Metadata, width: int | None = None) -> dict[str, Array]:
+    """Inputs of the padded interface: tokens and mask [B, S], right-padded to the longest sequence, or to `width`.
+
+    Padding is zeros, or what the model's mask takes for it.
+
+    Raises:
+        SessionError: lengths differ, and the model has no mask.
+    """
     seq_lens = ragged.seq_lens
-    width = max(1, int(seq_lens.max(initial=0)))
+    width = max(1, int(seq_lens.max(initial=0))) if width is None else width
+    if metadata.mask.input is None and bool((seq_lens != width).any()):
+        raise SessionError(
+            f"the sequences have {int(seq_lens.min(initial=width))} to {width} tokens and the model has no mask: with "
+            "the padded interface every slot is a token; pass sequences of one length, or use the packed interface"
+        )
     kept = np.arange(width, dtype=np.int32)[None, :] < seq_lens[:, None]
     feeds: dict[str, Array] = {}
     for item in metadata.inputs:
         grid: Array
         if item.role == "mask":
-            grid = kept.astype(item.dtype)
+            grid = metadata.mask.written(kept, item.dtype)
         else:
-            grid = np.zeros(kept.shape, dtype=item.dtype)
+            grid = np.full(kept.shape, metadata.mask.filler(item.name), dtype=item.dtype)
             grid[kept] = ragged.tokens[item.name]
         feeds[item.name] = grid
     return feeds

@@ -76,6 +76,13 @@ class Fields:
         """A whole number in a range; None where there is none, or null."""
         return None if self._raw.get(name) is None else self.integer(name, least, most)
 
+    def truth(self, name: str) -> bool:
+        """True or false."""
+        value = self._get(name)
+        if not isinstance(value, bool):
+            raise self._wrong(self._at(name), value, "true or false")
+        return value
+
     def integers(self, name: str, least: int = 0, most: int = MOST_INT64) -> tuple[int, ...]:
         """A list of whole numbers."""
         return tuple(self._integer(at, value, least, most) for at, value in self._list(name))

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from .errors import SessionError
 from .fields import MOST_INT64, Fields, decode
 
@@ -70,6 +73,34 @@ class OutputInfo:
 
 
 @dataclass(frozen=True)
+class MaskInfo:
+    """Which input of the original tells what is padding, and by which of its values.
+
+    `input` None: no input does, every slot is a token. A `plain` mask has two values, the first `kept` one at tokens
+    and the first `masked` one at padding; others, as ids, are token inputs too: the `masked` values stand for padding.
+    """
+
+    input: str | None
+    kept: tuple[int, ...] = (1,)
+    masked: tuple[int, ...] = (0,)
+    plain: bool = True
+
+    def filler(self, name: str) -> int:
+        """What a token input holds in padded slots."""
+        return self.masked[0] if name == self.input and self.masked else 0
+
+    def keeps(self, values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Which values of the mask's input are those of tokens."""
+        if not self.plain:
+            return np.asarray(~np.isin(values, self.masked))
+        return np.asarray((values != 0) == (self.kept[0] != 0))
+
+    def written(self, kept: npt.NDArray[np.bool_], dtype: str) -> npt.NDArray[Any]:
+        """A plain mask's values for tokens where `kept` is true."""
+        return np.where(kept, self.kept[0], self.masked[0]).astype(dtype)
+
+
+@dataclass(frozen=True)
 class Profile:
     """What an engine takes in one run: tokens, sequences, and the longest sequence."""
 
@@ -104,6 +135,7 @@ class Metadata:
     max_positions: int | None
     plugins: Mapping[str, int]
     engine: EngineInfo | None
+    mask: MaskInfo
     raw: Mapping[str, Any]
 
     def token_inputs(self) -> tuple[InputInfo, ...]:
@@ -159,6 +191,7 @@ def parse_metadata(raw: Any, source: str) -> Metadata:
         max_positions=fields.optional_integer("max_positions", most=MOST_INT64),
         plugins=fields.counts("plugins"),
         engine=_parse_engine(fields.object("engine")) if "engine" in fields else None,
+        mask=_parse_mask(fields),
         raw=raw,
     )
     _check_together(metadata, source)
@@ -231,6 +264,21 @@ def check_plan_bytes(plan: Path, engine: EngineInfo) -> None:
             f"{plan}: SHA-256 {digest.hexdigest()[:16]}..., its metadata says {engine.plan_sha256[:16]}...: the plan "
             "was changed or damaged; copy both files again or build the plan again"
         )
+
+
+def _parse_mask(fields: Fields) -> MaskInfo:
+    """The mask; files that older versions wrote have one of 0 and 1."""
+    if "mask" not in fields:
+        named = fields.objects("inputs", lambda item: (item.text("name"), item.text("role", INPUT_ROLES)))
+        return MaskInfo(next((name for name, role in named if role == "mask"), "attention_mask"))
+    found = fields.optional_object("mask")
+    if not found.names():
+        return MaskInfo(None)
+    kept, masked = (found.integers(name, least=-MOST_INT64) for name in ("kept", "masked"))
+    for name, values in (("kept", kept), ("masked", masked)):
+        if not values:
+            raise found.fail(name, "one value or more")
+    return MaskInfo(found.text("input"), kept, masked, found.truth("plain"))
 
 
 def _parse_engine(fields: Fields) -> EngineInfo:

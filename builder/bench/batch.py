@@ -42,9 +42,8 @@ class Batch:
         return len(self.seq_lens) * self.seq_len
 
     def padded(self, metadata: Metadata) -> dict[str, Array]:
-        """Inputs [B, S] of a model with the padded interface, zeros in the padding."""
-        grids = padded_feeds(self.ragged, metadata)
-        return {name: np.pad(grid, ((0, 0), (0, self.seq_len - grid.shape[1]))) for name, grid in grids.items()}
+        """Inputs [B, S] of a model with the padded interface."""
+        return padded_feeds(self.ragged, metadata, self.seq_len)
 
 
 def draw_lengths(lengths: Lengths, seed: int = 0) -> list[int]:

@@ -28,7 +28,7 @@ OPTIONS = LengthOptions(longest="--seq-len", mean="--mean")
 class Case:
     """A model and a batch; None lets padfree choose: 16 sequences, the model's longest, 0.6 of it on average.
 
-    lengths: a file of lengths instead of a drawn batch.
+    lengths: a file of lengths instead of a drawn batch. mask: the padding mask's input, where that is not proved.
     """
 
     model: Path
@@ -40,6 +40,7 @@ class Case:
     torch_folder: Path | None = None
     seed: int = 0
     name: str | None = None
+    mask: str | None = None
 
 
 def measure(
@@ -75,7 +76,7 @@ def measure(
         if name not in known:
             where = "the CPU" if on_cpu else "a GPU"
             raise BuildError(f"--peers {name}: unknown on {where}, allowed: {', '.join(known)}; correct the list")
-    model = model or Model(case.model, case.precision, case.torch_folder)
+    model = model or Model(case.model, case.precision, case.torch_folder, case.mask)
     limit = model.metadata.max_positions
     if case.lengths is None:
         lengths = choose_lengths(

@@ -28,11 +28,13 @@ class Model:
     """An exported model and its rewriting.
 
     torch_folder: the same model as transformers saves it, for PyTorch's peers.
+    mask: the input that the user calls the padding mask.
     """
 
     path: Path
     precision: str
     torch_folder: Path | None = None
+    mask: str | None = None
 
     @cached_property
     def original(self) -> onnx.ModelProto:
@@ -47,7 +49,7 @@ class Model:
     @cached_property
     def packed(self) -> onnx.ModelProto:
         """The rewritten model, packed interface, not verified: the answers are compared before anything is timed."""
-        return rewrite(self.original, precision=self.precision, verify=False).model
+        return rewrite(self.original, precision=self.precision, verify=False, mask=self.mask).model
 
     @cached_property
     def metadata(self) -> Metadata:
@@ -57,7 +59,7 @@ class Model:
     @cached_property
     def original_metadata(self) -> Metadata:
         """The original's, as far as its inputs and outputs tell."""
-        return parse_metadata(padded_metadata(self.original), str(self.path))
+        return parse_metadata(padded_metadata(self.original, self.metadata.raw["mask"]), str(self.path))
 
     @cached_property
     def products(self) -> list[Product]:

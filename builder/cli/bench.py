@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from .console import error_console, make_table, output_console, print_line, status
-from .options import PRECISIONS
+from .options import PRECISIONS, add_mask_option
 
 if TYPE_CHECKING:
     from padfree.builder.bench.measure import Measurement, Timing
@@ -47,6 +47,7 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of tokens and order (default 0)")
     group = parser.add_argument_group("contenders")
     group.add_argument("--precision", choices=PRECISIONS, help="default: fp16 on a GPU, fp32 on the CPU")
+    add_mask_option(group)
     group.add_argument("--peers", metavar="LIST", help="by commas; default: all. `--peers list` names them")
     group.add_argument(
         "--torch", type=Path, metavar="FOLDER", help="the model as save_pretrained wrote it, for PyTorch"
@@ -82,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         precision=arguments.precision or ("fp32" if on_cpu else "fp16"),
         torch_folder=arguments.torch,
         seed=arguments.seed,
+        mask=arguments.mask,
     )
     peers = None if arguments.peers is None else [name.strip() for name in arguments.peers.split(",")]
     if peers == ["list"]:

@@ -66,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
             precision=arguments.precision,
             strict=arguments.strict,
             verify=arguments.verify,
+            mask=arguments.mask,
             max_batch=arguments.max_batch,
             max_seq_len=arguments.max_seq_len,
             max_tokens=arguments.max_tokens,

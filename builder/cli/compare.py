@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .console import make_table, output_console, print_line, status
-from .options import INTERFACES, PRECISIONS
+from .options import INTERFACES, PRECISIONS, add_mask_option
 
 if TYPE_CHECKING:
     from padfree.builder.compare.report import Report, RunnerReport
@@ -55,6 +55,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("models")
     group.add_argument("--interface", choices=INTERFACES, default="packed", help="where no model is given (packed)")
     group.add_argument("--precision", choices=PRECISIONS, default="fp32", help="where no model is given (fp32)")
+    add_mask_option(group)
     group.add_argument(
         "--torch-model", type=Path, metavar="PATH", help="a Hugging Face folder, or a script with load_model()"
     )
@@ -135,6 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
         bisect=arguments.bisect or arguments.html is not None,
         device=arguments.device,
         torch_model=arguments.torch_model,
+        mask=arguments.mask,
     )
     if arguments.emit_polygraphy is not None:
         commands = emit(arguments.original, arguments.models, options, arguments.emit_polygraphy)

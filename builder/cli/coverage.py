@@ -40,7 +40,7 @@ def print_coverage(console: Console, report: Mapping[str, Any]) -> None:
         print_line(console, f"masks must be right-padded: {reason}")
     for name, ids in report.get("excluded_ids", {}).items():
         shown = ", ".join(str(value) for value in ids[:3]) + (", ..." if len(ids) > 3 else "")
-        print_line(console, f"'{name}' must not hold {shown} inside a sequence: positions count every token")
+        print_line(console, f"'{name}' must not hold {shown} inside a sequence: the model takes it for padding")
     if costs and costs["flop_ratio"] is not None:
         _print_speed_up(console, costs)
     print_line(console, verdict(report))

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from .console import error_console, facts_table, make_table, output_console, print_line, short, status
 from .coverage import print_coverage, print_kept_float32, print_outputs
-from .options import add_length_options
+from .options import add_length_options, add_mask_option
 
 if TYPE_CHECKING:
     from padfree.builder.coverage import Inspected
@@ -38,6 +38,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("model", type=Path, help="model.onnx, packed.onnx or model.plan")
     parser.add_argument("--json", action="store_true", help="print metadata and report as JSON and nothing else")
     parser.add_argument("--strict", action="store_true", help="exit with 1 unless everything is packed")
+    add_mask_option(parser)
     add_length_options(parser)
     parser.set_defaults(function=run)
 
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = output_console()
     try:
         with status(error_console(), f"reading {arguments.model}"):
-            found = inspect_file(arguments.model)
+            found = inspect_file(arguments.model, arguments.mask)
     except RewriteError as error:
         if arguments.json and not isinstance(error, ModelFileError):
             print_line(console, json.dumps({"file": str(arguments.model), "kind": "refused", "reason": str(error)}))

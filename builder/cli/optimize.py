@@ -55,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             precision=arguments.precision,
             strict=arguments.strict,
             verify=arguments.verify,
+            mask=arguments.mask,
         )
         model = apply_linear(arguments.linear, result.model, norms=arguments.norms)
         metadata = metadata_of(model)

@@ -14,7 +14,10 @@ GPUS = ("a100", "h100", "h200", "l4", "l40s")
 
 
 def add_rewrite_options(parser: argparse.ArgumentParser, *, precision: str | None, interface: str | None) -> None:
-    """--interface, --precision, --strict, --no-verify. Defaults None: taken from a model that is rewritten already."""
+    """--interface, --precision, --strict, --no-verify, --mask.
+
+    Defaults None: taken from a model that is rewritten already.
+    """
     group = parser.add_argument_group("rewriting")
     group.add_argument(
         "--interface",
@@ -30,6 +33,17 @@ def add_rewrite_options(parser: argparse.ArgumentParser, *, precision: str | Non
         dest="verify",
         action="store_false",
         help="do not compare original and rewritten model in onnxruntime",
+    )
+    add_mask_option(group)
+
+
+def add_mask_option(parser: argparse._ActionsContainer) -> None:
+    """--mask."""
+    parser.add_argument(
+        "--mask",
+        metavar="NAME",
+        help="the input that is the padding mask (1 at tokens, 0 at padding), where attention does not prove which one "
+        "that is",
     )
 
 

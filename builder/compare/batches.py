@@ -68,8 +68,17 @@ class Batch:
 
 
 def make_batch(name: str, rows: Mapping[str, list[Array]], original: Original) -> Batch:
-    """A right-padded batch of sequences; token inputs that are not given, and padded slots, are zeros."""
+    """A right-padded batch of sequences; token inputs that are not given, and padded slots, are zeros.
+
+    Raises:
+        BuildError: lengths differ, and the model has no mask.
+    """
     lengths = np.asarray([len(row) for row in next(iter(rows.values()))], np.int64)
+    if not original.has_mask and len(set(lengths.tolist())) > 1:
+        raise BuildError(
+            f"{name}: the sequences have {lengths.min()} to {lengths.max()} tokens, and the original has no mask: "
+            "every slot is a token; pass batches of sequences of one length"
+        )
     mask = np.arange(max(1, int(lengths.max(initial=0)))) < lengths[:, None]
     feeds: dict[str, Array] = {}
     for item in original.tokens:
@@ -81,32 +90,39 @@ def make_batch(name: str, rows: Mapping[str, list[Array]], original: Original) -
 
 
 def with_mask(name: str, feeds: Mapping[str, Array], mask: Mask, original: Original) -> Batch:
-    """A batch of grids [B, S] and a mask, which becomes the original's mask input."""
-    return Batch(name, {**feeds, original.mask.name: mask.astype(original.mask.dtype)}, mask)
+    """A batch of grids [B, S] and a mask, which becomes the original's mask input, or padding's ids."""
+    rule, filled = original.metadata.mask, dict(feeds)
+    if original.mask is not None:
+        filled[original.mask.name] = rule.written(mask, original.mask.dtype)
+    elif rule.input is not None:
+        grid = filled[rule.input]
+        filled[rule.input] = np.where(mask, grid, rule.filler(rule.input)).astype(grid.dtype)
+    return Batch(name, filled, mask)
 
 
 def from_feeds(name: str, feeds: Mapping[str, Any], original: Original) -> Batch:
     """A batch of the original's own inputs, as data loaders give them.
 
     Raises:
-        BuildError: an input is missing or not a grid of the mask's shape.
+        BuildError: an input is missing or not a grid of the shape that the others have.
     """
     arrays: dict[str, Array] = {}
-    for item in [*original.tokens, original.mask]:
+    for item in original.inputs:
         if item.name not in feeds:
             raise BuildError(
                 f"{name}: input '{item.name}' is missing, there are {', '.join(sorted(feeds))}; the data must hold all "
                 f"inputs of the original"
             )
         arrays[item.name] = np.asarray(feeds[item.name]).astype(item.dtype)
-    mask = arrays[original.mask.name] != 0
+    rule = original.metadata.mask
+    like = original.mask.name if original.mask is not None else rule.input or original.tokens[0].name
     for key, grid in arrays.items():
-        if grid.ndim != 2 or grid.shape != mask.shape:
+        if grid.ndim != 2 or grid.shape != arrays[like].shape:
             raise BuildError(
-                f"{name}: input '{key}' has shape {list(grid.shape)}, the mask '{original.mask.name}' "
-                f"{list(mask.shape)}; pass grids [B, S] of one shape"
+                f"{name}: input '{key}' has shape {list(grid.shape)}, {'the mask ' if rule.input else ''}'{like}' "
+                f"{list(arrays[like].shape)}; pass grids [B, S] of one shape"
             )
-    return Batch(name, arrays, mask)
+    return Batch(name, arrays, rule.keeps(arrays[like]) if rule.input else np.ones(arrays[like].shape, np.bool_))
 
 
 def generate(
@@ -115,7 +131,7 @@ def generate(
     """Seeded batches: one token, the longest sequence, no padding at all, ragged lengths; and other masks where asked.
 
     Lengths are spread evenly over their logarithm, so that every length class has its share. Padded slots hold random
-    ids: a model that reads them shows it.
+    ids: a model that reads them shows it. Without a mask nothing is padded: the sequences of a batch have one length.
     """
     rng = np.random.default_rng(seed)
     count = min(max_batch, 8)
@@ -127,10 +143,12 @@ def generate(
         ("ragged", lengths),
         ("short", [int(length) for length in rng.integers(1, min(max_seq_len, 16) + 1, count)]),
     ]
+    if not original.has_mask:
+        cases = [*cases[:2], ("longest", [max_seq_len]), ("short", [min(max_seq_len, 2)] * 2)]
     batches = [_random(name, _prefix(case), original, rng) for name, case in cases]
-    if LEFT in kinds:
+    if LEFT in kinds and original.has_mask:
         batches.append(_random(LEFT, _prefix(lengths)[:, ::-1].copy(), original, rng))
-    if HOLES in kinds:
+    if HOLES in kinds and original.has_mask:
         holes = rng.random((count, some)) < 0.6
         holes[:, 0] = True
         batches.append(_random(HOLES, holes, original, rng))
@@ -144,7 +162,9 @@ def _prefix(lengths: list[int]) -> Mask:
 def _random(name: str, mask: Mask, original: Original, rng: np.random.Generator) -> Batch:
     feeds = {}
     for item in original.tokens:
-        allowed = np.setdiff1d(np.arange(item.limit), item.excluded)
+        rule = original.metadata.mask
+        refused = (*item.excluded, *(rule.masked if item.name == rule.input else ()))
+        allowed = np.setdiff1d(np.arange(item.limit), refused)
         feeds[item.name] = np.where(mask, rng.choice(allowed, mask.shape), rng.integers(0, item.limit, mask.shape))
         feeds[item.name] = feeds[item.name].astype(item.dtype)
     return with_mask(name, feeds, mask, original)

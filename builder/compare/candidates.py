@@ -42,6 +42,7 @@ class Settings:
     relative_tolerance: float | None = None
     device: int = 0
     torch_model: Path | None = None
+    mask: str | None = None
 
     def scratch(self, name: str) -> Path:
         """A new file's path."""
@@ -64,7 +65,7 @@ def open_candidates(original: Path, files: Sequence[Path], settings: Settings, *
     if not files:
         path = settings.folder / REWRITTEN
         half = settings.precision != "fp32"  # verified with sample data, it finds what half precision cannot hold
-        result = rewrite(original, interface=interface, precision=settings.precision, verify=half)
+        result = rewrite(original, interface=interface, precision=settings.precision, verify=half, mask=settings.mask)
         save_model(result.model, path)
         files = [path]
     names = [path.name for path in files]

@@ -77,14 +77,15 @@ def _by_running(
     batch, requests = _worst_requests(outcome)
     alone = [batch.part(at) for at in requests]
     found = [contender.runner.infer(dict(item.feeds)) for item in alone]
-    if batch.mask.size > batch.mask[:1].sum() and _matches(original, reference, contender, outcome, alone, found):
+    several = original.has_mask and batch.mask.size > batch.mask[:1].sum()
+    if several and _matches(original, reference, contender, outcome, alone, found):
         what = "padding is read" if contender.any_mask else "sequences see each other"
         yield (
             f"the mask is dropped, {what}: sequences that are run alone, without padding, agree with the original, "
             f"and differ in the batch '{batch.name}'"
         )
         return
-    for shift in POSITION_SHIFTS:
+    for shift in POSITION_SHIFTS if original.has_mask else ():
         changed = [_left_padded(item, original, shift) for item in alone]
         fits = all(_fits(original, item) for item in changed)
         if fits and _matches(original, reference, contender, outcome, changed, found):

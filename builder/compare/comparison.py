@@ -28,7 +28,7 @@ class CompareOptions:
     """What `padfree compare` can be told.
 
     runners: of candidates.RUNNERS; empty takes what fits the files.
-    interface, precision: of what the original is rewritten to where no file is given.
+    interface, precision: of what the original is rewritten to where no file is given; mask: its padding mask's input.
     absolute_tolerance, relative_tolerance: None takes those of each model's precision.
     bisect: look for the first node that differs, in models that are given as .onnx files.
     """
@@ -42,6 +42,7 @@ class CompareOptions:
     bisect: bool = False
     device: int = 0
     torch_model: Path | None = None
+    mask: str | None = None
 
     def settings(self, folder: Path) -> Settings:
         """What runners are made with."""
@@ -52,6 +53,7 @@ class CompareOptions:
             self.relative_tolerance,
             self.device,
             self.torch_model,
+            self.mask,
         )
 
 

@@ -94,7 +94,10 @@ def _read(path: Path, original: Original, options: DataOptions) -> list[Batch]:
         return _read_json(path, original)
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=False) as file:
-            if original.mask.name in file.files:  # grids: their masks may be of any kind, and are kept
+            names = [item.name for item in original.inputs]
+            if set(names) <= set(file.files) and all(
+                file[name].ndim == 2 for name in names
+            ):  # grids: their masks may be of any kind, and are kept
                 return [from_feeds(path.name, {name: file[name] for name in file.files}, original)]
     rows = read_batch(path, original.metadata, tokenizer=options.tokenizer, truncate=options.truncate)
     return _chunks(path.name, rows, original)
@@ -127,9 +130,9 @@ def _chunks(name: str, columns: dict[str, list[Any]], original: Original) -> lis
     for column, rows in columns.items():
         if [len(row) for row in rows] != [len(row) for row in columns[ids]]:
             raise BuildError(f"{name}: '{column}' has other lengths than '{ids}'; give one value a token")
-    batches = []
-    for start in range(0, count, SEQUENCES_A_BATCH):
-        end = min(start + SEQUENCES_A_BATCH, count)
+    batches, size = [], SEQUENCES_A_BATCH if original.has_mask else 1
+    for start in range(0, count, size):
+        end = min(start + size, count)
         part = {column: [np.asarray(row) for row in values[start:end]] for column, values in columns.items()}
         batches.append(make_batch(f"{name}, sequences {start} to {end - 1}", part, original))
     return batches

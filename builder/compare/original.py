@@ -37,6 +37,7 @@ class Original:
     """The reference.
 
     metadata: of a model rewritten from it; what the token inputs are and which values they may have.
+    mask: the input that is the mask alone; None where a token input tells what is padding, as ids do, or none does.
     layouts: output name -> "per_sequence" for [B, ...], anything else for numbers of slots.
     dims: output name -> sizes of its axes; which of its numbers belong to tokens follows from them.
     sizes: batch and sequence where the file fixes them.
@@ -46,10 +47,20 @@ class Original:
     model: onnx.ModelProto
     metadata: Metadata
     tokens: tuple[Input, ...]
-    mask: Input
+    mask: Input | None
     layouts: dict[str, str]
     dims: dict[str, Dims | None]
     sizes: FixedSizes
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """All inputs, the mask last."""
+        return self.tokens if self.mask is None else (*self.tokens, self.mask)
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether any input tells what is padding."""
+        return self.metadata.mask.input is not None
 
     def has_token_rows(self, output: str) -> bool:
         """Whether an output has a row for every token: [B, S, ...]."""
@@ -75,7 +86,7 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
         folder: for a half precision model's copy in fp32, which is then the reference.
 
     Raises:
-        BuildError: no input is left that could be the mask, or more than one; the models have no output in common.
+        BuildError: other inputs are left than the mask; the models have no output in common.
     """
     given = load_model(path)
     model = widen(given)
@@ -96,10 +107,12 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
         if name in known
     )
     masks = [name for name in types if name not in known]
-    if len(masks) != 1 or len(tokens) != len(known):
+    alone = described.mask.input is not None and described.mask.input not in known
+    if len(masks) != int(alone) or len(tokens) != len(known):
         raise BuildError(
             f"{path}: has inputs {', '.join(types)}, the model to compare has token inputs {', '.join(known)}; the "
-            "original must have those and one mask: compare a model with the one that it was made from"
+            f"original must have those{' and one mask' if alone else ''}: compare a model with the one that it was "
+            "made from"
         )
     made = [value.name for value in model.graph.output]
     layouts = {item.name: item.layout for item in described.outputs if item.name in made}
@@ -109,7 +122,7 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
             f"{', '.join(item.name for item in described.outputs)}; none is in both: compare "
             "a model with the one that it was made from"
         )
-    mask = Input(masks[0], types[masks[0]], UNKNOWN_LIMIT)
+    mask = Input(masks[0], types[masks[0]], UNKNOWN_LIMIT) if alone else None
     items = {item["name"]: item for item in described.raw["outputs"]}
     dims = {name: padded_dims(items[name]) for name in layouts}
     return Original(path, model, described, tokens, mask, layouts, dims, fixed_sizes(model, [*types]))

@@ -153,6 +153,6 @@ def _joined(rows: list[Array], dims: Dims | None, lengths: list[int]) -> Array:
 def input_metadata(original: Original) -> TensorMetadata:
     """The original's inputs as Polygraphy describes them."""
     metadata = TensorMetadata()
-    for item in [*original.tokens, original.mask]:
+    for item in original.inputs:
         metadata.add(item.name, dtype=np.dtype(item.dtype), shape=(None, None))
     return metadata

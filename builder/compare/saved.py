@@ -166,7 +166,7 @@ def save_comparison(
     folder.mkdir(parents=True, exist_ok=True)
     usable = [batch for batch in batches if batch.kind == PREFIX or metadata.interface == "padded"]
     distinct = _of_different_shapes(usable)
-    inputs = [item.name for item in [*original.tokens, original.mask]]
+    inputs = [item.name for item in original.inputs]
     np.savez(
         folder / BATCHES,
         allow_pickle=False,

@@ -23,7 +23,13 @@ def find_changes(original: ModelProto, path: Path, metadata: Metadata) -> tuple[
     """
     sampled = bool(metadata.raw.get("kept_float32"))  # verifying takes the sample data that chose those
     try:
-        wanted = rewrite(original, interface=metadata.interface, precision=metadata.precision, verify=sampled).model
+        wanted = rewrite(
+            original,
+            interface=metadata.interface,
+            precision=metadata.precision,
+            verify=sampled,
+            mask=metadata.mask.input if "mask" in metadata.raw else None,
+        ).model
     except RewriteError:
         return None
     a, b = without_functions(wanted), without_functions(load_model(path))

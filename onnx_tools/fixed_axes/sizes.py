@@ -43,19 +43,22 @@ class FixedSizes:
         run: Callable[[Mapping[str, Array]], Sequence[Array]],
         feeds: Mapping[str, Array],
         dims: Sequence[Dims | None],
+        fillers: Mapping[str, int] | None = None,
     ) -> list[Array]:
         """Results of a file of these sizes on inputs [B,S] of any B, and of any S up to the file's.
 
-        The sequences are padded with zeros, mask included, and come in as many batches as it takes; the last one is
-        filled up with its first sequence. `dims` are the sizes of each result: it is put together along the batch and
-        cut back to S along every axis of the sequence; [B,...] where they are not known.
+        The sequences are padded with zeros, mask included, or with what `fillers` says of an input, and come in as many
+        batches as it takes; the last one is filled up with its first sequence. `dims` are the sizes of each result: it
+        is put together along the batch and cut back to S along every axis of the sequence; [B,...] where they are not
+        known.
         """
         if not self:
             return list(run(feeds))
         count, length = next(iter(feeds.values())).shape
         full = length if self.sequence is None else self.sequence
         part = count if self.batch is None else self.batch
-        wide = {name: np.pad(values, ((0, 0), (0, full - length))) for name, values in feeds.items()}
+        known, wider = fillers or {}, ((0, 0), (0, full - length))
+        wide = {name: np.pad(item, wider, constant_values=known.get(name, 0)) for name, item in feeds.items()}
         found: list[Sequence[Array]] = []
         for start in range(0, count, part):
             rows = [row if row < count else start for row in range(start, start + part)]

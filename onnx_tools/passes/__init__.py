@@ -26,9 +26,10 @@ Pass = Callable[[gs.Graph, Analysis], PassResult]
 __all__ = ["KEPT_MASKING", "Miss", "Pass", "PassResult", "interface_passes", "packing_passes", "preparation"]
 
 
-def preparation(interface: str) -> tuple[Pass, ...]:
-    """The first passes for an engine interface ("packed" or "padded"), in order."""
-    return (simplify, tokens, position_tables, attention, embedding(padded=interface == "padded"), pooling)
+def preparation(interface: str, mask: str | None = None) -> tuple[Pass, ...]:
+    """The first passes for an engine interface ("packed" or "padded"), in order; `mask` is the input named as such."""
+    padded = interface == "padded"
+    return (simplify, tokens, position_tables, attention(padded, mask), embedding(padded), pooling)
 
 
 def packing_passes(keep: str) -> tuple[Pass, ...]:

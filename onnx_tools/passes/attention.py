@@ -3,75 +3,96 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..errors import RewriteError
-from ..graph import Editor, is_standard, made_by, node_name
+from ..graph import Editor, made_by, node_name
 from ..symbolic import Analysis
 from .attention_match import Attention, is_candidate, match
 from .base import Boundary, Miss, NoMatch, PassResult, add_boundary, pack, unpack
+from .choice import choose_mask
 from .heads import HeadsSource
-from .no_attention import no_attention
+from .mask import Rows
+from .mask_values import Keeping, keep_nodes, table_rows
+from .simplify import shape_source
 
 NAME = "attention"
 TAKES_LENGTHS = "attention takes lengths in the place of a mask, as in the original"
 
 
-def attention(graph: gs.Graph, analysis: Analysis) -> PassResult:
+def attention(padded: bool, mask: str | None) -> Callable[[gs.Graph, Analysis], PassResult]:
+    """The pass for one interface: packed, tokens must not have values that the mask masks.
+
+    `mask` is the input that the user calls the padding mask.
+    """
+
+    def run(graph: gs.Graph, analysis: Analysis) -> PassResult:
+        return _attention(graph, analysis, padded, mask)
+
+    return run
+
+
+def _attention(graph: gs.Graph, analysis: Analysis, padded: bool, named: str | None) -> PassResult:
     """Replaces every attention whose mask is the padding mask, and adds the boundary that all passes use.
 
-    What cannot be replaced stays padded. Raises RewriteError where there is no attention, or no padding mask.
+    What cannot be replaced stays padded. Raises RewriteError where there is no attention, or no proof of a mask.
     """
-    found, missed = list[Attention](), list[Miss]()
+    found, missed, rest = list[Attention](), list[Miss](), list[gs.Node]()
+    rows = {tensor.name: table_rows(tensor) for tensor in graph.inputs}
     for node in graph.nodes:
         if is_candidate(analysis, node):
             try:
-                found.append(match(analysis, node))
+                found.append(match(analysis, node, rows))
             except NoMatch as reason:
                 missed.append(Miss(node_name(node), str(reason)))
-    mask = _padding_mask(graph, analysis, found, missed)
+                rest.append(node)
+    rule = choose_mask(graph, analysis, rows, [item.mask.keeps for item in found], rest, missed, named)
+    for item in [item for item in found if item.mask.keeps != rule]:
+        found.remove(item)
+        missed.append(Miss(item.node, _other_mask(item, rule)))
     editor = Editor(graph)
-    boundary = add_boundary(editor, mask)
+    boundary = add_boundary(editor, _kept_slots(editor, rule))
     projections = Projections(editor, analysis)
     for item in found:
         _replace(editor, analysis, boundary, projections, item)
+    excluded = () if rule is None or padded else _excluded(rule, rows)
     lengths = (TAKES_LENGTHS,) if any(item.mask.by_length for item in found) else ()
-    return PassResult(NAME, len(found), tuple(missed), right_padded=lengths)
+    return PassResult(NAME, len(found), tuple(missed), excluded, lengths)
 
 
-def _padding_mask(graph: gs.Graph, analysis: Analysis, found: list[Attention], missed: list[Miss]) -> gs.Tensor:
-    """The input that tells which tokens are kept: the one that masks attention, or the only one that can."""
-    if not found and not missed:
-        raise no_attention(graph, analysis)
-    masks = sorted({item.mask.source for item in found})
-    if len(masks) > 1:
-        raise RewriteError(
-            f"attention is masked by several inputs ({', '.join(masks)}); one padding mask is expected; export the "
-            "model with a single attention_mask"
-        )
-    if masks:
-        return next(tensor for tensor in graph.inputs if tensor.name == masks[0])
-    others = [tensor for tensor in graph.inputs if tensor.outputs and not _chooses_rows(tensor)]
-    if len(others) != 1:
-        reasons = "; ".join(dict.fromkeys(miss.reason for miss in missed[:3]))
-        raise RewriteError(
-            f"no attention can be packed ({len(missed)} found): {reasons}; export an encoder whose attention_mask is "
-            "a plain padding mask [batch, sequence]"
-        )
-    return others[0]
+def _other_mask(item: Attention, rule: Keeping | None) -> str:
+    if item.mask.keeps is None:
+        return f"no mask reaches node '{item.node}': it reads padding"
+    return f"node '{item.node}' is masked by '{item.mask.keeps}', padding by '{rule}'"
 
 
-def _chooses_rows(tensor: gs.Tensor) -> bool:
-    """Whether an input's values are rows of a table, as ids are."""
-    for node in tensor.outputs:
-        if is_standard(node, "Gather") and node.inputs[1] is tensor and isinstance(node.inputs[0], gs.Constant):
-            return True
-        if is_standard(node, "Cast", "Identity") and _chooses_rows(node.outputs[0]):
-            return True
-    return False
+def _kept_slots(editor: Editor, rule: Keeping | None) -> gs.Tensor:
+    """int32 [B,S]: not 0 where a slot is kept; without a mask all are."""
+    if rule is not None:
+        return keep_nodes(editor, next(tensor for tensor in editor.graph.inputs if tensor.name == rule.source), rule)
+    shape = editor.node("Shape", [shape_source(editor.graph)], stem="slot_shape", dtype=np.dtype(np.int64))
+    value = gs.Constant("value", np.ones(1, np.int32))
+    return editor.node(
+        "ConstantOfShape", [shape], stem="padfree_mask", dtype=np.dtype(np.int32), attrs={"value": value}
+    )
+
+
+def _excluded(rule: Keeping, rows: Rows) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The values that tokens must not have, of an input that holds more than its mask."""
+    count = rows.get(rule.source)
+    if rule.plain or count is None:
+        return ()
+    values = np.arange(count)
+    kept = {
+        "except": ~np.isin(values, rule.values),
+        "only": np.isin(values, rule.values),
+        "above": values > min(rule.values),
+        "below": values < min(rule.values),
+    }[rule.form]
+    return ((rule.source, tuple(int(value) for value in values[~kept])),)
 
 
 @dataclass(frozen=True)

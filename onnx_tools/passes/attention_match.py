@@ -14,7 +14,7 @@ from ..symbolic import Analysis, Poly, movement
 from ..symbolic.facts import Shape
 from .base import NoMatch
 from .heads import HeadsSource, follow_context, scale_of, trace_heads
-from .mask import MaskUse, PaddingMask, prove
+from .mask import MaskUse, PaddingMask, Rows, prove
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ def is_candidate(analysis: Analysis, node: gs.Node) -> bool:
     return shape is None or (len(shape) >= 3 and not shape[-1].atoms() <= {"B", "T"})
 
 
-def match(analysis: Analysis, node: gs.Node) -> Attention:
-    """Checks the attention around a candidate. Raises NoMatch with the reason."""
+def match(analysis: Analysis, node: gs.Node, rows: Rows) -> Attention:
+    """Checks the attention around a candidate; `rows`: of the tables that inputs choose from. Raises NoMatch."""
     if is_standard(node, "Attention"):
-        return _match_operator(analysis, node)
+        return _match_operator(analysis, node, rows)
     name = node_name(node)
     rank = analysis[node.inputs[0]].rank
     if int(node.attrs.get("axis", -1)) not in (-1, (rank or 0) - 1):
@@ -69,7 +69,7 @@ def match(analysis: Analysis, node: gs.Node) -> Attention:
     scores = _four_axes(analysis[product.outputs[0]].shape, q)
     if analysis[product.outputs[0]].rank == 3:
         uses = [_with_heads(use, q) for use in uses]
-    mask = prove(uses, scores, name)
+    mask = prove(uses, scores, name, rows)
     context = follow_context(analysis, readers[0].outputs[0], *q.columns.shape, by_head=q.by_head)
     return Attention(name, q, k, v, scale * q.factor * k.factor, mask, context)
 
@@ -177,7 +177,7 @@ def _is_guard(node: gs.Node, weights: gs.Tensor) -> bool:
     return test is not None and test.inputs[0] is weights
 
 
-def _match_operator(analysis: Analysis, node: gs.Node) -> Attention:
+def _match_operator(analysis: Analysis, node: gs.Node, rows: Rows) -> Attention:
     """The Attention operator of opset 23."""
     name = node_name(node)
     if int(node.attrs.get("is_causal", 0)):
@@ -200,12 +200,12 @@ def _match_operator(analysis: Analysis, node: gs.Node) -> Attention:
     heads, size = q.columns.shape
     scale = float(node.attrs.get("scale", 1.0 / math.sqrt(size)))
     mask = argument(node, 3)
-    if mask is None:
-        raise NoMatch(f"no mask reaches node '{name}': it reads padding")
-    facts = analysis[mask]
+    uses = list[MaskUse]()
+    if mask is not None:
+        facts = analysis[mask]
+        uses.append(MaskUse(facts, "select") if facts.dtype == "bool" else MaskUse(facts, "add"))
     batch, length = Poly.atom("B"), Poly.atom("S")
-    use = MaskUse(facts, "select") if facts.dtype == "bool" else MaskUse(facts, "add")
-    source = prove([use], (batch, Poly.of(int(heads)), length, length), name)
+    source = prove(uses, (batch, Poly.of(int(heads)), length, length), name, rows)
     context = node.outputs[0]
     if analysis[tensors[0]].rank == 4:
         context = follow_context(analysis, context, heads, size)

@@ -25,7 +25,7 @@ class Miss:
 class PassResult:
     """What a pass did to its graph.
 
-    `excluded` are ids that an input must not hold among the kept tokens: padding ids, whose position is not counted.
+    `excluded` are ids that an input must not hold among the kept tokens: the model takes them for padding.
     `right_padded`: the reasons why the original is only right where masks are right-padded; none where it always is.
     """
 
@@ -57,30 +57,16 @@ def boundary_of(graph: gs.Graph) -> Boundary:
     return Boundary(index.inputs[0], index.outputs[0], index.outputs[1], schedule.outputs[0])
 
 
-def mask_input(boundary: Boundary) -> gs.Tensor:
-    """The graph input that the boundary's mask is cast from."""
-    tensor = boundary.mask
-    while tensor.inputs:
-        tensor = tensor.inputs[0].inputs[0]
-    return tensor
-
-
 def add_boundary(editor: Editor, mask: gs.Tensor) -> Boundary:
-    """Derives the token index, the lengths and their prefix sum from the mask input [B,S]."""
+    """Derives the token index, the lengths and their prefix sum from what keeps slots: int32 [B,S]."""
     int32 = np.dtype(np.int32)
-    mask32 = mask
-    if np.dtype(mask.dtype) != int32:
-        if np.issubdtype(mask.dtype, np.integer):
-            # Any non-zero value keeps a slot, and must stay non-zero as int32.
-            mask = editor.cast(mask, np.bool_, "padfree_kept")
-        mask32 = editor.cast(mask, int32, "padfree_mask")
     token_index = editor.variable("padfree_token_index", int32)
     seq_lens = editor.variable("padfree_seq_lens", int32)
     num_tokens = editor.variable("padfree_num_tokens", int32)
     cu_seqlens = editor.variable("padfree_cu_seqlens", int32)
-    editor.padfree("PadfreeIndex", [mask32], [token_index, seq_lens, num_tokens])
+    editor.padfree("PadfreeIndex", [mask], [token_index, seq_lens, num_tokens])
     add_schedule(editor, [seq_lens, token_index], [cu_seqlens])
-    return Boundary(mask32, token_index, seq_lens, cu_seqlens)
+    return Boundary(mask, token_index, seq_lens, cu_seqlens)
 
 
 def add_schedule(editor: Editor, inputs: list[gs.Tensor], outputs: list[gs.Tensor]) -> None:

@@ -13,7 +13,8 @@ from ..layout import B, S, is_token_shape
 from ..symbolic import Analysis, Element
 from ..symbolic.expr import leaves
 from ..symbolic.facts import Facts
-from .base import Boundary, PassResult, add_schedule, boundary_of, mask_input, pack, unpack
+from .base import Boundary, PassResult, add_schedule, boundary_of, pack, unpack
+from .mask_values import mask_of
 from .positions import counted
 
 NAME = "interface"
@@ -26,7 +27,10 @@ def packed_interface(graph: gs.Graph, analysis: Analysis) -> PassResult:
     boundary = boundary_of(graph)
     _pack_outputs(Editor(graph), analysis, boundary)
     tidy(graph)
-    mask = mask_input(boundary)
+    known = mask_of(analysis[boundary.mask])
+    mask = next((tensor for tensor in graph.inputs if tensor.name == known.source), None)
+    if not known.plain and mask is not None and _says_more(mask, boundary):
+        mask = None  # its values are tokens' values too
     inputs = [tensor for tensor in graph.inputs if tensor is not mask and list(tensor.shape or ()) == ["B", "S"]]
     names = [tensor.name for tensor in inputs]
     _check_names(names, graph)
@@ -39,18 +43,21 @@ def packed_interface(graph: gs.Graph, analysis: Analysis) -> PassResult:
     others = [tensor for tensor in graph.inputs if tensor not in inputs and tensor is not mask]
     if not tokens:
         raise RewriteError(
-            f"the model reads nothing but its mask '{mask.name}'; the packed interface needs a token input such as "
+            f"the model reads nothing but its mask '{known.source}'; the packed interface needs a token input such as "
             "input_ids; choose the padded interface"
         )
     for padded, packed in zip(inputs, tokens, strict=True):
         _feed(padded, packed)
     _count_positions(editor, analysis, seq_lens, tokens[0])
     graph.inputs = [*tokens, seq_lens, *others]
-    _schedule(graph, editor, seq_lens, tokens[0], boundary, [*inputs, mask])
+    _schedule(graph, editor, seq_lens, tokens[0], boundary, inputs if mask is None else [*inputs, mask])
+    tidy(graph)
+    filler = known.masked[0] if known.masked else 0
     for padded, packed in zip(inputs, tokens, strict=True):
-        _restore(editor, boundary_of_packed(graph), padded, packed)
-    if mask.outputs:
-        _restore(editor, boundary_of_packed(graph), mask, _ones(editor, tokens[0]))
+        own = packed.name == known.source
+        _restore(editor, boundary_of_packed(graph), padded, packed, filler if own else 0)
+    if mask is not None and mask.outputs:
+        _restore(editor, boundary_of_packed(graph), mask, _filled(editor, tokens[0], known.kept[0]), filler)
     _join(editor)
     tidy(graph)
     _drop_extent(graph, editor)
@@ -242,16 +249,35 @@ def _takes_first(node: gs.Node) -> bool:
     return isinstance(index, gs.Constant) and bool(np.all(index.values == 0))
 
 
-def _restore(editor: Editor, boundary: Boundary, padded: gs.Tensor, packed: gs.Tensor) -> None:
-    """What stays padded reads the new input unpacked."""
-    if padded.outputs:
-        dtype = np.dtype(padded.dtype).name
-        if dtype == "int32":
-            unpack(editor, packed, boundary, dtype, padded)
-        else:
-            narrow = unpack(editor, packed, boundary, "int32")
-            target = {"int64": 7, "bool": 9}[dtype]
-            editor.node("Cast", [narrow], stem=padded.name, attrs={"to": target}, output=padded)
+def _says_more(mask: gs.Tensor, boundary: Boundary) -> bool:
+    """Whether more is read of the mask input than which slots it keeps."""
+    chain, tensor = set[int](), boundary.mask
+    waiting = [tensor]
+    while waiting:
+        for node in waiting.pop().inputs:
+            chain.add(id(node))
+            waiting += list(node.inputs)
+    return any(id(node) not in chain and not is_standard(node, "Shape") for node in mask.outputs)
+
+
+def _restore(editor: Editor, boundary: Boundary, padded: gs.Tensor, packed: gs.Tensor, filler: int) -> None:
+    """What stays padded reads the new input unpacked, with `filler` in masked slots."""
+    if not padded.outputs:
+        return
+    dtype = np.dtype(padded.dtype)
+    if not filler and dtype == _INT32:
+        unpack(editor, packed, boundary, "int32", padded)
+        return
+    if filler:  # unpacking writes zeros
+        number = editor.constant("filler", np.asarray(filler, np.int32))
+        above = editor.node("Sub", [packed, number], stem="above_filler", dtype=_INT32)
+        result = editor.variable("filled", _INT32) if dtype != _INT32 else padded
+        narrow = editor.node("Add", [unpack(editor, above, boundary, "int32"), number], stem="filled", output=result)
+    else:
+        narrow = unpack(editor, packed, boundary, "int32")
+    if dtype != _INT32:
+        target = {"int64": 7, "bool": 9}[dtype.name]
+        editor.node("Cast", [narrow], stem=padded.name, attrs={"to": target}, output=padded)
 
 
 def _join(editor: Editor) -> None:
@@ -270,9 +296,10 @@ def _join(editor: Editor) -> None:
         editor.redirect(node.outputs[0], packed)
 
 
-def _ones(editor: Editor, tokens: gs.Tensor) -> gs.Tensor:
+def _filled(editor: Editor, tokens: gs.Tensor, number: int) -> gs.Tensor:
+    """int32 [T] of one number."""
     shape = editor.node("Shape", [tokens], stem="token_count", dtype=np.dtype(np.int64))
-    value = gs.Constant("value", np.ones(1, np.int32))
+    value = gs.Constant("value", np.full(1, number, np.int32))
     return editor.node("ConstantOfShape", [shape], stem="kept_tokens", dtype=_INT32, attrs={"value": value})
 
 

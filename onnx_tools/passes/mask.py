@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proves that what is added to attention scores, or selects among them, is a plain padding mask and nothing else."""
+"""Proves that what is added to attention scores, or selects among them, masks padding and does nothing else."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
-from ..symbolic import Apply, Axis, Element, Expr, Index, Poly, RowSum, evaluate
+from ..symbolic import Apply, Axis, Element, Expr, Index, Poly, RowSum
+from ..symbolic.bounds import bounds
 from ..symbolic.expr import apply, leaves
 from ..symbolic.facts import Facts, Shape, broadcast_expr
 from .base import NoMatch
+from .mask_values import Domain, Keeping, domain_of, is_binary, keeping
 
 # exp(-1000) is 0 in every type, whatever the scores of a trained model are.
 VERY_NEGATIVE = -1000.0
@@ -33,27 +36,33 @@ class MaskUse:
 
 @dataclass(frozen=True)
 class PaddingMask:
-    """The mask input [B,S]; `by_length`: of it, the scores see the number of kept tokens alone."""
+    """The mask input [B,S] and which of its values keep a key; `by_length`: scores see the number of kept keys alone.
 
-    source: str
-    by_length: bool
+    `keeps` is None where attention has no mask: it reads every slot.
+    """
+
+    keeps: Keeping | None
+    by_length: bool = False
 
 
-def prove(uses: list[MaskUse], scores: Shape, node: str) -> PaddingMask:
-    """The mask input, where every use keeps exactly the keys whose mask is not 0. Raises NoMatch.
+Rows = Mapping[str, int | None]  # by input: the rows of the table that its values choose from
+
+
+def prove(uses: list[MaskUse], scores: Shape, node: str, rows: Rows) -> PaddingMask:
+    """The mask input, where every use keeps exactly the keys that its values keep. Raises NoMatch.
 
     A use by length keeps as many keys from the first on: the same keys, where the mask is right-padded.
     """
-    found = {_prove_one(use, scores, node) for use in uses}
-    names = sorted({mask.source for mask in found})
+    found = {_prove_one(use, scores, node, rows) for use in uses}
     if not found:
-        raise NoMatch(f"no mask reaches node '{node}': it reads padding")
-    if len(names) > 1:
-        raise NoMatch(f"masks of node '{node}' come from several inputs: {', '.join(names)}")
-    return PaddingMask(names[0], any(mask.by_length for mask in found))
+        return PaddingMask(None)
+    rules = sorted({str(mask.keeps) for mask in found})
+    if len(rules) > 1:
+        raise NoMatch(f"masks of node '{node}' are several: {', '.join(rules)}")
+    return PaddingMask(next(iter(found)).keeps, any(mask.by_length for mask in found))
 
 
-def _prove_one(use: MaskUse, scores: Shape, node: str) -> PaddingMask:
+def _prove_one(use: MaskUse, scores: Shape, node: str, rows: Rows) -> PaddingMask:
     prefix = f"mask of node '{node}' is not a plain padding mask because"
     expr = broadcast_expr(use.facts, scores)
     if expr is None:
@@ -61,19 +70,34 @@ def _prove_one(use: MaskUse, scores: Shape, node: str) -> PaddingMask:
     slots = _slots_of_lengths(expr)
     by_length, expr = slots != expr, slots
     element = _only_element(expr, prefix)
-    kept, masked = (evaluate(expr, {element: value}) for value in (1, 0))
+    domain = domain_of(element.dtype, rows.get(element.source), [expr])
+    low, high = bounds(expr, {element: domain.values})
     if use.kind == "select":
-        if bool(kept) != use.keeps or bool(masked) == use.keeps:
-            raise NoMatch(f"{prefix} it selects kept keys = {bool(kept)}, masked keys = {bool(masked)}")
+        kept, masked = (low > 0) == use.keeps, (high > 0) != use.keeps
         value = use.masked_value * use.factor
         if not value <= VERY_NEGATIVE:
             raise NoMatch(f"{prefix} masked scores become {use.masked_value}, not below {VERY_NEGATIVE}")
-        return PaddingMask(element.source, by_length)
-    if float(kept) != 0.0:
-        raise NoMatch(f"{prefix} it adds {float(kept)} to the scores of kept keys")
-    if not float(masked) * use.factor <= VERY_NEGATIVE:
-        raise NoMatch(f"{prefix} it adds {float(masked)} to masked scores, which is not below {VERY_NEGATIVE}")
-    return PaddingMask(element.source, by_length)
+    else:
+        kept, masked = low == 0, high * use.factor <= VERY_NEGATIVE
+    size = domain.values.shape
+    try:
+        wide = np.broadcast_to(kept, size), np.broadcast_to(masked, size)
+        rule = keeping(element.source, domain, *wide, is_binary(expr, element))
+    except NoMatch as reason:
+        said = "" if domain.complete else _said_of_two(use, low, domain)
+        raise NoMatch(f"{prefix} {said or reason}") from None
+    return PaddingMask(rule, by_length)
+
+
+def _said_of_two(use: MaskUse, values: np.ndarray, domain: Domain) -> str:
+    """What a mask does instead where its values are 1 and 0."""
+    wide = np.broadcast_to(values, domain.values.shape)
+    kept, masked = (float(wide[domain.values == number][0]) for number in (1, 0))
+    if use.kind == "select":
+        return f"it selects kept keys = {bool(kept)}, masked keys = {bool(masked)}"
+    if kept != 0.0 and masked != 0.0:
+        return f"it adds {kept} to the scores of kept keys"
+    return f"it adds {masked if kept == 0.0 else kept} to masked scores, which is not below {VERY_NEGATIVE}"
 
 
 def _slots_of_lengths(expr: Expr) -> Expr:
@@ -116,20 +140,3 @@ def _only_element(expr: Expr, prefix: str) -> Element:
         names = ", ".join(sorted(item.source for item in found)) or "none"
         raise NoMatch(f"{prefix} it depends on {len(found)} inputs ({names}) where one mask is expected")
     return found.pop()
-
-
-def is_mask_element(analysis_facts: Facts, mask: str, axes: tuple[int, int], rank: int, kept: int = 1) -> bool:
-    """Whether a tensor is `kept` where the mask is 1 and 1 - `kept` where it is 0, by batch and sequence axes alone."""
-    expr = analysis_facts.expr
-    if expr is None or analysis_facts.rank != rank:
-        return False
-    found = [leaf for leaf in leaves(expr) if isinstance(leaf, Element)]
-    wanted = (Poly.atom(Axis(axes[0])), Poly.atom(Axis(axes[1])))
-    if len(found) != 1 or found[0].source != mask or found[0].indices != wanted:
-        return False
-    if any(
-        isinstance(leaf, RowSum) or (isinstance(leaf, Index) and leaf.poly.constant() is None) for leaf in leaves(expr)
-    ):
-        return False
-    values = [float(evaluate(expr, {found[0]: value})) for value in (1, 0)]
-    return values == [float(kept), float(1 - kept)]

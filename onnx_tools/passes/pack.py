@@ -11,10 +11,10 @@ import onnx_graphsurgeon as gs
 from ..graph import Editor, is_padfree, is_standard, node_name, tidy
 from ..layout import token_axis
 from ..layout_rules import NoRule, Packed, packed_form
-from ..symbolic import Analysis, Element, analyse
-from ..symbolic.expr import evaluate, leaves
+from ..symbolic import Analysis, analyse
 from ..symbolic.facts import Facts
-from .base import Boundary, Miss, PassResult, boundary_of, mask_input, pack_tokens, unpack_tokens
+from .base import Boundary, Miss, PassResult, boundary_of, pack_tokens, unpack_tokens
+from .mask_values import mask_of
 from .positions import Positions, counted, spread_positions
 
 NAME = "layout"
@@ -43,7 +43,8 @@ def packing(keep: str) -> Callable[[gs.Graph, Analysis], PassResult]:
                     forms[id(node)] = packed_form(node, known, analysis[tensor])
             except NoRule as reason:
                 missed.append(Miss(node_name(node), f"'{node_name(node)}' ({node.op}) stays padded: {reason}"))
-        staying = _kept_for_islands(graph, forms, str(mask_input(boundary).name), keep)
+        mask = mask_of(analysis[boundary.mask]).source
+        staying = set() if mask is None else _kept_for_islands(graph, forms, mask, keep)
         for node in [item for item in graph.nodes if id(item) in forms]:
             if id(node) in staying:
                 name = node_name(node)
@@ -172,21 +173,12 @@ def _token_operand(
 ) -> gs.Tensor:
     """An operand [T,...]; one that the mask alone makes is the number that it is at every kept slot."""
     facts = analysis[tensor]
-    if others and facts.expr is not None:
-        mask = str(mask_input(boundary).name)
-        elements = {leaf for leaf in leaves(facts.expr) if isinstance(leaf, Element)}
-        if elements and all(leaf.source == mask for leaf in elements) and _own_slot(elements):
-            try:
-                value = evaluate(facts.expr, dict.fromkeys(elements, 1))
-            except ValueError:
-                return pack_tokens(editor, tensor, boundary, facts)
-            return editor.constant("kept", np.asarray(value, dtype=facts.dtype))
+    if others:
+        known = mask_of(analysis[boundary.mask]).outcomes(facts.expr, ("i0", "i1"))
+        if known is not None:
+            return editor.constant("kept", np.asarray(known[0], dtype=facts.dtype))
     row = positions.packed(facts)
     return row if row is not None else pack_tokens(editor, tensor, boundary, facts)
-
-
-def _own_slot(elements: set[Element]) -> bool:
-    return all(len(leaf.indices) == 2 and [str(i) for i in leaf.indices] == ["i0", "i1"] for leaf in elements)
 
 
 def _dtype(facts: Facts) -> np.dtype | None:

@@ -8,9 +8,10 @@ import onnx_graphsurgeon as gs
 
 from ..graph import Editor, argument, is_output, is_standard, made_by, node_name, producer
 from ..symbolic import Analysis, Poly
+from ..symbolic.facts import Facts
 from ..symbolic.rules import axes_of_node, slice_arguments
-from .base import Miss, NoMatch, PassResult, boundary_of, mask_input, pack
-from .mask import is_mask_element
+from .base import Miss, NoMatch, PassResult, boundary_of, pack
+from .mask_values import Mask, mask_of
 
 NAME = "pooling"
 _MAX_NORM_EPSILON = 1e-6
@@ -20,7 +21,7 @@ _LOWEST = -1e4  # hidden states of trained models are far above it
 def pooling(graph: gs.Graph, analysis: Analysis) -> PassResult:
     """Replaces first-token, masked-mean and masked-maximum pooling by PadfreePool."""
     editor, boundary = Editor(graph), boundary_of(graph)
-    mask = str(mask_input(boundary).name)
+    mask = mask_of(analysis[boundary.mask])
     replaced, missed = 0, list[Miss]()
     for node in list(graph.nodes):
         try:
@@ -81,7 +82,7 @@ def _first_token(analysis: Analysis, node: gs.Node) -> tuple[str, gs.Tensor, gs.
     return "first", node.inputs[0], node.outputs[0]
 
 
-def _mean(analysis: Analysis, node: gs.Node, mask: str) -> tuple[str, gs.Tensor, gs.Tensor] | None:
+def _mean(analysis: Analysis, node: gs.Node, mask: Mask) -> tuple[str, gs.Tensor, gs.Tensor] | None:
     """sum(x * mask) / max(sum(mask), tiny)."""
     if not is_standard(node, "Div"):
         return None
@@ -97,14 +98,14 @@ def _mean(analysis: Analysis, node: gs.Node, mask: str) -> tuple[str, gs.Tensor,
     if not hidden:
         return None
     x, weight = hidden[0]
-    if not is_mask_element(analysis[weight], mask, (0, 1), 3):
-        raise NoMatch(f"'{name}' averages with other weights than the mask '{mask}'")
+    if not _is_mask(analysis[weight], mask, 3):
+        raise NoMatch(f"'{name}' averages with other weights than {_mask_name(mask)}")
     if not _counts_mask(analysis, node.inputs[1], mask):
         raise NoMatch(f"'{name}' divides the sum over the tokens by something else than their number")
     return "mean", x, node.outputs[0]
 
 
-def _maximum(analysis: Analysis, node: gs.Node, mask: str) -> tuple[str, gs.Tensor, gs.Tensor] | None:
+def _maximum(analysis: Analysis, node: gs.Node, mask: Mask) -> tuple[str, gs.Tensor, gs.Tensor] | None:
     """The maximum over the sequence of x where the mask keeps a token, and of a very low number elsewhere."""
     if not is_standard(node, "ReduceMax") or not _over_sequence(analysis, node):
         return None
@@ -117,10 +118,19 @@ def _maximum(analysis: Analysis, node: gs.Node, mask: str) -> tuple[str, gs.Tens
             continue
         if number > _LOWEST:
             raise NoMatch(f"'{node_name(node)}' puts {number} in the place of masked tokens, not below {_LOWEST}")
-        if not is_mask_element(analysis[choice.inputs[0]], mask, (0, 1), 3, kept):
-            raise NoMatch(f"'{node_name(node)}' leaves out other tokens than the mask '{mask}'")
+        if not _is_mask(analysis[choice.inputs[0]], mask, 3, kept):
+            raise NoMatch(f"'{node_name(node)}' leaves out other tokens than {_mask_name(mask)}")
         return "max", x, node.outputs[0]
     return None
+
+
+def _is_mask(facts: Facts, mask: Mask, rank: int, kept: int = 1) -> bool:
+    """Whether a tensor [B,S,...] is `kept` where a slot is kept and 1 - `kept` where it is masked."""
+    return facts.rank == rank and mask.outcomes(facts.expr, ("i0", "i1")) == (float(kept), float(1 - kept))
+
+
+def _mask_name(mask: Mask) -> str:
+    return "all tokens" if mask.source is None else f"the mask '{mask.source}'"
 
 
 def _over_sequence(analysis: Analysis, node: gs.Node) -> bool:
@@ -128,7 +138,7 @@ def _over_sequence(analysis: Analysis, node: gs.Node) -> bool:
     return axes in ([1], [-2])
 
 
-def _counts_mask(analysis: Analysis, tensor: gs.Tensor, mask: str) -> bool:
+def _counts_mask(analysis: Analysis, tensor: gs.Tensor, mask: Mask) -> bool:
     """Whether the tensor is the number of kept tokens, at least some number not above 1."""
     while True:
         node = producer(tensor)
@@ -144,7 +154,7 @@ def _counts_mask(analysis: Analysis, tensor: gs.Tensor, mask: str) -> bool:
             axes = axes_of_node(node, [analysis[item] for item in node.inputs], 1)
             facts = analysis[node.inputs[0]]
             last = [-1] if facts.rank == 2 else [-2]
-            return axes in ([1], last) and is_mask_element(facts, mask, (0, 1), facts.rank or 0)
+            return axes in ([1], last) and _is_mask(facts, mask, facts.rank or 0)
         else:
             return False
 

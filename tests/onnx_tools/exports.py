@@ -29,7 +29,9 @@ FLOOR = 1e-2  # the least that a column's root mean square counts, in parts of t
 
 @dataclass(frozen=True)
 class Input:
-    """An input of the original and what its values are: "ids", "mask", "types", "pos" or "seg" (a mask of 0, 1, 2).
+    """An input of the original and what its values are.
+
+    That is "ids", "mask", "inverted" (a mask of 1 at padding), "types", "pos" or "seg" (a mask of 0, 1, 2);
 
     ids are drawn from [low, high) without those in `excl`.
     """
@@ -87,6 +89,8 @@ def sequences(inputs: list[Input], lengths: tuple[int, ...] = LENGTHS, seed: int
     def drawn(item: Input, length: int) -> np.ndarray:
         if item.kind == "mask":
             return np.ones(length, np.int64)
+        if item.kind == "inverted":
+            return np.zeros(length, np.int64)
         if item.kind == "pos":
             return np.arange(length)
         if item.kind == "types":
@@ -172,7 +176,7 @@ def padded_feeds(
     longest = max(len(next(iter(item.values()))) for item in given)
     types, feeds = types_of(model), {}
     for item in inputs:
-        filler = 0
+        filler = 1 if item.kind == "inverted" else 0
         if item.kind == "ids":  # what the model itself takes for padding, where it says so
             filler = item.excl[0] if item.excl else item.low
         rows = np.full((len(given), longest), filler)

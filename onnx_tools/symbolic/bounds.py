@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between which numbers an expression lies, where some elements of graph inputs are known and the others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .expr import ELEMENTWISE, Apply, Element, Expr, Index, Number, RowSum
+
+Values = npt.NDArray[np.float64]
+Bounds = tuple[Values, Values]
+
+# No position, size, sum of a mask or id is larger.
+LARGEST = float(1 << 24)
+
+
+def bounds(expr: Expr, elements: Mapping[Element, npt.NDArray[Any]]) -> Bounds:
+    """The lowest and the highest value that the expression may have, for every value of the known elements.
+
+    The elements' arrays have one shape, which the results have too, or broadcast to; booleans are 0 and 1. Sums of rows
+    of their inputs, which are masks that are 0 at padding alone, are at least 1.
+    """
+    if isinstance(expr, Number):
+        return _exact(np.asarray(expr.value, dtype=np.float64))
+    if isinstance(expr, Index):
+        value = expr.poly.constant()
+        return _unknown() if value is None else _exact(np.asarray(value, dtype=np.float64))
+    if isinstance(expr, Element):
+        if expr in elements:
+            return _exact(np.asarray(elements[expr], dtype=np.float64))
+        return _truth() if expr.dtype == "bool" else _unknown()
+    if isinstance(expr, RowSum):
+        # A row without any token has no results that count.
+        known = any(element.source == expr.source for element in elements)
+        return np.asarray(1.0 if known else 0.0), np.asarray(LARGEST)
+    return _applied(expr, [bounds(arg, elements) for arg in expr.args])
+
+
+def _applied(expr: Apply, args: list[Bounds]) -> Bounds:
+    with np.errstate(all="ignore"):
+        if all(np.array_equal(low, high, equal_nan=True) for low, high in args):
+            values = [low.astype(arg.dtype) for (low, _), arg in zip(args, expr.args, strict=True)]
+            result = values[0] if expr.op == "Cast" else ELEMENTWISE[expr.op](*values)
+            return _exact(np.asarray(result).astype(expr.dtype).astype(np.float64))
+        rule = _RULES.get(expr.op)
+        if rule is None:
+            return _truth() if expr.dtype == "bool" else (np.asarray(-np.inf), np.asarray(np.inf))
+        low, high = rule(*args)
+        if expr.op == "Cast" and expr.dtype == "bool":
+            return _flags((low > 0) | (high < 0), (low != 0) | (high != 0))
+        if expr.op == "Cast" and expr.dtype.startswith(("int", "uint")):
+            return np.trunc(low), np.trunc(high)
+        return np.asarray(low, np.float64), np.asarray(high, np.float64)
+
+
+def _exact(value: Values) -> Bounds:
+    return value, value
+
+
+def _unknown() -> Bounds:
+    return np.asarray(-LARGEST), np.asarray(LARGEST)
+
+
+def _truth() -> Bounds:
+    return np.asarray(0.0), np.asarray(1.0)
+
+
+def _flags(certain: Any, possible: Any) -> Bounds:
+    return np.asarray(certain, np.float64), np.asarray(possible, np.float64)
+
+
+def _not(a: Bounds) -> Bounds:
+    return 1 - a[1], 1 - a[0]
+
+
+def _product(a: Bounds, b: Bounds) -> Bounds:
+    corners = np.stack(np.broadcast_arrays(*(x * y for x in a for y in b)))
+    corners = np.where(np.isnan(corners), 0.0, corners)  # 0 times a bound that is not known
+    return corners.min(0), corners.max(0)
+
+
+def _where(test: Bounds, a: Bounds, b: Bounds) -> Bounds:
+    either = np.minimum(a[0], b[0]), np.maximum(a[1], b[1])
+    low, high = (np.where(test[0] > 0, x, np.where(test[1] > 0, z, y)) for x, y, z in zip(a, b, either, strict=True))
+    return low, high
+
+
+def _less(a: Bounds, b: Bounds) -> Bounds:
+    return _flags(a[1] < b[0], a[0] < b[1])
+
+
+def _less_or_equal(a: Bounds, b: Bounds) -> Bounds:
+    return _flags(a[1] <= b[0], a[0] <= b[1])
+
+
+def _equal(a: Bounds, b: Bounds) -> Bounds:
+    same = (a[0] == a[1]) & (b[0] == b[1]) & (a[0] == b[0])
+    return _flags(same, (a[0] <= b[1]) & (b[0] <= a[1]))
+
+
+_RULES: Mapping[str, Callable[..., Bounds]] = MappingProxyType(
+    {
+        "Add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
+        "And": lambda a, b: (np.minimum(a[0], b[0]), np.minimum(a[1], b[1])),
+        "Cast": lambda a: a,
+        "Equal": _equal,
+        "Greater": lambda a, b: _less(b, a),
+        "GreaterOrEqual": lambda a, b: _less_or_equal(b, a),
+        "Less": _less,
+        "LessOrEqual": _less_or_equal,
+        "Max": lambda a, b: (np.maximum(a[0], b[0]), np.maximum(a[1], b[1])),
+        "Min": lambda a, b: (np.minimum(a[0], b[0]), np.minimum(a[1], b[1])),
+        "Mul": _product,
+        "Neg": lambda a: (-a[1], -a[0]),
+        "Not": _not,
+        "Or": lambda a, b: (np.maximum(a[0], b[0]), np.maximum(a[1], b[1])),
+        "Sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
+        "Where": _where,
+    }
+)

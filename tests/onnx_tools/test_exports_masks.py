@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which input of an exported file is the padding mask, and which of its values keep a token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from padfree.onnx_tools import RewriteError, rewrite
+
+from .exports import LENGTHS, assert_right, inputs_of, load, metadata_of
+
+INTERFACES = ("packed", "padded")
+EQUAL_LENGTHS = (7, 7, 7)
+
+
+def _mask(name: str, interface: str) -> object:
+    return metadata_of(rewrite(load(name), interface=interface, verify=False))["mask"]
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("name", ["w_qwen3_pos_nomask_dy18", "types_no_table_ts17"])
+def test_without_a_mask_every_slot_is_a_token(name: str, interface: str) -> None:
+    """Positions and types, which index no table, are no mask."""
+    lengths = LENGTHS if interface == "packed" else EQUAL_LENGTHS
+    result = assert_right(load(name), inputs_of(name), interface, lengths=lengths)
+    metadata = metadata_of(result)
+    assert metadata["mask"] is None
+    inputs = {item.name for item in inputs_of(name)}
+    assert inputs <= {item["name"] for item in metadata["inputs"] if item["role"] == "tokens"}
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_mask_joined_with_a_causal_one_is_proved(interface: str) -> None:
+    name = "w_qwen3_pos_ts17"
+    result = assert_right(load(name), inputs_of(name), interface)
+    assert metadata_of(result)["mask"] == {"input": "attention_mask", "kept": [1], "masked": [0], "plain": True}
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("name", ["ids_mask_types_ts17", "w_ids_mask_pos_ts17"])
+def test_mask_computed_from_ids(name: str, interface: str) -> None:
+    result = assert_right(load(name), inputs_of(name), interface)
+    metadata = metadata_of(result)
+    roles = {item["name"]: item["role"] for item in metadata["inputs"]}
+    assert roles["input_ids"] == "tokens"
+    assert metadata["mask"]["masked"] == [0]
+    assert metadata["coverage"]["excluded_ids"] == ({"input_ids": [0]} if interface == "packed" else {})
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_mask_of_levels_is_token_data_too(interface: str) -> None:
+    name = "w_mask_levels_tok_ts17"
+    result = assert_right(load(name), inputs_of(name), interface)
+    roles = {item["name"]: item["role"] for item in metadata_of(result)["inputs"]}
+    assert roles["attention_mask"] == "tokens"
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_inverted_mask(interface: str) -> None:
+    name = "mask_inverted_ts17"
+    inputs = [replace(item, kind="inverted") if item.kind == "mask" else item for item in inputs_of(name)]
+    result = assert_right(load(name), inputs, interface)
+    assert metadata_of(result)["mask"] == {"input": "padding_mask", "kept": [0], "masked": [1], "plain": True}
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_without_a_proof_the_candidates_are_named(interface: str) -> None:
+    with pytest.raises(RewriteError, match=r"no attention proves.*--mask attention_mask;"):
+        rewrite(load("xlnet_ts17"), interface=interface)
+
+
+@pytest.mark.parametrize(
+    ("name", "apart"),
+    [
+        ("d_bart_encdec", r"'decoder_input_ids' \[batch, dec\]"),
+        ("d_crossatt", r"'d_ids' \[batch, d_len\], 'd_mask' \[batch, d_len\]"),
+        ("d_masked_pos", r"'masked_positions' \[batch, num_masked\]"),
+        ("d_spans_dynamic", r"'spans' \[batch, num_spans\]"),
+    ],
+)
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_other_sequence_axes_are_refused(name: str, apart: str, interface: str) -> None:
+    with pytest.raises(RewriteError, match=rf"the inputs have different axes: the sequence of {apart} is another one"):
+        rewrite(load(name), interface=interface)

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Masks of many forms in encoders written node by node, against the original run on every sequence alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto, helper
+from padfree.onnx_tools import RewriteError, RewriteResult, rewrite
+
+from .encoder import HEADS, HIDDEN, VOCABULARY, EncoderBuilder
+from .exports import Input, assert_right, metadata_of
+
+INTERFACES = ("packed", "padded")
+IDS = Input("input_ids", "ids", high=VOCABULARY)
+MASK = Input("attention_mask", "mask")
+FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
+
+
+class Builder(EncoderBuilder):
+    """An encoder with inputs of any names and types."""
+
+    def key(self, tensor: str) -> str:
+        """[B,S] as [B,1,1,S]."""
+        return self.op("Unsqueeze", tensor, self.axes(1, 2))
+
+    def number(self, value: int) -> str:
+        return self.constant(value, np.int64)
+
+    def added(self, kept: str) -> str:
+        """A bool [B,S] as what is added to the scores: 0, or float32's lowest."""
+        return self.op("Where", self.key(kept), self.constant(0.0), self.constant(np.finfo(np.float32).min))
+
+    def finished(self, hidden: str, inputs: dict[str, int], rank: int = 3) -> ModelProto:
+        """The model with an output [B,S,E] and inputs of these types."""
+        result = self.op("Identity", hidden, output="result")
+        graph = helper.make_graph(
+            self.nodes,
+            "encoder",
+            [helper.make_tensor_value_info(name, kind, ["batch", "sequence"]) for name, kind in inputs.items()],
+            [helper.make_tensor_value_info(result, FLOAT, ["batch", *[None] * (rank - 1)])],
+            self.constants,
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        onnx.checker.check_model(model)
+        return model
+
+
+Kept = Callable[[Builder], str]
+
+MASKS: dict[str, tuple[Kept, int, str]] = {
+    "cast": (lambda b: b.op("Cast", "attention_mask", to=BOOL), INT64, "mask"),
+    "equal to 1": (lambda b: b.op("Equal", "attention_mask", b.number(1)), INT64, "mask"),
+    "above 0": (lambda b: b.op("Greater", "attention_mask", b.number(0)), INT64, "mask"),
+    "not below 1": (lambda b: b.op("Not", b.op("Less", "attention_mask", b.number(1))), INT64, "mask"),
+    "above one half": (
+        lambda b: b.op("Greater", b.op("Cast", "attention_mask", to=FLOAT), b.constant(0.5)),
+        INT64,
+        "mask",
+    ),
+    "bool": (lambda _: "attention_mask", BOOL, "mask"),
+    "inverted bool": (lambda b: b.op("Not", "attention_mask"), BOOL, "inverted"),
+    "inverted, equal to 0": (lambda b: b.op("Equal", "attention_mask", b.number(0)), INT64, "inverted"),
+    "inverted, 1 - mask": (
+        lambda b: b.op("Cast", b.op("Sub", b.number(1), "attention_mask"), to=BOOL),
+        INT64,
+        "inverted",
+    ),
+}
+
+
+def _right(model: ModelProto, interface: str, *others: Input) -> RewriteResult:
+    result = assert_right(model, [IDS, *others], interface)
+    if interface == "padded":
+        assert_right(model, [IDS, *others], interface, left=True)
+    return result
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("form", MASKS)
+def test_forms_of_a_mask(form: str, interface: str) -> None:
+    kept, dtype, kind = MASKS[form]
+    builder = Builder()
+    x = builder.embedding()
+    model = builder.finished(
+        builder.layer(x, builder.added(kept(builder))), {"input_ids": INT64, "attention_mask": dtype}
+    )
+    result = _without_positions(model, interface, Input("attention_mask", kind))
+    assert result.report.plugins["PadfreeAttention"] == 1
+
+
+def _without_positions(model: ModelProto, interface: str, *others: Input) -> RewriteResult:
+    """Right-padded only: slots are positions, which left padding moves."""
+    return assert_right(model, [IDS, *others], interface)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("what", ["causal", "bias", "look-up"])
+def test_mask_that_attention_on_an_island_proves(what: str, interface: str) -> None:
+    """The mask is added together with something else, and so the attention stays padded."""
+    builder = Builder()
+    x = builder.embedding()
+    other = {
+        "causal": builder.causal_mask,
+        "bias": lambda: _distance_bias(builder),
+        "look-up": lambda: _position_look_up(builder),
+    }[what]()
+    mask = builder.op("Add", builder.padding_mask(), other)
+    model = builder.finished(builder.layer(x, mask), {"input_ids": INT64, "attention_mask": INT64})
+    result = assert_right(model, [IDS, MASK], interface)
+    assert metadata_of(result)["mask"] == {"input": "attention_mask", "kept": [1], "masked": [0], "plain": True}
+    assert "PadfreeAttention" not in result.report.plugins
+
+
+def _steps(builder: Builder) -> tuple[str, str]:
+    length = builder.op("Squeeze", builder.op("Shape", "input_ids", start=1))
+    steps = builder.op("Range", builder.number(0), length, builder.number(1))
+    return builder.op("Unsqueeze", steps, builder.axes(0)), builder.op("Unsqueeze", steps, builder.axes(1))
+
+
+def _distance_bias(builder: Builder) -> str:
+    """-|i - j| / 4."""
+    distance = builder.op("Abs", builder.op("Sub", *_steps(builder)))
+    return builder.op("Mul", builder.op("Cast", distance, to=FLOAT), builder.constant(-0.25))
+
+
+def _position_look_up(builder: Builder) -> str:
+    """A number a head and distance, as T5 has it, [H,S,S]."""
+    distance = builder.op("Abs", builder.op("Sub", *_steps(builder)))
+    rows = builder.op("Min", distance, builder.number(7))
+    return builder.op("Transpose", builder.op("Gather", builder.weight(8, HEADS), rows), perm=[2, 0, 1])
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("padding", [(1,), (0, 5), tuple(range(3, VOCABULARY))])
+def test_mask_from_ids(padding: tuple[int, ...], interface: str) -> None:
+    """Kept are all ids but some, or some alone; an island reads the ids, too."""
+    builder = Builder()
+    x = builder.embedding()
+    masked = [builder.op("Equal", "input_ids", builder.number(value)) for value in padding]
+    while len(masked) > 1:
+        masked.append(builder.op("Or", masked.pop(0), masked.pop(0)))
+    hidden = builder.layer(x, builder.added(builder.op("Not", masked[0])))
+    running = builder.op("CumSum", builder.op("Cast", "input_ids", to=FLOAT), builder.constant(1, np.int64))
+    scaled = builder.op("Mul", builder.op("Unsqueeze", running, builder.axes(2)), builder.constant(0.01))
+    model = builder.finished(builder.op("Add", hidden, scaled), {"input_ids": INT64})
+    ids = Input("input_ids", "ids", high=VOCABULARY, excl=padding)
+    result = assert_right(model, [ids], interface)
+    metadata = metadata_of(result)
+    assert metadata["mask"]["masked"] == list(padding)
+    assert [item["role"] for item in metadata["inputs"]][:1] == ["tokens"]
+    assert metadata["coverage"]["excluded_ids"] == ({"input_ids": list(padding)} if interface == "packed" else {})
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_mask_that_chooses_rows_of_a_table(interface: str) -> None:
+    builder = Builder()
+    x = builder.op("Add", builder.embedding(), builder.op("Gather", builder.weight(3, HIDDEN), "attention_mask"))
+    mask = builder.added(builder.op("Cast", "attention_mask", to=BOOL))
+    model = builder.finished(builder.layer(x, mask), {"input_ids": INT64, "attention_mask": INT64})
+    result = assert_right(model, [IDS, Input("attention_mask", "seg")], interface)
+    assert {item["name"]: item["limit"] for item in metadata_of(result)["inputs"]}["attention_mask"] == 3
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_mask_that_is_a_number_too_stays_one_of_two_values(interface: str) -> None:
+    """x * mask, as encoders without padding in their output have it, needs no mask of tokens."""
+    builder = Builder()
+    hidden = builder.layer(builder.embedding(), builder.added(builder.op("Cast", "attention_mask", to=BOOL)))
+    weight = builder.op("Unsqueeze", builder.op("Cast", "attention_mask", to=FLOAT), builder.axes(2))
+    model = builder.finished(builder.op("Mul", hidden, weight), {"input_ids": INT64, "attention_mask": INT64})
+    result = assert_right(model, [IDS, MASK], interface)
+    tokens = [item["name"] for item in metadata_of(result)["inputs"] if item["role"] == "tokens"]
+    assert tokens == ["input_ids"]
+
+
+@pytest.mark.parametrize("inverted", [False, True])
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_mean_over_what_the_mask_keeps(interface: str, inverted: bool) -> None:
+    builder = Builder()
+    x = builder.embedding()
+    weight = builder.op("Cast", "attention_mask", to=FLOAT)
+    if inverted:
+        weight = builder.op("Sub", builder.constant(1.0), weight)
+    mask = builder.added(builder.op("Cast", weight, to=BOOL))
+    hidden, wide = builder.layer(x, mask), builder.op("Unsqueeze", weight, builder.axes(2))
+    total = builder.op("ReduceSum", builder.op("Mul", hidden, wide), builder.axes(1), keepdims=0)
+    count = builder.op("Clip", builder.op("ReduceSum", wide, builder.axes(1), keepdims=0), builder.constant(1e-9))
+    model = builder.finished(builder.op("Div", total, count), {"input_ids": INT64, "attention_mask": INT64}, 2)
+    result = assert_right(model, [IDS, Input("attention_mask", "inverted" if inverted else "mask")], interface)
+    assert result.report.plugins["PadfreePool"] == 1
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_without_any_mask(interface: str) -> None:
+    """Packed, every sequence sees itself alone; padded, every slot is a token."""
+    builder = Builder()
+    model = builder.finished(builder.layer(builder.embedding(), None), {"input_ids": INT64})
+    result = assert_right(model, [IDS], interface, lengths=(5, 1, 7) if interface == "packed" else (6, 6))
+    assert metadata_of(result)["mask"] is None
+    assert result.report.plugins["PadfreeAttention"] == 1
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_multiplying_by_an_input_proves_no_mask(interface: str) -> None:
+    """Attention sees all slots; the input that its result is multiplied with is one of the tokens' inputs."""
+    builder = Builder()
+    hidden = builder.layer(builder.embedding(), None)
+    weight = builder.op("Unsqueeze", builder.op("Cast", "attention_mask", to=FLOAT), builder.axes(2))
+    model = builder.finished(builder.op("Mul", hidden, weight), {"input_ids": INT64, "attention_mask": INT64})
+    result = assert_right(
+        model, [IDS, Input("attention_mask", "seg")], interface, lengths=(5, 7) if interface == "packed" else (6, 6)
+    )
+    assert metadata_of(result)["mask"] is None
+
+
+def test_two_masks_are_refused_and_one_may_be_named() -> None:
+    builder = Builder()
+    hidden = builder.layer(builder.embedding(), builder.padding_mask())
+    other = builder.layer(hidden, builder.added(builder.op("Cast", "second_mask", to=BOOL)))
+    model = builder.finished(other, {"input_ids": INT64, "attention_mask": INT64, "second_mask": INT64})
+    with pytest.raises(RewriteError, match=r"several inputs.*--mask attention_mask or --mask second_mask"):
+        rewrite(model)
+
+
+def _unproved() -> ModelProto:
+    """Keys are hidden by a product that is not followed: a mask added to the logarithm of the weights, for one."""
+    builder = Builder()
+    x = builder.embedding()
+    kept = builder.key(builder.op("Cast", "attention_mask", to=FLOAT))
+    lowest = builder.op("Log", builder.op("Max", kept, builder.constant(1e-38)))
+    mask = builder.op("Mul", lowest, builder.constant(100.0))
+    return builder.finished(builder.layer(x, mask), {"input_ids": INT64, "attention_mask": INT64})
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_mask_without_a_proof_can_be_named(interface: str) -> None:
+    model = _unproved()
+    with pytest.raises(RewriteError, match=r"no attention proves.*the scores read 'attention_mask'; name the mask"):
+        rewrite(model, interface=interface)
+    result = assert_right(model, [IDS, MASK], interface, mask="attention_mask")
+    assert metadata_of(result)["mask"]["input"] == "attention_mask"
+
+
+def test_named_masks_are_checked() -> None:
+    model = _unproved()
+    with pytest.raises(RewriteError, match=r"the mask 'padding' is no input of the model; its inputs are"):
+        rewrite(model, mask="padding")
+    with pytest.raises(RewriteError, match="reads masked slots"):
+        rewrite(model, mask="input_ids")
+    builder = Builder()
+    proved = builder.finished(
+        builder.layer(builder.embedding(), builder.padding_mask()), {"input_ids": INT64, "attention_mask": INT64}
+    )
+    with pytest.raises(RewriteError, match="attention is masked by 'attention_mask', not by 'input_ids'"):
+        rewrite(proved, mask="input_ids")
+    assert metadata_of(rewrite(proved, mask="attention_mask"))["mask"]["input"] == "attention_mask"
