@@ -53,6 +53,7 @@ def build_engine(
     norms: str = FOLDED,
     device: int = 0,
     progress: Progress | None = None,
+    builder: EngineBuilder | None = None,
 ) -> dict[str, Any]:
     """Builds a plan, with its metadata in `<plan>.json` beside it.
 
@@ -77,6 +78,8 @@ def build_engine(
             or "separate".
         device: CUDA device number.
         progress: rich bars that show the build's phases.
+        builder: TensorRT's builder of an earlier build in this process, as it takes seconds to start; its GPU, its
+            timing cache and its options count, not those given here.
 
     Returns:
         The metadata object that was written beside the plan.
@@ -91,7 +94,7 @@ def build_engine(
     wanted = ProfileOptions(max_batch, max_seq_len, max_tokens, opt_tokens)
     rewriting = {"interface": interface, "precision": precision, "strict": strict, "verify": verify, "mask": mask}
     with preparing(model, products=products, profile=wanted, **rewriting) as prepared:
-        builder = _started(device, options, progress)
+        started = builder or _started(device, options, progress)
         waited = Phases()
         with waited.measured(WAITING):
             made = prepared()
@@ -99,14 +102,14 @@ def build_engine(
     metadata = parse_metadata(raw, "the rewritten model")
     profile = choose_profile(metadata, wanted)
     check_machine(device, needs_plugins=bool(metadata.plugins))
-    if isinstance(builder, Exception):
-        raise builder
-    builder.phases.seconds |= waited.seconds
+    if isinstance(started, Exception):
+        raise started
+    started.phases.seconds |= waited.seconds
     if metadata.plugins:
         plugin_library.load()
-    built = builder.build(made.model, shape_ranges(metadata, profile), content=made.content)
+    built = started.build(made.model, shape_ranges(metadata, profile), content=made.content)
     chosen = {"linear": linear_of(made.model), "norms": norms_of(made.model)}
-    return write_plan(Path(plan_path), built, raw, profile, builder, chosen)
+    return write_plan(Path(plan_path), built, raw, profile, started, chosen)
 
 
 def check_plan_destination(

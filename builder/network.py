@@ -18,11 +18,11 @@ from padfree.onnx_tools.passes.interface import MAX_SEQLEN
 from padfree.onnx_tools.weights import Weights
 
 from .errors import BuildError
+from .short_products import LEAST, lengthen_short_products
 from .task_lists import drop_unread_task_lists
 
 MAX_PROTOBUF_BYTES = 2**31 - 1
 MAX_ERRORS_SHOWN = 3
-LEAST_EXTENT = 2
 EXTERNAL_DATA_NAME = "weights.bin"
 
 
@@ -57,7 +57,7 @@ def bound_max_seqlen(model: onnx.ModelProto, max_seq_len: int) -> None:
         for position, name in enumerate(node.input):
             if name == MAX_SEQLEN:
                 node.input[position] = bounded
-    for name, value in ((f"{ends}_start", 0), (ends, max_seq_len), (f"{ends}_least", LEAST_EXTENT)):
+    for name, value in ((f"{ends}_start", 0), (ends, max_seq_len), (f"{ends}_least", LEAST)):
         model.graph.initializer.append(onnx.helper.make_tensor(name, onnx.TensorProto.INT64, [1], [value]))
     zero = onnx.helper.make_tensor("zero", onnx.TensorProto.INT32, [1], [0])
     made = (
@@ -77,6 +77,8 @@ def for_parser(model: onnx.ModelProto, max_seq_len: int) -> onnx.ModelProto:
     set_max_seq_len(plain, max_seq_len)
     drop_unread_task_lists(plain, max_seq_len)
     bound_max_seqlen(plain, max_seq_len)
+    if all(value.name != MAX_SEQLEN for value in plain.graph.input):
+        lengthen_short_products(plain)
     return plain
 
 

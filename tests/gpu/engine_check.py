@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds one engine of the matrix, runs it, and says in one line whether it is right.
+"""Builds engines of the matrix, runs them, and says of each whether it is right.
 
-python -m tests.gpu.engine_check FOLDER '{"source": ..., "name": ..., "interface": ..., "precision": ...}' [onnxruntime]
+python -m tests.gpu.engine_check FOLDER '[{"source": ..., "name": ..., "interface": ..., "precision": ...}, ...]'
 
-With "onnxruntime" it is the rewritten file, in onnxruntime, that is checked: without a GPU, and without its engine.
+A line for each engine of the list. With one more argument, "onnxruntime", it is the rewritten files, in onnxruntime,
+that are checked: without a GPU, and without engines.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +22,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 from padfree.builder import build_engine
+from padfree.builder.engine_builder import EngineBuilder, TacticOptions
 from padfree.onnx_tools import RewriteError, rewrite, save_model
 from padfree.onnx_tools.widen import widen
 from padfree.runtime import Session
@@ -69,16 +72,16 @@ class Check:
             self._same(f"lengths {list(lengths)}: {name}", pairs)
         self.batches += 1
 
-    def wide_extent(self, lengths: tuple[int, ...]) -> None:
-        """Servers may give a larger extent than the longest sequence has."""
+    def wide_extent(self, lengths: tuple[int, ...], wide: Session) -> None:
+        """Servers may give a larger extent than the longest sequence has; `wide` captures no graphs."""
         roles = {item.role: item.name for item in self._session.metadata.inputs}
-        if "max_seqlen" not in roles or self._session.metadata.engine is None:  # engines cut it to their longest
+        if "max_seqlen" not in roles:
             return
         given = exports.sequences(self._inputs, lengths)
         feeds = {name: np.concatenate([item[name] for item in given]).astype(np.int32) for name in self._tokens}
         feeds[roles["seq_lens"]] = np.asarray(lengths, np.int32)
         results = [
-            self._session.backend.run({**feeds, roles["max_seqlen"]: np.zeros(extent, np.int32)})
+            wide.backend.run({**feeds, roles["max_seqlen"]: np.zeros(extent, np.int32)})
             for extent in (max(lengths), 3 * MAX_SEQ_LEN)
         ]
         for output in self._session.metadata.outputs:
@@ -118,52 +121,67 @@ class Check:
             self.batches += 1
 
 
-def make(entry: Entry, source: Path, cache: Path) -> Path:
-    """Builds the engine; returns its plan."""
-    plan = source.with_suffix(".plan")
-    options = {"interface": entry.interface, "precision": entry.precision, "verify": False}
-    build_engine(source, plan, **options, max_batch=MAX_BATCH, max_seq_len=MAX_SEQ_LEN, timing_cache=cache)
-    return plan
+class Engines:
+    """Makes plans, with one builder for all."""
+
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+        self._builder: EngineBuilder | None = None
+
+    def __call__(self, entry: Entry, source: Path) -> Path:
+        """The plan of an engine."""
+        if self._builder is None:
+            self._builder = EngineBuilder(0, TacticOptions(timing_cache=self._cache), None)
+        plan, options = source.with_suffix(".plan"), {"max_batch": MAX_BATCH, "max_seq_len": MAX_SEQ_LEN}
+        kind = {"interface": entry.interface, "precision": entry.precision, "verify": False}
+        build_engine(source, plan, **kind, **options, timing_cache=self._cache, builder=self._builder)
+        return plan
 
 
-def make_file(entry: Entry, source: Path, cache: Path) -> Path:
+def make_file(entry: Entry, source: Path) -> Path:
     """Writes the rewritten file, for onnxruntime."""
-    del cache
     path = source.with_name("rewritten.onnx")
     result = rewrite(source, interface=entry.interface, precision=entry.precision, verify=False)
     save_model(result.model, path)
     return path
 
 
-def check(entry: Entry, folder: Path, make: Callable[[Entry, Path, Path], Path] = make) -> dict[str, Any]:
+def check(entry: Entry, folder: Path, make: Callable[[Entry, Path], Path]) -> dict[str, Any]:
     """The result for one engine: passed, refused (by the rewriter, with its reason) or failed."""
     model, inputs = entry.load(folder)
     with tempfile.TemporaryDirectory(dir=folder) as place:
         source = Path(place) / "model.onnx"
         onnx.save_model(model, str(source))
         try:
-            made = make(entry, source, folder / f"timing-{entry.source}.cache")
+            made = make(entry, source)
         except RewriteError as error:
             return {"status": "refused" if entry.source == "exports" else "failed", "reason": str(error)[:300]}
         with Session(made) as session:
             found = Check(session, widen(model), inputs, entry.precision)
             for seed, lengths in enumerate(BATCHES):
                 found.alone(lengths, seed)
-            found.wide_extent((9, 1, 4, 17, 6))
+            if made.suffix == ".plan":
+                with Session(made, cuda_graphs=False) as wide:
+                    found.wide_extent((9, 1, 4, 17, 6), wide)
             found.masks()
     share = session.metadata.raw["coverage"]["packed_gemm_share"]
     return {"status": "passed", "worst": float(f"{found.worst:.2g}"), "batches": found.batches, "packed": share}
 
 
 def main() -> None:
-    """Prints the result."""
-    folder, entry = Path(sys.argv[1]), Entry.of(json.loads(sys.argv[2]))
-    try:
-        result = check(entry, folder, *([make_file] if sys.argv[3:] else []))
-    except Exception as error:
-        traceback.print_exc()
-        result = {"status": "failed", "reason": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
-    sys.stdout.write(f"{MARK}{json.dumps(result)}\n")
+    """Prints the results as they come."""
+    folder, wanted = Path(sys.argv[1]), [Entry.of(item) for item in json.loads(sys.argv[2])]
+    make = make_file if sys.argv[3:] else Engines(folder / f"timing-{wanted[0].source}.cache")
+    for entry in wanted:
+        start = time.monotonic()
+        try:
+            result = check(entry, folder, make)
+        except Exception as error:
+            traceback.print_exc()
+            result = {"status": "failed", "reason": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+        result["seconds"] = round(time.monotonic() - start, 1)
+        sys.stdout.write(f"{MARK}{json.dumps(result)}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

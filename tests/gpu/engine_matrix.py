@@ -3,7 +3,8 @@
 
     python -m tests.gpu.engine_matrix --results benchmarks/results/h200/engines.jsonl
 
-Each engine is built, run and compared in a process of its own; `--workers` of them are under way at once, on all GPUs.
+The engines of a model are built, run and compared in a process of their own; `--workers` of those are under way at
+once, on all GPUs.
 The truth is the original in onnxruntime, in float32: on every sequence alone, and for left-padded and holed masks on
 the same batch. What the results file has for this commit is not done again, so that the command may be stopped at any
 time; `--again` repeats what failed. Exit code 1 if an engine fails or is left.
@@ -32,24 +33,29 @@ from padfree.builder.bench.environment import append_record, commit, environment
 from .engine_cases import Entry, entries, prepare
 
 MARK = "RESULT "
-SECONDS_FOR_ONE = 150.0
+SECONDS_FOR_ONE = 90.0
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def one(entry: Entry, folder: Path, how: Sequence[str]) -> dict[str, Any]:
-    """Builds and checks an engine in a process of its own; a crash is a result like any other."""
-    start = time.monotonic()
-    command = [sys.executable, "-m", "tests.gpu.engine_check", str(folder), json.dumps(dataclasses.asdict(entry)), *how]
+def together(group: Sequence[Entry], folder: Path, how: Sequence[str]) -> list[dict[str, Any]]:
+    """Builds and checks engines of one model in a process of its own; a crash is a result like any other.
+
+    What comes after an engine that ends the process has no result.
+    """
+    listed = json.dumps([dataclasses.asdict(entry) for entry in group])
+    command = [sys.executable, "-W", "ignore", "-m", "tests.gpu.engine_check", str(folder), listed, *how]
+    limit = SECONDS_FOR_ONE * len(group)
     try:
         done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS_FOR_ONE, env=_environment(entry)
+            command, cwd=ROOT, capture_output=True, text=True, timeout=limit, env=_environment(group[0])
         )
-        said = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
-        tail = (done.stderr.strip().splitlines() or ["no word"])[-1]
-        result = json.loads(said[-1].removeprefix(MARK)) if said else {"status": "died", "reason": tail[:300]}
-    except subprocess.TimeoutExpired:
-        result = {"status": "died", "reason": f"not done after {SECONDS_FOR_ONE:.0f} s"}
-    return {**dataclasses.asdict(entry), **result, "seconds": round(time.monotonic() - start, 1)}
+        said, tail = done.stdout, (done.stderr.strip().splitlines() or ["no word"])[-1]
+    except subprocess.TimeoutExpired as error:
+        said, tail = (error.stdout or b"").decode(), f"not done after {limit:.0f} s"
+    results = [json.loads(line.removeprefix(MARK)) for line in said.splitlines() if line.startswith(MARK)]
+    if len(results) < len(group):
+        results.append({"status": "died", "reason": tail[:300]})
+    return [{**dataclasses.asdict(entry), **result} for entry, result in zip(group, results, strict=False)]
 
 
 def _environment(entry: Entry) -> dict[str, str]:
@@ -65,6 +71,14 @@ def _gpu_count() -> int:
     from padfree.runtime.cuda import device_count
 
     return device_count()
+
+
+def _groups(waiting: Sequence[Entry]) -> list[list[Entry]]:
+    """Engines of one model, which share TensorRT's builder."""
+    found: dict[tuple[str, str], list[Entry]] = {}
+    for entry in waiting:
+        found.setdefault((entry.source, entry.name), []).append(entry)
+    return list(found.values())
 
 
 def known(results: Path) -> dict[str, str]:
@@ -109,16 +123,15 @@ def main() -> int:
     machine, end = environment(), time.monotonic() + arguments.seconds
     print(f"{len(wanted)} engines, {len(wanted) - len(waiting)} of them done; {_gpu_count()} GPUs", flush=True)
 
-    def run(entry: Entry) -> None:
-        if time.monotonic() >= end:
-            return
-        result = one(entry, arguments.folder, how)
-        statuses[entry.key] = result["status"]
-        append_record(arguments.results, {**result, **machine})
-        print(f"{result['status']:8s} {entry.key:64s} {result.get('worst', '')} {result.get('reason', '')}", flush=True)
+    def run(group: Sequence[Entry]) -> None:
+        for result in together(group, arguments.folder, how) if time.monotonic() < end else ():
+            key = Entry.of(result).key
+            statuses[key] = result["status"]
+            append_record(arguments.results, {**result, **machine})
+            print(f"{result['status']:8s} {key:64s} {result.get('worst', '')} {result.get('reason', '')}", flush=True)
 
     with ThreadPoolExecutor(arguments.workers) as pool:
-        list(pool.map(run, waiting))
+        list(pool.map(run, _groups(waiting)))
     keys = {item.key for item in wanted}
     print("\n".join(summary({key: statuses.get(key, "left") for key in sorted(keys)})), flush=True)
     count = Counter(statuses.get(key, "left") for key in keys)

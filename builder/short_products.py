@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of padded attention where the longest sequence is one token: kept away from TensorRT.
+
+TensorRT 10.6 leaves the result of a batched product unwritten where an axis that varies is 1 (S = 1 in Q K^T [B,H,S,S]
+and in its product with V): docs/notes/2026-11-22-extent-of-one.md, with a network that shows it without any plugin. In
+the packed interface padded islands have two slots at least (network.bound_max_seqlen). The padded interface has the
+caller's S, so that products get a second row and column of zeros there, which is cut off again; nothing is added where
+S is 2 or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+LEAST = 2  # slots
+
+Sizes = Sequence[int | str]  # names, or "?", for those that vary
+
+
+def lengthen_short_products(model: ModelProto) -> None:
+    """Gives products of two activations at least LEAST along axes that vary, in place; results keep their shapes."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    shapes = _shapes(model)
+    nodes: list[NodeProto] = []
+    for node in model.graph.node:
+        lengthened = None
+        if node.op_type == "MatMul" and not node.domain and weights.isdisjoint(node.input):
+            lengthened = _lengthened(node, shapes)
+        if lengthened is None:
+            nodes.append(node)
+        else:
+            nodes += lengthened.nodes
+            model.graph.initializer.extend(lengthened.numbers)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+def _shapes(model: ModelProto) -> dict[str, Sizes]:
+    """Of every tensor whose rank is known its sizes."""
+    found: dict[str, Sizes] = {}
+    for value in (*model.graph.value_info, *model.graph.input, *model.graph.output):
+        kind = value.type.tensor_type
+        if kind.HasField("shape"):
+            found[value.name] = [
+                dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in kind.shape.dim
+            ]
+    return found
+
+
+def _lengthened(node: NodeProto, shapes: Mapping[str, Sizes]) -> _Nodes | None:
+    """The product [..., M, K] x [..., K, N] with padded operands and the result cut back; None where none varies."""
+    (a, b), result = node.input, node.output[0]
+    of_a, of_b = shapes.get(a, ()), shapes.get(b, ())
+    if min(len(of_a), len(of_b)) < 3:
+        return None
+    m, k, n = (isinstance(size, str) for size in (of_a[-2], of_a[-1], of_b[-1]))
+    if not (m or k or n):
+        return None
+    made = _Nodes(f"{result}_lengthened")
+    left = made.longer(a, len(of_a), [axis for axis, varies in ((-2, m), (-1, k)) if varies], "left")
+    right = made.longer(b, len(of_b), [axis for axis, varies in ((-2, k), (-1, n)) if varies], "right")
+    product = NodeProto()
+    product.CopyFrom(node)
+    del product.input[:]
+    product.input.extend([left, right])
+    made.nodes.append(product)
+    ends = {axis: made.size(tensor, rank, axis) for tensor, rank, axis, varies in
+            ((a, len(of_a), -2, m), (b, len(of_b), -1, n)) if varies}  # fmt: skip
+    if ends:
+        product.output[0] = f"{result}_lengthened"
+        starts = made.number("starts", [0] * len(ends))
+        axes = made.number("axes", [max(len(of_a), len(of_b)) + axis for axis in ends])
+        cut = [product.output[0], starts, made.op("Concat", list(ends.values()), "ends", axis=0), axes]
+        made.nodes.append(helper.make_node("Slice", cut, [result], name=f"{result}_cut"))
+    return made
+
+
+class _Nodes:
+    """Nodes and numbers that are made for one product, under names of its own."""
+
+    def __init__(self, stem: str) -> None:
+        self._stem = stem
+        self.nodes: list[NodeProto] = []
+        self.numbers: list[TensorProto] = []
+
+    def op(self, kind: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
+        """Adds a node; returns its result."""
+        result = f"{self._stem}_{name}"
+        self.nodes.append(helper.make_node(kind, list(inputs), [result], name=result, **attributes))
+        return result
+
+    def number(self, name: str, values: Sequence[int]) -> str:
+        """int64 [len(values)]."""
+        result = f"{self._stem}_{name}"
+        if all(tensor.name != result for tensor in self.numbers):
+            self.numbers.append(numpy_helper.from_array(np.asarray(values, np.int64), result))
+        return result
+
+    def size(self, tensor: str, rank: int, axis: int) -> str:
+        """int64 [1]: the size along one of the last two axes."""
+        place, name = rank + axis, f"size_{tensor}_{-axis}"
+        if any(node.name == f"{self._stem}_{name}" for node in self.nodes):
+            return f"{self._stem}_{name}"
+        shape = self.op("Shape", [tensor], f"{name}_shape")
+        return self.op(
+            "Slice", [shape, self.number(f"at_{place}", [place]), self.number(f"at_{place + 1}", [place + 1])], name
+        )
+
+    def longer(self, tensor: str, rank: int, axes: Sequence[int], name: str) -> str:
+        """The tensor with zeros behind those of the axes that are short."""
+        least, none = self.number("least", [LEAST]), self.number("none", [0])
+        pads = [none] * (2 * rank)
+        for axis in axes:
+            lacks = self.op("Sub", [least, self.size(tensor, rank, axis)], f"{name}_lacks_{-axis}")
+            pads[axis] = self.op("Max", [lacks, none], f"{name}_pad_{-axis}")
+        return self.op("Pad", [tensor, self.op("Concat", pads, f"{name}_pads", axis=0)], name) if axes else tensor

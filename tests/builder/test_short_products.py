@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products with an axis of one: the same numbers, from operands of two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import ModelProto, TensorProto, helper, parser
+from padfree.builder.short_products import lengthen_short_products
+from padfree.onnx_tools import rewrite
+
+FAMILIES = Path(__file__).resolve().parents[1] / "fixtures" / "families"
+VOCABULARY = 64
+
+
+def run(model: ModelProto, feeds: dict[str, np.ndarray], *more: str) -> list[np.ndarray]:
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    copy.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in more)
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    session = ort.InferenceSession(copy.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, feeds))
+
+
+def products(model: ModelProto) -> list[onnx.NodeProto]:
+    weights = {tensor.name for tensor in model.graph.initializer}
+    return [node for node in model.graph.node if node.op_type == "MatMul" and weights.isdisjoint(node.input)]
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+@pytest.mark.parametrize("family", ["modernbert_torchscript_sdpa", "t5_torchscript_eager", "deberta_v2_dynamo_eager"])
+def test_padded_attention_gives_the_same(family: str, length: int) -> None:
+    model = rewrite(FAMILIES / f"{family}.onnx", interface="padded", verify=False).model
+    rng, mask = np.random.default_rng(0), np.ones((3, length), np.int64)
+    feeds = {
+        value.name: mask if "mask" in value.name else rng.integers(3, VOCABULARY, mask.shape)
+        for value in model.graph.input
+        if "type" not in value.name
+    }
+    feeds |= {value.name: 0 * mask for value in model.graph.input if "type" in value.name}
+    wanted = run(model, feeds)
+    assert products(model)
+    lengthen_short_products(model)
+    results = [node.output[0] for node in products(model)]
+    found, *inner = run(model, feeds, *results)
+    np.testing.assert_allclose(found, wanted[0], rtol=1e-5, atol=1e-5)
+    assert all(min(value.shape[-2:]) >= 2 for value in inner)
+
+
+def test_sizes_that_are_fixed_are_left_alone() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+        g (float[B,4,1] x, float[B,1,4] y, float[B,S,4] z, float[4,4] w) => (float[B,4,4] o, float[B,S,4] p)
+        { o = MatMul(x, y)  p = MatMul(z, w) }"""
+    model = parser.parse_model(text)
+    before = model.SerializeToString()
+    lengthen_short_products(model)
+    assert model.SerializeToString() == before
