@@ -1,110 +1,216 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that only a GPU can show, in one command: kernel tests, compute-sanitizer, engine tests, benchmarks.
+"""Everything that only a GPU can show, in one command: tests, sanitizer, every engine, random batches, benchmarks.
 
-    python benchmarks/run_on_gpu.py --results benchmarks/results/h200
+    python benchmarks/run_on_gpu.py --results benchmarks/results/h200 --minutes 9
+
+The work is in parts of some minutes at most. A part that passed is recorded with its counts and the commit in
+checks.jsonl and is not run again at that commit: call the command until nothing is left. On a machine of several GPUs,
+as many parts run at once, each with a GPU of its own. `--minutes` starts nothing that would take longer than what is
+left; `--list` names the parts. Exit code 1 if a part fails or is left.
 
 Needs padfree installed with its plugin library, TensorRT, PyTorch, transformers, and libpadfree_kernels.so named by
 PADFREE_KERNELS_LIBRARY (built with -DPADFREE_KERNEL_TESTS=ON). PADFREE_PERTURBED_LIBRARY may name a second one, built
-with -DPADFREE_PERTURB=ON as well. Exit code 1 if a step fails; the others still run.
+with -DPADFREE_PERTURB=ON as well.
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
+import importlib.util
+import json
 import os
+import queue
 import re
 import subprocess
 import sys
+import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from environment import append_record, environment
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu")
+PYTHON = (sys.executable, "-W", "ignore")
+PYTEST = (*PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu")
+WORKERS = ("-n", "4") if importlib.util.find_spec("xdist") else ()  # launch and compare: one process leaves a GPU idle
 SANITIZER = ("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9", "--launch-timeout", "120")
+KERNEL_TESTS = ("attention", "dependent_launch", "layout", "linear", "linear_norms", "repeats", "rows", "tasks")
+ENGINE_TESTS = ("bench", "bench_timing", "compare", "engine", "extent_of_one", "linear", "session", "triton")
+COUNTS = re.compile(r"(\d+) (passed|failed|skipped|left|errors?)\b")
 
 
 @dataclass(frozen=True)
-class Step:
-    """One command, run in the repository's root."""
+class Part:
+    """One command, run in the repository's root; `minutes` is what it takes on an H200 at most."""
 
     name: str
     command: tuple[str, ...]
+    minutes: float = 3
+    environment: Mapping[str, str] = field(default_factory=dict)
+    whole_machine: bool = False  # takes all GPUs or all cores by itself
 
 
-def steps(results: Path, timing_cache: str) -> list[Step]:
-    """All steps, quick ones first."""
-    perturbed = os.environ.get("PADFREE_PERTURBED_LIBRARY")
-    delayed = ("env", f"PADFREE_KERNELS_LIBRARY={perturbed}", *PYTEST, "tests/kernels")
-    return [
-        Step("kernel tests", (*PYTEST, "tests/kernels")),
-        *([Step("kernel tests with delays", delayed)] if perturbed else []),
-        Step(
-            "attention",
-            (sys.executable, "benchmarks/attention.py", "--json", str(results / "attention.jsonl")),
-        ),
-        Step(
-            "memory-bound kernels",
-            (sys.executable, "benchmarks/rows.py", "--json", str(results / "rows.jsonl")),
-        ),
-        Step("plugin tests", (*PYTEST, "tests/plugins")),
-        Step("engine tests", (*PYTEST, "tests/gpu")),
-        Step(
-            "end to end",
-            (
-                sys.executable,
-                "benchmarks/sweep.py",
-                "--sets",
-                "targets",
-                "--json",
-                str(results / "end_to_end.jsonl"),
-                "--timing-cache",
-                timing_cache,
-            ),
-        ),
-        Step("kernel tests under memcheck", (*SANITIZER, *PYTEST, "tests/kernels")),
+def parts(results: Path, timing_cache: str) -> list[Part]:
+    """All parts: the ones that use the whole machine, tests, benchmarks."""
+    cache = ("--timing-cache", timing_cache)
+    delayed = {"PADFREE_KERNELS_LIBRARY": os.environ.get("PADFREE_PERTURBED_LIBRARY", "")}
+
+    def recorded(name: str) -> tuple[str, str]:
+        return ("--json", str(results / f"{name}.jsonl"))
+
+    def measured(name: str, *more: str) -> tuple[str, ...]:
+        return (*PYTHON, f"benchmarks/{name}.py", *more)
+
+    matrix = ("-m", "tests.gpu.engine_matrix", "--results", str(results / "engines.jsonl"))
+    batches = ("-m", "tests.gpu.random_batches", "--count", "100000", "--results", str(results / "batches.jsonl"))
+    found = [Part("engine matrix", (*PYTHON, *matrix), 8, whole_machine=True)]
+    found += [Part("random batches", (*PYTHON, *batches), 5, whole_machine=True)]
+    found += [Part(f"kernels: {name}", (*PYTEST, *WORKERS, f"tests/kernels/test_{name}.py")) for name in KERNEL_TESTS]
+    if delayed["PADFREE_KERNELS_LIBRARY"]:
+        found += [
+            Part(f"kernels with delays: {name}", (*PYTEST, *WORKERS, f"tests/kernels/test_{name}.py"), environment=delayed)
+            for name in KERNEL_TESTS
+        ]
+    found += [
+        Part(f"memcheck: {name}", (*SANITIZER, *PYTEST, f"tests/kernels/test_{name}.py"), 5) for name in KERNEL_TESTS
     ]
+    found += [Part(f"engines: {name}", (*PYTEST, f"tests/gpu/test_{name}.py")) for name in ENGINE_TESTS]
+    found += [Part("plugins", (*PYTEST, "tests/plugins"))]
+    found += [
+        Part("benchmark: attention", measured("attention", *recorded("attention")), 6),
+        Part("benchmark: memory-bound kernels", measured("rows", *recorded("rows")), 4),
+        Part("benchmark: products", measured("linear", *recorded("linear")), 6),
+        Part("benchmark: timeline", measured("timeline", *recorded("timeline"), *cache), 3),
+        Part("benchmark: memory", measured("memory", *recorded("memory"), *cache), 4),
+        Part("benchmark: session", measured("session", *recorded("session"), *cache), 4),
+        Part("benchmark: end to end", measured("sweep", "--sets", "targets", *recorded("end_to_end"), *cache), 8),
+        Part("benchmark: trained models", measured("trained_accuracy", *recorded("trained")), 9),
+    ]
+    return found
 
 
-def main() -> int:
-    """Runs the steps that were asked for, shows their output as it comes, and closes with a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--results", type=Path, default=ROOT / "benchmarks" / "results" / "local", help="where JSON goes"
-    )
-    parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
-    parser.add_argument("--only", nargs="*", help="names of steps")
-    arguments = parser.parse_args()
-    records = []
-    for step in steps(arguments.results, arguments.timing_cache):
-        if arguments.only and step.name not in arguments.only:
-            continue
-        print(f"== {step.name}", flush=True)
-        records.append(run(step))
-        append_record(arguments.results / "checks.jsonl", {**records[-1], **environment()})
-    for record in records:
-        verdict = "passed" if record["status"] == 0 else f"FAILED ({record['status']})"
-        print(f"{record['step']:30s} {verdict:14s} {record['seconds']:7.1f} s  {record['summary']}", flush=True)
-    return 0 if all(record["status"] == 0 for record in records) else 1
+def passed_before(checks: Path, commit: str) -> set[str]:
+    """The parts that passed at this commit."""
+    if not checks.exists():
+        return set()
+    records = [json.loads(line) for line in checks.read_text().splitlines()]
+    return {item["step"] for item in records if item["status"] == 0 and item.get("commit") == commit}
 
 
-def run(step: Step) -> dict[str, Any]:
-    """Runs one step and shows its output as it comes; the record holds pytest's closing line, or the last one."""
+def counts_of(summary: str) -> dict[str, int]:
+    """The numbers in a closing line such as `3 passed, 1 failed`."""
+    return {
+        name.rstrip("s") if name.startswith("error") else name: int(count) for count, name in COUNTS.findall(summary)
+    }
+
+
+def run(part: Part, gpu: str | None) -> dict[str, Any]:
+    """Runs one part; the record holds its closing line, and counts where it has them."""
     start = time.monotonic()
-    process = subprocess.Popen(step.command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    here = {**os.environ, **part.environment, **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})}
+    process = subprocess.Popen(
+        part.command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=here
+    )
     assert process.stdout is not None
     last = closing = ""
     for line in process.stdout:
-        print(line, end="", flush=True)
+        if gpu is None:
+            print(line, end="", flush=True)
         last = line.strip() or last
-        if re.match(r"=*\s*\d+ (passed|failed|skipped)", last):
-            closing = last.strip("= ")
+        if re.match(r"=*\s*\d+ (passed|failed|skipped)", last) or re.match(r"(FAILED|ERROR) ", last):
+            closing = last.strip("= ") if last[0] not in "FE" else closing
+            if last[0] in "FE":
+                print(f"{part.name}: {last}", flush=True)
     status = process.wait()
-    seconds = round(time.monotonic() - start, 1)
-    return {"step": step.name, "status": status, "seconds": seconds, "summary": closing or last}
+    seconds, summary = round(time.monotonic() - start, 1), closing or last
+    return {"step": part.name, "status": status, "seconds": seconds, "summary": summary, **counts_of(closing)}
+
+
+def run_all(waiting: Sequence[Part], gpus: Sequence[str], end: float, done: Any) -> list[Part]:
+    """Runs what the time is enough for, calls `done` with every record, and returns what is left."""
+    left: list[Part] = []
+    for part in [item for item in waiting if item.whole_machine]:
+        if time.monotonic() + 60 * part.minutes > end:
+            left.append(part)
+        else:
+            done(run(part, None))
+    rest: queue.SimpleQueue[Part] = queue.SimpleQueue()
+    for part in [item for item in waiting if not item.whole_machine]:
+        rest.put(part)
+
+    def work(gpu: str | None) -> None:
+        while True:
+            try:
+                part = rest.get_nowait()
+            except queue.Empty:
+                return
+            if time.monotonic() + 60 * part.minutes > end:
+                left.append(part)
+            else:
+                done(run(part, gpu))
+
+    threads = [threading.Thread(target=work, args=(gpu,)) for gpu in (gpus if len(gpus) > 1 else [None])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return left
+
+
+def table(records: Iterable[Mapping[str, Any]], left: Iterable[Part]) -> str:
+    """A line for every part."""
+    lines = []
+    for record in records:
+        verdict = "passed" if record["status"] == 0 else f"FAILED ({record['status']})"
+        lines.append(f"{record['step']:32s} {verdict:14s} {record['seconds']:7.1f} s  {record['summary'][:120]}")
+    return "\n".join([*lines, *(f"{part.name:32s} left: call the command again" for part in left)])
+
+
+def main() -> int:
+    """Runs the parts that were asked for and are not done, and closes with a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    local = ROOT / "benchmarks" / "results" / "local"
+    parser.add_argument(
+        "--results", type=Path, default=local, help="where JSON goes (default: benchmarks/results/local)"
+    )
+    parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
+    parser.add_argument(
+        "--only", nargs="*", default=["*"], metavar="PATTERN", help="names of parts, such as 'kernels:*'"
+    )
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start nothing that would take longer")
+    parser.add_argument("--again", action="store_true", help="run what passed at this commit as well")
+    parser.add_argument("--list", action="store_true", help="name the parts and whether they are done, and end")
+    arguments = parser.parse_args()
+    machine, checks, end = environment(), arguments.results / "checks.jsonl", time.monotonic() + 60 * arguments.minutes
+    wanted = [
+        part
+        for part in parts(arguments.results, arguments.timing_cache)
+        if any(fnmatch.fnmatchcase(part.name, pattern) for pattern in arguments.only)
+    ]
+    before = set() if arguments.again else passed_before(checks, machine["commit"])
+    if arguments.list:
+        print("\n".join(f"{part.name:32s} {'done' if part.name in before else 'to do'}" for part in wanted))
+        return 0
+    records: list[dict[str, Any]] = []
+    lock = threading.Lock()
+
+    def done(record: dict[str, Any]) -> None:
+        with lock:
+            records.append(record)
+            append_record(checks, {**record, **machine})
+            print(table([record], []), flush=True)
+
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines()
+    gpus = [str(number) for number in range(len(listed))]
+    left = run_all([part for part in wanted if part.name not in before], gpus, end, done)
+    print(f"\n{table(records, left)}", flush=True)
+    totals = {name: sum(record.get(name, 0) for record in records) for name in ("passed", "failed", "skipped")}
+    print(", ".join(f"{count} {name}" for name, count in totals.items()), flush=True)
+    return 1 if left or any(record["status"] for record in records) else 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command for everything that only a GPU shows: what is done is not done again, what does not fit is left."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_on_gpu import Part, counts_of, parts, passed_before, run, run_all, table
+
+CLOSING = "=== 1 failed, 2 passed, 3 skipped in 4.00s ==="
+
+
+def part(name: str, code: str, minutes: float = 0, *, whole: bool = False) -> Part:
+    return Part(name, (sys.executable, "-c", code), minutes, whole_machine=whole)
+
+
+def test_a_part_is_recorded_with_its_counts() -> None:
+    record = run(part("tests", f"print({CLOSING!r}); raise SystemExit(1)"), None)
+    assert record["status"] == 1
+    assert {name: record[name] for name in ("step", "failed", "passed", "skipped")} == {
+        "step": "tests", "failed": 1, "passed": 2, "skipped": 3,
+    }  # fmt: skip
+    assert record["summary"].startswith("1 failed, 2 passed")
+
+
+def test_counts() -> None:
+    assert counts_of("12 passed, 0 failed, 3 left") == {"passed": 12, "failed": 0, "left": 3}
+    assert counts_of("2 errors in 3s") == {"error": 2}
+    assert counts_of("the matrix of 12 engines") == {}
+
+
+def test_only_what_passed_at_this_commit_is_done(tmp_path: Path) -> None:
+    checks = tmp_path / "checks.jsonl"
+    assert passed_before(checks, "new") == set()
+    records = [("a", 0, "old"), ("b", 1, "new"), ("c", 0, "new")]
+    lines = [json.dumps({"step": name, "status": status, "commit": commit}) for name, status, commit in records]
+    checks.write_text("\n".join(lines) + "\n")
+    assert passed_before(checks, "new") == {"c"}
+
+
+@pytest.mark.parametrize("gpus", [["0"], ["0", "1", "2"]])
+def test_what_would_take_too_long_is_left(gpus: list[str]) -> None:
+    wanted = [part("short", "pass"), part("long", "pass", 5), part("whole", "pass", whole=True)]
+    records: list[dict[str, Any]] = []
+    left = run_all(wanted, gpus, time.monotonic() + 60, records.append)
+    assert [item.name for item in left] == ["long"]
+    assert [record["step"] for record in records] == ["whole", "short"]  # what takes the whole machine comes first
+    assert "long" in table(records, left).splitlines()[-1]
+
+
+def test_parts_run_on_gpus_of_their_own() -> None:
+    code = "import os, time; time.sleep(0.3); print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    records: list[dict[str, Any]] = []
+    run_all([part(str(number), code) for number in range(4)], ["0", "1"], time.monotonic() + 60, records.append)
+    assert sorted(record["summary"] for record in records) == ["0", "0", "1", "1"]
+
+
+def test_every_kernel_and_engine_test_has_its_part() -> None:
+    root = Path(__file__).resolve().parents[2]
+    commands = [" ".join(item.command) for item in parts(Path("results"), "default")]
+    files = [*(root / "tests/kernels").glob("test_*.py"), *(root / "tests/gpu").glob("test_*.py")]
+    missing = [path.name for path in files if not any(str(path.relative_to(root)) in command for command in commands)]
+    assert missing == []
+    for name in ("test_attention", "test_linear"):
+        assert sum(f"{name}.py" in command and "compute-sanitizer" in command for command in commands) == 1
