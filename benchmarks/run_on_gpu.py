@@ -58,6 +58,7 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
     """All parts: the ones that use the whole machine, tests, benchmarks."""
     cache = ("--timing-cache", timing_cache)
     delayed = {"PADFREE_KERNELS_LIBRARY": os.environ.get("PADFREE_PERTURBED_LIBRARY", "")}
+    kernels = {name: (*PYTEST, *WORKERS, f"tests/kernels/test_{name}.py") for name in KERNEL_TESTS}
 
     def recorded(name: str) -> tuple[str, str]:
         return ("--json", str(results / f"{name}.jsonl"))
@@ -69,12 +70,9 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
     batches = ("-m", "tests.gpu.random_batches", "--count", "100000", "--results", str(results / "batches.jsonl"))
     found = [Part("engine matrix", (*PYTHON, *matrix), 8, whole_machine=True)]
     found += [Part("random batches", (*PYTHON, *batches), 5, whole_machine=True)]
-    found += [Part(f"kernels: {name}", (*PYTEST, *WORKERS, f"tests/kernels/test_{name}.py")) for name in KERNEL_TESTS]
+    found += [Part(f"kernels: {name}", command) for name, command in kernels.items()]
     if delayed["PADFREE_KERNELS_LIBRARY"]:
-        found += [
-            Part(f"kernels with delays: {name}", (*PYTEST, *WORKERS, f"tests/kernels/test_{name}.py"), environment=delayed)
-            for name in KERNEL_TESTS
-        ]
+        found += [Part(f"kernels with delays: {n}", command, environment=delayed) for n, command in kernels.items()]
     found += [
         Part(f"memcheck: {name}", (*SANITIZER, *PYTEST, f"tests/kernels/test_{name}.py"), 5) for name in KERNEL_TESTS
     ]
