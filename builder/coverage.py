@@ -14,10 +14,10 @@ from padfree.onnx_tools import load_model, rewrite
 from padfree.onnx_tools.cost import DEFAULT_GPU, Lengths, costs
 from padfree.onnx_tools.products import Product
 from padfree.onnx_tools.report import IN_BETWEEN
-from padfree.runtime.metadata import ONNX_METADATA_KEY, open_plan, parse_metadata
+from padfree.runtime.metadata import open_plan, parse_metadata
 
 from .errors import BuildError
-from .preparation import metadata_of
+from .preparation import is_rewritten, metadata_of
 
 ONNX_SUFFIX = ".onnx"
 QUOTED = re.compile(r"'[^']*'")
@@ -52,7 +52,7 @@ def inspect_file(path: Path, mask: str | None = None) -> Inspected:
         return Inspected(path, "plan", open_plan(path).raw)
     model = load_model(path)
     kind = None
-    if not any(item.key == ONNX_METADATA_KEY for item in model.metadata_props):
+    if not is_rewritten(model):
         kind, model = "original", rewrite(model, verify=False, mask=mask).model
     raw = parse_metadata(metadata_of(model), str(path)).raw
     return Inspected(path, kind or str(raw["interface"]), raw)

@@ -26,7 +26,7 @@ from typing import IO, Any, NoReturn
 import onnx
 from padfree.onnx_tools import load_model
 from padfree.onnx_tools.model_file import without_initializers
-from padfree.onnx_tools.operators import check_nodes
+from padfree.onnx_tools.operators import DOMAIN, check_nodes
 from padfree.onnx_tools.weights import Weights
 from padfree.runtime.device import Device
 from padfree.runtime.fields import decode
@@ -120,7 +120,7 @@ def rewritten(
 ) -> onnx.ModelProto:
     """The model rewritten, or as it is where it carries padfree's metadata. Arguments and errors: see prepare_model."""
     loaded = load_model(model, weights) if isinstance(model, (str, Path)) else model
-    if not any(item.key == ONNX_METADATA_KEY for item in loaded.metadata_props):
+    if not is_rewritten(loaded):
         from padfree.onnx_tools import rewrite  # brings onnxruntime, which a rewritten model does not need
 
         result = rewrite(
@@ -243,6 +243,14 @@ def serve(request: str, answer: int) -> NoReturn:
 def _told_device() -> Device | None:
     told = json.load(sys.stdin)
     return told and Device(**told)
+
+
+def is_rewritten(model: onnx.ModelProto) -> bool:
+    """Whether the model carries padfree's metadata; what somebody else wrote under that name is none."""
+    texts = [item.value for item in model.metadata_props if item.key == ONNX_METADATA_KEY]
+    return any('"format"' in text for text in texts) or (
+        bool(texts) and any(item.domain == DOMAIN for item in model.opset_import)
+    )
 
 
 def metadata_of(model: onnx.ModelProto) -> dict[str, Any]:

@@ -13,12 +13,12 @@ import onnx
 from padfree.onnx_tools import load_model, rewrite
 from padfree.onnx_tools.cost import Lengths
 from padfree.onnx_tools.products import Product
-from padfree.runtime.metadata import ONNX_METADATA_KEY, Metadata, parse_metadata
+from padfree.runtime.metadata import Metadata, parse_metadata
 
 from ..engine_builder import DEFAULT_CACHE
 from ..errors import BuildError
 from ..padded import padded_metadata
-from ..preparation import metadata_of
+from ..preparation import is_rewritten, metadata_of
 from ..profile import ProfileOptions
 from .batch import Batch
 
@@ -40,7 +40,7 @@ class Model:
     def original(self) -> onnx.ModelProto:
         """The exported model. Raises BuildError for one that is rewritten already: its peers need the original."""
         model = load_model(self.path)
-        if any(item.key == ONNX_METADATA_KEY for item in model.metadata_props):
+        if is_rewritten(model):
             raise BuildError(
                 f"{self.path}: is rewritten already, and its peers need the original; pass the exported model"
             )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from .console import error_console, facts_table, make_table, output_console, print_line, short, status
+from .console import error_console, facts_table, make_table, output_console, print_line, status
 from .coverage import print_coverage, print_kept_float32, print_outputs
 from .options import add_length_options, add_mask_option
 
@@ -77,10 +77,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _print(console: Console, found: Inspected, shown: Mapping[str, Any]) -> None:
     print_line(console, f"{found.path}: {KINDS[found.kind]}")
     positions = "any length" if shown.get("max_positions") is None else f"at most {shown['max_positions']} tokens"
+    layers, width = shown["num_layers"], shown.get("hidden_size")
+    size = "" if width is None else f", hidden size {width}"  # that of what PadfreeAttention gives
     print_line(
         console,
-        f"{shown['interface']} interface, {shown['precision']}, {shown['num_layers']} PadfreeAttention layers, hidden "
-        f"size {short(shown.get('hidden_size'))}, sequences of {positions}; padfree {shown['version']}",
+        f"{shown['interface']} interface, {shown['precision']}, {layers} PadfreeAttention layer{'s' * (layers != 1)}"
+        f"{size}, sequences of {positions}; padfree {shown['version']}",
     )
     rows = [
         (item["name"], item["role"], item["dtype"], "-" if item["limit"] is None else f"0..{item['limit'] - 1}")

@@ -13,13 +13,13 @@ from onnx import ModelProto
 from padfree.onnx_tools import load_model, rewrite, save_model
 from padfree.onnx_tools.rounding import with_rounding
 from padfree.runtime import Metadata
-from padfree.runtime.metadata import ONNX_METADATA_KEY, parse_metadata, read_sidecar
+from padfree.runtime.metadata import parse_metadata, read_sidecar
 from polygraphy.backend.onnxrt import OnnxrtRunner, SessionFromOnnx
 
 from ..build import build_engine
 from ..errors import BuildError
 from ..padded import build_padded_engine
-from ..preparation import metadata_of
+from ..preparation import is_rewritten, metadata_of
 from .batches import Batch
 from .contender import REWRITTEN, Candidate, Contender
 from .insides import Inside, inside_engine, inside_on_cpu
@@ -79,7 +79,7 @@ def _metadata(path: Path) -> Metadata | None:
     if path.suffix != ".onnx":
         return read_sidecar(path)
     model = load_model(path)
-    if not any(item.key == ONNX_METADATA_KEY for item in model.metadata_props):
+    if not is_rewritten(model):
         return None
     return parse_metadata(metadata_of(model), str(path))
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from padfree.builder.errors import BuildError
-from padfree.builder.preparation import metadata_of
+from padfree.builder.preparation import is_rewritten, metadata_of
 from padfree.onnx_tools import load_model
 from padfree.runtime import Metadata
-from padfree.runtime.metadata import ONNX_METADATA_KEY, open_plan, parse_metadata
+from padfree.runtime.metadata import open_plan, parse_metadata
 
 BACKENDS = ("tensorrt", "python")
 ONNX_SUFFIX = ".onnx"
@@ -163,7 +163,7 @@ def _read(path: Path) -> Metadata:
     if path.suffix != ONNX_SUFFIX:
         return open_plan(path)
     model = load_model(path)
-    if not any(item.key == ONNX_METADATA_KEY for item in model.metadata_props):
+    if not is_rewritten(model):
         raise BuildError(
             f"{path}: an exported model, not a rewritten one; rewrite it first: padfree optimize {path} -o packed.onnx"
         )

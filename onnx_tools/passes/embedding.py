@@ -49,7 +49,7 @@ def embedding(padded: bool) -> Callable[[gs.Graph, Analysis], PassResult]:
                 _replace(graph, analysis, found, tables, padded)
                 excluded += [(item.ids, item.padding) for item in tables.by_ids if item.padding]
             except NoMatch as reason:
-                if _has_look_up(node.inputs[0]):
+                if _has_look_up(node.inputs[0]) and not _has_layer(node.inputs[0]):
                     missed.append(Miss(node_name(node), str(reason)))
                 continue
             replaced += 1
@@ -66,6 +66,14 @@ def _has_look_up(tensor: gs.Tensor, depth: int = 4) -> bool:
     if node.op == "Gather":
         return isinstance(node.inputs[0], gs.Constant)
     return any(_has_look_up(item, depth - 1) for item in node.inputs)
+
+
+def _has_layer(tensor: gs.Tensor, depth: int = 4) -> bool:
+    """Whether the result of a layer is among the terms of a sum, which is no embedding then."""
+    node = made_by(tensor, "Add", "Reshape", "Transpose", "Cast", "Dropout", "MatMul", "Gemm")
+    if node is None or depth == 0:
+        return False
+    return node.op in ("MatMul", "Gemm") or any(_has_layer(item, depth - 1) for item in node.inputs)
 
 
 def _collect(analysis: Analysis, tensor: gs.Tensor, tables: _Tables) -> None:

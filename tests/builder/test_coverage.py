@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from onnx import helper
@@ -203,3 +204,22 @@ def test_lengths_that_contradict_each_other(arguments: tuple[Any, ...], message:
 
 def test_numbers_have_prefixes() -> None:
     assert [si(value) for value in (0.0, 999.0, 1500.0, 2.5e9, 3e13)] == ["0", "999", "1.5 k", "2.5 G", "30 T"]
+
+
+def test_metadata_of_somebody_else_makes_no_rewritten_model(tmp_path: Path, capsys: Capture) -> None:
+    model = onnx.load(EXPORTED)
+    helper.set_model_props(model, {"padfree": "{}"})
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    assert main(["inspect", str(path), "--strict"]) == 0
+    assert "an exported model" in capsys.readouterr().out
+
+
+def test_outputs_that_are_the_same_for_every_batch_are_shown(tmp_path: Path, capsys: Capture) -> None:
+    model = onnx.load(EXPORTED)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((2, 3), np.float32), "scales"))
+    model.graph.output.append(helper.make_tensor_value_info("scales", onnx.TensorProto.FLOAT, [2, 3]))
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    assert main(["inspect", str(path)]) == 0
+    assert "the same for every batch" in capsys.readouterr().out

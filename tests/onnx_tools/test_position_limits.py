@@ -43,7 +43,10 @@ def feeds_of(
     ids = np.full(length, 5)
     ids[-1] = 2
     feeds = {}
+    weights = {tensor.name for tensor in model.graph.initializer}
     for item in model.graph.input:
+        if item.name in weights:
+            continue
         kind = kinds.get(item.name, "ids")
         values = {"ids": ids, "mask": np.ones(length), "seg": np.ones(length), "types": np.zeros(length)}.get(kind)
         if values is None:  # positions; what a table limits is a limit of the values, not of the length
