@@ -91,10 +91,11 @@ def check_tokenizer(tokenizer: Any, file: Path, metadata: Metadata, *, pad_id: i
         BuildError: ids or token types that the model does not have; special tokens that it takes for padding, or a
             padding token that it does not.
     """
+    from padfree.runtime.triton.texts import largest_id
+
     ids = metadata.ids_input()
-    vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     advice = "pass the tokenizer.json that was saved with the model"
-    token, largest = max(vocabulary.items(), key=lambda item: item[1], default=("", -1))
+    token, largest = largest_id(tokenizer)
     if ids.limit is not None and largest >= ids.limit:
         raise BuildError(
             f"{file}: the tokenizer has ids up to {largest} ({token!r}), the model's '{ids.name}' takes "
@@ -111,7 +112,8 @@ def check_tokenizer(tokenizer: Any, file: Path, metadata: Metadata, *, pad_id: i
         if item in ids.excluded or (ids.limit is not None and item >= ids.limit):
             why = f"{name!r} is {item}, which the model's '{ids.name}' {_refusal(item, ids.limit)}"
             raise BuildError(f"{file}: the tokenizer's {why}; {advice}")
-    found = pad_id if pad_id is not None else next((vocabulary[name] for name in _PADDING if name in vocabulary), None)
+    usual = (tokenizer.token_to_id(name) for name in _PADDING)
+    found = pad_id if pad_id is not None else next((item for item in usual if item is not None), None)
     if ids.excluded and found is not None and found not in ids.excluded:
         shown = ", ".join(map(str, ids.excluded[:3]))
         raise BuildError(f"{file}: the tokenizer pads with {found}, the model takes {shown} for padding; {advice}")

@@ -166,10 +166,8 @@ def dockerfile(models: Sequence[Needs]) -> str:
     lines += [
         "",
         "# Asks the models for answers: a server calls them ready whose processes are gone.",
-        "HEALTHCHECK --interval=30s --timeout=60s --start-period=300s CMD ["
-        + ", ".join(f'"{word}"' for word in probe)
-        + "]",
-        "CMD [" + ", ".join(f'"{word}"' for word in command) + "]",
+        f"HEALTHCHECK --interval=30s --timeout=60s --start-period=300s {_cmd(probe)}",
+        _cmd(command),
     ]
     return "\n".join(lines) + "\n"
 

@@ -51,7 +51,9 @@ def tokenizer_folder(served: Served, tokenizer: Path) -> ModelFolder:
     configs.add_output(config, SEQ_LENS, int32, [1])
     configs.add_batching(config, served, delays=False)
     configs.add_instances(config, served.options.instances, on_gpu=False)
-    parameters = TokenizerParameters(max_length=max_length, long_texts=served.options.long_texts)
+    parameters = TokenizerParameters(
+        max_length=max_length, long_texts=served.options.long_texts, vocabulary=served.metadata.ids_input().limit or 0
+    )
     configs.add_parameters(config, parameters.to_strings())
     return ModelFolder(
         version={

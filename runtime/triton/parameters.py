@@ -95,6 +95,7 @@ class TokenizerParameters(_Parameters):
         max_text_bytes: the largest text, in bytes of UTF-8; larger ones are refused. The whole of a text is tokenised,
             however few of its tokens are kept: texts that are cut before have other tokens.
         max_request_bytes: the most that all texts of one request have together.
+        vocabulary: the rows of the model's table: a tokenizer with larger ids is another model's; 0: not known.
     """
 
     max_length: int
@@ -102,6 +103,7 @@ class TokenizerParameters(_Parameters):
     long_texts: str = "truncate"
     max_text_bytes: int = 1 << 16
     max_request_bytes: int = 1 << 20
+    vocabulary: int = 0
 
     def __post_init__(self) -> None:
         for name in ("max_text_bytes", "max_request_bytes"):

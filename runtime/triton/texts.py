@@ -47,7 +47,7 @@ class TextTokenizer:
         parameters: what becomes of long texts, and how large they may be.
 
     Raises:
-        SessionError: no such file, or not a tokenizer.
+        SessionError: no such file, not a tokenizer, or one with more ids than the model.
     """
 
     def __init__(self, file: Path, parameters: TokenizerParameters) -> None:
@@ -57,6 +57,12 @@ class TextTokenizer:
             self._tokenizer = Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises plain Exception
             raise SessionError(f"{file}: not a tokenizer file ({error}); copy the model's tokenizer.json") from error
+        token, largest = largest_id(self._tokenizer)
+        if 0 < parameters.vocabulary <= largest:
+            raise SessionError(
+                f"{file}: has ids up to {largest} ({token!a}), '{PREFIX}vocabulary' is {parameters.vocabulary}: it is "
+                "another model's; copy the tokenizer.json that was saved with the model"
+            )
         self._max_length = parameters.max_length
         self._limits = parameters
         self._tokenizer.no_padding()
@@ -103,6 +109,12 @@ class TextTokenizer:
             for row, encoding in zip(outputs[name], encodings, strict=True):
                 row[: len(encoding)] = COLUMNS[name](encoding)
         return outputs
+
+
+def largest_id(tokenizer: Tokenizer) -> tuple[str, int]:
+    """The token with the largest id of a vocabulary, added tokens among them, and that id; -1 where there is none."""
+    vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+    return max(vocabulary.items(), key=lambda item: item[1], default=("", -1))
 
 
 def read_texts(request: Request, limits: TokenizerParameters) -> Texts:

@@ -177,3 +177,11 @@ def test_files_that_are_no_tokenizer(tmp_path: Path) -> None:
     file.write_text("{}", encoding="utf-8")
     with pytest.raises(SessionError, match="not a tokenizer file"):
         TextTokenizer(file, TokenizerParameters(max_length=8))
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_s_table() -> None:
+    """Somebody put another tokenizer.json into the repository: a tensorrt backend would read beyond the table."""
+    for rows in (0, 930, 1000):
+        TextTokenizer(FILE, TokenizerParameters(max_length=8, vocabulary=rows))
+    with pytest.raises(SessionError, match=r"has ids up to 929 \('zip'\), 'padfree_vocabulary' is 929: it is another"):
+        TextTokenizer(FILE, TokenizerParameters(max_length=8, vocabulary=929))

@@ -49,6 +49,7 @@ output { name: "seq_lens" data_type: TYPE_INT32 dims: 1 }
 dynamic_batching { }
 instance_group { count: 1 kind: KIND_CPU }
 parameters { key: "padfree_max_length" value { string_value: "16" } }
+parameters { key: "padfree_vocabulary" value { string_value: "100" } }
 """
 ENSEMBLE = """
 name: "bert_text" platform: "ensemble" max_batch_size: 32
@@ -115,7 +116,7 @@ def test_the_models_read_the_parameters_that_are_written(
     folder = write_repository(packed_model(), tmp_path / "models", options).folder
     assert EncoderParameters.from_config(parameters(configuration(folder, "bert"))) == EncoderParameters("model.onnx")
     read = TokenizerParameters.from_config(parameters(configuration(folder, "bert_tokenizer")))
-    assert read == TokenizerParameters(9, long_texts="refuse")
+    assert read == TokenizerParameters(9, long_texts="refuse", vocabulary=100)
     assert (folder / "bert_tokenizer" / "1" / "tokenizer.json").is_file()
     assert onnx.load(str(folder / "bert" / "1" / "model.onnx")) == onnx.load(str(packed_model()))
 
