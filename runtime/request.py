@@ -174,8 +174,10 @@ def check_names(columns: Mapping[str, Any], metadata: Metadata) -> None:
     for name in columns:
         if name not in known:
             mask = metadata.interface == "padded" and metadata.input_of_role("mask")
-            hint = "; masks and lengths follow from the lengths of the arrays" if mask else ""
-            raise SessionError(f"unknown input '{name}', the model's token inputs are {', '.join(known)}{hint}")
+            hint = ": masks and lengths follow from the lengths of the arrays" if mask else ""
+            raise SessionError(
+                f"unknown input '{name}', the model's token inputs are {', '.join(known)}; leave it out{hint}"
+            )
     for name in known:
         if name not in columns and (name != ZERO_WHEN_MISSING):
             raise SessionError(f"input '{name}' is missing; pass one array a sequence for {', '.join(known)}")
@@ -237,7 +239,7 @@ def as_int32(value: Any, name: str) -> Int32Array:
 
 
 def _rows(name: str, column: Any) -> list[IntArray]:
-    if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype != object:
+    if isinstance(column, np.ndarray) and (not column.ndim or (column.ndim == 1 and column.dtype != object)):
         raise SessionError(
             f"'{name}' is one array of shape {list(column.shape)}; pass a list with one array a sequence, or use "
             "run_packed for tokens that are packed already"

@@ -47,7 +47,11 @@ TRITONSERVER_Error* countTokens(TRITONBACKEND_Request* request, const std::strin
       TRITONBACKEND_InputProperties(input, nullptr, nullptr, &shape, &dims_count, nullptr, nullptr);
   if (error != nullptr) return error;
   tokens = 1;
-  for (uint32_t i = 0; i < dims_count; ++i) tokens *= static_cast<uint64_t>(shape[i]);
+  for (uint32_t i = 0; i < dims_count; ++i) {
+    // Servers before 25.05 let shapes pass whose product overflows, or that are negative: more than any budget.
+    const uint64_t size = shape[i] < 0 ? UINT64_MAX : static_cast<uint64_t>(shape[i]);
+    if (__builtin_mul_overflow(tokens, size, &tokens)) tokens = UINT64_MAX;
+  }
   return nullptr;
 }
 

@@ -94,6 +94,17 @@ def test_a_request_above_the_budget_goes_alone(load: Load) -> None:
     assert not scheduler.include(Request(1, 0))
 
 
+@pytest.mark.parametrize("shape", [(2**32, 2**32), (2**62, 4), (2**63 - 1, 2**63 - 1), (1, -1), (-1, -1)])
+def test_a_shape_whose_product_overflows_goes_alone(load: Load, shape: tuple[int, ...]) -> None:
+    scheduler = load()
+    scheduler.begin(0)
+    assert scheduler.include(Request(1, 1))
+    assert not scheduler.include(Request(*shape))
+    scheduler.begin(1)
+    assert scheduler.include(Request(*shape))
+    assert not scheduler.include(Request(1, 1))
+
+
 def test_requests_that_wait_for_the_queue_delay_count_once(load: Load) -> None:
     scheduler = load(dynamic_batching=DELAY)
     first, second, third = Request(1, 600), Request(1, 300), Request(1, 200)

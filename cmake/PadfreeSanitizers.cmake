@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+# padfree_fuzz: the C++ that meets untrusted input on the host (the shells of the plugins, Triton's batching library), with
+# AddressSanitizer and UndefinedBehaviorSanitizer, and what feeds it. Device code and launchers stay out: no nvcc is needed,
+# headers of CUDA and TensorRT are. tests/sanitizers/run builds and runs it.
+include_guard()
+include(PadfreeRequirements)
+
+# A macro: enable_language must run in the top-level scope.
+macro(padfree_add_sanitized)
+  enable_language(CXX)
+  padfree_find_tensorrt_headers()
+  padfree_python_package_folder(nvidia.cu13 padfree_cuda_package)
+  find_path(PADFREE_CUDA_INCLUDE cuda_bf16.h NO_DEFAULT_PATH
+            HINTS "$ENV{CUDA_HOME}/include" "${padfree_cuda_package}/include" /usr/local/cuda/include)
+  if(NOT PADFREE_CUDA_INCLUDE)
+    padfree_missing("no CUDA headers" "pip install 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-cccl==13.0.*', or set CUDA_HOME")
+  endif()
+  if(PADFREE_MISSING)
+    message(FATAL_ERROR "The sanitized build cannot be made: ${PADFREE_MISSING}. Next step: ${PADFREE_NEXT_STEPS}.")
+  endif()
+  padfree_fuzz_program()
+endmacro()
+
+function(padfree_fuzz_program)
+  set(plugins "${PROJECT_SOURCE_DIR}/plugins")
+  file(GLOB sources CONFIGURE_DEPENDS "${plugins}/*/plugin.cpp" "${plugins}/*/tables.cpp" "${plugins}/common/*.cpp"
+       "${plugins}/triton_batching/*.cpp" "${PROJECT_SOURCE_DIR}/tests/sanitizers/*.cpp")
+  add_executable(padfree_fuzz ${sources} "${PROJECT_SOURCE_DIR}/tests/plugins/triton_core.cpp")
+  set_target_properties(padfree_fuzz PROPERTIES CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF)
+  target_include_directories(padfree_fuzz PRIVATE "${plugins}")
+  target_include_directories(padfree_fuzz SYSTEM PRIVATE "${PADFREE_TENSORRT_INCLUDE}" "${PADFREE_CUDA_INCLUDE}")
+  target_compile_definitions(padfree_fuzz PRIVATE PADFREE_VERSION="${PROJECT_VERSION}")
+  set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_compile_options(padfree_fuzz PRIVATE -Wall -Wextra -O1 -g ${sanitizers})
+  target_link_options(padfree_fuzz PRIVATE ${sanitizers})
+  target_link_libraries(padfree_fuzz PRIVATE ${CMAKE_DL_LIBS})
+endfunction()

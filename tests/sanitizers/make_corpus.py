@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the corpus that padfree_fuzz begins with: python tests/sanitizers/make_corpus.py.
+
+Every operator with attributes and tensors that it allows, and configurations with requests. Files that fuzzing found
+are not made here, and stay.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "plugins"))
+from padfree.onnx_tools.operators import OPERATORS
+from samples import concrete_shape, variants
+from triton_core import configuration
+
+FOLDER = Path(__file__).with_name("corpus")
+# In the order of plugins/common/library.cpp.
+CREATORS = (
+    "PadfreeAttention",
+    "PadfreeEmbedding",
+    "PadfreeIndex",
+    "PadfreeLayerNorm",
+    "PadfreeLinear",
+    "PadfreePack",
+    "PadfreePool",
+    "PadfreeSchedule",
+    "PadfreeUnpack",
+)
+FLOAT32, INT32, CHAR = 1, 5, 6  # nvinfer1::PluginFieldType
+TYPES = {"int32": 3, "float32": 0, "act": 1}  # nvinfer1::DataType; activations are halves
+VARIANTS = 5  # of an operator
+
+
+def plugin(operator: str, attributes: Mapping[str, Any]) -> bytes:
+    """One input of kind 'P', as plugins.cpp reads it."""
+    spec = OPERATORS[operator]
+    made = bytes([CREATORS.index(operator), len(attributes)])
+    for name, value in attributes.items():
+        if isinstance(value, str):
+            kind, data = CHAR, value.encode()
+        else:
+            kind, data = (
+                (FLOAT32, struct.pack("<f", value)) if isinstance(value, float) else (INT32, struct.pack("<i", value))
+            )
+        made += b"\xff" + name.encode() + b"\0" + bytes([kind, len(data)]) + data
+    made += b"node\0"
+    inputs, outputs = spec.inputs_for(attributes), spec.outputs_for(attributes)
+    made += bytes([len(inputs), 1])
+    for tensor in (*inputs, *outputs):
+        shape = concrete_shape(tensor)
+        made += bytes([TYPES.get(tensor.type, TYPES["act"]), 0, len(shape)])
+        made += b"".join(bytes([size]) if size < 254 else b"\xff" + struct.pack("<q", size) for size in shape)
+    return b"P" + made
+
+
+def batching(steps: bytes = b"", **changes: Any) -> bytes:
+    """One input of kind 'B', as batching.cpp reads it."""
+    return b"B" + json.dumps(configuration(**changes)).encode() + b"\0" + steps
+
+
+def request(*shape: int) -> bytes:
+    """A request with these sizes, as a step."""
+    return b"\x02" + bytes([len(shape)]) + b"".join(struct.pack("<q", size) for size in shape)
+
+
+def corpus() -> dict[str, bytes]:
+    """File name -> content."""
+    made = {}
+    for operator in CREATORS:
+        found = list(variants(operator))
+        for at, attributes in enumerate(found[:: max(1, len(found) // VARIANTS)][:VARIANTS]):
+            made[f"{operator}-{at}"] = plugin(operator, attributes)
+    delay = {"max_queue_delay_microseconds": 500}
+    rounds = b"\0" + request(1, 600) + b"\x04" + request(1, 400) + b"\x01\0" + request(2, 300)
+    made["batching"] = batching(rounds)
+    made["batching-delay"] = batching(rounds, dynamic_batching=delay)
+    made["batching-huge"] = batching(request(1, 2**62) + request(2**32, 2**32) + request(1, -1) + request())
+    made["batching-other-input"] = batching(b"\x03\x01\x05other\0")
+    made["batching-escapes"] = batching(input=[{"name": 't\u00f6k"\\\n\ud83d\ude00', "allow_ragged_batch": True}])
+    refused = {"default_queue_policy": {"allow_timeout_override": True}, "priority_levels": 2, **delay}
+    made["batching-refused"] = batching(dynamic_batching=refused)
+    made["batching-cache"] = batching(response_cache={"enable": True}, output=[{"name": "a"}, {"name": "b"}])
+    made["batching-deep"] = b"B" + b'{"a":' * 300 + b"1" + b"}" * 300
+    made["batching-numbers"] = batching(parameters={"padfree_max_tokens": {"string_value": "9" * 30}})
+    return made
+
+
+def main() -> None:
+    """Writes the files."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, content in corpus().items():
+        (FOLDER / name).write_bytes(content)
+
+
+if __name__ == "__main__":
+    main()

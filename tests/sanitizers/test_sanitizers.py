@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sanitized build reads its corpus, and some damaged copies, without a finding."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from make_corpus import corpus
+
+FOLDER = Path(__file__).parent
+
+
+def test_the_corpus_holds_what_is_made() -> None:
+    """After a change of operators: python tests/sanitizers/make_corpus.py."""
+    made = corpus()
+    assert len(made) > 30
+    for name, content in made.items():
+        assert (FOLDER / "corpus" / name).read_bytes() == content, name
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+def test_nothing_is_found() -> None:
+    done = subprocess.run([FOLDER / "run", "--seconds", "5"], capture_output=True, text=True, check=False)
+    if "TensorRT headers" in done.stderr or "No matching distribution" in done.stderr:
+        pytest.skip(f"cannot be built here: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    files, copies = map(int, re.findall(r"^(\d+) files, (\d+) damaged copies: nothing found$", done.stdout, re.M)[0])
+    assert files == sum(1 for _ in (FOLDER / "corpus").iterdir())
+    assert copies > 1000
