@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteResult, rewrite
@@ -109,6 +110,12 @@ def session(model: ModelProto) -> ort.InferenceSession:
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
+def assert_valid(model: ModelProto) -> None:
+    """Valid to the letter of ONNX, functions included: onnxruntime runs some files that TensorRT refuses."""
+    onnx.checker.check_model(model, full_check=True)
+    onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+
+
 def metadata_of(result: RewriteResult) -> Mapping[str, Any]:
     found: Mapping[str, Any] = json.loads(next(e.value for e in result.model.metadata_props if e.key == "padfree"))
     return found
@@ -150,6 +157,7 @@ def assert_right(
     they are on the right, or on the `left`. `options` are rewrite's.
     """
     result = rewrite(model, interface=interface, **options)
+    assert_valid(result.model)
     metadata, given = metadata_of(result), sequences(inputs, lengths)
     outputs = [item["name"] for item in metadata["outputs"]]
     feeds = packed_feeds(metadata, given) if interface == "packed" else padded_feeds(model, inputs, given, left)

@@ -15,6 +15,8 @@ from onnx import ModelProto, helper
 from padfree.onnx_tools import CoverageReport, RewriteResult, load_model, rewrite
 from padfree.onnx_tools.widen import widen
 
+from .exports import assert_valid
+
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 FOLDER, OPTIMUM_FOLDER = FIXTURES / "families", FIXTURES / "optimum"
 VOCABULARY, SPECIAL_IDS = 64, 3  # ids below SPECIAL_IDS are padding and the like, which no text has
@@ -106,6 +108,7 @@ def assert_same(case: Case, interface: str) -> CoverageReport:
     """
     original = load_model(case.path)
     result = rewrite(original, interface=interface, verify=False)
+    assert_valid(result.model)
     metadata = metadata_of(result)
     before, after = session(widen(original) if case.level else original), session(result.model)
     names = [output["name"] for output in metadata["outputs"]]
