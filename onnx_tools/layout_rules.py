@@ -12,8 +12,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from .graph import STANDARD_DOMAINS, is_padfree, present
-from .layout import is_token_shape, packed_axis, token_axis
-from .symbolic.facts import Facts
+from .layout import B, is_token_shape, packed_axis, token_axis
+from .symbolic.facts import Facts, Shape
 from .symbolic.rules import axes_of_node, slice_arguments, split_sizes
 
 Known = Sequence[Facts]
@@ -31,17 +31,18 @@ class Packed:
     attrs: Mapping[str, Any] = field(default_factory=dict)  # attributes that change
     constants: Mapping[int, np.ndarray] = field(default_factory=dict)  # inputs that become these constants
     is_same: bool = False  # the result is the input: only batch and sequence have moved
+    rows: tuple[int, ...] = ()  # inputs [B,...,1,...] of which every token gets its sequence's row
 
 
 # Each element of the result depends on the same element of the operands alone.
 ELEMENTWISE = frozenset(
     {
-        "Abs", "Acos", "Add", "And", "Asin", "Atan", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast",
-        "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Elu", "Equal", "Erf", "Exp", "Floor", "Gelu", "Greater",
-        "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual",
-        "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu",
-        "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan",
-        "Tanh", "ThresholdedRelu", "Where", "Xor",
+        "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd",
+        "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Elu", "Equal",
+        "Erf", "Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf",
+        "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not",
+        "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh",
+        "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor",
     }
 )  # fmt: skip
 
@@ -59,7 +60,7 @@ def packed_form(node: gs.Node, known: Known, output: Facts) -> Packed:
     rule = _RULES.get(node.op)
     if rule is None:
         raise NoRule(f"no rule knows the operator {node.op}")
-    if token_axis(known[0].shape) is None and node.op != "Gather":
+    if token_axis(known[0].shape) is None and node.op not in ("Expand", "Gather"):
         raise NoRule(f"{node.op} reads a tensor that is not [batch, sequence, ...]")
     return rule(node, known, output)
 
@@ -83,7 +84,7 @@ def _moved(node: gs.Node, axis: int, facts: Facts) -> int:
 def _elementwise(node: gs.Node, known: Known, output: Facts) -> Packed:
     """Operands are [B,...,S,...] like the result, or have nothing along the batch and the sequence."""
     rank, sequence = len(output.shape or ()), _sequence(output)
-    tokens: list[int] = []
+    tokens, rows = list[int](), list[int]()
     constants: dict[int, np.ndarray] = {}
     for position, facts in enumerate(known):
         tensor = node.inputs[position]
@@ -95,6 +96,8 @@ def _elementwise(node: gs.Node, known: Known, output: Facts) -> Packed:
         behind = rank - 1 - sequence
         if len(shape) == rank and token_axis(shape) == sequence:
             tokens.append(position)
+        elif is_row_shape(shape, rank, sequence):
+            rows.append(position)
         elif node.op == "PRelu" and position == 1:
             raise NoRule("PRelu has slopes that may lie along the sequence")
         elif len(shape) > behind and (not isinstance(tensor, gs.Constant) or shape[-1 - behind].constant() != 1):
@@ -103,7 +106,15 @@ def _elementwise(node: gs.Node, known: Known, output: Facts) -> Packed:
             raise NoRule(f"{node.op} has an operand along the batch that is not [batch, sequence, ...]")
         elif len(shape) > behind:
             constants[position] = _without_tokens(tensor.values, rank, sequence)
-    return Packed(tuple(tokens), constants=constants)
+    return Packed(tuple(tokens), constants=constants, rows=tuple(rows))
+
+
+def is_row_shape(shape: Shape | None, rank: int, sequence: int) -> bool:
+    """Whether a tensor is [B,...,1,...], with nothing along the sequence of a result of that rank."""
+    if shape is None or len(shape) != rank or shape[0] != B:
+        return False
+    rest = [size.constant() for axis, size in enumerate(shape) if axis]
+    return None not in rest and shape[sequence].constant() == 1
 
 
 def _without_tokens(values: np.ndarray, rank: int, sequence: int) -> np.ndarray:
@@ -128,11 +139,16 @@ def _norm(node: gs.Node, known: Known, output: Facts) -> Packed:
 
 
 def _matmul(_: gs.Node, known: Known, output: Facts) -> Packed:
-    """x W with one matrix W for all tokens."""
+    """x W with one matrix W for all tokens; or with matrices on both sides for every token."""
     del output
-    weight = known[1]
-    if _sequence(known[0]) == len(known[0].shape or ()) - 1:
+    weight, sequence, rank = known[1], _sequence(known[0]), len(known[0].shape or ())
+    if sequence == rank - 1:
         raise NoRule("MatMul has a first operand that ends with the sequence")
+    if sequence < rank - 2:
+        if weight.rank == rank and token_axis(weight.shape) == sequence:
+            return Packed((0, 1))
+        if weight.constant and weight.static_shape() is not None and (weight.rank or 0) < rank - sequence:
+            return Packed((0,))
     if not weight.constant or weight.static_shape() is None or len(weight.shape or ()) != 2:
         raise NoRule("MatMul has a second operand that is no constant matrix")
     return Packed((0,))
@@ -170,6 +186,77 @@ def _concat(node: gs.Node, known: Known, output: Facts) -> Packed:
     if any(token_axis(facts.shape) != _sequence(output) for facts in known):
         raise NoRule(f"{node.op} joins tensors of which one is not [batch, sequence, ...]")
     return Packed(tuple(range(len(known))), {"axis": _moved(node, int(node.attrs["axis"]), output)})
+
+
+def _gather_elements(node: gs.Node, known: Known, output: Facts) -> Packed:
+    """Elements of every token, chosen by itself."""
+    if any(facts.rank != output.rank or token_axis(facts.shape) != _sequence(output) for facts in known):
+        raise NoRule(f"{node.op} takes elements from tensors of which one is not [batch, sequence, ...]")
+    return Packed((0, 1), {"axis": _moved(node, int(node.attrs.get("axis", 0)), known[0])})
+
+
+def _over_axis(node: gs.Node, known: Known, output: Facts) -> Packed:
+    """TopK, ArgMax and ArgMin over an axis that is neither batch nor sequence."""
+    del output
+    if node.op == "TopK" and not known[1].constant:
+        raise NoRule("TopK takes a number of elements that depends on the inputs")
+    default = -1 if node.op == "TopK" else 0
+    return Packed((0,), {"axis": _moved(node, int(node.attrs.get("axis", default)), known[0])})
+
+
+def _cumulative(node: gs.Node, known: Known, output: Facts) -> Packed:
+    """CumSum along an axis that is neither batch nor sequence."""
+    del output
+    axis = known[1].plain_integers()
+    if axis is None or len(axis) != 1:
+        raise NoRule("CumSum is along an axis that is not known")
+    moved = _moved(node, axis[0], known[0])
+    return Packed((0,), constants={1: np.full(known[1].static_shape() or (), moved, np.int64)})
+
+
+def _one_hot(node: gs.Node, known: Known, output: Facts) -> Packed:
+    """A new axis behind or before what every token has."""
+    if not (known[1].constant and known[2].constant):
+        raise NoRule("OneHot has a depth or values that depend on the inputs")
+    axis = int(node.attrs.get("axis", -1)) % len(output.shape or ())
+    if (token_axis(known[0].shape) or 0) + (axis <= _sequence(known[0])) != _sequence(output):
+        raise NoRule("OneHot moves the sequence")
+    return Packed((0,), {"axis": _moved(node, axis, output)})
+
+
+def _triangle(node: gs.Node, known: Known, output: Facts) -> Packed:
+    """The triangle of every token's own matrix."""
+    if _sequence(output) >= len(output.shape or ()) - 2 or not all(facts.constant for facts in known[1:]):
+        raise NoRule(f"{node.op} is over the batch or the sequence")
+    return Packed((0,))
+
+
+def _pad(node: gs.Node, known: Known, output: Facts) -> Packed:
+    """More elements beside batch and sequence."""
+    rank, pads = len(output.shape or ()), known[1].plain_integers()
+    axes = known[3].plain_integers() if len(known) > 3 and not node.inputs[3].is_empty() else list(range(rank))
+    if pads is None or axes is None or len(pads) != 2 * len(axes):
+        raise NoRule("Pad has widths or axes that are not known")
+    widths = dict(
+        zip((axis % rank for axis in axes), zip(pads[: len(axes)], pads[len(axes) :], strict=True), strict=True)
+    )
+    places = [axis for axis in range(rank) if axis not in (0, _sequence(output))]
+    if any(widths.get(axis, (0, 0)) != (0, 0) for axis in (0, _sequence(output))):
+        raise NoRule("Pad is over the batch or the sequence")
+    sides = [[0, *(widths.get(axis, (0, 0))[side] for axis in places)] for side in (0, 1)]
+    constants = {1: np.asarray(sides[0] + sides[1], np.int64)}
+    if len(known) > 3 and not node.inputs[3].is_empty():
+        constants[3] = np.arange(len(places) + 1)
+    return Packed((0,), constants=constants)
+
+
+def _tile(node: gs.Node, known: Known, output: Facts) -> Packed:
+    """Copies beside batch and sequence."""
+    repeats, sequence = known[1].plain_integers(), _sequence(output)
+    if repeats is None or _sequence(known[0]) != sequence or repeats[0] != 1 or repeats[sequence] != 1:
+        raise NoRule(f"{node.op} is over the batch or the sequence")
+    counts = [1, *(count for axis, count in enumerate(repeats) if axis not in (0, sequence))]
+    return Packed((0,), constants={1: np.asarray(counts, np.int64)})
 
 
 def _split(node: gs.Node, known: Known, output: Facts) -> Packed:
@@ -232,33 +319,49 @@ def _reshape(node: gs.Node, known: Known, output: Facts) -> Packed:
 
 
 def _expand(node: gs.Node, known: Known, output: Facts) -> Packed:
-    """Only axes that are neither batch nor sequence are stretched."""
-    sequence = _sequence(output)
-    if _sequence(known[0]) != sequence or len(known[0].shape or ()) != len(output.shape or ()):
-        raise NoRule(f"{node.op} adds axes")
+    """Axes that are neither batch nor sequence are stretched, or one row for every sequence to all its tokens."""
+    sequence, rank = _sequence(output), len(output.shape or ())
     sizes = [size.constant() or 0 for i, size in enumerate(output.shape or ()) if i not in (0, sequence)]
-    return Packed((0,), constants={1: np.asarray([1, *sizes], np.int64)})
+    target = {1: np.asarray([1, *sizes], np.int64)}
+    if is_row_shape(known[0].shape, rank, sequence):
+        return Packed((), constants=target, rows=(0,))
+    if token_axis(known[0].shape) != sequence or len(known[0].shape or ()) != rank:
+        raise NoRule(f"{node.op} adds axes")
+    return Packed((0,), constants=target)
 
 
 _RULES: Mapping[str, Callable[[gs.Node, Known, Facts], Packed]] = MappingProxyType(
     {
+        "ArgMax": _over_axis,
+        "ArgMin": _over_axis,
         "Concat": _concat,
         "DequantizeLinear": _quantized,
+        "CumSum": _cumulative,
         "Expand": _expand,
         "Gather": _gather,
+        "GatherElements": _gather_elements,
+        "Hardmax": _norm,
         "LayerNormalization": _norm,
         "LogSoftmax": _norm,
         "LpNormalization": _norm,
         "MatMul": _matmul,
         "QuantizeLinear": _quantized,
+        "OneHot": _one_hot,
+        "Pad": _pad,
         "RMSNormalization": _norm,
         "Reshape": _reshape,
         "Slice": _slice,
         "Softmax": _norm,
         "Split": _split,
         "Squeeze": _reduced,
+        "Tile": _tile,
+        "TopK": _over_axis,
         "Transpose": _transpose,
+        "Trilu": _triangle,
         "Unsqueeze": _unsqueeze,
-        **{f"Reduce{kind}": _reduced for kind in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")},
+        **{
+            f"Reduce{kind}": _reduced
+            for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+        },
     }
 )

@@ -71,7 +71,7 @@ def _masks() -> tuple[np.ndarray, ...]:
 
 
 def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part | None:
-    """Everything between PadfreeUnpack and PadfreePack or the outputs; None where there is nothing.
+    """Everything between PadfreeUnpack and what padfree operators read, or the outputs; None where there is nothing.
 
     With `inputs_too` also what is computed from token inputs: the packed interface does not get their masked slots.
     """
@@ -82,8 +82,9 @@ def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part
     for node in graph.nodes:
         if is_padfree(node, "PadfreeUnpack"):
             reached.add(node.outputs[0].name)
-        elif is_padfree(node, "PadfreePack"):
             packed.add(node.inputs[0].name)
+        elif is_padfree(node, node.op):
+            packed.update(tensor.name for tensor in node.inputs)
         elif any(tensor.name in reached for tensor in node.inputs) and not is_standard(node, "Shape"):
             for tensor in node.outputs:
                 reached.add(tensor.name)

@@ -17,6 +17,7 @@ from .pack import KEPT_MASKING, packing
 from .pooling import pooling
 from .position_tables import position_tables
 from .simplify import simplify
+from .sums import sums
 from .tasks import attention_tasks
 from .tokens import tokens
 
@@ -29,7 +30,7 @@ __all__ = ["KEPT_MASKING", "Miss", "Pass", "PassResult", "interface_passes", "pa
 def preparation(interface: str, mask: str | None = None) -> tuple[Pass, ...]:
     """The first passes for an engine interface ("packed" or "padded"), in order; `mask` is the input named as such."""
     padded = interface == "padded"
-    return (simplify, tokens, position_tables, attention(padded, mask), embedding(padded), pooling)
+    return (simplify, tokens, position_tables, attention(padded, mask), embedding(padded), pooling, sums)
 
 
 def packing_passes(keep: str) -> tuple[Pass, ...]:

@@ -134,7 +134,8 @@ def pack_int32(editor: Editor, tensor: gs.Tensor, boundary: Boundary, dtype: str
     if dtype == "int32":
         return pack(editor, tensor, boundary, "int32")
     for reader in tensor.outputs:
-        cast = reader if reader.op == "Cast" and reader.outputs[0].dtype == np.int32 else None
+        live = bool(reader.outputs)  # one whose output something else makes now is still there
+        cast = reader if live and reader.op == "Cast" and reader.outputs[0].dtype == np.int32 else None
         if cast is not None and any(is_padfree(node, "PadfreePack") for node in cast.outputs[0].outputs):
             return pack(editor, cast.outputs[0], boundary, "int32")
     return pack(editor, editor.cast(tensor, np.int32, f"{tensor.name}_int32"), boundary, "int32")

@@ -189,22 +189,26 @@ def _boundary_nodes(graph: gs.Graph, boundary: Boundary) -> list[gs.Node]:
 
 
 def _count_positions(editor: Editor, analysis: Analysis, seq_lens: gs.Tensor, tokens: gs.Tensor) -> None:
-    """Positions that were packed from a row of slots are counted in every sequence."""
-    places = [
-        (node, counted(analysis[node.inputs[0]], 1))
+    """Places that were packed from a row of slots, or a column of sequences, are counted from the lengths."""
+    packs = [
+        (node, [counted(analysis[node.inputs[0]], axis) for axis in (1, 0)])
         for node in editor.graph.nodes
         if is_padfree(node, "PadfreePack") and node.inputs and is_token_shape(analysis[node.inputs[0]].shape)
     ]
-    for node, offset in places:
+    for node, offsets in packs:
+        offset = next((item for item in offsets if item is not None), None)
         if offset is not None:
             result = node.outputs[0]
             node.inputs.clear()
             node.outputs.clear()
-            _positions(editor, seq_lens, tokens, offset, result)
+            _places(editor, seq_lens, tokens, "Div" if offsets[0] is None else "Mod", offset, result)
 
 
-def _positions(editor: Editor, seq_lens: gs.Tensor, tokens: gs.Tensor, offset: int, output: gs.Tensor) -> None:
-    """int32 [T]: place of every token in its sequence, plus an offset. Slots of rows as long as T show it."""
+def _places(editor: Editor, seq_lens: gs.Tensor, tokens: gs.Tensor, part: str, offset: int, output: gs.Tensor) -> None:
+    """int32 [T]: place of every token in its sequence ("Mod"), or of that in the batch ("Div"), plus an offset.
+
+    Slots of rows as long as T show both.
+    """
     cu_seqlens, slots = editor.variable("cu_seqlens", _INT32), editor.variable("slots", _INT32)
     add_schedule(editor, [seq_lens, tokens, tokens], [cu_seqlens, slots])
     size = editor.node("Shape", [tokens], stem="token_count", dtype=np.dtype(np.int64))
@@ -215,9 +219,9 @@ def _positions(editor: Editor, seq_lens: gs.Tensor, tokens: gs.Tensor, offset: i
         editor.constant("offset", np.asarray([offset], np.int32)),
     )
     if offset == 0:
-        editor.node("Mod", inputs, stem="positions", output=output)
+        editor.node(part, inputs, stem="positions", output=output)
     else:
-        places = editor.node("Mod", inputs, stem="places", dtype=_INT32)
+        places = editor.node(part, inputs, stem="places", dtype=_INT32)
         editor.node("Add", [places, shift], stem="positions", output=output)
 
 

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..graph import Editor, is_padfree, is_standard, node_name, tidy
+from ..graph import STANDARD_DOMAINS, Editor, is_output, is_padfree, is_standard, node_name, tidy
 from ..layout import token_axis
 from ..layout_rules import NoRule, Packed, packed_form
 from ..symbolic import Analysis, analyse
@@ -43,6 +44,7 @@ def packing(keep: str) -> Callable[[gs.Graph, Analysis], PassResult]:
                     forms[id(node)] = packed_form(node, known, analysis[tensor])
             except NoRule as reason:
                 missed.append(Miss(node_name(node), f"'{node_name(node)}' ({node.op}) stays padded: {reason}"))
+        forms |= _leading(graph, analysis, forms)
         mask = mask_of(analysis[boundary.mask]).source
         staying = set() if mask is None else _kept_for_islands(graph, forms, mask, keep)
         for node in [item for item in graph.nodes if id(item) in forms]:
@@ -65,6 +67,30 @@ def _candidates(graph: gs.Graph, analysis: Analysis) -> list[gs.Node]:
         tokens = any(token_axis(analysis[tensor].shape) for tensor in [*node.inputs, *node.outputs])
         if id(node) in dirty and tokens and not is_padfree(node, node.op):
             found.append(node)
+    return found
+
+
+def _leading(graph: gs.Graph, analysis: Analysis, forms: dict[int, Packed]) -> dict[int, Packed]:
+    """The forms of nodes that read inputs alone, and whose results are numbers that packed nodes alone read.
+
+    Weights of tokens by their ids are such: with the padded interface either place does, with the packed one these
+    would be padded for nothing.
+    """
+    found = dict[int, Packed]()
+    for node in reversed(graph.nodes):
+        if id(node) in forms or node.domain not in STANDARD_DOMAINS or not node.outputs:
+            continue
+        readers = [item for tensor in node.outputs for item in tensor.outputs]
+        packed = [id(item) in forms or id(item) in found or is_padfree(item, "PadfreePack") for item in readers]
+        made = analysis[node.outputs[0]]
+        number = (made.dtype or "").startswith("float") or any(id(item) in found for item in readers)
+        if not (readers and all(packed) and number) or any(is_output(graph, item) for item in node.outputs):
+            continue
+        known = [analysis[tensor] for tensor in node.inputs]
+        with contextlib.suppress(NoRule):
+            form = packed_form(node, known, made)
+            if form.tokens:
+                found[id(node)] = form
     return found
 
 
@@ -151,6 +177,9 @@ def _replace(
     for position, tensor in enumerate(node.inputs):
         if position in form.constants:
             inputs.append(editor.constant("packed_argument", form.constants[position]))
+        elif position in form.rows:
+            sequence = token_axis(analysis[node.outputs[0]].shape) or 1
+            inputs.append(positions.row(tensor, analysis[tensor], sequence))
         elif position in form.tokens:
             inputs.append(_token_operand(editor, analysis, boundary, positions, tensor, len(form.tokens) > 1))
         else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One vector a sequence: first token, mean or maximum over the kept tokens, with L2 normalisation behind it."""
+"""One vector a sequence: first or last token, mean or maximum over the kept tokens, with L2 normalisation behind it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ..symbolic import Analysis, Poly
 from ..symbolic.facts import Facts
 from ..symbolic.rules import axes_of_node, slice_arguments
 from .base import Miss, NoMatch, PassResult, boundary_of, pack
+from .chosen_token import chosen_token
 from .mask_values import Mask, mask_of
 
 NAME = "pooling"
@@ -19,16 +20,21 @@ _LOWEST = -1e4  # hidden states of trained models are far above it
 
 
 def pooling(graph: gs.Graph, analysis: Analysis) -> PassResult:
-    """Replaces first-token, masked-mean and masked-maximum pooling by PadfreePool."""
+    """Replaces first-token, last-token, masked-mean and masked-maximum pooling by PadfreePool."""
     editor, boundary = Editor(graph), boundary_of(graph)
     mask = mask_of(analysis[boundary.mask])
-    replaced, missed = 0, list[Miss]()
+    replaced, missed, counted = 0, list[Miss](), list[str]()
     for node in list(graph.nodes):
+        chosen = chosen_token(analysis, node, mask)
         try:
             found = _first_token(analysis, node) or _mean(analysis, node, mask) or _maximum(analysis, node, mask)
         except NoMatch as reason:
             missed.append(Miss(node_name(node), str(reason)))
             continue
+        if chosen is not None:
+            found = chosen.mode, chosen.x, node.outputs[0]
+            if chosen.by_count and chosen.mode == "last":
+                counted.append(f"'{node_name(node)}' ({node.op}) takes the slot at the number of tokens less one")
         if found is None:
             continue
         mode, x, pooled = found
@@ -49,7 +55,7 @@ def pooling(graph: gs.Graph, analysis: Analysis) -> PassResult:
             axis = editor.constant("axis", np.asarray([1], np.int64))
             editor.node("Unsqueeze", [result, axis], stem="pooled_kept", output=target)
         replaced += 1
-    return PassResult(NAME, replaced, tuple(missed))
+    return PassResult(NAME, replaced, tuple(missed), right_padded=tuple(counted))
 
 
 def _is_hidden(analysis: Analysis, tensor: gs.Tensor) -> bool:

@@ -9,8 +9,8 @@ import onnx_graphsurgeon as gs
 from ..graph import Editor, is_output, is_standard
 from ..layout import S, packed_axis, token_axis
 from ..layout_rules import ELEMENTWISE
-from ..symbolic import Analysis, Apply, Expr, Index
-from ..symbolic.expr import axis_index
+from ..symbolic import Analysis, Apply, Expr, Index, Number, Poly
+from ..symbolic.expr import axis_index, leaves
 from ..symbolic.facts import Facts, Shape
 from ..symbolic.rules import axes_of_node, slice_arguments
 from .base import Boundary, NoMatch, pack
@@ -65,14 +65,14 @@ class _Spread:
 
     def add(self, reader: gs.Node, tensor: gs.Tensor) -> None:
         """Takes in all that leads to an operand of a node that works on tokens, or nothing of it."""
-        inside, leaves = dict[int, gs.Node](), list[tuple[gs.Node, gs.Tensor]]()
+        inside, starts = dict[int, gs.Node](), list[tuple[gs.Node, gs.Tensor]]()
         try:
-            self._walk(reader, tensor, inside, leaves)
+            self._walk(reader, tensor, inside, starts)
         except NoMatch:
             return
         self._inside |= inside
         self._ends.add(id(reader))
-        for node, leaf in leaves:
+        for node, leaf in starts:
             readers = self.leaves.setdefault(leaf.name, (leaf, []))[1]
             if all(item is not node for item in readers):
                 readers.append(node)
@@ -84,14 +84,14 @@ class _Spread:
         return not any(is_output(graph, item) or any(id(r) not in allowed for r in item.outputs) for item in tensors)
 
     def _walk(
-        self, reader: gs.Node, tensor: gs.Tensor, inside: dict[int, gs.Node], leaves: list[tuple[gs.Node, gs.Tensor]]
+        self, reader: gs.Node, tensor: gs.Tensor, inside: dict[int, gs.Node], starts: list[tuple[gs.Node, gs.Tensor]]
     ) -> None:
         facts = self._analysis[tensor]
         sequence = position_axis(facts.shape)
         if sequence is None:
             raise NoMatch(f"'{tensor.name}' is not made of positions alone")
-        if counted(facts, sequence) is not None:
-            leaves.append((reader, tensor))
+        if is_made_of_positions(facts, sequence):
+            starts.append((reader, tensor))
             return
         node = tensor.inputs[0] if tensor.inputs else None
         if node is None or not self._keeps_batch(node):
@@ -100,7 +100,7 @@ class _Spread:
             inside[id(node)] = node
             for item in node.inputs:
                 if S in (self._analysis[item].shape or ()):
-                    self._walk(node, item, inside, leaves)
+                    self._walk(node, item, inside, starts)
 
     def _keeps_batch(self, node: gs.Node) -> bool:
         """Whether the node computes the same for a batch of more than one."""
@@ -133,6 +133,27 @@ def counted(facts: Facts, sequence: int) -> int | None:
     return (expr.poly - axis_index(sequence)).constant()
 
 
+def is_made_of_positions(facts: Facts, sequence: int) -> bool:
+    """Whether a tensor with nothing beside batch and sequence is computed from its index along the sequence alone."""
+    expr = facts.expr
+    if expr is None or any(size.constant() != 1 for size in (facts.shape or ())[1:] if size != S):
+        return False
+    lines = [_line(leaf, sequence) for leaf in leaves(expr) if not isinstance(leaf, Number)]
+    return None not in lines and any(line is not None and line[0] != 0 for line in lines)
+
+
+def _line(expr: Expr, sequence: int) -> tuple[int, int] | None:
+    """(a, c) where an expression is a * index + c; None where it is something else."""
+    if not isinstance(expr, Index):
+        return None
+    index, step = axis_index(sequence), 0
+    for monomial, factor in expr.poly.terms:
+        if Poly(((monomial, 1),)) == index:
+            step = factor
+    offset = (expr.poly - index * step).constant()
+    return None if offset is None else (step, offset)
+
+
 class Positions:
     """The position of every token of a graph, made once."""
 
@@ -140,40 +161,74 @@ class Positions:
         self._editor = editor
         self._boundary = boundary
         self._packed: gs.Tensor | None = None
+        self._rows: gs.Tensor | None = None
+
+    def row(self, tensor: gs.Tensor, facts: Facts, sequence: int) -> gs.Tensor:
+        """A tensor [B,...,1,...] as [T,...], with its sequence's row for every token."""
+        editor = self._editor
+        axis = editor.constant("axis", np.asarray([sequence], np.int64))
+        rows = editor.node("Squeeze", [tensor, axis], stem="rows", dtype=tensor.dtype)
+        if facts.dtype is not None:
+            rows.dtype = np.dtype(facts.dtype)
+        return editor.node("Gather", [rows, self._sequences()], stem="own_row", dtype=rows.dtype, attrs={"axis": 0})
 
     def packed(self, facts: Facts) -> gs.Tensor | None:
-        """A tensor [B,...,S,...] of positions as [T,...]; None where it holds something else."""
+        """A tensor [B,...,S,...] made of positions as [T,...]; None where it holds something else."""
         sequence = token_axis(facts.shape)
-        offset = None if sequence is None else counted(facts, sequence)
-        if sequence is None or offset is None or facts.expr is None:
+        if sequence is None or facts.expr is None or not is_made_of_positions(facts, sequence):
             return None
-        editor, result = self._editor, self._slots()
-        if offset:
-            shift = editor.constant("offset", np.asarray(offset, np.int32))
-            result = editor.node("Add", [result, shift], stem="positions", dtype=np.dtype(np.int32))
-        result = _cast(editor, result, facts.expr)
-        rank = len(facts.shape or ())
-        others = [packed_axis(axis, sequence) for axis in range(rank) if axis not in (0, sequence)]
+        editor, result = self._editor, self._computed(facts.expr, sequence)
+        others = [packed_axis(axis, sequence) for axis in range(facts.rank or 0) if axis not in (0, sequence)]
         if not others:
             return result
         axes = editor.constant("axes", np.asarray(others, np.int64))
         return editor.node("Unsqueeze", [result, axes], stem="positions", dtype=result.dtype)
 
+    def _computed(self, expr: Expr, sequence: int) -> gs.Tensor:
+        """An expression of the index along the sequence, for every token."""
+        editor = self._editor
+        if isinstance(expr, Apply):
+            found = [self._computed(arg, sequence) for arg in expr.args]
+            if expr.op == "Cast":
+                return (
+                    found[0]
+                    if found[0].dtype == np.dtype(expr.dtype)
+                    else editor.cast(found[0], expr.dtype, "positions")
+                )
+            return editor.node(expr.op, found, stem="positions", dtype=np.dtype(expr.dtype))
+        if isinstance(expr, Number):
+            return editor.constant("number", np.asarray(expr.value, expr.dtype))
+        step, offset = _line(expr, sequence) or (0, 0)
+        if step == 0:
+            return editor.constant("number", np.asarray(offset, expr.dtype))
+        result = self._slots()
+        for op, number, nothing in (("Mul", step, 1), ("Add", offset, 0)):
+            if number != nothing:
+                constant = editor.constant("number", np.asarray(number, np.int32))
+                result = editor.node(op, [result, constant], stem="positions", dtype=np.dtype(np.int32))
+        return result if result.dtype == np.dtype(expr.dtype) else editor.cast(result, expr.dtype, "positions")
+
     def _slots(self) -> gs.Tensor:
         """int32 [T]: the slot of each token in its row."""
         if self._packed is None:
-            editor, int64 = self._editor, np.dtype(np.int64)
-            shape = editor.node("Shape", [self._boundary.mask], stem="slot_shape", dtype=int64)
-            axis, zero, one = (editor.constant("number", np.asarray(value, np.int64)) for value in (1, 0, 1))
-            length = editor.node("Gather", [shape, axis], stem="slot_count", dtype=int64, attrs={"axis": 0})
-            row = editor.node("Range", [zero, length, one], stem="slots", dtype=int64)
-            slots = editor.node("Expand", [editor.cast(row, np.int32, "slots"), shape], stem="slots", dtype=np.int32)
-            self._packed = pack(editor, slots, self._boundary, "int32")
+            self._packed = self._along(1)
         return self._packed
 
+    def _sequences(self) -> gs.Tensor:
+        """int32 [T]: which sequence of the batch each token is of."""
+        if self._rows is None:
+            self._rows = self._along(0)
+        return self._rows
 
-def _cast(editor: Editor, tensor: gs.Tensor, expr: Expr) -> gs.Tensor:
-    """The tensor in the types that the expression goes through."""
-    if isinstance(expr, Apply):
-        tensor = _cast(editor, tensor, expr.args[0])
-    return tensor if tensor.dtype == np.dtype(expr.dtype) else editor.cast(tensor, expr.dtype, "positions")
+    def _along(self, axis: int) -> gs.Tensor:
+        """int32 [T]: the index of each token along an axis of [B,S]."""
+        editor, int64 = self._editor, np.dtype(np.int64)
+        shape = editor.node("Shape", [self._boundary.mask], stem="slot_shape", dtype=int64)
+        place, zero, one = (editor.constant("number", np.asarray(value, np.int64)) for value in (axis, 0, 1))
+        length = editor.node("Gather", [shape, place], stem="slot_count", dtype=int64, attrs={"axis": 0})
+        row = editor.cast(editor.node("Range", [zero, length, one], stem="slots", dtype=int64), np.int32, "slots")
+        if axis == 0:
+            column = editor.constant("axis", np.asarray([1], np.int64))
+            row = editor.node("Unsqueeze", [row, column], stem="slots", dtype=np.int32)
+        slots = editor.node("Expand", [row, shape], stem="slots", dtype=np.int32)
+        return pack(editor, slots, self._boundary, "int32")

@@ -11,7 +11,9 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from ..graph import Editor, argument, dtype_name, is_output, is_standard, made_by, present, tidy, used_once
+from ..layout_rules import ELEMENTWISE
 from ..symbolic import Analysis, Index, Number, Poly, analyse
+from ..symbolic.facts import broadcast_shape
 from .base import PassResult
 from .einsum import expand_einsums
 
@@ -40,8 +42,22 @@ def simplify(graph: gs.Graph, analysis: Analysis) -> PassResult:
                 editor.redirect(node.outputs[0], shapes.build(polys))
                 continue
         _bypass(editor, node, analysis)
+    for node in [item for item in graph.nodes if is_standard(item, *ELEMENTWISE)]:
+        _broadcast(node, analysis)
     tidy(graph)
     return PassResult(NAME, max(0, before - len(graph.nodes)))
+
+
+def _broadcast(node: gs.Node, analysis: Analysis) -> None:
+    """Lets an element-wise operator stretch its operands itself, where an Expand only does what it would do."""
+    for position, tensor in enumerate(node.inputs):
+        expand = made_by(tensor, "Expand")
+        if expand is None:
+            continue
+        operands = [item for item in present(node.inputs) if item is not tensor]
+        shapes = [analysis[item].shape for item in [*operands, expand.inputs[0]]]
+        if operands and broadcast_shape(shapes) == analysis[node.outputs[0]].shape is not None:
+            node.inputs[position] = expand.inputs[0]
 
 
 class ShapeBuilder:

@@ -80,6 +80,7 @@ class Views:
         self._analysis = analysis
         self._shapes = shapes
         self._moved: dict[tuple[str, str, tuple[int, ...]], gs.Tensor] = {}
+        self._narrow: dict[str, tuple[gs.Tensor, Groups]] = {}  # [B,1,...] to [B,...] and how it is seen
 
     def seed(self, tensor: gs.Tensor) -> View | None:
         """What the shape alone tells: [B,...,S,...], [B*H,S,...], and the same without B or S."""
@@ -189,10 +190,19 @@ class Views:
 
     def viewed(self, view: View, shape: Shape) -> gs.Tensor:
         """The viewed tensor, of the given shape, made of the tensor [B,S,...]."""
+        if view.tensor.name in self._narrow and view.groups == self._narrow[view.tensor.name][1]:
+            return self._narrow[view.tensor.name][0]
         order = [axis for group in view.groups for axis in group]
         left = [axis for axis in range(2 + len(view.rest)) if axis not in order]
         moved = self._transposed(view.tensor, [*order, *left])
         return moved if all(len(group) == 1 for group in view.groups) and not left else self._reshaped(moved, shape)
+
+    def of_rows(self, rows: gs.Tensor, rest: tuple[int, ...], groups: Groups) -> View:
+        """The view of a tensor [B,*rest] with nothing along the sequence."""
+        wide = self._reshaped(rows, [B, Poly.of(1), *(Poly.of(size) for size in rest)])
+        if groups == ((_BATCH,), *((2 + place,) for place in range(len(rest)))):
+            self._narrow[wide.name] = (rows, groups)
+        return View(wide, rest, groups, has_sequence=False)
 
     def regrouped(self, view: View) -> View:
         """The view with a tensor that has the axes it says, instead of one without some of size 1."""

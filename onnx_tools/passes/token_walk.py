@@ -106,6 +106,10 @@ class Walk:
             raise NoMatch("the reshape mixes batch, sequence and the rest")
         return found
 
+    def of_rows(self, rows: gs.Tensor, rest: tuple[int, ...], groups: Sequence[tuple[int, ...]]) -> View:
+        """See Views."""
+        return self._views.of_rows(rows, rest, tuple(groups))
+
     def spread(self, view: View, widths: Sequence[int], sizes: Sequence[int]) -> gs.Tensor:
         """See Views."""
         return self._views.spread(view, widths, sizes)

@@ -158,10 +158,14 @@ def _gemm(walk: Walk, node: gs.Node) -> list[View]:
 
 
 def _last_axis(walk: Walk, node: gs.Node) -> list[View]:
-    """A norm or a Softmax over the last axis."""
+    """A norm or a Softmax over the last axis, or a Softmax over the sequence."""
     rank = len(walk.shape(node.inputs[0]))
+    axis = int(node.attrs.get("axis", -1)) % rank
     parameters = [walk.facts(tensor).static_shape() for tensor in node.inputs[1:]]
-    if int(node.attrs.get("axis", -1)) % rank != rank - 1 or any(len(shape or (0, 0)) > 1 for shape in parameters):
+    if node.op in ("Softmax", "LogSoftmax") and walk.whole(node.inputs[0]).groups[axis] == (_SEQUENCE,):
+        view = walk.whole(node.inputs[0])
+        return [View(walk.add(node, [view.tensor], {"axis": _SEQUENCE}), view.rest, view.groups)]
+    if axis != rank - 1 or any(len(shape or (0, 0)) > 1 for shape in parameters):
         raise NoMatch(f"{node.op} is not over the last axis")
     if any(tensor.outputs for tensor in node.outputs[1:]):
         raise NoMatch(f"{node.op} gives out its statistics")
@@ -183,7 +187,11 @@ def _gather(walk: Walk, node: gs.Node) -> list[View]:
     rows = indices.static_shape()
     if rows is None or len(rows) > 1:
         raise NoMatch("Gather has indices that depend on the inputs")
-    view, place = walk.axis_of(walk.whole(node.inputs[0]), axis)
+    whole = walk.whole(node.inputs[0])
+    if whole.groups[axis] == (_SEQUENCE,) and not rows:
+        result = walk.add(node, [whole.tensor, node.inputs[1]], {"axis": _SEQUENCE})
+        return [walk.of_rows(result, whole.rest, [group for i, group in enumerate(whole.groups) if i != axis])]
+    view, place = walk.axis_of(whole, axis)
     result = walk.add(node, [view.tensor, node.inputs[1]], {"axis": place})
     if rows:
         return [View(result, _set(view.rest, place, rows[0]), view.groups)]
@@ -243,12 +251,14 @@ def _concat(walk: Walk, node: gs.Node) -> list[View]:
 
 
 def _reduced(walk: Walk, node: gs.Node) -> list[View]:
-    """A reduction over axes that are neither batch nor sequence."""
+    """A reduction over axes that are neither batch nor sequence, or over the sequence alone."""
     known = [walk.facts(tensor) for tensor in node.inputs]
     named, rank = axes_of_node(node, known, 1), len(walk.shape(node.inputs[0]))
     if not named:
         raise NoMatch(f"{node.op} is over all axes")
     view, axes = walk.whole(node.inputs[0]), [axis % rank for axis in named]
+    if [view.groups[axis] for axis in axes] == [(_SEQUENCE,)]:
+        return [_over_sequence(walk, node, view, axes[0])]
     for axis in axes:
         view, _ = walk.axis_of(view, axis)
     places = [view.groups[axis][0] for axis in axes]
@@ -262,6 +272,17 @@ def _reduced(walk: Walk, node: gs.Node) -> list[View]:
     return [View(walk.add(node, inputs, attrs), rest, tuple(kept))]
 
 
+def _over_sequence(walk: Walk, node: gs.Node, view: View, axis: int) -> View:
+    """One row a sequence."""
+    inputs, attrs = [view.tensor], {"keepdims": 0, **({"axes": [_SEQUENCE]} if "axes" in node.attrs else {})}
+    if "axes" not in node.attrs:
+        inputs.append(walk.constant(np.asarray([_SEQUENCE], np.int64)))
+    kept = bool(int(node.attrs.get("keepdims", 1)))
+    groups = [() if i == axis else group for i, group in enumerate(view.groups) if kept or i != axis]
+    return walk.of_rows(walk.add(node, inputs, attrs), view.rest, groups)
+
+
+_SEQUENCE = 1  # its axis in a view's tensor
 _MOVEMENTS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _RULES: Mapping[str, Callable[[Walk, gs.Node], list[View]]] = MappingProxyType(
     {

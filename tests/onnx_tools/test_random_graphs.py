@@ -98,7 +98,8 @@ def test_every_core_searches() -> None:
 
 
 COMPLETE = {"layer", "add", "linear", "norm", "tanh", "softmax", "gate", "heads", "rotary", "columns", "rms",
-            "sum over E", "masked", "filled", "positions", "flat", "length first", "length first rows"}  # fmt: skip
+            "sum over E", "masked", "filled", "positions", "flat", "length first", "length first rows",
+            "cumulative over E", "mean", "first to all", "last kept"}  # fmt: skip
 READS_PADDING = {"plain mean", "maximum", "softmax over S", "flat sums", "scrambled", "renamed", "rolled", "reordered",
                  "half masked", "weak mask"}  # fmt: skip
 
@@ -114,12 +115,19 @@ def test_each_operation(name: str, interface: str) -> None:
         assert result.report.complete == (name in COMPLETE), str(result.report)
 
 
-@pytest.mark.parametrize("name", ["shifted", "last kept", "cumulative over S"])
-def test_verification_knows_what_needs_right_padding(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("shifted", "reads masked slots"),
+        ("last kept", "takes the slot at the number of tokens less one"),
+        ("cumulative over S", "reads masked slots"),
+    ],
+)
+def test_verification_knows_what_needs_right_padding(name: str, reason: str) -> None:
     graph = RandomGraph()
     graph.run([(list(OPERATIONS).index(name), 0, 1)])
     report = rewrite(graph.finished(0, 1), interface="padded").report
     assert report.right_padded_only
     said = next(line for line in str(report).splitlines() if line.startswith("masks must be right-padded: "))
-    assert "reads masked slots" in said
+    assert reason in said
     assert right_padded_reasons(report.to_dict()) == list(report.right_padded_because) == [said.partition(": ")[2]]

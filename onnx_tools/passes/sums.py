@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums, maxima and softmax over the tokens of a sequence, where masked slots have no part in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ..graph import Editor, is_output, is_standard, node_name
+from ..layout import B, S, token_axis
+from ..symbolic import Analysis, Poly
+from ..symbolic.facts import Facts, Shape
+from ..symbolic.rules import axes_of_node
+from .base import Miss, NoMatch, PassResult, boundary_of, pack_tokens
+from .mask import VERY_NEGATIVE
+from .mask_values import mask_of
+from .slot_values import LOWEST, SlotValues
+
+NAME = "sums"
+_SUMS = ("ReduceL1", "ReduceL2", "ReduceSum", "ReduceSumSquare")
+
+
+def sums(graph: gs.Graph, analysis: Analysis) -> PassResult:
+    """Computes what is reduced over the sequence from packed tokens: by PadfreePool, and from the lengths.
+
+    Runs behind the pooling pass, which knows whole means.
+    """
+    work = _Sums(graph, analysis)
+    replaced, missed = 0, list[Miss]()
+    for node in [item for item in graph.nodes if work.may_reduce(item)]:
+        reason = work.visit(node)
+        replaced += reason is None
+        missed += [Miss(node_name(node), reason)] if reason is not None else []
+    return PassResult(NAME, replaced, tuple(missed))
+
+
+class _Sums:
+    """Rewrites the nodes of one graph."""
+
+    def __init__(self, graph: gs.Graph, analysis: Analysis) -> None:
+        self._editor = Editor(graph)
+        self._analysis = analysis
+        self._boundary = boundary_of(graph)
+        self._mask = mask_of(analysis[self._boundary.mask])
+        self._values = SlotValues(analysis, self._mask)
+
+    def may_reduce(self, node: gs.Node) -> bool:
+        """Whether a node reduces something over the sequence alone."""
+        if is_standard(node, "MatMul"):
+            return self._is_weighted_sum(node)
+        x = self._analysis[node.inputs[0]] if node.inputs else Facts()
+        if token_axis(x.shape) is None or not (x.dtype or "").startswith(("float", "bfloat")):
+            return False
+        if is_standard(node, "Softmax", "LogSoftmax"):
+            return int(node.attrs.get("axis", -1)) % len(x.shape or ()) == token_axis(x.shape)
+        if not is_standard(node, *_SUMS, "ReduceMax", "ReduceMean"):
+            return False
+        axes = axes_of_node(node, [self._analysis[tensor] for tensor in node.inputs], 1)
+        return axes is not None and [axis % len(x.shape or ()) for axis in axes] == [token_axis(x.shape)]
+
+    def visit(self, node: gs.Node) -> str | None:
+        """Rewrites such a node; the reason where it cannot be done."""
+        try:
+            if is_standard(node, "MatMul"):
+                self._weighted(node)
+            elif is_standard(node, "Softmax", "LogSoftmax"):
+                self._softmax(node)
+            else:
+                self._reduction(node)
+        except NoMatch as reason:
+            return str(reason)
+        return None
+
+    def _reduction(self, node: gs.Node) -> None:
+        x = node.inputs[0]
+        axis, value = token_axis(self._analysis[x].shape) or 1, self._values.at_masked(x)
+        if is_standard(node, "ReduceMean"):
+            if self._mask.source is not None:
+                raise NoMatch(f"'{node_name(node)}' ({node.op}) divides by the padded length")
+            self._finish(node, self._pooled(x, self._rest(x), "mean", axis), axis)
+            return
+        if is_standard(node, "ReduceMax"):
+            low = value is not None and (value <= LOWEST or (value <= 0.0 and self._values.is_never_negative(x)))
+            if not low and self._mask.source is not None:
+                raise NoMatch(f"'{node_name(node)}' ({node.op}) may take its maximum from masked slots")
+            self._finish(node, self._pooled(x, self._rest(x), "max", axis), axis)
+            return
+        if value != 0.0:
+            raise NoMatch(f"'{node_name(node)}' ({node.op}) adds up masked slots that are not known to be 0")
+        total = self._total(node, x, axis)
+        if total is not None and is_standard(node, "ReduceL2"):
+            total = self._op("Sqrt", [total], x)
+        if total is not None:
+            self._finish(node, total, axis)
+
+    def _total(self, node: gs.Node, x: gs.Tensor, axis: int) -> gs.Tensor | None:
+        """The sum [B,*rest] of what a node adds up; None where a division behind it has been rewritten with it."""
+        rest, both, parts = self._rest(x), self._values.outcomes(x), x
+        if both is not None:
+            number = {"ReduceSum": both[0], "ReduceL1": abs(both[0])}.get(node.op, both[0] ** 2)
+            counted = self._op("Mul", [self._lengths(x, len(rest) + 1), self._number(number, x)], x)
+            return counted if set(rest) <= {1} else self._op("Expand", [counted, self._shape([1, *rest])], x)
+        if is_standard(node, "ReduceSumSquare", "ReduceL2"):
+            parts = self._op("Mul", [x, x], x)
+        elif is_standard(node, "ReduceL1"):
+            parts = self._op("Abs", [x], x)
+        mean = self._pooled(parts, rest, "mean", axis)
+        if is_standard(node, "ReduceSum") and self._divided(node, mean, x, axis):
+            return None
+        return self._op("Mul", [mean, self._lengths(x, len(rest) + 1)], x)
+
+    def _divided(self, node: gs.Node, mean: gs.Tensor, x: gs.Tensor, axis: int) -> bool:
+        """sum / d as mean * (length / d), which does not leave half precision's range where the sum does."""
+        total = node.outputs[0]
+        readers = total.outputs
+        if len(readers) != 1 or not is_standard(readers[0], "Div") or is_output(self._editor.graph, total):
+            return False
+        division, rank = readers[0], self._analysis[total].rank or 0
+        if division.inputs[0] is not total or division.inputs[1] is total:
+            return False
+        if self._analysis[division.outputs[0]].shape != self._analysis[total].shape:
+            return False
+        share = self._op("Div", [self._lengths(x, rank), division.inputs[1]], x)
+        if rank != len(self._rest(x)) + 1:
+            mean = self._op("Unsqueeze", [mean, self._shape([axis])], x)
+        output = self._editor.take_over(division.outputs[0])
+        self._editor.node("Mul", [mean, share], stem=total.name, output=output)
+        division.inputs.clear()
+        return True
+
+    def _is_weighted_sum(self, node: gs.Node) -> bool:
+        """w [B,1,S] times x [B,S,E], or x [B,E,S] times w [B,S,1]."""
+        a, b = (self._analysis[tensor].shape for tensor in node.inputs)
+        if a is None or b is None or len(a) != 3 or len(b) != 3 or a[0] != B or b[0] != B or (a[2], b[1]) != (S, S):
+            return False
+        sides = (a[1].constant(), b[2].constant())
+        return 1 in sides and None not in sides
+
+    def _weighted(self, node: gs.Node) -> None:
+        """A sum of weighted tokens."""
+        a, b = (self._analysis[tensor].shape or () for tensor in node.inputs)
+        if 0.0 not in [self._values.at_masked(tensor) for tensor in node.inputs]:
+            raise NoMatch(f"'{node_name(node)}' (MatMul) adds up masked slots that are not known to be 0")
+        turned = self._op("Transpose", [node.inputs[0]], node.inputs[0], perm=[0, 2, 1])
+        x = self._op("Mul", [turned, node.inputs[1]], node.inputs[1])
+        rest = [max(a[1].constant() or 1, b[2].constant() or 1)]
+        like = node.inputs[1]
+        total = self._op("Mul", [self._pooled(x, rest, "mean", 1), self._lengths(like, 2)], like)
+        self._finish(node, total, 1 if a[1].constant() == 1 else 2)
+
+    def _softmax(self, node: gs.Node) -> None:
+        """exp(x - max) / sum(exp(x - max)) over the tokens of every sequence."""
+        x = node.inputs[0]
+        axis, value = token_axis(self._analysis[x].shape) or 1, self._values.at_masked(x)
+        if self._mask.source is not None and (value is None or value > VERY_NEGATIVE):
+            raise NoMatch(f"'{node_name(node)}' ({node.op}) gives masked slots a part")
+        rest, place = self._rest(x), self._shape([axis])
+        largest = self._op("Unsqueeze", [self._pooled(x, rest, "max", axis), place], x)
+        shifted = self._op("Sub", [x, largest], x)
+        powers = self._op("Exp", [shifted], x)
+        mean = self._pooled(powers, rest, "mean", axis)
+        total = self._op("Mul", [mean, self._lengths(x, len(rest) + 1)], x)
+        output = self._editor.take_over(node.outputs[0])
+        if is_standard(node, "LogSoftmax"):
+            logarithm = self._op("Unsqueeze", [self._op("Log", [total], x), place], x)
+            self._editor.node("Sub", [shifted, logarithm], stem=output.name, output=output)
+            return
+        whole = self._op("Unsqueeze", [total, place], x)
+        self._editor.node("Div", [powers, whole], stem=output.name, output=output)
+        self._values.know(output, 0.0)
+
+    def _rest(self, tensor: gs.Tensor) -> list[int]:
+        """The sizes beside batch and sequence of a tensor [B,...,S,...]."""
+        shape: Shape = self._analysis[tensor].shape or ()
+        return [size.constant() or 0 for axis, size in enumerate(shape) if axis not in (0, token_axis(shape))]
+
+    def _pooled(self, x: gs.Tensor, rest: Sequence[int], mode: str, axis: int) -> gs.Tensor:
+        """PadfreePool of a tensor with the batch first and the sequence at `axis`: [B,*rest]."""
+        editor, dtype = self._editor, self._dtype(x)
+        sizes = [Poly.of(size) for size in rest]
+        facts = Facts((B, *sizes[: axis - 1], S, *sizes[axis - 1 :]), dtype.name)
+        packed = pack_tokens(editor, x, self._boundary, facts)
+        if len(rest) != 1:
+            packed = editor.node("Reshape", [packed, self._shape([-1, int(np.prod(rest))])], stem="rows", dtype=dtype)
+        pooled = editor.variable("pooled", dtype)
+        editor.padfree("PadfreePool", [packed, self._boundary.cu_seqlens], [pooled], mode=mode, normalize=0)
+        return pooled if len(rest) == 1 else self._op("Reshape", [pooled, self._shape([-1, *rest])], x)
+
+    def _finish(self, node: gs.Node, pooled: gs.Tensor, axis: int) -> None:
+        """Writes [B,*rest] to a node's output, which may have an axis of size 1 at the sequence's."""
+        output = self._editor.take_over(node.outputs[0])
+        kept = is_standard(node, "MatMul") or int(node.attrs.get("keepdims", 1))
+        if kept:
+            self._editor.node("Unsqueeze", [pooled, self._shape([axis])], stem=output.name, output=output)
+        else:
+            self._editor.node("Identity", [pooled], stem=output.name, output=output)
+
+    def _lengths(self, like: gs.Tensor, rank: int) -> gs.Tensor:
+        """The number of tokens of every sequence [B,1,...], in the type of another tensor."""
+        lengths = self._editor.cast(self._boundary.seq_lens, self._dtype(like), "lengths")
+        return lengths if rank == 1 else self._op("Reshape", [lengths, self._shape([-1, *([1] * (rank - 1))])], like)
+
+    def _number(self, value: float, like: gs.Tensor) -> gs.Constant:
+        return self._editor.constant("number", np.asarray(value, self._dtype(like)))
+
+    def _shape(self, values: Sequence[int]) -> gs.Constant:
+        return self._editor.constant("sizes", np.asarray(values, np.int64))
+
+    def _dtype(self, tensor: gs.Tensor) -> np.dtype:
+        """The type of a tensor of the graph, or of one that has been made here."""
+        name = self._analysis[tensor].dtype
+        return np.dtype(tensor.dtype if name is None else name)
+
+    def _op(self, op: str, inputs: Sequence[gs.Tensor], like: gs.Tensor, **attrs: object) -> gs.Tensor:
+        return self._editor.node(op, inputs, stem=f"{like.name}_{op.lower()}", dtype=self._dtype(like), attrs=attrs)
