@@ -14,6 +14,7 @@ from padfree.onnx_tools import load_model, rewrite
 from padfree.onnx_tools.cost import DEFAULT_GPU, Lengths, costs
 from padfree.onnx_tools.products import Product
 from padfree.onnx_tools.report import IN_BETWEEN
+from padfree.runtime.fields import MOST_INT64, Fields
 from padfree.runtime.metadata import open_plan, parse_metadata
 
 from .errors import BuildError
@@ -49,13 +50,58 @@ def inspect_file(path: Path, mask: str | None = None) -> Inspected:
         padfree.runtime.SessionError: a plan without its metadata, or damaged metadata.
     """
     if path.suffix != ONNX_SUFFIX:
-        return Inspected(path, "plan", open_plan(path).raw)
+        raw = open_plan(path).raw
+        check_report(raw, str(path))
+        return Inspected(path, "plan", raw)
     model = load_model(path)
     kind = None
     if not is_rewritten(model):
         kind, model = "original", rewrite(model, verify=False, mask=mask).model
     raw = parse_metadata(metadata_of(model), str(path)).raw
+    check_report(raw, str(path))
     return Inspected(path, kind or str(raw["interface"]), raw)
+
+
+def check_report(raw: Mapping[str, Any], source: str) -> None:
+    """Checks what of metadata is for people alone, which no engine needs.
+
+    Raises:
+        padfree.runtime.SessionError: an entry is missing, or of another type.
+    """
+    fields = Fields(dict(raw), source)
+    fields.string("version")
+    fields.integer("num_layers")
+    fields.optional_integer("hidden_size")
+    kept = fields.optional_object("kept_float32")
+    for name in kept.names():
+        kept.string(name)
+    coverage = fields.optional_object("coverage")
+    if not coverage.names():
+        return
+    coverage.boolean("complete")
+    coverage.number("packed_gemm_share")
+    coverage.objects("passes", _check_pass)
+    coverage.objects("islands", _check_place)
+    if "excluded_ids" in coverage:
+        excluded = coverage.object("excluded_ids")
+        for name in excluded.names():
+            excluded.integers(name, least=-MOST_INT64)
+    products = coverage.optional_object("products")
+    if products.names():
+        products.strings("uncounted")
+        for name in ("original", "rewritten"):
+            products.objects(name, lambda product: product.integer("count"))
+
+
+def _check_pass(fields: Fields) -> None:
+    fields.string("name")
+    fields.integer("replaced")
+    fields.objects("missed", _check_place)
+
+
+def _check_place(fields: Fields) -> None:
+    fields.string("node")
+    fields.string("reason")
 
 
 def report(coverage: Mapping[str, Any], lengths: Lengths, gpu: str = DEFAULT_GPU) -> dict[str, Any]:
@@ -72,7 +118,7 @@ def report(coverage: Mapping[str, Any], lengths: Lengths, gpu: str = DEFAULT_GPU
             [Product.from_dict(item) for item in products[name]] for name in ("original", "rewritten")
         )
         return {**coverage, "costs": costs(original, rewritten, lengths, gpu)}
-    except (TypeError, KeyError, ValueError) as error:
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
         raise BuildError(
             f"the model's coverage report is damaged ({type(error).__name__}: {error}); rewrite the model again"
         ) from error

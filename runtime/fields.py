@@ -68,6 +68,34 @@ class Fields:
             raise self._wrong(self._at(name), value, f"what {allowed.pattern} matches")
         return str(value)
 
+    def string(self, name: str) -> str:
+        """Any text; whoever shows it makes it fit to be shown."""
+        value = self._get(name)
+        if not isinstance(value, str):
+            raise self._wrong(self._at(name), value, "a text")
+        return value
+
+    def strings(self, name: str) -> tuple[str, ...]:
+        """A list of texts."""
+        for at, value in self._list(name):
+            if not isinstance(value, str):
+                raise self._wrong(at, value, "a text")
+        return tuple(value for _, value in self._list(name))
+
+    def boolean(self, name: str) -> bool:
+        """True or false."""
+        value = self._get(name)
+        if not isinstance(value, bool):
+            raise self._wrong(self._at(name), value, "true, false")
+        return value
+
+    def number(self, name: str) -> float:
+        """A number, which is finite."""
+        value = self._get(name)
+        if type(value) not in (int, float) or not -MOST_INT64 <= value <= MOST_INT64:
+            raise self._wrong(self._at(name), value, "a finite number")
+        return float(value)
+
     def integer(self, name: str, least: int = 0, most: int = MOST_INT32) -> int:
         """A whole number in a range."""
         return self._integer(self._at(name), self._get(name), least, most)

@@ -85,7 +85,7 @@ def _print(console: Console, found: Inspected, shown: Mapping[str, Any]) -> None
         f"{size}, sequences of {positions}; padfree {shown['version']}",
     )
     rows = [
-        (item["name"], item["role"], item["dtype"], "-" if item["limit"] is None else f"0..{item['limit'] - 1}")
+        (item["name"], item["role"], item["dtype"], "-" if item.get("limit") is None else f"0..{item['limit'] - 1}")
         for item in shown["inputs"]
     ]
     console.print(make_table("inputs", ("input", "role", "type", "values"), rows))
@@ -95,7 +95,7 @@ def _print(console: Console, found: Inspected, shown: Mapping[str, Any]) -> None
     columns = ("operator", "count") if built is None else ("operator", "graph count", "engine count")
     plugins = [
         (name, str(count), *([] if built is None else [str(built.get(name, 0))]))
-        for name, count in shown.get("plugins", {}).items()
+        for name, count in (shown.get("plugins") or {}).items()
     ]
     console.print(make_table("plugins", columns, plugins))
     if "engine" in shown:

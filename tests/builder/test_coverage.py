@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from padfree.builder.cli import main
 from padfree.builder.cli.coverage import si, verdict
 from padfree.builder.coverage import near_misses, report
 from padfree.builder.demo import DEMO_DATA
+from padfree.onnx_tools import rewrite
 
 Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).parents[2]
@@ -223,3 +225,33 @@ def test_outputs_that_are_the_same_for_every_batch_are_shown(tmp_path: Path, cap
     onnx.save(model, path)
     assert main(["inspect", str(path)]) == 0
     assert "the same for every batch" in capsys.readouterr().out
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where everything is in a JSON value; of lists the first two."""
+    if path:
+        yield path
+    inside = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    for step, item in inside:
+        yield from places(item, (*path, step))
+
+
+@pytest.mark.parametrize("value", [None, math.inf, "\x1b[2J", {"a": 1}])
+def test_inspect_names_what_is_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str], value: Any) -> None:
+    """Every entry of a rewritten file's metadata in turn is something else."""
+    model = rewrite(EXPORTED, verify=False).model
+    (entry,) = (item for item in model.metadata_props if item.key == "padfree")
+    whole, refused = json.loads(entry.value), 0
+    for *steps, last in places(whole):
+        raw = json.loads(json.dumps(whole))
+        place = raw
+        for step in steps:
+            place = place[step]
+        place[last] = value
+        entry.value = json.dumps(raw)
+        (tmp_path / "packed.onnx").write_bytes(model.SerializeToString())
+        refused += main(["inspect", str(tmp_path / "packed.onnx")])
+        shown = capsys.readouterr()
+        assert "PADFREE_DEBUG" not in shown.err, (steps, last, shown.err)
+        assert [letter for letter in shown.out + shown.err if not letter.isprintable() and letter != "\n"] == []
+    assert refused > 20
