@@ -17,6 +17,7 @@ from .choice import choose_mask
 from .heads import HeadsSource
 from .mask import Rows
 from .mask_values import Keeping, keep_nodes, table_rows
+from .sequences import check_places, check_sequences
 from .simplify import shape_source
 
 NAME = "attention"
@@ -42,14 +43,17 @@ def _attention(graph: gs.Graph, analysis: Analysis, padded: bool, named: str | N
     """
     found, missed, rest = list[Attention](), list[Miss](), list[gs.Node]()
     rows = {tensor.name: table_rows(tensor) for tensor in graph.inputs}
-    for node in graph.nodes:
-        if is_candidate(analysis, node):
-            try:
-                found.append(match(analysis, node, rows))
-            except NoMatch as reason:
-                missed.append(Miss(node_name(node), str(reason)))
-                rest.append(node)
+    attentions = [node for node in graph.nodes if is_candidate(analysis, node)]
+    check_places(graph, analysis)
+    for node in attentions:
+        item = _matched(analysis, node, rows)
+        if isinstance(item, Miss):
+            missed.append(item)
+            rest.append(node)
+        else:
+            found.append(item)
     rule = choose_mask(graph, analysis, rows, [item.mask.keeps for item in found], rest, missed, named)
+    check_sequences(graph, analysis, attentions, rule.source if rule is not None and rule.plain else None)
     for item in [item for item in found if item.mask.keeps != rule]:
         found.remove(item)
         missed.append(Miss(item.node, _other_mask(item, rule)))
@@ -61,6 +65,13 @@ def _attention(graph: gs.Graph, analysis: Analysis, padded: bool, named: str | N
     excluded = () if rule is None or padded else _excluded(rule, rows)
     lengths = (TAKES_LENGTHS,) if any(item.mask.by_length for item in found) else ()
     return PassResult(NAME, len(found), tuple(missed), excluded, lengths)
+
+
+def _matched(analysis: Analysis, node: gs.Node, rows: Rows) -> Attention | Miss:
+    try:
+        return match(analysis, node, rows)
+    except NoMatch as reason:
+        return Miss(node_name(node), str(reason))
 
 
 def _other_mask(item: Attention, rule: Keeping | None) -> str:

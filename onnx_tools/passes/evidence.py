@@ -10,10 +10,11 @@ import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
 from ..graph import argument, is_standard
-from ..layout import B
-from ..symbolic import Analysis, Apply, Axis, Element, Expr, Poly, RowSum
+from ..layout import B, S
+from ..symbolic import Analysis, Apply, Axis, Element, Expr, Index, Number, Poly, RowSum
 from ..symbolic.bounds import Bounds, bounds
-from ..symbolic.expr import is_constant, leaves
+from ..symbolic.expr import apply, is_constant, leaves
+from ..symbolic.facts import Shape
 from ..symbolic.poly import Division
 from .base import NoMatch
 from .heads import scale_of
@@ -49,7 +50,7 @@ def inputs_in_scores(analysis: Analysis, node: gs.Node) -> set[str]:
             found |= {source for source in sources if not _is_relative(expr, source)}
             continue
         for maker in tensor.inputs:
-            if is_standard(maker, "Shape", "Size", "CumSum") or _is_product(analysis, maker) or _is_look_up(maker):
+            if is_standard(maker, "Shape", "Size", "CumSum") or is_product(analysis, maker) or _is_look_up(maker):
                 continue
             waiting += list(maker.inputs)
     return found
@@ -65,7 +66,7 @@ def _is_relative(expr: Expr, source: str) -> bool:
     return all(_is_relative(arg, source) for arg in expr.args)
 
 
-def _is_product(analysis: Analysis, node: gs.Node) -> bool:
+def is_product(analysis: Analysis, node: gs.Node) -> bool:
     """Whether a node multiplies hidden states: not tensors that are known from the inputs alone, as masks are."""
     several = is_standard(node, *_PRODUCTS) and len(node.inputs) > 1
     return several and any(analysis[tensor].expr is None for tensor in node.inputs)
@@ -184,10 +185,11 @@ class _Walk:
         facts = self._analysis[tensor]
         if facts.expr is None or facts.shape is None:
             return None
-        found = {leaf for leaf in leaves(facts.expr) if isinstance(leaf, Element) and leaf.source == self._source}
+        expr = _of_other_tokens(facts.expr, facts.shape)
+        found = {leaf for leaf in leaves(expr) if isinstance(leaf, Element) and leaf.source == self._source}
         own = [element for element in found if self._is_own(element, facts.shape)]
-        self.elements += [(element, facts.expr) for element in own]
-        return facts.expr, own
+        self.elements += [(element, expr) for element in own]
+        return expr, own
 
     def _is_own(self, element: Element, shape: tuple[Poly, ...]) -> bool:
         """Whether the element is that of the key, in the sequence of the scores."""
@@ -202,6 +204,21 @@ class _Walk:
             if heads is not None and row == Poly.atom(Division("div", Poly.atom(Axis(axis)), heads)):
                 return True
         return False
+
+
+def _of_other_tokens(expr: Expr, shape: Shape) -> Expr:
+    """The expression [..., queries, keys] where query and key are different tokens.
+
+    A masked key that its own query alone sees, as in XLNet, is seen by no kept token.
+    """
+    if not isinstance(expr, Apply) or len(shape) < 2 or shape[-2:] != (S, S):
+        return expr
+    if expr.op == "Equal" and all(isinstance(arg, Index) for arg in expr.args):
+        one, two = (arg.poly for arg in expr.args if isinstance(arg, Index))
+        apart = Poly.atom(Axis(len(shape) - 2)) - Poly.atom(Axis(len(shape) - 1))
+        if one - two in (apart, -apart):
+            return Number(False, "bool")
+    return apply(expr.op, tuple(_of_other_tokens(arg, shape) for arg in expr.args), expr.dtype)
 
 
 def _added(one: Bounds, two: Bounds) -> Bounds:

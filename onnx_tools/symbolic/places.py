@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..graph import made_by
+from ..graph import dtype_name, made_by
 from . import movement
 from .expr import Index, apply, axis_index, number, size_of
 from .facts import MAX_EXPRESSION, Facts, Shape
@@ -70,3 +70,12 @@ def scatter_nd(node: gs.Node, known: Known, lookup: Lookup) -> list[Facts]:
         if column.expr.poly != axis_index(axis) and data.shape[axis] != Poly.of(1):
             return kept
     return [updates]
+
+
+def eye_like(node: gs.Node, x: Facts) -> Facts:
+    """EyeLike: 1 where the column is the row, or `k` behind it; else 0."""
+    dtype = dtype_name(node.attrs.get("dtype")) or x.dtype
+    if dtype is None or x.shape is None or len(x.shape) != 2:
+        return Facts(x.shape, dtype)
+    row, column = Index(axis_index(0) + int(node.attrs.get("k", 0))), Index(axis_index(1))
+    return Facts(x.shape, dtype, apply("Cast", (apply("Equal", (row, column), "bool"),), dtype))

@@ -17,7 +17,7 @@ from . import movement
 from .expr import COMPARISONS, ELEMENTWISE, Apply, Element, Index, Number, RowSum, apply, axis_index, number
 from .facts import MAX_ELEMENTS, Facts, broadcast_shape, elementwise, from_elements
 from .own import padfree
-from .places import gather_nd, scatter_nd, trilu
+from .places import eye_like, gather_nd, scatter_nd, trilu
 from .poly import Poly
 from .sizes import product_shape, sizes
 
@@ -386,6 +386,7 @@ _RULES: Mapping[str, Callable[[gs.Node, Known], Found]] = MappingProxyType(
         "Conv": _conv,
         "ConstantOfShape": _constant_of_shape,
         "Dropout": _same,
+        "EyeLike": lambda node, known: [eye_like(node, known[0])],
         "Expand": _expand,
         "Flatten": _flatten,
         "Gather": _gather,

@@ -22,7 +22,7 @@ LIKE_FIRST = frozenset(
     }
 )  # fmt: skip
 # The shape of the first input, in a type of their own.
-_TYPED = frozenset({"Bernoulli", "EyeLike", "RandomNormalLike", "RandomUniformLike"})
+_TYPED = frozenset({"Bernoulli", "RandomNormalLike", "RandomUniformLike"})
 
 
 def sizes(node: gs.Node, known: Known) -> list[Facts] | None:
