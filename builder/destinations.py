@@ -6,13 +6,13 @@ It is passed before any work: nobody waits for an answer that cannot be kept, or
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from padfree.onnx_tools.data_files import locations
 from padfree.onnx_tools.staging import kind_of
+from padfree.runtime.fields import decode
 from padfree.runtime.metadata import sidecar_path
 
 from .errors import BuildError
@@ -97,7 +97,7 @@ def check_appended(path: Path, what: str) -> None:
         file.seek(-1, os.SEEK_END)
         last = file.read()
     try:
-        is_record = "date" in json.loads(line)
+        is_record = "date" in decode(line.decode())
     except (ValueError, TypeError):
         is_record = False
     if not is_record or last != b"\n":
@@ -115,17 +115,20 @@ def sidecar_destination(plan: Path) -> Path:
     path = sidecar_path(plan)
     if not path.exists():
         return path
-    try:
-        raw = json.loads(path.read_bytes())
-        ours = isinstance(raw, dict) and {"format", "interface", "engine"} <= set(raw)
-    except (OSError, ValueError):
-        ours = False
-    if not ours:
+    if not _is_sidecar(path):
         raise BuildError(
             f"-o {plan}: its metadata would go to {path}, where a file is that is no plan's metadata and would be "
             "lost; choose another name for the plan"
         )
     return path
+
+
+def _is_sidecar(path: Path) -> bool:
+    """Whether a file is the metadata of a plan."""
+    try:
+        return {"format", "interface", "engine"} <= set(decode(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def same_file(one: Path, other: Path) -> bool:
@@ -157,7 +160,8 @@ def _files(inputs: Iterable[Named], overwritten: Sequence[Path]) -> Iterator[tup
         if path.is_dir():
             yield from ((f"a file of {what}", file) for file in overwritten if _is_below(file, path))
             continue
-        yield f"the metadata of {what}", sidecar_path(path)
+        if _is_sidecar(sidecar_path(path)):
+            yield f"the metadata of {what}", sidecar_path(path)
         homes = {path.parent, _real(path).parent}
         if path.is_file() and any(_is_below(file, home) for file in overwritten for home in homes):
             for name in locations(path):

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from polygraphy.logger import G_LOGGER
 
 from ..destinations import Named, check_destinations
 from ..errors import BuildError
-from ..files import write_files
+from ..files import write_files, write_with
 from ..network import for_parser
 from ..profile import ProfileOptions, choose_profile, shape_ranges
 from .batches import PREFIX, Batch, from_feeds
@@ -167,11 +167,12 @@ def save_comparison(
     usable = [batch for batch in batches if batch.kind == PREFIX or metadata.interface == "padded"]
     distinct = _of_different_shapes(usable)
     inputs = [item.name for item in original.inputs]
-    np.savez(
-        folder / BATCHES,
-        allow_pickle=False,
-        **{f"{at}.{name}": batch.feeds[name] for at, batch in enumerate(distinct) for name in inputs},
-    )
+    arrays = {f"{at}.{name}": batch.feeds[name] for at, batch in enumerate(distinct) for name in inputs}
+
+    def save(file: IO[bytes]) -> None:
+        np.savez(file, allow_pickle=False, **arrays)
+
+    write_with(folder / BATCHES, save)
     described = {
         "original": str(source.resolve()),
         "inputs": inputs,

@@ -138,8 +138,17 @@ def test_data_files_of_others_stay(place: Path) -> None:
         assert load_model("model.onnx") == load_model(MODEL)
 
 
+@pytest.mark.usefixtures("place")
+def test_a_plans_metadata_is_read_with_it(write_plan: ModelWriter, capsys: Capture) -> None:
+    write_plan()
+    assert main(["costs", "model.plan", "-o", "model.plan.json"]) == 1
+    assert "-o model.plan.json is the metadata of the model" in capsys.readouterr().err
+
+
 def test_results_may_be_written_again(place: Path) -> None:
+    costs = ["costs", "packed.onnx", "-o", "packed.onnx.json", "--lengths", "4,8", "--batches", "1,2", "--repeats", "1"]
     for _ in range(2):
+        assert main(costs) == 0
         assert main([*OPTIMIZE.split(), "new.onnx", "--report", "report.json"]) == 0
         assert main([*RUN.split(), "out.npz"]) == 0
     assert place.joinpath("report.json").is_file()
