@@ -11,6 +11,7 @@ from onnx import ModelProto, TensorProto
 
 from .encoder import HEADS, HIDDEN, EncoderBuilder
 from .hostile_operations import HOSTILE
+from .token_operations import TOKEN_OPERATIONS
 
 SIZE = HIDDEN // HEADS
 Step = tuple[int, int, int]  # which operation, and which tensors it takes: any numbers will do
@@ -115,6 +116,7 @@ OPERATIONS: Mapping[str, Callable[[RandomGraph, str, str], str]] = MappingProxyT
         "mean": lambda b, x, y: b.op("Add", y, b.pooled(x)),
         "positions": lambda b, x, _: b.op("Mul", x, b.op("Sin", b.positions())),
         **HOSTILE,
+        **TOKEN_OPERATIONS,
     }
 )
 NAMES = tuple(OPERATIONS)

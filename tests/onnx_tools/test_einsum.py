@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Einsum is written out as products: the same numbers, and packed where its operands are tokens."""
+"""Einsum is written out as products: the same numbers. What is packed then: test_tokens.py."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
 from onnx import TensorProto, helper
-from padfree.onnx_tools import rewrite
 from padfree.onnx_tools.graph import tidy
 from padfree.onnx_tools.passes.einsum import expand_einsums
 from padfree.onnx_tools.symbolic import analyse
 
-from .agreement import assert_agree, run
-from .encoder import HEADS, HIDDEN, EncoderBuilder, one_layer
-from .test_rewrite import INTERFACES, TOKENS, with_output
+from .agreement import run
 
-SIZE = HIDDEN // HEADS
 SIZES = {"a": 2, "b": 3, "c": 4, "d": 5, "e": 6}
 EQUATIONS = (
     "ab,bc->ac", "ab,cb->ac", "ab,bc", "abc,abd->acd", "abc,cd->abd", "abc,dc->abd", "abc,dbc->ad", "ab,abc->ac",
@@ -54,24 +50,3 @@ def test_diagonals_stay() -> None:
     node = helper.make_node("Einsum", ["x"], ["y"], equation="aa->a")
     graph = gs.import_onnx(helper.make_model(helper.make_graph([node], "g", inputs, outputs)))
     assert not expand_einsums(graph, analyse(graph))
-
-
-def einsum(b: EncoderBuilder, equation: str, *inputs: str) -> str:
-    return b.op("Einsum", *inputs, equation=equation)
-
-
-@pytest.mark.parametrize("interface", INTERFACES)
-def test_layer_of_einsums(interface: str) -> None:
-    """Projections, scores and context, on [B,S,H,D] all the way."""
-    b, x = one_layer()
-    heads = [einsum(b, "bse,ehd->bshd", x, b.weight(HIDDEN, HEADS, SIZE)) for _ in range(2)]
-    rows = b.op("Add", einsum(b, "bse,oe->bso", x, b.weight(HIDDEN, HIDDEN)), b.weight(HIDDEN))
-    value = b.op("Reshape", rows, b.axes(0, 0, HEADS, SIZE))
-    scores = b.op("Mul", einsum(b, "bqhd,bkhd->bhqk", *heads), b.constant(0.35))
-    weights = b.op("Softmax", b.op("Add", scores, b.padding_mask()), axis=-1)
-    context = einsum(b, "bhqk,bkhd->bqhd", weights, value)
-    hidden = einsum(b, "bqhd,hde->bqe", context, b.weight(HEADS, SIZE, HIDDEN))
-    model = with_output(b.norm(b.op("Add", hidden, x)), b, TOKENS)
-    result = rewrite(model, interface=interface, strict=True)
-    assert result.report.plugins["PadfreeAttention"] == 2
-    assert_agree(model, result)

@@ -19,6 +19,7 @@ from padfree.onnx_tools import RewriteError, RewriteResult, rewrite
 from .agreement import Run, assert_agree, run
 from .evaluator import evaluate
 from .random_graphs import OPERATIONS, RandomGraph, Step, described
+from .token_operations import TOKEN_OPERATIONS
 
 numbers = st.integers(0, 99)
 programs = st.lists(st.tuples(st.integers(0, len(OPERATIONS) - 1), numbers, numbers), max_size=6)
@@ -99,7 +100,7 @@ def test_every_core_searches() -> None:
 
 COMPLETE = {"layer", "add", "linear", "norm", "tanh", "softmax", "gate", "heads", "rotary", "columns", "rms",
             "sum over E", "masked", "filled", "positions", "flat", "length first", "length first rows",
-            "cumulative over E", "mean", "first to all", "last kept"}  # fmt: skip
+            "cumulative over E", "mean", "first to all", "last kept", *TOKEN_OPERATIONS}  # fmt: skip
 READS_PADDING = {"plain mean", "maximum", "softmax over S", "flat sums", "scrambled", "renamed", "rolled", "reordered",
                  "half masked", "weak mask"}  # fmt: skip
 
