@@ -51,8 +51,8 @@ def tokenize(
     return {name: column for name, column in columns.items() if name in names}
 
 
-def load_tokenizer(file: Path, metadata: Metadata, *, stand_in: bool = False) -> Any:
-    """The tokenizer in a tokenizer.json, which pads nothing, and cuts nothing.
+def load_tokenizer(file: Path, metadata: Metadata, *, pairs: bool = False, stand_in: bool = False) -> Any:
+    """The tokenizer in a tokenizer.json, which pads nothing, and cuts nothing. For the arguments see check_tokenizer.
 
     Raises:
         BuildError: there is no such file, it is no tokenizer, or another model's: as check_tokenizer.
@@ -70,13 +70,15 @@ def load_tokenizer(file: Path, metadata: Metadata, *, stand_in: bool = False) ->
     padding = tokenizer.padding
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    check_tokenizer(tokenizer, file, metadata, pad_id=None if padding is None else padding["pad_id"])
+    check_tokenizer(tokenizer, file, metadata, pairs=pairs, pad_id=None if padding is None else padding["pad_id"])
     if not stand_in and (hint := _hint(tokenizer, metadata)):
         _log.warning("%s: %s", file, hint)
     return tokenizer
 
 
-def check_tokenizer(tokenizer: Any, file: Path, metadata: Metadata, *, pad_id: int | None = None) -> None:
+def check_tokenizer(
+    tokenizer: Any, file: Path, metadata: Metadata, *, pairs: bool = False, pad_id: int | None = None
+) -> None:
     """Refuses a tokenizer whose ids mean something else to the model than it means by them.
 
     A tokenizer may have fewer ids than the model's table has rows, which are often padded to a round number.
@@ -85,6 +87,7 @@ def check_tokenizer(tokenizer: Any, file: Path, metadata: Metadata, *, pad_id: i
         tokenizer: of the tokenizers library, without padding and truncation.
         file: where it comes from, for messages.
         metadata: the model's inputs.
+        pairs: pairs of texts will come too.
         pad_id: what the file pads with; None looks for the tokens that are usual.
 
     Raises:
@@ -101,10 +104,10 @@ def check_tokenizer(tokenizer: Any, file: Path, metadata: Metadata, *, pad_id: i
             f"{file}: the tokenizer has ids up to {largest} ({token!r}), the model's '{ids.name}' takes "
             f"0..{ids.limit - 1}; {advice}"
         )
-    pair = tokenizer.encode("a", "a")
+    encodings = _samples(tokenizer, pairs=pairs)
     specials = {
         name: item
-        for encoding in (tokenizer.encode(""), pair)
+        for encoding in encodings
         for name, item, special in zip(encoding.tokens, encoding.ids, encoding.special_tokens_mask, strict=True)
         if special
     }
@@ -118,11 +121,20 @@ def check_tokenizer(tokenizer: Any, file: Path, metadata: Metadata, *, pad_id: i
         shown = ", ".join(map(str, ids.excluded[:3]))
         raise BuildError(f"{file}: the tokenizer pads with {found}, the model takes {shown} for padding; {advice}")
     types = next((item for item in metadata.token_inputs() if item.name == _TYPES), None)
-    if types is not None and types.limit is not None and max(pair.type_ids, default=0) >= types.limit:
+    given = max((value for encoding in encodings for value in encoding.type_ids), default=0)
+    if types is not None and types.limit is not None and given >= types.limit:
         raise BuildError(
-            f"{file}: the tokenizer gives second texts the type {max(pair.type_ids)}, the model's '{_TYPES}' takes "
+            f"{file}: the tokenizer gives {'pairs of ' * pairs}texts the type {given}, the model's '{_TYPES}' takes "
             f"0..{types.limit - 1}; {advice}"
         )
+
+
+def _samples(tokenizer: Any, *, pairs: bool) -> list[Any]:
+    """What becomes of short texts; nothing where the tokenizer has no token for them, as toys have none."""
+    try:
+        return [tokenizer.encode(""), tokenizer.encode("a"), *([tokenizer.encode("a", "a")] if pairs else [])]
+    except Exception:  # the library raises plain Exception
+        return []
 
 
 def _refusal(item: int, limit: int | None) -> str:

@@ -41,7 +41,7 @@ def tokenizer_folder(served: Served, tokenizer: Path) -> ModelFolder:
         BuildError: no tokenizer there, an input that texts do not give, or a length that the model does not take.
     """
     file = tokenizer / TOKENIZER_FILE if tokenizer.is_dir() else tokenizer
-    max_length = _max_length(served, load_tokenizer(file, served.metadata))
+    max_length = _max_length(served, load_tokenizer(file, served.metadata, pairs=True))
     config: Any = new_config(tokenizer_name(served.options.name), served.max_batch)
     configs.add_input(config, TEXT, "TYPE_STRING", [1], optional=True)  # its absence gets a better error
     configs.add_input(config, TEXT_PAIR, "TYPE_STRING", [1], optional=True)

@@ -99,9 +99,17 @@ def test_ids_that_the_model_takes_for_padding(describe: Describe, tmp_path: Path
 
 
 def test_token_types_that_the_model_does_not_have(describe: Describe, tmp_path: Path) -> None:
-    load_tokenizer(write(tmp_path, ROBERTA, second_type=0), describe(types=1))
-    with pytest.raises(BuildError, match=r"gives second texts the type 1, the model's 'token_type_ids' takes 0\.\.0"):
-        load_tokenizer(write(tmp_path), describe(types=1))
+    load_tokenizer(write(tmp_path, ROBERTA, second_type=0), describe(types=1), pairs=True)
+    load_tokenizer(write(tmp_path), describe(types=1))  # texts alone have type 0
+    words = r"gives pairs of texts the type 1, the model's 'token_type_ids' takes 0\.\.0"
+    with pytest.raises(BuildError, match=words):
+        load_tokenizer(write(tmp_path), describe(types=1), pairs=True)
+
+
+def test_a_tokenizer_without_a_token_for_what_it_does_not_know(describe: Describe, tmp_path: Path) -> None:
+    made = Tokenizer(models.WordLevel({"x": 0}))
+    made.save(str(tmp_path / "tokenizer.json"))
+    load_tokenizer(tmp_path / "tokenizer.json", describe(), pairs=True)
 
 
 @pytest.mark.parametrize("kind", ["texts.txt", "batch.jsonl"])
