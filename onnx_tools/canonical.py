@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
-from onnx import AttributeProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, helper, inliner, numpy_helper
+from onnx import (
+    AttributeProto,
+    ModelProto,
+    NodeProto,
+    SparseTensorProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    inliner,
+    numpy_helper,
+)
 
 from .errors import RewriteError
 from .graph import names_in_use
@@ -51,7 +61,7 @@ def canonical(model: ModelProto) -> ModelProto:
     _densify(result)
     _drop_weight_inputs(result)
     _separate_outputs(result)
-    return with_distinct_nodes(result)
+    return runnable(result)
 
 
 def name_outputs(graph: gs.Graph, model: ModelProto) -> bool:
@@ -184,10 +194,15 @@ def _nodes(graph: Any) -> list[NodeProto]:
     return [item for node in graph.node for item in (node, *(n for inner in subgraphs(node) for n in _nodes(inner)))]
 
 
-def with_distinct_nodes(model: ModelProto) -> ModelProto:
-    """The model with other names for nodes whose name another has, as onnxruntime wants it; itself where all differ."""
+def runnable(model: ModelProto) -> ModelProto:
+    """The model as onnxruntime and others take it; itself where nothing is to be done.
+
+    Nodes whose name another has get new ones, and integer inputs of unknown rank two axes, [batch, sequence].
+    """
     named = [node.name for node in _nodes(model.graph) if node.name]
-    if len(set(named)) == len(named):
+    weights = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value.name for value in model.graph.input if value.name not in weights and _has_no_rank(value)]
+    if len(set(named)) == len(named) and not inputs:
         return model
     result = without_initializers(model)
     names, seen = Names(result.graph), set[str]()
@@ -196,8 +211,15 @@ def with_distinct_nodes(model: ModelProto) -> ModelProto:
             node.name = names.fresh(node.name)
         if node.name:
             seen.add(node.name)
+    for value in result.graph.input:
+        for _ in range(2 if value.name in inputs else 0):
+            value.type.tensor_type.shape.dim.add()
     result.graph.initializer.extend(model.graph.initializer)
     return result
+
+
+def _has_no_rank(value: ValueInfoProto) -> bool:
+    return value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
 
 
 def _separate_outputs(model: ModelProto) -> None:

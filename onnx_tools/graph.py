@@ -76,6 +76,12 @@ def is_output(graph: gs.Graph, tensor: gs.Tensor) -> bool:
     return any(tensor is output for output in graph.outputs)
 
 
+def drops_nothing(node: gs.Node) -> bool:
+    """Whether a Dropout is that of inference."""
+    training = argument(node, 2)
+    return training is None or (isinstance(training, gs.Constant) and not np.any(training.values))
+
+
 def used_once(graph: gs.Graph, tensor: gs.Tensor) -> bool:
     """Whether exactly one node input reads the tensor."""
     reads = sum(1 for node in tensor.outputs for item in node.inputs if item is tensor)

@@ -16,12 +16,17 @@ from .errors import RewriteError
 from .exporting import export_model, import_graph
 from .fixed_axes import fixed_sizes, generalise
 from .fused import holds_fused
-from .graph import dtype_name, inline_constants, is_standard, node_name, tidy
+from .graph import drops_nothing, dtype_name, inline_constants, is_standard, node_name, tidy
 from .operators import DOMAIN
 from .skeleton import Types, inferred, skeleton_of
 from .standard_form import standardise
 from .weights import Weights
 from .widen import narrow_outputs, widen
+
+_TOKEN_TYPES = frozenset(
+    getattr(TensorProto, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)
+) | {TensorProto.BOOL}  # fmt: skip
+_RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
 
 def import_model(model: ModelProto, weights: Weights | None = None) -> gs.Graph:
@@ -46,7 +51,7 @@ def import_model(model: ModelProto, weights: Weights | None = None) -> gs.Graph:
         _write_types(graph, _inferred(_with_nodes_of(graph, skeleton)))
     inline_constants(graph)
     tidy(graph)
-    _refuse_batch_wide(graph)
+    _refuse_what_batches_share(graph)
     if fixed:
         generalise(graph, fixed)
     return graph
@@ -82,8 +87,8 @@ def _refuse(model: ModelProto) -> None:
         )
 
 
-def _refuse_batch_wide(graph: gs.Graph) -> None:
-    """Raises RewriteError for scales that are taken from all tokens of a batch at once."""
+def _refuse_what_batches_share(graph: gs.Graph) -> None:
+    """Raises RewriteError for scales that are taken from a whole batch, and for random numbers."""
     for node in graph.nodes:
         if is_standard(node, "DynamicQuantizeLinear") and not isinstance(node.inputs[0], gs.Constant):
             raise RewriteError(
@@ -91,6 +96,11 @@ def _refuse_batch_wide(graph: gs.Graph) -> None:
                 "number of a whole batch, padding included: every sequence's result depends on the others and on "
                 "the padding, so that no packed graph can give the same; rewrite the float model it was made from, or "
                 "one with constant scales (QuantizeLinear and DequantizeLinear)"
+            )
+        if is_standard(node, *_RANDOM) or (is_standard(node, "Dropout") and not drops_nothing(node)):
+            raise RewriteError(
+                f"node '{node_name(node)}' ({node.op}) draws random numbers: no two runs give the same, so that "
+                "nothing can be compared; export the model for inference (model.eval())"
             )
 
 
@@ -102,7 +112,7 @@ def token_inputs_of(model: ModelProto) -> tuple[str, ...]:
         if value.name in initializers:
             continue
         tensor, dims = value.type.tensor_type, value.type.tensor_type.shape.dim
-        if tensor.elem_type not in (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL) or len(dims) != 2:
+        if tensor.elem_type not in _TOKEN_TYPES or len(dims) != 2:
             kind = TensorProto.DataType.Name(tensor.elem_type)
             raise RewriteError(
                 f"input '{value.name}' is {kind} [{', '.join(_dim(dim) for dim in dims)}]; every input must be an "

@@ -19,7 +19,7 @@ from .kept import dims_of_shape, kept_elements
 from .layout import B, S
 from .passes.base import boundary_of
 from .passes.mask_values import Mask, mask_of
-from .symbolic import Analysis
+from .symbolic import Analysis, Poly
 
 _LENGTHS, _LENGTH = (7, 1, 4, 2), 7  # from one without padding to one where all but the first slot are masked
 _GARBAGE = 8.0  # standard deviation in masked slots; kept ones have 1
@@ -27,7 +27,7 @@ _TOLERANCE = 1e-4
 
 
 class PaddingIsReadError(RewriteError):
-    """Raised where a result on kept tokens depends on masked slots."""
+    """Raised where a result on kept tokens depends on masked slots, or where nobody can tell."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,18 @@ def _difference(part: _Part, analysis: Analysis, mask: np.ndarray) -> str | None
             changed.append(name)
     if not any(name in part.final for name in changed):
         return None
-    return f"{part.makers[changed[0]]} reads masked slots"
+    known = [name for name in changed if _has_known_sizes(analysis.facts[name].shape)]
+    if not any(name in part.final for name in known):
+        maker = part.makers[next(name for name in changed if name not in known)]
+        raise PaddingIsReadError(
+            f"{maker} makes a tensor of unknown sizes, so that nobody can tell which of its numbers are padding; "
+            "replace the operator by others whose sizes follow from batch and sequence"
+        )
+    return f"{part.makers[known[0]]} reads masked slots"
+
+
+def _has_known_sizes(shape: tuple[Poly, ...] | None) -> bool:
+    return shape is not None and all(size.atoms() <= {"B", "S", "T"} for size in shape)
 
 
 def _feed(part: _Part, analysis: Analysis, mask: np.ndarray, garbage: float) -> dict[str, np.ndarray]:

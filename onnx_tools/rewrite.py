@@ -17,7 +17,7 @@ import onnx_graphsurgeon as gs
 from onnx import ModelProto
 
 from .axes import check_axes
-from .canonical import name_outputs, with_distinct_nodes
+from .canonical import name_outputs, runnable
 from .check import check_graph
 from .data_files import METADATA_KEY
 from .errors import RewriteError
@@ -209,7 +209,7 @@ def rewrite(
     given = without_large_data(model, held) if isinstance(model, ModelProto) else load_model(model, held)
     if verify:
         held.align()
-    original = with_distinct_nodes(widen(given, held))
+    original = runnable(widen(given, held))
     try:
         passed = rewrite_graph(original, interface, held, mask)
     except RecursionError as error:

@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 from .errors import RewriteError
 from .fused import expand_fused, is_fused
 from .graph import Editor, inline_constants, node_name, opset
+from .sequences import holds_sequences, take_apart
 from .symbolic import Facts, facts_of_inputs, learn
 from .symbolic.analysis import constant_of
 
@@ -21,7 +22,7 @@ def standardise(graph: gs.Graph) -> bool:
     imported, and for control flow that depends on the inputs.
     """
     version = opset(graph)
-    if not any(is_fused(node, version) or _subgraphs(node) for node in graph.nodes):
+    if not holds_sequences(graph) and not any(is_fused(node, version) or _subgraphs(node) for node in graph.nodes):
         return False
     inline_constants(graph)
     nodes, walk = list(graph.nodes), _Walk(graph, version)
@@ -48,6 +49,11 @@ class _Walk:
             if _subgraphs(node):
                 self._choose(node)
                 continue
+            count = len(self._graph.nodes)
+            if take_apart(self._editor, self._known, node):
+                for made in self._graph.nodes[count:]:
+                    learn(self._facts, made)
+                continue
             learn(self._facts, node)  # of a fused one, its constants
             if is_fused(node, self._version):
                 expand_fused(self._editor, self._facts, node)
@@ -58,10 +64,7 @@ class _Walk:
         """Puts the nodes of an If's branch in its place; an If inside that branch is chosen in its turn."""
         condition = self._condition(node) if node.op == "If" else None
         if condition is None:
-            raise RewriteError(
-                f"node '{node_name(node)}' ({node.op}) holds a subgraph; control flow that depends on the inputs "
-                "cannot be packed; export the model with fixed choices (torch.onnx.export traces them away)"
-            )
+            raise _refused(node)
         taken, left = ("then_branch", "else_branch") if condition else ("else_branch", "then_branch")
         _detach(node.attrs[left])
         branch, outputs = node.attrs[taken], list(node.outputs)
@@ -88,9 +91,24 @@ class _Walk:
 
     def _condition(self, node: gs.Node) -> float | None:
         """The value of an If's condition, where it is known."""
-        tensor = node.inputs[0]
-        known = constant_of(tensor) if isinstance(tensor, gs.Constant) else self._facts.get(tensor.name, Facts())
-        return known.scalar()
+        return self._known(node.inputs[0]).scalar()
+
+    def _known(self, tensor: gs.Tensor) -> Facts:
+        return constant_of(tensor) if isinstance(tensor, gs.Constant) else self._facts.get(tensor.name, Facts())
+
+
+def _refused(node: gs.Node) -> RewriteError:
+    """The error for a node whose subgraph is not taken."""
+    name = f"node '{node_name(node)}' ({node.op})"
+    if node.op == "If":
+        return RewriteError(
+            f"{name} chooses between subgraphs by '{node.inputs[0].name}', which depends on the inputs; that cannot be "
+            "packed; export the model with fixed choices (torch.onnx.export traces them away)"
+        )
+    return RewriteError(
+        f"{name} runs a subgraph again and again; loops cannot be packed; export the model with the loop written out "
+        "(torch.onnx.export does so when it traces)"
+    )
 
 
 def _subgraphs(node: gs.Node) -> list[gs.Graph]:

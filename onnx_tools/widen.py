@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Half precision files as float32: passes and verification know one type, and outputs get theirs back at the end."""
+"""Files of other float types as float32: passes and verification know one, and outputs get theirs back at the end."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ _TYPE_ATTRIBUTES = ("to", "dtype")
 
 
 def widen(model: ModelProto, weights: Weights | None = None) -> ModelProto:
-    """The model with float32 in the place of float16 and bfloat16; the model itself where it has neither.
+    """The model with float32 in the place of float16, bfloat16 and double; itself where it computes in none of them.
 
     `weights` has the data of weights that the model has not, and gets what becomes of them.
     """
     nodes = [*_nodes(model.graph), *(node for function in model.functions for node in function.node)]
-    if not any(tensor.data_type in HALVES for tensor in model_tensors(model.graph)) and not _names_half(nodes):
+    halves = any(tensor.data_type in HALVES for tensor in model_tensors(model.graph)) or _names_half(nodes)
+    if not halves and not any(_is_wide_weight(tensor) for tensor in model.graph.initializer):
         return model
     result = ModelProto()
     result.CopyFrom(model)
@@ -68,6 +69,11 @@ def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
         for attribute in node.attribute:
             for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
                 yield from _nodes(inner)
+
+
+def _is_wide_weight(tensor: TensorProto) -> bool:
+    """Whether a model computes in double: its weights are, not a number here and there."""
+    return tensor.data_type == TensorProto.DOUBLE and len(tensor.dims) > 1
 
 
 def _names_half(nodes: Iterable[NodeProto]) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from ..graph import Editor, argument, dtype_name, is_output, is_standard, made_by, present, tidy, used_once
+from ..graph import Editor, drops_nothing, dtype_name, is_output, is_standard, made_by, present, tidy, used_once
 from ..layout_rules import ELEMENTWISE
 from ..symbolic import Analysis, Index, Number, Poly, analyse
 from ..symbolic.facts import broadcast_shape
@@ -184,7 +184,7 @@ def _unflatten(editor: Editor, node: gs.Node, analysis: Analysis) -> bool:
 
 def _bypass(editor: Editor, node: gs.Node, analysis: Analysis) -> None:
     source, result = node.inputs[0], node.outputs[0]
-    same = is_standard(node, "Identity") or (is_standard(node, "Dropout") and argument(node, 2) is None)
+    same = is_standard(node, "Identity") or (is_standard(node, "Dropout") and drops_nothing(node))
     if is_standard(node, "Cast"):
         same = analysis[source].dtype == dtype_name(int(node.attrs["to"]))
     if is_standard(node, "Expand", "Reshape"):

@@ -104,6 +104,7 @@ def learn(facts: dict[str, Facts], node: gs.Node) -> None:
     found = infer(node, known, lambda tensor: facts.get(tensor.name, _NOTHING))
     for position, tensor in enumerate(node.outputs):
         item = found[position] if found is not None and position < len(found) else None
+        item = Facts(constant=True) if node.op == "Constant" else item  # of strings; others are no nodes any more
         facts[tensor.name] = _completed(tensor, item, known)
 
 

@@ -377,5 +377,5 @@ def test_control_flow() -> None:
     names = ("then_branch", "else_branch")
     choice = helper.make_node("If", ["condition"], ["z"], name="choice", **dict(zip(names, branches, strict=True)))
     model.graph.node.append(choice)
-    with pytest.raises(RewriteError, match=r"node 'choice' \(If\) holds a subgraph"):
+    with pytest.raises(RewriteError, match=r"node 'choice' \(If\) chooses between subgraphs by 'condition'"):
         rewrite(model)

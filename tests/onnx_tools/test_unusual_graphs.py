@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs that exporters seldom write: lists of tensors, other types, branches and loops, random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
+from padfree.onnx_tools import RewriteError, rewrite
+
+from . import exports
+from .agreement import assert_agree
+from .encoder import HIDDEN, EncoderBuilder, one_layer
+from .test_rewrite import INTERFACES, TOKENS, with_output
+
+both = pytest.mark.parametrize("interface", INTERFACES)
+Tail = Callable[[EncoderBuilder, str], str]
+
+
+def node(builder: EncoderBuilder, op: str, inputs: list[str], outputs: list[str], **attributes: object) -> str:
+    builder.nodes.append(helper.make_node(op, inputs, outputs, name=op, **attributes))
+    return outputs[0]
+
+
+def branch(op: str, x: str) -> GraphProto:
+    """A subgraph whose names are those of every other."""
+    return helper.make_graph(
+        [helper.make_node(op, [x], ["inside"])], op, [], [helper.make_tensor_value_info("inside", 1, None)]
+    )
+
+
+def integers(builder: EncoderBuilder, *values: int) -> str:
+    return builder.constant(values[0] if len(values) == 1 else values, np.int64)
+
+
+def split(axis: int, sizes: tuple[int, ...] | None, places: tuple[int, ...], **attributes: int) -> Tail:
+    """Parts of a list, joined in another order."""
+
+    def tail(builder: EncoderBuilder, x: str) -> str:
+        inputs = [x] if sizes is None else [x, integers(builder, *sizes)]
+        node(builder, "SplitToSequence", inputs, ["list"], axis=axis, **attributes)
+        parts = [builder.op("SequenceAt", "list", integers(builder, place)) for place in places]
+        if not attributes.get("keepdims", 1):
+            parts = [builder.op("Unsqueeze", part, builder.axes(2)) for part in parts]
+        part = builder.op("Concat", *parts, axis=2)
+        return builder.op("MatMul", part, builder.weight(TAIL_WIDTHS[sizes] * len(places), HIDDEN))
+
+    return tail
+
+
+TAIL_WIDTHS = {(8,): 8, (4, 4, 8): 4, None: 1}
+
+
+def whole(builder: EncoderBuilder, x: str) -> str:
+    node(builder, "SplitToSequence", [x, integers(builder, 5)], ["list"], axis=2)
+    return builder.op("ConcatFromSequence", "list", axis=2)
+
+
+def built(builder: EncoderBuilder, x: str) -> str:
+    node(builder, "SequenceConstruct", [x, builder.op("Relu", x)], ["list"])
+    stacked = builder.op("ConcatFromSequence", "list", axis=3, new_axis=1)
+    return builder.op(
+        "Add",
+        builder.op("ReduceMax", stacked, axes=[3], keepdims=0),
+        builder.op("SequenceAt", "list", integers(builder, -1)),
+    )
+
+
+def chosen(op: str) -> Tail:
+    """By the width of the tokens, which is known."""
+
+    def tail(builder: EncoderBuilder, x: str) -> str:
+        width = builder.op("Gather", builder.op("Shape", x), integers(builder, 2), axis=0)
+        condition = builder.op(op, width, integers(builder, HIDDEN))
+        return node(builder, "If", [condition], ["y0"], then_branch=branch("Relu", x), else_branch=branch("Neg", x))
+
+    return tail
+
+
+def nested(builder: EncoderBuilder, x: str) -> str:
+    yes = builder.constant(True, np.bool_)
+    inner = helper.make_node("If", [yes], ["inside"], then_branch=branch("Relu", x), else_branch=branch("Neg", x))
+    outer = helper.make_graph([inner], "outer", [], [helper.make_tensor_value_info("inside", 1, None)])
+    return node(builder, "If", [yes], ["y0"], then_branch=outer, else_branch=branch("Identity", x))
+
+
+def dropped(builder: EncoderBuilder, x: str) -> str:
+    return builder.op("Dropout", x, builder.constant(0.5), builder.constant(False, np.bool_))
+
+
+TAILS: dict[str, Tail] = {
+    "SplitToSequence": split(2, (8,), (1, 0)),
+    "SplitToSequence, sizes": split(2, (4, 4, 8), (1, -3)),
+    "SplitToSequence, from the end": split(-1, (8,), (-2,)),
+    "SplitToSequence, ones": split(2, None, (3, -1)),
+    "SplitToSequence, columns": split(2, None, (3, -1), keepdims=0),
+    "split and joined": whole,
+    "SequenceConstruct": built,
+    "Optional": lambda b, x: b.op("OptionalGetElement", b.op("Optional", x)),
+    "If, Equal": chosen("Equal"),
+    "If, Less": chosen("Less"),
+    "If in If": nested,
+    "If that gives out what it reads": lambda b, x: node(
+        b, "If", [b.constant(True, np.bool_)], ["y0"], then_branch=branch("Identity", x), else_branch=branch("Neg", x)
+    ),
+    "Dropout, not training": dropped,
+}
+
+
+@both
+@pytest.mark.parametrize("name", TAILS)
+def test_tails(name: str, interface: str) -> None:
+    builder, hidden = one_layer()
+    model = with_output(TAILS[name](builder, hidden), builder, TOKENS)
+    result = rewrite(model, interface=interface, strict=True)
+    assert_agree(model, result, tolerance=1e-4)
+
+
+def test_a_list_that_is_read_at_an_unknown_place() -> None:
+    builder, hidden = one_layer()
+    node(builder, "SplitToSequence", [hidden, integers(builder, 8)], ["list"], axis=2)
+    place = builder.op(
+        "Sub",
+        builder.op("Gather", builder.op("Shape", "input_ids"), integers(builder, 1), axis=0),
+        builder.op("Gather", builder.op("Shape", "input_ids"), integers(builder, 1), axis=0),
+    )
+    place = builder.op("ReduceMin", builder.op("Mul", "input_ids", place), keepdims=0)
+    model = with_output(builder.op("SequenceAt", "list", place), builder, ["batch", "sequence", 8])
+    with pytest.raises(RewriteError, match=r"\(SequenceAt\) makes a tensor of unknown sizes"):
+        rewrite(model)
+
+
+@both
+@pytest.mark.parametrize("kind", [TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT64])
+def test_other_integers(kind: int, interface: str) -> None:
+    builder, hidden = one_layer()
+    model = with_output(hidden, builder, TOKENS)
+    model.graph.input[1].type.tensor_type.elem_type = kind
+    result = rewrite(model, interface=interface, strict=True)
+    assert_agree(model, result)
+
+
+@both
+def test_inputs_of_unknown_rank(interface: str) -> None:
+    builder, hidden = one_layer()
+    model = with_output(hidden, builder, TOKENS)
+    for value in model.graph.input:
+        value.type.tensor_type.ClearField("shape")
+    assert_agree(model, rewrite(model, interface=interface, strict=True))
+
+
+def doubled(model: ModelProto) -> ModelProto:
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
+    for item in model.graph.node:
+        for attribute in item.attribute:
+            if attribute.name == "to" and attribute.i == TensorProto.FLOAT:
+                attribute.i = TensorProto.DOUBLE
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
+    return model
+
+
+@both
+def test_double_precision_becomes_single(interface: str) -> None:
+    builder, hidden = one_layer()
+    model = doubled(with_output(hidden, builder, TOKENS))
+    result = rewrite(model, interface=interface, strict=True)
+    assert result.model.graph.output[0].type.tensor_type.elem_type == TensorProto.DOUBLE
+    assert_agree(model, result)
+
+
+@both
+def test_texts_as_output(interface: str) -> None:
+    builder, hidden = one_layer()
+    model = with_output(hidden, builder, TOKENS)
+    model.graph.node.append(helper.make_node("Constant", [], ["labels"], value_strings=[b"no", b"yes"]))
+    model.graph.output.append(helper.make_tensor_value_info("labels", TensorProto.STRING, [2]))
+    result = rewrite(model, interface=interface, strict=True)
+    assert result.report.outputs["labels"] == "constant"
+    feeds = {"input_ids": np.ones((1, 3), np.int64), "attention_mask": np.ones((1, 3), np.int64)}
+    if interface == "packed":
+        feeds = {"input_ids": np.ones(3, np.int32), "seq_lens": np.asarray([3], np.int32)}
+    assert exports.session(result.model).run(["labels"], feeds)[0].tolist() == ["no", "yes"]
+
+
+def looped(builder: EncoderBuilder, x: str) -> str:
+    values = [("i", 7, []), ("go", 9, []), ("v", 1, None)]
+    body = helper.make_graph(
+        [helper.make_node("Relu", ["v"], ["w"]), helper.make_node("Identity", ["go"], ["on"])],
+        "body",
+        [helper.make_tensor_value_info(*value) for value in values],
+        [helper.make_tensor_value_info("on", 9, []), helper.make_tensor_value_info("w", 1, None)],
+    )
+    return node(builder, "Loop", [integers(builder, 3), builder.constant(True, np.bool_), x], ["y0"], body=body)
+
+
+def by_length(builder: EncoderBuilder, x: str) -> str:
+    length = builder.op("Gather", builder.op("Shape", x), integers(builder, 1), axis=0)
+    condition = builder.op("Equal", length, integers(builder, 1), output="is_one")
+    return node(builder, "If", [condition], ["y0"], then_branch=branch("Relu", x), else_branch=branch("Neg", x))
+
+
+@pytest.mark.parametrize(
+    ("tail", "reason"),
+    [
+        (looped, r"node 'Loop' \(Loop\) runs a subgraph again and again"),
+        (by_length, r"node 'If' \(If\) chooses between subgraphs by 'is_one', which depends on the inputs"),
+        (lambda b, x: b.op("Add", x, b.op("RandomNormalLike", x)), r"\(RandomNormalLike\) draws random numbers"),
+        (
+            lambda b, x: b.op("Dropout", x, b.constant(0.5), b.constant(True, np.bool_)),
+            r"\(Dropout\) draws random numbers: .* export the model for inference",
+        ),
+    ],
+)
+def test_refused(tail: Tail, reason: str) -> None:
+    builder, hidden = one_layer()
+    model = with_output(tail(builder, hidden), builder, TOKENS)
+    with pytest.raises(RewriteError, match=reason):
+        rewrite(model)
+
+
+def test_nodes_in_no_order() -> None:
+    builder, hidden = one_layer()
+    model = with_output(hidden, builder, TOKENS)
+    nodes = list(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes[::-1])
+    with pytest.raises(RewriteError, match="not valid ONNX: Nodes in a graph must be topologically sorted"):
+        rewrite(model)
