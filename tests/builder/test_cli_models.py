@@ -16,6 +16,8 @@ from padfree.builder.errors import BuildError
 from padfree.onnx_tools import save_model
 from padfree.onnx_tools.synthetic import bert_model
 
+from ..onnx_tools.mask_models import unproved
+
 Capture = pytest.CaptureFixture[str]
 EXPORTED = str(DEMO_DATA / "bert_tiny.onnx")
 
@@ -32,6 +34,21 @@ def test_optimize_reports_coverage(packed: Path) -> None:
     report = json.loads((packed.parent / "report.json").read_text())
     assert report["complete"]
     assert report["plugins"]["PadfreeAttention"] >= 1
+
+
+def test_a_mask_that_is_not_proved_is_named(tmp_path: Path, capsys: Capture) -> None:
+    model, packed = tmp_path / "model.onnx", tmp_path / "packed.onnx"
+    save_model(unproved(), model)
+    assert main(["optimize", str(model), "-o", str(packed)]) == 1
+    assert "--mask attention_mask; or export" in " ".join(capsys.readouterr().err.split())
+    assert main(["inspect", str(model), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["kind"] == "refused"
+    named = ["--mask", "attention_mask"]
+    assert main(["optimize", str(model), "-o", str(packed), *named]) == 0
+    assert main(["inspect", str(model), "--json", *named]) == 0
+    capsys.readouterr()
+    assert main(["inspect", str(packed), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mask"]["input"] == "attention_mask"
 
 
 def test_both_interfaces_give_the_originals_answers_on_texts(packed: Path, tmp_path: Path) -> None:

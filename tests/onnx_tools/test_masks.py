@@ -6,48 +6,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import onnx
 import pytest
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto
 from padfree.onnx_tools import RewriteError, RewriteResult, rewrite
 
-from .encoder import HEADS, HIDDEN, VOCABULARY, EncoderBuilder
+from .encoder import HEADS, HIDDEN, VOCABULARY
 from .exports import Input, assert_right, metadata_of
+from .mask_models import BOOL, FLOAT, INT64, Builder, unproved
 
 INTERFACES = ("packed", "padded")
 IDS = Input("input_ids", "ids", high=VOCABULARY)
 MASK = Input("attention_mask", "mask")
-FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
-
-
-class Builder(EncoderBuilder):
-    """An encoder with inputs of any names and types."""
-
-    def key(self, tensor: str) -> str:
-        """[B,S] as [B,1,1,S]."""
-        return self.op("Unsqueeze", tensor, self.axes(1, 2))
-
-    def number(self, value: int) -> str:
-        return self.constant(value, np.int64)
-
-    def added(self, kept: str) -> str:
-        """A bool [B,S] as what is added to the scores: 0, or float32's lowest."""
-        return self.op("Where", self.key(kept), self.constant(0.0), self.constant(np.finfo(np.float32).min))
-
-    def finished(self, hidden: str, inputs: dict[str, int], rank: int = 3) -> ModelProto:
-        """The model with an output [B,S,E] and inputs of these types."""
-        result = self.op("Identity", hidden, output="result")
-        graph = helper.make_graph(
-            self.nodes,
-            "encoder",
-            [helper.make_tensor_value_info(name, kind, ["batch", "sequence"]) for name, kind in inputs.items()],
-            [helper.make_tensor_value_info(result, FLOAT, ["batch", *[None] * (rank - 1)])],
-            self.constants,
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-        onnx.checker.check_model(model)
-        return model
-
 
 Kept = Callable[[Builder], str]
 
@@ -226,19 +195,9 @@ def test_two_masks_are_refused_and_one_may_be_named() -> None:
         rewrite(model)
 
 
-def _unproved() -> ModelProto:
-    """Keys are hidden by a product that is not followed: a mask added to the logarithm of the weights, for one."""
-    builder = Builder()
-    x = builder.embedding()
-    kept = builder.key(builder.op("Cast", "attention_mask", to=FLOAT))
-    lowest = builder.op("Log", builder.op("Max", kept, builder.constant(1e-38)))
-    mask = builder.op("Mul", lowest, builder.constant(100.0))
-    return builder.finished(builder.layer(x, mask), {"input_ids": INT64, "attention_mask": INT64})
-
-
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_mask_without_a_proof_can_be_named(interface: str) -> None:
-    model = _unproved()
+    model = unproved()
     with pytest.raises(RewriteError, match=r"no attention proves.*the scores read 'attention_mask'; name the mask"):
         rewrite(model, interface=interface)
     result = assert_right(model, [IDS, MASK], interface, mask="attention_mask")
@@ -246,7 +205,7 @@ def test_mask_without_a_proof_can_be_named(interface: str) -> None:
 
 
 def test_named_masks_are_checked() -> None:
-    model = _unproved()
+    model = unproved()
     with pytest.raises(RewriteError, match=r"the mask 'padding' is no input of the model; its inputs are"):
         rewrite(model, mask="padding")
     with pytest.raises(RewriteError, match="reads masked slots"):

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoders written node by node, with masks of any name and type."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto, helper
+
+from .encoder import EncoderBuilder
+
+FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
+
+
+class Builder(EncoderBuilder):
+    """An encoder with inputs of any names and types."""
+
+    def key(self, tensor: str) -> str:
+        """[B,S] as [B,1,1,S]."""
+        return self.op("Unsqueeze", tensor, self.axes(1, 2))
+
+    def number(self, value: int) -> str:
+        return self.constant(value, np.int64)
+
+    def added(self, kept: str) -> str:
+        """A bool [B,S] as what is added to the scores: 0, or float32's lowest."""
+        return self.op("Where", self.key(kept), self.constant(0.0), self.constant(np.finfo(np.float32).min))
+
+    def finished(self, hidden: str, inputs: dict[str, int], rank: int = 3) -> ModelProto:
+        """The model with an output [B,S,E] and inputs of these types."""
+        result = self.op("Identity", hidden, output="result")
+        graph = helper.make_graph(
+            self.nodes,
+            "encoder",
+            [helper.make_tensor_value_info(name, kind, ["batch", "sequence"]) for name, kind in inputs.items()],
+            [helper.make_tensor_value_info(result, FLOAT, ["batch", *[None] * (rank - 1)])],
+            self.constants,
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        onnx.checker.check_model(model)
+        return model
+
+
+def unproved() -> ModelProto:
+    """Keys are hidden by a product that is not followed: a mask added to the logarithm of the weights, for one."""
+    builder = Builder()
+    x = builder.embedding()
+    kept = builder.key(builder.op("Cast", "attention_mask", to=FLOAT))
+    lowest = builder.op("Log", builder.op("Max", kept, builder.constant(1e-38)))
+    mask = builder.op("Mul", lowest, builder.constant(100.0))
+    return builder.finished(builder.layer(x, mask), {"input_ids": INT64, "attention_mask": INT64})

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions fill padding with what the model's mask takes for it, and know models that have none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from padfree.onnx_tools import rewrite, save_model
+from padfree.runtime import Session, SessionError
+from padfree.runtime.metadata import parse_metadata
+
+from ..onnx_tools.exports import inputs_of, load, sequences, truth
+
+LENGTHS = (5, 2, 7)
+
+
+def _session(name: str, interface: str, folder: Path) -> Session:
+    path = folder / "model.onnx"
+    save_model(rewrite(load(name), interface=interface, verify=False).model, path)
+    return Session(path)
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded"])
+@pytest.mark.parametrize("name", ["ids_mask_types_ts17", "mask_inverted_ts17", "w_mask_levels_tok_ts17"])
+def test_padding_is_what_the_mask_takes_for_it(name: str, interface: str, tmp_path: Path) -> None:
+    inputs = [item for item in inputs_of(name) if item.name != "padding_mask"]
+    given = sequences(inputs, LENGTHS)
+    alone = [
+        {**item, **({"padding_mask": np.zeros(len(item["input_ids"]))} if "inverted" in name else {})} for item in given
+    ]
+    wanted = truth(load(name), alone, ["out"])
+    with _session(name, interface, tmp_path) as session:
+        found = session.run({item.name: [row[item.name].astype(np.int32) for row in given] for item in inputs})["out"]
+    for one, two in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, two[0][0], atol=2e-5)
+
+
+def test_without_a_mask_padded_sequences_have_one_length(tmp_path: Path) -> None:
+    name = "types_no_table_ts17"
+    given = sequences(inputs_of(name), (4, 4))
+    with _session(name, "padded", tmp_path) as session:
+        request = {key: [row[key].astype(np.int32) for row in given] for key in given[0]}
+        found = session.run(request)["out"]
+        np.testing.assert_allclose(found[1], truth(load(name), given, ["out"])[1][0][0], atol=2e-5)
+        request = {key: [rows[0], rows[1][:2]] for key, rows in request.items()}
+        with pytest.raises(SessionError, match=r"the sequences have 2 to 4 tokens and the model has no mask"):
+            session.run(request)
+
+
+@pytest.mark.parametrize(
+    ("mask", "reason"),
+    [
+        ({"input": "attention_mask", "kept": [], "masked": [0], "plain": True}, r"mask\.kept is \[\]"),
+        ({"input": "attention_mask", "kept": [1], "masked": ["0"], "plain": True}, r"mask\.masked\[0\] is '0'"),
+        (
+            {"input": "attention_mask", "kept": [1], "masked": [0], "plain": 1},
+            r"mask\.plain is 1, allowed: true or false",
+        ),
+        (["attention_mask"], r"mask is \['attention_mask'\]"),
+    ],
+)
+def test_damaged_masks_are_errors(mask: Any, reason: str) -> None:
+    raw = {
+        "format": 1,
+        "interface": "padded",
+        "precision": "fp32",
+        "inputs": [{"name": "input_ids", "role": "tokens", "limit": None, "dtype": "int64"}],
+        "outputs": [{"name": "out", "layout": "packed", "dtype": "float32"}],
+        "mask": mask,
+    }
+    with pytest.raises(SessionError, match=reason):
+        parse_metadata(raw, "test")
