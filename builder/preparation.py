@@ -167,7 +167,12 @@ def preparing(
     asked = {"linear": products.linear, "norms": products.norms, "profile": asdict(profile)}
     request = json.dumps({"model": os.fspath(model), **asked, **options})
     command = [sys.executable, "-c", _CHILD, request, *(path or str(Path.cwd()) for path in sys.path)]
-    with _shared_file() as answer, _started(command, answer) as child:
+    with (
+        # Removed here: that process is killed, and large models lie in files while they are checked.
+        tempfile.TemporaryDirectory(prefix="padfree-build-") as scratch,
+        _shared_file() as answer,
+        _started(command, answer, scratch) as child,
+    ):
         try:
             _tell(child, products.device())
             yield lambda: _answer(child, answer, model) or here()
@@ -175,9 +180,9 @@ def preparing(
             child.kill()
 
 
-def _started(command: list[str], answer: IO[bytes]) -> subprocess.Popen[bytes]:
+def _started(command: list[str], answer: IO[bytes], scratch: str) -> subprocess.Popen[bytes]:
     # In a session of its own: Ctrl-C at a terminal goes to all processes of one. This process hears it, and ends that.
-    environment = {**os.environ, **_ENVIRONMENT}
+    environment = {**os.environ, **_ENVIRONMENT, "TMPDIR": scratch}
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=answer, env=environment, start_new_session=True)
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,28 @@ def test_the_process_ends_with_the_context(children: list[subprocess.Popen[bytes
     with pytest.raises(KeyboardInterrupt), preparing(EXPORTED, **OPTIONS):
         raise KeyboardInterrupt
     assert [child.returncode for child in children] == [-9]
+
+
+def test_temporary_files_of_the_process_end_with_the_context(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Models beyond 2 GB lie in files while they are checked, and a process that is killed removes none."""
+    said = tmp_path / "said"
+    child = f"""
+import os, tempfile, time
+folder = tempfile.mkdtemp()
+open(os.path.join(folder, "weights"), "w").close()
+with open({str(said)!r} + "-", "w") as file:
+    file.write(folder)
+os.rename({str(said)!r} + "-", {str(said)!r})
+time.sleep(60)
+"""
+    monkeypatch.setattr(preparation, "_CHILD", child)
+    with preparing(EXPORTED, **OPTIONS):
+        deadline = time.monotonic() + 30
+        while not said.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert (Path(said.read_text()) / "weights").exists()
+    assert not Path(said.read_text()).exists()
 
 
 def test_it_works_without_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
