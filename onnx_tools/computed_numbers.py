@@ -20,7 +20,9 @@ from .symbolic import Analysis, Index, Poly
 
 Array = npt.NDArray[np.int64]
 
-_IDS = 8  # sequences, each of one id throughout: positions that skip an id for padding are counted in the others
+# Sequences of one id throughout: positions that skip an id for padding are counted in the others. What chooses from no
+# table, a mask, is 0 in one half of them and 1 in the other.
+_IDS = 8
 
 
 class NotComputedError(Exception):
@@ -48,7 +50,7 @@ class ComputedNumbers:
         return self._found[length]
 
     def _run(self, length: int) -> tuple[int, int]:
-        batch = _IDS if any(limit is not None for limit in self._tokens.values()) else 1
+        batch = 2 * _IDS if self._tokens else 1
         known = {"B": batch, "S": length}
         feeds = {
             name: np.vectorize(lambda item: item.evaluate(lambda size: known[size]), otypes=[np.int64])(formulas)
@@ -57,7 +59,8 @@ class ComputedNumbers:
             for name, (formulas, dtype) in self._sizes.items()
         }
         for name, limit in self._tokens.items():
-            column = np.ones(batch) if limit is None else np.minimum(np.arange(batch), limit - 1)
+            row = np.arange(batch)
+            column = row // _IDS if limit is None else np.minimum(row % _IDS, limit - 1)
             feeds[name] = np.broadcast_to(column[:, None], (batch, length)).astype(self._types[name])
         try:
             values = self._session.run(None, feeds)[0]

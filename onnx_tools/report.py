@@ -143,7 +143,7 @@ def _islands(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...]
     reasons = {miss.node: miss.reason for item in passes for miss in item.missed}
     delivering = _delivering(graph)
     below: set[str] = set()  # padded tensors that are made of packed ones
-    found: list[Miss] = []
+    found, islands = list[Miss](), list[gs.Node]()
     for node in graph.nodes:
         reads = any(tensor.name in below for tensor in node.inputs)
         padded = [tensor for tensor in node.outputs if _is_padded(analysis[tensor])]
@@ -152,8 +152,13 @@ def _islands(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...]
         if is_padfree(node, node.op) or is_standard(node, "Cast", "Shape", "Size") or id(node) in delivering:
             continue
         if reads or any(_is_number(analysis[tensor]) for tensor in padded):
-            name = node_name(node)
-            found.append(Miss(name, reasons.get(name, f"'{name}' ({node.op}) {IN_BETWEEN}")))
+            islands.append(node)
+    within = {id(node) for node in islands}
+    for node in islands:
+        name, beside = node_name(node), [producer(tensor) for tensor in node.inputs]
+        beside += [reader for tensor in node.outputs for reader in tensor.outputs]
+        where = IN_BETWEEN if any(id(item) in within for item in beside) else "works on padded tokens"
+        found.append(Miss(name, reasons.get(name, f"'{name}' ({node.op}) {where}")))
     if any(is_padfree(node, "PadfreeIndex") for node in graph.nodes):
         return tuple(found)
     for tensor in graph.outputs:

@@ -203,6 +203,8 @@ def _original_feeds(
             own = item.name == mask["input"]
             if own and not limits[item.name]:
                 ids = rng.choice(mask["kept"], batch.mask.shape)
+            elif not limits[item.name]:  # positions may choose from a table that is cut to the sequence's length
+                ids = np.minimum(ids, np.arange(batch.mask.shape[1]))
             refused = {*excluded.get(item.name, ()), *(mask["masked"] if own else ())}
             other = next(value for value in range(len(refused) + 1) if value not in refused)
             ids = np.where(np.isin(ids, list(refused)) & batch.mask, other, ids)

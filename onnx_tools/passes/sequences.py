@@ -18,7 +18,11 @@ Sources = Mapping[str, frozenset[str]]
 
 
 def check_places(graph: gs.Graph, analysis: Analysis) -> None:
-    """Raises RewriteError for an input whose values are places in the sequence, which a node takes tokens by."""
+    """Raises RewriteError for an input whose values are places in the sequence, which a node takes tokens by.
+
+    Rows of a table of positions, which may be cut to the sequence's length, are no tokens.
+    """
+    sources = _sources(graph, None)
     for node in graph.nodes:
         if not is_standard(node, "Gather", "GatherElements", "GatherND"):
             continue
@@ -27,7 +31,7 @@ def check_places(graph: gs.Graph, analysis: Analysis) -> None:
             continue
         axis = 1 if node.op == "GatherND" else int(node.attrs.get("axis", 0)) % len(facts.shape)
         named = sorted({leaf.source for leaf in leaves(indices) if isinstance(leaf, Element)})
-        if named and axis < len(facts.shape) and facts.shape[axis] == S:
+        if named and _of(sources, node.inputs[0]) and axis < len(facts.shape) and facts.shape[axis] == S:
             raise RewriteError(
                 f"input {_listed(named)} holds places in the sequence: '{node_name(node)}' ({node.op}) takes tokens by "
                 "them; padfree's inputs hold values of tokens, at any place; export the encoder without that part, and "

@@ -121,6 +121,14 @@ def metadata_of(result: RewriteResult) -> Mapping[str, Any]:
     return found
 
 
+def _nameless(model: ModelProto) -> ModelProto:
+    """The model with nodes without names: onnxruntime refuses equal ones, which mean nothing."""
+    copy = ModelProto.FromString(model.SerializeToString())
+    for node in copy.graph.node:
+        node.name = ""
+    return copy
+
+
 def types_of(model: ModelProto) -> dict[str, Any]:
     return {item.name: helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type) for item in model.graph.input}
 
@@ -132,7 +140,7 @@ def truth(
     running: ort.InferenceSession | None = None,
 ) -> list[list[np.ndarray]]:
     """Of every sequence its outputs alone, in a batch of one; `running` is a session of the model, if there is one."""
-    types, running = types_of(model), running or session(model)
+    types, running = types_of(model), running or session(_nameless(model))
     return [
         [
             np.asarray(value)

@@ -123,3 +123,12 @@ def test_axes_may_have_any_names(names: tuple[str, ...], interface: str) -> None
 def test_other_sequence_axes_are_refused(name: str, apart: str, interface: str) -> None:
     with pytest.raises(RewriteError, match=rf"the inputs have different axes: the sequence of {apart} is another one"):
         rewrite(load(name), interface=interface)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_positions_choose_from_a_table_that_is_cut(interface: str) -> None:
+    """Rows of a rotary table, cut to the sequence's length, are no tokens; with the mask named, the file is right."""
+    name = "o_qwen2_model"
+    with pytest.raises(RewriteError, match=r"no attention proves.*--mask attention_mask;"):
+        rewrite(load(name), interface=interface)
+    assert_right(load(name), inputs_of(name), interface, mask="attention_mask")

@@ -175,6 +175,12 @@ def counted_mask(b: EncoderBuilder) -> str:
     return rows(b, b.op("Add", b.op("Sub", places, b.constant(1, np.int64)), b.constant(2, np.int64)))
 
 
+def counted_inverted_mask(b: EncoderBuilder) -> str:
+    """The same with a mask that is 0 where tokens are kept."""
+    kept = b.op("Sub", b.constant(1, np.int64), "attention_mask")
+    return rows(b, b.op("Mul", b.op("CumSum", kept, b.constant(1, np.int64)), kept))
+
+
 def halved(b: EncoderBuilder) -> str:
     return rows(b, b.op("Div", steps(b), b.constant(2, np.int64)))
 
@@ -246,6 +252,11 @@ def test_tables(places: Form) -> None:
     if places not in (whole_table, picked_by_nd):  # the one fails on every other batch, the other has an unknown shape
         for interface in INTERFACES:
             assert metadata_of(rewrite(model, interface=interface))["max_positions"] == FORMS[places]
+
+
+def test_positions_counted_by_an_inverted_mask() -> None:
+    model = form(counted_inverted_mask)
+    assert assert_true(model, {**KINDS, "attention_mask": "types"}) == ROWS - 1
 
 
 def counted_down(b: EncoderBuilder) -> str:

@@ -59,7 +59,8 @@ def touches_padding(model: ModelProto) -> bool:
         for value in model.graph.value_info
         if [dim.dim_param for dim in value.type.tensor_type.shape.dim[:2]] == ["B", "S"]
     }
-    return any(makers[name].op_type != "PadfreeUnpack" and makers[name].name not in movers for name in floats & grids)
+    prepared = ("Cast", "Unsqueeze", "PadfreeUnpack")  # inputs in another type, and what the interface gives
+    return any(makers[name].op_type not in prepared and makers[name].name not in movers for name in floats & grids)
 
 
 def check(model: ModelProto, interface: str) -> CoverageReport:
