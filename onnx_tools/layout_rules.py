@@ -12,7 +12,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from .graph import STANDARD_DOMAINS, is_padfree, present
-from .layout import B, is_token_shape, packed_axis, token_axis
+from .layout import B, S, is_token_shape, packed_axis, token_axis
 from .symbolic.facts import Facts, Shape
 from .symbolic.rules import axes_of_node, slice_arguments, split_sizes
 
@@ -32,6 +32,7 @@ class Packed:
     constants: Mapping[int, np.ndarray] = field(default_factory=dict)  # inputs that become these constants
     is_same: bool = False  # the result is the input: only batch and sequence have moved
     rows: tuple[int, ...] = ()  # inputs [B,...,1,...] of which every token gets its sequence's row
+    places: tuple[int, ...] = ()  # inputs [...,S,...] without a batch, of which every token gets its slot's row
 
 
 # Each element of the result depends on the same element of the operands alone.
@@ -84,7 +85,7 @@ def _moved(node: gs.Node, axis: int, facts: Facts) -> int:
 def _elementwise(node: gs.Node, known: Known, output: Facts) -> Packed:
     """Operands are [B,...,S,...] like the result, or have nothing along the batch and the sequence."""
     rank, sequence = len(output.shape or ()), _sequence(output)
-    tokens, rows = list[int](), list[int]()
+    tokens, rows, places = list[int](), list[int](), list[int]()
     constants: dict[int, np.ndarray] = {}
     for position, facts in enumerate(known):
         tensor = node.inputs[position]
@@ -98,6 +99,8 @@ def _elementwise(node: gs.Node, known: Known, output: Facts) -> Packed:
             tokens.append(position)
         elif is_row_shape(shape, rank, sequence):
             rows.append(position)
+        elif is_place_shape(shape, rank, sequence):
+            places.append(position)
         elif node.op == "PRelu" and position == 1:
             raise NoRule("PRelu has slopes that may lie along the sequence")
         elif len(shape) > behind and (not isinstance(tensor, gs.Constant) or shape[-1 - behind].constant() != 1):
@@ -106,7 +109,16 @@ def _elementwise(node: gs.Node, known: Known, output: Facts) -> Packed:
             raise NoRule(f"{node.op} has an operand along the batch that is not [batch, sequence, ...]")
         elif len(shape) > behind:
             constants[position] = _without_tokens(tensor.values, rank, sequence)
-    return Packed(tuple(tokens), constants=constants, rows=tuple(rows))
+    return Packed(tuple(tokens), constants=constants, rows=tuple(rows), places=tuple(places))
+
+
+def is_place_shape(shape: Shape | None, rank: int, sequence: int) -> bool:
+    """Whether a tensor has nothing but S and numbers, S along the sequence of a result of that rank, 1 before it."""
+    behind = rank - sequence
+    if shape is None or not behind <= len(shape) <= rank or shape[-behind] != S:
+        return False
+    others = [size.constant() for axis, size in enumerate(shape) if axis != len(shape) - behind]
+    return None not in others and (len(shape) < rank or shape[0].constant() == 1)
 
 
 def is_row_shape(shape: Shape | None, rank: int, sequence: int) -> bool:

@@ -16,7 +16,7 @@ import onnxruntime as ort
 from .errors import RewriteError
 from .graph import is_padfree, is_standard, node_name, sorted_nodes
 from .kept import dims_of_shape, kept_elements
-from .layout import B, S
+from .layout import B, S, T
 from .passes.base import boundary_of
 from .passes.mask_values import Mask, mask_of
 from .symbolic import Analysis, Poly
@@ -86,6 +86,8 @@ def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part
         elif is_padfree(node, node.op):
             packed.update(tensor.name for tensor in node.inputs)
         elif any(tensor.name in reached for tensor in node.inputs) and not is_standard(node, "Shape"):
+            if is_standard(node, "Gather") and analysis[node.inputs[1]].shape == (T,):
+                packed.add(node.inputs[0].name)  # tokens take rows of it
             for tensor in node.outputs:
                 reached.add(tensor.name)
                 makers[tensor.name] = f"'{node_name(node)}' ({node.op})"

@@ -34,6 +34,9 @@ def kind_of(path: Path) -> str:
         mode = path.stat().st_mode
     except FileNotFoundError:
         return ""
+    folder = Path(os.path.realpath(path.parent))
+    if path.is_symlink() and (folder == Path("/dev") or folder.is_relative_to("/proc")):
+        return "a device"  # /dev/stdout and its like lead to files where a shell redirects them, and are the system's
     return next((kind for is_kind, kind in _KINDS if is_kind(mode)), "")
 
 

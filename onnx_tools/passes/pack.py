@@ -16,6 +16,7 @@ from ..symbolic import Analysis, analyse
 from ..symbolic.facts import Facts
 from .base import Boundary, Miss, PassResult, boundary_of, pack_tokens, unpack_tokens
 from .mask_values import mask_of
+from .position_chains import lift_positions
 from .positions import Positions, counted, spread_positions
 
 NAME = "layout"
@@ -31,6 +32,9 @@ def packing(keep: str) -> Callable[[gs.Graph, Analysis], PassResult]:
 
     def run(graph: gs.Graph, analysis: Analysis) -> PassResult:
         boundary = boundary_of(graph)
+        if lift_positions(graph, analysis):
+            tidy(graph)
+            analysis = analyse(graph, analysis)
         if spread_positions(graph, analysis, boundary):
             tidy(graph)
             analysis = analyse(graph, analysis)
@@ -180,6 +184,10 @@ def _replace(
         elif position in form.rows:
             sequence = token_axis(analysis[node.outputs[0]].shape) or 1
             inputs.append(positions.row(tensor, analysis[tensor], sequence))
+        elif position in form.places:
+            result = analysis[node.outputs[0]]
+            sequence = token_axis(result.shape) or 1
+            inputs.append(positions.place(tensor, analysis[tensor], result.rank or 0, sequence))
         elif position in form.tokens:
             inputs.append(_token_operand(editor, analysis, boundary, positions, tensor, len(form.tokens) > 1))
         else:

@@ -172,6 +172,22 @@ class Positions:
             rows.dtype = np.dtype(facts.dtype)
         return editor.node("Gather", [rows, self._sequences()], stem="own_row", dtype=rows.dtype, attrs={"axis": 0})
 
+    def place(self, tensor: gs.Tensor, facts: Facts, rank: int, sequence: int) -> gs.Tensor:
+        """A tensor [...,S,...] without a batch as [T,...], with its slot's row for every token.
+
+        `rank` and `sequence` are those of the tokens beside it, to whose axes its own belong.
+        """
+        editor, dtype = self._editor, None if facts.dtype is None else np.dtype(facts.dtype)
+        own = len(facts.shape or ()) - (rank - sequence)
+        rows = tensor
+        if own:
+            order = [own, *(axis for axis in range(len(facts.shape or ())) if axis != own)]
+            rows = editor.node("Transpose", [rows], stem="rows", dtype=dtype, attrs={"perm": order})
+        if len(facts.shape or ()) == rank:  # the batch's axis of size 1
+            axis = editor.constant("axis", np.asarray([1], np.int64))
+            rows = editor.node("Squeeze", [rows, axis], stem="rows", dtype=dtype)
+        return editor.node("Gather", [rows, self._slots()], stem="own_row", dtype=dtype, attrs={"axis": 0})
+
     def packed(self, facts: Facts) -> gs.Tensor | None:
         """A tensor [B,...,S,...] made of positions as [T,...]; None where it holds something else."""
         sequence = token_axis(facts.shape)

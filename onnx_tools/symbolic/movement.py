@@ -25,7 +25,7 @@ def volume(shape: Shape) -> Poly:
 def reshape(x: Facts, target: Sequence[Poly] | None, allow_zero: bool) -> Facts:
     """Reshape to `target` (0: keep, -1: what is left)."""
     if target is None:
-        return Facts(dtype=x.dtype, constant=x.constant)
+        return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
     if x.elements is not None and all(size.constant() is not None for size in target):
         sizes = [int(size.constant() or 0) for size in target]
         return from_elements(x.elements.reshape(sizes), x.dtype or "int64")
@@ -36,16 +36,16 @@ def reshape(x: Facts, target: Sequence[Poly] | None, allow_zero: bool) -> Facts:
     for axis, size in enumerate(target):
         keep = size.constant() == 0 and not allow_zero
         if keep and axis >= len(x.shape):
-            return Facts(dtype=x.dtype, constant=x.constant)
+            return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
         shape.append(x.shape[axis] if keep else size)
     free = [axis for axis, size in enumerate(shape) if size.constant() == -1]
     if free:
         rest = volume(x.shape).divided_exactly(volume(tuple(shape[: free[0]] + shape[free[0] + 1 :])))
         if rest is None or len(free) > 1:
-            return Facts(dtype=x.dtype, constant=x.constant)
+            return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
         shape[free[0]] = rest
     if volume(tuple(shape)) != volume(x.shape):
-        return Facts(dtype=x.dtype, constant=x.constant)
+        return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
     return Facts(tuple(shape), x.dtype, _reshaped_expr(x, tuple(shape)), constant=x.constant)
 
 

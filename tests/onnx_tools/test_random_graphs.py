@@ -132,3 +132,13 @@ def test_verification_knows_what_needs_right_padding(name: str, reason: str) -> 
     said = next(line for line in str(report).splitlines() if line.startswith("masks must be right-padded: "))
     assert reason in said
     assert right_padded_reasons(report.to_dict()) == list(report.right_padded_because) == [said.partition(": ")[2]]
+
+
+def test_rows_that_tokens_take_are_probed() -> None:
+    """A mean that reads padding reaches tokens as a row of their sequence, not through PadfreePack."""
+    graph = RandomGraph()
+    first, second = graph.tokens
+    mean = graph.op("ReduceMean", second, axes=[1], keepdims=1)
+    graph.tokens.append(graph.op("Add", OPERATIONS["sum product"](graph, first, first), mean))
+    with pytest.raises(RewriteError, match="reads masked slots"):
+        rewrite(graph.finished(2, 1), verify=False)

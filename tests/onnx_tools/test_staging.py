@@ -84,6 +84,15 @@ def test_devices_and_pipes_keep_their_place(tmp_path: Path, link: bool) -> None:
         assert path.lstat().st_ino == before
 
 
+def test_the_systems_links_keep_their_place(tmp_path: Path) -> None:
+    with (tmp_path / "redirected").open("wb") as file:
+        for path in (Path("/dev/fd") / str(file.fileno()), Path("/proc/self/fd") / str(file.fileno())):
+            assert staging.kind_of(path) == "a device"
+            with pytest.raises(OSError, match="a device"):
+                staging.write_atomically(path, lambda stream: stream.write(b"x"))
+    assert names(tmp_path) == ["redirected"]
+
+
 def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) -> None:
     (tmp_path / "blob").write_bytes(b"of a model hub's cache")
     (tmp_path / "model.onnx").symlink_to("blob")
