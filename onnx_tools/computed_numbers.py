@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import onnx
 import onnx_graphsurgeon as gs
 import onnxruntime as ort
-from onnx import ModelProto, ValueInfoProto, numpy_helper
+from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
 from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 
 from .graph import STANDARD_DOMAINS, dtype_name, is_standard
@@ -30,13 +31,18 @@ class NotComputedError(Exception):
 
 
 class ComputedNumbers:
-    """The numbers of a tensor, or of a column of its last axis, by the length of the sequences."""
+    """The numbers of a tensor, or of a column of its last axis, by the length of the sequences.
+
+    `key` is the same for tensors that are computed alike, as every layer may do it again.
+    """
 
     def __init__(
-        self, session: ort.InferenceSession, sizes: Mapping[str, tuple[Array, str]], tokens: Mapping[str, int | None],
+        self, model: ModelProto, sizes: Mapping[str, tuple[Array, str]], tokens: Mapping[str, int | None],
         types: Mapping[str, str], column: int | None,
     ) -> None:  # fmt: skip
-        self._session = session
+        self.key = _key(model, sizes)
+        self._model = model
+        self._session: ort.InferenceSession | None = None
         self._sizes = sizes  # of what is known of the tensor's origins: the formulas and the type
         self._tokens = tokens  # of the inputs: how many values they take, None for what chooses from no table
         self._types = types
@@ -63,6 +69,7 @@ class ComputedNumbers:
             column = row // _IDS if limit is None else np.minimum(row % _IDS, limit - 1)
             feeds[name] = np.broadcast_to(column[:, None], (batch, length)).astype(self._types[name])
         try:
+            self._session = self._session or open_session(self._model, optimize=False)
             values = self._session.run(None, feeds)[0]
         except Exception as error:  # onnxruntime's exceptions share no base class of their own
             raise NotComputedError(str(error)) from error
@@ -111,11 +118,25 @@ def computed_numbers(
     for name, constant in constants.items():
         model.graph.initializer.append(numpy_helper.from_array(np.asarray(constant.values), name))
     model.graph.output.append(ValueInfoProto(name=tensor.name))
-    try:
-        session = open_session(model, optimize=False)
-    except Exception:  # onnxruntime's exceptions share no base class of their own
-        return None
-    return ComputedNumbers(session, sizes, limits, types, column)
+    return ComputedNumbers(model, sizes, limits, types, column)
+
+
+def _key(model: ModelProto, sizes: Mapping[str, tuple[Array, str]]) -> str:
+    """What the result is computed from and how, without the names of tensors but those of the inputs."""
+    keys = {
+        name: f"{dtype} {formulas.shape} {[str(item) for item in formulas.flat]}"
+        for name, (formulas, dtype) in sizes.items()
+    }
+    for tensor in model.graph.initializer:
+        content = TensorProto.FromString(tensor.SerializeToString())
+        content.name = ""
+        keys[tensor.name] = hashlib.sha256(content.SerializeToString()).hexdigest()
+    for node in model.graph.node:
+        attributes = sorted(str(item) for item in node.attribute)
+        text = repr((node.op_type, attributes, [keys.get(name, name) for name in node.input]))
+        made = hashlib.sha256(text.encode()).hexdigest()
+        keys.update({name: f"{made} {place}" for place, name in enumerate(node.output)})
+    return keys[model.graph.output[0].name]
 
 
 def _takes_rows(analysis: Analysis, node: gs.Node) -> bool:

@@ -61,11 +61,12 @@ def longest_sequence(graph: gs.Graph, analysis: Analysis) -> int | None:
         if known is not None:
             limits.append(_last_inside(partial(place.margins, partial(_between, known)), _ENDLESS))
         elif place.tensor is not None:
-            key = (place.tensor.name, place.column, place.size, place.past)
-            if key not in tried:
-                numbers = computed_numbers(graph, analysis, place.tensor, place.column)
-                tried[key] = None if numbers is None else _by_trying(place, numbers)
-            limits.append(tried[key])
+            numbers = computed_numbers(graph, analysis, place.tensor, place.column)
+            if numbers is not None:
+                key = (numbers.key, place.column, place.size, place.past)
+                if key not in tried:
+                    tried[key] = _by_trying(place, numbers)
+                limits.append(tried[key])
     return min((item for item in limits if item is not None), default=None)
 
 

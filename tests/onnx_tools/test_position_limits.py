@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
-from padfree.onnx_tools import RewriteError, load_model, rewrite
+from padfree.onnx_tools import RewriteError, load_model, position_limits, rewrite
+from padfree.onnx_tools.computed_numbers import ComputedNumbers
 from padfree.onnx_tools.fixed_axes import fixed_sizes
 from padfree.onnx_tools.importing import import_model, token_inputs_of
 from padfree.onnx_tools.limits import limit_of
@@ -343,6 +344,21 @@ def test_biases(bias: Form) -> None:
         assert recorded(model)[0] == 3000
     else:
         assert assert_true(model, KINDS) == BIASES[bias]
+
+
+def test_what_every_layer_computes_again_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def counted(place: object, numbers: ComputedNumbers) -> int | None:
+        tried.append(numbers.key)
+        return None
+
+    monkeypatch.setattr(position_limits, "_by_trying", counted)
+    model = attention_bias(
+        lambda b: b.op("Add", by_clipped_distance(b), b.op("Add", by_bucket(b), by_clipped_distance(b)))
+    )
+    assert recorded(model)[0] is None
+    assert len(tried) == len(set(tried)) == 2
 
 
 def test_ids_limit_values_and_not_lengths() -> None:
