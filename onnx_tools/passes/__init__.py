@@ -30,7 +30,7 @@ __all__ = ["KEPT_MASKING", "Miss", "Pass", "PassResult", "interface_passes", "pa
 def preparation(interface: str, mask: str | None = None) -> tuple[Pass, ...]:
     """The first passes for an engine interface ("packed" or "padded"), in order; `mask` is the input named as such."""
     padded = interface == "padded"
-    return (simplify, tokens, position_tables, attention(padded, mask), embedding(padded), pooling, sums)
+    return (simplify, tokens, position_tables, attention(padded, mask), embedding(padded), pooling, sums(padded))
 
 
 def packing_passes(keep: str) -> tuple[Pass, ...]:

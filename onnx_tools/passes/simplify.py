@@ -14,6 +14,7 @@ from ..graph import Editor, drops_nothing, dtype_name, is_output, is_standard, m
 from ..layout_rules import ELEMENTWISE
 from ..symbolic import Analysis, Index, Number, Poly, analyse
 from ..symbolic.facts import broadcast_shape
+from ..symbolic.rules import slice_arguments
 from .base import PassResult
 from .einsum import expand_einsums
 
@@ -190,6 +191,10 @@ def _bypass(editor: Editor, node: gs.Node, analysis: Analysis) -> None:
     if is_standard(node, "Expand", "Reshape"):
         shape = analysis[source].shape
         same = shape is not None and shape == analysis[result].shape
+    if is_standard(node, "Slice"):
+        limits = slice_arguments(node, [analysis[tensor] for tensor in node.inputs])
+        whole = analysis[source].shape is not None and analysis[source].shape == analysis[result].shape
+        same = limits is not None and whole and all(step == 1 for step in limits[3])
     if not same:
         return
     if not is_output(editor.graph, result):

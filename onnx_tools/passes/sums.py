@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -22,18 +22,26 @@ NAME = "sums"
 _SUMS = ("ReduceL1", "ReduceL2", "ReduceSum", "ReduceSumSquare")
 
 
-def sums(graph: gs.Graph, analysis: Analysis) -> PassResult:
-    """Computes what is reduced over the sequence from packed tokens: by PadfreePool, and from the lengths.
+def sums(padded: bool) -> Callable[[gs.Graph, Analysis], PassResult]:
+    """The pass that reduces packed tokens over their sequence: by PadfreePool, and from the lengths.
 
-    Runs behind the pooling pass, which knows whole means.
+    Runs behind the pooling pass, which knows whole means. `padded`: for that interface, where masks have holes.
     """
-    work = _Sums(graph, analysis)
-    replaced, missed = 0, list[Miss]()
-    for node in [item for item in graph.nodes if work.may_reduce(item)]:
-        reason = work.visit(node)
-        replaced += reason is None
-        missed += [Miss(node_name(node), reason)] if reason is not None else []
-    return PassResult(NAME, replaced, tuple(missed))
+
+    def run(graph: gs.Graph, analysis: Analysis) -> PassResult:
+        work = _Sums(graph, analysis)
+        replaced, missed = 0, list[Miss]()
+        for node in list(graph.nodes):
+            if work.may_reduce(node):
+                reason = work.visit(node)
+                replaced += reason is None
+                missed += [Miss(node_name(node), reason)] if reason is not None else []
+            elif not padded and work.finds_first(node):
+                work.write_first(node)
+                replaced += 1
+        return PassResult(NAME, replaced, tuple(missed))
+
+    return run
 
 
 class _Sums:
@@ -59,6 +67,25 @@ class _Sums:
             return False
         axes = axes_of_node(node, [self._analysis[tensor] for tensor in node.inputs], 1)
         return axes is not None and [axis % len(x.shape or ()) for axis in axes] == [token_axis(x.shape)]
+
+    def finds_first(self, node: gs.Node) -> bool:
+        """Whether an ArgMax finds the first slot that the mask keeps."""
+        if not is_standard(node, "ArgMax") or int(node.attrs.get("select_last_index", 0)):
+            return False
+        facts = self._analysis[node.inputs[0]]
+        both = self._values.outcomes(node.inputs[0])
+        return facts.rank == 2 and int(node.attrs.get("axis", 0)) in (1, -1) and both is not None and both[0] > both[1]
+
+    def write_first(self, node: gs.Node) -> None:
+        """With the packed interface that is slot 0 of every sequence."""
+        lengths, int64 = self._boundary.seq_lens, np.dtype(np.int64)
+        zeros = self._editor.node("Sub", [lengths, lengths], stem="first_slots", dtype=np.dtype(np.int32))
+        output = self._editor.take_over(node.outputs[0])
+        wide = self._editor.cast(zeros, int64, "first_slots")
+        if int(node.attrs.get("keepdims", 1)):
+            self._editor.node("Unsqueeze", [wide, self._shape([1])], stem=output.name, output=output)
+        else:
+            self._editor.node("Identity", [wide], stem=output.name, output=output)
 
     def visit(self, node: gs.Node) -> str | None:
         """Rewrites such a node; the reason where it cannot be done."""
