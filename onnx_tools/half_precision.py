@@ -17,7 +17,7 @@ from .operators import with_functions
 from .precision import convert
 from .ranges import LARGEST, find_unfit, run
 from .rounding import with_rounding
-from .verify import Sample
+from .sample_batches import Sample
 from .weights import Weights
 
 logger = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ change cannot be reproduced, and is refused instead of being silently different.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +18,10 @@ from .errors import RewriteError
 from .graph import is_padfree, is_standard, node_name, sorted_nodes
 from .kept import dims_of_shape, kept_elements
 from .layout import B, S, T
+from .limits import limit_of
 from .passes.base import boundary_of
 from .passes.mask_values import Mask, mask_of
+from .special_ids import IdRule, SpecialIds, rules_for
 from .symbolic import Analysis, Poly
 
 _LENGTHS, _LENGTH = (7, 1, 4, 2), 7  # from one without padding to one where all but the first slot are masked
@@ -39,10 +42,14 @@ class _Part:
     final: frozenset[str]
     makers: dict[str, str]
     mask: Mask
+    inputs: frozenset[str]  # of the model, the mask's left out
+    inputs_vary: bool  # whether they may hold anything in masked slots
 
 
-def probe(graph: gs.Graph, analysis: Analysis, *, right_padded_only: bool) -> tuple[str, ...]:
-    """Checks all padded parts of a graph of the padded interface.
+def probe(
+    graph: gs.Graph, analysis: Analysis, *, right_padded_only: bool, special: Mapping[str, SpecialIds] | None = None
+) -> tuple[str, ...]:
+    """Checks all padded parts of a graph of the padded interface; `special` are ids that the model looks for.
 
     Returns the reasons why results differ under masks that are not right-padded (none where `right_padded_only`).
     Raises PaddingIsReadError where results depend on masked slots of right-padded batches too.
@@ -50,16 +57,26 @@ def probe(graph: gs.Graph, analysis: Analysis, *, right_padded_only: bool) -> tu
     part = _padded_part(graph, analysis, inputs_too=right_padded_only)
     if part is None or (part.mask.source is None and not right_padded_only):
         return ()  # nothing is padded, or no slot is padding
-    reason = _difference(part, analysis, _masks()[0])
-    if reason is not None:
-        raise PaddingIsReadError(
+    limits = {name: limit_of(graph, name) for name in special or {}}
+    refused: RewriteError | None = None
+    for rules in [{}, *rules_for(special or {}, limits)]:
+        try:
+            reason = _difference(part, analysis, _masks()[0], rules)
+        except RewriteError as error:
+            refused = refused or error
+            continue
+        if reason is None:
+            if right_padded_only:
+                return ()
+            found = [_difference(part, analysis, mask, rules) for mask in _masks()[1:]]
+            return tuple(dict.fromkeys(item for item in found if item is not None))
+        refused = refused or PaddingIsReadError(
             f"{reason}: its result depends on padding, and so on the other sequences of the batch; no packed graph can "
             "reproduce it; mask the tokens before they are mixed (multiply by the attention mask)"
         )
-    if right_padded_only:
-        return ()
-    found = [_difference(part, analysis, mask) for mask in _masks()[1:]]
-    return tuple(dict.fromkeys(item for item in found if item is not None))
+    if refused is None:
+        raise AssertionError("nothing was tried")
+    raise refused
 
 
 def _masks() -> tuple[np.ndarray, ...]:
@@ -109,10 +126,11 @@ def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part
     part.nodes = sorted_nodes(part.outputs)
     kept = {id(node) for node in part.nodes}
     part.inputs = [tensor for tensor in inputs if any(id(node) in kept for node in tensor.outputs)]
-    return _Part(part, tuple(results), frozenset(final), makers, mask)
+    given = frozenset(tensor.name for tensor in graph.inputs if tensor.name != mask.source)
+    return _Part(part, tuple(results), frozenset(final), makers, mask, given, inputs_too)
 
 
-def _difference(part: _Part, analysis: Analysis, mask: np.ndarray) -> str | None:
+def _difference(part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mapping[str, IdRule]) -> str | None:
     """Why results on kept tokens differ for two fillings of the masked slots; None where they do not."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -121,7 +139,7 @@ def _difference(part: _Part, analysis: Analysis, mask: np.ndarray) -> str | None
     model = gs.export_onnx(part.graph, do_type_check=False)
     try:
         session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        first, second = (session.run(None, _feed(part, analysis, mask, garbage)) for garbage in (0.0, _GARBAGE))
+        first, second = (session.run(None, _feed(part, analysis, mask, rules, garbage)) for garbage in (0.0, _GARBAGE))
     except Exception as error:  # onnxruntime's errors have no common base of their own
         names = ", ".join(sorted({part.makers[name] for name in part.final})[:3])
         raise RewriteError(
@@ -150,7 +168,9 @@ def _has_known_sizes(shape: tuple[Poly, ...] | None) -> bool:
     return shape is not None and all(size.atoms() <= {"B", "S", "T"} for size in shape)
 
 
-def _feed(part: _Part, analysis: Analysis, mask: np.ndarray, garbage: float) -> dict[str, np.ndarray]:
+def _feed(
+    part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mapping[str, IdRule], garbage: float
+) -> dict[str, np.ndarray]:
     """Inputs that are the same in kept slots for every `garbage`."""
     generator = np.random.default_rng(1)
     sizes = {"B": mask.shape[0], "S": mask.shape[1], "T": int(mask.sum())}
@@ -169,9 +189,14 @@ def _feed(part: _Part, analysis: Analysis, mask: np.ndarray, garbage: float) -> 
                 values[~mask] = noise[1][~mask] * garbage
         else:
             flags = noise[0] > 0
-            if tuple(shape) == (B, S):
+            varies = part.inputs_vary or tensor.name not in part.inputs
+            if tuple(shape) == (B, S) and varies:
                 flags = np.where(mask, flags, garbage > 0)
             values = flags.astype(np.float64)
+            if tensor.name in rules and tuple(shape) == (B, S):
+                rule = rules[tensor.name]
+                ids = rule.kept(generator.integers(0, rule.limit, size), mask)
+                values = np.where(mask, ids, rule.other_padding if varies and garbage else rule.padding)
             if tensor.name == part.mask.source:
                 values = np.where(mask, part.mask.kept[0], part.mask.masked[0])
         feed[tensor.name] = values.astype(dtype)

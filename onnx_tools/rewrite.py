@@ -38,9 +38,10 @@ from .position_limits import longest_sequence
 from .probe import PaddingIsReadError, probe
 from .products import Products, products_of
 from .report import CoverageReport, coverage
+from .sample_batches import sample_of
+from .special_ids import SpecialIds, special_ids
 from .symbolic import Analysis, analyse
-from .verify import sample_of
-from .verify import verify as verify_models
+from .verify import verify_ids
 from .weights import Weights
 from .widen import narrow_outputs, widen
 
@@ -64,7 +65,8 @@ class PassedGraph:
     """A graph after all passes. `origins`: tensor [T,...] -> the tensor [B,S,...] of the original that it replaces.
 
     `products` are the original's matrix products, `longest` is the longest sequence's length that tables allow,
-    `original_dims` are the sizes of every output in the original, `mask` tells which slots of it are padding.
+    `original_dims` are the sizes of every output in the original, `mask` tells which slots of it are padding, and
+    `special` which ids it looks for.
     """
 
     graph: gs.Graph
@@ -75,6 +77,7 @@ class PassedGraph:
     longest: int | None
     original_dims: tuple[Dims | None, ...]
     mask: Mask
+    special: Mapping[str, SpecialIds]
 
 
 def rewrite_graph(
@@ -117,6 +120,7 @@ class _Progress:
         self._names = names  # of the original
         self._analysis: Analysis = analyse(graph)
         self._longest = longest_sequence(graph, self._analysis)
+        self._special = special_ids(graph)
         self._products: Products | None = None
         self._results: list[PassResult] = []
         self._origins: dict[str, str] = {}
@@ -163,11 +167,15 @@ class _Progress:
         names = names_in_use(self._graph)
         kept = {name: origin for name, origin in self._origins.items() if name in names}
         results = tuple(self._results)
-        return PassedGraph(self._graph, self._analysis, results, kept, self._products, self._longest, dims, self._mask)
+        return PassedGraph(
+            self._graph, self._analysis, results, kept, self._products, self._longest, dims, self._mask, self._special
+        )
 
     def _probe(self) -> None:
         try:
-            reasons = probe(self._graph, self._analysis, right_padded_only=self._interface == "packed")
+            reasons = probe(
+                self._graph, self._analysis, right_padded_only=self._interface == "packed", special=self._special
+            )
         except PaddingIsReadError as error:
             missed = [miss.reason for item in self._results if item.name == "attention" for miss in item.missed[:3]]
             raise PaddingIsReadError("; ".join(dict.fromkeys([str(error), *missed]))) from None
@@ -239,7 +247,10 @@ def rewrite(
     before = held.copy()
     result = _exported(graph, analysis, original, held)
     if verify:
-        verify_models(original, with_functions(result), metadata, seed=seed, weights=(before, held))
+        _, rules = verify_ids(
+            original, with_functions(result), metadata, seed=seed, weights=(before, held), special=passed.special
+        )
+        metadata["id_rules"] = {name: rule.to_dict() for name, rule in rules.items()}
     if precision != "fp32":
         sample = sample_of(original, metadata, seed=seed) if verify else None
         result, metadata["kept_float32"] = convert_and_check(result, precision, sample, held)

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
-from onnx import ModelProto, helper
+from onnx import ModelProto
 
 from .agreement import measure
 from .errors import VerificationError
@@ -20,7 +19,9 @@ from .fixed_axes import fixed_sizes
 from .importing import token_inputs_of
 from .kept import BATCH, BOTH, SLOTS, Dims, Rows, fits, kept_rows, packed_rows, padded_dims
 from .layout import Layout
+from .sample_batches import Batch, feeds_of, fillers, has_no_mask, make_batches
 from .sessions import open_session
+from .special_ids import IdRule, SpecialIds, rules_for
 from .weights import Weights
 
 logger = logging.getLogger(__name__)
@@ -31,21 +32,6 @@ Array = npt.NDArray[Any]
 # few thousand terms in another order: 6e-6 was measured after the 12 layers of BERT-base, and deeper models may have
 # ten times that. A bias or a residual that is lost shows from 1e-2 on.
 RELATIVE_TOLERANCE = 2e-4
-_LONGEST = 512  # tokens of the longest sequence, where the model allows more: verification stays a matter of seconds
-_LONGEST_WITHOUT_LIMIT = 128  # where the model knows no largest position
-_IDS_WITHOUT_LIMIT = 2  # ids are drawn below it where the model's table is not known
-_FILLER_TOKENS = 5
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One ragged batch; mask is bool [B,S]."""
-
-    name: str
-    mask: npt.NDArray[np.bool_]
-    keeps_first_slot: bool = True  # of every sequence
-    filler_tokens: int = 0
-    has_empty: bool = False  # the rewritten model also gets an empty sequence before each one
 
 
 def verify(
@@ -64,91 +50,137 @@ def verify(
     are infinite or not a number, integers and stand-ins for infinity have to be equal.
     Raises VerificationError for the first output value that differs by more than RELATIVE_TOLERANCE.
     """
-    rng = np.random.default_rng(seed)
-    fixed = fixed_sizes(original, token_inputs_of(original))
-    sessions = [_session(original, "original", weights[0]), _session(rewritten, "rewritten", weights[1])]
-    outputs = [_Output(item, metadata["interface"]) for item in metadata["outputs"]]
-    names = [output.name for output in outputs]
-    batches = make_batches(metadata, rng)
-    for batch in batches:
-        feeds, given = _feeds(original, metadata, batch, rng)
-        runs = [
-            partial(_run, session, names, batch, kind)
-            for session, kind in zip(sessions, ("original", "rewritten"), strict=True)
-        ]
-        dims = [output.dims for output in outputs]
-        alone = _has_no_mask(metadata) and metadata["interface"] == "packed"
-        wanted = _alone(runs[0], feeds, batch, dims) if alone else fixed.run(runs[0], feeds, dims, _fillers(metadata))
-        for output, a, b in zip(outputs, wanted, runs[1](given), strict=True):
-            output.add(batch, a, b)
-    worst = {output.name: output.largest_difference() for output in outputs}
-    logger.info("verified on %d batches: largest difference %.1e of a column", len(batches), max(worst.values()))
-    return worst
+    return verify_ids(original, rewritten, metadata, seed=seed, weights=weights)[0]
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Inputs of a rewritten model, and the mask of their batch, bool [B,S]."""
+def verify_ids(
+    original: ModelProto,
+    rewritten: ModelProto,
+    metadata: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    weights: tuple[Weights | None, Weights | None] = (None, None),
+    special: Mapping[str, SpecialIds] | None = None,
+) -> tuple[dict[str, float], dict[str, IdRule]]:
+    """As verify, and how ids have to be for that: any, where nothing is said of them.
 
-    feeds: Mapping[str, Array]
-    mask: npt.NDArray[np.bool_]
-
-
-def sample_of(original: ModelProto, metadata: Mapping[str, Any], *, seed: int = 0) -> Sample:
-    """One of the batches that `verify` takes, a ragged one."""
-    rng = np.random.default_rng(seed)
-    batch = next(item for item in make_batches(metadata, rng) if item.name == "ragged")
-    return Sample(_feeds(original, metadata, batch, rng)[1], batch.mask)
-
-
-def _feeds(
-    original: ModelProto, metadata: Mapping[str, Any], batch: Batch, rng: np.random.Generator
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """The batch as the original's inputs, and as the rewritten model's."""
-    feeds = _original_feeds(original, metadata, batch, rng)
-    return feeds, feeds if metadata["interface"] == "padded" else _packed_feeds(feeds, metadata, batch, rng)
-
-
-def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[Batch]:
-    """One token, the longest sequence, ragged ones; for the padded interface also left-padded and holed masks.
-
-    Those are left out where the original is only right for right-padded ones.
+    Where the two differ, and the original's answers change with the ids in padded slots, or it cannot run on them, it
+    looks for ids that it knows (`special`): then ids are tried that end in one of them, with padding that is none. The
+    original's answers must not depend on how much padding there is.
     """
-    limit = metadata.get("max_positions")
-    longest = _LONGEST_WITHOUT_LIMIT if limit is None else min(limit, _LONGEST)
-    some = max(1, min(longest, 19))
-    lengths = [some, 1, *(int(length) for length in rng.integers(1, some + 1, 3))]
-    batches = [
-        Batch("one token", _prefix_mask([1])),
-        Batch("ragged", _prefix_mask(lengths)),
-        Batch("longest", _prefix_mask([longest])),
-    ]
-    if _has_no_mask(metadata) and metadata["interface"] == "padded":
-        return [Batch(item.name, np.ones_like(item.mask)) for item in batches]  # every slot is a token
-    if metadata["interface"] == "packed":
-        mask = _prefix_mask(lengths)
-        return [*batches, Batch("filler and empty", mask, filler_tokens=_FILLER_TOKENS, has_empty=True)]
-    if metadata.get("coverage", {}).get("right_padded_only", False):
-        return batches  # under other masks the original's attention reads padding
-    prefix = _prefix_mask(lengths)
-    holed = rng.random(prefix.shape) < 0.6
-    holed[:, 0] = True
-    return [
-        *batches,
-        Batch("left-padded", prefix[:, ::-1].copy(), keeps_first_slot=False),
-        Batch("holed", holed),
-    ]
+    models = _Models(original, rewritten, metadata, weights)
+    try:
+        return models.compare(metadata, seed), {}
+    except VerificationError as error:
+        limits = {item["name"]: item["limit"] for item in metadata["inputs"] if item["role"] == "tokens"}
+        choices = rules_for(special or {}, limits)
+        if not choices or not models.padding_is_read(metadata, seed):
+            raise
+        errors = [error]
+    for rules in choices:
+        described = {**metadata, "id_rules": {name: rule.to_dict() for name, rule in rules.items()}}
+        try:
+            worst = models.compare(described, seed)
+            models.check_alone(described, seed)
+        except VerificationError as error:
+            errors.append(error)
+            continue
+        text = "; ".join(f"'{name}' {rule}" for name, rule in rules.items())
+        logger.warning("the original reads the ids of padded slots; it was verified with ids that fit it: %s", text)
+        return worst, rules
+    told = next((error for error in errors if not isinstance(error, _OriginalFails)), errors[0])
+    asked = ", ".join(f"'{name}'" for name in choices[0])
+    raise VerificationError(
+        f"{told} (the original looks for ids in {asked}, and its answers depend on those in padded slots; "
+        f"{len(choices)} kinds of ids were tried)"
+    )
 
 
-def _has_no_mask(metadata: Mapping[str, Any]) -> bool:
-    """Whether the model has no mask: every slot that the original gets is a token."""
-    return "mask" in metadata and metadata["mask"] is None
+class _Models:
+    """The original and the rewritten model, open for any batches."""
+
+    def __init__(
+        self,
+        original: ModelProto,
+        rewritten: ModelProto,
+        metadata: Mapping[str, Any],
+        weights: tuple[Weights | None, Weights | None],
+    ) -> None:
+        self._original = original
+        self._fixed = fixed_sizes(original, token_inputs_of(original))
+        self._sessions = (_session(original, "original", weights[0]), _session(rewritten, "rewritten", weights[1]))
+        self._dims = [padded_dims(item) for item in metadata["outputs"]]
+        self._names = [item["name"] for item in metadata["outputs"]]
+        self._is_alone = has_no_mask(metadata) and metadata["interface"] == "packed"
+        self._fillers = fillers(metadata)
+
+    def compare(self, metadata: Mapping[str, Any], seed: int) -> dict[str, float]:
+        """Each output's largest difference over all batches. Raises VerificationError."""
+        rng = np.random.default_rng(seed)
+        outputs = [_Output(item, metadata["interface"]) for item in metadata["outputs"]]
+        batches = make_batches(metadata, rng)
+        for batch in batches:
+            feeds, given = feeds_of(self._original, metadata, batch, rng)
+            wanted = self._wanted(batch, feeds)
+            found = _run(self._sessions[1], self._names, batch, "rewritten", given)
+            for output, a, b in zip(outputs, wanted, found, strict=True):
+                output.add(batch, a, b)
+        worst = {output.name: output.largest_difference() for output in outputs}
+        logger.info("verified on %d batches: largest difference %.1e of a column", len(batches), max(worst.values()))
+        return worst
+
+    def _wanted(self, batch: Batch, feeds: Mapping[str, Array]) -> list[Array]:
+        """The original's results: of every sequence alone where all slots of a batch would be tokens."""
+        run = partial(_run, self._sessions[0], self._names, batch, "original")
+        if self._is_alone:
+            return _alone(run, feeds, batch, self._dims)
+        return self._fixed.run(run, feeds, self._dims, self._fillers)
+
+    def padding_is_read(self, metadata: Mapping[str, Any], seed: int) -> bool:
+        """Whether the original's numbers of tokens change with the ids in padded slots, or it cannot run on them."""
+        rng = np.random.default_rng(seed)
+        names = [item["name"] for item in metadata["inputs"] if item["role"] == "tokens"]
+        for batch in make_batches(metadata, rng):
+            feeds, _ = feeds_of(self._original, metadata, batch, rng)
+            others = {name: np.where(batch.mask, feeds[name], 0).astype(feeds[name].dtype) for name in names}
+            try:
+                runs = [self._wanted(batch, given) for given in (feeds, {**feeds, **others})]
+            except VerificationError:
+                return True
+            if not _agree(batch, self._dims, *runs):
+                return True
+        return False
+
+    def check_alone(self, metadata: Mapping[str, Any], seed: int) -> None:
+        """Raises VerificationError where a sequence's numbers depend on how much padding it has in the original."""
+        if self._fixed:
+            return
+        rng = np.random.default_rng(seed)
+        batch = next(item for item in make_batches(metadata, rng) if item.name == "ragged")
+        feeds, _ = feeds_of(self._original, metadata, batch, rng)
+        whole = self._wanted(batch, feeds)
+        dims = [_with_batch(*item, len(batch.mask)) for item in zip(self._dims, whole, strict=True)]
+        run = partial(_run, self._sessions[0], self._names, batch, "original")
+        if not _agree(batch, dims, _alone(run, feeds, batch, dims), whole):
+            raise VerificationError("the original's answers depend on how much padding there is")
 
 
-def _fillers(metadata: Mapping[str, Any]) -> dict[str, int]:
-    """What the mask's input holds in padded slots."""
-    mask = metadata.get("mask")
-    return {mask["input"]: mask["masked"][0]} if mask else {}
+def _with_batch(dims: Dims | None, values: Array, count: int) -> Dims | None:
+    """The sizes, with the batch in the place of a first one that is not known and could be it."""
+    known = dims is not None and bool({BATCH, BOTH} & set(dims))
+    return dims if known or values.shape[:1] != (count,) else (BATCH, *(dims or ())[1:])
+
+
+def _agree(batch: Batch, dims: Sequence[Dims | None], wanted: Sequence[Array], found: Sequence[Array]) -> bool:
+    """Whether the kept numbers of all outputs are the same."""
+    for sizes, a, b in zip(dims, wanted, found, strict=True):
+        if batch.keeps_first_slot or {SLOTS, BOTH} & set(sizes or ()):
+            rows = [kept_rows(item, sizes, batch.mask).values for item in (a, b)]
+            if rows[0].shape != rows[1].shape:
+                return False
+            if rows[0].size and not measure(rows[:1]).differences(*rows).max() <= RELATIVE_TOLERANCE:
+                return False
+    return True
 
 
 def _alone(
@@ -175,63 +207,6 @@ def _alone(
         axis = next((axis for axis, size in enumerate(sizes) if size in (BATCH, BOTH)), None)
         joined.append(parts[0] if axis is None else np.concatenate(parts, axis))
     return joined
-
-
-def _prefix_mask(lengths: Sequence[int]) -> npt.NDArray[np.bool_]:
-    return np.asarray(np.arange(max(lengths)) < np.array(lengths)[:, None])
-
-
-def _original_feeds(
-    original: ModelProto, metadata: Mapping[str, Any], batch: Batch, rng: np.random.Generator
-) -> dict[str, Array]:
-    """The original's inputs; the one that is no token input of the rewritten model is the mask.
-
-    A mask has values that keep a slot at tokens, and values that mask it at padding, whatever else it tells.
-    """
-    mask = metadata.get("mask") or {"input": None, "kept": [1], "masked": [0]}
-    limits = {item["name"]: item["limit"] for item in metadata["inputs"] if item["role"] == "tokens"}
-    excluded = metadata.get("coverage", {}).get("excluded_ids", {})
-    initializers = {tensor.name for tensor in original.graph.initializer}
-    feeds: dict[str, Array] = {}
-    for item in original.graph.input:
-        if item.name in initializers:
-            continue
-        dtype = helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
-        if item.name in limits:
-            limit = limits[item.name] or _IDS_WITHOUT_LIMIT
-            ids = rng.integers(0, limit, batch.mask.shape)
-            own = item.name == mask["input"]
-            if own and not limits[item.name]:
-                ids = rng.choice(mask["kept"], batch.mask.shape)
-            elif not limits[item.name]:  # positions may choose from a table that is cut to the sequence's length
-                ids = np.minimum(ids, np.arange(batch.mask.shape[1]))
-            refused = {*excluded.get(item.name, ()), *(mask["masked"] if own else ())}
-            other = next(value for value in range(len(refused) + 1) if value not in refused)
-            ids = np.where(np.isin(ids, list(refused)) & batch.mask, other, ids)
-            padding = rng.choice(mask["masked"], batch.mask.shape) if own else ids
-            feeds[item.name] = np.where(batch.mask, ids, padding).astype(dtype)
-        else:
-            feeds[item.name] = np.where(batch.mask, mask["kept"][0], mask["masked"][0]).astype(dtype)
-    return feeds
-
-
-def _packed_feeds(
-    feeds: Mapping[str, Array], metadata: Mapping[str, Any], batch: Batch, rng: np.random.Generator
-) -> dict[str, Array]:
-    lengths = batch.mask.sum(1).astype(np.int32)
-    if batch.has_empty:
-        lengths = np.stack([np.zeros_like(lengths), lengths], axis=1).reshape(-1)
-    packed: dict[str, Array] = {}
-    for item in metadata["inputs"]:
-        name, role = item["name"], item["role"]
-        if role == "seq_lens":
-            packed[name] = lengths
-        elif role == "max_seqlen":
-            packed[name] = np.zeros(batch.mask.shape[1], np.int32)
-        else:
-            filler = rng.integers(0, item["limit"] or _IDS_WITHOUT_LIMIT, batch.filler_tokens)
-            packed[name] = np.concatenate([feeds[name][batch.mask], filler]).astype(np.int32)
-    return packed
 
 
 class _Output:
@@ -303,15 +278,23 @@ def _place(rows: Rows, row: int, column: int) -> str:
     return "".join(places) + f", element {[int(at) for at in np.unravel_index(column, rows.element or (1,))]}"
 
 
+class _OriginalFails(VerificationError):
+    """Raised where the original does not run."""
+
+
 def _run(
     session: ort.InferenceSession, names: Sequence[str], batch: Batch, kind: str, feeds: Mapping[str, Array]
 ) -> list[Array]:
     try:
         return list(session.run(list(names), dict(feeds)))
     except Exception as error:  # onnxruntime's exceptions share no base class of their own
-        raise VerificationError(
+        next_step = "check that the original runs on such a batch"
+        if kind == "rewritten" and batch.has_empty:
+            next_step = "packed batches may hold sequences without tokens: choose the padded interface"
+        fails = _OriginalFails if kind == "original" else VerificationError
+        raise fails(
             f"the {kind} model fails in onnxruntime on the batch '{batch.name}' (mask {list(batch.mask.shape)}): "
-            f"{error}; check that the original runs on such a batch; --no-verify skips the check"
+            f"{error}; {next_step}; --no-verify skips the check"
         ) from error
 
 

@@ -37,7 +37,7 @@ def packed_feeds(ragged: Ragged, metadata: Metadata) -> dict[str, Array]:
 def padded_feeds(ragged: Ragged, metadata: Metadata, width: int | None = None) -> dict[str, Array]:
     """Inputs of the padded interface: tokens and mask [B, S], right-padded to the longest sequence, or to `width`.
 
-    Padding is zeros, or what the model's mask takes for it.
+    Padding is zeros, or what the model's mask takes for it, or an id that the model does not look for.
 
     Raises:
         SessionError: lengths differ, and the model has no mask.
@@ -56,7 +56,7 @@ def padded_feeds(ragged: Ragged, metadata: Metadata, width: int | None = None) -
         if item.role == "mask":
             grid = metadata.mask.written(kept, item.dtype)
         else:
-            grid = np.full(kept.shape, metadata.mask.filler(item.name), dtype=item.dtype)
+            grid = np.full(kept.shape, metadata.filler(item), dtype=item.dtype)
             grid[kept] = ragged.tokens[item.name]
         feeds[item.name] = grid
     return feeds

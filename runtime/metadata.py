@@ -35,6 +35,7 @@ class InputInfo:
     """One input: its role, its element type, and for token inputs the allowed values: 0..limit-1 without `excluded`.
 
     Models that count positions by ids (RoBERTa) take a token with the padding id for padding; packed, it cannot occur.
+    `padding` is what padded slots hold: models that look for an id must not find it there.
     """
 
     name: str
@@ -42,6 +43,7 @@ class InputInfo:
     limit: int | None
     dtype: str
     excluded: tuple[int, ...] = ()
+    padding: int = 0
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,10 @@ class Metadata:
     mask: MaskInfo
     raw: Mapping[str, Any]
 
+    def filler(self, item: InputInfo) -> int:
+        """What a token input holds in padded slots."""
+        return self.mask.filler(item.name) if item.name == self.mask.input else item.padding
+
     def token_inputs(self) -> tuple[InputInfo, ...]:
         """The inputs that hold one value a token, in the model's order."""
         return tuple(item for item in self.inputs if item.role == "tokens")
@@ -172,12 +178,14 @@ def parse_metadata(raw: Any, source: str) -> Metadata:
     fields = Fields(raw, source)
     interface = fields.text("interface", INTERFACES)
     excluded = fields.optional_object("coverage").optional_object("excluded_ids")
+    rules = fields.optional_object("id_rules")
 
     def read_input(item: Fields) -> InputInfo:
         name = item.text("name")
         kept = excluded.integers(name, least=-MOST_INT64) if interface == "packed" and name in excluded else ()
         limit = item.optional_integer("limit", least=1, most=MOST_INT64)
-        return InputInfo(name, item.text("role", INPUT_ROLES), limit, item.text("dtype", TYPE_NAMES), kept)
+        padding = rules.optional_object(name).optional_integer("padding") or 0
+        return InputInfo(name, item.text("role", INPUT_ROLES), limit, item.text("dtype", TYPE_NAMES), kept, padding)
 
     def read_output(item: Fields) -> OutputInfo:
         name, layout, dtype = item.text("name"), item.text("layout", OUTPUT_LAYOUTS), item.text("dtype", TYPE_NAMES)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from padfree.onnx_tools.special_ids import IdRule
 
 from ..errors import BuildError
 from .original import Original
@@ -68,7 +69,7 @@ class Batch:
 
 
 def make_batch(name: str, rows: Mapping[str, list[Array]], original: Original) -> Batch:
-    """A right-padded batch of sequences; token inputs that are not given, and padded slots, are zeros.
+    """A right-padded batch of sequences; token inputs that are not given are zeros, and padded slots where they may be.
 
     Raises:
         BuildError: lengths differ, and the model has no mask.
@@ -80,9 +81,10 @@ def make_batch(name: str, rows: Mapping[str, list[Array]], original: Original) -
             "every slot is a token; pass batches of sequences of one length"
         )
     mask = np.arange(max(1, int(lengths.max(initial=0)))) < lengths[:, None]
+    padding = {item.name: item.padding for item in original.metadata.token_inputs()}
     feeds: dict[str, Array] = {}
     for item in original.tokens:
-        grid = np.zeros(mask.shape, item.dtype)
+        grid = np.full(mask.shape, padding.get(item.name, 0), item.dtype)
         if item.name in rows:
             grid[mask] = np.concatenate(rows[item.name])
         feeds[item.name] = grid
@@ -166,5 +168,8 @@ def _random(name: str, mask: Mask, original: Original, rng: np.random.Generator)
         refused = (*item.excluded, *(rule.masked if item.name == rule.input else ()))
         allowed = np.setdiff1d(np.arange(item.limit), refused)
         feeds[item.name] = np.where(mask, rng.choice(allowed, mask.shape), rng.integers(0, item.limit, mask.shape))
+        ids = original.metadata.raw.get("id_rules", {}).get(item.name)
+        if ids is not None:
+            feeds[item.name] = IdRule.of(ids).kept(feeds[item.name], mask)
         feeds[item.name] = feeds[item.name].astype(item.dtype)
     return with_mask(name, feeds, mask, original)

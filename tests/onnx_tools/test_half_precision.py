@@ -14,8 +14,8 @@ from padfree.onnx_tools.norm_nodes import standard_norm
 from padfree.onnx_tools.operators import with_functions
 from padfree.onnx_tools.precision import convert
 from padfree.onnx_tools.ranges import run, unfit_reason
+from padfree.onnx_tools.sample_batches import sample_of
 from padfree.onnx_tools.synthetic import bert_model
-from padfree.onnx_tools.verify import sample_of
 
 E, T = 8, 5
 

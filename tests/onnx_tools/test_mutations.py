@@ -20,8 +20,9 @@ from padfree.onnx_tools.half_precision import ALLOWED, check_outputs
 from padfree.onnx_tools.operators import with_functions, without_functions
 from padfree.onnx_tools.precision import convert
 from padfree.onnx_tools.ranges import run
+from padfree.onnx_tools.sample_batches import sample_of
 from padfree.onnx_tools.synthetic import bert_model
-from padfree.onnx_tools.verify import sample_of, verify
+from padfree.onnx_tools.verify import verify
 
 from .mutations import mutated
 
@@ -93,7 +94,7 @@ def packed_batch(metadata: Mapping[str, Any], seed: int) -> dict[str, np.ndarray
 
 
 def effect(right: ModelProto, wrong: ModelProto, feeds: Mapping[str, np.ndarray]) -> float:
-    """The largest difference of any number in parts of the largest one of its column, without stand-ins for infinity."""
+    """The largest difference of any ordinary number, in parts of the largest one of its column."""
     names = [value.name for value in right.graph.output]
     worst = 0.0
     for a, b in zip(run(with_functions(right), feeds, names), run(with_functions(wrong), feeds, names), strict=True):
