@@ -15,6 +15,7 @@ import onnx_graphsurgeon as gs
 import onnxruntime as ort
 
 from .errors import RewriteError
+from .fixed_axes.sizes import joined
 from .graph import is_padfree, is_standard, node_name, sorted_nodes
 from .kept import dims_of_shape, kept_elements
 from .layout import B, S, T
@@ -25,6 +26,7 @@ from .special_ids import IdRule, SpecialIds, rules_for
 from .symbolic import Analysis, Poly
 
 _LENGTHS, _LENGTH = (7, 1, 4, 2), 7  # from one without padding to one where all but the first slot are masked
+_MORE = 2  # slots, all of them padding: a result that changes depends on the longest sequence of the batch
 _GARBAGE = 8.0  # standard deviation in masked slots; kept ones have 1
 _TOLERANCE = 1e-4
 
@@ -131,15 +133,18 @@ def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part
 
 
 def _difference(part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mapping[str, IdRule]) -> str | None:
-    """Why results on kept tokens differ for two fillings of the masked slots; None where they do not."""
+    """Why results on kept tokens differ for other fillings of the masked slots, or more of them; None: they do not."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # it runs twice
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # it runs but a few times
     model = gs.export_onnx(part.graph, do_type_check=False)
     try:
         session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        first, second = (session.run(None, _feed(part, analysis, mask, rules, garbage)) for garbage in (0.0, _GARBAGE))
+        feeds = [_feed(part, analysis, mask, rules, garbage) for garbage in (0.0, _GARBAGE)]
+        first, second = (session.run(None, feed) for feed in feeds)
+        wide = _widened(part, analysis, feeds[0], rules) if part.inputs_vary else None
+        third = first if wide is None else session.run(None, wide)
     except Exception as error:  # onnxruntime's errors have no common base of their own
         names = ", ".join(sorted({part.makers[name] for name in part.final})[:3])
         raise RewriteError(
@@ -147,11 +152,18 @@ def _difference(part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mappin
             "it reads padding is not known; replace these operators by standard ones"
         ) from error
     changed = []
-    for name, before, after in zip(part.results, first, second, strict=True):
+    for name, before, *others in zip(part.results, first, second, third, strict=True):
         dims = dims_of_shape(analysis.facts[name].shape)
         kept = np.broadcast_to(True if dims is None else kept_elements(dims, mask), before.shape)
-        if not np.allclose(before[kept], after[kept], rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
-            changed.append(name)
+        for after in others:
+            same = after
+            if after.shape != before.shape and dims is not None and after is others[1]:
+                same = joined([after], dims, (mask.shape[0], mask.shape[1]), mask.shape[1] + _MORE)
+            if same.shape != before.shape or not np.allclose(
+                before[kept], same[kept], rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True
+            ):
+                changed.append(name)
+                break
     if not any(name in part.final for name in changed):
         return None
     known = [name for name in changed if _has_known_sizes(analysis.facts[name].shape)]
@@ -162,6 +174,20 @@ def _difference(part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mappin
             "replace the operator by others whose sizes follow from batch and sequence"
         )
     return f"{part.makers[known[0]]} reads masked slots"
+
+
+def _widened(
+    part: _Part, analysis: Analysis, feed: Mapping[str, np.ndarray], rules: Mapping[str, IdRule]
+) -> dict[str, np.ndarray] | None:
+    """The same tokens with more padding behind them; None where an input's size is no plain S."""
+    wide = {}
+    for name, values in feed.items():
+        shape = analysis.facts[name].shape or ()
+        if any("S" in size.atoms() and size != S for size in shape):
+            return None
+        filler = rules[name].padding if name in rules else part.mask.masked[0] if name == part.mask.source else 0
+        wide[name] = np.pad(values, [(0, _MORE if size == S else 0) for size in shape], constant_values=filler)
+    return wide
 
 
 def _has_known_sizes(shape: tuple[Poly, ...] | None) -> bool:

@@ -64,18 +64,18 @@ class FixedSizes:
             rows = [row if row < count else start for row in range(start, start + part)]
             found.append(run({name: values[rows] for name, values in wide.items()}))
         return [
-            _joined([part[at] for part in found], (BATCH,) if sizes is None else sizes, (count, length), full)
+            joined([part[at] for part in found], (BATCH,) if sizes is None else sizes, (count, length), full)
             for at, sizes in enumerate(dims)
         ]
 
 
-def _joined(parts: Sequence[Array], dims: Dims, wanted: tuple[int, int], full: int) -> Array:
+def joined(parts: Sequence[Array], dims: Dims, wanted: tuple[int, int], full: int) -> Array:
     """One result of all parts, for the sequences and the length that are `wanted`; `full` is the file's length."""
     count, length = wanted
     if BOTH in dims:
         axis = dims.index(BOTH)
         wide = [part.reshape(*part.shape[:axis], -1, full, *part.shape[axis + 1 :]) for part in parts]
-        result = _joined(wide, (*dims[:axis], BATCH, SLOTS, *dims[axis + 1 :]), wanted, full)
+        result = joined(wide, (*dims[:axis], BATCH, SLOTS, *dims[axis + 1 :]), wanted, full)
         return result.reshape(*result.shape[:axis], -1, *result.shape[axis + 2 :])
     result = parts[0]
     if BATCH in dims:

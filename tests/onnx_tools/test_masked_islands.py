@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError, rewrite
+from padfree.onnx_tools.synthetic import bert_model
 
 from .exports import assert_right, inputs_of, load
 
@@ -38,4 +41,35 @@ def test_pooling_that_is_not_masked_is_refused(name: str, masked: str, kept: str
             if item == masked:
                 node.input[place] = kept or masking.input[0]
     with pytest.raises(RewriteError, match="reads masked slots"):
+        rewrite(model, interface=interface)
+
+
+@interfaces
+@pytest.mark.parametrize("divisor", ["slots", "tokens"])
+def test_a_mean_over_slots_depends_on_the_longest_sequence(divisor: str, interface: str) -> None:
+    """What is summed is masked, and what it is divided by is not: right only where the batch stays as it is."""
+    model = bert_model(1, 32, 4, 64, vocab_size=60, max_positions=48)
+    nodes = [
+        helper.make_node("Cast", ["attention_mask"], ["kept"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["kept", "behind"], ["kept3"]),
+        helper.make_node("Mul", ["last_hidden_state", "kept3"], ["shown"]),
+        helper.make_node("Erf", ["shown"], ["curved"]),
+    ]
+    if divisor == "slots":
+        nodes.append(helper.make_node("ReduceMean", ["curved"], ["out"], axes=[1], keepdims=0))
+    else:
+        nodes += [
+            helper.make_node("ReduceSum", ["curved", "one"], ["total"], keepdims=0),
+            helper.make_node("ReduceSum", ["kept", "one"], ["count"], keepdims=1),
+            helper.make_node("Div", ["total", "count"], ["out"]),
+        ]
+    model.graph.node.extend(nodes)
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray([2]), "behind"))
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray([1]), "one"))
+    del model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_value_info("out", TensorProto.FLOAT, None))
+    if (divisor, interface) == ("slots", "packed"):
+        with pytest.raises(RewriteError, match="depends on padding, and so on the other sequences"):
+            rewrite(model, interface=interface)
+    else:
         rewrite(model, interface=interface)
