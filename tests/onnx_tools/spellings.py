@@ -137,7 +137,7 @@ def typed_weights(model: ModelProto, rng: random.Random) -> None:
 def node_names(model: ModelProto, rng: random.Random) -> None:
     """Odd, missing, or those of tensors; equal ones are not for onnxruntime."""
     for number, node in enumerate(model.graph.node):
-        choice = rng.choice(["", node.output[0], f"{rng.choice(ODD)}{number}", f"/a/{number}"])
+        choice = rng.choice(["", node.output[0], f"{rng.choice(ODD)}/{number}", f"/a/{number}"])
         node.name = choice
 
 
@@ -353,8 +353,8 @@ def empty_inputs(model: ModelProto, rng: random.Random) -> None:
     if _version(model) < 13:
         return  # they are attributes
     for node in model.graph.node:
-        if node.op_type in ("Clip", "Dropout", "Squeeze", "Slice", "ReduceMean") and rng.random() < 0.7:
-            most = {"Clip": 3, "Dropout": 3, "Squeeze": 2, "Slice": 5, "ReduceMean": 1}[node.op_type]
+        if node.op_type in ("Clip", "Dropout", "Slice", "ReduceMean") and rng.random() < 0.7:
+            most = {"Clip": 3, "Dropout": 3, "Slice": 5, "ReduceMean": 1}[node.op_type]
             node.input.extend([""] * (most - len(node.input)))
 
 
@@ -372,12 +372,21 @@ def narrow_ids(model: ModelProto, rng: random.Random) -> None:
 
 def older_opset(model: ModelProto, rng: random.Random) -> None:
     """Attributes in the place of inputs, and Softmax over all axes from one on."""
-    version = rng.choice([10, 11, 12, 13])
-    values = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
+    if _version(model) != 17 or any(node.op_type == "Shape" and node.attribute for node in model.graph.node):
+        return
+    new = {"Range", "GreaterOrEqual", "LessOrEqual", "CumSum"} & {node.op_type for node in model.graph.node}
+    version = rng.choice([12, 13] if new else [10, 11, 12, 13])
+    values = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer} | {
+        node.output[0]: numpy_helper.to_array(node.attribute[0].t)
+        for node in model.graph.node
+        if node.op_type == "Constant"
+    }
     for node in model.graph.node:
         if version < 13 and node.op_type in ("Squeeze", "Unsqueeze", "ReduceSum") and len(node.input) > 1:
             axes = [int(axis) for axis in values[node.input.pop()]]
             node.attribute.append(helper.make_attribute("axes", axes))
+        if node.op_type == "Reshape":
+            del node.attribute[:]  # allowzero=0
         if node.op_type == "Softmax" and version < 13:
             node.attribute[0].i = rng.choice([-1, 3]) if version > 10 else 3
         if node.op_type == "Clip" and version < 11:

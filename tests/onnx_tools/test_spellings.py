@@ -15,9 +15,9 @@ import pytest
 from onnx import ModelProto
 from padfree.onnx_tools import load_model, rewrite
 
+from . import exports
 from .agreement import assert_agree
 from .encoder import HIDDEN, EncoderBuilder, one_layer
-from .exports import session
 from .spellings import LAST, SPELLINGS
 from .test_rewrite import INTERFACES, TOKENS
 
@@ -41,20 +41,27 @@ def pooled() -> ModelProto:
     return builder.model({"y": TOKENS, "pooled": ["batch", 5]})
 
 
-MODELS: dict[str, Callable[[], ModelProto]] = {"plain": plain, "pooled": pooled}
+MODELS: dict[str, Callable[[], ModelProto]] = {
+    "plain": plain,
+    "pooled": pooled,
+    "TorchScript": lambda: exports.load("n_gemm"),
+    "dynamo": lambda: exports.load("bart_p160_dy18"),
+}
+LAYERS = {"plain": 1, "pooled": 1, "TorchScript": 2, "dynamo": 2}
 
 
 @pytest.mark.parametrize("number", range(COUNT))
 def test_any_spelling(number: int, tmp_path: object) -> None:
     rng = random.Random(number)
-    model = MODELS[rng.choice(list(MODELS))]()
+    kind = rng.choices(list(MODELS), [4, 4, 1, 1])[0]
+    model = MODELS[kind]()
     interface = rng.choice(INTERFACES)
     chosen = sorted(rng.sample(range(len(SPELLINGS)), rng.randrange(1, 6)))
     last = [item for item in LAST if rng.random() < 0.3]
     names = [SPELLINGS[place].__name__ for place in chosen] + [item.__name__ for item in last]
     for place in chosen:
         SPELLINGS[place](model, rng)
-    session(model)  # it is legal
+    exports.session(model)  # it is legal
     spelled = ModelProto()
     spelled.CopyFrom(model)
     for item in last:
@@ -67,11 +74,11 @@ def test_any_spelling(number: int, tmp_path: object) -> None:
             result = rewrite(path, interface=interface, strict=True)
         else:
             result = rewrite(spelled, interface=interface, strict=True)
-        assert result.report.plugins["PadfreeAttention"] == 1
+        assert result.report.plugins["PadfreeAttention"] == LAYERS[kind]
         assert [item.name for item in result.model.graph.output] == [item.name for item in model.graph.output]
         assert_agree(model, result)
     except Exception as error:
-        raise AssertionError(f"case {number}: {interface}, {', '.join(names)}: {error}") from error
+        raise AssertionError(f"case {number}: {kind}, {interface}, {', '.join(names)}: {error}") from error
 
 
 @pytest.mark.parametrize("spelling", [*SPELLINGS, *LAST], ids=lambda item: item.__name__)
