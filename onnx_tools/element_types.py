@@ -15,15 +15,7 @@ from .operators.functions import ACT_TYPES
 
 # "tensor(float)" and so on, as schemas write types.
 _SCHEMA_NAMES: Mapping[int, str] = MappingProxyType(
-    {
-        TensorProto.FLOAT: "tensor(float)",
-        TensorProto.FLOAT16: "tensor(float16)",
-        TensorProto.BFLOAT16: "tensor(bfloat16)",
-        TensorProto.DOUBLE: "tensor(double)",
-        TensorProto.BOOL: "tensor(bool)",
-        TensorProto.STRING: "tensor(string)",
-        **{kind: f"tensor({TensorProto.DataType.Name(kind).lower()})" for kind in (2, 3, 4, 5, 6, 7, 12, 13)},
-    }
+    {kind: f"tensor({name.lower()})" for name, kind in TensorProto.DataType.items()}
 )
 
 

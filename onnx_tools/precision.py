@@ -48,6 +48,7 @@ _FLOAT32_ONLY = frozenset(
         *("Range", "RandomNormal", "RandomUniform", "Resize"),
         *("Sin", "Cos", "Tan"),  # of angles far beyond 2 pi; and no bfloat16 before opset 22
         *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"),  # their scales are exact numbers
+        *("QLinearMatMul", "QLinearConv"),
     )
 )
 _ROUNDOFF: Mapping[str, float] = MappingProxyType({"fp16": 2.0**-11, "bf16": 2.0**-8})

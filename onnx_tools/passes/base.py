@@ -6,11 +6,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 import onnx_graphsurgeon as gs
 
 from ..graph import Editor, is_padfree, made_by, producer
 from ..layout import token_axis
 from ..symbolic.facts import Facts
+
+# Integers that the padfree operators do not take.
+_THROUGH_INT32 = frozenset({"bool", "int8", "int16", "int64", "uint8", "uint16", "uint32", "uint64"})
 
 
 @dataclass(frozen=True)
@@ -77,16 +81,16 @@ def add_schedule(editor: Editor, inputs: list[gs.Tensor], outputs: list[gs.Tenso
 def pack(editor: Editor, tensor: gs.Tensor, boundary: Boundary, dtype: str | None) -> gs.Tensor:
     """The tensor [B,S,...] as [T,...]: what it was unpacked from, or a PadfreePack of it, one for all readers.
 
-    Types that PadfreePack does not take (int64, bool) go through int32 and come back.
+    Types that PadfreePack does not take (int64, bool, uint8) go through int32 and come back.
     """
     source = producer(tensor)
     if source is not None and is_padfree(source, "PadfreeUnpack"):
         return source.inputs[0]
-    if source is not None and made_by(tensor, "Cast") is not None and dtype in ("int64", "bool"):
+    if source is not None and made_by(tensor, "Cast") is not None and dtype in _THROUGH_INT32:
         origin = producer(source.inputs[0])
         if origin is not None and is_padfree(origin, "PadfreeUnpack") and origin.inputs[0].dtype == np.int32:
             return editor.cast(origin.inputs[0], dtype, "padfree_tokens")
-    if dtype in ("int64", "bool"):
+    if dtype in _THROUGH_INT32:
         return editor.cast(pack_int32(editor, tensor, boundary, dtype), dtype, "padfree_tokens")
     for reader in tensor.outputs:
         if is_padfree(reader, "PadfreePack"):
@@ -145,7 +149,7 @@ def unpack(
     editor: Editor, tensor: gs.Tensor, boundary: Boundary, dtype: str | None, output: gs.Tensor | None = None
 ) -> gs.Tensor:
     """The tensor [T,...] as [B,S,...], zeros at masked slots; written to `output` where that is given."""
-    if dtype in ("int64", "bool"):
+    if dtype in _THROUGH_INT32:
         if output is not None:
             editor.take_over(output)
         narrow = unpack(editor, editor.cast(tensor, np.int32, f"{tensor.name}_int32"), boundary, "int32")
@@ -154,7 +158,7 @@ def unpack(
             [narrow],
             stem=f"{tensor.name}_padded",
             dtype=np.dtype(dtype),
-            attrs={"to": 7 if dtype == "int64" else 9},
+            attrs={"to": onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))},
             output=output,
         )
     if output is not None:

@@ -19,6 +19,8 @@ B, S, T = Poly.atom("B"), Poly.atom("S"), Poly.atom("T")
 
 
 _NOTHING = Facts()
+_INTEGERS = frozenset({"bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))})
+_FLOATS = frozenset({"float16", "float32", "float64"})
 
 
 @dataclass(frozen=True)
@@ -132,13 +134,13 @@ def declared_shape(tensor: gs.Tensor) -> tuple[Poly, ...] | None:
 def constant_of(tensor: gs.Constant) -> Facts:
     """Facts about a constant; the values of large weights are not looked at, nor those that numpy has no type for.
 
-    Such values (bfloat16) would be float32 from then on, in the exported graph too.
+    Such values (bfloat16, int4) would be of another type from then on, in the exported graph too.
     """
     shape = tuple(int(size) for size in tensor.shape)
     dtype = dtype_name(tensor.dtype) or "float32"
     size = int(np.prod(shape, dtype=np.int64))
-    integer = dtype == "bool" or dtype.startswith(("int", "uint"))
-    wanted = dtype != "bfloat16" and (size <= MAX_ELEMENTS or (integer and size <= MAX_PATTERN))
+    integer = dtype in _INTEGERS
+    wanted = (integer or dtype in _FLOATS) and (size <= MAX_ELEMENTS or (integer and size <= MAX_PATTERN))
     return constant_facts(shape, dtype, tensor.values if wanted else None)
 
 

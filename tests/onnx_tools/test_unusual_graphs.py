@@ -230,3 +230,63 @@ def test_nodes_in_no_order() -> None:
     model.graph.node.extend(nodes[::-1])
     with pytest.raises(RewriteError, match="not valid ONNX: Nodes in a graph must be topologically sorted"):
         rewrite(model)
+
+
+class WeightOnly(EncoderBuilder):
+    """Linear layers whose weights are integers with scales: one for each column, or 4 bits in blocks."""
+
+    bits = 8
+
+    def linear(self, x: str, inputs: int, outputs: int) -> str:
+        values = np.rint(self._rng.standard_normal((inputs, outputs)) * (2 if self.bits == 4 else 20))
+        if self.bits == 4:
+            name = f"w{len(self.constants)}"
+            whole = np.clip(values, -8, 7).astype(int).reshape(-1).tolist()
+            self.constants.append(helper.make_tensor(name, TensorProto.INT4, [inputs, outputs], whole))
+            scale = self.constant(np.full((inputs // 8, outputs), 0.2))
+            weight = self.op("DequantizeLinear", name, scale, axis=0, block_size=8)
+        else:
+            scale, zero = self.constant(np.linspace(0.01, 0.03, outputs)), self.constant(np.zeros(outputs), np.int8)
+            weight = self.op("DequantizeLinear", self.constant(values, np.int8), scale, zero, axis=1)
+        return self.op("Add", self.op("MatMul", x, weight), self.weight(outputs))
+
+
+class FourBits(WeightOnly):
+    bits = 4
+
+
+@both
+@pytest.mark.parametrize("kind", [WeightOnly, FourBits])
+def test_weights_of_integers(kind: type[WeightOnly], interface: str) -> None:
+    builder = kind()
+    hidden = builder.layer(builder.embedding(), builder.padding_mask())
+    builder.op("Identity", hidden, output="y")
+    model = builder.model({"y": TOKENS}, opset=21)
+    result = rewrite(model, interface=interface, strict=True)
+    assert result.report.plugins["PadfreeAttention"] == 1
+    assert_agree(model, result, tolerance=1e-4)
+    for precision in ("fp16", "bf16"):
+        half = rewrite(model, interface=interface, precision=precision, strict=True).model
+        kinds = {tensor.data_type for tensor in half.graph.initializer}
+        assert kinds >= {TensorProto.INT4 if kind is FourBits else TensorProto.INT8}
+
+
+@both
+def test_bytes_of_tokens_go_through_int32(interface: str) -> None:
+    """PadfreePack and PadfreeUnpack take no bytes: what stays padded and is quantised is cast on its way."""
+    builder, hidden = one_layer()
+    scale, zero = builder.constant(0.05), builder.constant(3, np.uint8)
+    steps = builder.op("QuantizeLinear", hidden, scale, zero)
+    weight = builder.constant(np.arange(HIDDEN * HIDDEN).reshape(HIDDEN, HIDDEN) % 100 - 50, np.int8)
+    of_weight = [builder.constant(0.01), builder.constant(0, np.int8)]
+    of_result = [builder.constant(0.1), builder.constant(100, np.uint8)]
+    made = builder.op("QLinearMatMul", steps, scale, zero, weight, *of_weight, *of_result)
+    model = with_output(builder.op("DequantizeLinear", made, *of_result), builder, TOKENS)
+    for precision in ("fp32", "fp16", "bf16"):
+        result = rewrite(model, interface=interface, precision=precision, verify=False)
+        types = {item.name: item.type.tensor_type.elem_type for item in result.model.graph.value_info}
+        for item in result.model.graph.node:
+            if item.op_type in ("PadfreePack", "PadfreeUnpack"):
+                assert types.get(item.input[0], TensorProto.INT32) not in (TensorProto.UINT8, TensorProto.INT8)
+        if precision == "fp32":
+            assert_agree(model, result, tolerance=0.21)  # a step more or less
