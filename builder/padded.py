@@ -100,13 +100,14 @@ def padded_metadata(model: onnx.ModelProto, mask: Mapping[str, Any] | None = Non
             continue
         tensor = value.type.tensor_type
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
-        if len(tensor.shape.dim) != 2 or dtype not in ("int32", "int64"):
+        named = "mask" in value.name if mask is None else mask["plain"] and mask["input"] == value.name
+        allowed = ("int32", "int64", "bool", "float32") if named else ("int32", "int64")
+        if len(tensor.shape.dim) != 2 or dtype not in allowed:
             raise BuildError(
                 f"input '{value.name}' is {dtype} of rank {len(tensor.shape.dim)}, allowed: integer grids [B, S]; "
                 "export the encoder with ids and attention mask as its inputs"
             )
         sequence_axes.add(tensor.shape.dim[1].dim_param)
-        named = "mask" in value.name if mask is None else mask["plain"] and mask["input"] == value.name
         role = "mask" if named else "tokens"
         inputs.append({"name": value.name, "role": role, "limit": None, "dtype": dtype})
     if mask is None and not any(item["role"] == "mask" for item in inputs):

@@ -67,7 +67,7 @@ class _Trial:
     def __init__(self, model: ModelProto, token_inputs: Sequence[str], weights: Weights | None) -> None:
         self._session: ort.InferenceSession | None
         try:
-            self._session = open_session(model, weights)
+            self._session = open_session(model, weights, optimize=False)
         except Exception:  # onnxruntime's exceptions share no base class of their own
             self._session = None
         self._inputs = {

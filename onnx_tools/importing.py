@@ -25,7 +25,7 @@ from .widen import narrow_outputs, widen
 
 _TOKEN_TYPES = frozenset(
     getattr(TensorProto, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)
-) | {TensorProto.BOOL}  # fmt: skip
+) | {TensorProto.BOOL, TensorProto.FLOAT}  # fmt: skip
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
 
@@ -105,7 +105,7 @@ def _refuse_what_batches_share(graph: gs.Graph) -> None:
 
 
 def token_inputs_of(model: ModelProto) -> tuple[str, ...]:
-    """The names of the inputs [B,S]. Raises RewriteError where there is any other input, or none."""
+    """The names of the inputs [B,S]; those of floats may be masks. Raises RewriteError for any other input, or none."""
     initializers = {tensor.name for tensor in model.graph.initializer}
     names = []
     for value in model.graph.input:
@@ -116,7 +116,8 @@ def token_inputs_of(model: ModelProto) -> tuple[str, ...]:
             kind = TensorProto.DataType.Name(tensor.elem_type)
             raise RewriteError(
                 f"input '{value.name}' is {kind} [{', '.join(_dim(dim) for dim in dims)}]; every input must be an "
-                "integer or bool tensor [batch, sequence]; export the encoder with its token inputs alone"
+                "integer or bool tensor [batch, sequence], the mask alone may be float32; export the encoder with its "
+                "token inputs and a mask [batch, sequence] alone"
             )
         names.append(value.name)
     if not names:

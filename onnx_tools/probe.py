@@ -208,7 +208,9 @@ def _feed(
         size = [poly.evaluate(lambda name: sizes[name]) for poly in shape]
         dtype = np.dtype(tensor.dtype)
         noise = generator.standard_normal(size), generator.standard_normal(size)
-        if np.issubdtype(dtype, np.floating):
+        if tensor.name == part.mask.source:
+            values = np.where(mask, part.mask.kept[0], part.mask.masked[0])
+        elif np.issubdtype(dtype, np.floating):
             values = noise[0]
             if tuple(shape[:2]) == (B, S):
                 values = values.copy()
@@ -223,7 +225,5 @@ def _feed(
                 rule = rules[tensor.name]
                 ids = rule.kept(generator.integers(0, rule.limit, size), mask)
                 values = np.where(mask, ids, rule.other_padding if varies and garbage else rule.padding)
-            if tensor.name == part.mask.source:
-                values = np.where(mask, part.mask.kept[0], part.mask.masked[0])
         feed[tensor.name] = values.astype(dtype)
     return feed

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..errors import RewriteError
@@ -41,23 +42,35 @@ def choose_mask(
         rules = [rule for rule in found if rule is not None]
     sources = sorted({rule.source for rule in rules})
     if named is not None:
-        return _named(named, rules, sources, rows)
+        return _checked(graph, _named(named, rules, sources, rows))
     if len(sources) > 1:
         raise RewriteError(
             f"attention is masked by several inputs ({', '.join(sources)}); one padding mask is expected; export the "
             f"model with a single attention_mask, or say which one tells padding: {_options(sources)}"
         )
     if rules:
-        return _weakest(rules)
+        return _checked(graph, _weakest(rules))
     reached = sorted(set().union(*(inputs_in_scores(analysis, node) for node in rest)), key=inputs.index)
     if not reached:
-        return None
+        return _checked(graph, None)
     reasons = "; ".join(dict.fromkeys(miss.reason for miss in missed[:3]))
     raise RewriteError(
         f"no attention proves which input is the padding mask ({len(rest)} found): {reasons}; the scores read "
         f"{_listed(reached)}; name the mask, which is then taken for 1 at tokens and 0 at padding, and verified: "
         f"{_options(reached)}; or export an encoder whose attention_mask is a plain padding mask [batch, sequence]"
     )
+
+
+def _checked(graph: gs.Graph, rule: Keeping | None) -> Keeping | None:
+    """The rule. Raises RewriteError where an input other than a plain mask holds floats."""
+    mask = None if rule is None or not rule.plain else rule.source
+    for tensor in graph.inputs:
+        if np.issubdtype(np.dtype(tensor.dtype), np.floating) and tensor.name != mask:
+            raise RewriteError(
+                f"input '{tensor.name}' is {np.dtype(tensor.dtype).name} [batch, sequence], and not what masks "
+                "padding; inputs of tokens must be integers or bool; export the encoder with its token inputs alone"
+            )
+    return rule
 
 
 def _named(named: str, rules: Sequence[Keeping], sources: Sequence[str], rows: Rows) -> Keeping:

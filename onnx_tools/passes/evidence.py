@@ -13,7 +13,7 @@ from ..graph import argument, is_standard
 from ..layout import B, S
 from ..symbolic import Analysis, Apply, Axis, Element, Expr, Index, Number, Poly, RowSum
 from ..symbolic.bounds import Bounds, bounds
-from ..symbolic.expr import apply, is_constant, leaves
+from ..symbolic.expr import apply, axis_index, is_constant, leaves
 from ..symbolic.facts import Shape
 from ..symbolic.poly import Division
 from .base import NoMatch
@@ -46,7 +46,9 @@ def inputs_in_scores(analysis: Analysis, node: gs.Node) -> set[str]:
         seen.add(id(tensor))
         expr = analysis[tensor].expr
         if expr is not None:
-            sources = {leaf.source for leaf in leaves(expr) if isinstance(leaf, (Element, RowSum))}
+            query = axis_index((analysis[tensor].rank or 0) - 2)  # its own element says nothing of keys
+            told = [leaf for leaf in leaves(expr) if isinstance(leaf, (Element, RowSum))]
+            sources = {leaf.source for leaf in told if isinstance(leaf, RowSum) or leaf.indices[-1] != query}
             found |= {source for source in sources if not _is_relative(expr, source)}
             continue
         for maker in tensor.inputs:
@@ -124,9 +126,15 @@ class _Walk:
         self._analysis = analysis
         self._source = source
         self._values = values
+        self._found: dict[int, Bounds] = {}
 
     def scores(self, tensor: gs.Tensor) -> Bounds:
         """What a float tensor [..., keys] adds."""
+        if id(tensor) not in self._found:  # chains of x + x would be walked again and again
+            self._found[id(tensor)] = self._scores(tensor)
+        return self._found[id(tensor)]
+
+    def _scores(self, tensor: gs.Tensor) -> Bounds:
         known = self._own_elements(tensor)
         if known is not None:
             return self._sum(known[0], known[1])

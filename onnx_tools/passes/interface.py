@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_graphsurgeon as gs
+from onnx import helper
 
 from ..errors import RewriteError
 from ..graph import Editor, is_padfree, is_standard, made_by, producer, tidy
@@ -280,7 +281,7 @@ def _restore(editor: Editor, boundary: Boundary, padded: gs.Tensor, packed: gs.T
     else:
         narrow = unpack(editor, packed, boundary, "int32")
     if dtype != _INT32:
-        target = {"int64": 7, "bool": 9}[dtype.name]
+        target = helper.np_dtype_to_tensor_dtype(dtype)
         editor.node("Cast", [narrow], stem=padded.name, attrs={"to": target}, output=padded)
 
 

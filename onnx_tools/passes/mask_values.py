@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -118,7 +119,7 @@ def keeping(source: str, domain: Domain, kept: np.ndarray, masked: np.ndarray, b
 
 def is_binary(expr: Expr, element: Element) -> bool:
     """Whether an expression takes an element for a truth: by a cast, a test for 0 or 1, or arithmetic on it."""
-    if not isinstance(expr, Apply):
+    if not isinstance(expr, Apply) or element.dtype.startswith("float"):
         return True
     if any(_inner(arg) == element for arg in expr.args) and expr.op != "Cast":
         numbers = [value for arg in expr.args if (value := _number(arg)) is not None]
@@ -213,7 +214,7 @@ class Mask:
 
     def keeps(self, value: int) -> bool:
         """Whether a value of the input keeps its slot."""
-        return self.rule is not None and bool(_at(self.rule, value))
+        return self.rule is not None and bool(_at(self.rule, np.asarray(value)))
 
     def described(self, limit: int | None) -> dict[str, object] | None:
         """For the metadata: the input and its values; None where every slot is a token.
@@ -222,7 +223,10 @@ class Mask:
         """
         if self.source is None:
             return None
-        masked = self.masked if self.plain or limit is None else [v for v in range(limit) if not self.keeps(v)]
+        masked = self.masked
+        if not self.plain and self.rule is not None and limit is not None:
+            values = np.arange(limit)
+            masked = tuple(np.flatnonzero(_at(self.rule, values) == 0).tolist())
         return {"input": self.source, "kept": list(self.kept), "masked": list(masked), "plain": self.plain}
 
 
@@ -246,13 +250,14 @@ def mask_of(kept: Facts) -> Mask:
         return Mask(None)
     plain = _is_plain(expr)
     samples = (0, 1) if plain else [int(value) for value in _with_neighbours(_SAMPLES, [expr]) if value >= 0]
-    keep, drop = (tuple(value for value in samples if bool(_at(expr, value)) is wanted) for wanted in (True, False))
+    found = _at(expr, np.asarray(samples)) != 0
+    keep, drop = (tuple(np.asarray(samples)[found == wanted].tolist()) for wanted in (True, False))
     return Mask(elements[0].source, keep, drop, plain, expr)
 
 
-def _at(rule: Expr, value: int) -> float:
-    """What a rule says of a value of its input."""
-    return float(evaluate(rule, {leaf: value for leaf in leaves(rule) if isinstance(leaf, Element)}))
+def _at(rule: Expr, values: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """What a rule says of values of its input."""
+    return np.asarray(evaluate(rule, {leaf: values for leaf in leaves(rule) if isinstance(leaf, Element)}))
 
 
 def _is_plain(expr: Expr) -> bool:

@@ -15,7 +15,7 @@ from ..layout_rules import NoRule, Packed, packed_form
 from ..symbolic import Analysis, analyse
 from ..symbolic.facts import Facts
 from .base import Boundary, Miss, PassResult, boundary_of, pack_tokens, unpack_tokens
-from .mask_values import mask_of
+from .mask_values import Mask, mask_of
 from .position_chains import lift_positions
 from .positions import Positions, counted, spread_positions
 
@@ -49,14 +49,14 @@ def packing(keep: str) -> Callable[[gs.Graph, Analysis], PassResult]:
             except NoRule as reason:
                 missed.append(Miss(node_name(node), f"'{node_name(node)}' ({node.op}) stays padded: {reason}"))
         forms |= _leading(graph, analysis, forms)
-        mask = mask_of(analysis[boundary.mask]).source
-        staying = set() if mask is None else _kept_for_islands(graph, forms, mask, keep)
+        mask = mask_of(analysis[boundary.mask])
+        staying = set() if mask.source is None else _kept_for_islands(graph, forms, mask.source, keep)
         for node in [item for item in graph.nodes if id(item) in forms]:
             if id(node) in staying:
                 name = node_name(node)
                 missed.append(Miss(name, f"'{name}' ({node.op}) stays padded: it masks tokens that an island reads"))
             else:
-                _replace(editor, analysis, boundary, positions, node, forms[id(node)])
+                _replace(editor, analysis, boundary, positions, mask, node, forms[id(node)])
         _join(editor)
         return PassResult(NAME, len(forms) - len(staying), tuple(missed))
 
@@ -175,7 +175,13 @@ def _is_look_up(node: gs.Node) -> bool:
 
 
 def _replace(
-    editor: Editor, analysis: Analysis, boundary: Boundary, positions: Positions, node: gs.Node, form: Packed
+    editor: Editor,
+    analysis: Analysis,
+    boundary: Boundary,
+    positions: Positions,
+    mask: Mask,
+    node: gs.Node,
+    form: Packed,
 ) -> None:
     inputs: list[gs.Tensor] = []
     for position, tensor in enumerate(node.inputs):
@@ -189,7 +195,11 @@ def _replace(
             sequence = token_axis(result.shape) or 1
             inputs.append(positions.place(tensor, analysis[tensor], result.rank or 0, sequence))
         elif position in form.tokens:
-            inputs.append(_token_operand(editor, analysis, boundary, positions, tensor, len(form.tokens) > 1))
+            value = _kept_number(analysis[tensor], mask) if len(form.tokens) > 1 else None
+            if value is not None:
+                inputs.append(editor.constant("kept", value))
+            else:
+                inputs.append(_token_operand(editor, analysis, boundary, positions, tensor))
         else:
             inputs.append(tensor)
     if form.is_same:
@@ -205,15 +215,17 @@ def _replace(
         unpack_tokens(editor, result, boundary, analysis[tensor], tensor)
 
 
+def _kept_number(facts: Facts, mask: Mask) -> np.ndarray | None:
+    """The number that a tensor is at every kept slot, where the mask alone makes it."""
+    known = mask.outcomes(facts.expr, ("i0", "i1"))
+    return None if known is None else np.asarray(known[0], dtype=facts.dtype)
+
+
 def _token_operand(
-    editor: Editor, analysis: Analysis, boundary: Boundary, positions: Positions, tensor: gs.Tensor, others: bool
+    editor: Editor, analysis: Analysis, boundary: Boundary, positions: Positions, tensor: gs.Tensor
 ) -> gs.Tensor:
-    """An operand [T,...]; one that the mask alone makes is the number that it is at every kept slot."""
+    """An operand [T,...]."""
     facts = analysis[tensor]
-    if others:
-        known = mask_of(analysis[boundary.mask]).outcomes(facts.expr, ("i0", "i1"))
-        if known is not None:
-            return editor.constant("kept", np.asarray(known[0], dtype=facts.dtype))
     row = positions.packed(facts)
     return row if row is not None else pack_tokens(editor, tensor, boundary, facts)
 

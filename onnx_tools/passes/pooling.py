@@ -27,7 +27,8 @@ def pooling(graph: gs.Graph, analysis: Analysis) -> PassResult:
     for node in list(graph.nodes):
         chosen = chosen_token(analysis, node, mask)
         try:
-            found = _first_token(analysis, node) or _mean(analysis, node, mask) or _maximum(analysis, node, mask)
+            found = _of_all(analysis, node, mask) or _first_token(analysis, node) or _mean(analysis, node, mask)
+            found = found or _maximum(analysis, node, mask)
         except NoMatch as reason:
             missed.append(Miss(node_name(node), str(reason)))
             continue
@@ -86,6 +87,21 @@ def _first_token(analysis: Analysis, node: gs.Node) -> tuple[str, gs.Tensor, gs.
             return None
         raise NoMatch(f"'{node_name(node)}' (Slice) takes other tokens than the first")
     return "first", node.inputs[0], node.outputs[0]
+
+
+def _of_all(analysis: Analysis, node: gs.Node, mask: Mask) -> tuple[str, gs.Tensor, gs.Tensor] | None:
+    """Without a mask every slot is a token: the mean, the maximum or the last of all slots is that of the tokens."""
+    if mask.source is not None or not is_standard(node, "ReduceMean", "ReduceMax", "Gather"):
+        return None
+    if not _is_hidden(analysis, node.inputs[0]):
+        return None
+    if is_standard(node, "Gather"):
+        index, axis = analysis[node.inputs[1]], int(node.attrs.get("axis", 0))
+        last = axis in (1, -2) and index.plain_integers() == [-1] and index.rank in (0, 1)
+        return ("last", node.inputs[0], node.outputs[0]) if last else None
+    if not _over_sequence(analysis, node):
+        return None
+    return "mean" if node.op == "ReduceMean" else "max", node.inputs[0], node.outputs[0]
 
 
 def _mean(analysis: Analysis, node: gs.Node, mask: Mask) -> tuple[str, gs.Tensor, gs.Tensor] | None:

@@ -33,6 +33,9 @@ MASKS: dict[str, tuple[Kept, int, str]] = {
     "bool": (lambda _: "attention_mask", BOOL, "mask"),
     "inverted bool": (lambda b: b.op("Not", "attention_mask"), BOOL, "inverted"),
     "inverted, equal to 0": (lambda b: b.op("Equal", "attention_mask", b.number(0)), INT64, "inverted"),
+    "float": (lambda b: b.op("Cast", "attention_mask", to=BOOL), FLOAT, "mask"),
+    "float above one half": (lambda b: b.op("Greater", "attention_mask", b.constant(0.5)), FLOAT, "mask"),
+    "inverted float": (lambda b: b.op("Equal", "attention_mask", b.constant(0.0)), FLOAT, "inverted"),
     "inverted, 1 - mask": (
         lambda b: b.op("Cast", b.op("Sub", b.number(1), "attention_mask"), to=BOOL),
         INT64,
@@ -148,6 +151,30 @@ def test_mask_that_is_a_number_too_stays_one_of_two_values(interface: str) -> No
 
 @pytest.mark.parametrize("inverted", [False, True])
 @pytest.mark.parametrize("interface", INTERFACES)
+def test_float_mask_on_an_island(interface: str, inverted: bool) -> None:
+    """Causal and padding mask in one, from a mask of floats that an island reads, too."""
+    builder = Builder()
+    x = builder.embedding()
+    masked = "attention_mask" if inverted else builder.op("Sub", builder.constant(1.0), "attention_mask")
+    mask = builder.op("Mul", builder.key(masked), builder.constant(-1e9))
+    hidden = builder.layer(x, builder.op("Add", mask, builder.causal_mask()))
+    model = builder.finished(hidden, {"input_ids": INT64, "attention_mask": FLOAT})
+    assert_right(model, [IDS, Input("attention_mask", "inverted" if inverted else "mask")], interface)
+
+
+def test_floats_of_tokens_are_refused() -> None:
+    builder = Builder()
+    x = builder.op("Add", builder.embedding(), builder.op("Unsqueeze", "weights", builder.axes(2)))
+    hidden = builder.layer(x, builder.padding_mask())
+    model = builder.finished(hidden, {"input_ids": INT64, "attention_mask": INT64, "weights": FLOAT})
+    with pytest.raises(
+        RewriteError, match=r"input 'weights' is float32 \[batch, sequence\], and not what masks padding"
+    ):
+        rewrite(model)
+
+
+@pytest.mark.parametrize("inverted", [False, True])
+@pytest.mark.parametrize("interface", INTERFACES)
 def test_mean_over_what_the_mask_keeps(interface: str, inverted: bool) -> None:
     builder = Builder()
     x = builder.embedding()
@@ -171,6 +198,22 @@ def test_without_any_mask(interface: str) -> None:
     result = assert_right(model, [IDS], interface, lengths=(5, 1, 7) if interface == "packed" else (6, 6))
     assert metadata_of(result)["mask"] is None
     assert result.report.plugins["PadfreeAttention"] == 1
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("what", ["ReduceMean", "ReduceMax", "last"])
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_pooling_without_any_mask(what: str, keepdims: int, interface: str) -> None:
+    builder = Builder()
+    hidden = builder.layer(builder.embedding(), None)
+    if what == "last":
+        place = builder.constant([-1] if keepdims else -1, np.int64)
+        pooled = builder.op("Gather", hidden, place, axis=1)
+    else:
+        pooled = builder.op(what, hidden, axes=[1], keepdims=keepdims)
+    model = builder.finished(pooled, {"input_ids": INT64}, 2 + keepdims)
+    result = assert_right(model, [IDS], interface, lengths=(5, 1, 7) if interface == "packed" else (6, 6))
+    assert result.report.plugins["PadfreePool"] == 1
 
 
 @pytest.mark.parametrize("interface", INTERFACES)

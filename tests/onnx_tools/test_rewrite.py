@@ -360,8 +360,22 @@ def test_tensor_made_twice() -> None:
 
 def test_input_of_another_kind() -> None:
     model = valid_model()
-    model.graph.input[1].type.tensor_type.elem_type = TensorProto.FLOAT
-    with pytest.raises(RewriteError, match=r"input 'attention_mask' is FLOAT \[batch, sequence\]; every input must be"):
+    model.graph.input[1].type.tensor_type.elem_type = TensorProto.DOUBLE
+    with pytest.raises(
+        RewriteError, match=r"input 'attention_mask' is DOUBLE \[batch, sequence\]; every input must be"
+    ):
+        rewrite(model)
+
+
+@pytest.mark.parametrize("dims", [["batch"], ["batch", 1, 1, "sequence"]])
+def test_masks_of_other_shapes(dims: list[int | str]) -> None:
+    model = valid_model()
+    value = helper.make_tensor_value_info("attention_mask", TensorProto.FLOAT, dims)
+    model.graph.input[1].CopyFrom(value)
+    text = ", ".join(str(size) for size in dims)
+    with pytest.raises(
+        RewriteError, match=rf"'attention_mask' is FLOAT \[{text}\]; .* a mask \[batch, sequence\] alone"
+    ):
         rewrite(model)
 
 
