@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,14 +60,14 @@ def relative_error(answers: Answers, truth: Answers) -> float:
         raise UnavailableError(f"gives {', '.join(answers) or 'nothing'}, the original {', '.join(truth)}")
     worst = 0.0
     for name in shared:
-        ours, wanted = _rows(answers[name]), _rows(truth[name])
+        ours, wanted = rows_of(answers[name]), rows_of(truth[name])
         if ours.shape != wanted.shape:
             raise UnavailableError(f"output '{name}' has rows of shape {ours.shape}, the original's {wanted.shape}")
         worst = max(worst, largest_column_error(wanted, ours))
     return worst
 
 
-def _rows(answers: list[Array]) -> Array:
+def rows_of(answers: Sequence[Array]) -> Array:
     """One array a sequence as rows: of tokens [T, C], of sequences [B, C], of whatever differs in size [R, 1]."""
     shapes = {answer.shape for answer in answers}
     if len(shapes) == 1 and answers[0].ndim <= 1:

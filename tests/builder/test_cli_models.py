@@ -149,7 +149,7 @@ def test_the_demo_does_not_pass_over_differences() -> None:
     changed = [rows[0], np.array([[2.0, 1.0]])]
     assert largest_error({"y": rows}, {"y": rows}) == 0
     assert largest_error({"y": rows}, {"y": changed}) == 0.25
-    assert np.isnan(largest_error({"y": rows}, {"y": [rows[0], np.array([[np.nan, 0.0]])]}))
+    assert np.isinf(largest_error({"y": rows}, {"y": [rows[0], np.array([[np.nan, 0.0]])]}))
     with pytest.raises(BuildError, match=r"differ by 2\.50e-01"):
         require_agreement("model", 0.25, 1e-3)
     with pytest.raises(BuildError, match="differ by nan"):

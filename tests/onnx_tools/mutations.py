@@ -123,14 +123,11 @@ def _other_mode(attribute: AttributeProto, rng: np.random.Generator) -> str:
 
 
 def _swapped_inputs(model: ModelProto, rng: np.random.Generator) -> str:
-    """Queries, keys and values, or a layer's input and what is added to it, in another order."""
-    nodes = [
-        n for n in model.graph.node if n.op_type in ("Sub", "Div", "PadfreeAttention") and n.input[0] != n.input[1]
-    ]
+    """What is subtracted or divided by, the other way round."""
+    readers = [node for node in model.graph.node if node.op_type in ("Sub", "Div")]
+    nodes = [node for node in readers if node.input[0] != node.input[1]]
     types = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
     node = _pick([node for node in nodes if not {node.input[0], node.input[1]} & types.keys()], rng)
-    if node.op_type == "PadfreeAttention" and any(a.name == "has_qkv" and a.i for a in node.attribute):
-        raise NoPlaceError
     node.input[0], node.input[1] = node.input[1], node.input[0]
     return f"operands of {node.op_type} '{node.name}' are swapped"
 
