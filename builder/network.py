@@ -71,7 +71,11 @@ def bound_max_seqlen(model: onnx.ModelProto, max_seq_len: int) -> None:
 
 
 def for_parser(model: onnx.ModelProto, max_seq_len: int) -> onnx.ModelProto:
-    """A copy of a rewritten model as TensorRT needs it: plain, named padfree nodes that know the longest sequence."""
+    """A copy of a rewritten model as TensorRT needs it: plain, named padfree nodes that know the longest sequence.
+
+    Raises BuildError for outputs that an engine cannot have.
+    """
+    _check_outputs(model)
     plain = without_functions(model)
     name_plugin_nodes(plain)
     set_max_seq_len(plain, max_seq_len)
@@ -80,6 +84,19 @@ def for_parser(model: onnx.ModelProto, max_seq_len: int) -> onnx.ModelProto:
     if all(value.name != MAX_SEQLEN for value in plain.graph.input):
         lengthen_short_products(plain)
     return plain
+
+
+def _check_outputs(model: onnx.ModelProto) -> None:
+    """Raises BuildError for outputs that are inputs, another output once more, or texts: engines know none of these."""
+    seen = {value.name: "an input" for value in model.graph.input}
+    for value in model.graph.output:
+        found = "texts" if value.type.tensor_type.elem_type == onnx.TensorProto.STRING else seen.get(value.name)
+        if found is not None:
+            raise BuildError(
+                f"output '{value.name}' is {found}, which an engine cannot give out; remove it from the outputs of the "
+                "original file and rewrite that, or run the rewritten file in onnxruntime"
+            )
+        seen[value.name] = "an output already"
 
 
 def plugin_node_names(model: onnx.ModelProto) -> dict[str, str]:

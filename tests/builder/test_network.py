@@ -17,6 +17,7 @@ from padfree.builder.inspection import count_engine_plugins, layer_names
 from padfree.builder.network import (
     bound_max_seqlen,
     count_plugin_layers,
+    for_parser,
     name_plugin_nodes,
     needed_plugin_names,
     parse,
@@ -70,6 +71,28 @@ def test_the_padded_axis_is_two_to_the_longest_sequence(given: int, expected: in
     onnx.checker.check_model(model)
     (found,) = ReferenceEvaluator(model).run(None, {"max_seqlen": np.zeros(given, np.int32)})
     assert found.tolist() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "what"),
+    [
+        ("x", TensorProto.FLOAT, "an input"),
+        ("y", TensorProto.FLOAT, "an output already"),
+        ("labels", TensorProto.STRING, "texts"),
+    ],
+)
+def test_outputs_that_no_engine_has(name: str, kind: int, what: str) -> None:
+    values = [helper.make_tensor_value_info(item, TensorProto.FLOAT, [1]) for item in ("x", "y")]
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y"]),
+        helper.make_node("Constant", [], ["labels"], value_strings=[b"no"]),
+    ]
+    outputs = [values[1], helper.make_tensor_value_info(name, kind, [1])]
+    model = helper.make_model(helper.make_graph(nodes, "g", [values[0]], outputs))
+    with pytest.raises(BuildError, match=f"output '{name}' is {what}, which an engine cannot give out"):
+        for_parser(model, 8)
+    del model.graph.output[1:]
+    assert [value.name for value in for_parser(model, 8).graph.output] == ["y"]
 
 
 def test_a_model_without_a_padded_axis_is_not_changed() -> None:
