@@ -87,16 +87,16 @@ def for_parser(model: onnx.ModelProto, max_seq_len: int) -> onnx.ModelProto:
 
 
 def _check_outputs(model: onnx.ModelProto) -> None:
-    """Raises BuildError for outputs that are inputs, another output once more, or texts: engines know none of these."""
-    seen = {value.name: "an input" for value in model.graph.input}
+    """Raises BuildError for outputs that are inputs or texts: engines know none of these."""
+    inputs = {value.name for value in model.graph.input}
     for value in model.graph.output:
-        found = "texts" if value.type.tensor_type.elem_type == onnx.TensorProto.STRING else seen.get(value.name)
-        if found is not None:
+        is_text = value.type.tensor_type.elem_type == onnx.TensorProto.STRING
+        if is_text or value.name in inputs:
+            found = "texts" if is_text else "an input"
             raise BuildError(
                 f"output '{value.name}' is {found}, which an engine cannot give out; remove it from the outputs of the "
                 "original file and rewrite that, or run the rewritten file in onnxruntime"
             )
-        seen[value.name] = "an output already"
 
 
 def plugin_node_names(model: onnx.ModelProto) -> dict[str, str]:

@@ -72,21 +72,20 @@ def name_outputs(graph: gs.Graph, model: ModelProto) -> bool:
     inputs = {tensor.name: tensor for tensor in graph.inputs}
     names = names_in_use(graph)
     changed = False
-    for place, value in enumerate(model.graph.output):
+    for place, name in enumerate(dict.fromkeys(value.name for value in model.graph.output)):
         tensor = graph.outputs[place]
-        if tensor.name == value.name:
+        if tensor.name == name:
             continue
         changed = True
-        same = next((item for item in graph.outputs[:place] if item.name == value.name), inputs.get(value.name))
-        if same is not None:
-            graph.outputs[place] = same
+        if name in inputs:
+            graph.outputs[place] = inputs[name]
             continue
         for other in graph.tensors().values():
-            if other.name == value.name:  # a weight
+            if other.name == name:  # a weight
                 while other.name in names:
                     other.name += "_inside"
                 names.add(other.name)
-        tensor.name = value.name
+        tensor.name = name
     return changed
 
 
@@ -223,8 +222,12 @@ def _has_no_rank(value: ValueInfoProto) -> bool:
 
 
 def _separate_outputs(model: ModelProto) -> None:
-    """Inputs, weights, constants and outputs that are outputs too become outputs of their own, made by an Identity."""
+    """Inputs, weights and constants that are outputs become outputs of their own; one that is there again goes."""
     graph = model.graph
+    unique = {value.name: value for value in reversed(graph.output)}
+    kept = [unique[name] for name in dict.fromkeys(value.name for value in graph.output)]
+    del graph.output[:]
+    graph.output.extend(kept)
     names = Names(graph)
     taken = {item.name for item in (*graph.input, *graph.initializer)}
     constants = {node.output[0] for node in graph.node if node.op_type == "Constant" and not node.domain}

@@ -77,7 +77,6 @@ def test_the_padded_axis_is_two_to_the_longest_sequence(given: int, expected: in
     ("name", "kind", "what"),
     [
         ("x", TensorProto.FLOAT, "an input"),
-        ("y", TensorProto.FLOAT, "an output already"),
         ("labels", TensorProto.STRING, "texts"),
     ],
 )
