@@ -34,7 +34,8 @@ class Input:
 
     That is "ids", "mask", "inverted" (a mask of 1 at padding), "types", "pos" or "seg" (a mask of 0, 1, 2);
 
-    ids are drawn from [low, high) without those in `excl`.
+    ids are drawn from [low, high) without those in `excl`; where `last` is given, it ends every sequence, and no other
+    token has it.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Input:
     low: int = 0
     high: int = 64
     excl: tuple[int, ...] = ()
+    last: int | None = None
 
 
 def names() -> list[str]:
@@ -98,7 +100,9 @@ def sequences(inputs: list[Input], lengths: tuple[int, ...] = LENGTHS, seed: int
             return rng.integers(0, 2, length)
         if item.kind == "seg":
             return rng.integers(1, 3, length)
-        return rng.choice([value for value in range(item.low, item.high) if value not in item.excl], length)
+        refused = {*item.excl, item.last}
+        ids = rng.choice([value for value in range(item.low, item.high) if value not in refused], length)
+        return ids if item.last is None else np.append(ids[1:], item.last)
 
     return [{item.name: drawn(item, length) for item in inputs} for length in lengths]
 

@@ -349,7 +349,7 @@ def test_biases(bias: Form) -> None:
 def test_what_every_layer_computes_again_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
 
-    def counted(place: object, numbers: ComputedNumbers) -> int | None:
+    def counted(_: object, numbers: ComputedNumbers) -> int | None:
         tried.append(numbers.key)
         return None
 

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of every exported file: python tests/onnx_tools/exports_table.py writes exports/expected.json.
+
+Each is right, with what of it is packed, or refused. A change of the table is to be read: each reason has to be true.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from onnx_tools import exports
+else:
+    from . import exports
+from padfree.onnx_tools import RewriteError, VerificationError
+from padfree.onnx_tools.report import percent
+
+TABLE = exports.FOLDER / "expected.json"
+INTERFACES = ("packed", "padded")
+EQUAL_LENGTHS = (7, 7, 7)
+INVERTED = ("mask_inverted_ts17",)  # whose mask is 0 where tokens are kept
+ENDS = {"bart_cls_dy18": 2, "o_bart_cls_model": 2}  # ids that end every text, by which the file finds its last token
+# What onnxruntime says differs between its versions.
+OF_ONNXRUNTIME = re.compile(r"\[ONNXRuntimeError\](?s:.*?)(?=\)?; (?:check|packed batches|whether|--no-verify))")
+
+
+def inputs_of(name: str) -> list[exports.Input]:
+    """What a file's inputs are, and what the texts that it takes end with."""
+    inputs = exports.inputs_of(name)
+    if name in INVERTED:
+        inputs = [replace(item, kind="inverted") if item.kind == "mask" else item for item in inputs]
+    if name in ENDS:
+        inputs = [replace(item, last=ENDS[name], excl=(1,)) if item.kind == "ids" else item for item in inputs]
+    return inputs
+
+
+def outcome(name: str, interface: str) -> dict[str, Any]:
+    """What rewriting gives: compared with the original on each sequence alone, or the reason why it is refused."""
+    inputs = inputs_of(name)
+    masked = any(item.kind in ("mask", "inverted", "seg") for item in inputs) or any(item.excl for item in inputs)
+    # Without a mask every slot of the padded interface is a token.
+    lengths = exports.LENGTHS if masked or interface == "packed" else EQUAL_LENGTHS
+    try:
+        result = exports.assert_right(exports.load(name), inputs, interface, lengths=lengths)
+    except RewriteError as error:
+        if isinstance(error, VerificationError) and "please report this" in str(error):
+            raise AssertionError(f"{name}, {interface}: {error}") from error
+        return {"refused": OF_ONNXRUNTIME.sub("[ONNXRuntimeError] ...", str(error))}
+    report = result.report
+    share = report.packed_gemm_share
+    missed = sum(len(item.missed) for item in report.passes if item.name == "attention")
+    found = report.plugins.get("PadfreeAttention", 0)
+    return {
+        "complete": report.complete,
+        "linear": None if share is None else percent(share),
+        "attention": f"{found} of {found + missed}",
+        "outputs": dict(report.outputs),
+        "longest": exports.metadata_of(result)["max_positions"],
+        **({} if report.complete else {"padded": _kinds(report.reasons)}),
+        **({"right-padded": list(report.right_padded_because)} if report.right_padded_only else {}),
+    }
+
+
+def _kinds(reasons: tuple[str, ...]) -> list[str]:
+    """Of reasons that differ in the names of nodes alone the first."""
+    found: dict[str, str] = {}
+    for reason in reasons:
+        found.setdefault(re.sub(r"'[^']*'", "''", reason), reason)
+    return list(found.values())
+
+
+def expected() -> dict[str, dict[str, dict[str, Any]]]:
+    """The committed table."""
+    found: dict[str, dict[str, dict[str, Any]]] = json.loads(TABLE.read_text())
+    return found
+
+
+if __name__ == "__main__":
+    table = {name: {interface: outcome(name, interface) for interface in INTERFACES} for name in exports.names()}
+    TABLE.write_text(json.dumps(table, indent=1) + "\n")
