@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ import onnxruntime as ort
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteResult, rewrite
 
-FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "exports"
+# Others, written by `make_exports.py FOLDER -o OTHERS`, go through the same checks, as engines too.
+FOLDER = Path(os.environ.get("PADFREE_TEST_EXPORTS") or Path(__file__).resolve().parents[1] / "fixtures" / "exports")
 DRAWN = "drawn"  # make_exports.py's mark of a weight whose values are drawn here
 LENGTHS = (9, 1, 4, 13, 6)
 TOLERANCE = 1e-4
