@@ -161,13 +161,18 @@ def _matmul(node: gs.Node, left: Facts, right: Facts, out: Shape) -> Product | N
     if not left.shape or not right.shape:
         return None
     inner = left.shape[0] if node.attrs.get("transA") else left.shape[-1]
-    weights = any(item.constant and (item.rank or 0) > 1 for item in (left, right))
+    weights = any(_is_weight(item) for item in (left, right))
     columns = out[-1] if len(right.shape) > 1 else Poly.of(1)
     leading = out[:-1] if len(right.shape) > 1 else out
     # One weight for all rows: however many axes they are in, it is one product.
     alone = len(right.shape) == 2 or len(leading) < 2
     batch, rows = (Poly.of(1), _multiplied(leading)) if alone else (_multiplied(leading[:-1]), leading[-1])
     return _sized(LINEAR if weights else ATTENTION, node, weights, (batch, rows, inner, columns))
+
+
+def _is_weight(facts: Facts) -> bool:
+    """Whether a factor is a layer's: tables of positions that are cut to the sequence's length are none."""
+    return facts.constant and (facts.rank or 0) > 1 and facts.static_shape() is not None
 
 
 def _attention(node: gs.Node, query: Shape, key: Shape) -> Product | None:

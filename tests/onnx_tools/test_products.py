@@ -127,3 +127,22 @@ def test_products_of_unknown_size_are_named() -> None:
     found = products_of(graph, analyse(graph))
     assert found.items == (Product("linear", "MatMul", True, "1", "B*S", "8", "4"),)
     assert found.uncounted == ("of unknown size",)
+
+
+def test_positions_cut_to_the_length_are_no_weights() -> None:
+    """DeBERTa's first version multiplies queries by keys of positions, a constant table of which it cuts 2 S rows."""
+    x = gs.Variable("x", np.float32, ["B", "S", 8])
+    length, cut = gs.Variable("length", np.int64), gs.Variable("cut", np.float32)
+    table = gs.Constant("table", np.ones((8, 64), np.float32))
+    zero, one = (gs.Constant(name, np.asarray([value], np.int64)) for name, value in (("zero", 0), ("one", 1)))
+    y, z = gs.Variable("y", np.float32, ["B", "S", "S"]), gs.Variable("z", np.float32, ["B", "S", 64])
+    nodes = [
+        gs.Node("Shape", "length", {"start": 1, "end": 2}, inputs=[x], outputs=[length]),
+        gs.Node("Slice", "cut", inputs=[table, zero, length, one], outputs=[cut]),
+        gs.Node("MatMul", "positions", inputs=[x, cut], outputs=[y]),
+        gs.Node("MatMul", "layer", inputs=[x, table], outputs=[z]),
+    ]
+    graph = gs.Graph(nodes, [x], [y, z], opset=17)
+    assert {(item.part, item.columns) for item in products_of(graph, analyse(graph)).items} == {
+        ("attention", "S"), ("linear", "64"),
+    }  # fmt: skip
