@@ -20,16 +20,16 @@ from onnx import (
     TensorProto,
     ValueInfoProto,
     helper,
-    inliner,
     numpy_helper,
 )
 
+from .calls import in_line
 from .errors import RewriteError
 from .graph import names_in_use
 from .model_file import without_initializers
-from .operators import MIN_OPSET
 from .opsets import to_known_opset
 from .skeleton import Names, subgraphs
+from .widen import HALVES
 
 _IR_VERSION = 10  # the first with overloads; initializers need not be inputs since version 4
 _STANDARD = "ai.onnx"  # the other name of the domain ''
@@ -45,17 +45,10 @@ def canonical(model: ModelProto) -> ModelProto:
     result = without_initializers(model)
     _write_domains(result)
     version = _standard_version(result)
-    functions = list(result.functions)
     result.graph.initializer.extend(model.graph.initializer)
-    convert = sum(_differs(function, version) for function in functions) > 0  # all are checked
-    known = version if convert else to_known_opset(result, version)
-    if functions:  # without weights: the inliner works on messages, which end at 2 GB
-        del result.graph.initializer[:]
-        for holder in () if convert else (result, *result.functions):
-            _set_version(holder, known)
-        result = inliner.inline_local_functions(result, convert_version=convert)
-        result.graph.initializer.extend(model.graph.initializer)
-        known = to_known_opset(result, known)
+    if result.functions:
+        result = in_line(result, version)
+    known = to_known_opset(result, version)
     _set_version(result, known)
     result.ir_version = max(model.ir_version, _IR_VERSION)
     _densify(result)
@@ -121,17 +114,6 @@ def _standard_version(model: ModelProto) -> int:
     if "" not in found:
         raise RewriteError("the model imports no standard operator set (domain ''); export it again with opset 17")
     return found[""]
-
-
-def _differs(function: Any, version: int) -> bool:
-    """Whether a function is written in another opset, one that ONNX's converter knows how to convert."""
-    own = next((item.version for item in function.opset_import if item.domain == ""), version)
-    if own != version and min(own, version) < MIN_OPSET:
-        raise RewriteError(
-            f"function '{function.domain}.{function.name}' is written in opset {own} and the model in {version}; save "
-            "the model with one opset for both"
-        )
-    return bool(own != version)
 
 
 def _set_version(holder: Any, version: int) -> None:
@@ -218,7 +200,9 @@ def runnable(model: ModelProto) -> ModelProto:
 
 
 def _has_no_rank(value: ValueInfoProto) -> bool:
-    return value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
+    kind = value.type.tensor_type
+    is_float = kind.elem_type in (TensorProto.FLOAT, TensorProto.DOUBLE, *HALVES)
+    return value.type.HasField("tensor_type") and not is_float and not kind.HasField("shape")
 
 
 def _separate_outputs(model: ModelProto) -> None:

@@ -290,3 +290,44 @@ def test_bytes_of_tokens_go_through_int32(interface: str) -> None:
                 assert types.get(item.input[0], TensorProto.INT32) not in (TensorProto.UINT8, TensorProto.INT8)
         if precision == "fp32":
             assert_agree(model, result, tolerance=0.21)  # a step more or less
+
+
+def with_function(name: str, attributes: dict[str, float] | None, opset: int, **given: float) -> ModelProto:
+    """A model whose last node is a function of its own, with a default of its attribute, in an opset."""
+    builder, hidden = one_layer()
+    node(builder, "F", [hidden], ["y0"], domain="own", **given)
+    builder.op("Identity", "y0", output="y")
+    inner = helper.make_node(name, ["x"], ["z"])
+    if attributes is not None:
+        inner.attribute.add(name="alpha", ref_attr_name="slope", type=1)
+    defaults = [helper.make_attribute(key, value) for key, value in (attributes or {}).items()]
+    body = helper.make_function(
+        "own", "F", ["x"], ["z"], [inner], [helper.make_opsetid("", opset)], attribute_protos=defaults
+    )
+    dims = ["batch", "sequence"]
+    graph = helper.make_graph(
+        builder.nodes,
+        "g",
+        [helper.make_tensor_value_info(item, TensorProto.INT64, dims) for item in ("input_ids", "attention_mask")],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, TOKENS)],
+        builder.constants,
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10, functions=[body])
+
+
+@both
+@pytest.mark.parametrize(
+    ("attributes", "given"), [({"slope": 0.3}, {}), ({"slope": 0.3}, {"slope": 0.1})], ids=["default", "given"]
+)
+def test_attributes_of_functions(attributes: dict[str, float], given: dict[str, float], interface: str) -> None:
+    model = with_function("LeakyRelu", attributes, 17, **given)
+    assert_agree(model, rewrite(model, interface=interface, strict=True))
+
+
+def test_functions_of_another_opset() -> None:
+    """Operators that are the same in both need no conversion; others are converted, or refused by name."""
+    model = with_function("Relu", None, 18)
+    assert_agree(model, rewrite(model, strict=True))
+    with pytest.raises(RewriteError, match=r"function 'own\.F' is written in opset 18 and the model in 17"):
+        rewrite(with_function("ReduceMean", None, 18))
