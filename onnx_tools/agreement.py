@@ -7,7 +7,7 @@ mean square for all would let a column of finfo.min, of NaN or of large numbers 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ _GAP = 30.0
 _LEAST_SENTINEL = 1000.0
 # A type that ends below may hold the smaller ones as its largest number; what is below this had better fit.
 _LEAST_CUT_OFF = 1e8
+_BLOCK = 1 << 20  # numbers that are measured at a time
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,8 @@ def measure(arrays: Sequence[Array]) -> Scale:
         return Scale(np.zeros(columns), 0.0, np.inf)
     sentinel = _sentinel(arrays)
     squares, counts = np.zeros(columns), np.zeros(columns)
-    for array in arrays:
-        numbers = array.astype(np.float64)
+    for part in (array[rows] for array in arrays for rows in row_blocks(array)):
+        numbers = part.astype(np.float64)
         counted = np.isfinite(numbers) & (np.abs(numbers) < sentinel) & (numbers != 0)
         numbers[~counted] = 0
         squares += np.einsum("rc,rc->c", numbers, numbers)
@@ -110,8 +111,16 @@ def largest_column_error(wanted: Array, found: Array, *, largest: float = np.inf
     """
     if not wanted.size:
         return 0.0
-    differences = measure([wanted]).differences(wanted, found, largest=largest)
-    return float(np.sqrt(np.mean(np.square(differences), axis=0)).max())
+    scale, squares = measure([wanted]), np.zeros(wanted.shape[1])
+    for rows in row_blocks(wanted):
+        squares += np.square(scale.differences(wanted[rows], found[rows], largest=largest)).sum(0)
+    return float(np.sqrt(squares.max() / len(wanted)))
+
+
+def row_blocks(array: Array) -> Iterator[slice]:
+    """The rows of [R, C], a few at a time: what is computed of them needs several times their memory."""
+    step = max(1, _BLOCK // max(1, array.shape[1]))
+    return (slice(start, start + step) for start in range(0, len(array), step))
 
 
 def _sentinel(arrays: Sequence[Array]) -> float:

@@ -168,3 +168,12 @@ def test_rows_of_every_shape() -> None:
     assert kept_rows(np.asarray(3.0), (), mask).values.tolist() == [[3.0]]
     assert kept_rows(hidden[0], (3, 5), mask).values.shape == (1, 15)
     assert kept_rows(hidden[0], ("S", 5), mask).values.shape == (3, 5)
+
+
+def test_large_outputs_are_measured_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = output(F32_MIN)
+    found = wanted + np.float32(1e-3)
+    whole = largest_column_error(wanted, found), measure([wanted]).columns
+    monkeypatch.setattr("padfree.onnx_tools.agreement._BLOCK", 20)
+    assert largest_column_error(wanted, found) == pytest.approx(whole[0])
+    np.testing.assert_allclose(measure([wanted]).columns, whole[1])
