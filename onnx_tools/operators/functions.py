@@ -65,8 +65,8 @@ def check_opset(opset: int) -> None:
     """Raises RewriteError for an opset in which no bodies can be written."""
     if not MIN_OPSET <= opset <= MAX_OPSET:
         raise RewriteError(
-            f"the model's opset is {opset}, allowed is {MIN_OPSET} to {MAX_OPSET}; export it again with opset 17, or "
-            f"convert it with onnx.version_converter"
+            f"the model's opset is {opset}, allowed is {MIN_OPSET} to {MAX_OPSET}; rewrite the original file, whose "
+            "opset is converted"
         )
 
 
