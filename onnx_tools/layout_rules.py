@@ -156,12 +156,12 @@ def _matmul(_: gs.Node, known: Known, output: Facts) -> Packed:
     weight, sequence, rank = known[1], _sequence(known[0]), len(known[0].shape or ())
     if sequence == rank - 1:
         raise NoRule("MatMul has a first operand that ends with the sequence")
-    if sequence < rank - 2:
+    if sequence < rank - 2 and weight.rank != 1:
         if weight.rank == rank and token_axis(weight.shape) == sequence:
             return Packed((0, 1))
         if weight.constant and weight.static_shape() is not None and (weight.rank or 0) < rank - sequence:
             return Packed((0,))
-    if not weight.constant or weight.static_shape() is None or len(weight.shape or ()) != 2:
+    if not weight.constant or weight.static_shape() is None or len(weight.shape or ()) not in (1, 2):
         raise NoRule("MatMul has a second operand that is no constant matrix")
     return Packed((0,))
 

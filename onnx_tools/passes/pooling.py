@@ -39,6 +39,8 @@ def pooling(graph: gs.Graph, analysis: Analysis) -> PassResult:
         if found is None:
             continue
         mode, x, pooled = found
+        if mode == "first" and (chosen is None or chosen.by_count) and _reaches_tokens(analysis, pooled):
+            counted.append(f"'{node_name(node)}' ({node.op}) takes slot 0, and tokens read it")
         normalized = _normalized(analysis, graph, pooled)
         target = normalized if normalized is not None else pooled
         shape, dtype = analysis[target].shape, analysis[x].dtype
@@ -57,6 +59,22 @@ def pooling(graph: gs.Graph, analysis: Analysis) -> PassResult:
             editor.node("Unsqueeze", [result, axis], stem="pooled_kept", output=target)
         replaced += 1
     return PassResult(NAME, replaced, tuple(missed), right_padded=tuple(counted))
+
+
+def _reaches_tokens(analysis: Analysis, tensor: gs.Tensor) -> bool:
+    """Whether anything along the sequence is made of a tensor."""
+    seen, found = set[int](), list(tensor.outputs)
+    while found:
+        node = found.pop()
+        if id(node) in seen or is_standard(node, "Shape"):
+            continue
+        seen.add(id(node))
+        for output in node.outputs:
+            shape = analysis[output].shape
+            if shape is None or any("S" in size.atoms() for size in shape):
+                return True
+            found += output.outputs
+    return False
 
 
 def _is_hidden(analysis: Analysis, tensor: gs.Tensor) -> bool:

@@ -59,7 +59,9 @@ class _Sums:
         if is_standard(node, "MatMul"):
             return self._is_weighted_sum(node)
         x = self._analysis[node.inputs[0]] if node.inputs else Facts()
-        if token_axis(x.shape) is None or not (x.dtype or "").startswith(("float", "bfloat")):
+        number = (x.dtype or "").startswith(("float", "bfloat"))
+        counts = is_standard(node, "ReduceSum") and self._values.outcomes(node.inputs[0]) is not None
+        if token_axis(x.shape) is None or not (number or counts):
             return False
         if is_standard(node, "Softmax", "LogSoftmax"):
             return int(node.attrs.get("axis", -1)) % len(x.shape or ()) == token_axis(x.shape)

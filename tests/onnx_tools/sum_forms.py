@@ -91,6 +91,21 @@ def by_attention(b: EncoderBuilder, x: str) -> str:
     return total(b, x, b.op("Unsqueeze", weights, b.axes(2)))
 
 
+def by_vector(b: EncoderBuilder, x: str) -> str:
+    """Scores by one vector, masked by minus infinity."""
+    row = b.op("MatMul", x, b.weight(HIDDEN))
+    masked = b.op("Equal", "attention_mask", b.constant(0, np.int64))
+    weights = b.op("Softmax", b.op("Where", masked, b.constant(-np.inf), row), axis=1)
+    return b.op("Einsum", weights, x, equation="bs,bse->be")
+
+
+def by_whole_numbers(b: EncoderBuilder, x: str) -> str:
+    """The tokens are counted in int64."""
+    row = b.op("Unsqueeze", mask(b), b.axes(1))
+    counted = b.op("ReduceSum", "attention_mask", b.axes(1), keepdims=1)
+    return b.op("Div", b.op("Squeeze", b.op("MatMul", row, x), b.axes(1)), b.op("Cast", counted, to=TensorProto.FLOAT))
+
+
 def by_several_heads(b: EncoderBuilder, x: str) -> str:
     """The same with a bias on scores [B,S,4], a head for each quarter of E."""
     bias = b.op("Mul", b.op("Sub", b.constant(1.0), column(b)), b.constant(-1e9))
@@ -198,6 +213,8 @@ EXACT: dict[str, tuple[Form, str]] = {
     "einsum": (by_einsum, "mean"), "square root": (by_square_root, "mean"), "sum": (plain_sum, "mean"),
     "position": (by_position, "mean"), "without special": (without_special, "mean"),
     "attention": (by_attention, "max"), "several heads": (by_several_heads, "max"),
+    "vector": (by_vector, "max"),
+    "whole numbers": (by_whole_numbers, "mean"),
     "exponentials": (by_exponentials, "mean"), "splade": (splade, "max"), "splade masked": (splade_masked_first, "max"),
     "maximum of sums": (maximum_of_sums, "max"), "length": (length_of_vectors, "mean"),
     "squares": (sum_of_squares, "mean"), "length first": (length_first, "mean"), "centred": (centred, "mean"),

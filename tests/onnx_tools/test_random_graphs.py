@@ -103,13 +103,14 @@ COMPLETE = {"layer", "add", "linear", "norm", "tanh", "softmax", "gate", "heads"
             "cumulative over E", "mean", "first to all", "last kept", *TOKEN_OPERATIONS}  # fmt: skip
 READS_PADDING = {"plain mean", "maximum", "softmax over S", "flat sums", "scrambled", "renamed", "rolled", "reordered",
                  "half masked", "weak mask"}  # fmt: skip
+READS_EXTENT = {"similarity"}  # the longest sequence's length: the padded interface has it, too
 
 
 @pytest.mark.parametrize("interface", ["packed", "padded"])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_each_operation(name: str, interface: str) -> None:
     result = rewritten([(list(OPERATIONS).index(name), 0, 1)], 2, 1, interface)
-    if name in READS_PADDING:
+    if name in READS_PADDING or (name in READS_EXTENT and interface == "packed"):
         assert result is None
     else:
         assert result is not None

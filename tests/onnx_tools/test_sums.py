@@ -10,7 +10,7 @@ from padfree.onnx_tools import RewriteError, rewrite
 from .agreement import assert_agree
 from .encoder import HIDDEN, EncoderBuilder, one_layer
 from .sum_forms import BY_COUNT, EXACT, Form, column, score, total
-from .test_rewrite import INTERFACES, with_output
+from .test_rewrite import INTERFACES, TOKENS, with_output
 
 
 def modes(report_model: object) -> set[str]:
@@ -76,14 +76,15 @@ def test_padding_that_is_read_is_refused(form: Form) -> None:
         rewrite(model)
 
 
-@pytest.mark.parametrize("interface", INTERFACES)
-def test_maximum_with_zeros_stays(interface: str) -> None:
-    """It has the zeros of masked slots in it, wherever there are any, in the original too."""
+def test_maximum_with_zeros_stays() -> None:
+    """It has the zeros of masked slots in it, wherever there are any: packed sequences have none."""
     builder, hidden = one_layer()
     model = with_output(unmasked_maximum(builder, hidden), builder, ["batch", HIDDEN])
-    result = rewrite(model, interface=interface)
+    result = rewrite(model, interface="padded")
     assert "PadfreePool" not in result.report.plugins
     assert_agree(model, result)
+    with pytest.raises(RewriteError, match="ReduceMax"):
+        rewrite(model)
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
@@ -96,4 +97,18 @@ def test_other_tokens_stay(interface: str) -> None:
     model = with_output(builder.op("GatherND", hidden, place, batch_dims=1), builder, ["batch", HIDDEN])
     result = rewrite(model, interface=interface)
     assert "PadfreePool" not in result.report.plugins
+    assert_agree(model, result, only="prefix")
+
+
+def test_first_slot_that_tokens_read() -> None:
+    """Under left padding it is a masked one: the report says that masks must be right-padded, and why."""
+    builder, hidden = one_layer()
+    first = builder.op("Slice", hidden, builder.axes(0), builder.axes(1), builder.axes(1))
+    wide = builder.op(
+        "Expand", first, builder.op("Concat", builder.op("Shape", "input_ids"), builder.axes(HIDDEN), axis=0)
+    )
+    joined = builder.op("Concat", hidden, wide, axis=2)
+    model = with_output(builder.linear(joined, 2 * HIDDEN, HIDDEN), builder, TOKENS)
+    result = rewrite(model, interface="padded", strict=True)
+    assert any("takes slot 0, and tokens read it" in reason for reason in result.report.right_padded_because)
     assert_agree(model, result, only="prefix")
