@@ -25,6 +25,7 @@ from onnx import (
 
 from .calls import in_line
 from .errors import RewriteError
+from .expansion import check_expansion
 from .graph import names_in_use
 from .model_file import without_initializers
 from .opsets import to_known_opset
@@ -40,13 +41,14 @@ def canonical(model: ModelProto) -> ModelProto:
     """The same model in one spelling; outputs are in their places, perhaps under other names (see `name_outputs`).
 
     Weights are shared where they are held elsewhere. Raises RewriteError for opsets that contradict each other or
-    cannot be converted, and for sparse tensors that are wrong or too large.
+    cannot be converted, for functions that make too many nodes, and for sparse tensors that are wrong or too large.
     """
     result = without_initializers(model)
     _write_domains(result)
     version = _standard_version(result)
     result.graph.initializer.extend(model.graph.initializer)
     if result.functions:
+        check_expansion(result)
         result = in_line(result, version)
     known = to_known_opset(result, version)
     _set_version(result, known)

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import math
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-import onnx
-from onnx import GraphProto, TensorProto
+from onnx import GraphProto, NodeProto, TensorProto
 
+from .data_sizes import bytes_of
 from .errors import ModelFileError
 from .weights import LARGE_BYTES, Weights
 
@@ -126,7 +125,12 @@ def model_tensors(graph: GraphProto) -> Iterator[TensorProto]:
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
-    for node in graph.node:
+    yield from node_tensors(graph.node)
+
+
+def node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    """Every tensor in the attributes of nodes, subgraphs included."""
+    for node in nodes:
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 yield attribute.t
@@ -137,13 +141,3 @@ def model_tensors(graph: GraphProto) -> Iterator[TensorProto]:
                 yield from model_tensors(attribute.g)
             for subgraph in attribute.graphs:
                 yield from model_tensors(subgraph)
-
-
-def bytes_of(tensor: TensorProto) -> int | None:
-    """The bytes that type and shape make; None for types that share bytes, and for those that numpy does not know."""
-    try:
-        itemsize = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    except KeyError:
-        return None
-    packed = TensorProto.DataType.Name(tensor.data_type).endswith(("INT4", "INT2", "4E2M1"))
-    return None if packed else itemsize * math.prod(tensor.dims)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,9 @@ from google.protobuf.message import DecodeError, Message  # type: ignore[import-
 from onnx import GraphProto, ModelProto, TensorProto
 
 from .data_files import DIGEST_BYTES, data_name, own_data_files
+from .data_sizes import bytes_of, check_data
 from .errors import ModelFileError
-from .external_data import bytes_of, model_tensors, read_external_data
+from .external_data import model_tensors, node_tensors, read_external_data
 from .staging import kind_of, stage, write_atomically
 from .weights import LARGE_BYTES, Weights, data_in
 from .wire import Mapped, message_head, read_model
@@ -58,8 +60,15 @@ def load_model(path: str | os.PathLike[str], weights: Weights | None = None) -> 
             f"{len(model.graph.output)} outputs, a model has at least one of each: it is not an ONNX model, or its end "
             f"is missing; export or copy it again"
         )
+    check_model_data(model, f"'{file}'", weights)
     read_external_data(model_tensors(model.graph), file, weights, initializers=len(model.graph.initializer))
     return model
+
+
+def check_model_data(model: ModelProto, where: str, weights: Weights | None = None) -> None:
+    """Raises ModelFileError where a tensor in a message has not the data that its type and dims ask for."""
+    functions = (node for function in model.functions for node in function.node)
+    check_data(itertools.chain(model_tensors(model.graph), node_tensors(functions)), where, weights)
 
 
 def _mapped(stream: BinaryIO, weights: Weights | None) -> Mapped | None:

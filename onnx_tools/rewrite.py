@@ -29,7 +29,7 @@ from .half_precision import convert_and_check
 from .importing import import_model, token_inputs_of
 from .kept import Dims, dims_of_shape
 from .limits import first_width, limit_of
-from .model_file import load_model, with_large_data, without_large_data
+from .model_file import check_model_data, load_model, with_large_data, without_large_data
 from .operators import add_functions, check_nodes, with_functions
 from .passes import KEPT_MASKING, Miss, Pass, PassResult, interface_passes, packing_passes, preparation
 from .passes.base import boundary_of
@@ -213,8 +213,12 @@ def rewrite(
         raise RewriteError(f"interface is '{interface}', allowed are {', '.join(INTERFACES)}; choose one of them")
     if precision not in PRECISIONS:
         raise RewriteError(f"precision is '{precision}', allowed are {', '.join(PRECISIONS)}; choose one of them")
-    held = Weights() if weights is None else weights
-    given = without_large_data(model, held) if isinstance(model, ModelProto) else load_model(model, held)
+    held = Weights(in_memory=True) if weights is None else weights
+    if isinstance(model, ModelProto):
+        check_model_data(model, "the model")
+        given = without_large_data(model, held)
+    else:
+        given = load_model(model, held)
     if verify:
         held.align()
     original = runnable(widen(given, held))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -12,6 +13,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from .fused import declare_fused
 
 _SMALL = 1024  # elements; smaller constants may hold shapes, which the inference of types needs
+_MOST_PROPAGATED = 1 << 16  # elements of a shape, and far more than any shape has
 
 Types = dict[str, onnx.TypeProto.Tensor]
 
@@ -50,8 +52,21 @@ def inferred(skeleton: ModelProto) -> Types:
     whole.CopyFrom(skeleton)
     for value in whole.graph.output:
         value.type.tensor_type.ClearField("shape")  # the checker wants one; it is inferred, not believed
-    graph = onnx.shape_inference.infer_shapes(whole, strict_mode=False, data_prop=True).graph
+    data_prop = _most_propagated(whole.graph) <= _MOST_PROPAGATED
+    graph = onnx.shape_inference.infer_shapes(whole, strict_mode=False, data_prop=data_prop).graph
     return {value.name: value.type.tensor_type for value in [*graph.value_info, *graph.output]}
+
+
+def _most_propagated(graph: GraphProto) -> int:
+    """The most values that the inference would follow through one tensor: chains of Concat can double them for ever."""
+    sizes = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer}
+    for node in graph.node:
+        given = [sizes.get(name, 1) for name in node.input]
+        if node.op_type == "Constant":
+            given = [math.prod(attribute.t.dims) for attribute in node.attribute if attribute.HasField("t")]
+        found = sum(given) if node.op_type == "Concat" else max(given, default=1)
+        sizes.update(dict.fromkeys(node.output, found))
+    return max(sizes.values(), default=0)
 
 
 def subgraphs(node: NodeProto) -> Iterator[GraphProto]:

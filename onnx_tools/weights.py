@@ -30,25 +30,41 @@ _VIEWED: Mapping[int, str] = MappingProxyType({TensorProto.FLOAT: "<f4", TensorP
 
 
 class Weights:
-    """The data of initializers whose messages hold none, by their names."""
+    """The data of initializers whose messages hold none, by their names.
 
-    def __init__(self) -> None:
+    Args:
+        in_memory: files are copied into memory, not mapped. The end of the process is what comes of a mapped file that
+            becomes shorter (SIGBUS): whoever maps files does it in a process whose end is no more than an error.
+    """
+
+    def __init__(self, *, in_memory: bool = False) -> None:
+        self._in_memory = in_memory
         self._data: dict[str, memoryview] = {}
         self._files: dict[Path, os.stat_result] = {}
 
     def copy(self) -> Weights:
         """The same weights; the data is shared."""
-        result = Weights()
+        result = Weights(in_memory=self._in_memory)
         result._data, result._files = dict(self._data), dict(self._files)
         return result
 
     def map_file(self, stream: BinaryIO) -> memoryview | None:
         """An open file's bytes, in memory; None where they cannot be mapped: of an empty one, on some file systems."""
+        status = os.fstat(stream.fileno())
         try:
-            content = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+            if self._in_memory:
+                content, done = _copied(stream, status.st_size)
+            else:
+                content = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+                done = len(content)
         except (OSError, ValueError):
             return None
-        self._files[Path(stream.name)] = os.fstat(stream.fileno())
+        if done < status.st_size:
+            raise ModelFileError(
+                f"'{stream.name}' had {status.st_size} bytes and has {done} now: it was written to while it was read; "
+                "run this again when the file is complete"
+            )
+        self._files[Path(stream.name)] = status
         return content
 
     def check_files(self) -> None:
@@ -95,6 +111,18 @@ class Weights:
         """A tensor's data where it is held: external, but in no file that is named. Otherwise None."""
         held = tensor.data_location == TensorProto.EXTERNAL and not tensor.external_data
         return self._data.get(tensor.name) if held else None
+
+
+def _copied(stream: BinaryIO, size: int) -> tuple[memoryview, int]:
+    """A file's bytes in memory of their own, and how many were there. Raises ValueError for an empty file."""
+    content = mmap.mmap(-1, size)
+    with contextlib.suppress(AttributeError, OSError):
+        content.madvise(mmap.MADV_HUGEPAGE)  # memory comes in larger pieces, in less time
+    view = memoryview(content)
+    done = 0
+    while done < size and (count := os.preadv(stream.fileno(), [view[done:]], done)):
+        done += count
+    return view.toreadonly(), done
 
 
 def data_in(weights: Weights | None, tensor: TensorProto) -> memoryview | None:

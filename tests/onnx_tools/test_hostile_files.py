@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that ask for more memory or time than they could need: refused with a reason, or done in time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from padfree.builder.demo import DEMO_DATA
+from padfree.onnx_tools import ModelFileError, RewriteError, load_model, rewrite
+from padfree.onnx_tools.expansion import MOST_NODES
+from padfree.onnx_tools.weights import Weights
+
+FILE = DEMO_DATA / "bert_tiny.onnx"
+HUGE = 2**40
+HIDDEN = 64
+
+
+def exported() -> ModelProto:
+    return onnx.load(str(FILE))
+
+
+def with_output(model: ModelProto, name: str, kind: int = TensorProto.FLOAT) -> ModelProto:
+    """The model with a tensor as one more output, through a node."""
+    model.graph.node.append(helper.make_node("Identity", [name], ["more"]))
+    model.graph.output.append(helper.make_tensor_value_info("more", kind, None))
+    return model
+
+
+def tensor(kind: int, dims: list[int], **data: Any) -> TensorProto:
+    return TensorProto(name="planted", data_type=kind, dims=dims, **data)
+
+
+NO_DATA = {
+    "float": (tensor(TensorProto.FLOAT, [HUGE]), rf"FLOAT \[{HUGE}\], {HUGE} values, and has 0"),
+    "product": (tensor(TensorProto.INT64, [2**20, 2**20]), f"{HUGE} values, and has 0"),
+    "string": (tensor(TensorProto.STRING, [HUGE]), "values, and has 0"),
+    "four bits": (tensor(TensorProto.INT4, [HUGE]), "values, and has 0"),
+    "scalar": (tensor(TensorProto.FLOAT, []), "1 values, and has 0"),
+    "less": (tensor(TensorProto.FLOAT, [100], raw_data=bytes(40)), r"FLOAT \[100\], 400 bytes, and has 40; export"),
+    "more": (tensor(TensorProto.FLOAT16, [3], raw_data=bytes(8)), "6 bytes, and has 8"),
+    "less numbers": (tensor(TensorProto.FLOAT, [3], float_data=[1.0, 2.0]), "3 values, and has 2"),
+    "large": (tensor(TensorProto.FLOAT, [1 << 20], raw_data=bytes(1 << 21)), "4194304 bytes, and has 2097152"),
+    "a little": (tensor(TensorProto.FLOAT, [1 << 18], raw_data=bytes((1 << 20) - 4)), "1048576 bytes, and has 1048572"),
+    "negative": (tensor(TensorProto.FLOAT, [-1], raw_data=b""), r"has the sizes \[-1\], allowed are 0 and more"),
+}
+PLACES = ("initializer", "constant", "function")
+
+
+def planted(made: TensorProto, place: str) -> ModelProto:
+    model = exported()
+    if place == "initializer":
+        model.graph.initializer.append(made)
+        return with_output(model, "planted", made.data_type)
+    constant = helper.make_node("Constant", [], ["planted"], value=made)
+    if place == "constant":
+        model.graph.node.insert(0, constant)
+    else:
+        opsets = [helper.make_opsetid("", 17)]
+        model.functions.append(helper.make_function("own", "Planted", [], ["planted"], [constant], opsets))
+        model.opset_import.append(helper.make_opsetid("own", 1))
+        model.graph.node.insert(0, helper.make_node("Planted", [], ["planted"], domain="own"))
+    return with_output(model, "planted", made.data_type)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("made", "message"), NO_DATA.values(), ids=NO_DATA)
+def test_tensors_without_the_data_that_they_ask_for(
+    tmp_path: Path, made: TensorProto, message: str, place: str
+) -> None:
+    model = planted(made, place)
+    file = tmp_path / "model.onnx"
+    file.write_bytes(model.SerializeToString())
+    for weights in (None, Weights(), Weights(in_memory=True)):
+        with pytest.raises(ModelFileError, match=message):
+            load_model(file, weights)
+    with pytest.raises(ModelFileError, match=message):
+        rewrite(model)
+
+
+COMPLETE = {
+    "raw": numpy_helper.from_array(np.arange(6, dtype=np.float32).reshape(2, 3)),
+    "empty": numpy_helper.from_array(np.zeros((0, HUGE), np.float32)),
+    "numbers": helper.make_tensor("t", TensorProto.FLOAT16, [3], [1.0, 2.0, 3.0]),
+    "bool": helper.make_tensor("t", TensorProto.BOOL, [2], [True, False]),
+    "complex": helper.make_tensor("t", TensorProto.COMPLEX64, [2], [1j, 2 + 1j]),
+    "strings": helper.make_tensor("t", TensorProto.STRING, [2], [b"a", b"b"]),
+    "four bits": helper.make_tensor("t", TensorProto.INT4, [3], [1, 2, 3]),
+    "four bits, raw": helper.make_tensor("t", TensorProto.UINT4, [3], b"\x21\x03", raw=True),
+    "eight bits": helper.make_tensor("t", TensorProto.FLOAT8E4M3FN, [3], [1.0, 2.0, 3.0]),
+}
+
+
+@pytest.mark.parametrize("made", COMPLETE.values(), ids=COMPLETE)
+def test_complete_tensors_of_all_kinds_are_read(tmp_path: Path, made: TensorProto) -> None:
+    made.name = "planted"
+    file = tmp_path / "model.onnx"
+    file.write_bytes(planted(made, "initializer").SerializeToString())
+    assert load_model(file).graph.initializer[-1] == made
+
+
+TRUNCATES = """
+import os, sys
+from padfree.onnx_tools import ModelFileError, rewrite
+module = sys.modules["padfree.onnx_tools.rewrite"]
+file = sys.argv[1]
+loads = module.load_model
+def load(*arguments):
+    loaded = loads(*arguments)
+    os.truncate(file, 5000)
+    return loaded
+module.load_model = load
+try:
+    rewrite(file, verify=False)
+except ModelFileError as error:
+    print(error)
+"""
+
+
+def test_a_file_that_becomes_shorter_meanwhile_is_an_error(tmp_path: Path) -> None:
+    """Not the end of the process, which is what comes of a mapped file's missing pages."""
+    model = exported()
+    values = np.random.default_rng(0).standard_normal((1 << 20, 1)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(values, "planted"))
+    file = tmp_path / "model.onnx"
+    file.write_bytes(with_output(model, "planted").SerializeToString())
+    done = subprocess.run([sys.executable, "-c", TRUNCATES, str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "was written to while its weights were read" in done.stdout
+
+
+def test_a_file_that_ends_while_it_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda file, views, at: read(file, [views[0][:1000]], at) if at < 5000 else 0)
+    with pytest.raises(ModelFileError, match=r"bert_tiny\.onnx' had \d+ bytes and has 5000 now: it was written to"):
+        rewrite(FILE)
+
+
+def doubling(count: int, innermost: tuple[str, str] = ("Abs", "")) -> ModelProto:
+    """A model that calls the last of so many functions, each of which calls the one before twice."""
+    model = exported()
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    for number in range(count):
+        name, domain = innermost if not number else (f"F{number - 1}", "own")
+        nodes = [helper.make_node(name, [one], [other], domain=domain) for one, other in (("x", "t"), ("t", "y"))]
+        model.functions.append(helper.make_function("own", f"F{number}", ["x"], ["y"], nodes, opsets))
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    hidden = model.graph.output[0].name
+    model.graph.node.append(helper.make_node(f"F{count - 1}", [hidden], ["doubled"], domain="own"))
+    return with_output(model, "doubled")
+
+
+def test_functions_are_written_out_within_bounds() -> None:
+    with pytest.raises(RewriteError, match=rf"written out, make \d{{10}} nodes, allowed are {MOST_NODES}"):
+        rewrite(doubling(30))
+    with pytest.raises(RewriteError, match=r"function 'own\.F\d' calls itself"):
+        rewrite(doubling(5, ("F4", "own")))
+    with pytest.raises(RewriteError, match=r"function 'own\.F0' calls itself"):
+        rewrite(doubling(1, ("F0", "own")))
+    assert rewrite(doubling(6), verify=False).report.complete
+
+
+def test_functions_nested_deeper_than_python_calls() -> None:
+    model = exported()
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    for number in reversed(range(3000)):
+        name, domain = ("Abs", "") if not number else (f"F{number - 1}", "own")
+        nodes = [helper.make_node(name, ["x"], ["y"], domain=domain)]
+        model.functions.append(helper.make_function("own", f"F{number}", ["x"], ["y"], nodes, opsets))
+    nodes = [helper.make_node("F2999", ["x"], ["y"], domain="own")] * (MOST_NODES + 1)
+    model.functions.append(helper.make_function("own", "Many", ["x"], ["y"], nodes, opsets))
+    model.graph.node.append(helper.make_node("Many", [model.graph.output[0].name], ["doubled"], domain="own"))
+    with pytest.raises(RewriteError, match=f"make {MOST_NODES + 1 + len(exported().graph.node) + 1} nodes"):
+        rewrite(with_output(model, "doubled"))
+
+
+def test_constants_that_double_are_not_followed() -> None:
+    """ONNX's inference of shapes follows small constants through Concat, however large they become."""
+    model = exported()
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(1000, np.float32), "c"))
+    for at in range(30):
+        model.graph.node.append(helper.make_node("Concat", [f"c{at - 1}" if at else "c"] * 2, [f"c{at}"], axis=0))
+    begin = time.process_time()
+    rewrite(with_output(model, "c29"), verify=False)
+    assert time.process_time() - begin < 30
+
+
+def chain(operator: str, count: int) -> ModelProto:
+    model = exported()
+    for name, values in (("one", np.ones(HIDDEN, np.float32)), ("eye", np.eye(HIDDEN, dtype=np.float32))):
+        model.graph.initializer.append(numpy_helper.from_array(values, name))
+    more = {"Add": ["one"], "MatMul": ["eye"]}.get(operator, [])
+    last = model.graph.output[0].name
+    for at in range(count):
+        model.graph.node.append(helper.make_node(operator, [last, *more], [f"link{at}"]))
+        last = f"link{at}"
+    return with_output(model, last)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operator", ["Relu", "Add", "MatMul", "Identity"])
+def test_time_grows_as_the_graph_does(operator: str) -> None:
+    """Four times the nodes: four times the time, or somewhat more; where it grew with the square, sixteen times."""
+
+    def seconds(count: int) -> float:
+        model = chain(operator, count)
+        begin = time.process_time()
+        rewrite(model, verify=False)
+        return time.process_time() - begin
+
+    seconds(10)
+    base = seconds(10)
+    few, many = (seconds(count) - base for count in (1500, 6000))
+    assert many < 8 * max(few, 0.3)
