@@ -14,6 +14,7 @@ from padfree.onnx_tools import load_model, rewrite
 from padfree.onnx_tools.cost import DEFAULT_GPU, Lengths, costs
 from padfree.onnx_tools.products import Product
 from padfree.onnx_tools.report import IN_BETWEEN
+from padfree.onnx_tools.weights import Weights
 from padfree.runtime.fields import MOST_INT64, Fields
 from padfree.runtime.metadata import open_plan, parse_metadata
 
@@ -53,10 +54,11 @@ def inspect_file(path: Path, mask: str | None = None) -> Inspected:
         raw = open_plan(path).raw
         check_report(raw, str(path))
         return Inspected(path, "plan", raw)
-    model = load_model(path)
+    # Held elsewhere, weights are not copied into messages and out of them, which takes four times the file's size.
+    model = load_model(path, Weights())
     kind = None
     if not is_rewritten(model):
-        kind, model = "original", rewrite(model, verify=False, mask=mask).model
+        kind, model = "original", rewrite(path, verify=False, mask=mask, weights=Weights(in_memory=True)).model
     raw = parse_metadata(metadata_of(model), str(path)).raw
     check_report(raw, str(path))
     return Inspected(path, kind or str(raw["interface"]), raw)

@@ -220,3 +220,26 @@ def test_time_grows_as_the_graph_does(operator: str) -> None:
     base = seconds(10)
     few, many = (seconds(count) - base for count in (1500, 6000))
     assert many < 8 * max(few, 0.3)
+
+
+MEMORY = """
+import resource, sys
+from padfree.builder.cli import main
+assert main(["inspect", sys.argv[1]]) == 0
+print("MB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+LARGE_MB = 128
+
+
+def test_a_large_data_file_is_inspected_in_its_own_size(tmp_path: Path) -> None:
+    def megabytes(rows: int) -> int:
+        model = exported()
+        table = next(item for item in model.graph.initializer if "word_embeddings" in item.name)
+        values = np.zeros((rows, HIDDEN), np.float32)
+        table.CopyFrom(numpy_helper.from_array(values, table.name))
+        file = tmp_path / f"{rows}.onnx"
+        onnx.save(model, str(file), save_as_external_data=True, location=f"{rows}.data")
+        done = subprocess.run([sys.executable, "-c", MEMORY, str(file)], capture_output=True, text=True, check=True)
+        return int(done.stdout.split("MB")[-1])
+
+    assert megabytes(LARGE_MB << 20 >> 8) - megabytes(1000) < 1.5 * LARGE_MB
