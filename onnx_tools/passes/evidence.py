@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 from ..graph import argument, is_standard
 from ..layout import B, S
 from ..symbolic import Analysis, Apply, Axis, Element, Expr, Index, Number, Poly, RowSum
-from ..symbolic.bounds import Bounds, bounds
+from ..symbolic.bounds import Bounds, bounds, bounds_by_cases
 from ..symbolic.expr import apply, axis_index, is_constant, leaves
 from ..symbolic.facts import Shape
 from ..symbolic.poly import Division
@@ -164,7 +164,7 @@ class _Walk:
         known = self._own_elements(tensor)
         if known is None:
             return np.asarray(0.0), np.asarray(1.0)
-        return bounds(known[0], dict.fromkeys(known[1], self._values))
+        return bounds_by_cases(known[0], dict.fromkeys(known[1], self._values))
 
     def _moves(self, node: gs.Node) -> bool:
         """Whether a node leaves the keys where they are: at the last axis."""
@@ -186,7 +186,7 @@ class _Walk:
         if isinstance(expr, Apply) and expr.op in ("Add", "Sub") and not any(is_constant(arg) for arg in expr.args):
             one, two = (self._sum(arg, own) for arg in expr.args)
             return _added(one, two) if expr.op == "Add" else _added(one, (-two[1], -two[0]))
-        return bounds(expr, dict.fromkeys(own, self._values))
+        return bounds_by_cases(expr, dict.fromkeys(own, self._values))
 
     def _own_elements(self, tensor: gs.Tensor) -> tuple[Expr, list[Element]] | None:
         """The expression of a tensor that is known from the inputs, and the key's elements in it; None for others."""

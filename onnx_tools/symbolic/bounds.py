@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -10,13 +11,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .expr import ELEMENTWISE, Apply, Element, Expr, Index, Number, RowSum
+from .expr import ELEMENTWISE, Apply, Element, Expr, Index, Number, RowSum, apply
+from .poly import Poly
 
 Values = npt.NDArray[np.float64]
 Bounds = tuple[Values, Values]
 
 # No position, size, sum of a mask or id is larger.
 LARGEST = float(1 << 24)
+_MOST_CASES = 4  # comparisons of positions that are told apart
+_ORDERS = MappingProxyType(  # whether the first operand is the larger one, and whether they must differ
+    {"Greater": (True, True), "GreaterOrEqual": (True, False), "Less": (False, True), "LessOrEqual": (False, False)}
+)
 
 
 def bounds(expr: Expr, elements: Mapping[Element, npt.NDArray[Any]]) -> Bounds:
@@ -39,6 +45,51 @@ def bounds(expr: Expr, elements: Mapping[Element, npt.NDArray[Any]]) -> Bounds:
         known = any(element.source == expr.source for element in elements)
         return np.asarray(1.0 if known else 0.0), np.asarray(LARGEST)
     return _applied(expr, [bounds(arg, elements) for arg in expr.args])
+
+
+def bounds_by_cases(expr: Expr, elements: Mapping[Element, npt.NDArray[Any]]) -> Bounds:
+    """The same, the lowest and highest of all cases that comparisons of positions make: key behind query, or not.
+
+    So `where(causal + mask == 0, low, causal)` is low for a masked key in either case.
+    """
+    found = sorted(_comparisons(expr), key=str)
+    if not 0 < len(found) <= _MOST_CASES:
+        return bounds(expr, elements)
+    cases = [
+        bounds(_decided(expr, dict(zip(found, truths, strict=True))), elements)
+        for truths in itertools.product((False, True), repeat=len(found))
+    ]
+    lows, highs = (np.broadcast_arrays(*side) for side in zip(*cases, strict=True))
+    return np.min(lows, axis=0), np.max(highs, axis=0)
+
+
+def _comparisons(expr: Expr) -> set[Poly]:
+    """What must not be negative for comparisons of positions to be true."""
+    if not isinstance(expr, Apply):
+        return set()
+    known = _condition(expr)
+    return {known[0]} if known is not None else set().union(*(_comparisons(arg) for arg in expr.args))
+
+
+def _decided(expr: Expr, truths: Mapping[Poly, bool]) -> Expr:
+    """The expression where it is known which comparisons of positions are true."""
+    if not isinstance(expr, Apply):
+        return expr
+    known = _condition(expr)
+    if known is not None:
+        return Number(truths[known[0]] == known[1], "bool")
+    return apply(expr.op, tuple(_decided(arg, truths) for arg in expr.args), expr.dtype)
+
+
+def _condition(expr: Apply) -> tuple[Poly, bool] | None:
+    """(p, True) for a comparison of positions that is p >= 0, (p, False) for its contrary; None for anything else."""
+    if expr.op not in _ORDERS or not all(isinstance(arg, Index) for arg in expr.args):
+        return None
+    one, two = (arg.poly for arg in expr.args if isinstance(arg, Index))
+    above, strict = _ORDERS[expr.op]
+    poly = (one - two if above else two - one) - int(strict)
+    contrary = -poly - 1
+    return (poly, True) if str(poly) <= str(contrary) else (contrary, False)
 
 
 def _applied(expr: Apply, args: list[Bounds]) -> Bounds:

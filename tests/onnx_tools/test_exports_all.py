@@ -6,19 +6,11 @@ from __future__ import annotations
 import pytest
 
 from . import exports
-from .exports_table import INTERFACES, expected, inputs_of, outcome
+from .exports_table import INTERFACES, expected, outcome
 
 
 def test_the_table_has_every_file() -> None:
     assert list(expected()) == exports.names()
-
-
-@pytest.mark.parametrize("interface", INTERFACES)
-@pytest.mark.parametrize("name", ["o_qwen2_model"])
-def test_named_masks(name: str, interface: str) -> None:
-    """What is refused for want of a proof is right with the mask that the refusal names."""
-    assert "--mask attention_mask" in expected()[name][interface]["refused"]
-    exports.assert_right(exports.load(name), inputs_of(name), interface, mask="attention_mask")
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
