@@ -160,3 +160,13 @@ def test_ids_of_a_rule() -> None:
     choices = rules_for({"ids": SpecialIds((0, 70), True), "types": SpecialIds((1,))}, {"ids": 60})
     assert {choice["ids"].last for choice in choices} == {0, 59, None}
     assert all(choice["ids"].padding != choice["ids"].last for choice in choices)
+
+
+@pytest.mark.parametrize(("name", "interface"), [("clip_text_ts17", "packed"), ("bart_cls_dy18", "padded")])
+def test_comparisons_take_the_same_ids(name: str, interface: str, tmp_path: Path) -> None:
+    pytest.importorskip("polygraphy")
+    from padfree.builder.cli import main
+
+    save_model(load(name), tmp_path / "model.onnx")
+    options = ["--interface", interface, "--runners", "onnxrt-packed", "--max-seq-len", "20"]
+    assert main(["compare", str(tmp_path / "model.onnx"), *options]) == 0
