@@ -50,7 +50,7 @@ def bound_max_seqlen(model: onnx.ModelProto, max_seq_len: int) -> None:
     of [n, L]. The input may thus be larger than the padded axis ever gets, and no memory is planned for what is cut.
     Where it is one, TensorRT 10.6 leaves what padded attention computes unwritten: with a second slot it is right.
     """
-    if not any(value.name == MAX_SEQLEN for value in model.graph.input):
+    if not _has_extent(model):
         return
     cut, bounded, ends = f"{MAX_SEQLEN}_cut", f"{MAX_SEQLEN}_bounded", f"{MAX_SEQLEN}_bound"
     for node in model.graph.node:
@@ -70,6 +70,21 @@ def bound_max_seqlen(model: onnx.ModelProto, max_seq_len: int) -> None:
         model.graph.node.insert(0, node)
 
 
+def _has_extent(model: onnx.ModelProto) -> bool:
+    """Whether the input [S] is there that the packed interface has for padded islands; not one [B,S] of that name."""
+    found = (value.type.tensor_type.shape.dim for value in model.graph.input if value.name == MAX_SEQLEN)
+    return any(len(dims) == 1 for dims in found)
+
+
+def _drop_plain_reductions(model: onnx.ModelProto) -> None:
+    """Scatters that reduce nothing do not say so, in place: TensorRT's parser knows no such attribute."""
+    for node in model.graph.node:
+        if node.op_type in ("ScatterND", "ScatterElements"):
+            kept = [item for item in node.attribute if (item.name, item.s) != ("reduction", b"none")]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+
+
 def for_parser(model: onnx.ModelProto, max_seq_len: int) -> onnx.ModelProto:
     """A copy of a rewritten model as TensorRT needs it: plain, named padfree nodes that know the longest sequence.
 
@@ -81,8 +96,9 @@ def for_parser(model: onnx.ModelProto, max_seq_len: int) -> onnx.ModelProto:
     set_max_seq_len(plain, max_seq_len)
     drop_unread_task_lists(plain, max_seq_len)
     bound_max_seqlen(plain, max_seq_len)
-    if all(value.name != MAX_SEQLEN for value in plain.graph.input):
+    if not _has_extent(plain):
         lengthen_short_products(plain)
+    _drop_plain_reductions(plain)
     return plain
 
 

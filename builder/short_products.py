@@ -48,6 +48,9 @@ def _shapes(model: ModelProto) -> dict[str, Sizes]:
             found[value.name] = [
                 dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in kind.shape.dim
             ]
+    for node in model.graph.node:  # casts of half precision are not listed
+        if node.op_type == "Cast" and node.input[0] in found:
+            found.setdefault(node.output[0], found[node.input[0]])
     return found
 
 

@@ -7,6 +7,7 @@ Rules, node by node in order:
   what is computed element by element from their results, up to the next matrix product or padfree operator;
 - a constant that the new type cannot hold (a mask's finfo.min, an epsilon of 1e-12) keeps the nodes that read it in
   float32 in the same way, and so does a weight of a matrix product that would overflow or vanish;
+- products of positions and other whole numbers (rotary angles, as some exporters write them) stay float32;
 - operators that have no such type in the model's opset stay float32 (bfloat16 convolutions before opset 22);
 - nodes that make or read an activation known not to fit (see ranges.py) stay float32; PadfreeLayerNorm becomes standard
   operators for that, the other padfree operators are refused by name;
@@ -164,6 +165,7 @@ class _Conversion:
         self.act, self.opset = ACT_TYPES[precision], opset_of(model)
         self.types = infer_element_types(model, "fp32")
         self.nodes: list[NodeProto] = []
+        self.counts: set[str] = set()  # float32 tensors that were whole numbers, and what is made of them alone
         self.casts: set[str] = set()
         self.constants = {
             tensor.name: self.originals.get(tensor.name, tensor)
@@ -250,6 +252,8 @@ class _Conversion:
                 attribute.i = target
             if attribute.name == "value" and attribute.t.data_type == _FLOAT and target != _FLOAT:
                 attribute.t.CopyFrom(round_to(to_float32(attribute.t), self.precision))
+        if target == _FLOAT and self._reads_counts_alone(floats):
+            self.counts.update(node.output)
         self._make(node, target)
 
     def _make(self, node: NodeProto, target: int) -> None:
@@ -262,6 +266,9 @@ class _Conversion:
         for attribute in node.attribute:
             if attribute.name == "to" and attribute.i == _FLOAT:
                 attribute.i = target
+        source = self.types.get(node.input[0], _FLOAT)
+        if (source not in (_FLOAT, self.act, TensorProto.BOOL) and target == _FLOAT) or node.input[0] in self.counts:
+            self.counts.update(node.output)
         if self._is_float(node.input[0]) and node.input[0] in self.constants:
             self.read_as_float32.add(node.input[0])
         self._make(node, target)
@@ -276,7 +283,7 @@ class _Conversion:
         if node.domain != "" or node.op_type in _FLOAT32_ONLY or not takes(node, self.act, self.opset):
             return _FLOAT
         if node.op_type in _PRODUCTS:
-            return self.act
+            return _FLOAT if self._reads_counts_alone(floats) else self.act
         if node.op_type == "Cast":
             source = self.types[node.input[0]]
             # Whole numbers may be too large for the type; what was float already keeps its type.
@@ -293,6 +300,11 @@ class _Conversion:
             elif self.types[name] == _FLOAT:
                 return _FLOAT
         return self.act
+
+    def _reads_counts_alone(self, floats: Iterable[str]) -> bool:
+        """Whether all that a node reads, constants aside, was whole numbers: positions, whose angles need digits."""
+        read = [name for name in floats if name not in self.constants]
+        return bool(read) and all(name in self.counts for name in read)
 
     def _fits(self, values: Floats) -> bool:
         """Whether a constant survives: nothing overflows, and single numbers keep their value but for rounding."""

@@ -7,7 +7,7 @@ change cannot be reproduced, and is refused instead of being silently different.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +27,11 @@ from .symbolic import Analysis, Poly
 
 _LENGTHS, _LENGTH = (7, 1, 4, 2), 7  # from one without padding to one where all but the first slot are masked
 _MORE = 2  # slots, all of them padding: a result that changes depends on the longest sequence of the batch
-_GARBAGE = 8.0  # standard deviation in masked slots; kept ones have 1
+_GARBAGE = 8.0  # size of numbers in masked slots, in parts of those in kept ones
+# What kept slots hold: numbers of both signs, and small positive ones. The first alone may hide what padding changes
+# behind a division by what should be a count, a root of a negative number, a tanh or an exponential.
+_KINDS = ("normal", "positive")
+_POSITIVE = (0.02, 0.06)
 _TOLERANCE = 1e-4
 
 
@@ -44,6 +48,7 @@ class _Part:
     final: frozenset[str]
     makers: dict[str, str]
     mask: Mask
+    seq_lens: str  # the lengths' name
     inputs: frozenset[str]  # of the model, the mask's left out
     inputs_vary: bool  # whether they may hold anything in masked slots
 
@@ -129,7 +134,8 @@ def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part
     kept = {id(node) for node in part.nodes}
     part.inputs = [tensor for tensor in inputs if any(id(node) in kept for node in tensor.outputs)]
     given = frozenset(tensor.name for tensor in graph.inputs if tensor.name != mask.source)
-    return _Part(part, tuple(results), frozenset(final), makers, mask, given, inputs_too)
+    seq_lens = str(boundary_of(graph).seq_lens.name)
+    return _Part(part, tuple(results), frozenset(final), makers, mask, seq_lens, given, inputs_too)
 
 
 def _difference(part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mapping[str, IdRule]) -> str | None:
@@ -139,18 +145,33 @@ def _difference(part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mappin
     options.intra_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # it runs but a few times
     model = gs.export_onnx(part.graph, do_type_check=False)
+    trials = []
     try:
         session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        feeds = [_feed(part, analysis, mask, rules, garbage) for garbage in (0.0, _GARBAGE)]
-        first, second = (session.run(None, feed) for feed in feeds)
-        wide = _widened(part, analysis, feeds[0], rules) if part.inputs_vary else None
-        third = first if wide is None else session.run(None, wide)
+        for kind in _KINDS:
+            feeds = [_feed(part, analysis, mask, rules, garbage, kind) for garbage in (0.0, _GARBAGE)]
+            first, second = (session.run(None, feed) for feed in feeds)
+            wide = _widened(part, analysis, feeds[0], rules) if part.inputs_vary else None
+            trials.append((first, second, first if wide is None else session.run(None, wide)))
     except Exception as error:  # onnxruntime's errors have no common base of their own
         names = ", ".join(sorted({part.makers[name] for name in part.final})[:3])
         raise RewriteError(
             f"what stays padded around {names} cannot be tried in onnxruntime ({str(error).splitlines()[0]}); whether "
             "it reads padding is not known; replace these operators by standard ones"
         ) from error
+    found = (_changed(part, analysis, mask, *trial) for trial in trials)
+    return next((reason for reason in found if reason is not None), None)
+
+
+def _changed(
+    part: _Part,
+    analysis: Analysis,
+    mask: np.ndarray,
+    first: Sequence[np.ndarray],
+    second: Sequence[np.ndarray],
+    third: Sequence[np.ndarray],
+) -> str | None:
+    """Who is the first to make other numbers of kept tokens, where a final result is others."""
     changed = []
     for name, before, *others in zip(part.results, first, second, third, strict=True):
         dims = dims_of_shape(analysis.facts[name].shape)
@@ -194,10 +215,14 @@ def _has_known_sizes(shape: tuple[Poly, ...] | None) -> bool:
     return shape is not None and all(size.atoms() <= {"B", "S", "T"} for size in shape)
 
 
+def _noise(generator: np.random.Generator, size: list[int], kind: str) -> np.ndarray:
+    return generator.standard_normal(size) if kind == "normal" else generator.uniform(*_POSITIVE, size)
+
+
 def _feed(
-    part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mapping[str, IdRule], garbage: float
+    part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mapping[str, IdRule], garbage: float, kind: str
 ) -> dict[str, np.ndarray]:
-    """Inputs that are the same in kept slots for every `garbage`."""
+    """Inputs that are the same in kept slots for every `garbage`; `kind` is one of _KINDS."""
     generator = np.random.default_rng(1)
     sizes = {"B": mask.shape[0], "S": mask.shape[1], "T": int(mask.sum())}
     feed = {}
@@ -207,16 +232,17 @@ def _feed(
             raise RewriteError(f"the shape of '{tensor.name}' is not known")
         size = [poly.evaluate(lambda name: sizes[name]) for poly in shape]
         dtype = np.dtype(tensor.dtype)
-        noise = generator.standard_normal(size), generator.standard_normal(size)
+        noise = [_noise(generator, size, kind) for _ in range(2)]
         if tensor.name == part.mask.source:
             values = np.where(mask, part.mask.kept[0], part.mask.masked[0])
         elif np.issubdtype(dtype, np.floating):
-            values = noise[0]
+            values = noise[0].copy()
             if tuple(shape[:2]) == (B, S):
-                values = values.copy()
                 values[~mask] = noise[1][~mask] * garbage
+        elif tensor.name == part.seq_lens:
+            values = mask.sum(1)
         else:
-            flags = noise[0] > 0
+            flags = noise[0] > np.median(noise[0])
             varies = part.inputs_vary or tensor.name not in part.inputs
             if tuple(shape) == (B, S) and varies:
                 flags = np.where(mask, flags, garbage > 0)

@@ -67,9 +67,7 @@ def open_candidates(original: Path, files: Sequence[Path], settings: Settings, *
         path = settings.folder / REWRITTEN
         options: dict[str, Any] = {"interface": interface, "precision": settings.precision, "mask": settings.mask}
         try:
-            result = rewrite(
-                original, **options
-            )  # finds what half precision cannot hold, and ids that are looked for
+            result = rewrite(original, **options)  # finds what half precision cannot hold, and ids that are looked for
         except VerificationError:
             if settings.precision != "fp32":
                 raise

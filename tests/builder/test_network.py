@@ -94,6 +94,27 @@ def test_outputs_that_no_engine_has(name: str, kind: int, what: str) -> None:
     assert [value.name for value in for_parser(model, 8).graph.output] == ["y"]
 
 
+def test_an_input_of_that_name_with_a_batch_is_another() -> None:
+    ids = helper.make_tensor_value_info("max_seqlen", TensorProto.INT64, ["B", "S"])
+    shape = helper.make_tensor_value_info("shape", TensorProto.INT64, [2])
+    node = helper.make_node("Shape", ["max_seqlen"], ["shape"])
+    model = helper.make_model(helper.make_graph([node], "g", [ids], [shape]))
+    before = model.SerializeToString()
+    bound_max_seqlen(model, 16)
+    assert model.SerializeToString() == before
+
+
+def test_scatters_that_reduce_nothing_do_not_say_so() -> None:
+    kinds = ("none", "add")
+    nodes = [helper.make_node("ScatterND", ["x", "i", "y"], [kind], reduction=kind) for kind in kinds]
+    outputs = [helper.make_tensor_value_info(kind, TensorProto.FLOAT, ["B", 4]) for kind in kinds]
+    model = helper.make_model(helper.make_graph(nodes, "g", [], outputs), opset_imports=[helper.make_opsetid("", 17)])
+    made = for_parser(model, 16)
+    assert [[item.s for item in node.attribute] for node in made.graph.node if node.op_type == "ScatterND"] == [
+        [], [b"add"],
+    ]  # fmt: skip
+
+
 def test_a_model_without_a_padded_axis_is_not_changed() -> None:
     model = model_of(("a", "PadfreePool"))
     before = model.SerializeToString()

@@ -52,6 +52,18 @@ def test_padded_attention_gives_the_same(family: str, length: int) -> None:
     assert all(min(value.shape[-2:]) >= 2 for value in inner)
 
 
+def test_products_of_half_precision_are_found() -> None:
+    """Conversion casts operands, and lists no shapes of what it casts."""
+    model = rewrite(
+        FAMILIES / "modernbert_torchscript_sdpa.onnx", interface="padded", precision="fp16", verify=False
+    ).model
+    whole = rewrite(FAMILIES / "modernbert_torchscript_sdpa.onnx", interface="padded", verify=False).model
+    lengthen_short_products(model)
+    assert len(products(model)) == len(products(whole))
+    padded = {name for node in model.graph.node if node.op_type == "Pad" for name in node.output}
+    assert all(not padded.isdisjoint(node.input) for node in products(model))
+
+
 def test_sizes_that_are_fixed_are_left_alone() -> None:
     text = """<ir_version: 9, opset_import: ["" : 17]>
         g (float[B,4,1] x, float[B,1,4] y, float[B,S,4] z, float[4,4] w) => (float[B,4,4] o, float[B,S,4] p)

@@ -233,15 +233,15 @@ def test_no_such_device(plans: dict[tuple[str, str], Path]) -> None:
         Session(plans["packed", "fp16"], device=99)
 
 
-def test_a_damaged_timing_cache_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_is_no_timing_cache_stays_what_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     import logging
 
-    cache = tmp_path / "timing.cache"
-    cache.write_bytes(b"no timing cache at all" * 100)
+    cache, content = tmp_path / "timing.cache", b"no timing cache at all" * 100
+    cache.write_bytes(content)
     logging.getLogger("padfree").propagate = True
     build_engine(EXPORTED, tmp_path / "model.plan", max_batch=2, max_seq_len=32, timing_cache=cache, verify=False)
-    assert "dropped" in caplog.text
-    assert not cache.read_bytes().startswith(b"no timing cache")
+    assert "left as it is" in caplog.text
+    assert cache.read_bytes() == content
 
 
 def test_a_profile_beyond_the_model(tmp_path: Path) -> None:

@@ -253,3 +253,21 @@ def test_operators_without_the_type_stay_float32() -> None:
     (convolution,) = (node for node in model.graph.node if node.op_type == "Conv")
     types = check_element_types(without_functions(model), "bf16")
     assert {types[name] for name in (*convolution.input, *convolution.output)} == {TensorProto.FLOAT}
+
+
+def test_products_of_positions_stay_float32() -> None:
+    """Angles of rotary embeddings, as transformers writes them: fp16 knows no odd position beyond 2048."""
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+        g (int64[B,S] ids, float[B,S,4] x) => (float[B,S,4] y) {
+          three = Constant<value = int64[1] {1}> ()
+          rows = Cast<to = 1> (ids)
+          column = Unsqueeze (rows, three)
+          frequencies = Constant<value = float[1,4,1] {1.0, 0.1, 0.01, 0.001}> ()
+          angles = MatMul (frequencies, column)
+          turned = Transpose<perm = [0, 2, 1]> (angles)
+          cosines = Cos (turned)
+          y = Mul (x, cosines)
+        }"""
+    model = convert(onnx.parser.parse_model(text), "fp16")
+    types = check_element_types(model, "fp16")
+    assert {types[name] for name in ("column", "angles", "turned", "cosines")} == {TensorProto.FLOAT}
