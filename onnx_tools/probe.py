@@ -242,7 +242,7 @@ def _feed(
         elif tensor.name == part.seq_lens:
             values = mask.sum(1)
         else:
-            flags = noise[0] > np.median(noise[0])
+            flags = noise[0] > 0  # all alike where numbers are positive: then a search finds the first slot
             varies = part.inputs_vary or tensor.name not in part.inputs
             if tuple(shape) == (B, S) and varies:
                 flags = np.where(mask, flags, garbage > 0)

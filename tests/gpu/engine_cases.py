@@ -15,7 +15,7 @@ from typing import Any
 from onnx import ModelProto
 from padfree.onnx_tools import load_model
 
-from ..onnx_tools import exports, families
+from ..onnx_tools import exports, exports_table, families
 
 INTERFACES, PRECISIONS = ("packed", "padded"), ("fp32", "fp16", "bf16")
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
@@ -44,7 +44,7 @@ class Entry:
     def load(self, folder: Path) -> tuple[ModelProto, list[exports.Input]]:
         """The original file, and what its inputs are."""
         if self.source == "exports":
-            return exports.load(self.name), exports.inputs_of(self.name)
+            return exports.load(self.name), exports_table.inputs_of(self.name)
         path = folder / f"{self.name}.onnx" if self.source == "wide" else families.FOLDER / f"{self.name}.onnx"
         model = load_model(path)
         return model, [_input(value.name) for value in model.graph.input]
