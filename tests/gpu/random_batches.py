@@ -28,7 +28,7 @@ from padfree.runtime import Session
 
 from ..onnx_tools import exports
 from .engine_cases import Entry
-from .engine_check import FLOORS, TOLERANCES
+from .engine_check import error_of
 
 ENTRIES = (
     Entry("families", "bert_torchscript_sdpa", "packed", "fp32"),
@@ -101,13 +101,13 @@ def search(entry: Entry, folder: Path, first: int, count: int) -> None:
                 found = answers(session, pool, chosen, filler)
                 for place_of, name in enumerate(outputs):
                     pairs = [
-                        (np.asarray(value, np.float64)[None], pool.wanted[at][place_of].astype(np.float64))
+                        (np.asarray(value)[None], pool.wanted[at][place_of])
                         for at, value in zip(chosen, found[name], strict=True)
                         if at >= 0
                     ]
                     if pairs:
                         what = f"{entry.key}, seed {seed}, sequences {chosen}, {filler} filler tokens: {name}"
-                        exports.assert_close(what, pairs, TOLERANCES[entry.precision], FLOORS[entry.precision])
+                        error_of(what, pairs, entry.precision)
 
 
 def main() -> int:
