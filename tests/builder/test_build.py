@@ -42,7 +42,7 @@ def test_the_callers_model_is_not_changed(packed_model: ModelWriter) -> None:
 
 def test_damaged_metadata_in_a_model(packed_model: ModelWriter) -> None:
     model = onnx.load(str(packed_model()))
-    model.metadata_props[0].value = "{"
+    model.metadata_props[0].value = '{"format": 1'
     with pytest.raises(BuildError, match="the model's padfree metadata is damaged"):
         build_engine(model, "model.plan")
 
