@@ -254,7 +254,8 @@ def rewrite(
         _, rules = verify_ids(
             original, with_functions(result), metadata, seed=seed, weights=(before, held), special=passed.special
         )
-        metadata["id_rules"] = {name: rule.to_dict() for name, rule in rules.items()}
+        if rules:
+            metadata["id_rules"] = {name: rule.to_dict() for name, rule in rules.items()}
     if precision != "fp32":
         sample = sample_of(original, metadata, seed=seed) if verify else None
         result, metadata["kept_float32"] = convert_and_check(result, precision, sample, held)

@@ -207,7 +207,10 @@ def test_destinations_are_checked_early(tmp_path: Path) -> None:
 
 
 STOPPED = """
-import sys, time
+import signal, sys, time
+for number in (signal.SIGHUP, signal.SIGTERM):  # whoever runs the tests may ignore them
+    signal.signal(number, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from pathlib import Path
 import padfree.builder.cli as cli
 from padfree.builder.files import write_with

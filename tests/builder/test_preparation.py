@@ -194,7 +194,8 @@ def test_it_works_without_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> No
 def test_ctrl_c_shows_nothing_of_the_other_process(tmp_path: Path, number: signal.Signals) -> None:
     """A terminal sends it to both processes; one of them speaks, and the other one has ended when it has."""
     code = """
-import pathlib, subprocess, sys, time
+import pathlib, signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
 from padfree.builder import cli, preparation
 
 class Recorded(subprocess.Popen):

@@ -69,7 +69,8 @@ def assert_agree(
     wanted = run(original, feeds)
     given = feeds
     if metadata["interface"] == "packed":
-        given = {key: value[mask].astype(np.int32) for key, value in feeds.items() if key != "attention_mask"}
+        tokens = [item["name"] for item in metadata["inputs"] if item["role"] == "tokens"]
+        given = {name: feeds[name][mask].astype(np.int32) for name in tokens}
         given["seq_lens"] = mask.sum(1).astype(np.int32)
         if any(item["role"] == "max_seqlen" for item in metadata["inputs"]):
             given["max_seqlen"] = np.zeros(LENGTH, np.int32)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto
-from padfree.onnx_tools import RewriteError, VerificationError, load_model, rewrite
+from padfree.onnx_tools import RewriteError, load_model, rewrite
 from padfree.onnx_tools.fixed_axes.reshape import aligned
 from padfree.onnx_tools.symbolic.poly import Poly
 
@@ -230,7 +230,7 @@ def _amount_of_padding(b: EncoderBuilder, x: str) -> str:
 
 def test_what_depends_on_the_amount_of_padding_is_found() -> None:
     """With 7 slots the sum holds a 3 for each of the masked ones; no other length can have that."""
-    with pytest.raises(VerificationError, match="the original gives"):
+    with pytest.raises(RewriteError, match=r"reads masked slots|the original gives"):
         rewrite(fixed(_amount_of_padding))
 
 

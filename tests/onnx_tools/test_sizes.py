@@ -85,7 +85,6 @@ CASES: dict[str, Build] = {
     "InstanceNormalization": lambda b, x: b.op(
         "InstanceNormalization", b.op("Transpose", x, perm=[0, 2, 1]), b.weight(HIDDEN), b.weight(HIDDEN)
     ),
-    "RandomNormalLike": lambda b, x: b.op("RandomNormalLike", x),
     "EyeLike": lambda b, _: b.op("EyeLike", "input_ids"),
     "CumSum": lambda b, x: b.op("CumSum", x, b.constant(1, np.int64)),
     "Cosh": lambda b, x: b.op("Cosh", x),
