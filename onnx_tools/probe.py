@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -51,6 +52,16 @@ class _Part:
     seq_lens: str  # the lengths' name
     inputs: frozenset[str]  # of the model, the mask's left out
     inputs_vary: bool  # whether they may hold anything in masked slots
+
+    @cached_property
+    def session(self) -> ort.InferenceSession:
+        """What runs the graph, for all masks and ids."""
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = 1
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # it runs but a few times
+        model = gs.export_onnx(self.graph, do_type_check=False)
+        return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def probe(
@@ -140,14 +151,9 @@ def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part
 
 def _difference(part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mapping[str, IdRule]) -> str | None:
     """Why results on kept tokens differ for other fillings of the masked slots, or more of them; None: they do not."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # it runs but a few times
-    model = gs.export_onnx(part.graph, do_type_check=False)
     trials = []
     try:
-        session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = part.session
         for kind in _KINDS:
             feeds = [_feed(part, analysis, mask, rules, garbage, kind) for garbage in (0.0, _GARBAGE)]
             first, second = (session.run(None, feed) for feed in feeds)

@@ -7,16 +7,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 from onnx import ModelProto, helper
-from padfree.onnx_tools import CoverageReport, RewriteResult, load_model, rewrite
+from padfree.onnx_tools import CoverageReport, load_model, rewrite
 from padfree.onnx_tools.agreement import measure
 from padfree.onnx_tools.widen import widen
 
-from .exports import assert_valid
+from .exports import assert_valid, metadata_of
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 FOLDER, OPTIMUM_FOLDER = FIXTURES / "families", FIXTURES / "optimum"
@@ -95,11 +94,6 @@ def session(model: ModelProto | Path) -> ort.InferenceSession:
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     source = str(model) if isinstance(model, Path) else model.SerializeToString()
     return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-
-
-def metadata_of(result: RewriteResult) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(next(e.value for e in result.model.metadata_props if e.key == "padfree"))
-    return found
 
 
 def assert_same(case: Case, interface: str) -> CoverageReport:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,10 +16,12 @@ from padfree.builder.triton import ServingOptions, write_repository
 from padfree.onnx_tools import load_model, save_model
 from padfree.runtime import Session
 from served import OUTPUTS, TOKENIZER, TOLERANCE, assert_right, random_sequences
+from test_lifecycle import wait_until
 from triton_server import TritonServer
 
 pytestmark = pytest.mark.needs_triton
 
+WITHIN_S = 40.0  # the server looks once a second
 POLLED = ("--model-control-mode=poll", "--repository-poll-secs=1")
 ERROR = re.compile(r"^.*(?:failed to load|Poll failed|failed to poll).*$", re.MULTILINE)
 
@@ -35,13 +35,6 @@ def doubled(model: Path, file: Path) -> Path:
     assert changed != load_model(model)
     save_model(changed, file)
     return file
-
-
-def wait_until(happens: Callable[[], bool], what: str, within_s: float = 40.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not happens():
-        assert time.monotonic() < deadline, f"{what}: not within {within_s} s"
-        time.sleep(0.1)
 
 
 def ready_versions(server: TritonServer, model: str) -> list[str]:
@@ -73,13 +66,13 @@ def test_models_and_versions_under_load(installed: Path, model_file: Path, sessi
         loading = pool.submit(load, server)
         try:
             write_repository(model_file, repository, ServingOptions("second"))
-            wait_until(lambda: ready_versions(server, "second") == ["1"], "the second model")
+            wait_until(lambda: ready_versions(server, "second") == ["1"], "the second model", WITHIN_S)
             assert ready_versions(server, "bert") == ["1"]
             before = call(server, "http", "bert_text", {"text": texts("the first version")}, OUTPUTS)
 
             assert write_repository(other_file, repository, options).version == 2
             for name in ("bert", "bert_tokenizer", "bert_text"):
-                wait_until(lambda name=name: ready_versions(server, name) == ["2"], f"version 2 of {name}")
+                wait_until(lambda name=name: ready_versions(server, name) == ["2"], f"version 2 of {name}", WITHIN_S)
             after = call(server, "http", "bert_text", {"text": texts("the first version")}, OUTPUTS)
         finally:
             stop.set()
