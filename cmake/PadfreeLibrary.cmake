@@ -75,7 +75,6 @@ function(padfree_kernel_object_library name architectures sources)
   if(PADFREE_PERTURB)
     target_compile_definitions(${name} PRIVATE PADFREE_PERTURB=1)
   endif()
-  target_include_directories(${name} SYSTEM PRIVATE "${PADFREE_CUTLASS_INCLUDE}")
 endfunction()
 
 function(padfree_compile_options name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What compiling the plugin library needs: a host compiler, nvcc, CUTLASS and TensorRT's headers.
+# What compiling the plugin library needs: a host compiler, nvcc and TensorRT's headers.
 #
 # padfree_find_requirements() enables CXX and CUDA and sets PADFREE_BUILD. Where something is missing, PADFREE_MISSING
 # and PADFREE_NEXT_STEPS (lists of equal length) say what and what to do about it.
@@ -32,7 +32,6 @@ macro(padfree_find_requirements)
       padfree_missing("no C++ compiler" "install g++ 9 or newer (Debian, Ubuntu: apt-get install g++), or set CXX")
     endif()
     padfree_find_nvcc()
-    padfree_find_cutlass()
     padfree_find_tensorrt_headers()
     if(NOT PADFREE_MISSING)
       padfree_enable_languages()
@@ -65,17 +64,5 @@ macro(padfree_enable_languages)
   else()
     padfree_missing("nvcc ${PADFREE_NVCC_VERSION} does not work with the C++ compiler ${CMAKE_CXX_COMPILER}"
                     "install a g++ that this nvcc supports, or name another nvcc (>= 12.4) by CUDACXX")
-  endif()
-endmacro()
-
-# PADFREE_CUTLASS_INCLUDE: CUTLASS_DIR (a checkout) first, then the nvidia-cutlass package.
-macro(padfree_find_cutlass)
-  padfree_python_package_folder(cutlass_library padfree_cutlass_package)
-  find_path(PADFREE_CUTLASS_FOUND cute/tensor.hpp NO_DEFAULT_PATH NO_CACHE
-            HINTS "$ENV{CUTLASS_DIR}/include" "${padfree_cutlass_package}/source/include")
-  if(PADFREE_CUTLASS_FOUND)
-    padfree_stable_link(cutlass "${PADFREE_CUTLASS_FOUND}" PADFREE_CUTLASS_INCLUDE)
-  else()
-    padfree_missing("no CUTLASS headers" "pip install 'nvidia-cutlass==4.2.*', or set CUTLASS_DIR to a checkout of CUTLASS")
   endif()
 endmacro()
