@@ -10,7 +10,8 @@ from typing import Any
 Record = Mapping[str, Any]
 Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 """The head and the rows; the first column is text, the others are numbers."""
-OURS = ", linear auto"
+OURS, PADDED = ", linear auto", ", padded interface"
+"""How the names of cases end that are shown: engines with padfree's products, and with the padded interface."""
 PADDED_LAYERS: Mapping[str, str] = {
     "waiting for the host (`trainStation`)": r"trainStation",
     "the number of tokens, copied to the host": r"DevicetoShapeHostCopy",
@@ -24,8 +25,7 @@ PADDED_LAYERS: Mapping[str, str] = {
 
 def timeline(records: Sequence[Record]) -> Table:
     """A row a kind of kernel, a column a batch: us that it adds to a CUDA graph's replay."""
-    chosen = [record for record in records if record["case"].endswith(OURS)]
-    kinds = dict.fromkeys(kind for record in chosen for kind in record["kinds"])
+    kinds = dict.fromkeys(kind for record in records for kind in record["kinds"])
 
     def cell(record: Record, kind: str) -> str:
         row = record["kinds"].get(kind)
@@ -33,11 +33,14 @@ def timeline(records: Sequence[Record]) -> Table:
             return "-"
         return f"{row['adds_us']:.1f} ({row['adds_us'] / record['replay_us']:.0%})"
 
-    ordered = sorted(kinds, key=lambda kind: -max(r["kinds"].get(kind, {"adds_us": 0})["adds_us"] for r in chosen))
-    rows = [[kind, *(cell(record, kind) for record in chosen)] for kind in ordered]
-    rows.append(["whole replay", *(f"{record['replay_us']:.1f}" for record in chosen)])
-    rows.append(["the same without records", *(f"{record['replay_unprofiled_us']:.1f}" for record in chosen)])
-    head = ["us added to the run", *(f"{record['case'].removesuffix(OURS)}, T {record['tokens']}" for record in chosen)]
+    ordered = sorted(kinds, key=lambda kind: -max(r["kinds"].get(kind, {"adds_us": 0})["adds_us"] for r in records))
+    rows = [[kind, *(cell(record, kind) for record in records)] for kind in ordered]
+    rows.append(["whole replay", *(f"{record['replay_us']:.1f}" for record in records)])
+    rows.append(["the same without records", *(f"{record['replay_unprofiled_us']:.1f}" for record in records)])
+    head = [
+        "us added to the run",
+        *(f"{record['case'].removesuffix(OURS)}, T {record['tokens']}" for record in records),
+    ]
     return head, rows
 
 
@@ -57,7 +60,7 @@ def host(records: Sequence[Record]) -> Table:
 
 def padded(records: Sequence[Record]) -> Table:
     """What the padded interface's engine spends on what the packed one does not have, by TensorRT's layers."""
-    record = next(record for record in records if record["case"].endswith(", padded interface"))
+    (record,) = records
     sums = dict.fromkeys(PADDED_LAYERS, 0.0)
     for layer, time_us in record["layers_us"].items():
         for name, pattern in PADDED_LAYERS.items():

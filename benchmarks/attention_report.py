@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,16 +34,6 @@ PROFILE_HEADINGS = (
     "warps wait for",
 )
 SHOWN_STALLS = 4
-VERSIONS = {
-    "gpu": "",
-    "driver": "driver ",
-    "torch": "PyTorch ",
-    "nvidia-cudnn-cu13": "cuDNN ",
-    "flashinfer-python": "flashinfer ",
-    "flash-attn-4": "flash-attn-4 ",
-    "tensorrt": "TensorRT ",
-}
-"""Fields of a record that tell what it was measured with, and how the page introduces them."""
 
 
 def microseconds(value: float | None) -> str:
@@ -113,18 +102,6 @@ def page_cells(record: Mapping[str, Any]) -> list[str]:
         text = "" if time is None else f"**{time:.1f}**" if time == fastest else f"{time:.1f}"
         times.append(f"({text})" if name in earlier and name not in now else text)
     return [record["case"], f"{record['bytes_moved'] / BYTES_PER_US:.1f}", *times, goal(record)]
-
-
-def made_with(records: Sequence[Mapping[str, Any]]) -> str:
-    """A sentence: the commit (of several each with its share of the cases), the machine and the versions."""
-    commits = Counter(record["commit"] for record in records)
-    counted = [f"{name} ({count} of {len(records)} cases)" for name, count in commits.items()]
-    versions = [
-        prefix + " or ".join(values)
-        for field, prefix in VERSIONS.items()
-        if (values := list(dict.fromkeys(record[field] for record in records if field in record)))
-    ]
-    return f"Measured at commit {', '.join(counted if len(commits) > 1 else commits)}: {', '.join(versions)}."
 
 
 def thousands(*values: float) -> str:

@@ -9,20 +9,21 @@ from pathlib import Path
 from typing import Any
 
 GREY = "#7d8590"
-OURS = "#2f81f7"
+OURS = "#0072b2"
 MARKERS = "osD^vPX<>p"
 PEER_COLOURS = (
-    "#d29922",
-    "#3fb950",
-    "#db6d28",
-    "#a371f7",
-    "#f778ba",
-    "#39c5cf",
-    "#e5534b",
-    "#b3a11f",
+    "#d55e00",
+    "#56b4e9",
+    "#e69f00",
+    "#009e73",
+    "#cc79a7",
+    "#999933",
+    "#44aa99",
+    "#aa4499",
     "#8b949e",
-    "#6e7681",
+    "#882255",
 )
+"""Colours of Okabe and Ito, then of Paul Tol: people who confuse red and green tell them apart."""
 STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 9,
@@ -54,22 +55,27 @@ USUAL = (
 
 Record = Mapping[str, Any]
 
-EARLIER = "earlier_peers"
+EARLIER, EARLIER_COMMITS = "earlier_peers", "earlier_commits"
 
 
 def read(path: Path) -> list[Record]:
     """The records of a file, the last one of every case, in the order in which the cases came first.
 
-    Peers that only lines before the last one have, measured in another run, are under EARLIER.
+    Peers that only lines before the last one have, measured in another run, are under EARLIER, and the commits of
+    those lines under EARLIER_COMMITS.
     """
-    records: dict[str, Record] = {}
-    for line in path.read_text("utf-8").splitlines():
-        if line.strip():
-            record = json.loads(line)
-            before, peers = records.get(record["case"], {}), _peers(record)
-            known = {**before.get(EARLIER, {}), **_peers(before)}
-            records[record["case"]] = {**record, EARLIER: {name: known[name] for name in known if name not in peers}}
-    return list(records.values())
+    lines: dict[str, list[Record]] = {}
+    for line in filter(str.strip, path.read_text("utf-8").splitlines()):
+        record = json.loads(line)
+        lines.setdefault(record["case"], []).append(record)
+    return [_last(of_case) for of_case in lines.values()]
+
+
+def _last(lines: Sequence[Record]) -> Record:
+    *before, last = lines
+    known = {name: (time, line) for line in before for name, time in _peers(line).items() if name not in _peers(last)}
+    commits = sorted({line["commit"] for _, line in known.values() if "commit" in line})
+    return {**last, EARLIER: {name: time for name, (time, _) in known.items()}, EARLIER_COMMITS: commits}
 
 
 def _peers(record: Record) -> dict[str, float]:

@@ -15,12 +15,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from plot_style import (
     GREY,
+    LIMIT,
     MARKERS,
     OURS,
+    PADFREE,
     PEER_COLOURS,
     STYLE,
     Record,
@@ -33,6 +34,8 @@ from plot_style import (
 from sweep_plots import draw_sweep
 
 ROOT = Path(__file__).resolve().parent.parent
+BAR_NAMES = {LIMIT: "limit: the matrix products"}
+"""Names that are too long to stand beside a bar."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +53,12 @@ def ratios(record: Record) -> dict[str, float]:
 
 
 def bars(records: Sequence[Record]) -> list[list[Bar]]:
-    """The bars of every model, each peer in the same colour and place in all of them."""
+    """The bars of every model, the fastest first; a peer has the same colour in all of them."""
     found = [times_of(record) for record in records]
     styles = styles_of(name for times in found for name in times)
     return [
-        [Bar(name, times[name], colour) for name, (colour, _) in styles.items() if name in times] for times in found
+        [Bar(name, time_ms, styles[name][0]) for name, time_ms in sorted(times.items(), key=lambda item: item[1])]
+        for times in found
     ]
 
 
@@ -85,30 +89,31 @@ def draw_attention(records: Sequence[Record], path: Path) -> None:
 
 
 def draw_end_to_end(records: Sequence[Record], path: Path) -> None:
-    """A group of bars a model: milliseconds for a batch."""
+    """A panel a model: a bar a contender, named beside it, the fastest on top; milliseconds for a batch."""
     from matplotlib import pyplot
 
+    rows = -(-len(records) // 2)
     with pyplot.rc_context(STYLE):
-        figure, row = pyplot.subplots(1, len(records), figsize=(2.2 + 2.4 * len(records), 3.0), squeeze=False)
-        handles: dict[str, Any] = {}
-        for axes, record, found in zip(row[0], records, bars(records), strict=True):
-            drawn = axes.bar(
-                range(len(found)), [bar.time_ms for bar in found], width=0.8, color=[bar.colour for bar in found]
+        figure, grid = pyplot.subplots(rows, 2, figsize=(10, 0.6 + 2.5 * rows), squeeze=False)
+        panels = list(grid.flat)
+        for axes, record, found in zip(panels, records, bars(records), strict=False):
+            drawn = axes.barh(
+                range(len(found)), [bar.time_ms for bar in found], height=0.75, color=[bar.colour for bar in found]
             )
-            axes.bar_label(
-                drawn,
-                labels=[f"{bar.time_ms:.{2 if bar.time_ms < 10 else 1}f}" for bar in found],
-                padding=2,
-                color=GREY,
-            )
-            axes.set_xticks([])
-            axes.margins(y=0.12)
+            labels = [f"{bar.time_ms:.{2 if bar.time_ms < 10 else 1}f}" for bar in found]
+            axes.bar_label(drawn, labels=labels, padding=3, color=GREY)
+            axes.set_yticks(range(len(found)), [BAR_NAMES.get(bar.label, bar.label) for bar in found])
+            for text, bar in zip(axes.get_yticklabels(), found, strict=True):
+                text.set_fontweight("bold" if bar.label == PADFREE else "normal")
+            axes.invert_yaxis()
+            axes.margins(x=0.12)
+            axes.tick_params(axis="y", length=0)
             padding = 1 - record["tokens"] / record["slots"]
             title = f"{record['model']}, {record['batch']} x {record['seq_len']}"
-            axes.set_title(f"{title}\n{record['tokens']} tokens, {padding:.0%} padding", loc="left")
-            axes.set_ylabel("ms for a batch" if axes is row[0][0] else "")
-            handles.update((bar.label, patch) for bar, patch in zip(found, drawn.patches, strict=True))
-        figure.legend(handles.values(), handles.keys(), loc="upper center", ncols=2, bbox_to_anchor=(0.5, 0.0))
+            axes.set_title(f"{title}: {record['tokens']} tokens, {padding:.0%} padding", loc="left")
+            axes.set_xlabel("ms for a batch")
+        for axes in panels[len(records) :]:
+            axes.remove()
         figure.suptitle(f"BERT, fp16, {machine(records)}", x=0.01, ha="left", fontsize=10)
         figure.tight_layout()
         save(figure, path)

@@ -34,9 +34,14 @@ def reaches_copy(record: Mapping[str, Any]) -> bool:
     return record["tokens"] != FULL_SIZE or record["copy_share"] >= COPY_SHARE
 
 
+def cells(record: Mapping[str, Any]) -> list[str]:
+    """One row of the table."""
+    return [cell(record) for cell in COLUMNS.values()]
+
+
 def table(records: Sequence[Mapping[str, Any]]) -> str:
     """The records as a Markdown table."""
-    rows = [list(COLUMNS), ["---"] * len(COLUMNS), *([cell(r) for cell in COLUMNS.values()] for r in records)]
+    rows = [list(COLUMNS), ["---"] * len(COLUMNS), *map(cells, records)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

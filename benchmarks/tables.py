@@ -18,13 +18,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import account_tables
+import linear_report
 import row_report
 import trained_report
-from attention_report import PAGE_HEADINGS, PROFILE_HEADINGS, made_with, page_cells, profile_cells
+from attention_report import PAGE_HEADINGS, PROFILE_HEADINGS, page_cells, profile_cells
 from plot_style import LIMIT, PADFREE, TENSORRT, Record, earlier_times_of, read, times_of
+from provenance import commits_of, made_with
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ("README.md", "docs/performance.md", "docs/attention.md", "docs/runtime.md", "docs/accuracy.md")
+DOCUMENTS = (
+    "README.md",
+    "docs/performance.md",
+    "docs/attention.md",
+    "docs/linear.md",
+    "docs/runtime.md",
+    "docs/accuracy.md",
+)
 BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NAMES = {
     "bert-base": "BERT-base",
@@ -50,6 +59,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; the first column is text, the others are numbers."""
     rule = ["---", *["---:"] * (len(head) - 1)]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
+
+
+def noted(head: Sequence[str], rows: Iterable[Sequence[str]], records: Sequence[Record]) -> str:
+    """A table and what its records were measured with; a column names the commits where they are several."""
+    if len(commits_of(records)) > 1:
+        head = [*head, "commit"]
+        rows = [[*row, record["commit"]] for row, record in zip(rows, records, strict=True)]
+    return f"{table(head, rows)}\n{made_with(records)}\n"
 
 
 def ms(time_ms: float | None) -> str:
@@ -96,13 +113,15 @@ def targets(records: Sequence[Record]) -> str:
         errors = [[error for title, error in record["errors"].items() if title.startswith(start)] for record in chosen]
         if any(errors):
             rows.append([f"error: {label}", *(f"{values[0]:.1e}" if values else "-" for values in errors)])
-    return table(head, rows)
+    if len(commits_of(chosen)) > 1:
+        rows.append(["commit", *(record["commit"] for record in chosen)])
+    return f"{table(head, rows)}\n{made_with(chosen)}\n"
 
 
 def goals(records: Sequence[Record]) -> str:
     """What was aimed at beside what was reached."""
-    rows = []
-    for record in of_set(records, "targets"):
+    chosen, rows = of_set(records, "targets"), []
+    for record in chosen:
         over_limit, over_tensorrt, over_varlen = GOALS[record["model"], record["batch"], record["seq_len"]]
         times = times_of(record)
         ours = times[PADFREE]
@@ -114,20 +133,21 @@ def goals(records: Sequence[Record]) -> str:
                 f"{ratio(times.get(VARLEN), ours)} ({over_varlen})",
             ]
         )
-    return table(["reached (aimed at)", "ours / limit", "padded TensorRT / ours", "PyTorch varlen / ours"], rows)
+    head = ["reached (aimed at)", "ours / limit", "padded TensorRT / ours", "PyTorch varlen / ours"]
+    return noted(head, rows, chosen)
 
 
 def summary(records: Sequence[Record]) -> str:
     """The README's table: ours, padded TensorRT's time, and the quotient."""
-    rows = []
-    for record in of_set(records, "targets"):
+    chosen, rows = of_set(records, "targets"), []
+    for record in chosen:
         times = times_of(record)
         padding = 1 - record["tokens"] / record["slots"]
         cells = [f"{batch_name(record)}, {padding:.0%} padding", ms(times[PADFREE])]
         cells += [ms(times.get(name)) for name in (TENSORRT, VARLEN, LIMIT)]
         rows.append([*cells, f"{ratio(times.get(TENSORRT), times[PADFREE])} x"])
-    head = ["ms a batch", "padfree", "padded TensorRT 10.6", "PyTorch varlen", "limit", "faster than TensorRT"]
-    return table(head, rows)
+    head = ["ms a batch", "padfree", "padded TensorRT", "PyTorch varlen", "limit", "faster than TensorRT"]
+    return noted(head, rows, chosen)
 
 
 Key = Callable[[Record], tuple[float, ...]]
@@ -182,24 +202,46 @@ def sweep(records: Sequence[Record]) -> str:
             rows.append([text(record), str(record["tokens"]), *shown, *ratios, ratio(ours, times.get(LIMIT))])
         heads = [head for title, head in compared.items() if title in others]
         head = [first, "tokens", "padfree, ms", *others, *heads, "ours / limit"]
-        parts.append(f"### {heading}\n\n{table(head, rows)}")
+        parts.append(f"### {heading}\n\n{noted(head, rows, chosen)}")
     picture = "![Time over ours of padded TensorRT and others](images/sweep.svg)\n"
     return "\n".join([picture, *parts]) if parts else ""
 
 
-def account(make: Callable[[Sequence[Record]], account_tables.Table]) -> Callable[[Sequence[Record]], str]:
-    """A table of account_tables as Markdown."""
-    return lambda records: table(*make(records))
+def account(
+    make: Callable[[Sequence[Record]], account_tables.Table], ending: str = ""
+) -> Callable[[Sequence[Record]], str]:
+    """A table of account_tables as Markdown, of the cases whose names end so."""
+
+    def text(records: Sequence[Record]) -> str:
+        chosen = [record for record in records if record["case"].endswith(ending)]
+        return f"{table(*make(chosen))}\n{made_with(chosen)}\n"
+
+    return text
+
+
+def rows(records: Sequence[Record]) -> str:
+    """A row a case of the benchmark of memory-bound kernels."""
+    return noted(list(row_report.COLUMNS), map(row_report.cells, records), records)
 
 
 def attention(records: Sequence[Record]) -> str:
     """A row a case of the attention benchmark, and what they were measured with."""
-    return f"{table(PAGE_HEADINGS, map(page_cells, records))}\n{made_with(records)}\n"
+    return noted(PAGE_HEADINGS, map(page_cells, records), records)
 
 
 def attention_profile(records: Sequence[Record]) -> str:
     """A row a case that was profiled, and what they were measured with."""
-    return f"{table(PROFILE_HEADINGS, map(profile_cells, records))}\n{made_with(records)}\n"
+    return noted(PROFILE_HEADINGS, map(profile_cells, records), records)
+
+
+def linear(records: Sequence[Record]) -> str:
+    """A row a product, or all products of a layer."""
+    return noted(linear_report.HEADINGS, map(linear_report.cells, records), records)
+
+
+def trained(make: Callable[[Sequence[Record]], str]) -> Callable[[Sequence[Record]], str]:
+    """A table of trained_report, and what it was measured with."""
+    return lambda records: f"{make(records)}\n{made_with(records)}\n"
 
 
 TABLES: Mapping[str, tuple[str, Callable[[Sequence[Record]], str]]] = {
@@ -208,15 +250,16 @@ TABLES: Mapping[str, tuple[str, Callable[[Sequence[Record]], str]]] = {
     "goals": ("end_to_end", goals),
     "sweep": ("end_to_end", sweep),
     "build_time": ("build_time", account(account_tables.build_time)),
-    "timeline": ("timeline", account(account_tables.timeline)),
-    "padded": ("layers", account(account_tables.padded)),
+    "timeline": ("timeline", account(account_tables.timeline, account_tables.OURS)),
+    "padded": ("layers", account(account_tables.padded, account_tables.PADDED)),
     "memory": ("memory", account(account_tables.memory)),
     "host": ("session", account(account_tables.host)),
-    "rows": ("rows", row_report.table),
+    "rows": ("rows", rows),
+    "linear": ("linear", linear),
     "attention": ("attention", attention),
     "attention_profile": ("attention_profile", attention_profile),
-    "trained": ("trained", trained_report.scores),
-    "trained_layers": ("trained", trained_report.errors),
+    "trained": ("trained", trained(trained_report.scores)),
+    "trained_layers": ("trained", trained(trained_report.errors)),
 }
 """Name of a table -> the file of its records, and what makes it."""
 

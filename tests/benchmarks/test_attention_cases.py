@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from attention_cases import BEST, BEST_PEER, CUDNN, FA2, Target, all_cases, times_fa2
-from attention_report import PAGE_HEADINGS, best_peer, made_with, page_cells, table
+from attention_report import PAGE_HEADINGS, best_peer, page_cells, table
+from provenance import made_with
 
 
 def record(**changes: Any) -> dict[str, Any]:
@@ -110,8 +111,8 @@ def test_a_failed_case_has_a_row_of_the_page() -> None:
 
 
 def test_what_the_page_was_measured_with() -> None:
-    first, second = record(gpu="H200"), record(commit="def", gpu="H200", torch="2.11")
+    first, second = record(gpu="H200"), record(commit="def", gpu="H200", torch="2.11", earlier_commits=["123"])
     assert made_with([first, first]) == "Measured at commit abc: H200."
-    assert (
-        made_with([first, second]) == "Measured at commit abc (1 of 2 cases), def (1 of 2 cases): H200, PyTorch 2.11."
+    assert made_with([first, second]) == (
+        "Measured at commit abc, def: H200, PyTorch 2.11. Figures in brackets were measured at 123."
     )

@@ -27,6 +27,8 @@ def record(group: str, tokens: int, ours_ms: float, **changes: Any) -> dict[str,
         "peers_ms": {"TensorRT padded, weakly typed": 5.0, tables.VARLEN: 2.5},
         "limit_ms": 1.6,
         "errors": {"padfree": 1.9e-3, "PyTorch eager, padded": 2e-3},
+        "commit": "abc",
+        "gpu": "H200",
         **changes,
     }
 
@@ -45,7 +47,7 @@ def test_peers_of_an_earlier_run_stand_in_brackets(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     (last,) = tables.read(path)
     assert tables.earlier_times_of(last) == {"PyTorch eager, padded": 5.5}
-    rows = dict(line.strip("| \n").split(" | ", 1) for line in tables.targets([last]).splitlines()[2:])
+    rows = dict(line.strip("| \n").split(" | ", 1) for line in tables.targets([last]).splitlines()[2:-2])
     assert (rows["PyTorch eager, padded"], rows["**padfree**"], rows[tables.TENSORRT]) == ("(5.50)", "**1.80**", "5.00")
 
 
@@ -60,7 +62,7 @@ def test_a_block_is_replaced_and_the_rest_stays(tmp_path: Path) -> None:
     text = "a\n<!-- table: goals -->\nold\n<!-- end -->\nz\n"
     made = tables.filled(text, tmp_path)
     assert made.startswith("a\n<!-- table: goals -->\n\n| reached")
-    assert made.endswith("|\n\n<!-- end -->\nz\n")
+    assert made.endswith("|\n\nMeasured at commit abc: H200.\n\n<!-- end -->\nz\n")
     assert "| BERT-base, 16 x 512, 4096 tokens | 1.25 (1.18) | 2.50 (2.8) | 1.25 (1.25) |" in made
     assert tables.filled(made, tmp_path) == made
 
@@ -68,13 +70,27 @@ def test_a_block_is_replaced_and_the_rest_stays(tmp_path: Path) -> None:
 def test_targets_have_ours_first_the_limit_last_and_dashes_for_what_is_missing() -> None:
     other = record("targets", 100, 0.5, case="other", peers_ms={"TensorRT padded, strongly typed": 1.0}, limit_ms=None)
     rows = tables.targets([record("targets", 4096, 2.0), other, record("fill", 1, 9.0)]).splitlines()
-    assert rows[2:] == [
+    assert rows[2:10] == [
         "| **padfree** | **2.00** | **0.500** |",
         "| TensorRT, padded | 5.00 | 1.00 |",
         f"| {tables.VARLEN} | 2.50 | - |",
         f"| {tables.LIMIT} | 1.60 | - |",
         "| error: padfree | 1.9e-03 | 1.9e-03 |",
         "| error: PyTorch fp16 | 2.0e-03 | 2.0e-03 |",
+        "",
+        "Measured at commit abc: H200.",
+    ]
+
+
+def test_figures_of_several_commits_say_so_in_the_table() -> None:
+    other = record("targets", 100, 0.5, case="other", commit="def")
+    both = [record("targets", 4096, 2.0), other]
+    assert "| commit | abc | def |" in tables.targets(both).splitlines()
+    assert [line.split(" | ")[-1] for line in tables.goals(both).splitlines()[:4]] == [
+        "commit |",
+        "---: |",
+        "abc |",
+        "def |",
     ]
 
 
@@ -82,7 +98,7 @@ def test_sweeps_are_in_order_and_sets_without_records_leave_no_trace() -> None:
     peers = {"peers_ms": {"TensorRT padded, weakly typed": 5.0}}
     text = tables.sweep([record("fill", 8192, 4.0, **peers), record("fill", 819, 1.0, **peers)])
     assert text.count("###") == text.count("images/sweep.svg") == 1
-    assert text.splitlines()[-2:] == [
+    assert text.splitlines()[-4:-2] == [
         "| 0.1 | 819 | 1.00 | 5.00 | 5.00 | 0.62 |",
         "| 1.0 | 8192 | 4.00 | 5.00 | 1.25 | 2.50 |",
     ]
@@ -90,11 +106,11 @@ def test_sweeps_are_in_order_and_sets_without_records_leave_no_trace() -> None:
     text = tables.sweep(
         [record("tokens", 64, 2.0, batch=1, peers_ms={tables.VARLEN: 3.0}), record("tokens", 900, 4.0, peers_ms={})]
     )
-    assert text.splitlines()[-4:] == [
+    assert text.splitlines()[-6:-2] == [
         f"| batch | tokens | padfree, ms | {tables.VARLEN} | PyTorch varlen / ours | ours / limit |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
         "| 1 x 512 | 64 | 2.00 | 3.00 | 1.50 | 1.25 |",
         "| 16 x 512 | 900 | 4.00 | - | - | 2.50 |",
     ]
     other = record("model", 4096, 2.0, model="deberta", packed_flops_share=0.814, **peers)
-    assert tables.sweep([other]).splitlines()[-1] == "| DeBERTa, 81% | 4096 | 2.00 | 5.00 | 2.50 | 1.25 |"
+    assert tables.sweep([other]).splitlines()[-3] == "| DeBERTa, 81% | 4096 | 2.00 | 5.00 | 2.50 | 1.25 |"

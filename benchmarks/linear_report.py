@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The product benchmark's records as the table of docs/linear.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+CUBLAS = ("cublas addmm", "cublas addmm, transposed weight")
+"""cuBLAS with the bias and without activation, in two layouts of the weight."""
+FUSED = "cublaslt addmm with tanh-gelu"
+HEADINGS = ("T x K x N", "padfree, us", "TFLOP/s", "by the model alone, us", "cuBLAS, us", "cuBLASLt with GELU, us")
+
+
+def cells(record: Mapping[str, Any]) -> list[str]:
+    """One row: a product, or the sum or the chain of a layer's products, for which sizes and choices say nothing."""
+    times: Mapping[str, float] = record["times_us"]
+    ours, cublas = times["padfree"], [time for name, time in times.items() if name in (*CUBLAS, "cublas")]
+    tflops = f"{2e-6 * record['tokens'] * record['depth'] * record['features'] / ours:.0f}" if "depth" in record else ""
+    model, fused = times.get("model"), times.get(FUSED)
+    return [
+        record["case"],
+        f"{ours:.2f}",
+        tflops,
+        "" if model is None else f"{model:.2f}",
+        f"{min(cublas):.2f}",
+        "" if fused is None else f"{fused:.1f}",
+    ]

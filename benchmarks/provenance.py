@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What recorded lines were measured with, as every table of the documents says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plot_style import EARLIER_COMMITS
+
+VERSIONS = {
+    "gpu": "",
+    "driver": "driver ",
+    "torch": "PyTorch ",
+    "nvidia-cudnn-cu13": "cuDNN ",
+    "flashinfer-python": "flashinfer ",
+    "flash-attn-4": "flash-attn-4 ",
+    "tensorrt": "TensorRT ",
+}
+"""Fields of a record that tell what it was measured with, and how the page introduces them."""
+
+
+def commits_of(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The commits of the records, each once."""
+    return list(dict.fromkeys(record["commit"] for record in records))
+
+
+def made_with(records: Sequence[Mapping[str, Any]]) -> str:
+    """A sentence: the commits (those of peers in brackets too), the machine and the versions."""
+    versions = [
+        prefix + " or ".join(values)
+        for field, prefix in VERSIONS.items()
+        if (values := list(dict.fromkeys(record[field] for record in records if field in record)))
+    ]
+    earlier = list(dict.fromkeys(commit for record in records for commit in record.get(EARLIER_COMMITS, ())))
+    brackets = f" Figures in brackets were measured at {', '.join(earlier)}." if earlier else ""
+    return f"Measured at commit {', '.join(commits_of(records))}: {', '.join(versions)}.{brackets}"
