@@ -23,6 +23,7 @@ from .layout import B, S, T
 from .limits import limit_of
 from .passes.base import boundary_of
 from .passes.mask_values import Mask, mask_of
+from .sessions import open_session
 from .special_ids import IdRule, SpecialIds, rules_for
 from .symbolic import Analysis, Poly
 
@@ -56,12 +57,7 @@ class _Part:
     @cached_property
     def session(self) -> ort.InferenceSession:
         """What runs the graph, for all masks and ids."""
-        options = ort.SessionOptions()
-        options.log_severity_level = 4
-        options.intra_op_num_threads = 1
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # it runs but a few times
-        model = gs.export_onnx(self.graph, do_type_check=False)
-        return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return open_session(gs.export_onnx(self.graph, do_type_check=False), optimize=False)
 
 
 def probe(

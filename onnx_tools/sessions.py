@@ -33,6 +33,7 @@ def open_session(model: ModelProto, weights: Weights | None = None, *, optimize:
     """
     options = ort.SessionOptions()
     options.log_severity_level = SILENT
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a thread that waits leaves its core
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if weights is not None:
