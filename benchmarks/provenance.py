@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plot_style import EARLIER_COMMITS
+from benchmarks.records import EARLIER_COMMITS
 
 VERSIONS = {
     "gpu": "",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that only a GPU can show, in one command: tests, sanitizer, every engine, random batches, benchmarks.
 
-    python benchmarks/run_on_gpu.py --results benchmarks/results/h200 --minutes 9
+    python -m benchmarks.run_on_gpu --results benchmarks/results/h200 --minutes 9
 
 The work is in parts of some minutes at most. A part that passed is recorded with its counts and the commit in
 checks.jsonl and is not run again at that commit: call the command until nothing is left. On a machine of several GPUs,
@@ -31,15 +31,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from environment import append_record, environment
+from padfree.builder.bench.environment import append_record, environment
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = (sys.executable, "-W", "ignore")
 PYTEST = (*PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu")
 WORKERS = ("-n", "4") if importlib.util.find_spec("xdist") else ()  # launch and compare: one process leaves a GPU idle
 SANITIZER = ("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9", "--launch-timeout", "120")
-KERNEL_TESTS = ("attention", "dependent_launch", "layout", "linear", "linear_norms", "repeats", "rows", "tasks")
-ENGINE_TESTS = ("bench", "bench_timing", "compare", "engine", "extent_of_one", "linear", "session", "triton")
 COUNTS = re.compile(r"(\d+) (passed|failed|skipped|left|errors?)\b")
 
 
@@ -54,17 +52,24 @@ class Part:
     whole_machine: bool = False  # takes all GPUs or all cores by itself
 
 
+def tests_in(folder: str) -> dict[str, str]:
+    """The files of tests in a folder of the repository, by what they are named after."""
+    files = sorted((ROOT / folder).glob("test_*.py"))
+    return {file.stem.removeprefix("test_"): f"{folder}/{file.name}" for file in files}
+
+
 def parts(results: Path, timing_cache: str) -> list[Part]:
     """All parts: the ones that use the whole machine, tests, benchmarks."""
     cache = ("--timing-cache", timing_cache)
     delayed = {"PADFREE_KERNELS_LIBRARY": os.environ.get("PADFREE_PERTURBED_LIBRARY", "")}
-    kernels = {name: (*PYTEST, *WORKERS, f"tests/kernels/test_{name}.py") for name in KERNEL_TESTS}
+    kernels = {name: (*PYTEST, *WORKERS, path) for name, path in tests_in("tests/kernels").items()}
+    engines = {name: (*PYTEST, path) for name, path in tests_in("tests/gpu").items()}
 
     def recorded(name: str) -> tuple[str, str]:
         return ("--json", str(results / f"{name}.jsonl"))
 
     def measured(name: str, *more: str) -> tuple[str, ...]:
-        return (*PYTHON, f"benchmarks/{name}.py", *more)
+        return (*PYTHON, "-m", f"benchmarks.{name}", *more)
 
     matrix = ("-m", "tests.gpu.engine_matrix", "--results", str(results / "engines.jsonl"))
     batches = ("-m", "tests.gpu.random_batches", "--count", "100000", "--results", str(results / "batches.jsonl"))
@@ -73,20 +78,18 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
     found += [Part(f"kernels: {name}", command) for name, command in kernels.items()]
     if delayed["PADFREE_KERNELS_LIBRARY"]:
         found += [Part(f"kernels with delays: {n}", command, environment=delayed) for n, command in kernels.items()]
-    found += [
-        Part(f"memcheck: {name}", (*SANITIZER, *PYTEST, f"tests/kernels/test_{name}.py"), 5) for name in KERNEL_TESTS
-    ]
-    found += [Part(f"engines: {name}", (*PYTEST, f"tests/gpu/test_{name}.py")) for name in ENGINE_TESTS]
+    found += [Part(f"memcheck: {n}", (*SANITIZER, *PYTEST, path), 5) for n, path in tests_in("tests/kernels").items()]
+    found += [Part(f"engines: {name}", command) for name, command in engines.items()]
     found += [Part("plugins", (*PYTEST, "tests/plugins"))]
     found += [
         Part("benchmark: attention", measured("attention", *recorded("attention")), 6),
-        Part("benchmark: memory-bound kernels", measured("rows", *recorded("rows")), 4),
-        Part("benchmark: products", measured("linear", *recorded("linear")), 6),
-        Part("benchmark: timeline", measured("timeline", *recorded("timeline"), *cache), 3),
-        Part("benchmark: memory", measured("memory", *recorded("memory"), *cache), 4),
-        Part("benchmark: session", measured("session", *recorded("session"), *cache), 4),
+        Part("benchmark: memory-bound kernels", measured("kernels.rows", *recorded("rows")), 4),
+        Part("benchmark: products", measured("kernels.linear", *recorded("linear")), 6),
+        Part("benchmark: timeline", measured("engine.timeline", *recorded("timeline"), *cache), 3),
+        Part("benchmark: memory", measured("engine.memory", *recorded("memory"), *cache), 4),
+        Part("benchmark: session", measured("engine.session", *recorded("session"), *cache), 4),
         Part("benchmark: end to end", measured("sweep", "--sets", "targets", *recorded("end_to_end"), *cache), 8),
-        Part("benchmark: trained models", measured("trained_accuracy", *recorded("trained")), 9),
+        Part("benchmark: trained models", measured("accuracy", *recorded("trained")), 9),
     ]
     return found
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import queue
-import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -17,8 +16,7 @@ from pathlib import Path
 import numpy as np
 import tritonclient.grpc as triton
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "triton"))
-from triton_server import TritonServer
+from tests.support.triton_server import TritonServer
 
 REQUESTS = 4000
 AT_ONCE = 128

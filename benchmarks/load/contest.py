@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +32,8 @@ from padfree.onnx_tools import synthetic
 from padfree.runtime import Session
 from padfree.runtime.batching.measure import measure_costs
 
+from tests.support.triton_server import TritonServer
+
 from .__main__ import line
 from .client import Target
 from .fleet import Fleet
@@ -40,9 +41,6 @@ from .limit import find_limit
 from .reference import references
 from .soak import soak
 from .traffic import Traffic
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "triton"))
-from triton_server import TritonServer
 
 MODEL, OUTPUT = "bert", "pooler_output"
 COSTS = "costs.json"

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .limit import holds
+from benchmarks.pages.style import GREY, MARKERS, OURS, PEER_COLOURS, STYLE, machine, save
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-from plot_style import GREY, MARKERS, OURS, PEER_COLOURS, STYLE, machine, save
+from .limit import holds
 
 Record = Mapping[str, Any]
 OWN = "packed"

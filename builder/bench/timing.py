@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch  # alone: benchmarks of kernels load this file without the package
+import torch
 
 ROUNDS = 9
 RUNS_PER_ROUND = 10

@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from attention_cases import BEST, BEST_PEER, CUDNN, FA2, Target, all_cases, times_fa2
-from attention_report import PAGE_HEADINGS, best_peer, page_cells, table
-from provenance import made_with
+
+from benchmarks.attention.cases import BEST, BEST_PEER, CUDNN, FA2, Target, all_cases, times_fa2
+from benchmarks.attention.report import PAGE_HEADINGS, best_peer, page_cells, table
+from benchmarks.provenance import made_with
 
 
 def record(**changes: Any) -> dict[str, Any]:

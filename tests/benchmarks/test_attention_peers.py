@@ -9,27 +9,32 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-import attention
-import attention_peers
 import pytest
 import torch
-from attention_cases import Case
+
+from benchmarks.attention import measurement as attention
+from benchmarks.attention import peers as attention_peers
+from benchmarks.attention import problem as problems
+from benchmarks.attention.cases import Case
+from benchmarks.attention.problem import Launch, Problem, UnsupportedError, padding, unpadding
+from benchmarks.attention.report import table
 
 LENGTHS = (5, 17, 1, 8, 30, 12, 3)
 
 
 @pytest.fixture
-def problem(monkeypatch: pytest.MonkeyPatch) -> attention_peers.Problem:
+def problem(monkeypatch: pytest.MonkeyPatch) -> Problem:
     """A small ragged case on the CPU."""
-    monkeypatch.setattr(attention_peers, "DEVICE", "cpu")
+    for module in (problems, attention_peers, attention):
+        monkeypatch.setattr(module, "DEVICE", "cpu")
     generator = torch.Generator().manual_seed(0)
     case = Case("small", 3, 16, LENGTHS, ())
     inputs = tuple(torch.randn(case.tokens, 3, 3, 16, generator=generator).half() for _ in range(2))
     cu_seqlens = torch.tensor([0, *LENGTHS]).cumsum(0).to(torch.int32)
-    return attention_peers.Problem(case, inputs, cu_seqlens)
+    return Problem(case, inputs, cu_seqlens)
 
 
-def test_truth_is_attention_inside_each_sequence(problem: attention_peers.Problem) -> None:
+def test_truth_is_attention_inside_each_sequence(problem: Problem) -> None:
     truth = attention.plain_attention(problem, torch.float64)
     start = 0
     for length in LENGTHS:
@@ -39,25 +44,23 @@ def test_truth_is_attention_inside_each_sequence(problem: attention_peers.Proble
         start += length
 
 
-def test_padded_peer_gives_the_truth(problem: attention_peers.Problem) -> None:
+def test_padded_peer_gives_the_truth(problem: Problem) -> None:
     launch = attention_peers.padded_matmul(problem)
     truth = attention.plain_attention(problem, torch.float64)
     assert attention.max_error(launch.packed(launch.run(0)), truth) < 2e-3
     assert attention.max_error(launch.packed(launch.run(1)), truth) > 0.1  # another input set
 
 
-def test_padding_and_back_is_the_identity(problem: attention_peers.Problem) -> None:
+def test_padding_and_back_is_the_identity(problem: Problem) -> None:
     q = problem.operands(0)[0]
-    padded = attention_peers.padding(problem)(q)
+    padded = padding(problem)(q)
     assert padded.shape == (len(LENGTHS), 3, max(LENGTHS), 16)
     assert torch.equal(padded[1, :, : LENGTHS[1]], q[LENGTHS[0] : LENGTHS[0] + LENGTHS[1]].transpose(0, 1))
     assert not bool(padded[0, :, LENGTHS[0] :].any())
-    assert torch.equal(attention_peers.unpadding(problem)(padded), q.flatten(1))
+    assert torch.equal(unpadding(problem)(padded), q.flatten(1))
 
 
-def test_groups_of_like_lengths_give_the_truth(
-    problem: attention_peers.Problem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_groups_of_like_lengths_give_the_truth(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     groups: list[list[int]] = []
 
     def varlen_attn(q: Any, k: Any, v: Any, offsets: Any, _: Any, longest: int, __: int) -> Any:
@@ -65,7 +68,7 @@ def test_groups_of_like_lengths_give_the_truth(
         assert longest == max(lengths)
         groups.append(lengths)
         case = Case("group", q.shape[1], q.shape[2], tuple(lengths), ())
-        part = attention_peers.Problem(case, (torch.stack([q, k, v], 1),), offsets)
+        part = Problem(case, (torch.stack([q, k, v], 1),), offsets)
         return attention.plain_attention(part, torch.float64).unflatten(1, q.shape[1:])
 
     monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", SimpleNamespace(varlen_attn=varlen_attn))
@@ -79,11 +82,11 @@ def test_groups_of_like_lengths_give_the_truth(
     assert groups == [[5, 1, 8, 3], [12], [17], [30]]
 
 
-def test_peers_say_what_they_cannot_do(problem: attention_peers.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(attention_peers.UnsupportedError, match="lengths differ"):
+def test_peers_say_what_they_cannot_do(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnsupportedError, match="lengths differ"):
         attention_peers.cudnn_equal(problem)
     monkeypatch.setattr(attention_peers, "MAX_SCORE_BYTES", 1000)
-    with pytest.raises(attention_peers.UnsupportedError, match="padded scores"):
+    with pytest.raises(UnsupportedError, match="padded scores"):
         attention_peers.padded_matmul(problem)
 
 
@@ -109,28 +112,27 @@ def test_a_peer_that_fails_is_recorded_and_the_rest_goes_on(monkeypatch: pytest.
         attention.attempt("flash-attn-4", missing)
 
 
-def test_a_wrong_peer_is_not_timed(problem: attention_peers.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_peer_is_not_timed(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     truth = attention.plain_attention(problem, torch.float64)
 
-    def make(_: attention_peers.Problem) -> attention_peers.Launch:
-        return attention_peers.Launch(lambda _: 2 * truth)
+    def make(_: Problem) -> Launch:
+        return Launch(lambda _: 2 * truth)
 
-    with pytest.raises(attention_peers.UnsupportedError, match=r"wrong: relative error 1.0e\+00"):
+    with pytest.raises(UnsupportedError, match=r"wrong: relative error 1.0e\+00"):
         attention.prepare(make, problem, truth, 1e-3, repeats=False)
 
 
-def test_one_case_end_to_end(problem: attention_peers.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_case_end_to_end(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything but the GPU: kernels, graphs and clocks are stood in for."""
 
     def kernel(operands: Any, cu_seqlens: Any, y: Any, **_: Any) -> None:
-        part = attention_peers.Problem(problem.case, (torch.stack(list(operands), 1),), cu_seqlens)
+        part = Problem(problem.case, (torch.stack(list(operands), 1),), cu_seqlens)
         y.copy_(attention.plain_attention(part, torch.float64))
 
-    def absent(_: attention_peers.Problem) -> attention_peers.Launch:
+    def absent(_: Problem) -> Launch:
         raise ModuleNotFoundError("No module named 'flashinfer'")
 
-    monkeypatch.setattr(attention, "DEVICE", "cpu")
     monkeypatch.setattr(attention_peers, "attention", kernel)
     monkeypatch.setattr(attention_peers, "make_tasks", lambda *_: None)
     monkeypatch.setattr(attention, "captured", lambda work: work)
@@ -162,10 +164,7 @@ def test_one_case_end_to_end(problem: attention_peers.Problem, monkeypatch: pyte
     json.dumps(record)
 
 
-def test_a_wrong_result_of_ours_fails_the_case(
-    problem: attention_peers.Problem, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(attention, "DEVICE", "cpu")
+def test_a_wrong_result_of_ours_fails_the_case(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_peers, "attention", lambda *arguments, **_: arguments[2].zero_())
     monkeypatch.setattr(attention_peers, "make_tasks", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -174,4 +173,4 @@ def test_a_wrong_result_of_ours_fails_the_case(
     assert record["passed"] is False
     assert record["ours_us"] is None
     assert record["unavailable"]["ours"].startswith("wrong: relative error 1.0e+00")
-    assert "wrong" in attention.table([record])
+    assert "wrong" in table([record])

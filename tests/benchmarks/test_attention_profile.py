@@ -9,11 +9,12 @@ import subprocess
 from dataclasses import replace
 from typing import Any
 
-import attention_profile
 import pytest
-from attention_cases import all_cases
-from attention_profile import METRICS, profiles, records
-from attention_report import PROFILE_HEADINGS, profile_cells
+
+from benchmarks.attention import profile as attention_profile
+from benchmarks.attention.cases import all_cases
+from benchmarks.attention.profile import METRICS, profiles, records
+from benchmarks.attention.report import PROFILE_HEADINGS, profile_cells
 
 CASE = all_cases()[0]
 KERNEL = "void unnamed>::attentionSm90Kernel<Sm90Shape<__half, 64, 128, 4>>(AttentionParams, AttentionMaps)"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""benchmarks/batching.py with a small model on the CPU, and benchmarks/planning.py."""
+"""benchmarks.batching with a small model on the CPU, and benchmarks.batching.planning."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import json
 import sys
 from pathlib import Path
 
-import batching
-import planning
 import pytest
 from padfree.runtime.batching import read_costs
 
+from benchmarks.batching import __main__ as batching
+from benchmarks.batching import measurement, planning
+
 
 def test_tables_and_live_runs_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "RATES", (100.0,))
+    monkeypatch.setattr(measurement, "RATES", (100.0,))
     batching.main(["--results", str(tmp_path), "--repeats", "1", "--seconds", "0.1", "--cpu"])
     assert read_costs(tmp_path / "packed.json").interface == "packed"
     assert read_costs(tmp_path / "padded.json").lengths == (16, 32, 64)

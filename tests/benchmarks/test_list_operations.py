@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-import list_operations as task
 import numpy as np
+
+from benchmarks.accuracy import list_operations as task
 
 
 def evaluate(ids: list[int]) -> int:

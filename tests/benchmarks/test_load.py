@@ -8,7 +8,6 @@ import math
 import os
 import re
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -20,7 +19,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("tritonclient.http")
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks.load is a package, not a script
 
 from benchmarks.load import report
 from benchmarks.load.client import Answered, Outcome, Target, judge, judge_request

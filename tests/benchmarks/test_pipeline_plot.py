@@ -7,8 +7,9 @@ from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pipeline_plot
 import pytest
+
+from benchmarks.pages import pipeline_plot
 
 SPANS = pipeline_plot.Pipeline().play()
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import plots
 import pytest
-import sweep_plots
+
+from benchmarks.pages import plots
+from benchmarks.pages import sweep_plot as sweep_plots
 
 ATTENTION = [
     {"case": "ragged", "ours_us": 16.0, "peers_us": {"FA2 varlen": 36.0, "cuDNN ragged": 20.0}, "gpu": "NVIDIA H200"},

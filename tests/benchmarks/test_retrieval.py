@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import numpy as np
-import retrieval
+
+from benchmarks.accuracy import retrieval
 
 
 def test_a_query_shares_most_words_with_its_document_alone() -> None:

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import pytest
-import row_cases
 import torch
+
+from benchmarks.kernels import row_cases
 
 TOKENS, WIDTH = 700, 8
 

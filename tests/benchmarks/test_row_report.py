@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import row_report
+
+from benchmarks.kernels import row_report
 
 
 def record(**changes: Any) -> dict[str, Any]:

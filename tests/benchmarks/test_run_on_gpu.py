@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_on_gpu import Part, counts_of, parts, passed_before, run, run_all, table
+
+from benchmarks.run_on_gpu import Part, counts_of, parts, passed_before, run, run_all, table
 
 CLOSING = "=== 1 failed, 2 passed, 3 skipped in 4.00s ==="
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sweep
-import sweep_cases as cases
 from padfree.builder.bench.batch import draw_lengths
 from padfree.builder.bench.peers import GPU_PEERS
 from padfree.onnx_tools.cost import Lengths
+
+from benchmarks.sweep import cases
+from benchmarks.sweep import measurement as sweep
 
 
 def all_cases() -> list[cases.SweepCase]:

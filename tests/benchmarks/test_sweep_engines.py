@@ -10,14 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import sweep
-import sweep_cases as cases
 from padfree.builder import padded
 from padfree.builder.bench import engines
 from padfree.builder.bench.batch import random_batch
 from padfree.builder.bench.setup import Model, Setup
 from padfree.builder.demo import DEMO_DATA
-from sweep_engines import PaddedShape, Part, build_padded, padded_shapes
+
+from benchmarks.sweep import __main__ as command
+from benchmarks.sweep import cases
+from benchmarks.sweep import measurement as sweep
+from benchmarks.sweep.engines import PaddedShape, Part, build_padded, padded_shapes
 
 EVERY_CASE = [case for group in cases.SETS.values() for case in group]
 
@@ -90,12 +92,12 @@ def test_build_only_needs_a_folder_and_measures_nothing(
     model = SimpleNamespace(path=Path("m.onnx"), original=None)
     monkeypatch.setattr(sweep, "model_reader", lambda _: lambda _: model)
     monkeypatch.setattr(sweep, "measure_case", lambda *_: pytest.fail("measured"))
-    command = ["sweep.py", "--sets", "length", "--cases", "1 x (128|256|320|384),", "--build-only"]
-    monkeypatch.setattr(sys, "argv", command)
+    words = ["sweep", "--sets", "length", "--cases", "1 x (128|256|320|384),", "--build-only"]
+    monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit):
-        sweep.main()
+        command.main()
     assert "--build-only needs --engines" in capsys.readouterr().err
-    monkeypatch.setattr(sys, "argv", [*command, "--engines", str(tmp_path), "--part", "2/2"])
-    assert sweep.main() == 0
+    monkeypatch.setattr(sys, "argv", [*words, "--engines", str(tmp_path), "--part", "2/2"])
+    assert command.main() == 0
     assert [item["max_seq_len"] for item in built] == [256, 320]
     assert "[2/2] built m_padded_weak_1x320" in capsys.readouterr().out

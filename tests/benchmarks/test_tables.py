@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tables
+
+from benchmarks.pages import tables
 
 RESULTS = tables.ROOT / "benchmarks" / "results" / "h200"
 
@@ -37,7 +38,7 @@ def record(group: str, tokens: int, ours_ms: float, **changes: Any) -> dict[str,
 def test_the_documents_hold_what_the_records_say(name: str) -> None:
     text = (tables.ROOT / name).read_text("utf-8")
     assert "<!-- table: " in text
-    assert tables.filled(text, RESULTS) == text, "run: python benchmarks/tables.py"
+    assert tables.filled(text, RESULTS) == text, "run: python -m benchmarks.pages.tables"
 
 
 def test_peers_of_an_earlier_run_stand_in_brackets(tmp_path: Path) -> None:

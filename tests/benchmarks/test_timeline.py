@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from timeline_account import Kernel, account, kinds_of, replays_of
+
+from benchmarks.engine.timeline_account import Kernel, account, kinds_of, replays_of
 
 LAYER = ("linearKernel", "attentionKernel", "linearKernel", "normKernel", "linearKernel", "linearKernel", "normKernel")
 KINDS = [

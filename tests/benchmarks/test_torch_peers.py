@@ -50,7 +50,7 @@ def test_bert_on_packed_tokens_is_bert() -> None:
 
 @pytest.mark.parametrize("name", ["bert-base", "minilm", "distilbert", "albert", "deberta"])
 def test_every_parameter_of_the_sweeps_models_matters(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import models
+    from benchmarks import models
 
     config = models.MODELS[name]()
     small = {"n_layers": 1, "dim": 48, "n_heads": 4, "hidden_dim": 64} if name == "distilbert" else {

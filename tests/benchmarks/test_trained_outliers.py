@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-trained_outliers = pytest.importorskip("trained_outliers")
+trained_outliers = pytest.importorskip("benchmarks.accuracy.outliers")
 
 LENGTH = 24
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import trained_report
+from benchmarks.accuracy import report as trained_report
 
 TENSORS = [
     ["a", "PadfreeEmbedding", 1e-4],

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from list_operations import Example
-from retrieval import Pair
-from trained_scores import Found, HeldOut, differences, score, standard_error
+
+from benchmarks.accuracy.list_operations import Example
+from benchmarks.accuracy.retrieval import Pair
+from benchmarks.accuracy.scores import Found, HeldOut, differences, score, standard_error
 
 WORD = np.asarray([1], np.int32)
 

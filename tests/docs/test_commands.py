@@ -67,7 +67,11 @@ def test_a_command_exists_with_its_arguments(words: list[str]) -> None:
     elif program == "cmake":
         check_defines([word[2:] for word in arguments if word.startswith("-D")])
     elif program in ("python", "python3"):
-        assert arguments[0] == "-m" or (ROOT / arguments[0]).is_file()
+        module = arguments[1] if arguments[0] == "-m" else ""
+        if module.startswith(("benchmarks.", "tests.")):
+            path = ROOT / module.replace(".", "/")
+            assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
+        assert module or (ROOT / arguments[0]).is_file()
     elif "/" in program:
         assert (ROOT / program).is_file()
 

@@ -65,7 +65,7 @@ def serve_on_the_cpu(folder: Path) -> Path:
 
 @pytest.mark.needs_triton
 def test_the_requests(folder: Path) -> None:
-    from triton_server import TritonServer
+    from tests.support.triton_server import TritonServer
 
     (curl,) = commands("curl")
     (example,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)

@@ -15,7 +15,8 @@ from cases import (
     poisoned,
     with_filler,
 )
-from launchers import attention, make_tasks
+
+from tests.support.launchers import attention, make_tasks
 
 LAYOUTS = ["3HD", "H3D", "separate"]
 TYPES = [torch.float16, torch.bfloat16, torch.float32]

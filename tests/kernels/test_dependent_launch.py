@@ -6,7 +6,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from cases import DEVICE, cumulative, generator
-from launchers import DATA_TYPES, POOL_MODES, Float, Int64, call, schedule, task_list_entries
+
+from tests.support.launchers import DATA_TYPES, POOL_MODES, Float, Int64, call, schedule, task_list_entries
 
 WIDTH = 768
 EXTENT = 128

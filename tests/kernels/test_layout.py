@@ -4,7 +4,8 @@
 import pytest
 import torch
 from cases import DEVICE, LENGTHS, POISON, assert_guards, cumulative, generator, poisoned
-from launchers import Int64, call, schedule
+
+from tests.support.launchers import Int64, call, schedule
 
 MASKS = ["prefix", "left", "holes", "ones", "zeros"]
 

@@ -4,7 +4,8 @@
 import pytest
 import torch
 from cases import DEVICE, assert_accurate, assert_guards, generator, poisoned
-from launchers import linear, measured_tiles
+
+from tests.support.launchers import linear, measured_tiles
 
 if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9:
     pytest.skip("PadfreeLinear needs a Hopper GPU", allow_module_level=True)

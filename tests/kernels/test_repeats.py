@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 from cases import DEVICE, generator
-from launchers import DATA_TYPES, Float, Int64, attention, call, linear, schedule, task_list_entries
+
+from tests.support.launchers import DATA_TYPES, Float, Int64, attention, call, linear, schedule, task_list_entries
 
 if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9:
     pytest.skip("PadfreeLinear needs a Hopper GPU", allow_module_level=True)

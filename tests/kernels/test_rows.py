@@ -13,7 +13,8 @@ from cases import (
     poisoned,
     with_filler,
 )
-from launchers import DATA_TYPES, POOL_MODES, Float, Int64, call
+
+from tests.support.launchers import DATA_TYPES, POOL_MODES, Float, Int64, call
 
 TYPES = [torch.float16, torch.bfloat16, torch.float32]
 WIDTHS = [8, 64, 100, 384, 512, 768, 1024, 2048, 5000]

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from cases import DEVICE, LENGTHS, POISON, assert_guards, poisoned
-from launchers import schedule, task_list_entries
+
+from tests.support.launchers import schedule, task_list_entries
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from attention_tasks import attention_tasks, entries_of, most_entries, starts_of

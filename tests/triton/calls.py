@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from triton_server import TritonServer
+
+from tests.support.triton_server import TritonServer
 
 Array = npt.NDArray[Any]
 Tensors = Mapping[str, Array]

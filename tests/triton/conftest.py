@@ -13,7 +13,8 @@ from padfree.builder.triton import ServingOptions, write_repository
 from padfree.onnx_tools import rewrite, save_model
 from padfree.runtime import Session
 from served import TOKENIZER, TRUNCATED_TO
-from triton_server import TritonServer
+
+from tests.support.triton_server import TritonServer
 
 
 @pytest.fixture(scope="session")

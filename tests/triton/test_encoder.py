@@ -11,7 +11,8 @@ import pytest
 from calls import PROTOCOLS, Tensors, call, call_all, rows
 from padfree.runtime import Session
 from served import OUTPUTS, TOLERANCE, assert_right, random_sequences
-from triton_server import TritonServer
+
+from tests.support.triton_server import TritonServer
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.parametrize("protocol", PROTOCOLS)]
 

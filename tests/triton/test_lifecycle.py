@@ -17,7 +17,8 @@ from calls import PROTOCOLS, Answer, call, call_all, rows, texts
 from padfree.builder.triton import ServingOptions, write_repository
 from padfree.runtime import Session
 from served import OUTPUTS, assert_right, random_sequences
-from triton_server import TritonServer
+
+from tests.support.triton_server import TritonServer
 
 pytestmark = pytest.mark.needs_triton
 

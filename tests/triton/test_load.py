@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from calls import PROTOCOLS
-from triton_server import TritonServer
+
+from tests.support.triton_server import TritonServer
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT))  # benchmarks.load is a package, not a script
 
 pytestmark = pytest.mark.needs_triton
 COMMANDS = re.findall(r"^python (-m benchmarks\.load \w+ --.*)$", (ROOT / "docs" / "load.md").read_text("utf-8"), re.M)

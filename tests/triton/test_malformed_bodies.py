@@ -13,7 +13,8 @@ import pytest
 from calls import call_all, rows
 from padfree.runtime import Session
 from served import OUTPUTS, assert_right, random_sequences
-from triton_server import TritonServer
+
+from tests.support.triton_server import TritonServer
 
 pytestmark = pytest.mark.needs_triton
 

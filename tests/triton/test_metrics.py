@@ -11,7 +11,8 @@ import pytest
 from calls import call_all, rows
 from served import OUTPUTS, random_sequences
 from test_lifecycle import wait_until
-from triton_server import TritonServer
+
+from tests.support.triton_server import TritonServer
 
 pytestmark = pytest.mark.needs_triton
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import triton_server
 from padfree.builder.triton import ServingOptions, write_repository
 from served import TOKENIZER
+
+from tests.support import triton_server
 
 pytestmark = pytest.mark.needs_triton
 

@@ -14,7 +14,8 @@ from padfree.onnx_tools import rewrite, save_model
 from padfree.runtime import Session
 from padfree.runtime.batching import CostTable
 from served import OUTPUTS, assert_right, random_sequences
-from triton_server import TritonServer
+
+from tests.support.triton_server import TritonServer
 
 pytestmark = pytest.mark.needs_triton
 

@@ -14,7 +14,8 @@ from padfree.builder.triton import ServingOptions, write_repository
 from padfree.runtime.triton import probe
 from served import TOKENIZER
 from test_lifecycle import processes_of, wait_until
-from triton_server import TritonServer
+
+from tests.support.triton_server import TritonServer
 
 pytestmark = pytest.mark.needs_triton
 

@@ -17,7 +17,8 @@ from padfree.onnx_tools import load_model, save_model
 from padfree.runtime import Session
 from served import OUTPUTS, TOKENIZER, TOLERANCE, assert_right, random_sequences
 from test_lifecycle import wait_until
-from triton_server import TritonServer
+
+from tests.support.triton_server import TritonServer
 
 pytestmark = pytest.mark.needs_triton
 

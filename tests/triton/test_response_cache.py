@@ -15,7 +15,8 @@ from padfree.builder.triton import ServingOptions, write_repository
 from padfree.onnx_tools import load_model, rewrite, save_model
 from padfree.runtime import Session
 from served import TOKENIZER, TOLERANCE, random_sequences
-from triton_server import TritonServer
+
+from tests.support.triton_server import TritonServer
 
 pytestmark = pytest.mark.needs_triton
 

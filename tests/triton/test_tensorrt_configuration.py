@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 from calls import PROTOCOLS, call
 from padfree.builder.triton import ServingOptions, write_repository
-from triton_server import TritonServer
+
+from tests.support.triton_server import TritonServer
 
 pytestmark = pytest.mark.needs_triton
 

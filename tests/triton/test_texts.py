@@ -14,7 +14,8 @@ from padfree.builder.demo import DEMO_DATA
 from padfree.runtime import Session
 from served import OUTPUTS, TOKENIZER, TRUNCATED_TO, assert_right
 from tokenizers import Tokenizer
-from triton_server import TritonServer
+
+from tests.support.triton_server import TritonServer
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.parametrize("protocol", PROTOCOLS)]
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from calls import call_all
 from padfree.runtime import SessionError, plugin_library
-from triton_server import TritonServer
+
+from tests.support.triton_server import TritonServer
 
 pytestmark = pytest.mark.needs_triton
 

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains the model, and scores it padded in PyTorch and packed in every precision."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from padfree.builder import build_engine
+from padfree.builder.bench.environment import append_record, environment
+from padfree.builder.compare.comparison import CompareOptions, compare
+from padfree.builder.compare.data import DataOptions
+from padfree.builder.padded import build_padded_engine
+from padfree.onnx_tools import load_model, rewrite, save_model
+from padfree.onnx_tools.rounding import with_rounding
+from padfree.runtime import Session
+
+from . import list_operations, retrieval
+from .model import MAX_LENGTH, OUTPUTS, Model, export, grid
+from .outliers import with_outliers
+from .scores import Found, HeldOut, differences, score
+from .training import LEARNING_RATE, train
+
+SCORE_BATCH = 256
+ALLOWED_POINTS = 0.1
+TUNING_RATE = 1e-4
+SAMPLES = 256  # lists, and as many documents, on which outliers are fitted
+COMPARED = 16  # sequences whose tensors are compared one by one
+HALVES = ("fp16", "bf16")
+VARIANTS = ("plain", "outliers")
+REFERENCE = "padded PyTorch fp32"
+RECORDED = ("layers", "hidden", "steps", "tuning_steps", "examples", "test")  # of the options
+
+Data = tuple[list[list_operations.Example], list[retrieval.Pair]]
+Outputs = dict[str, list[np.ndarray]]  # an output's array for every sequence
+Infer = Callable[[Sequence[np.ndarray]], Outputs]
+
+
+def run(infer: Infer, test: HeldOut) -> Found:
+    """Runs the whole test set, batch by batch."""
+    lists = _in_batches(infer, [item.ids for item in test.lists])
+    queries = _in_batches(infer, [item.query for item in test.pairs])
+    documents = _in_batches(infer, [item.document for item in test.pairs])
+    return Found(
+        np.stack(lists["answer"]), np.concatenate(lists["depths"]),
+        np.stack(queries["embedding"]), np.stack(documents["embedding"]),
+    )  # fmt: skip
+
+
+def _in_batches(infer: Infer, rows: Sequence[np.ndarray]) -> Outputs:
+    found: Outputs = {name: [] for name in OUTPUTS}
+    for start in range(0, len(rows), SCORE_BATCH):
+        for name, arrays in infer(rows[start : start + SCORE_BATCH]).items():
+            found[name] += arrays
+    return found
+
+
+def in_torch(model: Model, device: str) -> Infer:
+    """Padded PyTorch in fp32."""
+
+    def infer(rows: Sequence[np.ndarray]) -> Outputs:
+        ids, mask = (item.to(device) for item in grid(rows))
+        with torch.inference_mode():
+            answers, depths, embeddings = (item.cpu().numpy() for item in model(ids, mask))
+        tags = [item[: len(row)] for item, row in zip(depths, rows, strict=True)]
+        return {"answer": list(answers), "depths": tags, "embedding": list(embeddings)}
+
+    return infer
+
+
+def write_packed(exported: Path, folder: Path) -> dict[str, Path]:
+    """The rewritten files, by precision."""
+    files = {precision: folder / f"packed_{precision}.onnx" for precision in HALVES}
+    for precision, path in files.items():
+        save_model(rewrite(exported, precision=precision).model, path)
+    return files
+
+
+def contenders(
+    exported: Path, packed: Mapping[str, Path], folder: Path, without_tensorrt: bool
+) -> Iterator[tuple[str, Path]]:
+    """What is scored beside PyTorch: name and file."""
+    limits = {"max_batch": SCORE_BATCH, "max_seq_len": MAX_LENGTH}
+    if not without_tensorrt:
+        path = folder / "padded.plan"
+        build_padded_engine(exported, path, **limits)
+        yield "padded TensorRT fp16", path
+    for precision, file in packed.items():
+        if without_tensorrt:
+            path = folder / f"rounded_{precision}.onnx"
+            save_model(with_rounding(load_model(file), precision), path)
+        else:
+            path = file.with_suffix(".plan")
+            build_engine(file, path, **limits)
+        yield f"packed {precision}", path
+
+
+def errors_inside(
+    exported: Path, packed: Mapping[str, Path], ids: Sequence[np.ndarray], without_tensorrt: bool
+) -> dict[str, Any]:
+    """The relative error of every tensor inside the half precision models on some sequences, by precision."""
+    data = exported.with_name("tokens.npz")
+    np.savez(data, input_ids=np.concatenate(ids), seq_lens=np.asarray([len(row) for row in ids]))
+    runner = "onnxrt-packed" if without_tensorrt else "trt"
+    options = CompareOptions(runners=(runner,), data=DataOptions(data), bisect=True)
+    report = compare(exported, list(packed.values()), options)
+    found = {}
+    for precision, item in zip(packed, report.runners, strict=True):
+        assert item.bisection is not None
+        trace = item.bisection.trace
+        found[precision] = {
+            "outputs": {output.output: asdict(output.total) for output in item.outputs},
+            "tensors": [(each.origin, each.operator, each.errors.relative) for each in trace],
+            "peak": max(max(abs(each.wanted.low), abs(each.wanted.high)) for each in trace),
+        }
+    return found
+
+
+def trained_model(arguments: argparse.Namespace, data: Data, device: str) -> Model:
+    """The model: of the file of weights if there is one, else trained, and kept in that file if it has a name."""
+    torch.manual_seed(0)
+    model = Model(arguments.layers, arguments.hidden)
+    path: Path | None = arguments.weights
+    if path is not None and path.exists():
+        model.load_state_dict(torch.load(path, weights_only=True))
+        return model.to(device).eval()
+    model = model.to(device)
+    fit(model, data, arguments.steps, LEARNING_RATE, arguments, device)
+    if path is not None:
+        torch.save(model.state_dict(), path)
+    return model
+
+
+def outlier_model(model: Model, arguments: argparse.Namespace, data: Data, device: str) -> Model:
+    """The trained model with outliers, trained on with them for a few steps."""
+    rows = [*(item.ids for item in data[0][:SAMPLES]), *(item.document for item in data[1][:SAMPLES])]
+    result = with_outliers(model, *(item.to(device) for item in grid(rows)))
+    fit(result, data, arguments.tuning_steps, TUNING_RATE, arguments, device)
+    return result
+
+
+def fit(model: Model, data: Data, steps: int, rate: float, arguments: argparse.Namespace, device: str) -> None:
+    """Trains and says how long it took."""
+    start = time.perf_counter()
+    train(model, *data, steps, device, seed=0, graph=device == "cuda" and not arguments.eager, rate=rate)
+    print(f"{steps} steps in {time.perf_counter() - start:.1f} s", flush=True)
+
+
+def make_data(lists: int, pairs: int, seed: int) -> Data:
+    """Seeded examples. Other processes make the lists: to be called before CUDA is used."""
+    examples = list_operations.examples(lists, MAX_LENGTH, seed=seed, workers=os.cpu_count() or 1)
+    return examples, retrieval.pairs(pairs, MAX_LENGTH, seed=seed)
+
+
+def run_variant(variant: str, model: Model, test: HeldOut, arguments: argparse.Namespace, device: str) -> bool:
+    """Scores one variant; whether all agree with PyTorch."""
+    reference = run(in_torch(model, device), test)
+    scores = {REFERENCE: score(test, reference, reference)}
+    show(variant, REFERENCE, scores)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        exported = folder / "exported.onnx"
+        export(copy.deepcopy(model), str(exported))
+        packed = write_packed(exported, folder)
+        for name, path in contenders(exported, packed, folder, arguments.without_tensorrt):
+            with Session(path, cuda_graphs=False) as session:  # hundreds of sizes, once each
+                scores[name] = score(test, run(lambda rows: session.run(list(rows)), test), reference)
+            show(variant, name, scores)
+        ids = [item.ids for item in test.lists[:COMPARED]]
+        inside = errors_inside(exported, packed, ids, arguments.without_tensorrt)
+    print(f"{variant:9} largest number inside {inside['fp16']['peak']:.4g}", flush=True)
+    base = scores[REFERENCE]
+    agree = max(abs(off) for item in scores.values() for off in differences(item, base).values()) <= ALLOWED_POINTS
+    if arguments.json is not None:
+        record = {
+            "case": f"trained, {variant}",
+            "variant": variant,
+            "largest_norm_parameter": model.largest_norm_parameter(),
+            **{key: getattr(arguments, key) for key in RECORDED},
+            "scores": scores,
+            "inside": inside,
+            "passed": agree,
+        }
+        append_record(arguments.json, record | environment())
+    return agree
+
+
+def show(variant: str, name: str, scores: dict[str, Any]) -> None:
+    """One line a model."""
+    item = scores[name]
+    figures = "".join(f"{task} {value:7.3f} %  " for task, value in item["percent"].items())
+    pairs = differences(item, scores[REFERENCE]).items()
+    off = ", ".join(f"{value:+.3f} +- {item['margin'][task]:.3f}" for task, value in pairs)
+    changed = max(item["changed_percent"].values())
+    print(f"{variant:9} {name:22} {figures}off by {off}, changed {changed:.3f} %", flush=True)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PadfreeAttention on a GPU beside the fastest attention to be had: checked first, then timed, in one process.
+
+    python -m benchmarks.attention --json benchmarks/results/h200/attention.jsonl
+
+Every implementation runs in a CUDA graph over input sets that together are several times the L2 cache, so that each
+call finds its inputs in memory (--warm: one set, found in the cache). All graphs of a case are replayed in turns, round
+after round. A peer that is not installed, cannot do a case or is wrong on it is recorded with the reason. A peer that
+breaks the CUDA context is left out, and the benchmark starts again at that case. Needs libpadfree_kernels.so named by
+PADFREE_KERNELS_LIBRARY (built with -DPADFREE_KERNEL_TESTS=ON).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from padfree.builder.bench.environment import append_record, environment
+
+from benchmarks.kernels_library import require_kernels_library
+from tests.support.launchers import ATTENTION_KERNELS
+
+from .cases import all_cases
+from .measurement import BrokenContextError, run_case
+from .peers import PEERS
+from .report import table
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.attention", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, help="append one line a case to this file")
+    parser.add_argument("--cases", default="", help="only cases whose name this regular expression finds")
+    parser.add_argument("--peers", default="", help="only peers whose name this regular expression finds")
+    parser.add_argument("--kernel", choices=ATTENTION_KERNELS, help="our kernel, in place of what the case names")
+    parser.add_argument("--exclude", action="append", default=[], metavar="PEER=REASON", help="leave out a peer")
+    parser.add_argument("--from-case", type=int, default=0, metavar="N", help="begin with the N-th of these cases")
+    parser.add_argument("--warm", action="store_true", help="one input set, which stays in the L2 cache")
+    parser.add_argument("--list", action="store_true", help="name the cases and peers, and end")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Runs the cases; exit code 1 if ours is wrong on one or misses a target that is no stretch."""
+    options = parse(sys.argv[1:])
+    cases = [case for case in all_cases() if re.search(options.cases, case.name)]
+    if options.kernel:
+        cases = [replace(case, kernel=options.kernel) for case in cases]
+    peers = {name: make for name, make in PEERS.items() if re.search(options.peers, name)}
+    left_out = dict(entry.partition("=")[::2] for entry in options.exclude)
+    if options.list:
+        print("\n".join(["cases:", *(f"  {case.name}" for case in cases), "peers:", *(f"  {name}" for name in peers)]))
+        return 0
+    require_kernels_library()
+    made_with = {"cudnn": torch.backends.cudnn.version(), **environment()}
+    records = []
+    for number, case in enumerate(cases[options.from_case :], options.from_case):
+        try:
+            with torch.inference_mode():
+                record = run_case(case, peers, left_out, warm=options.warm, say=lambda line: print(line, flush=True))
+        except BrokenContextError as error:
+            name, _, reason = str(error).partition(": ")
+            print(f"  {error}: it broke the CUDA context; starting again without it", flush=True)
+            again = [
+                *sys.argv[1:],
+                "--from-case",
+                str(number),
+                "--exclude",
+                f"{name}=broke the CUDA context ({reason})",
+            ]
+            os.execv(sys.executable, [sys.executable, "-m", "benchmarks.attention", *again])
+        torch.cuda.empty_cache()
+        if options.json:
+            append_record(options.json, {**record, **made_with})
+        records.append(record)
+    print(table(records), flush=True)
+    return 0 if all(record["passed"] for record in records) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attention benchmark's records as tables: of plain text where it ends, and as docs/attention.md shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.records import EARLIER
+
+from .cases import BEST_PEER, CUDNN, FA2
+
+HEADINGS = ("case", "ours us", "TFLOP/s", FA2, CUDNN, "best peer", "ratio", "error", "targets")
+BYTES_PER_US = 4.3e6
+"""What an H200's memory delivers: the floor of a case is its bytes at this rate."""
+PAGE_PEERS = {
+    FA2: FA2,
+    CUDNN: "cuDNN, equal",
+    "flashinfer": "flashinfer",
+    "flash-attn-4": "flash-attn-4",
+    "TensorRT varseqlen plugin": "varseqlen plugin",
+}
+"""Peers that have a column of the page, and its heading."""
+PAGE_HEADINGS = ("us a call", "floor", "padfree", *PAGE_PEERS.values(), "goal")
+PROFILE_HEADINGS = (
+    "one launch, caches empty",
+    "us",
+    "k clocks: all, busiest, mean",
+    "least k clocks: bytes, products, exponentials",
+    "matrix unit, XU, issue slots",
+    "warps of 64",
+    "memory, MB: read, written",
+    "L2, MB: read, written",
+    "needed, MB: read, written",
+    "warps wait for",
+)
+SHOWN_STALLS = 4
+
+
+def microseconds(value: float | None) -> str:
+    """A time in us, or a dash."""
+    return "-" if value is None else f"{value:.1f}"
+
+
+def best_peer(record: Mapping[str, Any]) -> tuple[str, float] | None:
+    """Name and time in us of the fastest peer that was right."""
+    peers: Mapping[str, float] = record["peers_us"]
+    if not peers:
+        return None
+    name = min(peers, key=lambda peer: peers[peer])
+    return name, peers[name]
+
+
+def verdict(target: Mapping[str, Any]) -> str:
+    """One target in words."""
+    state = {True: "met", False: "MISSED", None: "not measured"}[target["met"]]
+    return f"{target['text']}{' (stretch)' if target['stretch'] else ''}: {state}"
+
+
+def cells(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """One row of the table; ratio is the best peer's time over ours."""
+    best, ours_us, peers = best_peer(record), record["ours_us"], record["peers_us"]
+    return (
+        record["case"],
+        microseconds(ours_us),
+        microseconds(record["tflops"]),
+        microseconds(peers.get(FA2)),
+        microseconds(peers.get(CUDNN)),
+        f"{best[0]} {best[1]:.1f}" if best else "-",
+        f"{best[1] / ours_us:.2f}" if best and ours_us else "-",
+        f"{record['max_error']:.1e}" if record["max_error"] is not None else record["unavailable"].get("ours", "-"),
+        "; ".join(verdict(target) for target in record["targets"]),
+    )
+
+
+def table(records: Sequence[Mapping[str, Any]]) -> str:
+    """All records, one line each, under their headings."""
+    lines = [HEADINGS, *(cells(record) for record in records)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+
+
+def goal(record: Mapping[str, Any]) -> str:
+    """The time in us that the first target asks for, and whether it was met."""
+    if not record["targets"] or record["targets"][0]["met"] is None:
+        return ""
+    target, bound_us = record["targets"][0], record["targets"][0]["bound_us"]
+    if target["text"] == BEST_PEER.text:
+        bound_us = min([bound_us, *record.get(EARLIER, {}).values()])
+    return f"{bound_us:.1f} {'met' if record['ours_us'] <= bound_us else 'missed'}"
+
+
+def page_cells(record: Mapping[str, Any]) -> list[str]:
+    """One row of the page: the floor, ours and the peers in us, the fastest of all peers or ours in bold.
+
+    Peers that were measured in an earlier run alone stand in brackets.
+    """
+    now, earlier, ours_us = record["peers_us"], record.get(EARLIER, {}), record["ours_us"]
+    peers = {**earlier, **now}
+    fastest = min((time for time in (ours_us, *peers.values()) if time is not None), default=None)
+    times = []
+    for name, time in ("", ours_us), *((peer, peers.get(peer)) for peer in PAGE_PEERS):
+        text = "" if time is None else f"**{time:.1f}**" if time == fastest else f"{time:.1f}"
+        times.append(f"({text})" if name in earlier and name not in now else text)
+    return [record["case"], f"{record['bytes_moved'] / BYTES_PER_US:.1f}", *times, goal(record)]
+
+
+def thousands(*values: float) -> str:
+    """Counts in thousands, or bytes in kB, with one digit."""
+    return ", ".join(f"{value / 1e3:.1f}" for value in values)
+
+
+def profile_cells(record: Mapping[str, Any]) -> list[str]:
+    """One row of the table of profiles; the last cell has the most frequent reasons why a warp did not issue."""
+    clocks_per_us = record["sm_clocks"] / record["time_us"]
+    least_bytes = record["bytes_moved"] / BYTES_PER_US * clocks_per_us
+    waits = sorted(((share, name) for name, share in record["stalls"].items() if name != "selected"), reverse=True)
+    needed = record["bytes_moved"] / 4  # each of Q, K, V and the output
+    return [
+        record["case"],
+        microseconds(record["time_us"]),
+        thousands(record["sm_clocks"], record["sm_clocks_busiest"], record["sm_clocks_busy"]),
+        thousands(least_bytes, record["least_tensor_clocks"], record["least_exp_clocks"]),
+        f"{record['tensor_pct']:.0f}, {record['xu_pct']:.0f}, {record['issue_pct']:.0f} %",
+        f"{record['warps']:.1f}",
+        thousands(record["dram_read_bytes"] / 1e3, record["dram_write_bytes"] / 1e3),
+        thousands(record["l2_read_bytes"] / 1e3, record["l2_write_bytes"] / 1e3),
+        thousands(3 * needed / 1e3, needed / 1e3),
+        ", ".join(f"{name.replace('_', ' ')} {share:.0%}" for share, name in waits[:SHOWN_STALLS]),
+    ]

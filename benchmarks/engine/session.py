@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Host time of Session: what a call costs outside of the GPU, and where it goes.
+
+    python -m benchmarks.engine.session --json benchmarks/results/local/session.jsonl
+
+BERT-base, fp16. For every case, medians, each with more in it than the one before: the GPU's time for the batch in a
+CUDA graph, launches queued (`gpu`); the same for a launch that finds the GPU idle (`gpu_alone`); wall time of the
+inputs' copy, the launch, and the results' copy to the host (`round_trip`); wall time of Session's calls with NumPy
+arrays of int32, results on the host or on the GPU. `second_run` is one call, which captures a graph. `host_...` is what
+a call takes when nothing waits for the GPU (results on the GPU, on the caller's stream); `--profile` prints cProfile's
+account of such calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import pstats
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from padfree.builder.bench.environment import append_record, environment
+from padfree.runtime import Session
+from padfree.runtime.cuda import Stream
+from padfree.runtime.request import read_request
+
+from .base import build_base
+
+CASES = ((1, 128), (16, 128), (16, 512))
+MAX_BATCH, MAX_SEQ_LEN = 16, 512
+CALLS = 200
+QUEUE = 16  # calls whose work may wait on the GPU while the host's time is measured
+
+
+def ragged(batch: int, seq_len: int) -> list[np.ndarray]:
+    """Lengths uniform in [0.2 S, S]; a single sequence has all of S."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(round(0.2 * seq_len), seq_len + 1, batch) if batch > 1 else [seq_len]
+    return [rng.integers(1, 30000, length, dtype=np.int32) for length in lengths]
+
+
+def call_us(work: Callable[[], Any], *, between: Callable[[], None] | None = None) -> float:
+    """Median time of a call, which keeps no results."""
+    times = []
+    for at in range(CALLS):
+        if between is not None and at % QUEUE == 0:
+            between()
+        start = time.perf_counter_ns()
+        work()
+        times.append((time.perf_counter_ns() - start) / 1e3)
+    return statistics.median(times)
+
+
+def measure(session: Session, batch: int, seq_len: int, *, profile: bool) -> dict[str, Any]:
+    """One case."""
+    rows = ragged(batch, seq_len)
+    request = {"input_ids": rows, "token_type_ids": [np.zeros_like(row) for row in rows]}
+    lists = {"input_ids": [row.tolist() for row in rows]}
+    packed, lens = np.concatenate(rows), np.array([row.size for row in rows], dtype=np.int32)
+    backend: Any = session.backend
+    session.run(request)
+    start = time.perf_counter_ns()
+    session.run(request)
+    second_run_us = (time.perf_counter_ns() - start) / 1e3
+    feeds = session.feeds(read_request(request, session.metadata))
+    with backend.prepare(feeds) as prepared:
+        graph = prepared.capture()
+
+        def round_trip() -> None:
+            prepared.replace_values(feeds)
+            graph.launch()
+            prepared.download()
+
+        prepared.time_ms(10, graph=graph)
+        gpu = {
+            "gpu_us": round(1e3 * statistics.median(prepared.time_ms(100, graph=graph)), 1),
+            "gpu_alone_us": round(1e3 * statistics.median(prepared.time_ms(1, graph=graph)[0] for _ in range(100)), 1),
+            "round_trip_us": round(call_us(round_trip), 1),
+            "second_run_us": round(second_run_us, 1),
+        }
+    stream = Stream()
+    calls: dict[str, Callable[[], Any]] = {
+        "run": lambda: session.run(request),
+        "run_lists": lambda: session.run(lists),
+        "run_packed": lambda: session.run_packed(packed, lens),
+        "run_to_device": lambda: session.run(request, outputs="device"),
+    }
+    enqueue: dict[str, Callable[[], Any]] = {
+        "host_run": lambda: session.run(request, outputs="device", stream=stream.handle),
+        "host_run_packed": lambda: session.run_packed(packed, lens, outputs="device", stream=stream.handle),
+    }
+    record: dict[str, Any] = {"case": f"{batch} x {seq_len}", "tokens": int(packed.size), **gpu}
+    for name, work in calls.items():
+        call_us(work)
+        record[f"{name}_us"] = round(call_us(work), 1)
+    for name, work in enqueue.items():
+        call_us(work, between=stream.synchronize)
+        record[f"{name}_us"] = round(call_us(work, between=stream.synchronize), 1)
+    if profile:
+        with cProfile.Profile() as profiler:
+            call_us(enqueue["host_run"], between=stream.synchronize)
+        pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
+    stream.synchronize()
+    return record
+
+
+def main() -> None:
+    """Builds, measures, prints and records."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="append one line a case to this file")
+    parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
+    parser.add_argument("--plan", type=Path, help="a packed BERT's plan for 16 x 512, instead of building one")
+    parser.add_argument("--profile", action="store_true", help="print where the host's time goes")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="padfree-bench-") as name:
+        plan = arguments.plan or build_base(
+            Path(name), max_batch=MAX_BATCH, max_seq_len=MAX_SEQ_LEN, timing_cache=arguments.timing_cache
+        )
+        for graphs in (True, False):
+            with Session(plan, cuda_graphs=graphs) as session:
+                for batch, seq_len in CASES:
+                    record = measure(session, batch, seq_len, profile=arguments.profile and graphs)
+                    record["case"] += ", graphs" if graphs else ", plain"
+                    print(record, flush=True)
+                    if arguments.json:
+                        append_record(arguments.json, {**record, **environment()})
+
+
+if __name__ == "__main__":
+    main()

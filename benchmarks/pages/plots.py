@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of recorded measurements: attention beside its peers, and whole models.
+
+    python -m benchmarks.pages.plots --results benchmarks/results/h200 --images docs/images
+
+Reads attention.jsonl and end_to_end.jsonl, where they exist (of lines with the same case the last counts), and writes
+attention.svg, end_to_end.svg (the targets) and sweep.svg (the other sets of cases). Text and lines are of a grey that
+can be read on white and on black. Needs matplotlib.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.records import LIMIT, PADFREE, Record, read, times_of
+
+from .style import GREY, MARKERS, OURS, PEER_COLOURS, STYLE, machine, save, styles_of
+from .sweep_plot import draw_sweep
+
+ROOT = Path(__file__).resolve().parents[2]
+BAR_NAMES = {LIMIT: "limit: the matrix products"}
+"""Names that are too long to stand beside a bar."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One way of running a model: its name in the legend, its time, and its colour."""
+
+    label: str
+    time_ms: float
+    colour: str
+
+
+def ratios(record: Record) -> dict[str, float]:
+    """Of every peer how many times as long as ours it took."""
+    return {name: time / record["ours_us"] for name, time in record["peers_us"].items()}
+
+
+def bars(records: Sequence[Record]) -> list[list[Bar]]:
+    """The bars of every model, the fastest first; a peer has the same colour in all of them."""
+    found = [times_of(record) for record in records]
+    styles = styles_of(name for times in found for name in times)
+    return [
+        [Bar(name, time_ms, styles[name][0]) for name, time_ms in sorted(times.items(), key=lambda item: item[1])]
+        for times in found
+    ]
+
+
+def draw_attention(records: Sequence[Record], path: Path) -> None:
+    """A row a case, a mark a peer: its time over ours, on a logarithmic axis."""
+    from matplotlib import pyplot, ticker
+
+    records = [record for record in records if record["ours_us"] and record["peers_us"]]
+    names = list(dict.fromkeys(name for record in records for name in record["peers_us"]))
+    with pyplot.rc_context(STYLE):
+        figure, axes = pyplot.subplots(figsize=(9, 1.6 + 0.3 * len(records)))
+        for name, marker, colour in zip(names, MARKERS, PEER_COLOURS, strict=False):
+            points = [(ratios(record)[name], y) for y, record in enumerate(records) if name in record["peers_us"]]
+            x, y = zip(*points, strict=True)
+            axes.scatter(x, y, s=28, marker=marker, color=colour, label=name, linewidths=0, zorder=3)
+        axes.axvline(1.0, color=OURS, linewidth=1.5, label="padfree", zorder=2)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+        axes.xaxis.set_minor_formatter(ticker.NullFormatter())
+        axes.set_yticks(range(len(records)), [f"{r['case']}   {r['ours_us']:.1f} us" for r in records])
+        axes.invert_yaxis()
+        axes.grid(axis="both")
+        axes.set_xlabel("time of a peer / time of padfree (to the right of 1: padfree is faster)")
+        axes.set_title(f"Attention alone, fp16, {machine(records)}", loc="left")
+        figure.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4)
+        save(figure, path)
+
+
+def draw_end_to_end(records: Sequence[Record], path: Path) -> None:
+    """A panel a model: a bar a contender, named beside it, the fastest on top; milliseconds for a batch."""
+    from matplotlib import pyplot
+
+    rows = -(-len(records) // 2)
+    with pyplot.rc_context(STYLE):
+        figure, grid = pyplot.subplots(rows, 2, figsize=(10, 0.6 + 2.5 * rows), squeeze=False)
+        panels = list(grid.flat)
+        for axes, record, found in zip(panels, records, bars(records), strict=False):
+            drawn = axes.barh(
+                range(len(found)), [bar.time_ms for bar in found], height=0.75, color=[bar.colour for bar in found]
+            )
+            labels = [f"{bar.time_ms:.{2 if bar.time_ms < 10 else 1}f}" for bar in found]
+            axes.bar_label(drawn, labels=labels, padding=3, color=GREY)
+            axes.set_yticks(range(len(found)), [BAR_NAMES.get(bar.label, bar.label) for bar in found])
+            for text, bar in zip(axes.get_yticklabels(), found, strict=True):
+                text.set_fontweight("bold" if bar.label == PADFREE else "normal")
+            axes.invert_yaxis()
+            axes.margins(x=0.12)
+            axes.tick_params(axis="y", length=0)
+            padding = 1 - record["tokens"] / record["slots"]
+            title = f"{record['model']}, {record['batch']} x {record['seq_len']}"
+            axes.set_title(f"{title}: {record['tokens']} tokens, {padding:.0%} padding", loc="left")
+            axes.set_xlabel("ms for a batch")
+        for axes in panels[len(records) :]:
+            axes.remove()
+        figure.suptitle(f"BERT, fp16, {machine(records)}", x=0.01, ha="left", fontsize=10)
+        figure.tight_layout()
+        save(figure, path)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture: the file of its records, which of them it shows, and what draws it."""
+
+    source: str
+    shows: Callable[[Record], bool]
+    draw: Callable[[Sequence[Record], Path], None]
+
+
+PICTURES: Mapping[str, Picture] = {
+    "attention": Picture("attention", lambda _: True, draw_attention),
+    "end_to_end": Picture("end_to_end", lambda record: record["set"] == "targets", draw_end_to_end),
+    "sweep": Picture("end_to_end", lambda record: record["set"] != "targets", draw_sweep),
+}
+
+
+def draw_all(results: Path, images: Path) -> list[Path]:
+    """Draws what there are records of; returns the pictures' paths."""
+    written = []
+    for name, picture in PICTURES.items():
+        source = results / f"{picture.source}.jsonl"
+        shown = list(filter(picture.shows, read(source))) if source.exists() else []
+        if shown:
+            picture.draw(shown, images / f"{name}.svg")
+            written.append(images / f"{name}.svg")
+    return written
+
+
+def main() -> int:
+    """Draws the pictures; exit code 1 if there was nothing to draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results" / "h200", help="JSON lines")
+    parser.add_argument("--images", type=Path, default=ROOT / "docs" / "images", help="where pictures go")
+    arguments = parser.parse_args()
+    written = draw_all(arguments.results, arguments.images)
+    for path in written:
+        print(path)
+    if not written:
+        print(f"no records in {arguments.results}; `python -m benchmarks.attention` and `benchmarks.sweep` write them")
+    return 0 if written else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of recorded measurements, written into the documents that show them.
+
+    python -m benchmarks.pages.tables
+    python -m benchmarks.pages.tables --check
+
+A document names a table in a comment, `<!-- table: NAME -->`; everything from there to `<!-- end -->` is replaced. Of
+lines with the same case the last counts; sets that nothing was recorded of leave no trace. --check writes nothing and
+fails where a document is not what the records say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.accuracy import report as trained_report
+from benchmarks.attention.report import PAGE_HEADINGS, PROFILE_HEADINGS, page_cells, profile_cells
+from benchmarks.kernels import linear_report, row_report
+from benchmarks.provenance import commits_of, made_with
+from benchmarks.records import LIMIT, PADFREE, TENSORRT, Record, earlier_times_of, read, times_of
+
+from . import account_tables
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = (
+    "README.md",
+    "docs/performance.md",
+    "docs/attention.md",
+    "docs/linear.md",
+    "docs/runtime.md",
+    "docs/accuracy.md",
+)
+BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+NAMES = {
+    "bert-base": "BERT-base",
+    "bert-large": "BERT-large",
+    "distilbert": "DistilBERT",
+    "albert": "ALBERT",
+    "minilm": "MiniLM",
+    "deberta": "DeBERTa",
+}
+VARLEN = "PyTorch varlen, compiled"
+ERRORS = (("padfree", PADFREE), ("padded TensorRT", "TensorRT padded"), ("PyTorch fp16", "PyTorch eager"))
+"""Label -> how the title of what made the error starts."""
+GOALS: Mapping[tuple[str, int, int], tuple[float, float | None, float]] = {
+    ("bert-base", 16, 512): (1.18, 2.8, 1.25),
+    ("bert-base", 16, 128): (1.28, 1.8, 1.25),
+    ("bert-base", 1, 128): (1.35, 1.5, 1.4),
+    ("bert-large", 32, 384): (1.15, None, 1.22),
+}
+"""Model, B and S -> our time over the limit, at most; padded TensorRT's and PyTorch varlen's over ours, at least."""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; the first column is text, the others are numbers."""
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
+
+
+def noted(head: Sequence[str], rows: Iterable[Sequence[str]], records: Sequence[Record]) -> str:
+    """A table and what its records were measured with; a column names the commits where they are several."""
+    if len(commits_of(records)) > 1:
+        head = [*head, "commit"]
+        rows = [[*row, record["commit"]] for row, record in zip(rows, records, strict=True)]
+    return f"{table(head, rows)}\n{made_with(records)}\n"
+
+
+def ms(time_ms: float | None) -> str:
+    """A time with three digits, a dash for none."""
+    if time_ms is None:
+        return "-"
+    return f"{time_ms:.3f}" if time_ms < 1 else f"{time_ms:.2f}"
+
+
+def ratio(numerator: float | None, denominator: float | None) -> str:
+    """A quotient with two digits after the point, a dash where a part is missing."""
+    return f"{numerator / denominator:.2f}" if numerator and denominator else "-"
+
+
+def of_set(records: Sequence[Record], name: str) -> list[Record]:
+    """The records of one set of cases."""
+    return [record for record in records if record["set"] == name]
+
+
+def batch_name(record: Record) -> str:
+    """A target's column head."""
+    return f"{NAMES[record['model']]}, {record['batch']} x {record['seq_len']}"
+
+
+def peers_of(found: Sequence[Mapping[str, float]]) -> list[str]:
+    """Who was measured beside ours in any case."""
+    return [name for name in dict.fromkeys(name for times in found for name in times) if name not in (PADFREE, LIMIT)]
+
+
+def targets(records: Sequence[Record]) -> str:
+    """A row a contender, a column a batch: milliseconds, those of an earlier run in brackets, then errors."""
+    chosen = of_set(records, "targets")
+    found = [times_of(record) for record in chosen]
+    earlier = [earlier_times_of(record) for record in chosen]
+    peers = sorted(peers_of([*found, *earlier]), key=lambda name: (not name.startswith(PADFREE), name != TENSORRT))
+    head = ["ms a batch", *(f"{batch_name(record)}, {record['tokens']} tokens" for record in chosen)]
+    shown = [
+        {name: ms(time) for name, time in now.items()} | {name: f"({ms(time)})" for name, time in then.items()}
+        for now, then in zip(found, earlier, strict=True)
+    ]
+    rows = [[name, *(cells.get(name, ms(None)) for cells in shown)] for name in (PADFREE, *peers, LIMIT)]
+    rows[0] = [f"**{cell}**" for cell in rows[0]]
+    for label, start in ERRORS:
+        errors = [[error for title, error in record["errors"].items() if title.startswith(start)] for record in chosen]
+        if any(errors):
+            rows.append([f"error: {label}", *(f"{values[0]:.1e}" if values else "-" for values in errors)])
+    if len(commits_of(chosen)) > 1:
+        rows.append(["commit", *(record["commit"] for record in chosen)])
+    return f"{table(head, rows)}\n{made_with(chosen)}\n"
+
+
+def goals(records: Sequence[Record]) -> str:
+    """What was aimed at beside what was reached."""
+    chosen, rows = of_set(records, "targets"), []
+    for record in chosen:
+        over_limit, over_tensorrt, over_varlen = GOALS[record["model"], record["batch"], record["seq_len"]]
+        times = times_of(record)
+        ours = times[PADFREE]
+        rows.append(
+            [
+                f"{batch_name(record)}, {record['tokens']} tokens",
+                f"{ratio(ours, times.get(LIMIT))} ({over_limit})",
+                f"{ratio(times.get(TENSORRT), ours)} ({over_tensorrt or '-'})",
+                f"{ratio(times.get(VARLEN), ours)} ({over_varlen})",
+            ]
+        )
+    head = ["reached (aimed at)", "ours / limit", "padded TensorRT / ours", "PyTorch varlen / ours"]
+    return noted(head, rows, chosen)
+
+
+def summary(records: Sequence[Record]) -> str:
+    """The README's table: ours, padded TensorRT's time, and the quotient."""
+    chosen, rows = of_set(records, "targets"), []
+    for record in chosen:
+        times = times_of(record)
+        padding = 1 - record["tokens"] / record["slots"]
+        cells = [f"{batch_name(record)}, {padding:.0%} padding", ms(times[PADFREE])]
+        cells += [ms(times.get(name)) for name in (TENSORRT, VARLEN, LIMIT)]
+        rows.append([*cells, f"{ratio(times.get(TENSORRT), times[PADFREE])} x"])
+    head = ["ms a batch", "padfree", "padded TensorRT", "PyTorch varlen", "limit", "faster than TensorRT"]
+    return noted(head, rows, chosen)
+
+
+Key = Callable[[Record], tuple[float, ...]]
+SWEEPS: tuple[tuple[str, str, str, Key, Callable[[Record], str]], ...] = (
+    (
+        "fill",
+        "Mean length from a tenth of S to all of it (BERT-base, B 16, S 512)",
+        "mean length / S",
+        lambda record: (record["tokens"],),
+        lambda record: f"{record['tokens'] / record['slots']:.1f}",
+    ),
+    (
+        "tokens",
+        "Number of tokens (BERT-base, S 512, one sequence below 300 tokens)",
+        "batch",
+        lambda record: (record["tokens"],),
+        lambda record: f"{record['batch']} x {record['seq_len']}",
+    ),
+    (
+        "length",
+        "S (BERT-base, mean length 0.6 S)",
+        "batch",
+        lambda record: (-record["batch"], record["seq_len"]),
+        lambda record: f"{record['batch']} x {record['seq_len']}",
+    ),
+    (
+        "model",
+        "Other models (B 16, S 512, mean length 0.6 S)",
+        "model, packed share of the products",
+        lambda record: (list(NAMES).index(record["model"]),),
+        lambda record: f"{NAMES[record['model']]}, {record['packed_flops_share']:.0%}",
+    ),
+)
+"""Set, heading, first column's head, order, and first column's text."""
+
+
+def sweep(records: Sequence[Record]) -> str:
+    """The picture, and a heading and a table for every set that there are records of."""
+    parts: list[str] = []
+    compared = {TENSORRT: "padded TensorRT / ours", VARLEN: "PyTorch varlen / ours"}
+    for name, heading, first, order, text in SWEEPS:
+        chosen = sorted(of_set(records, name), key=order)
+        if not chosen:
+            continue
+        found = [times_of(record) for record in chosen]
+        others = peers_of(found)
+        rows = []
+        for record, times in zip(chosen, found, strict=True):
+            ours = times[PADFREE]
+            shown = [ms(ours), *(ms(times.get(title)) for title in others)]
+            ratios = [ratio(times.get(title), ours) for title in compared if title in others]
+            rows.append([text(record), str(record["tokens"]), *shown, *ratios, ratio(ours, times.get(LIMIT))])
+        heads = [head for title, head in compared.items() if title in others]
+        head = [first, "tokens", "padfree, ms", *others, *heads, "ours / limit"]
+        parts.append(f"### {heading}\n\n{noted(head, rows, chosen)}")
+    picture = "![Time over ours of padded TensorRT and others](images/sweep.svg)\n"
+    return "\n".join([picture, *parts]) if parts else ""
+
+
+def account(
+    make: Callable[[Sequence[Record]], account_tables.Table], ending: str = ""
+) -> Callable[[Sequence[Record]], str]:
+    """A table of account_tables as Markdown, of the cases whose names end so."""
+
+    def text(records: Sequence[Record]) -> str:
+        chosen = [record for record in records if record["case"].endswith(ending)]
+        return f"{table(*make(chosen))}\n{made_with(chosen)}\n"
+
+    return text
+
+
+def rows(records: Sequence[Record]) -> str:
+    """A row a case of the benchmark of memory-bound kernels."""
+    return noted(list(row_report.COLUMNS), map(row_report.cells, records), records)
+
+
+def attention(records: Sequence[Record]) -> str:
+    """A row a case of the attention benchmark, and what they were measured with."""
+    return noted(PAGE_HEADINGS, map(page_cells, records), records)
+
+
+def attention_profile(records: Sequence[Record]) -> str:
+    """A row a case that was profiled, and what they were measured with."""
+    return noted(PROFILE_HEADINGS, map(profile_cells, records), records)
+
+
+def linear(records: Sequence[Record]) -> str:
+    """A row a product, or all products of a layer."""
+    return noted(linear_report.HEADINGS, map(linear_report.cells, records), records)
+
+
+def trained(make: Callable[[Sequence[Record]], str]) -> Callable[[Sequence[Record]], str]:
+    """A table of trained_report, and what it was measured with."""
+    return lambda records: f"{make(records)}\n{made_with(records)}\n"
+
+
+TABLES: Mapping[str, tuple[str, Callable[[Sequence[Record]], str]]] = {
+    "summary": ("end_to_end", summary),
+    "targets": ("end_to_end", targets),
+    "goals": ("end_to_end", goals),
+    "sweep": ("end_to_end", sweep),
+    "build_time": ("build_time", account(account_tables.build_time)),
+    "timeline": ("timeline", account(account_tables.timeline, account_tables.OURS)),
+    "padded": ("layers", account(account_tables.padded, account_tables.PADDED)),
+    "memory": ("memory", account(account_tables.memory)),
+    "host": ("session", account(account_tables.host)),
+    "rows": ("rows", rows),
+    "linear": ("linear", linear),
+    "attention": ("attention", attention),
+    "attention_profile": ("attention_profile", attention_profile),
+    "trained": ("trained", trained(trained_report.scores)),
+    "trained_layers": ("trained", trained(trained_report.errors)),
+}
+"""Name of a table -> the file of its records, and what makes it."""
+
+
+def filled(text: str, results: Path) -> str:
+    """A document with its tables made anew from the records."""
+
+    def made(found: re.Match[str]) -> str:
+        source, make = TABLES[found[2]]
+        return f"{found[1]}\n{make(read(results / f'{source}.jsonl'))}\n{found[3]}"
+
+    return BLOCK.sub(made, text)
+
+
+def main() -> int:
+    """Writes the tables, or checks them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results" / "h200", help="JSON lines")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where a document would change")
+    arguments = parser.parse_args()
+    stale = 0
+    for path in (ROOT / name for name in DOCUMENTS):
+        text = path.read_text("utf-8")
+        wanted = filled(text, arguments.results)
+        if wanted != text:
+            stale += 1
+            print(f"{path.relative_to(ROOT)}: {'is not what the records say' if arguments.check else 'written'}")
+            if not arguments.check:
+                path.write_text(wanted, encoding="utf-8")
+    return 1 if arguments.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

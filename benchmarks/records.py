@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recorded measurements, read again: JSON lines, of which the last one of every case counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+TENSORRT, PADFREE, LIMIT = "TensorRT, padded", "padfree", "limit: matrix products of packed tokens alone"
+Record = Mapping[str, Any]
+
+EARLIER, EARLIER_COMMITS = "earlier_peers", "earlier_commits"
+
+
+def read(path: Path) -> list[Record]:
+    """The records of a file, the last one of every case, in the order in which the cases came first.
+
+    Peers that only lines before the last one have, measured in another run, are under EARLIER, and the commits of
+    those lines under EARLIER_COMMITS.
+    """
+    lines: dict[str, list[Record]] = {}
+    for line in filter(str.strip, path.read_text("utf-8").splitlines()):
+        record = json.loads(line)
+        lines.setdefault(record["case"], []).append(record)
+    return [_last(of_case) for of_case in lines.values()]
+
+
+def _last(lines: Sequence[Record]) -> Record:
+    *before, last = lines
+    known = {name: (time, line) for line in before for name, time in _peers(line).items() if name not in _peers(last)}
+    commits = sorted({line["commit"] for _, line in known.values() if "commit" in line})
+    return {**last, EARLIER: {name: time for name, (time, _) in known.items()}, EARLIER_COMMITS: commits}
+
+
+def _peers(record: Record) -> dict[str, float]:
+    return record.get("peers_us") or record.get("peers_ms") or {}
+
+
+def earlier_times_of(record: Record) -> dict[str, float]:
+    """Milliseconds, by the name in the legend, of peers that were measured in an earlier run alone."""
+    now = times_of(record)
+    earlier = times_of({**record, "peers_ms": record.get(EARLIER, {}), "limit_ms": None})
+    return {name: time_ms for name, time_ms in earlier.items() if name not in now}
+
+
+def times_of(record: Record) -> dict[str, float]:
+    """Milliseconds by the name in the legend: padded TensorRT's better engine, the other peers, padfree, the limit."""
+    times: dict[str, float] = {}
+    for title, time_ms in record["peers_ms"].items():
+        name = TENSORRT if title.startswith("TensorRT padded") else title
+        times[name] = min(time_ms, times.get(name, time_ms))
+    return {**times, PADFREE: record["ours_ms"], **({LIMIT: record["limit_ms"]} if record["limit_ms"] else {})}
