@@ -85,9 +85,11 @@ def test_build_info_tells_the_truth(installed_files: dict[str, Path]) -> None:
 def test_every_part_has_one_version() -> None:
     stated = re.search(r"^project\(padfree VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text("utf-8"), re.MULTILINE)
     project = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
+    cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.MULTILINE)
     assert stated is not None
     assert project is not None
-    assert stated.group(1) == project.group(1)
+    assert cited is not None
+    assert stated.group(1) == project.group(1) == cited.group(1)
 
 
 @pytest.mark.parametrize("name", ["libpadfree.so", "libpadfree_register.so", "libpadfree_triton_batching.so"])
