@@ -25,7 +25,7 @@ function(padfree_fuzz_program)
   set(plugins "${PROJECT_SOURCE_DIR}/plugins")
   file(GLOB sources CONFIGURE_DEPENDS "${plugins}/*/plugin.cpp" "${plugins}/*/tables.cpp" "${plugins}/common/*.cpp"
        "${plugins}/triton_batching/*.cpp" "${PROJECT_SOURCE_DIR}/tests/sanitizers/*.cpp")
-  add_executable(padfree_fuzz ${sources} "${PROJECT_SOURCE_DIR}/tests/plugins/triton_core.cpp")
+  add_executable(padfree_fuzz ${sources} "${PROJECT_SOURCE_DIR}/tests/support/triton_core.cpp")
   set_target_properties(padfree_fuzz PROPERTIES CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF)
   target_include_directories(padfree_fuzz PRIVATE "${plugins}")
   target_include_directories(padfree_fuzz SYSTEM PRIVATE "${PADFREE_TENSORRT_INCLUDE}" "${PADFREE_CUDA_INCLUDE}")

@@ -123,7 +123,7 @@ class Consumer {
 
   // Tells all blocks beside this one that this warp has left a stage. Those that fetch for it, with the same tokens or
   // features, are not enough: a block fills the residual's stages alone, so that it may be a round ahead of a neighbour
-  // who still waits for another, and its arrival would count for that one's (tests/linear_barriers.py).
+  // who still waits for another, and its arrival would count for that one's (tests/plugins/linear_barriers.py).
   __device__ void release(int stage, const Position& at) {
     if (lane_ >> work_.shared_shift == 0) barrierArriveAt(&barriers_.empty[stage], at.group + lane_);
   }

@@ -16,7 +16,7 @@ from padfree.builder.errors import BuildError
 from padfree.onnx_tools import save_model
 from padfree.onnx_tools.synthetic import bert_model
 
-from ..onnx_tools.mask_models import unproved
+from tests.support.mask_models import unproved
 
 Capture = pytest.CaptureFixture[str]
 EXPORTED = str(DEMO_DATA / "bert_tiny.onnx")

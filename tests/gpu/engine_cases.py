@@ -15,10 +15,10 @@ from typing import Any
 from onnx import ModelProto
 from padfree.onnx_tools import load_model
 
-from ..onnx_tools import exports, exports_table, families
+from tests.support import exports, exports_table, families
 
 INTERFACES, PRECISIONS = ("packed", "padded"), ("fp32", "fp16", "bf16")
-FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+ROOT = Path(__file__).resolve().parents[2]
 MADE = "wide.json"
 
 
@@ -59,7 +59,8 @@ def prepare(folder: Path) -> None:
     """Exports the wide models, where PyTorch and transformers are there; once."""
     if (folder / MADE).exists() or importlib.util.find_spec("torch") is None:
         return
-    subprocess.run([sys.executable, "-W", "ignore", str(FIXTURES / "make_wide.py"), str(folder / MADE)], check=True)
+    command = [sys.executable, "-W", "ignore", "-m", "tests.fixtures.make_wide", str((folder / MADE).resolve())]
+    subprocess.run(command, check=True, cwd=ROOT)
 
 
 def entries(folder: Path) -> list[Entry]:

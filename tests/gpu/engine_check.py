@@ -27,7 +27,8 @@ from padfree.onnx_tools import RewriteError, rewrite, save_model
 from padfree.onnx_tools.widen import widen
 from padfree.runtime import Session
 
-from ..onnx_tools import exports
+from tests.support import exports
+
 from .engine_cases import Entry
 from .engine_matrix import MARK
 

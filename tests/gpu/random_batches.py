@@ -26,7 +26,8 @@ from padfree.builder.bench.environment import append_record, environment
 from padfree.onnx_tools.widen import widen
 from padfree.runtime import Session
 
-from ..onnx_tools import exports
+from tests.support import exports
+
 from .engine_cases import Entry
 from .engine_check import error_of
 

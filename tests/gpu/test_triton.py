@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,7 @@ from padfree.builder.triton.config import read_text
 from padfree.runtime import Session
 from padfree.runtime.trt import import_tensorrt, shared_logger
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "builder" / "triton"))
-from ragged_backend import LONGEST, RaggedBackend, make_requests
+from tests.support.ragged_backend import LONGEST, RaggedBackend, make_requests
 
 pytest.importorskip("tritonclient.grpc")
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]

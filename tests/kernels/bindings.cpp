@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The launchers as C functions, for ctypes. Built with -DPADFREE_KERNEL_TESTS=ON; see launchers.py.
+// The launchers as C functions, for ctypes. Built with -DPADFREE_KERNEL_TESTS=ON; see tests/support/launchers.py.
 #include <algorithm>
 
 #include "attention/kernel.h"

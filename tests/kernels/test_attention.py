@@ -5,7 +5,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from cases import (
+
+from tests.support.launchers import attention, make_tasks
+
+from .cases import (
     DEVICE,
     LENGTHS,
     assert_accurate,
@@ -15,8 +18,6 @@ from cases import (
     poisoned,
     with_filler,
 )
-
-from tests.support.launchers import attention, make_tasks
 
 LAYOUTS = ["3HD", "H3D", "separate"]
 TYPES = [torch.float16, torch.bfloat16, torch.float32]

@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from cases import DEVICE, cumulative, generator
 
 from tests.support.launchers import DATA_TYPES, POOL_MODES, Float, Int64, call, schedule, task_list_entries
+
+from .cases import DEVICE, cumulative, generator
 
 WIDTH = 768
 EXTENT = 128

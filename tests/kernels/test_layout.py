@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
-from cases import DEVICE, LENGTHS, POISON, assert_guards, cumulative, generator, poisoned
 
 from tests.support.launchers import Int64, call, schedule
+
+from .cases import DEVICE, LENGTHS, POISON, assert_guards, cumulative, generator, poisoned
 
 MASKS = ["prefix", "left", "holes", "ones", "zeros"]
 

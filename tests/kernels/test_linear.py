@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
-from cases import DEVICE, assert_accurate, assert_guards, generator, poisoned
 
 from tests.support.launchers import linear, measured_tiles
+
+from .cases import DEVICE, assert_accurate, assert_guards, generator, poisoned
 
 if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9:
     pytest.skip("PadfreeLinear needs a Hopper GPU", allow_module_level=True)

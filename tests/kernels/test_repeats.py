@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from cases import DEVICE, generator
 
 from tests.support.launchers import DATA_TYPES, Float, Int64, attention, call, linear, schedule, task_list_entries
+
+from .cases import DEVICE, generator
 
 if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9:
     pytest.skip("PadfreeLinear needs a Hopper GPU", allow_module_level=True)

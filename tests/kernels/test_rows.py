@@ -3,7 +3,10 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
-from cases import (
+
+from tests.support.launchers import DATA_TYPES, POOL_MODES, Float, Int64, call
+
+from .cases import (
     DEVICE,
     LENGTHS,
     assert_accurate,
@@ -13,8 +16,6 @@ from cases import (
     poisoned,
     with_filler,
 )
-
-from tests.support.launchers import DATA_TYPES, POOL_MODES, Float, Int64, call
 
 TYPES = [torch.float16, torch.bfloat16, torch.float32]
 WIDTHS = [8, 64, 100, 384, 512, 768, 1024, 2048, 5000]

@@ -1,19 +1,16 @@
-"""The task lists of the schedule kernel: exactly those of tests/attention_tasks.py, and nothing written beyond them."""
+"""The task lists of the schedule kernel: exactly those of tests.support.attention_tasks, and nothing beyond them."""
 
 # SPDX-License-Identifier: Apache-2.0
 import random
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import torch
-from cases import DEVICE, LENGTHS, POISON, assert_guards, poisoned
 
+from tests.support.attention_tasks import attention_tasks, entries_of, most_entries, starts_of
 from tests.support.launchers import schedule, task_list_entries
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from attention_tasks import attention_tasks, entries_of, most_entries, starts_of
+from .cases import DEVICE, LENGTHS, POISON, assert_guards, poisoned
 
 
 def check_list(lengths: Sequence[int], tokens: int, heads: int, multiprocessors: int) -> None:

@@ -2,7 +2,7 @@
 """Runs small models without onnxruntime, whose sessions take longer to make than to run.
 
 Standard operators are those of onnx.reference, padfree's are the truth that the kernels are tested against
-(tests/reference.py), not the function bodies that the rewriter puts into its results.
+(tests/support/reference.py), not the function bodies that the rewriter puts into its results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from padfree.onnx_tools import without_functions
 
-from .. import reference as ref
+from tests.support import reference as ref
 
 Array = np.ndarray
 Inputs = Iterator[Array]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import TensorProto
 
-from .encoder import HEADS, HIDDEN
+from tests.support.encoder import HEADS, HIDDEN
 
 if TYPE_CHECKING:
     from .random_graphs import RandomGraph

@@ -1,24 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/models.md from the files that test_families.py tests: python tests/onnx_tools/models_table.py."""
+"""Writes docs/models.md from the files that test_families.py tests: python -m tests.onnx_tools.models_table."""
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from onnx_tools.families import Case, all_cases, optimum_cases
-else:
-    from .families import Case, all_cases, optimum_cases
 from padfree.onnx_tools import CoverageReport, RewriteError, load_model, rewrite
+
+from tests.support.families import Case, all_cases, optimum_cases
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
 HEAD = """# Tested models
 
-This page is written by `python tests/onnx_tools/models_table.py` from the files in `tests/fixtures/families`: tiny
+This page is written by `python -m tests.onnx_tools.models_table` from the files in `tests/fixtures/families`: tiny
 encoders with random weights that all matter, exported as users do it. `pytest tests/onnx_tools/test_families.py`
 rewrites each in both interfaces and compares every kept token with the original in onnxruntime: ragged batches, and in
 the padded interface also left padding, holes, full rows and an empty one. An architecture is not recognised by its

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .encoder import HIDDEN, POSITIONS, EncoderBuilder
+from tests.support.encoder import HIDDEN, POSITIONS, EncoderBuilder
+
 from .token_forms import turned
 
 

@@ -9,7 +9,8 @@ from types import MappingProxyType
 import numpy as np
 from onnx import ModelProto, TensorProto
 
-from .encoder import HEADS, HIDDEN, EncoderBuilder
+from tests.support.encoder import HEADS, HIDDEN, EncoderBuilder
+
 from .hostile_operations import HOSTILE
 from .token_operations import TOKEN_OPERATIONS
 

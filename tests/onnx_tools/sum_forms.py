@@ -8,7 +8,8 @@ from collections.abc import Callable
 import numpy as np
 from onnx import TensorProto
 
-from .encoder import HIDDEN, EncoderBuilder
+from tests.support.encoder import HIDDEN, EncoderBuilder
+
 from .position_forms import length, steps
 from .token_forms import turned
 

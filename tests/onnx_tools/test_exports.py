@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from .exports import assert_right, inputs_of, load
+from tests.support.exports import assert_right, inputs_of, load
 
 PACKED_WHOLLY = (
     "attn_pool_ts17", "bart_p160_dy18", "hand_flat2d_ts17", "marian_ts17", "mean_einsum_ts17", "moe_top1_ts17",

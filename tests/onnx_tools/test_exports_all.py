@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from . import exports
-from .exports_table import INTERFACES, expected, outcome
+from tests.support import exports
+from tests.support.exports_table import INTERFACES, expected, outcome
 
 
 def test_the_table_has_every_file() -> None:
@@ -16,5 +16,5 @@ def test_the_table_has_every_file() -> None:
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("name", exports.names())
 def test_outcome(name: str, interface: str) -> None:
-    """As `python tests/onnx_tools/exports_table.py` has written it."""
+    """As `python -m tests.support.exports_table` has written it."""
     assert outcome(name, interface) == expected()[name][interface]

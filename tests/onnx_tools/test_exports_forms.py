@@ -9,9 +9,10 @@ from onnx import TensorProto
 from padfree.onnx_tools import RewriteError, rewrite
 from padfree.onnx_tools.precision import rounded
 
-from . import exports
+from tests.support import exports
+from tests.support.encoder import HIDDEN, EncoderBuilder, one_layer
+
 from .agreement import assert_agree
-from .encoder import HIDDEN, EncoderBuilder, one_layer
 from .test_rewrite import INTERFACES, TOKENS, with_output
 
 both = pytest.mark.parametrize("interface", INTERFACES)

@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto
 from padfree.onnx_tools import RewriteError, rewrite
 
-from .exports import LENGTHS, assert_right, inputs_of, load, metadata_of
+from tests.support.exports import LENGTHS, assert_right, inputs_of, load, metadata_of
 
 INTERFACES = ("packed", "padded")
 EQUAL_LENGTHS = (7, 7, 7)

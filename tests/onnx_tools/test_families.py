@@ -8,8 +8,8 @@ import onnx
 import pytest
 from padfree.onnx_tools import rewrite
 
-from . import families
-from .families import Case, all_cases, assert_same
+from tests.support import families
+from tests.support.families import Case, all_cases, assert_same
 
 CASES = [case for case in all_cases() if not case.static]
 PACKED_FAMILIES = {"bert", "roberta", "xlm_roberta", "camembert", "distilbert", "albert", "electra", "nomic_bert"}

@@ -14,8 +14,9 @@ from padfree.onnx_tools import RewriteError, load_model, rewrite
 from padfree.onnx_tools.fixed_axes.reshape import aligned
 from padfree.onnx_tools.symbolic.poly import Poly
 
-from .encoder import HIDDEN, EncoderBuilder
-from .families import Case, all_cases, feeds_for, metadata_of, session
+from tests.support.encoder import HIDDEN, EncoderBuilder
+from tests.support.exports import metadata_of, session
+from tests.support.families import Case, all_cases, feeds_for
 
 B, S = Poly.atom("B"), Poly.atom("S")
 LENGTHS = (4, 1, 3, 4, 2)

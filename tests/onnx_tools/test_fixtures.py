@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,9 @@ import pytest
 from onnx import numpy_helper
 from tokenizers import Tokenizer
 
+from tests.fixtures import make_tokenizer
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "fixtures"))
-import make_tokenizer  # noqa: E402
 
 DEMO_DATA = ROOT / "builder" / "demo_data"
 FILES = [DEMO_DATA / "bert_tiny.onnx", *sorted((ROOT / "tests" / "fixtures").glob("*.onnx"))]

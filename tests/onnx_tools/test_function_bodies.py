@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +14,7 @@ from onnx import TensorProto, helper
 from padfree.onnx_tools import RewriteError, without_functions
 from padfree.onnx_tools.operators import DOMAIN, OPERATORS, functions_for, make_node, with_functions
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import reference as ref
+from tests.support import reference as ref
 
 OPSETS = (14, 17, 20, 23)
 HEADS, SIZE = 3, 8

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from padfree.onnx_tools import rewrite
 
+from tests.support.encoder import HEADS, HIDDEN, POSITIONS, EncoderBuilder
+
 from .agreement import assert_agree
-from .encoder import HEADS, HIDDEN, POSITIONS, EncoderBuilder
 from .test_rewrite import INTERFACES, TOKENS, with_output
 
 

@@ -11,17 +11,17 @@ import pytest
 from padfree.onnx_tools import load_model, rewrite, standard_model
 from padfree.onnx_tools.widen import widen
 
-from .families import (
+from tests.support.exports import metadata_of, session
+from tests.support.families import (
     SPECIAL_IDS,
     TOLERANCE,
     Case,
     assert_same,
     feeds_for,
     masks,
-    metadata_of,
     optimum_cases,
-    session,
 )
+
 from .test_families import PARTLY_PACKED
 
 CASES = optimum_cases()

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from padfree.onnx_tools import RewriteError, rewrite
 
+from tests.support.encoder import EncoderBuilder, one_layer
+
 from .agreement import assert_agree
-from .encoder import EncoderBuilder, one_layer
 from .test_rewrite import INTERFACES, TOKENS, with_output
 
 LOW = -10000.0

@@ -13,7 +13,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError, rewrite
 
-from .encoder import HIDDEN, one_layer
+from tests.support.encoder import HIDDEN, one_layer
 
 HUGE = 1 << 40
 SECONDS, BYTES = 10.0, 1 << 30

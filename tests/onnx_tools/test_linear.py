@@ -15,8 +15,9 @@ from padfree.onnx_tools import RewriteError, RewriteResult, rewrite
 from padfree.onnx_tools.element_types import check_element_types
 from padfree.onnx_tools.linear import with_linear
 
+from tests.support.encoder import HIDDEN, EncoderBuilder, one_layer
+
 from .agreement import assert_agree, run
-from .encoder import HIDDEN, EncoderBuilder, one_layer
 
 INNER = 24
 Form = Callable[[EncoderBuilder, str], str]

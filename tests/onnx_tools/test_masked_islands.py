@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError, rewrite
 from padfree.onnx_tools.synthetic import bert_model
 
-from .exports import assert_right, inputs_of, load
+from tests.support.exports import assert_right, inputs_of, load
 
 interfaces = pytest.mark.parametrize("interface", ["packed", "padded"])
 

@@ -10,9 +10,9 @@ import pytest
 from onnx import ModelProto
 from padfree.onnx_tools import RewriteError, RewriteResult, rewrite
 
-from .encoder import HEADS, HIDDEN, VOCABULARY
-from .exports import Input, assert_right, metadata_of
-from .mask_models import BOOL, FLOAT, INT64, Builder, unproved
+from tests.support.encoder import HEADS, HIDDEN, VOCABULARY
+from tests.support.exports import Input, assert_right, metadata_of
+from tests.support.mask_models import BOOL, FLOAT, INT64, Builder, unproved
 
 INTERFACES = ("packed", "padded")
 IDS = Input("input_ids", "ids", high=VOCABULARY)

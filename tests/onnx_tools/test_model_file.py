@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from padfree.onnx_tools import ModelFileError, load_model, model_file, rewrite, save_model
 from padfree.onnx_tools.external_data import model_tensors
 
-from .encoder import HIDDEN, VOCABULARY, one_layer
+from tests.support.encoder import HIDDEN, VOCABULARY, one_layer
 
 
 def small_model(seed: int = 0) -> onnx.ModelProto:

@@ -7,4 +7,4 @@ from .models_table import PAGE, page
 
 
 def test_page_is_up_to_date() -> None:
-    assert PAGE.read_text() == page(), "run: python tests/onnx_tools/models_table.py"
+    assert PAGE.read_text() == page(), "run: python -m tests.onnx_tools.models_table"

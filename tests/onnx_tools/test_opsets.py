@@ -11,7 +11,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError
 from padfree.onnx_tools.canonical import canonical
 
-from .exports import session
+from tests.support.exports import session
 
 X = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
 WEIGHTS = {name: np.random.default_rng(1).random(3).astype(np.float32) + 0.5 for name in ("a", "b", "c", "d")}

@@ -17,7 +17,7 @@ from padfree.onnx_tools.verify import verify
 from padfree.runtime import Session
 from padfree.runtime.triton.items import Item, stack
 
-from .exports import assert_right, inputs_of, load, metadata_of
+from tests.support.exports import assert_right, inputs_of, load, metadata_of
 
 LENGTHS, HIDDEN = (5, 1, 9), 32
 TOLERANCE = 1e-5

@@ -18,9 +18,10 @@ from padfree.onnx_tools.position_limits import longest_sequence
 from padfree.onnx_tools.symbolic import analyse
 from padfree.onnx_tools.widen import widen
 
-from . import exports, families
-from .encoder import HIDDEN, VOCABULARY, EncoderBuilder
-from .families import metadata_of, session
+from tests.support import exports, families
+from tests.support.encoder import HIDDEN, VOCABULARY, EncoderBuilder
+from tests.support.exports import metadata_of, session
+
 from .test_rewrite import INTERFACES, TOKENS, with_output
 
 FAR = 1000  # tokens: no table of the fixtures has as many rows

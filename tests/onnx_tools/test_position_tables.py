@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from padfree.onnx_tools import rewrite
 
+from tests.support.encoder import HEADS, HIDDEN, POSITIONS, VOCABULARY, EncoderBuilder
+
 from .agreement import assert_agree
-from .encoder import HEADS, HIDDEN, POSITIONS, VOCABULARY, EncoderBuilder
 from .position_forms import ROWS, length, scaled, steps
 from .test_rewrite import INTERFACES, TOKENS, with_output
 from .token_forms import turned

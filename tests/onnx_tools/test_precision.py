@@ -16,7 +16,7 @@ from padfree.onnx_tools.element_types import check_element_types
 from padfree.onnx_tools.operators import DOMAIN, make_node, with_functions
 from padfree.onnx_tools.precision import check_weights, convert, round_to, to_float32
 
-from .families import FOLDER as FAMILIES
+from tests.support.families import FOLDER as FAMILIES
 
 E = 8
 HALF = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}

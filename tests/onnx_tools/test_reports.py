@@ -19,10 +19,11 @@ from padfree.onnx_tools.products import Product, products_of
 from padfree.onnx_tools.report import percent
 from padfree.onnx_tools.symbolic import analyse
 
-from . import exports
+from tests.support import exports
+from tests.support.encoder import HEADS, HIDDEN, EncoderBuilder, one_layer
+from tests.support.families import all_cases, optimum_cases
+
 from .agreement import assert_agree
-from .encoder import HEADS, HIDDEN, EncoderBuilder, one_layer
-from .families import all_cases, optimum_cases
 from .random_graphs import OPERATIONS, RandomGraph
 from .test_rewrite import INTERFACES, TOKENS, with_output
 

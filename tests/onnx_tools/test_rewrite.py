@@ -10,8 +10,9 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 from padfree.onnx_tools import RewriteError, rewrite
 
+from tests.support.encoder import HIDDEN, EncoderBuilder, one_layer
+
 from .agreement import assert_agree
-from .encoder import HIDDEN, EncoderBuilder, one_layer
 
 INTERFACES = ("packed", "padded")
 TOKENS = ["batch", "sequence", HIDDEN]

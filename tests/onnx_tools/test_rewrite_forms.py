@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from padfree.onnx_tools import RewriteError, RewriteResult, rewrite
 
+from tests.support.encoder import HEADS, HIDDEN, EncoderBuilder, one_layer
+
 from .agreement import assert_agree
-from .encoder import HEADS, HIDDEN, EncoderBuilder, one_layer
 from .test_rewrite import INTERFACES, TOKENS, with_output
 
 SIZE = HIDDEN // HEADS

@@ -11,8 +11,8 @@ from onnx import TensorProto, helper
 from padfree.onnx_tools.importing import import_model
 from padfree.onnx_tools.symbolic import analyse
 
-from .encoder import HIDDEN, VOCABULARY, EncoderBuilder
-from .exports import session
+from tests.support.encoder import HIDDEN, VOCABULARY, EncoderBuilder
+from tests.support.exports import session
 
 Build = Callable[[EncoderBuilder, str], str]
 BATCH, LENGTH = 3, 5

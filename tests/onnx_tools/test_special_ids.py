@@ -17,7 +17,7 @@ from padfree.onnx_tools.synthetic import bert_model
 from padfree.onnx_tools.verify import verify_ids
 from padfree.runtime import Session
 
-from .exports import assert_right, inputs_of, load, metadata_of
+from tests.support.exports import assert_right, inputs_of, load, metadata_of
 
 HIDDEN, END = 32, 2
 TOLERANCE = 1e-5

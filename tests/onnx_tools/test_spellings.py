@@ -15,9 +15,10 @@ import pytest
 from onnx import ModelProto
 from padfree.onnx_tools import load_model, rewrite
 
-from . import exports
+from tests.support import exports
+from tests.support.encoder import HIDDEN, EncoderBuilder, one_layer
+
 from .agreement import assert_agree
-from .encoder import HIDDEN, EncoderBuilder, one_layer
 from .spellings import LAST, SPELLINGS
 from .test_rewrite import INTERFACES, TOKENS
 

@@ -11,8 +11,9 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 from padfree.onnx_tools import rewrite
 
+from tests.support.encoder import HEADS, HIDDEN, POSITIONS, EncoderBuilder
+
 from .agreement import assert_agree
-from .encoder import HEADS, HIDDEN, POSITIONS, EncoderBuilder
 from .evaluator import evaluate
 
 SIZE = HIDDEN // HEADS

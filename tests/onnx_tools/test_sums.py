@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from padfree.onnx_tools import RewriteError, rewrite
 
+from tests.support.encoder import HIDDEN, EncoderBuilder, one_layer
+
 from .agreement import assert_agree
-from .encoder import HIDDEN, EncoderBuilder, one_layer
 from .sum_forms import BY_COUNT, EXACT, Form, column, score, total
 from .test_rewrite import INTERFACES, TOKENS, with_output
 

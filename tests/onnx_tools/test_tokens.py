@@ -10,8 +10,9 @@ import pytest
 from onnx import TensorProto
 from padfree.onnx_tools import rewrite
 
+from tests.support.encoder import HIDDEN, VOCABULARY, EncoderBuilder, one_layer
+
 from .agreement import assert_agree
-from .encoder import HIDDEN, VOCABULARY, EncoderBuilder, one_layer
 from .test_rewrite import INTERFACES, TOKENS, with_output
 from .token_forms import FORMS, shaped, turned
 

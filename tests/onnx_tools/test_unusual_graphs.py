@@ -10,9 +10,10 @@ import pytest
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError, rewrite
 
-from . import exports
+from tests.support import exports
+from tests.support.encoder import HIDDEN, EncoderBuilder, one_layer
+
 from .agreement import assert_agree
-from .encoder import HIDDEN, EncoderBuilder, one_layer
 from .test_rewrite import INTERFACES, TOKENS, with_output
 
 both = pytest.mark.parametrize("interface", INTERFACES)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .encoder import HEADS, HIDDEN, EncoderBuilder
+from tests.support.encoder import HEADS, HIDDEN, EncoderBuilder
 
 SIZE = HIDDEN // HEADS
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import TensorProto
 
-from .encoder import HEADS, HIDDEN
+from tests.support.encoder import HEADS, HIDDEN
+
 from .position_forms import ROWS
 from .sum_forms import BY_COUNT, EXACT, Form
 from .token_forms import FORMS

@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # plugin_abi and its like, whatever the import mode
-
 from padfree.runtime import SessionError, plugin_library
-from plugin_abi import LogCapture, PluginLibrary
+
+from .plugin_abi import LogCapture, PluginLibrary
 
 
 @pytest.fixture(scope="session")

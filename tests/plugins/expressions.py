@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plugin_abi import BUILD, DimsExprs, Plugin, call, virtual_object
+from .plugin_abi import BUILD, DimsExprs, Plugin, call, virtual_object
 
 _OPERATIONS: dict[int, Callable[[int, int], int]] = {
     0: lambda a, b: a + b,

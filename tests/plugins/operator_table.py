@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators' part of docs/plugins.md, written from their description.
 
-python tests/plugins/operator_table.py      writes it anew
+python -m tests.plugins.operator_table      writes it anew
 """
 
 from __future__ import annotations

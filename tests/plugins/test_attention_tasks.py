@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of attention tasks, as tests/attention_tasks.py makes it: nothing is missing or double, and it has room."""
+"""The list of attention tasks that tests.support.attention_tasks makes: nothing missing or double, and room for it."""
 
 from __future__ import annotations
 
 import random
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
-from expressions import ExpressionBuilder, Size
-from plugin_abi import PluginLibrary
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from attention_tasks import ROWS, WIDTH, attention_tasks, most_entries, starts_of
+from tests.support.attention_tasks import ROWS, WIDTH, attention_tasks, most_entries, starts_of
+
+from .expressions import ExpressionBuilder, Size
+from .plugin_abi import PluginLibrary
 
 MULTIPROCESSORS = (1, 20, 114, 132, 170, 188)
 

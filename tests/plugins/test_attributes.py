@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from padfree.onnx_tools.operators import OPERATORS
-from plugin_abi import FIELD_CHAR, FIELD_FLOAT32, FIELD_INT32, FP16, LogCapture, PluginLibrary
-from samples import PLAIN_LINEAR, all_variants, variants
+
+from tests.support.samples import PLAIN_LINEAR, all_variants, variants
+
+from .plugin_abi import FIELD_CHAR, FIELD_FLOAT32, FIELD_INT32, FP16, LogCapture, PluginLibrary
 
 TABLE = (64, 0, 512, 0)  # of PadfreeLinear: token counts, each with the choice up to it
 FIELD_TYPES = {"int": FIELD_INT32, "float": FIELD_FLOAT32, "string": FIELD_CHAR}

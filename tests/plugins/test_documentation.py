@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from operator_table import render, written
+from .operator_table import render, written
 
 
 def test_operators_in_the_document_are_those_of_the_description() -> None:
-    assert written() == render(), "run: python tests/plugins/operator_table.py"
+    assert written() == render(), "run: python -m tests.plugins.operator_table"

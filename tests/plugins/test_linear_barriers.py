@@ -4,14 +4,11 @@
 from __future__ import annotations
 
 import random
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from linear_barriers import Barrier, Play, WrongError, failure_of
+from .linear_barriers import Barrier, Play, WrongError, failure_of
 
 CLUSTERS = [(1, 1), (2, 1), (1, 2), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2)]
 ORDERS = 40

@@ -16,12 +16,15 @@ import numpy as np
 import pytest
 from padfree.onnx_tools.operators import OPERATORS
 from padfree.onnx_tools.operators.spec import AttributeValue
-from plugin_abi import LoggerFinder, Plugin, PluginLibrary, address_of_binding, loaded_major
-from samples import all_variants, variants
+
+from tests.support.samples import all_variants, variants
+
+from .plugin_abi import LoggerFinder, Plugin, PluginLibrary, address_of_binding, loaded_major
 
 trt = pytest.importorskip("tensorrt", reason="TensorRT is not installed", exc_type=ImportError)
 pytestmark = pytest.mark.needs_tensorrt
 
+ROOT = Path(__file__).resolve().parents[2]
 LOADING_SCRIPT = Path(__file__).with_name("loading.py")
 EVERY_CREATOR = sorted([name, "1", ""] for name in OPERATORS)
 BAD_POOL: dict[str, AttributeValue] = {"mode": "median", "normalize": 1}
@@ -186,9 +189,8 @@ def test_without_a_logger_the_message_is_on_stderr(registry: Any, capfd: pytest.
 @pytest.mark.skipif(not has_gpu(), reason="no NVIDIA GPU: TensorRT makes no runtime without one")
 def test_bad_attribute_reaches_the_runtimes_logger(library_path: Path) -> None:
     script = (
-        "import sys, tensorrt as trt, numpy as np\n"
-        f"sys.path.insert(0, {str(LOADING_SCRIPT.parent)!r})\n"
-        "import test_registry as t\n"
+        "import sys, tensorrt as trt\n"
+        "from tests.plugins import test_registry as t\n"
         "logger = t.RecordingLogger()\n"
         "runtime = trt.Runtime(logger)\n"
         "registry = trt.get_plugin_registry()\n"
@@ -196,7 +198,8 @@ def test_bad_attribute_reaches_the_runtimes_logger(library_path: Path) -> None:
         "assert t.create(registry, 'PadfreePool', t.BAD_POOL, 'bad_node') is None\n"
         "sys.stdout.write(logger.errors[-1])\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(BAD_POOL_MESSAGE)
 

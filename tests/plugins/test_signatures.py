@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from expressions import ExpressionBuilder, Size, SizeTensor
 from padfree.onnx_tools.operators import OPERATORS
 from padfree.onnx_tools.operators.spec import AttributeValue, TensorSpec
-from plugin_abi import BF16, BOOL, CHW32, FP16, FP32, INT8, INT32, INT64, LINEAR, LogCapture, Plugin, PluginLibrary
-from samples import LETTERS, PLAIN_LINEAR, concrete_shape, variants
+
+from tests.support.samples import LETTERS, PLAIN_LINEAR, concrete_shape, variants
+
+from .expressions import ExpressionBuilder, Size, SizeTensor
+from .plugin_abi import BF16, BOOL, CHW32, FP16, FP32, INT8, INT32, INT64, LINEAR, LogCapture, Plugin, PluginLibrary
 
 ACTIVATIONS = {"fp32": FP32, "fp16": FP16, "bf16": BF16}
 

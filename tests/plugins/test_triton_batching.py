@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from triton_core import Request, Scheduler, compile_core, configuration
+
+from tests.support.triton_core import Request, Scheduler, compile_core, configuration
 
 Load = Callable[..., Scheduler]
 TWO_OUTPUTS = [{"name": "hidden", "dims": ["-1", "8"]}, {"name": "pooled", "dims": ["8"]}]

@@ -14,9 +14,8 @@ import pytest
 from padfree.runtime.backend import RunOptions
 from padfree.runtime.metadata import parse_metadata
 
-sys.path.insert(0, str(Path(__file__).parent))
-import fake_gpu
-from batcher_model import Model
+from . import fake_gpu
+from .batcher_model import Model
 
 REBUILT = ("arena", "results", "engine", "lane", "prepared", "tensorrt_backend", "tensorrt_timing")
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from batcher_model import BREAKS, PATIENCE_S, Model, answer, first_come, held_up
 from padfree.runtime import Session, SessionError
 from padfree.runtime.batching import (
     Batcher,
@@ -30,6 +29,8 @@ from padfree.runtime.batching import (
     QueueFullError,
 )
 from padfree.runtime.batching.response_cache import ResponseCache
+
+from .batcher_model import BREAKS, PATIENCE_S, Model, answer, first_come, held_up
 
 
 def test_requests_that_wait_run_together(model: Model) -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batcher_model import BREAKS, PATIENCE_S, Model, answer, first_come, held_up
 from padfree.builder.demo import DEMO_DATA
 from padfree.onnx_tools import rewrite, save_model
 from padfree.runtime.batching import Batcher, BatchingError, Budget, DeadlineError, Decision, FirstCome
+
+from .batcher_model import BREAKS, PATIENCE_S, Model, answer, first_come, held_up
 
 SOON_S = 1.0  # far less than the runs that hold threads up here
 

@@ -12,7 +12,7 @@ from padfree.onnx_tools import rewrite, save_model
 from padfree.runtime import Session, SessionError
 from padfree.runtime.metadata import parse_metadata
 
-from ..onnx_tools.exports import inputs_of, load, sequences, truth
+from tests.support.exports import inputs_of, load, sequences, truth
 
 LENGTHS = (5, 2, 7)
 

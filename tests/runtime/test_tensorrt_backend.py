@@ -9,12 +9,13 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import fake_gpu
 import numpy as np
 import pytest
 from padfree.runtime import SessionError
 from padfree.runtime.arrays import CallerStream
 from padfree.runtime.graph_cache import IDLE_RUNS_A_GRAPH
+
+from . import fake_gpu
 
 
 def feeds(ids: list[int], lens: list[int]) -> dict[str, Any]:

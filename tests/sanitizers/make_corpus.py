@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the corpus that padfree_fuzz begins with: python tests/sanitizers/make_corpus.py.
+"""Writes the corpus that padfree_fuzz begins with: python -m tests.sanitizers.make_corpus.
 
 Every operator with attributes and tensors that it allows, and configurations with requests. Files that fuzzing found
 are not made here, and stay.
@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import json
 import struct
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "plugins"))
 from padfree.onnx_tools.operators import OPERATORS
-from samples import concrete_shape, variants
-from triton_core import configuration
+
+from tests.support.samples import concrete_shape, variants
+from tests.support.triton_core import configuration
 
 FOLDER = Path(__file__).with_name("corpus")
 # In the order of plugins/common/library.cpp.

@@ -6,19 +6,17 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from make_corpus import corpus
+from .make_corpus import corpus
 
 FOLDER = Path(__file__).parent
 
 
 def test_the_corpus_holds_what_is_made() -> None:
-    """After a change of operators: python tests/sanitizers/make_corpus.py."""
+    """After a change of operators: python -m tests.sanitizers.make_corpus."""
     made = corpus()
     assert len(made) > 30
     for name, content in made.items():

@@ -12,9 +12,10 @@ from padfree.builder.demo import DEMO_DATA
 from padfree.builder.triton import ServingOptions, write_repository
 from padfree.onnx_tools import rewrite, save_model
 from padfree.runtime import Session
-from served import TOKENIZER, TRUNCATED_TO
 
 from tests.support.triton_server import TritonServer
+
+from .served import TOKENIZER, TRUNCATED_TO
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from calls import Answer
 from padfree.builder.demo import DEMO_DATA
 from padfree.runtime import Session
+
+from .calls import Answer
 
 TOKENIZER = DEMO_DATA / "tokenizer.json"
 TRUNCATED_TO = 16

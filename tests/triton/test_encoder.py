@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import PROTOCOLS, Tensors, call, call_all, rows
 from padfree.runtime import Session
-from served import OUTPUTS, TOLERANCE, assert_right, random_sequences
 
 from tests.support.triton_server import TritonServer
+
+from .calls import PROTOCOLS, Tensors, call, call_all, rows
+from .served import OUTPUTS, TOLERANCE, assert_right, random_sequences
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.parametrize("protocol", PROTOCOLS)]
 

@@ -13,12 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from calls import PROTOCOLS, Answer, call, call_all, rows, texts
 from padfree.builder.triton import ServingOptions, write_repository
 from padfree.runtime import Session
-from served import OUTPUTS, assert_right, random_sequences
 
 from tests.support.triton_server import TritonServer
+
+from .calls import PROTOCOLS, Answer, call, call_all, rows, texts
+from .served import OUTPUTS, assert_right, random_sequences
 
 pytestmark = pytest.mark.needs_triton
 

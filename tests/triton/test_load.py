@@ -11,9 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from calls import PROTOCOLS
 
 from tests.support.triton_server import TritonServer
+
+from .calls import PROTOCOLS
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from calls import call_all, rows
 from padfree.runtime import Session
-from served import OUTPUTS, assert_right, random_sequences
 
 from tests.support.triton_server import TritonServer
+
+from .calls import call_all, rows
+from .served import OUTPUTS, assert_right, random_sequences
 
 pytestmark = pytest.mark.needs_triton
 

@@ -8,11 +8,12 @@ import time
 
 import numpy as np
 import pytest
-from calls import call_all, rows
-from served import OUTPUTS, random_sequences
-from test_lifecycle import wait_until
 
 from tests.support.triton_server import TritonServer
+
+from .calls import call_all, rows
+from .served import OUTPUTS, random_sequences
+from .test_lifecycle import wait_until
 
 pytestmark = pytest.mark.needs_triton
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from padfree.builder.triton import ServingOptions, write_repository
-from served import TOKENIZER
 
 from tests.support import triton_server
+
+from .served import TOKENIZER
 
 pytestmark = pytest.mark.needs_triton
 

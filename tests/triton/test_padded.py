@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from calls import PROTOCOLS, call_all, rows
 from padfree.builder.demo import DEMO_DATA
 from padfree.builder.triton import ServingOptions, write_repository
 from padfree.onnx_tools import rewrite, save_model
 from padfree.runtime import Session
 from padfree.runtime.batching import CostTable
-from served import OUTPUTS, assert_right, random_sequences
 
 from tests.support.triton_server import TritonServer
+
+from .calls import PROTOCOLS, call_all, rows
+from .served import OUTPUTS, assert_right, random_sequences
 
 pytestmark = pytest.mark.needs_triton
 

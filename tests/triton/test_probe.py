@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from padfree.builder.triton import ServingOptions, write_repository
 from padfree.runtime.triton import probe
-from served import TOKENIZER
-from test_lifecycle import processes_of, wait_until
 
 from tests.support.triton_server import TritonServer
+
+from .served import TOKENIZER
+from .test_lifecycle import processes_of, wait_until
 
 pytestmark = pytest.mark.needs_triton
 

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from calls import Answer, call, call_all, rows, texts
 from onnx import numpy_helper
 from padfree.builder.triton import ServingOptions, write_repository
 from padfree.onnx_tools import load_model, save_model
 from padfree.runtime import Session
-from served import OUTPUTS, TOKENIZER, TOLERANCE, assert_right, random_sequences
-from test_lifecycle import wait_until
 
 from tests.support.triton_server import TritonServer
+
+from .calls import Answer, call, call_all, rows, texts
+from .served import OUTPUTS, TOKENIZER, TOLERANCE, assert_right, random_sequences
+from .test_lifecycle import wait_until
 
 pytestmark = pytest.mark.needs_triton
 

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from calls import call_all, rows
 from padfree.builder.demo import DEMO_DATA
 from padfree.builder.triton import ServingOptions, write_repository
 from padfree.onnx_tools import load_model, rewrite, save_model
 from padfree.runtime import Session
-from served import TOKENIZER, TOLERANCE, random_sequences
 
 from tests.support.triton_server import TritonServer
+
+from .calls import call_all, rows
+from .served import TOKENIZER, TOLERANCE, random_sequences
 
 pytestmark = pytest.mark.needs_triton
 

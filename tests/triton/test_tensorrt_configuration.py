@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import PROTOCOLS, call
 from padfree.builder.triton import ServingOptions, write_repository
 
 from tests.support.triton_server import TritonServer
+
+from .calls import PROTOCOLS, call
 
 pytestmark = pytest.mark.needs_triton
 

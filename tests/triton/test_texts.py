@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from calls import PROTOCOLS, Answer, call, call_all, texts
 from padfree.builder.demo import DEMO_DATA
 from padfree.runtime import Session
-from served import OUTPUTS, TOKENIZER, TRUNCATED_TO, assert_right
 from tokenizers import Tokenizer
 
 from tests.support.triton_server import TritonServer
+
+from .calls import PROTOCOLS, Answer, call, call_all, texts
+from .served import OUTPUTS, TOKENIZER, TRUNCATED_TO, assert_right
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.parametrize("protocol", PROTOCOLS)]
 

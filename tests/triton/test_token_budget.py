@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from calls import call_all
 from padfree.runtime import SessionError, plugin_library
 
 from tests.support.triton_server import TritonServer
+
+from .calls import call_all
 
 pytestmark = pytest.mark.needs_triton
 

@@ -15,7 +15,7 @@ from padfree.builder.compare.data import DataOptions
 from padfree.builder.errors import BuildError
 from padfree.onnx_tools import save_model
 
-from ...onnx_tools.exports import load
+from tests.support.exports import load
 
 CASES = ["ids_mask_types_ts17", "w_mask_levels_tok_ts17", "mask_inverted_ts17", "types_no_table_ts17"]
 

@@ -7,7 +7,6 @@ The engine is the rewritten model in onnxruntime, its padded axis bounded as in 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,8 +21,7 @@ from padfree.builder.triton.config import read_text
 from padfree.onnx_tools import rewrite, save_model
 from padfree.runtime import Session
 
-sys.path.insert(0, str(Path(__file__).parent))
-from ragged_backend import LONGEST, RaggedBackend, Request, make_requests
+from tests.support.ragged_backend import LONGEST, RaggedBackend, Request, make_requests
 
 pytest.importorskip("tritonclient.grpc")
 

@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from attention_tasks import most_entries
 from padfree.onnx_tools.operators import MOMENTS_GROUP, OPERATORS
 from padfree.onnx_tools.operators.spec import AttributeSpec, AttributeValue, TensorSpec
+
+from .attention_tasks import most_entries
 
 LETTERS = {"T": 7, "B": 3, "S": 5, "E": 16, "H": 2, "D": 8, "V": 11, "P": 9, "N": 192, "K": 128}
 LETTERS["L"] = most_entries(LETTERS["T"], LETTERS["B"], LETTERS["H"])

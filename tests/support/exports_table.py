@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of every exported file: python tests/onnx_tools/exports_table.py writes exports/expected.json.
+"""What becomes of every exported file: python -m tests.support.exports_table writes exports/expected.json.
 
 Each is right, with what of it is packed, or refused. A change of the table is to be read: each reason has to be true.
 """
@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from onnx_tools import exports
-else:
-    from . import exports
 from padfree.onnx_tools import RewriteError, VerificationError
 from padfree.onnx_tools.report import percent
+
+from . import exports
 
 TABLE = exports.FOLDER / "expected.json"
 INTERFACES = ("packed", "padded")

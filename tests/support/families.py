@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 from onnx import ModelProto, helper
 from padfree.onnx_tools import CoverageReport, load_model, rewrite
 from padfree.onnx_tools.agreement import measure
 from padfree.onnx_tools.widen import widen
 
-from .exports import assert_valid, metadata_of
+from .exports import assert_valid, metadata_of, session
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 FOLDER, OPTIMUM_FOLDER = FIXTURES / "families", FIXTURES / "optimum"
@@ -85,15 +84,6 @@ def feeds_for(original: ModelProto, mask: np.ndarray, kept_from: int) -> dict[st
         dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         feeds[value.name] = (mask if "mask" in value.name else ids).astype(dtype)
     return feeds
-
-
-def session(model: ModelProto | Path) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    source = str(model) if isinstance(model, Path) else model.SerializeToString()
-    return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
 def assert_same(case: Case, interface: str) -> CoverageReport:
