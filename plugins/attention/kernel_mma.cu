@@ -9,6 +9,7 @@
 #include "attention/mma_rows.cuh"
 #include "attention/tiles.cuh"
 #include "common/dependent_launch.cuh"
+#include "common/ptx/cp_async.cuh"
 
 namespace padfree {
 namespace {

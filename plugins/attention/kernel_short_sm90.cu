@@ -74,7 +74,7 @@ __device__ inline void attendKeys(Sm90Rows<S>& rows, const ShortMemory<S>& memor
         *reinterpret_cast<uint4*>(values + panel * S::kKeyPanelBytes + i * 16) = uint4{};
       }
     }
-    fenceSharedForWgmma();
+    fenceAsyncProxy();
   }
   wgmmaWait<0>();
   if (keys < kCount) rows.template maskFrom<kCount, kSure>(keys, threadIdx.x % kWarpSize);
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
       barrierInit(barrier, 1);
     }
     fenceBarrierInit();
-    fenceSharedForWgmma();
+    fenceAsyncProxy();
   }
   const int sequence = blockIdx.x / p.H, head = blockIdx.x % p.H;
   const int first = blockIdx.y * kTaskRows, stride = gridDim.y * kTaskRows;

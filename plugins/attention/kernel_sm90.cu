@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       barrierInit(&shared.empty[in_group], kStageArrivals);
     }
     fenceBarrierInit();
-    fenceSharedForWgmma();
+    fenceAsyncProxy();
   }
   __syncthreads();
   if (group == kTaskWidth) {

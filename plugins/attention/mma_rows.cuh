@@ -6,7 +6,8 @@
 
 #include "attention/launch.h"
 #include "common/device.cuh"
-#include "common/mma.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/mma.cuh"
 
 namespace padfree {
 

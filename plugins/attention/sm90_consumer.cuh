@@ -87,7 +87,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
             *reinterpret_cast<uint4*>(values + panel * S::kKeyPanelBytes + i * 16) = uint4{};
           }
         }
-        fenceSharedForWgmma();
+        fenceAsyncProxy();
         namedBarrier(kGroupBarrier + group, kWarpgroup);
       }
       takeTurn();

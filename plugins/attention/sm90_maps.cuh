@@ -3,8 +3,10 @@
 #pragma once
 
 #include "attention/launch.h"
-#include "attention/products.cuh"
-#include "common/launch.h"
+#include "common/integers.h"
+#include "common/panel.cuh"
+#include "common/ptx/barriers.cuh"
+#include "common/ptx/tma.cuh"
 #include "common/tensor_map.h"
 
 namespace padfree {

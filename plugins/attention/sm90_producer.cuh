@@ -6,7 +6,8 @@
 #include "attention/sm90_maps.cuh"
 #include "attention/sm90_shape.cuh"
 #include "common/device.cuh"
-#include "common/launch.h"
+#include "common/integers.h"
+#include "common/ptx/cp_async.cuh"
 
 namespace padfree {
 

@@ -6,6 +6,7 @@
 
 #include "attention/sm90_shape.cuh"
 #include "common/device.cuh"
+#include "common/ptx/exp2.cuh"
 
 namespace padfree {
 
@@ -32,12 +33,6 @@ __device__ inline void transposeQuad(unsigned (&v)[4], int lane) {
   exchange(v[2], v[3], 1);
   exchange(v[0], v[2], 2);
   exchange(v[1], v[3], 2);
-}
-
-// Stores 16 bytes at once; of plain assignments the compiler cuts some into four of 4 bytes.
-__device__ inline void storeWhole(void* destination, const unsigned (&v)[4]) {
-  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(destination), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
-               : "memory");
 }
 
 // Scores, online softmax and output of the two rows that a lane shares with its three neighbours.
@@ -209,7 +204,7 @@ __device__ void addQueryBias(const AttentionParams& p, unsigned char* query, int
     addFloats(bias + column, value);
     storeFloats(chunk, value);
   }
-  fenceSharedForWgmma();
+  fenceAsyncProxy();
   namedBarrier(kGroupBarrier + group, kWarpgroup);
 }
 

@@ -3,8 +3,11 @@
 #pragma once
 
 #include "attention/launch.h"
-#include "attention/products.cuh"
 #include "attention/task.h"
+#include "common/panel.cuh"
+#include "common/ptx/barriers.cuh"
+#include "common/ptx/memory.cuh"
+#include "common/ptx/wgmma.cuh"
 
 namespace padfree {
 
@@ -96,11 +99,6 @@ struct Sm90Memory {
   __device__ unsigned value(int stage) const { return key(S::kStages + stage); }
   __device__ unsigned exchange() const { return key(2 * S::kStages); }
 };
-
-template <typename T>
-__device__ inline T* sharedPointer(unsigned address) {
-  return static_cast<T*>(__cvta_shared_to_generic(address));
-}
 
 // Named barriers; 0 is __syncthreads.
 constexpr int kCombineBarrier = 1, kGroupBarrier = 2, kTurnBarrier = 5;

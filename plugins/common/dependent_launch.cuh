@@ -21,26 +21,10 @@
 #include <utility>
 
 #include "common/launch.h"
-#include "common/perturb.cuh"
+#include "common/ptx/griddepcontrol.cuh"
+#include "common/ptx/memory.cuh"
 
 namespace padfree {
-
-// Blocks until all grids before this one have ended and their writes can be read.
-__device__ inline void waitForPriorGrids() {
-  perturb();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-// Lets the next grid begin once every block of this one has called it or ended. It orders no memory: the next grid's
-// wait still lasts until this grid has ended.
-__device__ inline void releaseNextGrid() {
-  perturb();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
 
 // Brings `bytes` bytes into the L2 cache; `threads` threads share the lines. Null is left alone. Unlike a load it may
 // stand before waitForPriorGrids() whoever wrote the bytes.
@@ -50,7 +34,7 @@ __device__ inline void prefetchToL2(const void* data, int64_t bytes, unsigned th
   if (!data) return;
 #pragma unroll 1  // seldom more than one round
   for (int64_t i = thread * kLineBytes; i < bytes; i += threads * kLineBytes) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(data) + i));
+    prefetchLineToL2(static_cast<const char*>(data) + i);
   }
 }
 

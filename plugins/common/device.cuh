@@ -7,6 +7,7 @@
 
 #include <type_traits>
 
+#include "common/integers.h"
 #include "common/types.h"
 
 namespace padfree {
@@ -38,6 +39,35 @@ __device__ inline half fromFloat<half>(float x) {
 template <>
 __device__ inline __nv_bfloat16 fromFloat<__nv_bfloat16>(float x) {
   return __float2bfloat16_rn(x);
+}
+
+// Two numbers rounded to T, in the halves of a register.
+template <typename T>
+__device__ unsigned packPair(float low, float high);
+
+template <>
+__device__ inline unsigned packPair<half>(float low, float high) {
+  const half2 pair = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const unsigned*>(&pair);
+}
+
+template <>
+__device__ inline unsigned packPair<__nv_bfloat16>(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const unsigned*>(&pair);
+}
+
+template <typename T>
+__device__ float2 unpackPair(unsigned pair);
+
+template <>
+__device__ inline float2 unpackPair<half>(unsigned pair) {
+  return __half22float2(*reinterpret_cast<const half2*>(&pair));
+}
+
+template <>
+__device__ inline float2 unpackPair<__nv_bfloat16>(unsigned pair) {
+  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
 }
 
 // N consecutive elements moved by one load or store of N * sizeof(T) bytes.
@@ -120,7 +150,7 @@ __device__ inline int warpFindLast(int n, Value value, Key key) {
   const unsigned group = (kFullMask >> (kWarpSize - kLanes)) << (threadIdx.x % kWarpSize - lane);
   int first = 0, last = n;
   while (last - first > 1) {
-    const int step = (last - first + kLanes - 1) / kLanes;
+    const int step = ceilDiv(last - first, kLanes);
     const int i = first + lane * step;
     const unsigned below = __ballot_sync(group, i < last && key(i) <= value);
     first += (below ? __popc(below) - 1 : 0) * step;

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "common/integers.h"
 #include "common/types.h"
 
 namespace padfree {
@@ -31,11 +32,6 @@ cudaError_t dispatchActivation(DataType type, Function function) {
       break;
   }
   return cudaErrorInvalidValue;
-}
-
-template <typename Integer>
-constexpr Integer ceilDiv(Integer a, Integer b) {
-  return (a + b - 1) / b;
 }
 
 constexpr bool isAligned(int64_t bytes, int64_t alignment) {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "common/device.cuh"
-#include "common/mma.cuh"
+#include "common/ptx/mma.cuh"
 
 namespace padfree {
 

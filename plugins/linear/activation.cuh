@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "common/mma.cuh"
+#include "common/device.cuh"
+#include "common/ptx/exp2.cuh"
 #include "linear/kernel.h"
 
 namespace padfree {
@@ -38,10 +39,8 @@ __device__ inline unsigned geluPair<half>(float x, float y) {
   for (const float coefficient : {kTail4, kTail3, kTail2, kTail1, kTail0}) {
     q = __hfma2(q, a, __float2half2_rn(coefficient));
   }
-  unsigned power;
-  asm("ex2.approx.f16x2 %0, %1;" : "=r"(power) : "r"(reinterpret_cast<const unsigned&>(q)));
-  const half2 positive = __hmax2(both, __float2half2_rn(0.f));
-  const half2 result = __hfma2(__hneg2(a), reinterpret_cast<const half2&>(power), positive);
+  const half2 power = exp2Fast(q), positive = __hmax2(both, __float2half2_rn(0.f));
+  const half2 result = __hfma2(__hneg2(a), power, positive);
   return reinterpret_cast<const unsigned&>(result);
 }
 

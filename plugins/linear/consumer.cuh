@@ -3,10 +3,12 @@
 // and residual on their way out.
 #pragma once
 
+#include "common/ptx/mma.cuh"
+#include "common/ptx/tma.cuh"
+#include "common/ptx/wgmma.cuh"
 #include "linear/cut.cuh"
 #include "linear/finish.cuh"
 #include "linear/moments.cuh"
-#include "linear/wgmma.cuh"
 
 namespace padfree {
 
@@ -83,8 +85,8 @@ class Consumer {
 #pragma unroll
       for (int k = 0; k < kDepth / 16; ++k) {
         // 16 rows of W further, 16 columns of x further, in units of 16 bytes.
-        multiplyTile<T, kTokens>(sums_, a + k * (16 * kPanelRowBytes >> 4), b + k * (16 * 2 >> 4),
-                                 i > at.begin || k > 0);
+        wgmmaTransposed<T, kTokens>(sums_, a + k * (16 * kPanelRowBytes >> 4), b + k * (16 * 2 >> 4),
+                                    i > at.begin || k > 0);
       }
       wgmmaCommit();
       if (kManyTiles && i == at.begin && tile_ > 0) features = loadFeatures(feature);
@@ -248,7 +250,7 @@ class Consumer {
         if (kind_.norms_input && !kind_.shares_tile && box + 1 < kBoxes) scales = loadScales(box + 1);
         storeMatricesTransposed(packed, placeIn(panel + (box - begin) * kBoxBytes));
       }
-      fenceSharedForWgmma();
+      fenceAsyncProxy();
       if (in_group_ == 0) waitStoresRead<S::kBuffers - 2>();  // for the next chunk's buffer
       namedBarrier(group_ + 1, kWarpgroup);
       storeBoxes(at, feature, token, panel, begin, end);
@@ -280,7 +282,7 @@ class Consumer {
       for (int k = 0; k < 4; ++k) packed[k] = packPair<T>(value[k][0], value[k][1]);
       storeMatricesTransposed(packed, placeIn(out_ + box * kBoxBytes));
     }
-    fenceSharedForWgmma();
+    fenceAsyncProxy();
     namedBarrier(group_ + 1, kWarpgroup);
     storeBoxes(at, feature, token, out_, 0, kBoxes);
     if (kind_.moments) storeMoments(at, feature, token);
@@ -304,7 +306,7 @@ class Consumer {
 
   // This warp takes those of 8 tokens of every 32.
   __device__ void storeMoments(const Position& at, int feature, int token) const {
-    constexpr int kStep = kWarps * 8, kTimes = (kTokens + kStep - 1) / kStep;
+    constexpr int kStep = kWarps * 8, kTimes = ceilDiv(kTokens, kStep);
     const int first = in_group_ / kWarpSize * 8;
     float2* const out = work_.moments_out + int64_t{feature / kGroupFeatures} * work_.T + token;
     const int rows = isMomentsLane(lane_) && feature < work_.N ? min(kTokens, work_.T - token) : 0;

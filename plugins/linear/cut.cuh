@@ -2,8 +2,14 @@
 // How the Hopper kernel cuts a product up: warpgroups, stages of shared memory, blocks of a cluster.
 #pragma once
 
+#include <cuda.h>
+
 #include "common/device.cuh"
-#include "linear/copy.cuh"
+#include "common/integers.h"
+#include "common/panel.cuh"
+#include "common/ptx/barriers.cuh"
+#include "common/ptx/cluster.cuh"
+#include "common/ptx/wgmma.cuh"
 #include "linear/kernel.h"
 
 namespace padfree {
@@ -45,7 +51,7 @@ struct Shape {
     return fit < kMaxStages ? fit : kMaxStages;
   }
   static constexpr int kBoxes = kTokens / kBoxTokens;
-  static constexpr int kChunks = (kBoxes + kChunkBoxes - 1) / kChunkBoxes;
+  static constexpr int kChunks = ceilDiv(kBoxes, kChunkBoxes);
   static constexpr int kFit =  // beside as many stages as least buffers leave room for
       (kSharedLimit - kScaleBytes - stagesBeside(kGroups * kLeastBuffers * kChunkBytes) * kStageBytes) /
       (kGroups * kChunkBytes);

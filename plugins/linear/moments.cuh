@@ -4,7 +4,7 @@
 #pragma once
 
 #include "common/dependent_launch.cuh"
-#include "common/mma.cuh"
+#include "common/ptx/mma.cuh"
 #include "linear/cut.cuh"
 
 namespace padfree {

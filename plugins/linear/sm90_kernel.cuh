@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
     barrierInit(&barriers.scales_full, kScaleThreads);
     barrierInit(&barriers.scales_empty, kGroups * kWarps);
     fenceBarrierInit();
-    fenceSharedForWgmma();
+    fenceAsyncProxy();
   }
   clusterSync();
   const Position at(work);
@@ -112,7 +112,7 @@ inline Work makeWork(const LinearParams& p, const LinearTile& tile) {
   for (int i = 0; i < tile.cluster_tokens; ++i) work.same_features |= 1u << (i << work.features_shift);
   work.owned_shift = tile.tokens >= work.tile.parts * 2 * kBoxTokens ? 1 : 0;
   work.feature_clusters = ceilDiv(p.N, kLinearFeatures * tile.cluster_features);
-  work.per_feature_cluster = ((uint64_t{1} << 32) + work.feature_clusters - 1) / work.feature_clusters;
+  work.per_feature_cluster = ceilDiv<uint64_t>(uint64_t{1} << 32, work.feature_clusters);
   work.clusters = work.feature_clusters * ceilDiv(p.T, tile.tokens * tile.cluster_tokens);
   return work;
 }

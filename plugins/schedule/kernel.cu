@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads, 1) scheduleKernel(ScheduleParams p) 
     const LaneSequence sequence{saturate(sum - length), saturate(sum)};
     if (b < share.end) p.cu_seqlens[b + 1] = sequence.end;
     if (first == share.begin) first_sequence = sequence;
-    groups += ceilQuotient(sequence.end - sequence.begin, kTaskRows);
+    groups += ceilDiv(sequence.end - sequence.begin, kTaskRows);
     carry = __shfl_sync(kFullMask, sum, kWarpSize - 1);
   }
   if (p.tasks) listTasks(p, share, first_sequence, groups, saturate(total), task_memory);

@@ -3,6 +3,7 @@
 // of the sequences where that is equal: a counting sort by one block, the same from run to run.
 #pragma once
 
+#include "common/integers.h"
 #include "schedule/launch.h"
 #include "schedule/scan.cuh"
 
@@ -19,16 +20,12 @@ struct TaskMemory {
   __device__ int& nextOf(int task_class) { return next[task_class * kWarps + threadIdx.x / kWarpSize]; }
 };
 
-__device__ inline int ceilQuotient(int a, int b) {
-  return (a + b - 1) / b;
-}
-
 // The sequences of this warp.
 struct WarpShare {
   int begin, end;
 
   __device__ explicit WarpShare(int B) {
-    const int each = ceilQuotient(B, kWarps);
+    const int each = ceilDiv(B, kWarps);
     begin = min(static_cast<int>(threadIdx.x) / kWarpSize * each, B);
     end = min(begin + each, B);
   }
@@ -48,7 +45,7 @@ struct Cutting {
 
   __device__ Cutting(int64_t all_groups, int heads, int num_sms) : heads(heads) {
     const bool few = all_groups < kTaskWidth * num_sms;
-    groups = few ? max(ceilQuotient(static_cast<int>(all_groups), num_sms), 1) : kTaskWidth;
+    groups = few ? max(ceilDiv(static_cast<int>(all_groups), num_sms), 1) : kTaskWidth;
     split = groups == 1;
   }
 };
@@ -74,14 +71,14 @@ struct CutSequence {
   int whole_class, left_class;
 
   __device__ CutSequence(const Cutting& cutting, int begin, int end) : begin(begin), length(end - begin) {
-    const int groups = ceilQuotient(length, kTaskRows), steps = ceilQuotient(length, kTaskKeys);
+    const int groups = ceilDiv(length, kTaskRows), steps = ceilDiv(length, kTaskKeys);
     whole = cutting.groups == 3 ? groups / 3 : cutting.groups == 2 ? groups / 2 : groups;
     left = groups - whole * cutting.groups;
     left_heads = left == 1 ? cutting.groups : 1;
     splits = cutting.split && steps > 1 ? 2 : 1;
     whole_tasks = whole * cutting.heads;
-    left_tasks = left > 0 ? ceilQuotient(cutting.heads, left_heads) : 0;
-    const int half_steps = ceilQuotient(ceilQuotient(length, kTaskKeys / 2), splits);
+    left_tasks = left > 0 ? ceilDiv(cutting.heads, left_heads) : 0;
+    const int half_steps = ceilDiv(ceilDiv(length, kTaskKeys / 2), splits);
     whole_class = taskClass(half_steps, cutting.groups * splits, false);
     left_class = taskClass(half_steps, left * left_heads * splits, true);
   }
@@ -200,7 +197,7 @@ __device__ inline void listTasks(const ScheduleParams& p, const WarpShare& share
     writeTasks(own, cutting, whole_place, left_place, tasks);
   }
 
-  const int fillers = ceilQuotient(p.T - used, kTaskRows);
+  const int fillers = ceilDiv(p.T - used, kTaskRows);
   for (int i = threadIdx.x; i < fillers; i += kThreads) {
     const int token = used + i * kTaskRows;
     tasks[count + i] = {token, 0, min(p.T - token, kTaskRows), packParts({0, 1, 1, 1})};

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The layout of shared memory that wgmma reads and TMA writes: panels of 64 columns of 2-byte elements, whose rows of
+// 128 bytes have their 16-byte chunks permuted by the row ("128-byte swizzle"), so that neither copies nor the matrix
+// unit meet bank conflicts.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace padfree {
+
+constexpr int kPanelColumns = 64;
+constexpr int kPanelRowBytes = 128;
+
+// Byte offset of a 16-byte chunk in a panel that starts at a multiple of 1024 bytes.
+__device__ inline int panelOffset(int row, int chunk) {
+  return row * kPanelRowBytes + ((chunk ^ (row & 7)) << 4);
+}
+
+}  // namespace padfree

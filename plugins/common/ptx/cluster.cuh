@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the blocks of one cluster use together (PTX ISA: barrier.cluster, mapa, shared::cluster; sm_90).
+#pragma once
+
+#include "common/perturb.cuh"
+#include "common/ptx/memory.cuh"
+
+namespace padfree {
+
+__device__ inline unsigned clusterRank() {
+  unsigned rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// Waits for all threads of the cluster; orders no memory but barriers initialised before fenceBarrierInit().
+__device__ inline void clusterSync() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// The same, after which each thread sees what the others wrote before.
+__device__ inline void clusterSyncMemory() {
+  perturb();
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// Arrives at the same barrier of a block of the cluster. It says that this thread has read what it had to: relaxed, as
+// of what it wrote nothing is promised to the other block (a release to the cluster waits for all earlier writes, as
+// long as half a stage takes).
+__device__ inline void barrierArriveAt(uint64_t* barrier, unsigned rank) {
+  perturb();
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [remote];\n}\n" ::"r"(sharedAddress(barrier)),
+      "r"(rank)
+      : "memory");
+}
+
+// The address in the cluster of what another block holds at this address of its own shared memory.
+__device__ inline unsigned addressAt(unsigned shared_address, unsigned rank) {
+  unsigned address;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address), "r"(rank));
+  return address;
+}
+
+// Adds what stands at an address in the cluster.
+__device__ inline void addShared(float (&sum)[4], unsigned cluster_address) {
+  float value[4];
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value[0]), "=f"(value[1]), "=f"(value[2]), "=f"(value[3])
+               : "r"(cluster_address)
+               : "memory");
+  for (int i = 0; i < 4; ++i) sum[i] += value[i];
+}
+
+}  // namespace padfree
