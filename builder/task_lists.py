@@ -7,7 +7,7 @@ import onnx
 from padfree.onnx_tools.operators import node_attributes, padfree_nodes
 
 SHORT_LENGTH = 128
-"""Up to this max_seq_len PadfreeAttention takes a kernel that reads no list (kShortLength of attention/kernel.h)."""
+"""Up to this max_seq_len PadfreeAttention takes a kernel that reads no list (kShortLength of attention/kernels.h)."""
 
 _LISTS = {"PadfreeSchedule": "output", "PadfreeAttention": "input"}
 

@@ -3,7 +3,7 @@
 
 #include "common/device.cuh"
 #include "common/ptx/exp2.cuh"
-#include "linear/kernel.h"
+#include "linear/launch.h"
 
 namespace padfree {
 

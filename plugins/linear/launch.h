@@ -10,6 +10,7 @@ namespace padfree {
 enum class Activation : int32_t { kNone = 0, kGelu = 1, kGeluTanh = 2, kRelu = 3, kSilu = 4 };
 
 constexpr int kMomentFeatures = 64;
+constexpr int kMaxMomentGroups = 16;  // of rows that are normed: widths up to 1024
 
 // Moments of rows [T,W] are floats [W/64,T,2]: mean and sum of squared deviations from it, of kMomentFeatures
 // neighbours each.

@@ -5,6 +5,7 @@
 #include "common/launch.h"
 #include "common/operator.h"
 #include "common/text.h"
+#include "linear/measure.h"
 #include "linear/tables.h"
 
 namespace padfree {
@@ -122,7 +123,7 @@ class Linear final : public Operator {
     const int max_tokens = tensors.maximum(x_, 0);
     if (max_tokens < 1) return {};
     const int min_tokens = std::max(tensors.minimum(x_, 0), 1);
-    return fieldOf(linearTables().get(device, kindOf(params, min_tokens, max_tokens), [&] {
+    return fieldOf(linearTables().get(device, tableKeyOf(params, min_tokens, max_tokens), [&] {
       LinearTable table;
       check(measureLinear(params, min_tokens, max_tokens, table), "the kernels cannot be measured on this GPU");
       return table;

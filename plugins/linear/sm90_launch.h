@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Hopper kernel for one element type. Each is compiled in a file of its own: it takes minutes.
 #pragma once
 
-#include "linear/kernel.h"
+#include "linear/tiling.h"
 
 namespace padfree {
 
-// As launchLinearSm90, after its checks.
+// The Hopper kernel for one element type, after launchLinear's checks. sm90_kernel_fp16.cu and sm90_kernel_bf16.cu hold
+// one type each: compiling takes minutes.
 template <typename T>
-cudaError_t launchTileSm90(const LinearParams& params, const LinearTile& tile, cudaStream_t stream);
+cudaError_t launchLinearSm90(const LinearParams& params, const LinearTiling& tiling, cudaStream_t stream);
 
 }  // namespace padfree

@@ -8,19 +8,19 @@ namespace padfree {
 namespace {
 
 // One line of LinearTables::text.
-bool parse(const std::string& line, LinearKind& kind, LinearTable& table) {
+bool parse(const std::string& line, LinearTableKey& key, LinearTable& table) {
   std::istringstream numbers(line);
-  for (int32_t& number : kind) numbers >> number;
+  for (int32_t& number : key) numbers >> number;
   for (LinearRange range; numbers >> range.tokens;) {
     if (!(numbers >> range.choice)) return false;
     table.push_back(range);
   }
-  return numbers.eof() && !table.empty() && findUnknown(table) == nullptr && table.back().tokens == kind.back();
+  return numbers.eof() && !table.empty() && findUnknown(table) == nullptr && table.back().tokens == key.back();
 }
 
 }  // namespace
 
-LinearKind kindOf(const LinearParams& params, int min_tokens, int max_tokens) {
+LinearTableKey tableKeyOf(const LinearParams& params, int min_tokens, int max_tokens) {
   const auto present = [](const void* tensor) { return tensor != nullptr ? 1 : 0; };
   return {params.K,
           params.N,
@@ -44,19 +44,19 @@ const LinearRange* findUnknown(const LinearTable& table) {
   return nullptr;
 }
 
-LinearTable LinearTables::get(int device, const LinearKind& kind, const std::function<LinearTable()>& measure) {
+LinearTable LinearTables::get(int device, const LinearTableKey& key, const std::function<LinearTable()>& measure) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = tables_.find({device, kind});
-  return found != tables_.end() ? found->second : tables_.emplace(std::pair(device, kind), measure()).first->second;
+  const auto found = tables_.find({device, key});
+  return found != tables_.end() ? found->second : tables_.emplace(std::pair(device, key), measure()).first->second;
 }
 
 std::string LinearTables::text(int device) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::ostringstream lines;
-  for (const auto& [key, table] : tables_) {
-    if (key.first != device) continue;
+  for (const auto& [place, table] : tables_) {
+    if (place.first != device) continue;
     const char* separator = "";
-    for (const int32_t number : key.second) {
+    for (const int32_t number : place.second) {
       lines << separator << number;
       separator = " ";
     }
@@ -67,13 +67,13 @@ std::string LinearTables::text(int device) {
 }
 
 bool LinearTables::take(int device, const std::string& text) {
-  std::map<std::pair<int, LinearKind>, LinearTable> given;
+  std::map<std::pair<int, LinearTableKey>, LinearTable> given;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    LinearKind kind{};
+    LinearTableKey key{};
     LinearTable table;
-    if (!parse(line, kind, table)) return false;
-    given.emplace(std::pair(device, kind), std::move(table));
+    if (!parse(line, key, table)) return false;
+    given.emplace(std::pair(device, key), std::move(table));
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   tables_.merge(given);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables of choices that this process has measured, or was given from an earlier build: each kind of product is
+// Tables of choices that this process has measured, or was given from an earlier build: each product is
 // measured once.
 #pragma once
 
@@ -11,26 +11,26 @@
 #include <utility>
 #include <vector>
 
-#include "linear/tune.h"
+#include "linear/choice.h"
 
 namespace padfree {
 
 // What a table depends on beside the device: K, N, activation, whether there are bias, residual, moments of x, of the
 // residual and of y, the type, and the fewest and most tokens.
-using LinearKind = std::array<int32_t, 11>;
+using LinearTableKey = std::array<int32_t, 11>;
 using LinearTable = std::vector<LinearRange>;
 
-LinearKind kindOf(const LinearParams& params, int min_tokens, int max_tokens);
+LinearTableKey tableKeyOf(const LinearParams& params, int min_tokens, int max_tokens);
 
 // The first range that does not ascend or whose choice the kernel does not know; null where there is none.
 const LinearRange* findUnknown(const LinearTable& table);
 
 class LinearTables {
  public:
-  // The table of a kind, which `measure` makes where it is not known; one is made at a time.
-  LinearTable get(int device, const LinearKind& kind, const std::function<LinearTable()>& measure);
+  // The table of a key, which `measure` makes where it is not known; one is made at a time.
+  LinearTable get(int device, const LinearTableKey& key, const std::function<LinearTable()>& measure);
 
-  // Of a device, a line each: the kind's numbers, then tokens and choice of every range.
+  // Of a device, a line each: the key's numbers, then tokens and choice of every range.
   std::string text(int device);
 
   // Adds tables that text() has written, all of them or, where the text is anything else, none. What is known stays.
@@ -38,7 +38,7 @@ class LinearTables {
 
  private:
   std::mutex mutex_;
-  std::map<std::pair<int, LinearKind>, LinearTable> tables_;
+  std::map<std::pair<int, LinearTableKey>, LinearTable> tables_;
 };
 
 // The process's.

@@ -2,12 +2,12 @@
 // The launchers as C functions, for ctypes. Built with -DPADFREE_KERNEL_TESTS=ON; see tests/support/launchers.py.
 #include <algorithm>
 
-#include "attention/kernel.h"
+#include "attention/kernels.h"
 #include "embedding/launch.h"
 #include "index/launch.h"
 #include "layer_norm/launch.h"
-#include "linear/kernel.h"
-#include "linear/tune.h"
+#include "linear/measure.h"
+#include "linear/tiling.h"
 #include "pack/launch.h"
 #include "pool/launch.h"
 #include "schedule/launch.h"
@@ -87,7 +87,7 @@ PADFREE_TEST_EXPORT int padfreeLinear(const void* x, const void* weight, const v
                                      static_cast<padfree::Activation>(activation),
                                      static_cast<DataType>(type)};
   if (tokens == 0) return padfree::launchLinear(params, stream);
-  return padfree::launchLinearSm90(params, {tokens, cluster_features, cluster_tokens, parts}, stream);
+  return padfree::launchLinear(params, padfree::LinearTiling{tokens, cluster_features, cluster_tokens, parts}, stream);
 }
 
 // Writes tokens and choice of each range of the measured table, and the number of ranges to `count`. Pointers that are

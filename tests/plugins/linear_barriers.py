@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The barriers of PadfreeLinear's Hopper kernel (plugins/linear/fetch.cuh, consumer.cuh), played in random orders.
+"""The barriers of PadfreeLinear's Hopper kernel, played in random orders.
 
-Blocks of a cluster fill each other's rings of stages: who has the same tokens shares x, who has the same features W.
-Copies and arrivals at other blocks take any time, threads pause anywhere. It is wrong when a stage is written while
-somebody reads what was there, when something else is read than was to be there, or when nothing moves any more.
+Its two sides are plugins/linear/sm90_producer.cuh and sm90_consumer.cuh. Blocks of a cluster fill each other's rings of
+stages: who has the same tokens shares x, who has the same features W. Copies and arrivals at other blocks take any
+time, threads pause anywhere. It is wrong when a stage is written while somebody reads what was there, when something
+else is read than was to be there, or when nothing moves any more.
 
 A warp is played by two of its lanes: the first tells others that it has left a stage, the second stands for those that
 only wait. The matrix instructions hold them together, but none comes between a residual's arrival and its being left.

@@ -1,35 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which cut of a product is fastest, measured while an engine is built.
+// Which tiling of a product is fastest, measured while an engine is built.
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <map>
 #include <memory>
 #include <utility>
 
 #include "common/launch.h"
-#include "linear/kernel.h"
-#include "linear/tune.h"
+#include "linear/cost_model.h"
+#include "linear/measure.h"
+#include "linear/stopwatch.h"
+#include "linear/tiling.h"
 
 namespace padfree {
 namespace {
 
-constexpr int kRuns = 3;           // of a graph of launches; the fastest counts
 constexpr int kCandidates = 5;     // of the cost model's ranking
 constexpr int kLaunches = 24;      // in a graph, fewer where they last
 constexpr int kCacheMultiple = 2;  // the weights together, of the L2 cache: a model's layers find theirs in memory
 constexpr int64_t kScratchBytes = int64_t{1} << 30;
-constexpr int kMostMeasuredTokens = 16384;  // beyond, waves are so many that the best cut no longer changes
-constexpr int kTokenStep = 16;              // all tiles are multiples of it: what lies between takes as long
-constexpr float kWorthChanging = 0.995f;    // of the time of the choice for fewer tokens
-
-LinearTile tileOf(LinearChoice choice) {
-  return {choice & 0xffff, choice >> 16 & 0xf, choice >> 20 & 0xf, choice >> 24 & 0xf};
-}
-
-LinearChoice choiceOf(const LinearTile& tile) {
-  return tile.tokens | tile.cluster_features << 16 | tile.cluster_tokens << 20 | tile.parts << 24;
-}
+constexpr int kMostMeasuredTokens = 16384;  // beyond, waves are so many that the best tiling no longer changes
+constexpr int kTokenStep = 16;  // the tokens of all tiles are multiples of it: what lies between takes as long
+constexpr float kWorthChanging = 0.995f;  // of the time of the choice for fewer tokens
 
 // Every element is +-2^-3 times something in [1,2): products neither vanish nor overflow, and draw the usual power.
 __global__ void fill(uint16_t* data, int64_t count, uint16_t exponent, uint16_t mantissa) {
@@ -69,62 +61,7 @@ cudaError_t allocateFloats(Memory& memory, int64_t elements, cudaStream_t stream
   return status == cudaSuccess ? cudaMemsetAsync(memory.get(), 0x3f, bytes, stream) : status;  // 0.747 each
 }
 
-// Times launches on a stream of its own, as a graph: so short are they that the host could not keep up.
-class Stopwatch {
- public:
-  cudaError_t open() {
-    cudaError_t status = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
-    for (cudaEvent_t& event : events_) {
-      if (status == cudaSuccess) status = cudaEventCreate(&event);
-    }
-    return status;
-  }
-  ~Stopwatch() {
-    for (cudaEvent_t event : events_) {
-      if (event != nullptr) cudaEventDestroy(event);
-    }
-    if (stream_ != nullptr) cudaStreamDestroy(stream_);
-  }
-  cudaStream_t stream() const { return stream_; }
-
-  // Of one call of `launch(i)`, which puts work on the stream, for i from 0 to launches.
-  template <typename Launch>
-  cudaError_t time(int launches, Launch launch, float& milliseconds) {
-    cudaGraphExec_t graph = nullptr;
-    cudaError_t status = capture(launches, launch, graph);
-    milliseconds = std::numeric_limits<float>::max();
-    for (int run = -1; run < kRuns && status == cudaSuccess; ++run) {
-      float elapsed = 0;
-      status = cudaEventRecord(events_[0], stream_);
-      if (status == cudaSuccess) status = cudaGraphLaunch(graph, stream_);
-      if (status == cudaSuccess) status = cudaEventRecord(events_[1], stream_);
-      if (status == cudaSuccess) status = cudaEventSynchronize(events_[1]);
-      if (status == cudaSuccess) status = cudaEventElapsedTime(&elapsed, events_[0], events_[1]);
-      if (run >= 0) milliseconds = std::min(milliseconds, elapsed / launches);
-    }
-    if (graph != nullptr) cudaGraphExecDestroy(graph);
-    return status;
-  }
-
- private:
-  template <typename Launch>
-  cudaError_t capture(int launches, Launch launch, cudaGraphExec_t& graph) {
-    cudaGraph_t captured = nullptr;
-    cudaError_t status = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal);
-    if (status != cudaSuccess) return status;
-    for (int i = 0; i < launches && status == cudaSuccess; ++i) status = launch(i);
-    const cudaError_t ended = cudaStreamEndCapture(stream_, &captured);
-    if (status == cudaSuccess) status = ended;
-    if (status == cudaSuccess) status = cudaGraphInstantiate(&graph, captured, 0);
-    if (captured != nullptr) cudaGraphDestroy(captured);
-    return status;
-  }
-
-  cudaStream_t stream_ = nullptr;
-  std::array<cudaEvent_t, 2> events_{};
-};
-
-// The times of a product with as many weights as fill the L2 cache several times. A cut takes as long for all token
+// The times of a product with as many weights as fill the L2 cache several times. A tiling takes as long for all token
 // counts that fill as many waves, or, where one wave holds all, as many tiles: each is measured once, at the most
 // tokens.
 class Times {
@@ -138,44 +75,45 @@ class Times {
 
   // The fastest of the cost model's first for T tokens; the choice that came with few tokens stays where it is as fast.
   cudaError_t choose(int T, LinearChoice& choice) {
-    std::vector<LinearTile> tiles = rankLinearTiles(params_, T, multiprocessors_);
-    tiles.resize(kCandidates);
+    std::vector<LinearTiling> tilings = rankLinearTilings(params_, T, multiprocessors_);
+    tilings.resize(kCandidates);
     const LinearChoice before = choice;
     float best = std::numeric_limits<float>::max(), unchanged = best;
-    for (const LinearTile& tile : tiles) {
+    for (const LinearTiling& tiling : tilings) {
       float milliseconds = 0;
-      const cudaError_t status = time(tile, T, milliseconds);
+      const cudaError_t status = time(tiling, T, milliseconds);
       if (status != cudaSuccess) return status;
-      if (choiceOf(tile) == before) unchanged = milliseconds;
+      if (choiceOf(tiling) == before) unchanged = milliseconds;
       if (milliseconds >= best) continue;
       best = milliseconds;
-      choice = choiceOf(tile);
+      choice = choiceOf(tiling);
     }
     if (best > unchanged * kWorthChanging) choice = before;
     return cudaSuccess;
   }
 
  private:
-  cudaError_t time(const LinearTile& tile, int T, float& milliseconds) {
-    const int waves = linearWaves(tile, T, params_.N, multiprocessors_), tokens = tile.tokens * tile.cluster_tokens;
+  cudaError_t time(const LinearTiling& tiling, int T, float& milliseconds) {
+    const int waves = linearWaves(tiling, T, params_.N, multiprocessors_),
+              tokens = tiling.tokens * tiling.cluster_tokens;
     const int most = std::min(
-        measured_, waves == 1 ? ceilDiv(T, tokens) * tokens : linearTokens(tile, waves, params_.N, multiprocessors_));
-    const auto [place, is_new] = known_.try_emplace({choiceOf(tile), most}, 0.f);
+        measured_, waves == 1 ? ceilDiv(T, tokens) * tokens : linearTokens(tiling, waves, params_.N, multiprocessors_));
+    const auto [place, is_new] = known_.try_emplace({choiceOf(tiling), most}, 0.f);
     if (is_new) {
-      const cudaError_t status = measure(tile, most, place->second);
+      const cudaError_t status = measure(tiling, most, place->second);
       if (status != cudaSuccess) return status;
     }
     milliseconds = place->second;
     return cudaSuccess;
   }
 
-  cudaError_t measure(const LinearTile& tile, int T, float& milliseconds) {
+  cudaError_t measure(const LinearTiling& tiling, int T, float& milliseconds) {
     LinearParams params = params_;
     params.T = T;
     const int64_t weight_bytes = int64_t{params.K} * params.N * sizeOf(params.type);
     const auto launch = [&](int i) {
       params.weight = static_cast<const char*>(params_.weight) + i % weights_ * weight_bytes;
-      return launchLinearSm90(params, tile, watch_.stream());
+      return launchLinear(params, tiling, watch_.stream());
     };
     return watch_.time(std::max(4, kLaunches * 1024 / std::max(T, 1024)), launch, milliseconds);
   }
@@ -183,20 +121,10 @@ class Times {
   LinearParams params_;
   const int weights_, measured_, multiprocessors_;
   Stopwatch watch_;
-  std::map<std::pair<LinearChoice, int>, float> known_;  // by cut and tokens, milliseconds
+  std::map<std::pair<LinearChoice, int>, float> known_;  // by tiling and tokens, milliseconds
 };
 
 }  // namespace
-
-bool isLinearChoice(LinearChoice choice) {
-  const LinearTile tile = tileOf(choice);
-  return choice == kLinearAuto || (choice == choiceOf(tile) && isLinearTile(tile));
-}
-
-cudaError_t launchLinear(const LinearParams& params, LinearChoice choice, cudaStream_t stream) {
-  if (choice == kLinearAuto) return launchLinear(params, stream);
-  return launchLinearSm90(params, tileOf(choice), stream);
-}
 
 cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tokens, std::vector<LinearRange>& table) {
   // x, y and the residual, of which moments take another sixteenth.

@@ -5,9 +5,9 @@
 //
 // Biases cost no pass of their own: that of K shifts every score of a row by the same amount and leaves the softmax as
 // it is, that of V is added to the output because the weights of a row sum to 1, that of Q is added to the fragments.
-#include "attention/kernel.h"
+#include "attention/kernels.h"
 #include "attention/mma_rows.cuh"
-#include "attention/tiles.cuh"
+#include "attention/query_tiles.cuh"
 #include "common/dependent_launch.cuh"
 #include "common/ptx/cp_async.cuh"
 

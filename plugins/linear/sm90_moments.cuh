@@ -5,7 +5,8 @@
 
 #include "common/dependent_launch.cuh"
 #include "common/ptx/mma.cuh"
-#include "linear/cut.cuh"
+#include "linear/sm90_shape.cuh"
+#include "linear/sm90_work.cuh"
 
 namespace padfree {
 

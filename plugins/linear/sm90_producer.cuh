@@ -4,7 +4,8 @@
 #pragma once
 
 #include "common/dependent_launch.cuh"
-#include "linear/cut.cuh"
+#include "linear/sm90_shape.cuh"
+#include "linear/sm90_work.cuh"
 
 namespace padfree {
 
@@ -23,15 +24,15 @@ __device__ void fetchWeight(const Work& work, const Maps& maps, const Position& 
                             unsigned stages) {
   using S = Shape<kTokens>;
   // This block's share, for those of its cluster that have the same features: two panels, one, or half of one.
-  const int sharers = work.tile.cluster_tokens;
+  const int sharers = work.tiling.cluster_tokens;
   const int panels = sharers < kGroups ? kGroups : 1;
-  const int first = at.token * kGroups / sharers, depth = at.token * kGroups % sharers * (kDepth / sharers);
+  const int first = at.token * kGroups / sharers, depth = at.token * kGroups % sharers * (kLinearDepth / sharers);
   const auto blocks = static_cast<uint16_t>(work.same_features << (at.group + at.feature));
   Ring ring(work.ring_stages);
   for (int cluster = at.first; cluster < work.clusters; cluster += at.step) {
     const int feature = at.featureTile(work, cluster) * kLinearFeatures + first * kGroupFeatures;
 #pragma unroll 1
-    for (int row = at.begin * kDepth; row < at.end * kDepth; row += kDepth, ring.advance()) {
+    for (int row = at.begin * kLinearDepth; row < at.end * kLinearDepth; row += kLinearDepth, ring.advance()) {
       const unsigned target = stages + ring.stage * S::kStageBytes + first * S::kPanelBytes + depth * kPanelRowBytes;
       uint64_t* const full = &barriers.full[ring.stage];
       barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);
@@ -54,16 +55,16 @@ template <int kTokens, Out kOut>
 __device__ void fetchInput(const Work& work, const Maps& maps, const Position& at, Barriers& barriers,
                            unsigned stages) {
   using S = Shape<kTokens>;
-  const int tokens = kTokens / work.tile.cluster_features;  // this block's, for its cluster
+  const int tokens = kTokens / work.tiling.cluster_features;  // this block's, for its cluster
   const int first = at.feature * tokens;
-  const auto blocks = static_cast<uint16_t>(((1u << work.tile.cluster_features) - 1)
-                                            << (at.group + at.token * work.tile.cluster_features));
+  const auto blocks = static_cast<uint16_t>(((1u << work.tiling.cluster_features) - 1)
+                                            << (at.group + at.token * work.tiling.cluster_features));
   Ring ring(work.ring_stages);
   waitForPriorGrids();
   for (int cluster = at.first; cluster < work.clusters; cluster += at.step) {
     const int token = at.tokenTile(work, cluster) * kTokens + first;
 #pragma unroll 1
-    for (int column = at.begin * kDepth; column < at.end * kDepth; column += kDepth, ring.advance()) {
+    for (int column = at.begin * kLinearDepth; column < at.end * kLinearDepth; column += kLinearDepth, ring.advance()) {
       uint64_t* const full = &barriers.full[ring.stage];
       barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);
       pace<kTokens>(work, barriers, ring);

@@ -3,8 +3,8 @@
 // for the output. Made to be right and easy to read.
 #include <cmath>
 
-#include "attention/kernel.h"
-#include "attention/tiles.cuh"
+#include "attention/kernels.h"
+#include "attention/query_tiles.cuh"
 
 namespace padfree {
 namespace {

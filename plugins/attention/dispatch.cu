@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "attention/kernel.h"
+#include "attention/kernels.h"
 #include "common/launch.h"
 
 namespace padfree {

@@ -5,7 +5,7 @@
 // others.
 //
 // Longer sequences than the block has room for stay right: it goes through them tile by tile.
-#include "attention/kernel.h"
+#include "attention/kernels.h"
 #include "attention/sm90_maps.cuh"
 #include "attention/sm90_rows.cuh"
 #include "common/dependent_launch.cuh"

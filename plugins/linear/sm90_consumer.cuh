@@ -6,13 +6,14 @@
 #include "common/ptx/mma.cuh"
 #include "common/ptx/tma.cuh"
 #include "common/ptx/wgmma.cuh"
-#include "linear/cut.cuh"
-#include "linear/finish.cuh"
-#include "linear/moments.cuh"
+#include "linear/sm90_epilogue.cuh"
+#include "linear/sm90_moments.cuh"
+#include "linear/sm90_shape.cuh"
+#include "linear/sm90_work.cuh"
 
 namespace padfree {
 
-template <typename T, int kTokens, typename Kind>
+template <typename T, int kTokens, typename Epilogue>
 class Consumer {
   using S = Shape<kTokens>;
   static constexpr int kBoxes = S::kBoxes;
@@ -20,7 +21,7 @@ class Consumer {
  public:
   __device__ Consumer(const Work& work, const Maps& maps, Barriers& barriers, unsigned char* stages, unsigned char* out,
                       const float2* scales)
-      : kind_(work),
+      : epilogue_(work),
         work_(work),
         maps_(maps),
         barriers_(barriers),
@@ -29,7 +30,7 @@ class Consumer {
         group_(__shfl_sync(kFullMask, threadIdx.x / kWarpgroup, 0) - 1),
         in_group_(threadIdx.x % kWarpgroup),
         lane_(threadIdx.x % kWarpSize),
-        out_(out + group_ * (S::outBytes(Kind::out) / kGroups)),
+        out_(out + group_ * (S::outBytes(Epilogue::out) / kGroups)),
         scales_(scales),
         ring_(work.ring_stages) {}
 
@@ -37,22 +38,22 @@ class Consumer {
     for (int cluster = at.first; cluster < work_.clusters; cluster += at.step) {
       const int feature = at.featureTile(work_, cluster) * kLinearFeatures + group_ * kGroupFeatures;
       const int token = at.tokenTile(work_, cluster) * kTokens;
-      if (Kind::out == Out::kTile) prepareTile(feature, token);
+      if (Epilogue::out == Out::kTile) prepareTile(feature, token);
       const Features features = multiply(at, feature + in_group_ / kWarpSize * 16 + lane_ / 4);
-      if (kind_.shares_tile) gather(at);
-      if (kind_.normed) barrierWait(&barriers_.scales_full, tile_ % 2);
-      if constexpr (Kind::out == Out::kChunks) {
+      if (epilogue_.shares_tile) gather(at);
+      if (epilogue_.normed) barrierWait(&barriers_.scales_full, tile_ % 2);
+      if constexpr (Epilogue::out == Out::kChunks) {
         finish(at, feature, token, features);
       } else {
-        if (Kind::out == Out::kStages) {
+        if (Epilogue::out == Out::kStages) {
           takeStage(at);
-        } else if (kind_.residual) {
+        } else if (epilogue_.residual) {
           barrierWait(&barriers_.residual[group_], tile_ % 2);
         }
         finishInPlace(at, feature, token, features);
       }
       __syncwarp();
-      if (kind_.normed && lane_ == 0) barrierArrive(&barriers_.scales_empty);
+      if (epilogue_.normed && lane_ == 0) barrierArrive(&barriers_.scales_empty);
       ++tile_;
     }
   }
@@ -70,7 +71,7 @@ class Consumer {
   // Sums the tile's products. What belongs to the features from `feature` on is loaded meanwhile: ahead of the first
   // tile, whose input is waited for anyway, and beside the first stage of those that follow it.
   __device__ Features multiply(const Position& at, int feature) {
-    constexpr bool kManyTiles = Kind::out == Out::kChunks && kTokens >= kLargeTokens;
+    constexpr bool kManyTiles = Epilogue::out == Out::kChunks && kTokens >= kLargeTokens;
     Features features;
     if (!kManyTiles || tile_ == 0) features = loadFeatures(feature);
     int before = 0;
@@ -79,11 +80,11 @@ class Consumer {
           fullDescriptor(panelDescriptor(stages_address_ + ring_.stage * S::kStageBytes + group_ * S::kPanelBytes));
       const uint64_t b =
           fullDescriptor(panelDescriptor(stages_address_ + ring_.stage * S::kStageBytes + S::kWeightBytes));
-      if (Kind::out == Out::kStages && i == at.begin + 1) leaveStage(at);
+      if (Epilogue::out == Out::kStages && i == at.begin + 1) leaveStage(at);
       barrierWait(&barriers_.full[ring_.stage], ring_.parity);
       wgmmaFence();
 #pragma unroll
-      for (int k = 0; k < kDepth / 16; ++k) {
+      for (int k = 0; k < kLinearDepth / 16; ++k) {
         // 16 rows of W further, 16 columns of x further, in units of 16 bytes.
         wgmmaTransposed<T, kTokens>(sums_, a + k * (16 * kPanelRowBytes >> 4), b + k * (16 * 2 >> 4),
                                     i > at.begin || k > 0);
@@ -96,7 +97,7 @@ class Consumer {
     }
     wgmmaWait<0>();
     release(before, at);
-    if (Kind::out == Out::kStages) leaveStage(at);
+    if (Epilogue::out == Out::kStages) leaveStage(at);
     return features;
   }
 
@@ -132,7 +133,7 @@ class Consumer {
 
   // Whether this block finishes the 16 tokens from 16 * box on.
   __device__ bool owns(const Position& at, int box) const {
-    return (box >> work_.owned_shift & (work_.tile.parts - 1)) == at.part;
+    return (box >> work_.owned_shift & (work_.tiling.parts - 1)) == at.part;
   }
 
   // Adds what the other blocks of the cluster summed for this tile, in the order of their parts: sums are left where
@@ -146,8 +147,8 @@ class Consumer {
       if (!owns(at, i / 2)) storeShared(mine + i * kHalf, sums_[i]);
     }
     clusterSyncMemory();
-    const int blocks = work_.tile.cluster_features * work_.tile.cluster_tokens;
-    for (int part = 0; part < work_.tile.parts; ++part) {
+    const int blocks = work_.tiling.cluster_features * work_.tiling.cluster_tokens;
+    for (int part = 0; part < work_.tiling.parts; ++part) {
       if (part == at.part) continue;
       const unsigned theirs = addressAt(mine, at.rank + (part - at.part) * blocks);
 #pragma unroll
@@ -172,7 +173,7 @@ class Consumer {
   __device__ void prepareTile(int feature, int token) {
     if (in_group_ == 0) waitStoresRead<0>();
     namedBarrier(group_ + 1, kWarpgroup);  // nor does anybody take moments there any more
-    if (in_group_ != 0 || !kind_.residual) return;
+    if (in_group_ != 0 || !epilogue_.residual) return;
     barrierExpect(&barriers_.residual[group_], kTokens * kPanelRowBytes);
     copyBox(sharedAddress(out_), maps_.residual, feature, token, &barriers_.residual[group_]);
   }
@@ -200,7 +201,7 @@ class Consumer {
       const float of_feature = toFloat(i % 2 ? of.bias.y : of.bias.x);
       float bias[2] = {of_feature, of_feature};
       float scale[2] = {1.f, 1.f};
-      if (kind_.norms_input) {
+      if (epilogue_.norms_input) {
         const float column_sum = i % 2 ? of.column_sum.y : of.column_sum.x;
         const float4 with = scales.of[i / 2];
         scale[0] = with.x, scale[1] = with.z;
@@ -211,13 +212,13 @@ class Consumer {
     }
   }
 
-  __device__ bool finishes(const Position& at, int box) const { return !kind_.shares_tile || owns(at, box); }
+  __device__ bool finishes(const Position& at, int box) const { return !epilogue_.shares_tile || owns(at, box); }
 
   // Once all warps have written the boxes from `begin` on to `panel`.
   __device__ void storeBoxes(const Position& at, int feature, int token, unsigned char* panel, int begin,
                              int end) const {
     if (in_group_ != 0) return;
-    if (!kind_.shares_tile && end - begin == S::boxesAtOnce(Kind::out)) {
+    if (!epilogue_.shares_tile && end - begin == S::boxesAtOnce(Epilogue::out)) {
       storeBox(maps_.y_at_once, sharedAddress(panel), feature, token + begin * kBoxTokens);
     } else {
 #pragma unroll
@@ -233,7 +234,7 @@ class Consumer {
   // features back into columns.
   __device__ void finish(const Position& at, int feature, int token, const Features& of) {
     Scales scales{};
-    if (kind_.norms_input) scales = loadScales(0);
+    if (epilogue_.norms_input) scales = loadScales(0);
 #pragma unroll
     for (int begin = 0; begin < kBoxes; begin += kChunkBoxes) {
       const int end = min(begin + kChunkBoxes, kBoxes);
@@ -242,12 +243,12 @@ class Consumer {
       for (int box = begin; box < end; ++box) {
         if (!finishes(at, box)) continue;
         float value[4][2];
-        if (kind_.norms_input && kind_.shares_tile) scales = loadScales(box);
+        if (epilogue_.norms_input && epilogue_.shares_tile) scales = loadScales(box);
         biased(value, box, of, scales);
         unsigned packed[4];
 #pragma unroll
-        for (int k = 0; k < 4; ++k) packed[k] = activatePair<T>(value[k][0], value[k][1], kind_.activation);
-        if (kind_.norms_input && !kind_.shares_tile && box + 1 < kBoxes) scales = loadScales(box + 1);
+        for (int k = 0; k < 4; ++k) packed[k] = activatePair<T>(value[k][0], value[k][1], epilogue_.activation);
+        if (epilogue_.norms_input && !epilogue_.shares_tile && box + 1 < kBoxes) scales = loadScales(box + 1);
         storeMatricesTransposed(packed, placeIn(panel + (box - begin) * kBoxBytes));
       }
       fenceAsyncProxy();
@@ -263,20 +264,20 @@ class Consumer {
     unsigned residual_ahead[4] = {};
     Scales scales{};
     const auto load = [&](int box) {
-      if (kind_.residual) loadMatricesTransposed(residual_ahead, placeIn(out_ + box * kBoxBytes));
-      if (kind_.normed) scales = loadScales(box);
+      if (epilogue_.residual) loadMatricesTransposed(residual_ahead, placeIn(out_ + box * kBoxBytes));
+      if (epilogue_.normed) scales = loadScales(box);
     };
-    if (!kind_.shares_tile) load(0);
+    if (!epilogue_.shares_tile) load(0);
 #pragma unroll
     for (int box = 0; box < kBoxes; ++box) {
       if (!finishes(at, box)) continue;
-      if (kind_.shares_tile) load(box);
+      if (epilogue_.shares_tile) load(box);
       float value[4][2];
       biased(value, box, of, scales);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) value[i / 2][i % 2] = activate(value[i / 2][i % 2], kind_.activation);
-      if (kind_.residual) addResidual(value, residual_ahead, of, scales);
-      if (!kind_.shares_tile && box + 1 < kBoxes) load(box + 1);
+      for (int i = 0; i < 8; ++i) value[i / 2][i % 2] = activate(value[i / 2][i % 2], epilogue_.activation);
+      if (epilogue_.residual) addResidual(value, residual_ahead, of, scales);
+      if (!epilogue_.shares_tile && box + 1 < kBoxes) load(box + 1);
       unsigned packed[4];
 #pragma unroll
       for (int k = 0; k < 4; ++k) packed[k] = packPair<T>(value[k][0], value[k][1]);
@@ -285,7 +286,7 @@ class Consumer {
     fenceAsyncProxy();
     namedBarrier(group_ + 1, kWarpgroup);
     storeBoxes(at, feature, token, out_, 0, kBoxes);
-    if (kind_.moments) storeMoments(at, feature, token);
+    if (epilogue_.moments) storeMoments(at, feature, token);
   }
 
   __device__ void addResidual(float (&value)[4][2], const unsigned (&packed)[4], const Features& of,
@@ -294,7 +295,7 @@ class Consumer {
     for (int i = 0; i < 4; ++i) {
       float2 residual = unpackPair<T>(packed[i]);
       float gamma = 1.f;
-      if (kind_.norms_residual) {
+      if (epilogue_.norms_residual) {
         const float4 with = scales.of[i / 2];
         residual = {fmaf(with.x, residual.x, with.y), fmaf(with.z, residual.y, with.w)};
         gamma = toFloat(i % 2 ? of.residual_scale.y : of.residual_scale.x);
@@ -320,7 +321,7 @@ class Consumer {
     }
   }
 
-  const Kind kind_;  // of finish
+  const Epilogue epilogue_;  // of finish
   const Work& work_;
   const Maps& maps_;
   Barriers& barriers_;

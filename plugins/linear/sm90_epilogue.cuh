@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ways to finish a tile: what there is to do with its sums. Each is a kernel of its own, for code that runs once a tile
-// waits for its instructions: with all ways in one kernel, a layer of BERT-base took a fifth longer at 1229 tokens.
+// Epilogues: what becomes of a tile's sums. Each is a kernel of its own, for code that runs once a tile waits for its
+// instructions: with all of them in one kernel, a layer of BERT-base took a fifth longer at 1229 tokens.
 #pragma once
 
 #include <type_traits>
 
+#include "common/launch.h"
 #include "linear/activation.cuh"
-#include "linear/cut.cuh"
+#include "linear/sm90_shape.cuh"
+#include "linear/sm90_work.cuh"
 
 namespace padfree {
 
 inline __host__ __device__ bool sharesTile(const Work& work) {
-  return work.tile.parts > 1;
+  return work.tiling.parts > 1;
 }
 
 // Nothing is added: a tile leaves in chunks.
@@ -59,34 +61,29 @@ struct AnyInPlace {
         activation(work.activation) {}
 };
 
-template <typename Kind>
-struct Of {
-  using type = Kind;
-};
-
-// Calls `run` with the kind that finishes such a product.
+// Calls `run` with the tag of the epilogue of such a product.
 template <typename Run>
-cudaError_t withKind(const Work& work, Run run) {
+cudaError_t withEpilogue(const Work& work, Run run) {
   const bool norms_input = work.normed == Normed::kInput, norms_residual = work.normed == Normed::kResidual;
   const auto with = [&](auto shares) {
     constexpr bool kShares = decltype(shares)::value;
     if (work.residual && work.moments_out && !norms_input && work.activation == Activation::kNone) {
-      return norms_residual ? run(Of<InPlace<true, kShares>>()) : run(Of<InPlace<false, kShares>>());
+      return norms_residual ? run(TypeTag<InPlace<true, kShares>>()) : run(TypeTag<InPlace<false, kShares>>());
     }
-    if (work.residual || work.moments_out) return run(Of<AnyInPlace>());
+    if (work.residual || work.moments_out) return run(TypeTag<AnyInPlace>());
     switch (work.activation) {
       case Activation::kNone:
-        return norms_input ? run(Of<InChunks<Activation::kNone, true, kShares>>())
-                           : run(Of<InChunks<Activation::kNone, false, kShares>>());
+        return norms_input ? run(TypeTag<InChunks<Activation::kNone, true, kShares>>())
+                           : run(TypeTag<InChunks<Activation::kNone, false, kShares>>());
       case Activation::kGelu:
-        return norms_input ? run(Of<InChunks<Activation::kGelu, true, kShares>>())
-                           : run(Of<InChunks<Activation::kGelu, false, kShares>>());
+        return norms_input ? run(TypeTag<InChunks<Activation::kGelu, true, kShares>>())
+                           : run(TypeTag<InChunks<Activation::kGelu, false, kShares>>());
       case Activation::kGeluTanh:
-        return run(Of<AnyInChunks<Activation::kGeluTanh>>());
+        return run(TypeTag<AnyInChunks<Activation::kGeluTanh>>());
       case Activation::kRelu:
-        return run(Of<AnyInChunks<Activation::kRelu>>());
+        return run(TypeTag<AnyInChunks<Activation::kRelu>>());
       case Activation::kSilu:
-        return run(Of<AnyInChunks<Activation::kSilu>>());
+        return run(TypeTag<AnyInChunks<Activation::kSilu>>());
     }
     return cudaErrorInvalidValue;
   };

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "linear/cost_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/integers.h"
+
+namespace padfree {
+namespace {
+
+// Measured on an H200 (docs/linear.md, "Clusters of four and eight"); all in cycles, fitted together.
+constexpr int kFetchBytesPerCycle = 34;      // from the L2 cache, for each multiprocessor when all of them fetch
+constexpr int kMostFetchBytesPerCycle = 84;  // to one multiprocessor
+constexpr int kMinStageCycles = 230;         // what a stage costs the threads that fetch
+constexpr int kClusterCycles = 600;          // of a cluster of more than two blocks
+constexpr int kTileCycles = 2500;
+constexpr int kTokenCycles = 11;  // of finishing a tile
+constexpr int kGatherCycles = 1800;
+constexpr int kGatherTokenCycles = 39;  // of blocks that share a tile: for each token that another block finishes
+
+// Clusters side by side along the features.
+int featureClusters(const LinearTiling& tiling, int N) {
+  return ceilDiv(N, kLinearFeatures * tiling.cluster_features);
+}
+
+// Clusters of all tiles.
+int64_t clustersOf(const LinearTiling& tiling, int T, int N) {
+  return int64_t{featureClusters(tiling, N)} * ceilDiv(T, tiling.tokens * tiling.cluster_tokens);
+}
+
+int64_t cyclesOf(const LinearTiling& tiling, int T, int K, int N, int multiprocessors) {
+  const int64_t clusters = std::max<int64_t>(clustersOf(tiling, T, N), 1);
+  const int64_t at_once = std::min<int64_t>(clusters, linearClustersAtOnce(tiling, multiprocessors));
+  const int share = static_cast<int>(kFetchBytesPerCycle * multiprocessors / (at_once * clusterBlocks(tiling)));
+  const int multiply = 4 * tiling.tokens;  // cycles of a stage
+  const int bytes = kLinearFeatures * 128 / tiling.cluster_tokens + tiling.tokens * 128 / tiling.cluster_features;
+  const int stage = std::max({multiply, bytes / std::min(share, kMostFetchBytesPerCycle), kMinStageCycles});
+  const int stages = ceilDiv(ceilDiv(K, kLinearDepth), tiling.parts);
+  const int gather =
+      tiling.parts > 1 ? kGatherCycles + kGatherTokenCycles * (tiling.tokens - tiling.tokens / tiling.parts) : 0;
+  const int finish = tiling.tokens * kTokenCycles + kTileCycles;
+  const int cluster = clusterBlocks(tiling) > 2 ? kClusterCycles : 0;
+  return linearWaves(tiling, T, N, multiprocessors) * int64_t{stages * stage + finish + gather} + cluster;
+}
+
+using Cost = std::pair<int64_t, LinearTiling>;  // in cycles
+
+bool isCheaper(const Cost& a, const Cost& b) {
+  return a.first < b.first;
+}
+
+// Of all tilings.
+std::vector<Cost> costsOf(const LinearParams& params, int T, int multiprocessors) {
+  std::vector<Cost> costs;
+  for (const LinearTiling& tiling : linearTilings()) {
+    costs.emplace_back(cyclesOf(tiling, T, params.K, params.N, multiprocessors), tiling);
+  }
+  return costs;
+}
+
+}  // namespace
+
+int linearWaves(const LinearTiling& tiling, int T, int N, int multiprocessors) {
+  return static_cast<int>(ceilDiv(clustersOf(tiling, T, N), int64_t{linearClustersAtOnce(tiling, multiprocessors)}));
+}
+
+int linearTokens(const LinearTiling& tiling, int waves, int N, int multiprocessors) {
+  const int64_t clusters = int64_t{waves} * linearClustersAtOnce(tiling, multiprocessors);
+  return static_cast<int>(clusters / featureClusters(tiling, N) * tiling.tokens * tiling.cluster_tokens);
+}
+
+LinearTiling cheapestLinearTiling(const LinearParams& params, int multiprocessors) {
+  const std::vector<Cost> costs = costsOf(params, params.T, multiprocessors);
+  return std::min_element(costs.begin(), costs.end(), isCheaper)->second;
+}
+
+std::vector<LinearTiling> rankLinearTilings(const LinearParams& params, int T, int multiprocessors) {
+  std::vector<Cost> costs = costsOf(params, T, multiprocessors);
+  std::stable_sort(costs.begin(), costs.end(), isCheaper);
+  std::vector<LinearTiling> tilings;
+  for (const auto& [cycles, tiling] : costs) tilings.push_back(tiling);
+  return tilings;
+}
+
+}  // namespace padfree

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tilings cost on a GPU, without measuring.
+#pragma once
+
+#include <vector>
+
+#include "linear/tiling.h"
+
+namespace padfree {
+
+// All tilings, the fastest first by the cost model, for T tokens on this many multiprocessors.
+std::vector<LinearTiling> rankLinearTilings(const LinearParams& params, int T, int multiprocessors);
+
+// The first of these for params.T tokens.
+LinearTiling cheapestLinearTiling(const LinearParams& params, int multiprocessors);
+
+// How often the clusters of a tiling fill the multiprocessors, and the most tokens that so many waves compute: what
+// lies between takes as long, but for the waves' own traffic.
+int linearWaves(const LinearTiling& tiling, int T, int N, int multiprocessors);
+int linearTokens(const LinearTiling& tiling, int waves, int N, int multiprocessors);
+
+}  // namespace padfree

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/launch.h"
+#include "linear/cost_model.h"
+#include "linear/sm90_launch.h"
+
+namespace padfree {
+namespace {
+
+// Whether norms are asked for as the kernel computes them.
+bool areMomentsValid(const LinearParams& p) {
+  const auto isWidth = [](int width) { return width % kMomentFeatures == 0; };
+  const auto isNormedWidth = [&](int width) { return isWidth(width) && width / kMomentFeatures <= kMaxMomentGroups; };
+  if (p.x_moments && (!p.column_sums || p.residual_moments || !isNormedWidth(p.K))) return false;
+  if (p.residual_moments && (!p.residual || !p.residual_scale || !isNormedWidth(p.N))) return false;
+  if (p.moments && !isWidth(p.N)) return false;
+  if ((p.residual_moments || p.moments) && p.activation != Activation::kNone) return false;
+  return true;
+}
+
+}  // namespace
+
+cudaError_t launchLinear(const LinearParams& params, cudaStream_t stream) {
+  int multiprocessors = 0, major = 0;
+  cudaError_t status = countMultiprocessors(multiprocessors);
+  if (status == cudaSuccess) status = majorCapability(major);
+  if (status != cudaSuccess) return status;
+  if (major != 9) return cudaErrorNoKernelImageForDevice;
+  return launchLinear(params, cheapestLinearTiling(params, multiprocessors), stream);
+}
+
+cudaError_t launchLinear(const LinearParams& params, LinearChoice choice, cudaStream_t stream) {
+  return choice == kLinearAuto ? launchLinear(params, stream) : launchLinear(params, tilingOf(choice), stream);
+}
+
+#ifdef PADFREE_ARCH_90
+cudaError_t launchLinear(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
+  if (p.T <= 0 || p.N <= 0) return cudaSuccess;
+  if (p.K <= 0 || p.K % 8 != 0 || p.N % 8 != 0) return cudaErrorInvalidValue;
+  if (!areMomentsValid(p)) return cudaErrorInvalidValue;
+  for (const void* data : {p.x, p.weight, p.residual, static_cast<const void*>(p.y)}) {
+    if (!isAligned16(data)) return cudaErrorMisalignedAddress;
+  }
+  if (p.type == DataType::kFloat16) return launchLinearSm90<half>(p, tiling, stream);
+  if (p.type == DataType::kBFloat16) return launchLinearSm90<__nv_bfloat16>(p, tiling, stream);
+  return cudaErrorInvalidValue;
+}
+#else
+cudaError_t launchLinear(const LinearParams&, const LinearTiling&, cudaStream_t) {
+  return cudaErrorNoKernelImageForDevice;
+}
+#endif
+
+}  // namespace padfree

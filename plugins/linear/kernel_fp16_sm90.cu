@@ -1,8 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "linear/sm90_kernel.cuh"
-
-namespace padfree {
-
-template cudaError_t launchTileSm90<half>(const LinearParams&, const LinearTile&, cudaStream_t);
-
-}  // namespace padfree

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "linear/sm90_launch.cuh"
+
+namespace padfree {
+
+template cudaError_t launchLinearSm90<__nv_bfloat16>(const LinearParams&, const LinearTiling&, cudaStream_t);
+
+}  // namespace padfree

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launches of the Hopper kernel. Included where it is compiled for one element type, which takes minutes.
+#pragma once
+
+#include <algorithm>
+
+#include "common/launch.h"
+#include "common/tensor_map.h"
+#include "linear/sm90_kernel.cuh"
+#include "linear/sm90_launch.h"
+
+namespace padfree {
+
+// Features along the rows of W and y, the reduction along those of x: always the tensor's contiguous axis first.
+inline bool encodeMaps(const LinearParams& p, const LinearTiling& tiling, int boxes_at_once, Maps& maps) {
+  const auto width = [](int columns) { return static_cast<uint64_t>(columns); };
+  const auto encode = [&](CUtensorMap& map, const void* data, int rows, int columns, int box_rows) {
+    return encodeMatrix(map, p.type, data, width(rows), width(columns), box_rows, kPanelColumns);
+  };
+  maps.residual = {};
+  return encode(maps.x, p.x, p.T, p.K, tiling.tokens / tiling.cluster_features) &&
+         encode(maps.weight, p.weight, p.K, p.N,
+                std::min(kLinearDepth, kLinearDepth * kGroups / tiling.cluster_tokens)) &&
+         encode(maps.y, p.y, p.T, p.N, kBoxTokens) &&
+         encode(maps.y_at_once, p.y, p.T, p.N, boxes_at_once * kBoxTokens) &&
+         (!p.residual || encode(maps.residual, p.residual, p.T, p.N, tiling.tokens));
+}
+
+// Of a power of two.
+inline int logarithm(int value) {
+  int result = 0;
+  while (1 << result < value) ++result;
+  return result;
+}
+
+inline Work makeWork(const LinearParams& p, const LinearTiling& tiling) {
+  Work work{};
+  work.bias = p.bias;
+  work.normed = p.x_moments ? Normed::kInput : p.residual_moments ? Normed::kResidual : Normed::kNothing;
+  work.column_sums = p.x_moments ? p.column_sums : nullptr;
+  work.residual_scale = p.residual_moments ? p.residual_scale : nullptr;
+  work.moments_in = reinterpret_cast<const float2*>(p.x_moments ? p.x_moments : p.residual_moments);
+  work.groups_in = (p.x_moments ? p.K : p.N) / kGroupFeatures;
+  work.per_group = work.groups_in > 0 ? 1.f / work.groups_in : 0.f;
+  work.epsilon = p.x_moments ? p.x_epsilon : p.residual_epsilon;
+  work.moments_out = reinterpret_cast<float2*>(p.moments);
+  work.T = p.T;
+  work.N = p.N;
+  work.stages = ceilDiv(p.K, kLinearDepth);
+  work.activation = p.activation;
+  work.residual = p.residual != nullptr;
+  work.tiling = tiling;
+  while (work.tiling.parts > work.stages) work.tiling.parts /= 2;
+  work.parts_shift = logarithm(work.tiling.parts);
+  work.features_shift = logarithm(tiling.cluster_features);
+  work.shared_shift = work.features_shift + logarithm(tiling.cluster_tokens);
+  for (int i = 0; i < tiling.cluster_tokens; ++i) work.same_features |= 1u << (i << work.features_shift);
+  work.owned_shift = tiling.tokens >= work.tiling.parts * 2 * kBoxTokens ? 1 : 0;
+  work.feature_clusters = ceilDiv(p.N, kLinearFeatures * tiling.cluster_features);
+  work.per_feature_cluster = ceilDiv<uint64_t>(uint64_t{1} << 32, work.feature_clusters);
+  work.clusters = work.feature_clusters * ceilDiv(p.T, tiling.tokens * tiling.cluster_tokens);
+  return work;
+}
+
+template <typename T, int kTokens>
+cudaError_t launch(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
+  using S = Shape<kTokens>;
+  int multiprocessors = 0;
+  const cudaError_t status = countMultiprocessors(multiprocessors);
+  if (status != cudaSuccess) return status;
+  Work work = makeWork(p, tiling);
+  const int cluster_size = clusterBlocks(work.tiling);
+  // Blocks that share a tile leave its sums where the next tile's stages would be: they stay for one.
+  const int at_once =
+      sharesTile(work) ? work.clusters : std::min(work.clusters, linearClustersAtOnce(work.tiling, multiprocessors));
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {static_cast<unsigned>(cluster_size), 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = at_once * cluster_size;
+  work.paced = at_once * cluster_size > multiprocessors / 2;
+  config.blockDim = kLinearThreads;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = overlapsLaunches() ? 2 : 1;
+  return withEpilogue(work, [&](auto tag) {
+    using Epilogue = typename decltype(tag)::Type;
+    const auto kernel = linearSm90Kernel<T, kTokens, Epilogue>;
+    Maps maps;
+    if (!encodeMaps(p, tiling, S::boxesAtOnce(Epilogue::out), maps)) return cudaErrorInvalidValue;
+    work.ring_stages = S::stages(Epilogue::out);
+    config.dynamicSmemBytes = S::sharedBytes(Epilogue::out);
+    const cudaError_t set = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedLimit);
+    return set == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, work, maps) : set;
+  });
+}
+
+template <typename T>
+cudaError_t launchLinearSm90(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
+  switch (tiling.tokens) {
+    case 16:
+      return launch<T, 16>(p, tiling, stream);
+    case 32:
+      return launch<T, 32>(p, tiling, stream);
+    case 48:
+      return launch<T, 48>(p, tiling, stream);
+    case 64:
+      return launch<T, 64>(p, tiling, stream);
+    case 80:
+      return launch<T, 80>(p, tiling, stream);
+    case 96:
+      return launch<T, 96>(p, tiling, stream);
+    case 112:
+      return launch<T, 112>(p, tiling, stream);
+    case 128:
+      return launch<T, 128>(p, tiling, stream);
+    case 144:
+      return launch<T, 144>(p, tiling, stream);
+    case 160:
+      return launch<T, 160>(p, tiling, stream);
+    case 176:
+      return launch<T, 176>(p, tiling, stream);
+    case 192:
+      return launch<T, 192>(p, tiling, stream);
+    case 208:
+      return launch<T, 208>(p, tiling, stream);
+    case 224:
+      return launch<T, 224>(p, tiling, stream);
+    case 240:
+      return launch<T, 240>(p, tiling, stream);
+    case 256:
+      return launch<T, 256>(p, tiling, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace padfree

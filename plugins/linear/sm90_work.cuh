@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the Hopper kernel is asked for, and which part of it is a block's.
+#pragma once
+
+#include <cuda.h>
+
+#include "common/ptx/cluster.cuh"
+#include "linear/tiling.h"
+
+namespace padfree {
+
+struct Maps {
+  CUtensorMap x;          // [T,K] in boxes of the tokens that one block fetches for its cluster
+  CUtensorMap weight;     // [K,N] in boxes of 64 features by what one block fetches of a stage
+  CUtensorMap y;          // [T,N] in boxes of 16 tokens
+  CUtensorMap y_at_once;  // [T,N] in boxes of what leaves together, where all of that is this block's
+  CUtensorMap residual;   // [T,N] in boxes of a tile's tokens
+};
+
+enum class Normed { kNothing, kInput, kResidual };
+
+struct Work {
+  const void* bias;
+  const float* column_sums;    // where the input is normed
+  const void* residual_scale;  // where the residual is
+  const float2* moments_in;    // of what is normed
+  float2* moments_out;         // or null
+  int groups_in;               // of 64 neighbours
+  float epsilon, per_group;    // 1 / groups_in
+  Normed normed;
+  int T, N, stages;  // of the reduction
+  int ring_stages;   // in shared memory
+  Activation activation;
+  bool residual, paced;
+  LinearTiling tiling;
+  int parts_shift, shared_shift, features_shift;  // logarithms of blocks: that share a tile, the others of a cluster
+  int owned_shift;                 // blocks that share a tile finish 16 << owned_shift of its tokens in turn
+  unsigned same_features;          // bits of the blocks of a cluster with the features of the first
+  int feature_clusters, clusters;  // clusters of tiles: along the features, in all
+  uint64_t per_feature_cluster;    // 2^32 / feature_clusters, rounded up
+};
+
+// Where this block stands in its cluster, and what it computes. The blocks of a cluster that differ in `part` share a
+// tile: each sums its part of the reduction.
+struct Position {
+  unsigned rank, group;  // in the cluster; the first of those with the same part
+  int feature, token, part;
+  int first, step;  // clusters of tiles
+  int begin, end;   // stages of the reduction
+
+  __device__ explicit Position(const Work& work) : rank(clusterRank()) {
+    part = rank >> work.shared_shift;
+    group = part << work.shared_shift;
+    feature = (rank - group) & (work.tiling.cluster_features - 1);
+    token = (rank - group) >> work.features_shift;
+    const int cluster_shift = work.shared_shift + work.parts_shift;
+    first = blockIdx.x >> cluster_shift;
+    step = gridDim.x >> cluster_shift;
+    begin = work.stages * part >> work.parts_shift;
+    end = work.stages * (part + 1) >> work.parts_shift;
+  }
+  __device__ int featureTile(const Work& work, int cluster) const {
+    return (cluster - tokenCluster(work, cluster) * work.feature_clusters) * work.tiling.cluster_features + feature;
+  }
+  __device__ int tokenTile(const Work& work, int cluster) const {
+    return tokenCluster(work, cluster) * work.tiling.cluster_tokens + token;
+  }
+
+ private:
+  static __device__ int tokenCluster(const Work& work, int cluster) {
+    return static_cast<int>(cluster * work.per_feature_cluster >> 32);
+  }
+};
+
+}  // namespace padfree
