@@ -12,7 +12,7 @@ function(padfree_add_libraries)
   padfree_use_object_cache()
   file(GLOB kernels CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/*/*.cu")
   file(GLOB shells CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/*/plugin.cpp" "${PADFREE_PLUGIN_ROOT}/*/tables.cpp"
-       "${PADFREE_PLUGIN_ROOT}/common/*.cpp")
+       "${PADFREE_PLUGIN_ROOT}/shell/*.cpp")
   file(GLOB registration CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/register/*.cpp")
   padfree_add_kernel_objects("${kernels}" kernel_objects)
 

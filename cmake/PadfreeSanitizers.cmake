@@ -23,7 +23,7 @@ endmacro()
 
 function(padfree_fuzz_program)
   set(plugins "${PROJECT_SOURCE_DIR}/plugins")
-  file(GLOB sources CONFIGURE_DEPENDS "${plugins}/*/plugin.cpp" "${plugins}/*/tables.cpp" "${plugins}/common/*.cpp"
+  file(GLOB sources CONFIGURE_DEPENDS "${plugins}/*/plugin.cpp" "${plugins}/*/tables.cpp" "${plugins}/shell/*.cpp"
        "${plugins}/triton_batching/*.cpp" "${PROJECT_SOURCE_DIR}/tests/sanitizers/*.cpp")
   add_executable(padfree_fuzz ${sources} "${PROJECT_SOURCE_DIR}/tests/support/triton_core.cpp")
   set_target_properties(padfree_fuzz PROPERTIES CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF)

@@ -3,8 +3,8 @@
 
 #include "attention/launch.h"
 #include "common/launch.h"
-#include "common/operator.h"
-#include "common/text.h"
+#include "shell/operator.h"
+#include "shell/text.h"
 
 namespace padfree {
 namespace {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stdexcept>
 
-#include "common/operator.h"
 #include "embedding/launch.h"
+#include "shell/operator.h"
 
 namespace padfree {
 namespace {

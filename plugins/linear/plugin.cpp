@@ -3,10 +3,10 @@
 #include <stdexcept>
 
 #include "common/launch.h"
-#include "common/operator.h"
-#include "common/text.h"
 #include "linear/measure.h"
 #include "linear/tables.h"
+#include "shell/operator.h"
+#include "shell/text.h"
 
 namespace padfree {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/operator.h"
 #include "pack/launch.h"
+#include "shell/operator.h"
 
 namespace padfree {
 namespace {

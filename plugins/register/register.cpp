@@ -7,8 +7,8 @@
 #include <cstring>
 #include <string>
 
-#include "common/tensorrt_abi.h"
 #include "register/python.h"
+#include "shell/tensorrt_abi.h"
 
 namespace padfree {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stdexcept>
 
-#include "common/operator.h"
-#include "common/text.h"
 #include "schedule/launch.h"
+#include "shell/operator.h"
+#include "shell/text.h"
 
 namespace padfree {
 namespace {

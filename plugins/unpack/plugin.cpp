@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/operator.h"
+#include "shell/operator.h"
 #include "unpack/launch.h"
 
 namespace padfree {

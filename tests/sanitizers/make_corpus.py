@@ -19,7 +19,7 @@ from tests.support.samples import concrete_shape, variants
 from tests.support.triton_core import configuration
 
 FOLDER = Path(__file__).with_name("corpus")
-# In the order of plugins/common/library.cpp.
+# In the order of plugins/shell/library.cpp.
 CREATORS = (
     "PadfreeAttention",
     "PadfreeEmbedding",

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/logging.h"
+#include "shell/logging.h"
 
 #include <cstdio>
 #include <mutex>
 
-#include "common/tensorrt_abi.h"
+#include "shell/tensorrt_abi.h"
 
 namespace padfree {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/shell.h"
+#include "shell/shell.h"
 
 #include <algorithm>
 #include <stdexcept>
 
-#include "common/logging.h"
-#include "common/signature.h"
-#include "common/text.h"
+#include "shell/logging.h"
+#include "shell/signature.h"
+#include "shell/text.h"
 
 namespace padfree {
 namespace {

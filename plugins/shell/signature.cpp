@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/signature.h"
+#include "shell/signature.h"
 
 #include <stdexcept>
 
-#include "common/text.h"
+#include "shell/text.h"
 
 namespace padfree {
 namespace {

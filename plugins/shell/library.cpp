@@ -3,8 +3,8 @@
 #include <array>
 #include <memory>
 
-#include "common/logging.h"
-#include "common/shell.h"
+#include "shell/logging.h"
+#include "shell/shell.h"
 
 namespace padfree {
 namespace {

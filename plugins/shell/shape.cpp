@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/shape.h"
+#include "shell/shape.h"
 
 #include <limits>
 #include <stdexcept>
 
-#include "common/text.h"
+#include "shell/text.h"
 
 namespace padfree {
 namespace {

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "NvInferRuntime.h"
-#include "common/fields.h"
-#include "common/shape.h"
 #include "common/types.h"
+#include "shell/fields.h"
+#include "shell/shape.h"
 
 namespace padfree {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "NvInferRuntime.h"
-#include "common/operator.h"
+#include "shell/operator.h"
 
 namespace padfree {
 

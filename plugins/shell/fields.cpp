@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/fields.h"
+#include "shell/fields.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "common/text.h"
+#include "shell/text.h"
 
 namespace padfree {
 namespace {
