@@ -9,7 +9,7 @@
 namespace padfree {
 namespace {
 
-// Measured on an H200 (docs/linear.md, "Clusters of four and eight"); all in cycles, fitted together.
+// Measured on an H200 (docs/notes/2026-11-22-product-clusters.md, "The cost model"); all in cycles, fitted together.
 constexpr int kFetchBytesPerCycle = 34;      // from the L2 cache, for each multiprocessor when all of them fetch
 constexpr int kMostFetchBytesPerCycle = 84;  // to one multiprocessor
 constexpr int kMinStageCycles = 230;         // what a stage costs the threads that fetch
