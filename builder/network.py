@@ -18,7 +18,8 @@ from padfree.onnx_tools.passes.interface import MAX_SEQLEN
 from padfree.onnx_tools.weights import Weights
 
 from .errors import BuildError
-from .short_products import LEAST, lengthen_short_products
+from .parser_gaps import spell_for_parser
+from .short_axes import LEAST, lengthen_short_axes
 from .task_lists import drop_unread_task_lists
 
 MAX_PROTOBUF_BYTES = 2**31 - 1
@@ -76,15 +77,6 @@ def _has_extent(model: onnx.ModelProto) -> bool:
     return any(len(dims) == 1 for dims in found)
 
 
-def _drop_plain_reductions(model: onnx.ModelProto) -> None:
-    """Scatters that reduce nothing do not say so, in place: TensorRT's parser knows no such attribute."""
-    for node in model.graph.node:
-        if node.op_type in ("ScatterND", "ScatterElements"):
-            kept = [item for item in node.attribute if (item.name, item.s) != ("reduction", b"none")]
-            del node.attribute[:]
-            node.attribute.extend(kept)
-
-
 def for_parser(model: onnx.ModelProto, max_seq_len: int) -> onnx.ModelProto:
     """A copy of a rewritten model as TensorRT needs it: plain, named padfree nodes that know the longest sequence.
 
@@ -97,8 +89,8 @@ def for_parser(model: onnx.ModelProto, max_seq_len: int) -> onnx.ModelProto:
     drop_unread_task_lists(plain, max_seq_len)
     bound_max_seqlen(plain, max_seq_len)
     if not _has_extent(plain):
-        lengthen_short_products(plain)
-    _drop_plain_reductions(plain)
+        lengthen_short_axes(plain)
+    spell_for_parser(plain)
     return plain
 
 

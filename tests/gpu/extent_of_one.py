@@ -1,29 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention written in standard operators where S is 1: what TensorRT gives alone, and what with longer products.
+"""Standard operators where S is 1: what TensorRT gives alone, and what with longer axes.
 
     python -m tests.gpu.extent_of_one
 
-q, k and v are inputs [B,S,H,D] of a strongly typed network without any plugin. Prints the largest error of each batch
-in parts of the result's root mean square, for the network as it is and with products lengthened as in padded engines
-(builder/short_products.py). Needs a GPU, TensorRT and PyTorch (for memory).
+Attention of q, k and v [B,S,H,D], and a convolution of x [B,S,E] along S: strongly typed networks without
+any plugin. Prints the largest error of each batch in parts of the result's root mean square, for the network as it is
+and with axes lengthened as in padded engines (builder/short_axes.py). Needs a GPU, TensorRT and PyTorch (for memory).
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto, parser, shape_inference
+from onnx import ModelProto, TensorProto, numpy_helper, parser, shape_inference
 from padfree.builder.engine_builder import EngineBuilder, TacticOptions
 from padfree.builder.profile import ShapeRange
-from padfree.builder.short_products import lengthen_short_products
+from padfree.builder.short_axes import lengthen_short_axes
 from padfree.runtime.trt import import_tensorrt, shared_logger
 
-HEADS, SIZE = 12, 64
-BATCHES = ((1, 1), (3, 1), (1, 2), (2, 3))  # B x S
+HEADS, SIZE, TAPS = 12, 64, 3
+BATCHES = ((1, 1), (3, 1), (8, 1), (1, 2), (2, 3))  # B x S
 LIMIT = 512
-_NETWORK = """<ir_version: 9, opset_import: ["" : 17]>
+_ATTENTION = """<ir_version: 9, opset_import: ["" : 17]>
 attention (TYPE[B,S,H,D] q, TYPE[B,S,H,D] k, TYPE[B,S,H,D] v) => (TYPE[B,S,H,D] o) {
   rows = Transpose<perm = [0, 2, 1, 3]>(q)
   columns = Transpose<perm = [0, 2, 3, 1]>(k)
@@ -33,22 +34,56 @@ attention (TYPE[B,S,H,D] q, TYPE[B,S,H,D] k, TYPE[B,S,H,D] v) => (TYPE[B,S,H,D] 
   context = MatMul(weights, values)
   o = Transpose<perm = [0, 2, 1, 3]>(context)
 }"""
+_CONVOLUTION = """<ir_version: 9, opset_import: ["" : 17]>
+convolution (TYPE[B,S,E] x) => (TYPE[B,S,E] o) {
+  channels = Transpose<perm = [0, 2, 1]>(x)
+  sums = Conv<pads = [1, 1]>(channels, kernel)
+  o = Transpose<perm = [0, 2, 1]>(sums)
+}"""
+_ROUNDED = _CONVOLUTION.replace("  o =", "  rounded =").replace(
+    "(sums)", "(sums)\n  short = Cast<to = 16>(rounded)\n  o = Cast<to = 1>(short)"
+)
+FORMS = {"attention": _ATTENTION, "convolution": _CONVOLUTION, "convolution, then bf16": _ROUNDED}
+CASES = (  # form, type, and the error that rounding may make
+    ("attention", "float", 1e-5),
+    ("attention", "float16", 5e-3),
+    ("convolution", "float", 1e-4),
+    ("convolution", "float16", 1e-2),
+    ("convolution, then bf16", "float", 4e-2),
+)
 
 
-def network(kind: str, lengthened: bool) -> ModelProto:
-    """Attention in a type of ONNX's text form, such as "float"."""
-    sizes = _NETWORK.replace("TYPE", kind).replace("H,D]", f"{HEADS},{SIZE}]")
-    model = shape_inference.infer_shapes(parser.parse_model(sizes))
+def _kernel(kind: str) -> np.ndarray:
+    """Weights [E,E,TAPS]."""
+    width = HEADS * SIZE
+    weights = np.random.default_rng(1).standard_normal((width, width, TAPS)) / np.sqrt(width * TAPS)
+    return weights.astype(np.float16 if kind == "float16" else np.float32)
+
+
+def network(form: str, kind: str, lengthened: bool) -> ModelProto:
+    """A form in a type of ONNX's text form, such as "float"."""
+    sizes = FORMS[form].replace("TYPE", kind).replace("H,D]", f"{HEADS},{SIZE}]").replace("E]", f"{HEADS * SIZE}]")
+    model = parser.parse_model(sizes)
+    if form != "attention":
+        model.graph.initializer.append(numpy_helper.from_array(_kernel(kind), "kernel"))
+    model = shape_inference.infer_shapes(model)
     for number, node in enumerate(model.graph.node):
         node.name = f"node_{number}"
     if lengthened:
-        lengthen_short_products(model)
+        lengthen_short_axes(model)
     return model
 
 
-def truth(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """float64 [B,S,H,D]."""
-    q, k, v = (value.astype(np.float64).transpose(0, 2, 1, 3) for value in (q, k, v))
+def truth(kind: str, *inputs: np.ndarray) -> np.ndarray:
+    """float64: attention [B,S,H,D] of q, k and v, or the convolution [B,S,E] of x."""
+    if len(inputs) == 1:
+        x = np.pad(inputs[0].astype(np.float64), ((0, 0), (1, 1), (0, 0)))
+        length = inputs[0].shape[1]
+        summed: np.ndarray = sum(
+            x[:, tap : tap + length] @ _kernel(kind)[:, :, tap].astype(np.float64).T for tap in range(TAPS)
+        )  # type: ignore[assignment]
+        return summed
+    q, k, v = (value.astype(np.float64).transpose(0, 2, 1, 3) for value in inputs)
     scores = q @ k.transpose(0, 1, 3, 2)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     result: np.ndarray = (weights / weights.sum(-1, keepdims=True) @ v).transpose(0, 2, 1, 3)
@@ -60,23 +95,26 @@ class Network:
 
     def __init__(self, model: ModelProto) -> None:
         trt = import_tensorrt()
-        tail = (HEADS, SIZE)
-        ranges = [ShapeRange(name, (1, 1, *tail), (8, LIMIT, *tail), (8, LIMIT, *tail)) for name in "qkv"]
+        inputs = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
+        self.tails = {name: tuple(dim.dim_value for dim in dims)[2:] for name, dims in inputs.items()}
+        ranges = [
+            ShapeRange(name, (1, 1, *tail), (8, LIMIT, *tail), (8, LIMIT, *tail)) for name, tail in self.tails.items()
+        ]
         built = EngineBuilder(0, TacticOptions(timing_cache=None), None).build(model, ranges)
         self._runtime = trt.Runtime(shared_logger(trt))
         self._engine = self._runtime.deserialize_cuda_engine(built.plan)
         half = model.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT16
         self.dtype = np.float16 if half else np.float32
 
-    def run(self, **inputs: np.ndarray) -> np.ndarray:
-        """The result [B,S,H,D], into memory that is NaN before."""
+    def run(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The result, shaped as every input is, into memory that is NaN before."""
         import torch
 
         context, held = self._engine.create_execution_context(), dict[str, Any]()
         for name, value in inputs.items():
             held[name] = torch.from_numpy(value).cuda()
             context.set_input_shape(name, value.shape)
-        held["o"] = torch.full_like(held["q"], float("nan"))
+        held["o"] = torch.full_like(next(iter(held.values())), float("nan"))
         for name, tensor in held.items():
             context.set_tensor_address(name, tensor.data_ptr())
         torch.cuda.synchronize()
@@ -88,14 +126,14 @@ class Network:
         return result
 
 
-def errors(kind: str, lengthened: bool) -> dict[tuple[int, int], float]:
+def errors(form: str, kind: str, lengthened: bool) -> dict[tuple[int, int], float]:
     """Each batch's error; infinite for NaN."""
-    engine, rng = Network(network(kind, lengthened)), np.random.default_rng(0)
+    engine, rng = Network(network(form, kind, lengthened)), np.random.default_rng(0)
     found = {}
     for batch in BATCHES:
-        q, k, v = (rng.standard_normal((*batch, HEADS, SIZE)).astype(engine.dtype) for _ in range(3))
-        wanted = truth(q, k, v)
-        far = np.abs(engine.run(q=q, k=k, v=v) - wanted)
+        given = {name: rng.standard_normal((*batch, *tail)).astype(engine.dtype) for name, tail in engine.tails.items()}
+        wanted = truth(kind, *given.values())
+        far = np.abs(engine.run(given) - wanted)
         far[np.isnan(far)] = np.inf
         found[batch] = float(far.max() / np.sqrt((wanted**2).mean()))
     return found
@@ -103,10 +141,10 @@ def errors(kind: str, lengthened: bool) -> dict[tuple[int, int], float]:
 
 def main() -> None:
     """Prints the table."""
-    for kind in ("float", "float16"):
+    for form, kind, _ in CASES:
         for lengthened in (False, True):
-            row = ", ".join(f"{b} x {s}: {error:.1e}" for (b, s), error in errors(kind, lengthened).items())
-            sys.stdout.write(f"{kind:8s} {'lengthened' if lengthened else 'as it is':10s} {row}\n")
+            row = ", ".join(f"{b} x {s}: {error:.1e}" for (b, s), error in errors(form, kind, lengthened).items())
+            sys.stdout.write(f"{form:22s} {kind:8s} {'lengthened' if lengthened else 'as it is':10s} {row}\n")
             sys.stdout.flush()
 
 

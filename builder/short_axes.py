@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of padded attention where the longest sequence is one token: kept away from TensorRT.
+"""Axes of one token in the padded interface: kept away from TensorRT where it computes nothing along them.
 
 TensorRT 10.6 leaves the result of a batched product unwritten where an axis that varies is 1 (S = 1 in Q K^T [B,H,S,S]
-and in its product with V): docs/notes/2026-11-22-extent-of-one.md, with a network that shows it without any plugin. In
-the packed interface padded islands have two slots at least (network.bound_max_seqlen). The padded interface has the
-caller's S, so that products get a second row and column of zeros there, which is cut off again; nothing is added where
-S is 2 or more.
+and in its product with V): docs/notes/2026-11-22-extent-of-one.md, with a network that shows it without any plugin.
+Convolutions along S (DeBERTa v2) belong to it. In the packed interface padded islands have two slots at least
+(network.bound_max_seqlen). The padded interface has the caller's S, so that operands get a second row and column of
+zeros there, which is cut off again; nothing is added where S is 2 or more.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ LEAST = 2  # slots
 Sizes = Sequence[int | str]  # names, or "?", for those that vary
 
 
-def lengthen_short_products(model: ModelProto) -> None:
-    """Gives products of two activations at least LEAST along axes that vary, in place; results keep their shapes."""
-    weights = {tensor.name for tensor in model.graph.initializer}
+def lengthen_short_axes(model: ModelProto) -> None:
+    """Gives products of two activations and convolutions LEAST along axes that vary, in place; results keep shapes."""
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
     shapes = _shapes(model)
     nodes: list[NodeProto] = []
     for node in model.graph.node:
         lengthened = None
-        if node.op_type == "MatMul" and not node.domain and weights.isdisjoint(node.input):
-            lengthened = _lengthened(node, shapes)
+        if node.op_type == "MatMul" and not node.domain and weights.keys().isdisjoint(node.input):
+            lengthened = _product(node, shapes)
+        elif node.op_type == "Conv" and not node.domain and node.input[1] in weights:
+            lengthened = _convolution(node, shapes, weights[node.input[1]].dims[2:])
         if lengthened is None:
             nodes.append(node)
         else:
@@ -54,7 +56,7 @@ def _shapes(model: ModelProto) -> dict[str, Sizes]:
     return found
 
 
-def _lengthened(node: NodeProto, shapes: Mapping[str, Sizes]) -> _Nodes | None:
+def _product(node: NodeProto, shapes: Mapping[str, Sizes]) -> _Nodes | None:
     """The product [..., M, K] x [..., K, N] with padded operands and the result cut back; None where none varies."""
     (a, b), result = node.input, node.output[0]
     of_a, of_b = shapes.get(a, ()), shapes.get(b, ())
@@ -66,24 +68,41 @@ def _lengthened(node: NodeProto, shapes: Mapping[str, Sizes]) -> _Nodes | None:
     made = _Nodes(f"{result}_lengthened")
     left = made.longer(a, len(of_a), [axis for axis, varies in ((-2, m), (-1, k)) if varies], "left")
     right = made.longer(b, len(of_b), [axis for axis, varies in ((-2, k), (-1, n)) if varies], "right")
-    product = NodeProto()
-    product.CopyFrom(node)
-    del product.input[:]
-    product.input.extend([left, right])
-    made.nodes.append(product)
-    ends = {axis: made.size(tensor, rank, axis) for tensor, rank, axis, varies in
+    ends = {max(len(of_a), len(of_b)) + axis: made.size(tensor, rank, axis) for tensor, rank, axis, varies in
             ((a, len(of_a), -2, m), (b, len(of_b), -1, n)) if varies}  # fmt: skip
-    if ends:
-        product.output[0] = f"{result}_lengthened"
-        starts = made.number("starts", [0] * len(ends))
-        axes = made.number("axes", [max(len(of_a), len(of_b)) + axis for axis in ends])
-        cut = [product.output[0], starts, made.op("Concat", list(ends.values()), "ends", axis=0), axes]
-        made.nodes.append(helper.make_node("Slice", cut, [result], name=f"{result}_cut"))
+    made.cut(node, [left, right], ends)
+    return made
+
+
+def _convolution(node: NodeProto, shapes: Mapping[str, Sizes], kernel: Sequence[int]) -> _Nodes | None:
+    """The convolution of [B,C,*sizes] with zeros behind sizes that vary, as its own padding has them, and cut back.
+
+    None where none varies, and for strides: the result's sizes are then no sums.
+    """
+    data, result = node.input[0], node.output[0]
+    sizes = shapes.get(data, ())[2:]
+    count = len(sizes)
+    of = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+    if set(of.get("strides", [1])) != {1} or of.get("auto_pad", b"NOTSET") != b"NOTSET":
+        return None
+    places = [place for place, size in enumerate(sizes) if isinstance(size, str)]
+    if not places:
+        return None
+    pads, dilations = of.get("pads", [0] * 2 * count), of.get("dilations", [1] * count)
+    made, rank = _Nodes(f"{result}_lengthened"), 2 + count
+    longer = made.longer(data, rank, [place - count for place in places], "left")
+    ends = dict[int, str]()
+    for place in places:
+        grown = pads[place] + pads[place + count] - dilations[place] * (kernel[place] - 1)
+        size = made.size(data, rank, place - count)
+        more = made.number(f"more_{place}", [grown])
+        ends[2 + place] = made.op("Add", [size, more], f"end_{place}")
+    made.cut(node, [longer, *node.input[1:]], ends)
     return made
 
 
 class _Nodes:
-    """Nodes and numbers that are made for one product, under names of its own."""
+    """Nodes and numbers that are made for one node, under names of its own."""
 
     def __init__(self, stem: str) -> None:
         self._stem = stem
@@ -104,7 +123,7 @@ class _Nodes:
         return result
 
     def size(self, tensor: str, rank: int, axis: int) -> str:
-        """int64 [1]: the size along one of the last two axes."""
+        """int64 [1]: the size along an axis, counted from the end."""
         place, name = rank + axis, f"size_{tensor}_{-axis}"
         if any(node.name == f"{self._stem}_{name}" for node in self.nodes):
             return f"{self._stem}_{name}"
@@ -112,6 +131,20 @@ class _Nodes:
         return self.op(
             "Slice", [shape, self.number(f"at_{place}", [place]), self.number(f"at_{place + 1}", [place + 1])], name
         )
+
+    def cut(self, node: NodeProto, operands: Sequence[str], ends: Mapping[int, str]) -> None:
+        """Adds the node with other operands; its result ends at `ends`, sizes by axis."""
+        longer = NodeProto()
+        longer.CopyFrom(node)
+        del longer.input[:]
+        longer.input.extend(operands)
+        self.nodes.append(longer)
+        if not ends:
+            return
+        result, longer.output[0] = node.output[0], self._stem
+        starts, axes = self.number("starts", [0] * len(ends)), self.number("axes", list(ends))
+        sliced = [self._stem, starts, self.op("Concat", list(ends.values()), "ends", axis=0), axes]
+        self.nodes.append(helper.make_node("Slice", sliced, [result], name=f"{result}_cut"))
 
     def longer(self, tensor: str, rank: int, axes: Sequence[int], name: str) -> str:
         """The tensor with zeros behind those of the axes that are short."""

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that TensorRT's parser does not take as they are, said in others that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+
+def spell_for_parser(model: ModelProto) -> None:
+    """Rewrites what TensorRT 10's parser refuses although TensorRT can compute it, in place."""
+    _drop_plain_reductions(model)
+    _spell_identity_matrices(model)
+
+
+def _drop_plain_reductions(model: ModelProto) -> None:
+    """Scatters that reduce nothing do not say so: the parser knows no such attribute."""
+    for node in model.graph.node:
+        if node.op_type in ("ScatterND", "ScatterElements"):
+            kept = [item for item in node.attribute if (item.name, item.s) != ("reduction", b"none")]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+
+
+def _spell_identity_matrices(model: ModelProto) -> None:
+    """EyeLike becomes a comparison of rows and columns: the parser wants fixed sizes."""
+    values = (*model.graph.value_info, *model.graph.input, *model.graph.output)
+    types = {value.name: value.type.tensor_type.elem_type for value in values}
+    types |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    nodes: list[NodeProto] = []
+    for node in model.graph.node:
+        if node.op_type != "EyeLike" or node.domain:
+            nodes.append(node)
+            continue
+        of = {item.name: item.i for item in node.attribute}
+        kind = of.get("dtype") or types.get(node.input[0]) or TensorProto.FLOAT
+        numbers, made = _identity_matrix(node.input[0], node.output[0], of.get("k", 0), kind)
+        model.graph.initializer.extend(numbers)
+        nodes += made
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+def _identity_matrix(like: str, result: str, diagonal: int, kind: int) -> tuple[list[TensorProto], list[NodeProto]]:
+    """Ones of a type where column - row is `diagonal`, in a matrix of the sizes of `like`."""
+    nodes: list[NodeProto] = []
+
+    def op(operator: str, inputs: Sequence[str], name: str, **attributes: int) -> str:
+        nodes.append(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
+        return name
+
+    numbers = {"zero": 0, "one": 1, "first_axis": [0], "second_axis": [1], "diagonal": diagonal}
+    held = {name: f"{result}_{name}" for name in numbers}
+    shape = op("Shape", [like], f"{result}_shape")
+
+    def places(name: str, index: str, axis: str) -> str:
+        size = op("Gather", [shape, held[index]], f"{result}_{name}_size")
+        counted = op("Range", [held["zero"], size, held["one"]], f"{result}_{name}_places")
+        return op("Unsqueeze", [counted, held[axis]], f"{result}_{name}")
+
+    rows = op("Add", [places("rows", "zero", "second_axis"), held["diagonal"]], f"{result}_ones")
+    same = op("Equal", [rows, places("columns", "one", "first_axis")], f"{result}_same")
+    op("Cast", [same], result, to=kind)
+    made = [numpy_helper.from_array(np.asarray(value, np.int64), held[name]) for name, value in numbers.items()]
+    return made, nodes
