@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -47,7 +48,7 @@ def _identity_matrix(like: str, result: str, diagonal: int, kind: int) -> tuple[
     """Ones of a type where column - row is `diagonal`, in a matrix of the sizes of `like`."""
     nodes: list[NodeProto] = []
 
-    def op(operator: str, inputs: Sequence[str], name: str, **attributes: int) -> str:
+    def op(operator: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
         nodes.append(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
         return name
 
