@@ -32,7 +32,8 @@ class Tolerance:
 # deeper models may have ten times that. The others round every tensor to 11 or 8 bits: each rounding is off by at most
 # 2^-11 or 2^-8, and the errors of some 100 roundings one after the other add up like a random walk (x 10), of which
 # the worst of many rows has up to four times the average. On an H200 BERT-base was off by up to 0.025 absolute and
-# 0.0054 relative in fp16 (padded TensorRT), by 0.08 and 0.017 in bf16; docs/accuracy.md has the table.
+# 0.0054 relative in fp16 (padded TensorRT), by 0.08 and 0.017 in bf16. docs/notes/2026-11-21-trained-models.md has the
+# table.
 TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
     {
         "fp32": Tolerance(absolute=2e-4, relative=1e-4),
