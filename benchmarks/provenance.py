@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,4 +35,5 @@ def made_with(records: Sequence[Mapping[str, Any]]) -> str:
     ]
     earlier = list(dict.fromkeys(commit for record in records for commit in record.get(EARLIER_COMMITS, ())))
     brackets = f" Figures in brackets were measured at {', '.join(earlier)}." if earlier else ""
-    return f"Measured at commit {', '.join(commits_of(records))}: {', '.join(versions)}.{brackets}"
+    text = f"Measured at commit {', '.join(commits_of(records))}: {', '.join(versions)}.{brackets}"
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)

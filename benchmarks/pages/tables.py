@@ -20,6 +20,7 @@ from pathlib import Path
 from benchmarks.accuracy import report as trained_report
 from benchmarks.attention.report import PAGE_HEADINGS, PROFILE_HEADINGS, page_cells, profile_cells
 from benchmarks.kernels import linear_report, row_report
+from benchmarks.load import report as load_report
 from benchmarks.provenance import commits_of, made_with
 from benchmarks.records import LIMIT, PADFREE, TENSORRT, Record, earlier_times_of, read, times_of
 
@@ -33,6 +34,7 @@ DOCUMENTS = (
     "docs/linear.md",
     "docs/runtime.md",
     "docs/accuracy.md",
+    "docs/load.md",
 )
 BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NAMES = {
@@ -244,32 +246,46 @@ def trained(make: Callable[[Sequence[Record]], str]) -> Callable[[Sequence[Recor
     return lambda records: f"{make(records)}\n{made_with(records)}\n"
 
 
-TABLES: Mapping[str, tuple[str, Callable[[Sequence[Record]], str]]] = {
-    "summary": ("end_to_end", summary),
-    "targets": ("end_to_end", targets),
-    "goals": ("end_to_end", goals),
-    "sweep": ("end_to_end", sweep),
-    "build_time": ("build_time", account(account_tables.build_time)),
-    "timeline": ("timeline", account(account_tables.timeline, account_tables.OURS)),
-    "padded": ("layers", account(account_tables.padded, account_tables.PADDED)),
-    "memory": ("memory", account(account_tables.memory)),
-    "host": ("session", account(account_tables.host)),
-    "rows": ("rows", rows),
-    "linear": ("linear", linear),
-    "attention": ("attention", attention),
-    "attention_profile": ("attention_profile", attention_profile),
-    "trained": ("trained", trained(trained_report.scores)),
-    "trained_layers": ("trained", trained(trained_report.errors)),
+Table = Callable[[Path], str]
+
+
+def of_cases(source: str, make: Callable[[Sequence[Record]], str]) -> Table:
+    """A table of the records in `source`, of which the last of every case counts."""
+    return lambda results: make(read(results / f"{source}.jsonl"))
+
+
+def contest(results: Path) -> str:
+    """A row a server: its best step within the limit of latency."""
+    servers = load_report.read(results / "load.jsonl")
+    return f"{load_report.table(servers)}\n{made_with([step for steps in servers.values() for step in steps])}\n"
+
+
+TABLES: Mapping[str, Table] = {
+    "summary": of_cases("end_to_end", summary),
+    "targets": of_cases("end_to_end", targets),
+    "goals": of_cases("end_to_end", goals),
+    "sweep": of_cases("end_to_end", sweep),
+    "build_time": of_cases("build_time", account(account_tables.build_time)),
+    "timeline": of_cases("timeline", account(account_tables.timeline, account_tables.OURS)),
+    "padded": of_cases("layers", account(account_tables.padded, account_tables.PADDED)),
+    "memory": of_cases("memory", account(account_tables.memory)),
+    "host": of_cases("session", account(account_tables.host)),
+    "rows": of_cases("rows", rows),
+    "linear": of_cases("linear", linear),
+    "attention": of_cases("attention", attention),
+    "attention_profile": of_cases("attention_profile", attention_profile),
+    "trained": of_cases("trained", trained(trained_report.scores)),
+    "trained_layers": of_cases("trained", trained(trained_report.errors)),
+    "contest": contest,
 }
-"""Name of a table -> the file of its records, and what makes it."""
+"""Name of a table -> what makes it of the folder of records."""
 
 
 def filled(text: str, results: Path) -> str:
     """A document with its tables made anew from the records."""
 
     def made(found: re.Match[str]) -> str:
-        source, make = TABLES[found[2]]
-        return f"{found[1]}\n{make(read(results / f'{source}.jsonl'))}\n{found[3]}"
+        return f"{found[1]}\n{TABLES[found[2]](results)}\n{found[3]}"
 
     return BLOCK.sub(made, text)
 
