@@ -7,10 +7,11 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-from padfree.onnx_tools import CoverageReport, RewriteError, load_model, rewrite
+from padfree.onnx_tools import CoverageReport, RewriteError, RewriteResult, load_model, rewrite
 
 from tests.support.families import Case, all_cases, optimum_cases
 
+Rewritten = Callable[[Case], RewriteResult]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
 HEAD = """# Tested models
 
@@ -35,8 +36,13 @@ masks must be right-padded. `pytest tests/onnx_tools/test_fused_files.py` compar
 """
 
 
-def page() -> str:
-    """The whole page."""
+def rewritten(case: Case) -> RewriteResult:
+    """A file for the packed interface. Raises RewriteError where it is refused."""
+    return rewrite(load_model(case.path), verify=False)
+
+
+def page(rewritten: Rewritten = rewritten) -> str:
+    """The whole page; `rewritten` may be a keeper of rewritten files."""
     cases = [case for case in all_cases() if not case.static]
     exported = [case for case in optimum_cases() if not case.level]
     families = [case for case in (*cases, *exported) if case.head == "hidden" and not case.activation]
@@ -46,14 +52,20 @@ def page() -> str:
     order = list(dict.fromkeys(case.head for case in heads))
     heads.sort(key=lambda case: order.index(case.head))
     forms = [case for case in cases if case.activation]
-    parts = [HEAD, "## Families\n", _table(families, "family"), "## Heads on BERT\n", _table(heads, "head")]
-    parts += [OPTIMIZED, _optimized(case for case in optimum_cases() if case.level)]
-    parts += ["## Forms of BERT\n", _forms(forms)]
-    parts += ["## Files with fixed sizes\n", _fixed(case for case in all_cases() if case.static)]
+    parts = [
+        HEAD,
+        "## Families\n",
+        _table(families, "family", rewritten),
+        "## Heads on BERT\n",
+        _table(heads, "head", rewritten),
+    ]
+    parts += [OPTIMIZED, _optimized((case for case in optimum_cases() if case.level), rewritten)]
+    parts += ["## Forms of BERT\n", _forms(forms, rewritten)]
+    parts += ["## Files with fixed sizes\n", _fixed((case for case in all_cases() if case.static), rewritten)]
     return "\n".join(parts)
 
 
-def _fixed(cases: Iterable[Case]) -> str:
+def _fixed(cases: Iterable[Case], rewritten: Rewritten) -> str:
     """Files that take one batch, one length or both; results are those of every sequence padded to the file's size."""
     lines = ["| family | inputs | exporter | linear | rewritten for every size |", "|---|---|---|---|---|"]
     for case in cases:
@@ -62,18 +74,18 @@ def _fixed(cases: Iterable[Case]) -> str:
         sizes = ", ".join(dim.dim_param or str(dim.dim_value) for dim in dims)
         cells = [case.family, f"[{sizes}]", case.exporter]
         try:
-            cells += [_share(rewrite(model, verify=False).report), "yes"]
+            cells += [_share(rewritten(case).report), "yes"]
         except RewriteError:
             cells += ["", "no: refused with the reason"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def _table(cases: Iterable[Case], column: str) -> str:
+def _table(cases: Iterable[Case], column: str, rewritten: Rewritten) -> str:
     lines = [f"| {column} | exporter | attention by | linear | attention | output | stays padded because |"]
     lines.append("|---|---|---|---|---|---|---|")
     for case in cases:
-        report = rewrite(case.path, verify=False).report
+        report = rewritten(case).report
         found = report.plugins.get("PadfreeAttention", 0)
         missed = [miss.reason for item in report.passes if item.name == "attention" for miss in item.missed]
         cells = [getattr(case, column), case.exporter, case.attention, _share(report)]
@@ -82,14 +94,14 @@ def _table(cases: Iterable[Case], column: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def _optimized(cases: Iterable[Case]) -> str:
+def _optimized(cases: Iterable[Case], rewritten: Rewritten) -> str:
     lines = ["| family | head | level | fused operators | linear | attention | masks | stays padded because |"]
     lines.append("|---|---|---|---|---|---|---|---|")
     for case in cases:
         model = load_model(case.path)
         fused = {node.op_type for node in model.graph.node if node.domain == "com.microsoft"}
         fused |= {"SimplifiedLayerNormalization"} & {node.op_type for node in model.graph.node}
-        report = rewrite(model, verify=False).report
+        report = rewritten(case).report
         found = report.plugins.get("PadfreeAttention", 0)
         missed = sum(len(item.missed) for item in report.passes if item.name == "attention")
         cells = [case.family, case.head, case.level, ", ".join(sorted(fused)), _share(report)]
@@ -122,13 +134,13 @@ def _reason(report: CoverageReport) -> str:
     return missed[0]
 
 
-def _forms(cases: list[Case]) -> str:
+def _forms(cases: list[Case], rewritten: Rewritten) -> str:
     """Every choice; the files hold each pair of two choices at least once."""
     lines = [f"{len(cases)} files hold every pair of two of these choices, as far as they go together:\n"]
     for name in ("exporter", "opset", "attention", "dtype", "mask", "activation", "token_types", "external"):
         values = sorted({str(getattr(case, name)) for case in cases})
         lines.append(f"- {name.replace('_', ' ')}: {', '.join(values)}")
-    complete = all(rewrite(case.path, verify=False).report.complete for case in cases)
+    complete = all(rewritten(case).report.complete for case in cases)
     lines.append(f"\nAll of them are packed as a whole: {'yes' if complete else 'no'}.\n")
     return "\n".join(lines)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.exports import assert_right, inputs_of, load
+from .rewritings import Rewritings
 
 PACKED_WHOLLY = (
     "attn_pool_ts17", "bart_p160_dy18", "hand_flat2d_ts17", "marian_ts17", "mean_einsum_ts17", "moe_top1_ts17",
@@ -16,13 +16,13 @@ PACKED_BUT_FOR_IDS = ("esm2_tf4_p160_ts17", "mean_no_special_ts17")  # what is m
 
 @pytest.mark.parametrize("interface", ["packed", "padded"])
 @pytest.mark.parametrize("name", PACKED_WHOLLY)
-def test_nothing_stays_padded(name: str, interface: str) -> None:
-    result = assert_right(load(name), inputs_of(name), interface)
+def test_nothing_stays_padded(name: str, interface: str, rewritings: Rewritings) -> None:
+    result = rewritings.of_export(name, interface)
     assert result.report.complete, str(result.report)
 
 
 @pytest.mark.parametrize("interface", ["packed", "padded"])
 @pytest.mark.parametrize("name", PACKED_BUT_FOR_IDS)
-def test_no_vectors_stay_padded(name: str, interface: str) -> None:
-    result = assert_right(load(name), inputs_of(name), interface)
+def test_no_vectors_stay_padded(name: str, interface: str, rewritings: Rewritings) -> None:
+    result = rewritings.of_export(name, interface)
     assert len(result.report.islands) <= 4, str(result.report)

@@ -13,6 +13,7 @@ from tests.support import exports
 from tests.support.encoder import HIDDEN, EncoderBuilder, one_layer
 
 from .agreement import assert_agree
+from .rewritings import Rewritings
 from .test_rewrite import INTERFACES, TOKENS, with_output
 
 both = pytest.mark.parametrize("interface", INTERFACES)
@@ -47,8 +48,9 @@ def test_rounding_keeps_shapes(precision: str) -> None:
 @pytest.mark.parametrize(
     "name", ["n_if_const", "n_ir3", "n_out_const", "n_out_is_input", "n_out_weight", "n_overload_meta", "n_sparse_init"]
 )
-def test_spellings(name: str, interface: str) -> None:
-    result = exports.assert_right(exports.load(name), exports.inputs_of(name), interface, strict=True)
+def test_spellings(name: str, interface: str, rewritings: Rewritings) -> None:
+    result = rewritings.of_export(name, interface)
+    assert result.report.complete
     assert result.report.plugins["PadfreeAttention"] == 2
 
 
@@ -71,16 +73,17 @@ def test_inputs_with_names_of_the_packed_interface() -> None:
 
 @both
 @pytest.mark.parametrize("name", ["opsets_ts11", "c17_opsets_ts11", "c17_o_electra_cls_model"])
-def test_old_opsets(name: str, interface: str) -> None:
+def test_old_opsets(name: str, interface: str, rewritings: Rewritings) -> None:
     """As exported, and as ONNX's own converter writes it: with Softmaxes over flattened scores."""
-    result = exports.assert_right(exports.load(name), exports.inputs_of(name), interface, strict=True)
+    result = rewritings.of_export(name, interface)
+    assert result.report.complete
     assert result.report.plugins["PadfreeAttention"] == 2
 
 
 @both
 @pytest.mark.parametrize("name", ["esm2_tf4_p160_ts17", "bert_relkey_tf4_p160_ts17"])
-def test_sizes_through_less_common_operators(name: str, interface: str) -> None:
-    result = exports.assert_right(exports.load(name), exports.inputs_of(name), interface)
+def test_sizes_through_less_common_operators(name: str, interface: str, rewritings: Rewritings) -> None:
+    result = rewritings.of_export(name, interface)
     assert result.report.packed_gemm_share == 1.0
 
 
@@ -102,10 +105,10 @@ def test_true_reasons(name: str, reason: str, interface: str) -> None:
 
 
 @both
-def test_constant_scales_stay(interface: str) -> None:
+def test_constant_scales_stay(interface: str, rewritings: Rewritings) -> None:
     """Quantised products are packed with their scales; attention, whose weights are quantised too, stays padded."""
     model = exports.load("q_qdq")
-    result = exports.assert_right(model, exports.inputs_of("q_qdq"), interface)
+    result = rewritings.of_export("q_qdq", interface)
     assert result.report.packed_gemm_share == 1.0
     operators = [[node.op_type for node in item.graph.node] for item in (model, result.model)]
     assert [items.count("QuantizeLinear") for items in operators] == [32, 32]

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from onnx import ModelProto
 from padfree.onnx_tools import RewriteError, rewrite
 
-from tests.support.exports import LENGTHS, assert_right, inputs_of, load, metadata_of
+from tests.support.exports import assert_right, inputs_of, load, metadata_of
+
+from .rewritings import Rewritings
 
 INTERFACES = ("packed", "padded")
-EQUAL_LENGTHS = (7, 7, 7)
 
 
 def _mask(name: str, interface: str) -> object:
@@ -21,10 +20,9 @@ def _mask(name: str, interface: str) -> object:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("name", ["w_qwen3_pos_nomask_dy18", "types_no_table_ts17"])
-def test_without_a_mask_every_slot_is_a_token(name: str, interface: str) -> None:
+def test_without_a_mask_every_slot_is_a_token(name: str, interface: str, rewritings: Rewritings) -> None:
     """Positions and types, which index no table, are no mask."""
-    lengths = LENGTHS if interface == "packed" else EQUAL_LENGTHS
-    result = assert_right(load(name), inputs_of(name), interface, lengths=lengths)
+    result = rewritings.of_export(name, interface)
     metadata = metadata_of(result)
     assert metadata["mask"] is None
     inputs = {item.name for item in inputs_of(name)}
@@ -33,16 +31,16 @@ def test_without_a_mask_every_slot_is_a_token(name: str, interface: str) -> None
 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("name", ["w_qwen3_pos_ts17", "o_qwen2_model"])
-def test_mask_joined_with_a_causal_one_is_proved(name: str, interface: str) -> None:
+def test_mask_joined_with_a_causal_one_is_proved(name: str, interface: str, rewritings: Rewritings) -> None:
     """By And, or where causal mask + padding mask is 0."""
-    result = assert_right(load(name), inputs_of(name), interface)
+    result = rewritings.of_export(name, interface)
     assert metadata_of(result)["mask"] == {"input": "attention_mask", "kept": [1], "masked": [0], "plain": True}
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("name", ["ids_mask_types_ts17", "w_ids_mask_pos_ts17"])
-def test_mask_computed_from_ids(name: str, interface: str) -> None:
-    result = assert_right(load(name), inputs_of(name), interface)
+def test_mask_computed_from_ids(name: str, interface: str, rewritings: Rewritings) -> None:
+    result = rewritings.of_export(name, interface)
     metadata = metadata_of(result)
     roles = {item["name"]: item["role"] for item in metadata["inputs"]}
     assert roles["input_ids"] == "tokens"
@@ -51,25 +49,24 @@ def test_mask_computed_from_ids(name: str, interface: str) -> None:
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-def test_mask_of_levels_is_token_data_too(interface: str) -> None:
+def test_mask_of_levels_is_token_data_too(interface: str, rewritings: Rewritings) -> None:
     name = "w_mask_levels_tok_ts17"
-    result = assert_right(load(name), inputs_of(name), interface)
+    result = rewritings.of_export(name, interface)
     roles = {item["name"]: item["role"] for item in metadata_of(result)["inputs"]}
     assert roles["attention_mask"] == "tokens"
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-def test_inverted_mask(interface: str) -> None:
+def test_inverted_mask(interface: str, rewritings: Rewritings) -> None:
     name = "mask_inverted_ts17"
-    inputs = [replace(item, kind="inverted") if item.kind == "mask" else item for item in inputs_of(name)]
-    result = assert_right(load(name), inputs, interface)
+    result = rewritings.of_export(name, interface)
     assert metadata_of(result)["mask"] == {"input": "padding_mask", "kept": [0], "masked": [1], "plain": True}
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-def test_masked_keys_that_see_themselves_alone(interface: str) -> None:
+def test_masked_keys_that_see_themselves_alone(interface: str, rewritings: Rewritings) -> None:
     """XLNet lets every token see itself, also a masked one: no kept token sees that."""
-    result = assert_right(load("xlnet_ts17"), inputs_of("xlnet_ts17"), interface)
+    result = rewritings.of_export("xlnet_ts17", interface)
     assert metadata_of(result)["mask"] == {"input": "attention_mask", "kept": [1], "masked": [0], "plain": True}
 
 

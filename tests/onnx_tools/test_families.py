@@ -11,6 +11,8 @@ from padfree.onnx_tools import rewrite
 from tests.support import families
 from tests.support.families import Case, all_cases, assert_same
 
+from .rewritings import Rewritings
+
 CASES = [case for case in all_cases() if not case.static]
 PACKED_FAMILIES = {"bert", "roberta", "xlm_roberta", "camembert", "distilbert", "albert", "electra", "nomic_bert"}
 # Attentions of two layers that PadfreeAttention computes, and why it leaves the others padded.
@@ -37,8 +39,8 @@ def test_every_choice_is_there() -> None:
 
 @interfaces
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_same_answers(case: Case, interface: str) -> None:
-    report = assert_same(case, interface)
+def test_same_answers(case: Case, interface: str, rewritings: Rewritings) -> None:
+    report = assert_same(case, interface, rewritings.of_case(case, interface))
     share = report.packed_gemm_share
     assert share is not None
     # DeBERTa-v2 has a convolution over neighbouring tokens, 48 x 16 for each beside layers of 3584.
@@ -58,11 +60,11 @@ def test_same_answers(case: Case, interface: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["albert"])
-def test_shared_weights_stand_once(family: str) -> None:
+def test_shared_weights_stand_once(family: str, rewritings: Rewritings) -> None:
     for case in (case for case in CASES if case.family == family):
         before, after = (
             sum(int(np.prod(tensor.dims)) for tensor in model.graph.initializer if len(tensor.dims) == 2)
-            for model in (onnx.load(case.path), rewrite(case.path, verify=False).model)
+            for model in (onnx.load(case.path), rewritings.of_case(case).model)
         )
         assert after <= before
 
@@ -77,13 +79,13 @@ def test_verified(name: str, interface: str) -> None:
         assert ("max_seqlen" in inputs) == (case.family == "t5")
 
 
-def test_padding_ids_are_named() -> None:
+def test_padding_ids_are_named(rewritings: Rewritings) -> None:
     for case in CASES:
         if case.exporter == "dynamo" and case.family in ("roberta", "mpnet"):
-            report = rewrite(case.path, verify=False).report
+            report = rewritings.of_case(case).report
             assert report.excluded_ids == {"input_ids": (1,)}
             assert "'input_ids' must not hold 1 in a sequence" in str(report)
-            assert rewrite(case.path, interface="padded", verify=False).report.excluded_ids == {}
+            assert rewritings.of_case(case, "padded").report.excluded_ids == {}
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])

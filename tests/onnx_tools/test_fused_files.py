@@ -22,6 +22,7 @@ from tests.support.families import (
     optimum_cases,
 )
 
+from .rewritings import Rewritings
 from .test_families import PARTLY_PACKED
 
 CASES = optimum_cases()
@@ -42,8 +43,8 @@ def test_every_choice_is_there() -> None:
 
 @pytest.mark.parametrize("interface", ["packed", "padded"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_same_answers(case: Case, interface: str) -> None:
-    report = assert_same(case, interface)
+def test_same_answers(case: Case, interface: str, rewritings: Rewritings) -> None:
+    report = assert_same(case, interface, rewritings.of_case(case, interface))
     assert (report.packed_gemm_share == 1.0) == (case.family != "deberta_v2")  # which has a convolution
     layers = 2 if case.head == "hidden" else 1
     count, reason = PARTLY_PACKED.get(case.family, (layers, ""))
@@ -62,12 +63,12 @@ def test_lengths_are_said() -> None:
     assert not rewrite(case.path.with_name("bert_raw_mask.onnx")).report.right_padded_only
 
 
-def test_weights_stand_once() -> None:
+def test_weights_stand_once(rewritings: Rewritings) -> None:
     for name in ("bert_lengths", "albert_O2"):
-        path = next(case.path for case in CASES if case.name == name)
+        case = next(case for case in CASES if case.name == name)
         before, after = (
             Counter(tuple(sorted(tensor.dims)) for tensor in model.graph.initializer if len(tensor.dims) == 2)
-            for model in (load_model(path), rewrite(path, verify=False).model)
+            for model in (load_model(case.path), rewritings.of_case(case).model)
         )
         assert sum(after.values()) <= sum(before.values())
 

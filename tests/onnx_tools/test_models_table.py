@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from .models_table import PAGE, page
+from .rewritings import Rewritings
 
 
-def test_page_is_up_to_date() -> None:
-    assert PAGE.read_text() == page(), "run: python -m tests.onnx_tools.models_table"
+def test_page_is_up_to_date(rewritings: Rewritings) -> None:
+    assert PAGE.read_text() == page(rewritings.of_case), "run: python -m tests.onnx_tools.models_table"

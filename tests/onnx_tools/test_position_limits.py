@@ -22,6 +22,7 @@ from tests.support import exports, families
 from tests.support.encoder import HIDDEN, VOCABULARY, EncoderBuilder
 from tests.support.exports import metadata_of, session
 
+from .rewritings import Rewritings
 from .test_rewrite import INTERFACES, TOKENS, with_output
 
 FAR = 1000  # tokens: no table of the fixtures has as many rows
@@ -30,7 +31,10 @@ FILES = [*families.all_cases(), *families.optimum_cases()]
 EXAMPLES = sorted(Path(exports.FOLDER).parent.glob("*.onnx"))
 
 
-def recorded(model: ModelProto) -> tuple[int | None, dict[str, int | None]]:
+Recorded = tuple[int | None, dict[str, int | None]]
+
+
+def recorded(model: ModelProto) -> Recorded:
     """The longest sequence, and how many values each input takes."""
     graph = import_model(model)
     limits = [longest_sequence(graph, analyse(graph)), fixed_sizes(model, token_inputs_of(model)).sequence]
@@ -77,9 +81,9 @@ def runs(
     return [one(length) for length in lengths]
 
 
-def assert_true(model: ModelProto, kinds: Mapping[str, str]) -> int | None:
-    """The original takes sequences up to what is recorded, and no longer ones."""
-    longest, limits = recorded(model)
+def assert_true(model: ModelProto, kinds: Mapping[str, str], found: Recorded | None = None) -> int | None:
+    """The original takes sequences up to what is recorded, or was `found`, and no longer ones."""
+    longest, limits = found or recorded(model)
     if longest is None:
         assert runs(model, kinds, limits, [FAR]) == [True]
     else:
@@ -88,15 +92,17 @@ def assert_true(model: ModelProto, kinds: Mapping[str, str]) -> int | None:
 
 
 @pytest.mark.parametrize("case", FILES, ids=lambda case: f"{case.name}_{case.exporter}")
-def test_families(case: families.Case) -> None:
+def test_families(case: families.Case, rewritings: Rewritings) -> None:
     model = widen(load_model(case.path)) if case.level else load_model(case.path)
     names = [item.name for item in model.graph.input]
     kinds = {name: "mask" if "mask" in name else "types" if "type" in name else "ids" for name in names}
     if case.name == "deberta_v2_static_one_dynamo":
         with pytest.raises(RewriteError, match="what it means for other sizes is not certain"):
-            recorded(model)
+            rewritings.of_case(case)
         return
-    longest = assert_true(model, kinds)
+    metadata = metadata_of(rewritings.of_case(case))
+    limits = {item["name"]: item["limit"] for item in metadata["inputs"]}
+    longest = assert_true(model, kinds, (metadata["max_positions"], limits))
     endless = case.family in ("deberta_v2", "deberta_v3", "modernbert", "nomic_bert", "t5")
     assert (longest is None) == (endless and not case.static)
 

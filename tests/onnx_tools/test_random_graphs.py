@@ -19,6 +19,7 @@ from padfree.onnx_tools import RewriteError, RewriteResult, rewrite
 from .agreement import Run, assert_agree, run
 from .evaluator import evaluate
 from .random_graphs import OPERATIONS, RandomGraph, Step, described
+from .report_checks import assert_report_is_true
 from .token_operations import TOKEN_OPERATIONS
 
 numbers = st.integers(0, 99)
@@ -114,6 +115,7 @@ def test_each_operation(name: str, interface: str) -> None:
         assert result is None
     else:
         assert result is not None
+        assert_report_is_true(result)
         assert result.report.complete == (name in COMPLETE), str(result.report)
 
 

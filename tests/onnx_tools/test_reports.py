@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,90 +11,38 @@ import onnx_graphsurgeon as gs
 import pytest
 from onnx import ModelProto, TensorProto
 from padfree.builder.cli.coverage import verdict
-from padfree.builder.coverage import report as priced
-from padfree.onnx_tools import CoverageReport, RewriteError, load_model, rewrite
-from padfree.onnx_tools.cost import Lengths
+from padfree.onnx_tools import CoverageReport, RewriteError, rewrite
 from padfree.onnx_tools.products import Product, products_of
 from padfree.onnx_tools.report import percent
 from padfree.onnx_tools.symbolic import analyse
 
 from tests.support import exports
 from tests.support.encoder import HEADS, HIDDEN, EncoderBuilder, one_layer
-from tests.support.families import all_cases, optimum_cases
+from tests.support.families import Case, all_cases, optimum_cases
 
 from .agreement import assert_agree
-from .random_graphs import OPERATIONS, RandomGraph
+from .report_checks import assert_report_is_true
+from .rewritings import Rewritings
 from .test_rewrite import INTERFACES, TOKENS, with_output
 
 SIZE = HIDDEN // HEADS
-LENGTHS = Lengths(batch=4, mean=20.0, maximum=32)
 both = pytest.mark.parametrize("interface", INTERFACES)
-
-
-def touches_padding(model: ModelProto) -> bool:
-    """Whether anything is computed on what PadfreeUnpack gives, or delivered but by the padded interface's contract."""
-    readers: dict[str, list[str]] = {}
-    makers = {name: node for node in model.graph.node for name in node.output}
-    for node in model.graph.node:
-        for name in node.input:
-            readers.setdefault(name, []).append(node.op_type)
-    by_contract = any(node.op_type == "PadfreeIndex" for node in model.graph.node)
-    outputs = {value.name for value in model.graph.output}
-    if not by_contract:
-        return any(node.op_type == "PadfreeUnpack" for node in model.graph.node)
-    waiting, movers = [node.output[0] for node in model.graph.node if node.op_type == "PadfreeUnpack"], set[str]()
-    while waiting:
-        name = waiting.pop()
-        read = [node for node in model.graph.node if name in node.input]
-        if any(node.op_type not in ("Cast", "Transpose", "Identity") for node in read) or (
-            not read and name not in outputs
-        ):
-            return True
-        waiting += [node.output[0] for node in read]
-        movers |= {node.name for node in read}
-    # Numbers of padded tokens that nothing was unpacked for: looked up by the inputs.
-    floats = {value.name for value in model.graph.value_info if value.type.tensor_type.elem_type == TensorProto.FLOAT}
-    grids = {
-        value.name
-        for value in model.graph.value_info
-        if [dim.dim_param for dim in value.type.tensor_type.shape.dim[:2]] == ["B", "S"]
-    }
-    prepared = ("Cast", "Unsqueeze", "PadfreeUnpack")  # inputs in another type, and what the interface gives
-    return any(makers[name].op_type not in prepared and makers[name].name not in movers for name in floats & grids)
 
 
 def check(model: ModelProto, interface: str) -> CoverageReport:
     result = rewrite(model, interface=interface, verify=False)
-    report = result.report
-    assert report.complete == (not touches_padding(result.model)), str(report)
-    assert report.complete == (not report.islands)
-    if not report.complete:
+    assert_report_is_true(result)
+    if not result.report.complete:
         with pytest.raises(RewriteError, match="stayed padded"):
             rewrite(model, interface=interface, verify=False, strict=True)
-    assert_one_count(report)
-    return report
-
-
-def assert_one_count(report: CoverageReport) -> None:
-    """The summary, the table and the JSON give the same shares."""
-    shown = priced(json.loads(json.dumps(report.to_dict())), LENGTHS)
-    linear = shown["costs"]["parts"]["linear"]["packed_share"]
-    assert shown["packed_gemm_share"] == pytest.approx(linear)
-    said = "no linear layer is counted" if linear is None else f"packed: {percent(linear)} of the linear layers' work"
-    assert said in str(report)
-    if not report.complete:
-        assert "complete: nothing" not in verdict(shown)
-        whole = shown["costs"]["parts"]["all"]["packed_share"]
-        assert f"{percent(whole)} of all FLOPs" in verdict(shown)
-        if linear is not None:
-            assert f"{percent(linear)} of the linear layers' work" in verdict(shown)
+    return result.report
 
 
 @both
 @pytest.mark.parametrize("name", exports.names())
-def test_exports(name: str, interface: str) -> None:
+def test_exports(name: str, interface: str, rewritings: Rewritings) -> None:
     try:
-        check(exports.load(name), interface)
+        assert_report_is_true(rewritings.of_export(name, interface))
     except RewriteError as error:
         pytest.skip(f"refused: {error}")
 
@@ -104,24 +51,11 @@ def test_exports(name: str, interface: str) -> None:
 @pytest.mark.parametrize(
     "case", [c for c in (*all_cases(), *optimum_cases()) if not c.activation], ids=lambda c: c.name
 )
-def test_families(case: object, interface: str) -> None:
+def test_families(case: Case, interface: str, rewritings: Rewritings) -> None:
     try:
-        check(load_model(case.path), interface)  # type: ignore[attr-defined]
+        assert_report_is_true(rewritings.of_case(case, interface))
     except RewriteError as error:
         pytest.skip(f"refused: {error}")
-
-
-@both
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_operations(name: str, interface: str) -> None:
-    graph = RandomGraph()
-    graph.run([(list(OPERATIONS).index(name), 0, 1)])
-    model = graph.finished(2, 1)
-    try:
-        check(model, interface)
-    except RewriteError as error:
-        if "depends on padding" not in str(error):
-            raise
 
 
 def picked(b: EncoderBuilder, hidden: str) -> tuple[str, list[object]]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from padfree.onnx_tools import RewriteError, VerificationError
+from padfree.onnx_tools import RewriteError, RewriteResult, VerificationError
 from padfree.onnx_tools.report import percent
 
 from . import exports
@@ -35,14 +36,19 @@ def inputs_of(name: str) -> list[exports.Input]:
     return inputs
 
 
-def outcome(name: str, interface: str) -> dict[str, Any]:
-    """What rewriting gives: compared with the original on each sequence alone, or the reason why it is refused."""
+def right(name: str, interface: str) -> RewriteResult:
+    """The rewritten file, compared with the original on each sequence alone. Raises RewriteError."""
     inputs = inputs_of(name)
     masked = any(item.kind in ("mask", "inverted", "seg") for item in inputs) or any(item.excl for item in inputs)
     # Without a mask every slot of the padded interface is a token.
     lengths = exports.LENGTHS if masked or interface == "packed" else EQUAL_LENGTHS
+    return exports.assert_right(exports.load(name), inputs, interface, lengths=lengths)
+
+
+def outcome(name: str, interface: str, right: Callable[[str, str], RewriteResult] = right) -> dict[str, Any]:
+    """What rewriting gives, or the reason why the file is refused; `right` may be a keeper of rewritten files."""
     try:
-        result = exports.assert_right(exports.load(name), inputs, interface, lengths=lengths)
+        result = right(name, interface)
     except RewriteError as error:
         if isinstance(error, VerificationError) and "please report this" in str(error):
             raise AssertionError(f"{name}, {interface}: {error}") from error
