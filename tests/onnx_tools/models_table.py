@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from padfree.onnx_tools import CoverageReport, RewriteError, RewriteResult, load_model, rewrite
