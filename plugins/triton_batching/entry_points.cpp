@@ -49,8 +49,10 @@ TRITONSERVER_Error* countTokens(TRITONBACKEND_Request* request, const std::strin
   tokens = 1;
   for (uint32_t i = 0; i < dims_count; ++i) {
     // Servers before 25.05 let shapes pass whose product overflows, or that are negative: more than any budget.
-    const uint64_t size = shape[i] < 0 ? UINT64_MAX : static_cast<uint64_t>(shape[i]);
-    if (__builtin_mul_overflow(tokens, size, &tokens)) tokens = UINT64_MAX;
+    if (shape[i] < 0 || __builtin_mul_overflow(tokens, static_cast<uint64_t>(shape[i]), &tokens)) {
+      tokens = UINT64_MAX;
+      return nullptr;
+    }
   }
   return nullptr;
 }

@@ -95,7 +95,7 @@ def test_a_request_above_the_budget_goes_alone(load: Load) -> None:
     assert not scheduler.include(Request(1, 0))
 
 
-@pytest.mark.parametrize("shape", [(2**32, 2**32), (2**62, 4), (2**63 - 1, 2**63 - 1), (1, -1), (-1, -1)])
+@pytest.mark.parametrize("shape", [(2**32, 2**32), (2**62, 4), (2**63 - 1, 2**63 - 1), (1, -1), (-1, -1), (-1, 0)])
 def test_a_shape_whose_product_overflows_goes_alone(load: Load, shape: tuple[int, ...]) -> None:
     scheduler = load()
     scheduler.begin(0)
