@@ -28,6 +28,7 @@ cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream) 
   if (params.D <= 0 || params.D > kMaxHeadSize || params.D % 8 != 0 || !(params.scale > 0.f)) {
     return cudaErrorInvalidValue;
   }
+  if (attentionBlocks(params.T, params.B, params.H) > kMaxGridX) return cudaErrorInvalidValue;
   if (params.type == DataType::kFloat32) return launchAttentionFp32(params, stream);
   if (!isVectorAligned(params.q) || !isVectorAligned(params.k) || !isVectorAligned(params.v)) {
     return cudaErrorMisalignedAddress;

@@ -32,6 +32,12 @@ struct AttentionParams {
 
 constexpr int kMaxHeadSize = 128;
 
+// The blocks of a launch at most, which have to be no more than kMaxGridX: no kernel gives a block fewer than kTaskRows
+// query rows of a head and a sequence, but that for fp32, which counts heads by themselves.
+constexpr int64_t attentionBlocks(int64_t T, int64_t B, int64_t H) {
+  return (T / kTaskRows + B + 1) * H;
+}
+
 // softmax(Q K^T * scale) V inside each sequence. Nothing of size S*S leaves the chip, no host copy of lengths.
 cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream);
 

@@ -135,6 +135,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
 
 template <typename T, class S>
 cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
+  static_assert(S::kRows >= kTaskRows, "attentionBlocks counts on it");
   constexpr int kBytes = S::kSharedElements * static_cast<int>(sizeof(T));
   static_assert(kBytes <= 99 * 1024, "sm_86, sm_89 and sm_120 give a block 99 KB");
   const auto kernel = attentionMmaKernel<T, S>;

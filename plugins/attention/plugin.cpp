@@ -49,11 +49,17 @@ class Attention final : public Operator {
   }
 
   void checkSizes(const Sizes& sizes) const override {
-    if (tasks_ == kAbsent || sizes.get("T") < 0 || sizes.get("B") < 0 || sizes.get("L") < 0) return;
-    const int64_t needed = taskListEntries(sizes.get("T"), sizes.get("B"), num_heads_);
+    const int64_t T = sizes.get("T"), B = sizes.get("B");
+    if (T < 0 || B < 0) return;
+    if (const int64_t blocks = attentionBlocks(T, B, num_heads_); blocks > kMaxGridX) {
+      throw std::invalid_argument(text("T = ", T, ", B = ", B, " and num_heads = ", num_heads_, " take ", blocks,
+                                       " blocks; allowed: up to ", kMaxGridX, "; use smaller batches"));
+    }
+    if (tasks_ == kAbsent || sizes.get("L") < 0) return;
+    const int64_t needed = taskListEntries(T, B, num_heads_);
     if (sizes.get("L") != needed) {
-      throw std::invalid_argument(text("input tasks has ", sizes.get("L"), " entries; allowed: ", needed, " for T = ",
-                                       sizes.get("T"), ", B = ", sizes.get("B"), " and num_heads = ", num_heads_,
+      throw std::invalid_argument(text("input tasks has ", sizes.get("L"), " entries; allowed: ", needed,
+                                       " for T = ", T, ", B = ", B, " and num_heads = ", num_heads_,
                                        "; take it from a PadfreeSchedule with this num_heads"));
     }
   }

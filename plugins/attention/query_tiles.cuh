@@ -32,7 +32,7 @@ __device__ inline QueryTile findQueryTile(const int* cu_seqlens, int B, int T, i
 
 // Tile numbers that findQueryTile can be asked for, filler included.
 inline unsigned countQueryTiles(int T, int B, int rows) {
-  return static_cast<unsigned>(T / rows + B + 1);
+  return static_cast<unsigned>(T / rows) + static_cast<unsigned>(B) + 1;
 }
 
 }  // namespace padfree

@@ -36,6 +36,7 @@ cudaError_t launchLinear(const LinearParams& params, LinearChoice choice, cudaSt
 cudaError_t launchLinear(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
   if (p.T <= 0 || p.N <= 0) return cudaSuccess;
   if (p.K <= 0 || p.K % 8 != 0 || p.N % 8 != 0) return cudaErrorInvalidValue;
+  if (p.T > mostLinearTokens(p.N)) return cudaErrorInvalidValue;
   if (!areMomentsValid(p)) return cudaErrorInvalidValue;
   for (const void* data : {p.x, p.weight, p.residual, static_cast<const void*>(p.y)}) {
     if (!isAligned16(data)) return cudaErrorMisalignedAddress;

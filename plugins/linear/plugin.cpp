@@ -5,6 +5,7 @@
 #include "common/launch.h"
 #include "linear/measure.h"
 #include "linear/tables.h"
+#include "linear/tiling.h"
 #include "shell/operator.h"
 #include "shell/text.h"
 
@@ -93,6 +94,7 @@ class Linear final : public Operator {
       throw std::invalid_argument(
           text("the weight has ", letter, " = ", size, "; allowed: multiples of ", kSizeMultiple, kNextStep));
     }
+    if (sizes.get("N") > 0) checkTokens(sizes.get("T"), sizes.get("N"));
     if (x_moments_ != kAbsent) checkGroups("x_moments", sizes.get("G"), "K", sizes.get("K"));
     if (residual_moments_ != kAbsent) checkGroups("residual_moments", sizes.get("R"), "N", sizes.get("N"));
     if (moments_ != kAbsent) checkGroups("moments", sizes.get("N") / kMomentFeatures, "N", sizes.get("N"));
@@ -162,6 +164,13 @@ class Linear final : public Operator {
     const auto range = std::lower_bound(table_.begin(), table_.end(), tokens,
                                         [](const LinearRange& item, int wanted) { return item.tokens < wanted; });
     return range == table_.end() ? kLinearAuto : range->choice;
+  }
+
+  static void checkTokens(int64_t T, int64_t N) {
+    const int64_t most = mostLinearTokens(N);
+    if (T <= most) return;
+    throw std::invalid_argument(text("x has T = ", T, "; allowed: up to ", most, " with N = ", N,
+                                     "; use smaller batches, or build with --linear tensorrt"));
   }
 
   // Throws unless moments of rows of this width come in groups of 64 features.

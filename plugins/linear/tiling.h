@@ -2,8 +2,10 @@
 // How a product is divided into tiles for the Hopper kernel.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
+#include "common/launch.h"
 #include "linear/choice.h"
 #include "linear/launch.h"
 
@@ -25,6 +27,16 @@ constexpr int kMaxClusterBlocks = 8;  // that every device runs as a cluster
 
 inline int clusterBlocks(const LinearTiling& tiling) {
   return tiling.cluster_features * tiling.cluster_tokens * tiling.parts;
+}
+
+// The most tokens of a product with N > 0 features that the kernel's 32-bit numbers hold, however it is divided into
+// tiles: tokens (a cluster's last tiles may be beyond T), blocks, and clusters times clusters along the features, where
+// a product with a rounded inverse stands for a division.
+constexpr int64_t mostLinearTokens(int64_t N) {
+  constexpr int64_t kLeastTileTokens = 16, kMaxClusterTokens = 4 * kMaxLinearTokens;
+  const int64_t features = ceilDiv<int64_t>(N, kLinearFeatures);
+  const int64_t tiles = std::min(kMaxGridX / (kMaxClusterBlocks * features), 0xffffffff / (features * features));
+  return std::min(tiles * kLeastTileTokens, kMaxGridX - kMaxClusterTokens);
 }
 
 // All tilings that the kernel is compiled for.

@@ -156,6 +156,19 @@ def test_a_type_that_no_kernel_has_is_refused(library: PluginLibrary, log: LogCa
             "input tasks has 1 entries; allowed: 520 for T = 7, B = 3 and num_heads = 2; take it from",
         ),
         (
+            "PadfreeAttention",
+            {"qkv_layout": "3HD", "has_qkv_bias": 0, "has_tasks": 0},
+            [(7, 48), (2**30 + 1,)],
+            "T = 7, B = 1073741824 and num_heads = 2 take 2147483650 blocks; allowed: up to 2147483647",
+        ),
+        (
+            "PadfreeLinear",
+            {"has_residual": 0},
+            [(2**20, 16), (16, 2**20)],
+            "x has T = 1048576; allowed: up to 1008 with N = 1048576; use smaller batches, or build with",
+        ),
+        ("PadfreeLinear", {"has_residual": 0}, [(2**31 - 1, 16), (16, 8)], "allowed: up to 2147482623 with N = 8"),
+        (
             "PadfreeUnpack",
             {},
             [(7, 16), (6,), (3,), (3, 5)],
