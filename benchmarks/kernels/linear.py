@@ -5,8 +5,8 @@
 
 Every implementation runs in a CUDA graph. Weights rotate past the L2 cache, as those of a model's layers do; the
 input and the output stay where the product before left them. ours: as measureLinear() chose while an engine would be
-built; model: as chosen by the cost model. --tiles: every tile as well. The sum is of a layer's products; the chain is
-the four of them one after the other on each other's output, layer after layer, in one graph.
+built; model: as chosen by the cost model. --tilings: every tiling as well. The sum is of a layer's products; the chain
+is the four of them one after the other on each other's output, layer after layer, in one graph.
 Needs libpadfree_kernels.so named by PADFREE_KERNELS_LIBRARY (built with -DPADFREE_KERNEL_TESTS=ON).
 """
 
@@ -24,7 +24,7 @@ import torch
 from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.bench.timing import captured, mean_ms
 
-from tests.support.launchers import linear, measured_tiles
+from tests.support.launchers import linear, measured_tilings
 
 DEVICE = "cuda"
 CACHE_MULTIPLE = 2
@@ -41,11 +41,13 @@ SHAPES = {
 }
 SIDES = (1, 2, 4)
 CLUSTERS = [(f, t, parts) for f in SIDES for t in SIDES for parts in SIDES if f * t * parts <= 8]
-TILES = [(tokens, *cluster) for cluster in CLUSTERS for tokens in range(256, 0, -16) if tokens % (8 * cluster[0]) == 0]
+TILINGS = [
+    (tokens, *cluster) for cluster in CLUSTERS for tokens in range(256, 0, -16) if tokens % (8 * cluster[0]) == 0
+]
 AUTO = (0, 0, 0, 0)
 CHAIN_LAYERS = 12
 
-Tile = tuple[int, int, int, int]
+Tiling = tuple[int, int, int, int]
 
 Launch = Callable[[int], object]
 """One product with the weight of this number."""
@@ -104,12 +106,12 @@ def make_problem(case: Case, dtype: torch.dtype) -> Problem:
     )
 
 
-def ours(problem: Problem, tile: Tile) -> Launch:
-    """PadfreeLinear with one tile, or as it chooses."""
+def ours(problem: Problem, tiling: Tiling) -> Launch:
+    """PadfreeLinear with one tiling, or as it chooses."""
     case = problem.case
 
     def launch(i: int) -> object:
-        linear(problem.x, problem.weights[i], problem.y, bias=problem.bias, activation=case.activation, tile=tile)
+        linear(problem.x, problem.weights[i], problem.y, bias=problem.bias, activation=case.activation, tiling=tiling)
         return problem.y
 
     return launch
@@ -147,10 +149,10 @@ def time_us(launch: Launch, calls: int) -> tuple[float, float]:
     return statistics.median(times), (max(times) - min(times)) / 2
 
 
-def choose(case: Case, dtype: torch.dtype) -> Tile:
+def choose(case: Case, dtype: torch.dtype) -> Tiling:
     """What an engine would take from its table at this T."""
-    [(_, tile)] = measured_tiles(case.depth, case.features, case.activation, dtype, case.tokens, case.tokens)
-    return tile
+    [(_, tiling)] = measured_tilings(case.depth, case.features, case.activation, dtype, case.tokens, case.tokens)
+    return tiling
 
 
 def error(result: torch.Tensor, truth: torch.Tensor) -> float:
@@ -158,7 +160,7 @@ def error(result: torch.Tensor, truth: torch.Tensor) -> float:
     return float((result.double() - truth).norm() / truth.norm())
 
 
-def measure(case: Case, dtype: torch.dtype, *, every_tile: bool) -> dict[str, object]:
+def measure(case: Case, dtype: torch.dtype, *, every_tiling: bool) -> dict[str, object]:
     """Checks and times everything for one case."""
     problem = make_problem(case, dtype)
     truth = problem.truth()
@@ -173,15 +175,15 @@ def measure(case: Case, dtype: torch.dtype, *, every_tile: bool) -> dict[str, ob
         times[name], spreads[name] = time_us(launch, calls)
     chosen = choose(case, dtype)
     candidates = [("padfree", chosen), ("model", AUTO)]
-    if every_tile:
-        candidates += [(f"padfree {tile[0]} / {tile[1]}x{tile[2]}x{tile[3]}", tile) for tile in TILES]
-    for name, tile in candidates:
-        launch = ours(problem, tile)
+    if every_tiling:
+        candidates += [(f"padfree {tiling[0]} / {tiling[1]}x{tiling[2]}x{tiling[3]}", tiling) for tiling in TILINGS]
+    for name, tiling in candidates:
+        launch = ours(problem, tiling)
         problem.y.fill_(float("nan"))
         launch(0)
         found = error(problem.y, truth)
         if not found <= allowed:
-            raise SystemExit(f"{case.name}, tile {tile}: error {found:.2e} > {allowed:.2e}")
+            raise SystemExit(f"{case.name}, tiling {tiling}: error {found:.2e} > {allowed:.2e}")
         times[name], spreads[name] = time_us(launch, calls)
     return {
         "case": case.name,
@@ -197,18 +199,18 @@ def measure(case: Case, dtype: torch.dtype, *, every_tile: bool) -> dict[str, ob
 
 
 def summary(record: dict[str, object]) -> str:
-    """One line: cuBLAS, ours, the best tiles."""
+    """One line: cuBLAS, ours, the best tilings."""
     times = record["times_us"]
     assert isinstance(times, dict)
     cublas = {name: time for name, time in times.items() if name.startswith("cublas")}
-    tiles = sorted((time, name) for name, time in times.items() if name.startswith("padfree "))
+    tilings = sorted((time, name) for name, time in times.items() if name.startswith("padfree "))
     flops = 2.0 * float(str(record["tokens"])) * float(str(record["depth"])) * float(str(record["features"]))
     best = min(cublas.values())
     line = f"{record['case']:32s} ours {times['padfree']:8.2f} us ({flops / times['padfree'] / 1e6:4.0f} TFLOP/s)"
     line += (
         f"  model {times['model']:8.2f}  cublas {best:8.2f} ({', '.join(f'{time:.2f}' for time in cublas.values())})"
     )
-    return line + "".join(f"  {name.removeprefix('padfree ')}: {time:.2f}" for time, name in tiles[:4])
+    return line + "".join(f"  {name.removeprefix('padfree ')}: {time:.2f}" for time, name in tilings[:4])
 
 
 def chain(cases: list[Case], dtype: torch.dtype) -> dict[str, float]:
@@ -224,7 +226,7 @@ def chain(cases: list[Case], dtype: torch.dtype) -> dict[str, float]:
     layers = [[normal(c.depth, c.features) * c.depth**-0.5 for c in cases] for _ in range(CHAIN_LAYERS)]
     biases = [torch.zeros(c.features, dtype=dtype, device=DEVICE) for c in cases]
     outputs = [torch.empty(tokens, c.features, dtype=dtype, device=DEVICE) for c in cases]
-    tiles = [choose(c, dtype) for c in cases]
+    tilings = [choose(c, dtype) for c in cases]
     first = normal(tokens, cases[0].depth)
 
     def run(product: Callable[[torch.Tensor, torch.Tensor, int], object]) -> None:
@@ -238,7 +240,7 @@ def chain(cases: list[Case], dtype: torch.dtype) -> dict[str, float]:
         torch.addmm(biases[i], x, weight, out=outputs[i])
 
     def padfree(x: torch.Tensor, weight: torch.Tensor, i: int) -> None:
-        linear(x, weight, outputs[i], bias=biases[i], activation=cases[i].activation, tile=tiles[i])
+        linear(x, weight, outputs[i], bias=biases[i], activation=cases[i].activation, tiling=tilings[i])
 
     times = {}
     for name, product in (("cublas", cublas), ("padfree", padfree)):
@@ -265,7 +267,7 @@ def main() -> int:
     parser.add_argument("--models", nargs="*", default=list(SHAPES), choices=list(SHAPES), help="whose products")
     parser.add_argument("--tokens", nargs="*", type=int, default=list(TOKENS), help="T")
     parser.add_argument("--type", default="float16", choices=["float16", "bfloat16"], help="of every tensor")
-    parser.add_argument("--tiles", action="store_true", help="every tile as well as the chosen one")
+    parser.add_argument("--tilings", action="store_true", help="every tiling as well as the chosen one")
     parser.add_argument("--json", type=Path, help="append one line a case to this file")
     arguments = parser.parse_args()
     about = environment()
@@ -275,7 +277,7 @@ def main() -> int:
             cases = [Case(tokens, *product) for product in SHAPES[model]]
             records = []
             for case in cases:
-                records.append(measure(case, dtype, every_tile=arguments.tiles))
+                records.append(measure(case, dtype, every_tiling=arguments.tilings))
                 print(summary(records[-1]), flush=True)
             for kind, times in (("sum", sums(records)), ("chain", chain(cases, dtype))):
                 name = f"{model}, {tokens} tokens, {kind}"

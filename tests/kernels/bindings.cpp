@@ -63,7 +63,7 @@ PADFREE_TEST_EXPORT int padfreeLayerNorm(const void* x, const void* bias, const 
       {x, bias, residual, gamma, beta, y, sum, rows, E, epsilon, rms != 0, static_cast<DataType>(type)}, stream);
 }
 
-// Parameters of a product, and the cut: tokens of a tile, 0 as the plugin chooses.
+// Parameters of a product, and the tiling: tokens of a tile, 0 as the plugin chooses.
 PADFREE_TEST_EXPORT int padfreeLinear(const void* x, const void* weight, const void* bias, const void* residual,
                                       const float* x_moments, const float* column_sums, const float* residual_moments,
                                       const void* residual_scale, void* y, float* moments, int T, int K, int N,

@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from tests.support.launchers import linear, measured_tiles
+from tests.support.launchers import linear, measured_tilings
 
 from .cases import DEVICE, assert_accurate, assert_guards, generator, poisoned
 
@@ -17,7 +17,9 @@ CLUSTERS = [
     *((*cluster, parts) for cluster in ((2, 2), (1, 4), (4, 1)) for parts in (1, 2)),
     *((2, 4, 1), (4, 2, 1)),
 ]
-TILES = [(tokens, *cluster) for cluster in CLUSTERS for tokens in range(16, 257, 16) if tokens % (8 * cluster[0]) == 0]
+TILINGS = [
+    (tokens, *cluster) for cluster in CLUSTERS for tokens in range(16, 257, 16) if tokens % (8 * cluster[0]) == 0
+]
 TOKENS = [1, 7, 63, 64, 65, 127, 128, 129, 1403]
 ACTIVATIONS = ["none", "gelu", "gelu_tanh", "relu", "silu"]
 TYPES = [torch.float16, torch.bfloat16]
@@ -51,7 +53,7 @@ def check(
     activation: str = "none",
     with_bias: bool = True,
     with_residual: bool = False,
-    tile: tuple[int, int, int, int] = AUTO,
+    tiling: tuple[int, int, int, int] = AUTO,
 ) -> torch.Tensor:
     def normal(*shape: int, seed: int) -> torch.Tensor:
         return torch.randn(*shape, device=DEVICE, generator=generator(seed)).to(dtype)
@@ -61,7 +63,7 @@ def check(
     bias = normal(features, seed=3) if with_bias else None
     residual = inside_poison(normal(tokens, features, seed=4)) if with_residual else None
     y, buffer = poisoned((tokens, features), dtype)
-    linear(x, weight, y, bias=bias, residual=residual, activation=activation, tile=tile)
+    linear(x, weight, y, bias=bias, residual=residual, activation=activation, tiling=tiling)
     torch.cuda.synchronize()
     assert_guards(buffer)
 
@@ -76,11 +78,11 @@ def check(
     return y
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("tiling", TILINGS, ids=str)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_tiles(tile: tuple[int, int, int, int], dtype: torch.dtype) -> None:
-    check(333, 328, 392, dtype=dtype, activation="gelu", with_residual=True, tile=tile)
-    check(2900, 768, 1536, dtype=dtype, tile=tile)
+def test_tilings(tiling: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+    check(333, 328, 392, dtype=dtype, activation="gelu", with_residual=True, tiling=tiling)
+    check(2900, 768, 1536, dtype=dtype, tiling=tiling)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
@@ -107,26 +109,26 @@ def test_epilogues(activation: str, dtype: torch.dtype, with_bias: bool, with_re
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("tile", [AUTO, (64, 1, 2, 4), (128, 2, 1, 2), (80, 2, 2, 2), (64, 2, 4, 1)], ids=str)
-def test_same_bits_again(tile: tuple[int, int, int, int]) -> None:
-    first = check(1403, 768, 768, tile=tile)
+@pytest.mark.parametrize("tiling", [AUTO, (64, 1, 2, 4), (128, 2, 1, 2), (80, 2, 2, 2), (64, 2, 4, 1)], ids=str)
+def test_same_bits_again(tiling: tuple[int, int, int, int]) -> None:
+    first = check(1403, 768, 768, tiling=tiling)
     for _ in range(5):
-        assert torch.equal(check(1403, 768, 768, tile=tile), first)
+        assert torch.equal(check(1403, 768, 768, tiling=tiling), first)
 
 
 @pytest.mark.parametrize("parts", [2, 4])
 def test_parts_without_work(parts: int) -> None:
     """A reduction shorter than the blocks that share a tile."""
-    check(130, 64, 256, tile=(64, 1, 1, parts))
+    check(130, 64, 256, tiling=(64, 1, 1, parts))
 
 
 def test_measured_ranges() -> None:
-    ranges = measured_tiles(768, 768, "none", torch.float16, 1, 2000)
+    ranges = measured_tilings(768, 768, "none", torch.float16, 1, 2000)
     tokens = [last for last, _ in ranges]
     assert tokens == sorted(set(tokens))
     assert tokens[-1] == 2000
-    for last, tile in ranges:
-        check(last, 768, 768, tile=tile)
+    for last, tiling in ranges:
+        check(last, 768, 768, tiling=tiling)
 
 
 def test_infinities_stay_in_their_rows() -> None:

@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from tests.support.launchers import Moments, linear, measured_tiles
+from tests.support.launchers import Moments, linear, measured_tilings
 
 from .cases import DEVICE, assert_accurate, assert_guards, generator, poisoned
 
@@ -15,7 +15,7 @@ GROUP = 64
 EPSILON = 1e-5
 TYPES = [torch.float16, torch.bfloat16]
 AUTO = (0, 0, 0, 0)
-TILES = [
+TILINGS = [
     *((tokens, *cluster) for tokens in range(16, 257, 16) for cluster in ((2, 1, 1), (1, 1, 2))),
     *((tokens, *cluster) for tokens in (32, 64, 128) for cluster in ((1, 2, 1), (1, 2, 2), (1, 1, 4), (2, 1, 2))),
     *((tokens, *cluster) for tokens in (32, 96, 224) for cluster in ((2, 2, 1), (2, 2, 2), (4, 2, 1), (2, 4, 1))),
@@ -67,7 +67,7 @@ def check(
     dtype: torch.dtype = torch.float16,
     activation: str = "none",
     kind: str = "plain",
-    tile: tuple[int, int, int, int] = AUTO,
+    tiling: tuple[int, int, int, int] = AUTO,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """One product with the norms named: any of x, residual, y (its moments)."""
     x = rows(tokens, depth, dtype, kind, seed=1)
@@ -86,7 +86,7 @@ def check(
         out=out if "y" in norms else None,
         epsilon=EPSILON,
     )
-    linear(x, weight, y, bias=bias, residual=residual, moments=moments, activation=activation, tile=tile)
+    linear(x, weight, y, bias=bias, residual=residual, moments=moments, activation=activation, tiling=tiling)
     torch.cuda.synchronize()
     assert_guards(buffer)
     assert_guards(out_buffer)
@@ -114,11 +114,11 @@ def check(
 NORMS = ["x", "y", "residual", "residual and y", "x and y"]
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("tiling", TILINGS, ids=str)
 @pytest.mark.parametrize("norms", ["x", "residual and y"])
-def test_tiles(tile: tuple[int, int, int, int], norms: str) -> None:
-    check(333, 320, 448, norms=norms, tile=tile)
-    check(2900, 768, 768, norms=norms, tile=tile)
+def test_tilings(tiling: tuple[int, int, int, int], norms: str) -> None:
+    check(333, 320, 448, norms=norms, tiling=tiling)
+    check(2900, 768, 768, norms=norms, tiling=tiling)
 
 
 @pytest.mark.parametrize("norms", NORMS)
@@ -129,10 +129,10 @@ def test_tokens(norms: str, dtype: torch.dtype, tokens: int) -> None:
 
 
 @pytest.mark.parametrize("depth", [64, 128, 192])
-@pytest.mark.parametrize("tile", [(16, 2, 1, 1), (64, 1, 2, 1), (224, 2, 1, 1), (256, 1, 1, 1)], ids=str)
-def test_short_reductions_of_many_tiles(tile: tuple[int, int, int, int], depth: int) -> None:
+@pytest.mark.parametrize("tiling", [(16, 2, 1, 1), (64, 1, 2, 1), (224, 2, 1, 1), (256, 1, 1, 1)], ids=str)
+def test_short_reductions_of_many_tiles(tiling: tuple[int, int, int, int], depth: int) -> None:
     # The residual stands in stages of the ring: with a reduction of one stage they are most of it.
-    check(20 * tile[0] * 7 + 3, depth, 768, norms="residual and y", tile=tile)
+    check(20 * tiling[0] * 7 + 3, depth, 768, norms="residual and y", tiling=tiling)
 
 
 @pytest.mark.parametrize("norms", NORMS)
@@ -148,11 +148,11 @@ def test_activation_of_normed_rows(tokens: int) -> None:
 
 
 @pytest.mark.parametrize("norms", ["x", "residual and y"])
-@pytest.mark.parametrize("tile", [AUTO, (64, 1, 2, 4), (224, 2, 1, 1)], ids=str)
-def test_same_bits_again(norms: str, tile: tuple[int, int, int, int]) -> None:
-    first = check(1403, 768, 768, norms=norms, tile=tile)
+@pytest.mark.parametrize("tiling", [AUTO, (64, 1, 2, 4), (224, 2, 1, 1)], ids=str)
+def test_same_bits_again(norms: str, tiling: tuple[int, int, int, int]) -> None:
+    first = check(1403, 768, 768, norms=norms, tiling=tiling)
     for _ in range(5):
-        again = check(1403, 768, 768, norms=norms, tile=tile)
+        again = check(1403, 768, 768, norms=norms, tiling=tiling)
         assert torch.equal(again[0], first[0])
         assert first[1] is None or torch.equal(again[1], first[1])
 
@@ -202,10 +202,10 @@ def test_infinities_stay_in_their_rows() -> None:
 
 def test_measured_with_norms() -> None:
     for norms in (["x"], ["residual", "y"]):
-        ranges = measured_tiles(768, 768, "none", torch.float16, 1, 1000, residual="y" in norms, norms=norms)
+        ranges = measured_tilings(768, 768, "none", torch.float16, 1, 1000, residual="y" in norms, norms=norms)
         assert ranges[-1][0] == 1000
-        for last, tile in ranges:
-            check(last, 768, 768, norms=" and ".join(norms), tile=tile)
+        for last, tiling in ranges:
+            check(last, 768, 768, norms=" and ".join(norms), tiling=tiling)
 
 
 @pytest.mark.parametrize("shape", [(10, 72, 64), (10, 64, 72), (10, 1088, 64)], ids=str)

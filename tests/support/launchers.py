@@ -132,11 +132,11 @@ def linear(
     residual: torch.Tensor | None = None,
     moments: Moments | None = None,
     activation: str = "none",
-    tile: tuple[int, int, int, int] = (0, 0, 0, 0),
+    tiling: tuple[int, int, int, int] = (0, 0, 0, 0),
 ) -> None:
     """y [T, N] = activation(x [T, K] @ weight [K, N] + bias) + residual, x or the residual normed where `moments` say.
 
-    tile: tokens of a tile, tiles of features and of tokens in a cluster, parts of the reduction; zeros leave the
+    tiling: tokens of a tile, tiles of features and of tokens in a cluster, parts of the reduction; zeros leave the
     choice to the kernel.
     """
     tokens, depth = x.shape
@@ -144,11 +144,11 @@ def linear(
     call(
         "padfreeLinear", x, weight, bias, residual, norms.of_x, norms.column_sums, norms.of_residual,
         norms.residual_scale, y, norms.out, tokens, depth, weight.shape[1], Float(norms.epsilon), Float(norms.epsilon),
-        ACTIVATIONS[activation], DATA_TYPES[y.dtype], *tile,
+        ACTIVATIONS[activation], DATA_TYPES[y.dtype], *tiling,
     )  # fmt: skip
 
 
-def measured_tiles(
+def measured_tilings(
     depth: int,
     features: int,
     activation: str,
@@ -159,7 +159,7 @@ def measured_tiles(
     residual: bool = False,
     norms: Collection[str] = (),
 ) -> list[tuple[int, tuple[int, int, int, int]]]:
-    """The fastest tile for token counts up to each of some, with a bias: what an engine's build measures.
+    """The fastest tiling for token counts up to each of some, with a bias: what an engine's build measures.
 
     norms: which moments are there, of "x", "residual" and "y".
     """
@@ -175,7 +175,9 @@ def measured_tiles(
     if count.value > capacity:
         raise RuntimeError(f"{count.value} ranges; allowed: {capacity}")
     pairs = zip(ranges[0 : 2 * count.value : 2], ranges[1 : 2 * count.value : 2], strict=True)
-    return [(tokens, (tile & 0xFFFF, tile >> 16 & 15, tile >> 20 & 15, tile >> 24 & 15)) for tokens, tile in pairs]
+    return [
+        (tokens, (tiling & 0xFFFF, tiling >> 16 & 15, tiling >> 20 & 15, tiling >> 24 & 15)) for tokens, tiling in pairs
+    ]
 
 
 def _convert(argument: Any) -> Any:
