@@ -58,6 +58,6 @@ def test_engines_of_longer_sequences_keep_them() -> None:
 
 
 def test_builder_and_kernels_mean_the_same_length() -> None:
-    header = (ROOT / "plugins" / "attention" / "kernel.h").read_text("utf-8")
+    header = (ROOT / "plugins" / "attention" / "kernels.h").read_text("utf-8")
     (length,) = re.findall(r"kShortLength = (\d+);", header)
     assert int(length) == SHORT_LENGTH
