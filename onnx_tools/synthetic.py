@@ -84,11 +84,12 @@ class _Bert:
                 info("last_hidden_state", TensorProto.FLOAT, *axes, self.width),
                 info("pooler_output", TensorProto.FLOAT, "batch", self.width),
             ],
-            self.weights,
         )
-        return helper.make_model(
+        model = helper.make_model(
             graph, producer_name="padfree", opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8
         )
+        model.graph.initializer.extend(self.weights)  # here, as both helpers copy what they are given
+        return model
 
     def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:
         output = f"{op_type}_{len(self.nodes)}"

@@ -17,6 +17,7 @@ from tests.support.encoder import HIDDEN, one_layer
 
 HUGE = 1 << 40
 SECONDS, BYTES = 10.0, 1 << 30
+CHAIN_SECONDS = 60.0  # of processor time; it takes about ten
 
 
 def encoder() -> ModelProto:
@@ -130,6 +131,6 @@ def test_a_doubling_chain_is_rewritten_in_bounded_time() -> None:
     """Followed as a tree, the sum would have 2 to the power of 3000 leaves."""
     model = encoder()
     deep_sum(model)
-    started = time.perf_counter()
+    started = time.process_time()
     rewrite(model)
-    assert time.perf_counter() - started < SECONDS
+    assert time.process_time() - started < CHAIN_SECONDS
