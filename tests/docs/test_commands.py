@@ -16,6 +16,7 @@ from padfree.builder import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKING = [*DOCUMENTS, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs" / "notes").glob("*.md"))]
 PYPROJECT = (ROOT / "pyproject.toml").read_text("utf-8")
 OPERATORS = {"&&", "|", "||", ";"}
 # Programs whose arguments are checked below, and those that are known to take what the documents show.
@@ -118,11 +119,22 @@ def test_every_define_is_documented() -> None:
     assert [name for name in names if f"| `{name}` |" not in documented] == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def anchors(document: Path) -> set[str]:
+    """What links to a document's headings end with."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", LINKING, ids=lambda path: path.name)
 def test_links_and_paths_lead_somewhere(document: Path) -> None:
-    text = document.read_text("utf-8")
-    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
-    assert [link for link in links if not (document.parent / link).exists()] == []
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", document.read_text("utf-8")) if "://" not in link]
+    broken = []
+    for link in links:
+        name, _, anchor = link.partition("#")
+        target = document.parent / name if name else document
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
 
 
 @pytest.fixture
