@@ -11,6 +11,7 @@ import onnxruntime as ort
 from onnx import ModelProto, helper
 from padfree.onnx_tools import RewriteResult
 
+INTERFACES = ("packed", "padded")
 LENGTHS, LENGTH = (9, 1, 4, 6), 9
 _TOLERANCE = 2e-5  # float32, one or two layers, sums of at most a few dozen terms in another order
 

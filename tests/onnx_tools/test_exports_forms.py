@@ -10,11 +10,10 @@ from padfree.onnx_tools import RewriteError, rewrite
 from padfree.onnx_tools.precision import rounded
 
 from tests.support import exports
-from tests.support.encoder import HIDDEN, EncoderBuilder, one_layer
+from tests.support.encoder import HIDDEN, TOKENS, EncoderBuilder, one_layer, with_output
 
-from .agreement import assert_agree
+from .agreement import INTERFACES, assert_agree
 from .rewritings import Rewritings
-from .test_rewrite import INTERFACES, TOKENS, with_output
 
 both = pytest.mark.parametrize("interface", INTERFACES)
 

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from padfree.onnx_tools import rewrite
 
-from tests.support.encoder import HEADS, HIDDEN, POSITIONS, EncoderBuilder
+from tests.support.encoder import HEADS, HIDDEN, POSITIONS, TOKENS, EncoderBuilder, with_output
 
-from .agreement import assert_agree
-from .test_rewrite import INTERFACES, TOKENS, with_output
+from .agreement import INTERFACES, assert_agree
 
 
 class Fused(EncoderBuilder):

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from padfree.onnx_tools import RewriteError, rewrite
 
-from tests.support.encoder import EncoderBuilder, one_layer
+from tests.support.encoder import TOKENS, EncoderBuilder, one_layer, with_output
 
-from .agreement import assert_agree
-from .test_rewrite import INTERFACES, TOKENS, with_output
+from .agreement import INTERFACES, assert_agree
 
 LOW = -10000.0
 

@@ -19,11 +19,11 @@ from padfree.onnx_tools.symbolic import analyse
 from padfree.onnx_tools.widen import widen
 
 from tests.support import exports, families
-from tests.support.encoder import HIDDEN, VOCABULARY, EncoderBuilder
+from tests.support.encoder import HIDDEN, TOKENS, VOCABULARY, EncoderBuilder, with_output
 from tests.support.exports import metadata_of, session
 
+from .agreement import INTERFACES
 from .rewritings import Rewritings
-from .test_rewrite import INTERFACES, TOKENS, with_output
 
 FAR = 1000  # tokens: no table of the fixtures has as many rows
 ROWS = 24

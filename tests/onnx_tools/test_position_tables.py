@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from padfree.onnx_tools import rewrite
 
-from tests.support.encoder import HEADS, HIDDEN, POSITIONS, VOCABULARY, EncoderBuilder
+from tests.support.encoder import HEADS, HIDDEN, POSITIONS, TOKENS, VOCABULARY, EncoderBuilder, with_output
 
-from .agreement import assert_agree
+from .agreement import INTERFACES, assert_agree
 from .position_forms import ROWS, length, scaled, steps
-from .test_rewrite import INTERFACES, TOKENS, with_output
 from .token_forms import turned
 
 SIZE = HIDDEN // HEADS

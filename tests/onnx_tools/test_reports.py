@@ -17,13 +17,12 @@ from padfree.onnx_tools.report import percent
 from padfree.onnx_tools.symbolic import analyse
 
 from tests.support import exports
-from tests.support.encoder import HEADS, HIDDEN, EncoderBuilder, one_layer
+from tests.support.encoder import HEADS, HIDDEN, TOKENS, EncoderBuilder, one_layer, with_output
 from tests.support.families import Case, all_cases, optimum_cases
 
-from .agreement import assert_agree
+from .agreement import INTERFACES, assert_agree
 from .report_checks import assert_report_is_true
 from .rewritings import Rewritings
-from .test_rewrite import INTERFACES, TOKENS, with_output
 
 SIZE = HIDDEN // HEADS
 both = pytest.mark.parametrize("interface", INTERFACES)

@@ -10,21 +10,13 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 from padfree.onnx_tools import RewriteError, rewrite
 
-from tests.support.encoder import HIDDEN, EncoderBuilder, one_layer
+from tests.support.encoder import HIDDEN, TOKENS, EncoderBuilder, one_layer, with_output
 
-from .agreement import assert_agree
-
-INTERFACES = ("packed", "padded")
-TOKENS = ["batch", "sequence", HIDDEN]
+from .agreement import INTERFACES, assert_agree
 
 
 def operators(model: ModelProto) -> list[str]:
     return sorted(node.op_type for node in model.graph.node)
-
-
-def with_output(tail: str, builder: EncoderBuilder, shape: list[object]) -> ModelProto:
-    builder.op("Identity", tail, output="y")
-    return builder.model({"y": shape})
 
 
 def test_one_layer_packed() -> None:

@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from padfree.onnx_tools import RewriteError, RewriteResult, rewrite
 
-from tests.support.encoder import HEADS, HIDDEN, EncoderBuilder, one_layer
+from tests.support.encoder import HEADS, HIDDEN, TOKENS, EncoderBuilder, one_layer, with_output
 
-from .agreement import assert_agree
-from .test_rewrite import INTERFACES, TOKENS, with_output
+from .agreement import INTERFACES, assert_agree
 
 SIZE = HIDDEN // HEADS
 both = pytest.mark.parametrize("interface", INTERFACES)

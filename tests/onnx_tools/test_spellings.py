@@ -16,11 +16,10 @@ from onnx import ModelProto
 from padfree.onnx_tools import load_model, rewrite
 
 from tests.support import exports
-from tests.support.encoder import HIDDEN, EncoderBuilder, one_layer
+from tests.support.encoder import HIDDEN, TOKENS, EncoderBuilder, one_layer
 
-from .agreement import assert_agree
+from .agreement import INTERFACES, assert_agree
 from .spellings import LAST, SPELLINGS
-from .test_rewrite import INTERFACES, TOKENS
 
 COUNT = int(os.environ.get("PADFREE_TEST_SPELLINGS", 24))
 

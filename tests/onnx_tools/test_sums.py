@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from padfree.onnx_tools import RewriteError, rewrite
 
-from tests.support.encoder import HIDDEN, EncoderBuilder, one_layer
+from tests.support.encoder import HIDDEN, TOKENS, EncoderBuilder, one_layer, with_output
 
-from .agreement import assert_agree
+from .agreement import INTERFACES, assert_agree
 from .sum_forms import BY_COUNT, EXACT, Form, column, score, total
-from .test_rewrite import INTERFACES, TOKENS, with_output
 
 
 def modes(report_model: object) -> set[str]:

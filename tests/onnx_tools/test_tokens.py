@@ -10,10 +10,9 @@ import pytest
 from onnx import TensorProto
 from padfree.onnx_tools import rewrite
 
-from tests.support.encoder import HIDDEN, VOCABULARY, EncoderBuilder, one_layer
+from tests.support.encoder import HIDDEN, TOKENS, VOCABULARY, EncoderBuilder, one_layer, with_output
 
-from .agreement import assert_agree
-from .test_rewrite import INTERFACES, TOKENS, with_output
+from .agreement import INTERFACES, assert_agree
 from .token_forms import FORMS, shaped, turned
 
 both = pytest.mark.parametrize("interface", INTERFACES)

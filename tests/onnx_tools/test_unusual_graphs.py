@@ -11,10 +11,9 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError, rewrite
 
 from tests.support import exports
-from tests.support.encoder import HIDDEN, EncoderBuilder, one_layer
+from tests.support.encoder import HIDDEN, TOKENS, EncoderBuilder, one_layer, with_output
 
-from .agreement import assert_agree
-from .test_rewrite import INTERFACES, TOKENS, with_output
+from .agreement import INTERFACES, assert_agree
 
 both = pytest.mark.parametrize("interface", INTERFACES)
 Tail = Callable[[EncoderBuilder, str], str]

@@ -11,6 +11,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 VOCABULARY, HIDDEN, HEADS, POSITIONS = 20, 16, 2, 32
+TOKENS = ["batch", "sequence", HIDDEN]
 
 
 class EncoderBuilder:
@@ -105,3 +106,9 @@ def one_layer() -> tuple[EncoderBuilder, str]:
     """An encoder of one layer, and its last hidden state [B,S,E]."""
     builder = EncoderBuilder()
     return builder, builder.layer(builder.embedding(), builder.padding_mask())
+
+
+def with_output(tail: str, builder: EncoderBuilder, shape: list[object]) -> ModelProto:
+    """The model that ends with this tensor, as its output "y"."""
+    builder.op("Identity", tail, output="y")
+    return builder.model({"y": shape})

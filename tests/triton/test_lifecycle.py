@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
-import time
 import urllib.error
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,6 +16,7 @@ from padfree.runtime import Session
 from tests.support.triton_server import TritonServer
 
 from .calls import PROTOCOLS, Answer, call, call_all, rows, texts
+from .processes import processes_of, wait_until
 from .served import OUTPUTS, assert_right, random_sequences
 
 pytestmark = pytest.mark.needs_triton
@@ -28,24 +26,6 @@ NOT_SERVED = re.compile("not ready|unavailable|not found|no available versions|u
 
 SERIES_OF_FREED = 'model="freed",pid='
 SHARED_MEMORY = Path("/dev/shm")
-
-
-def processes_of(model: str) -> dict[str, list[str]]:
-    """Process id -> command line (program, model.py, shared memory, ...) of the Python backend for a model."""
-    found = {}
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it has ended
-            command = file.read_text(errors="replace").split("\0")
-            if len(command) > 2 and command[1].endswith(f"/{model}/1/model.py"):
-                found[file.parent.name] = command
-    return found
-
-
-def wait_until(happens: Callable[[], bool], what: str, within_s: float = 30.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not happens():
-        assert time.monotonic() < deadline, f"{what}: not within {within_s} s"
-        time.sleep(0.02)
 
 
 def is_served(server: TritonServer, model: str) -> bool:

@@ -12,8 +12,8 @@ import pytest
 from tests.support.triton_server import TritonServer
 
 from .calls import call_all, rows
+from .processes import wait_until
 from .served import OUTPUTS, random_sequences
-from .test_lifecycle import wait_until
 
 pytestmark = pytest.mark.needs_triton
 

@@ -15,8 +15,8 @@ from padfree.runtime.triton import probe
 
 from tests.support.triton_server import TritonServer
 
+from .processes import processes_of, wait_until
 from .served import TOKENIZER
-from .test_lifecycle import processes_of, wait_until
 
 pytestmark = pytest.mark.needs_triton
 

@@ -18,8 +18,8 @@ from padfree.runtime import Session
 from tests.support.triton_server import TritonServer
 
 from .calls import Answer, call, call_all, rows, texts
+from .processes import wait_until
 from .served import OUTPUTS, TOKENIZER, TOLERANCE, assert_right, random_sequences
-from .test_lifecycle import wait_until
 
 pytestmark = pytest.mark.needs_triton
 
