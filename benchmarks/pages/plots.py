@@ -67,7 +67,7 @@ def draw_attention(records: Sequence[Record], path: Path) -> None:
         axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
         axes.xaxis.set_minor_formatter(ticker.NullFormatter())
-        axes.set_yticks(range(len(records)), [f"{r['case']}   {r['ours_us']:.1f} us" for r in records])
+        axes.set_yticks(range(len(records)), [f"{r['case']}: {r['ours_us']:.1f} us" for r in records])
         axes.invert_yaxis()
         axes.grid(axis="both")
         axes.set_xlabel("time of a peer / time of padfree (to the right of 1: padfree is faster)")
