@@ -9,20 +9,12 @@ import pytest
 from padfree.onnx_tools import rewrite
 
 from tests.support import families
-from tests.support.families import Case, all_cases, assert_same
+from tests.support.families import PARTLY_PACKED, Case, all_cases, assert_same
 
 from .rewritings import Rewritings
 
 CASES = [case for case in all_cases() if not case.static]
 PACKED_FAMILIES = {"bert", "roberta", "xlm_roberta", "camembert", "distilbert", "albert", "electra", "nomic_bert"}
-# Attentions of two layers that PadfreeAttention computes, and why it leaves the others padded.
-PARTLY_PACKED = {
-    "modernbert": (1, "it depends on the query position"),  # sliding window in every other layer
-    "mpnet": (0, "cannot be followed back to a [batch, sequence] input"),  # bias by distance
-    "t5": (0, "cannot be followed back to a [batch, sequence] input"),
-    "deberta_v2": (0, "between Q K^T and the Softmax"),  # content to position and back
-    "deberta_v3": (0, "between Q K^T and the Softmax"),
-}
 OUTPUTS = {"hidden": "packed", "token_classification": "packed", "question_answering": "packed", "masked_lm": "packed",
            "colbert": "packed"}  # fmt: skip
 

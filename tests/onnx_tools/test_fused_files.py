@@ -13,6 +13,7 @@ from padfree.onnx_tools.widen import widen
 
 from tests.support.exports import metadata_of, session
 from tests.support.families import (
+    PARTLY_PACKED,
     SPECIAL_IDS,
     TOLERANCE,
     Case,
@@ -23,7 +24,6 @@ from tests.support.families import (
 )
 
 from .rewritings import Rewritings
-from .test_families import PARTLY_PACKED
 
 CASES = optimum_cases()
 BY_LENGTHS = {"O2", "O3", "O4", "lengths", "mha"}  # where attention is fused, it takes lengths

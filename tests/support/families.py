@@ -23,6 +23,14 @@ LENGTHS, LENGTH = (9, 1, 4, 17, 6), 17
 # Largest difference in parts of a column's root mean square: sums in another order; in fp16 files both models round
 # at other places, and two layers of scores with a deviation of 3 carry that on.
 TOLERANCE = {"fp32": 1e-4, "fp16": 4e-2}
+# Attentions of two layers that PadfreeAttention computes, and why it leaves the others padded.
+PARTLY_PACKED = {
+    "modernbert": (1, "it depends on the query position"),  # sliding window in every other layer
+    "mpnet": (0, "cannot be followed back to a [batch, sequence] input"),  # bias by distance
+    "t5": (0, "cannot be followed back to a [batch, sequence] input"),
+    "deberta_v2": (0, "between Q K^T and the Softmax"),  # content to position and back
+    "deberta_v3": (0, "between Q K^T and the Softmax"),
+}
 
 
 @dataclass(frozen=True)
