@@ -57,6 +57,7 @@ def assert_agree(
     only: str | None = None,
     run: Run = run,
     tolerance: float = _TOLERANCE,
+    equal_nan: bool = False,
 ) -> None:
     """Every output is the same on every kept token; per sequence, wherever the mask keeps the first slot.
 
@@ -85,7 +86,7 @@ def assert_agree(
         elif a.shape[:2] == mask.shape:
             a, b = a[mask], b[mask]
         assert a.shape == b.shape, output
-        same = np.isclose(a, b, rtol=tolerance, atol=tolerance)
+        same = np.isclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=equal_nan)
         different = ~same.reshape(len(a) if a.ndim else 1, -1).all(1)
         where = sorted(set(rows[different])) if len(rows) == len(different) else []
         assert same.all(), f"{output}, masks {where}: differs by up to {np.abs(a - b).max():.2g}"

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, TensorProto, numpy_helper
 
 from tests.support.encoder import HEADS, HIDDEN, EncoderBuilder
 
@@ -121,6 +122,17 @@ OPERATIONS: Mapping[str, Callable[[RandomGraph, str, str], str]] = MappingProxyT
     }
 )
 NAMES = tuple(OPERATIONS)
+MASK, STRONGER = -1e4, -1e30
+
+
+def with_stronger_masks(model: ModelProto) -> ModelProto:
+    """The same model with masks that no score outgrows: a mask of -1e4 hides no padding from scores of that size."""
+    copy = ModelProto.FromString(model.SerializeToString())
+    for tensor in copy.graph.initializer:
+        values = numpy_helper.to_array(tensor)
+        if values.size and (values == MASK).all():
+            tensor.CopyFrom(numpy_helper.from_array(np.full_like(values, STRONGER), tensor.name))
+    return copy
 
 
 def described(steps: Sequence[Step]) -> str:
@@ -130,3 +142,9 @@ def described(steps: Sequence[Step]) -> str:
         x, y = (count - 1 - number % count for number in (first, second))
         lines.append(f"{count} = {NAMES[operation % len(NAMES)]}({x}, {y})")
     return "; ".join(lines) or "one layer alone"
+
+
+def parsed(text: str) -> list[Step]:
+    """The program that `described` gives as this text."""
+    found = re.findall(r"(\d+) = ([^(;]+)\((\d+), (\d+)\)", text)
+    return [(NAMES.index(name), int(count) - 1 - int(x), int(count) - 1 - int(y)) for count, name, x, y in found]
