@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the records of a contest say: a table, and latency against load as a picture.
+"""What the records of a contest say, as a table.
 
-python -m benchmarks.load.report benchmarks/results/h200/load.jsonl --plot docs/images/load.svg
+python -m benchmarks.load.report benchmarks/results/h200/load.jsonl
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from benchmarks.pages.style import GREY, MARKERS, OURS, PEER_COLOURS, STYLE, machine, save
+from benchmarks.records import Record
 
 from .limit import holds
 
-Record = Mapping[str, Any]
 OWN = "packed"
 HEAD = ("server", "requests/s", "texts/s", "tokens/s", "p50 ms", "p99 ms")
 
@@ -51,46 +49,11 @@ def table(servers: Mapping[str, Sequence[Record]]) -> str:
     return text
 
 
-def plot(servers: Mapping[str, Sequence[Record]], path: Path) -> None:
-    """The 99th percentile over the tokens answered a second; a line ends where the server could not keep up."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    from matplotlib import pyplot
-
-    with mpl.rc_context(STYLE):
-        figure, axes = pyplot.subplots(figsize=(6.4, 3.4))
-        colours = iter(PEER_COLOURS)
-        for marker, (name, records) in zip(MARKERS, servers.items(), strict=False):
-            steps = sorted((r for r in records if r["latency_ms"]["p99"]), key=lambda r: r["offered_per_s"])
-            colour = OURS if name == OWN else next(colours)
-            across = [step["tokens_per_s"] / 1e6 for step in steps]
-            axes.plot(across, [step["latency_ms"]["p99"] for step in steps], marker=marker, color=colour, label=name)
-        limits = {record["p99_limit_ms"] for records in servers.values() for record in records}
-        for limit in limits:
-            axes.axhline(limit, color=GREY, linestyle=":", linewidth=1)
-        first = next(iter(servers.values()))
-        axes.set(
-            yscale="log",
-            xlabel="million tokens answered a second",
-            ylabel="p99 latency, ms",
-            title=f"BERT-base in Triton, {first[0]['texts']} texts a request, {first[0]['shape']}, {machine(first)}",
-        )
-        axes.grid(visible=True)
-        axes.legend()
-        save(figure, path)
-
-
 def main() -> None:
-    """Prints the table; draws the picture where asked to."""
+    """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("records", type=Path)
-    parser.add_argument("--plot", type=Path, help="write the picture to this .svg file")
-    arguments = parser.parse_args()
-    servers = read(arguments.records)
-    print(table(servers), end="")
-    if arguments.plot:
-        plot(servers, arguments.plot)
+    parser.add_argument("records", type=Path, help="JSON lines that python -m benchmarks.load.contest wrote")
+    print(table(read(parser.parse_args().records)), end="")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from benchmarks.load.reference import check_apart
 from benchmarks.load.soak import total
 from benchmarks.load.traffic import SHORTEST, Request, Traffic, arrivals
 from benchmarks.load.worker import Notes, Order, perform
+from benchmarks.pages import load_plot
 
 
 def step(rate: float, p99: float | None = 5.0, answered: float | None = None, **changes: Any) -> dict[str, Any]:
@@ -225,5 +226,5 @@ def test_the_report(tmp_path: Path) -> None:
     assert "| packed | 100 | 100 | 10,000 | 1.0 | 40.0 |" in text
     assert "packed over the better padded server: 2.50" in text
     pytest.importorskip("matplotlib")
-    report.plot(servers, tmp_path / "load.svg")
+    load_plot.plot(servers, tmp_path / "load.svg")
     assert "million tokens answered a second" in (tmp_path / "load.svg").read_text("utf-8")
