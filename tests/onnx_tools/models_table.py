@@ -15,15 +15,16 @@ Rewritten = Callable[[Case], RewriteResult]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
 HEAD = """# Tested models
 
-This page is written by `python -m tests.onnx_tools.models_table` from the files in `tests/fixtures/families`: tiny
-encoders with random weights that all matter, exported as users do it. `pytest tests/onnx_tools/test_families.py`
-rewrites each in both interfaces and compares every kept token with the original in onnxruntime: ragged batches, and in
-the padded interface also left padding, holes, full rows and an empty one. An architecture is not recognised by its
-name: what is not in this list goes the same way.
+The tables are written by `python -m tests.onnx_tools.models_table` from the files in `tests/fixtures/families`. These
+are tiny encoders with random weights, all of which matter, exported as users export models. `pytest
+tests/onnx_tools/test_families.py` rewrites each of them in both interfaces and compares every kept token with the
+original in onnxruntime. The batches are ragged, and in the padded interface they also have left padding, holes, full
+rows and an empty one. An architecture is not recognised by its name, so that models which are not in this list go the
+same way.
 
-"linear" is the packed share of the linear layers' multiplications, rounded down ([report.md](report.md) says what
-counts), "attention" how many of the attentions PadfreeAttention computes. The others stay padded between an unpack and
-a pack, with the reason given.
+"Linear" is the packed share of the linear layers' multiplications, rounded down ([report.md](report.md) says what
+counts). "Attention" says how many of the attentions PadfreeAttention computes. The others stay padded between an unpack
+and a pack, with the reason given.
 """
 
 
