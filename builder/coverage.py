@@ -12,9 +12,9 @@ from typing import Any
 
 from padfree.onnx_tools import load_model, rewrite
 from padfree.onnx_tools.cost import DEFAULT_GPU, Lengths, costs
+from padfree.onnx_tools.files.weights import Weights
 from padfree.onnx_tools.products import Product
 from padfree.onnx_tools.report import IN_BETWEEN
-from padfree.onnx_tools.weights import Weights
 from padfree.runtime.fields import MOST_INT64, Fields
 from padfree.runtime.metadata import open_plan, parse_metadata
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 from padfree.onnx_tools import rewrite, save_model
-from padfree.onnx_tools.agreement import measure
+from padfree.onnx_tools.verification.agreement import measure
 from padfree.runtime import Session
 from padfree.runtime.feeds import padded_feeds, split_outputs
 from padfree.runtime.metadata import Metadata, parse_metadata

@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from padfree.onnx_tools.data_files import locations
-from padfree.onnx_tools.staging import kind_of
+from padfree.onnx_tools.files.data_files import locations
+from padfree.onnx_tools.files.staging import kind_of
 from padfree.runtime.fields import decode
 from padfree.runtime.metadata import sidecar_path
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import logging
 
 import onnx
+from padfree.onnx_tools.files.weights import Weights
 from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes
-from padfree.onnx_tools.weights import Weights
 from padfree.runtime.device import Device
 
 from .errors import BuildError

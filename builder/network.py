@@ -12,10 +12,10 @@ from typing import Any
 import onnx
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from padfree.onnx_tools import without_functions
-from padfree.onnx_tools.model_file import Piece, bytes_in_pieces
+from padfree.onnx_tools.files.model_file import Piece, bytes_in_pieces
+from padfree.onnx_tools.files.weights import Weights
 from padfree.onnx_tools.operators import DOMAIN, padfree_nodes
 from padfree.onnx_tools.passes.interface import MAX_SEQLEN
-from padfree.onnx_tools.weights import Weights
 
 from .errors import BuildError
 from .parser_gaps import spell_for_parser

@@ -25,9 +25,9 @@ from typing import IO, Any, NoReturn
 
 import onnx
 from padfree.onnx_tools import load_model
-from padfree.onnx_tools.model_file import without_initializers
+from padfree.onnx_tools.files.model_file import without_initializers
+from padfree.onnx_tools.files.weights import Weights
 from padfree.onnx_tools.operators import DOMAIN, check_nodes
-from padfree.onnx_tools.weights import Weights
 from padfree.runtime.device import Device
 from padfree.runtime.fields import decode
 from padfree.runtime.metadata import ONNX_METADATA_KEY, parse_metadata

@@ -2,8 +2,8 @@
 """Rewrites ONNX encoders so that they compute no padding. Needs neither TensorRT nor CUDA."""
 
 from .errors import ModelFileError, RewriteError, VerificationError
-from .importing import standard_model
-from .model_file import load_model, save_model
+from .files.model_file import load_model, save_model
+from .importing.importing import standard_model
 from .operators import without_functions
 from .report import CoverageReport
 from .rewrite import RewriteResult, rewrite

@@ -9,19 +9,19 @@ from dataclasses import asdict
 from onnx import ModelProto
 from onnx_graphsurgeon.logger import G_LOGGER
 
-from .check import check_graph
-from .data_files import METADATA_KEY
-from .element_types import check_element_types
+from .analysis.check import check_graph
+from .analysis.graph import names_in_use, tidy
+from .analysis.symbolic import analyse
 from .errors import RewriteError
-from .exporting import export_model, import_graph
-from .graph import names_in_use, tidy
+from .files.data_files import METADATA_KEY
+from .files.graph_io import export_model, import_graph
+from .files.weights import Weights
 from .operators import add_functions, check_nodes, without_functions
 from .passes.linear import linear
-from .passes.norm_folding import norm_folding
+from .passes.norms.norm_folding import norm_folding
+from .precision.element_types import check_element_types
 from .products import products_of
 from .report import plugin_counts
-from .symbolic import analyse
-from .weights import Weights
 
 
 def with_linear(model: ModelProto, *, fold_norms: bool = True, weights: Weights | None = None) -> ModelProto:

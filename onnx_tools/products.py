@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from .graph import is_padfree, is_standard, node_name
-from .layout import Layout, layout_of
-from .symbolic import Analysis, Poly
-from .symbolic.facts import Facts, Shape
+from .analysis.graph import is_padfree, is_standard, node_name
+from .analysis.layout import Layout, layout_of
+from .analysis.symbolic import Analysis, Poly
+from .analysis.symbolic.facts import Facts, Shape
 
 LINEAR, ATTENTION, HEAD = PARTS = ("linear", "attention", "head")
 LETTERS = frozenset("BST")

@@ -11,12 +11,12 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
+from .analysis.graph import is_padfree, is_standard, node_name, producer
+from .analysis.layout import layout_of
+from .analysis.symbolic import Analysis, Facts
 from .cost import Lengths, packed_share
-from .graph import is_padfree, is_standard, node_name, producer
-from .layout import layout_of
 from .passes import Miss, PassResult
 from .products import LINEAR, Products, products_of
-from .symbolic import Analysis, Facts
 
 IN_BETWEEN = "works between nodes that stay padded"
 REFERENCE = Lengths(batch=1, mean=512.0, maximum=512)

@@ -16,34 +16,34 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto
 
-from .axes import check_axes
-from .canonical import name_outputs, runnable
-from .check import check_graph
-from .data_files import METADATA_KEY
+from .analysis.check import check_graph
+from .analysis.graph import add_domain, dtype_name, is_padfree, names_in_use, tidy
+from .analysis.kept import Dims, dims_of_shape
+from .analysis.limits import first_width, limit_of
+from .analysis.position_limits import longest_sequence
+from .analysis.special_ids import SpecialIds, special_ids
+from .analysis.symbolic import Analysis, analyse
 from .errors import RewriteError
-from .exporting import export_model
-from .fixed_axes import fixed_sizes
-from .fixed_axes.sizes import EXPORT_AGAIN
-from .graph import add_domain, dtype_name, is_padfree, names_in_use, tidy
-from .half_precision import convert_and_check
-from .importing import import_model, token_inputs_of
-from .kept import Dims, dims_of_shape
-from .limits import first_width, limit_of
-from .model_file import check_model_data, load_model, with_large_data, without_large_data
+from .files.data_files import METADATA_KEY
+from .files.graph_io import export_model
+from .files.model_file import check_model_data, load_model, with_large_data, without_large_data
+from .files.weights import Weights
+from .importing.axes import check_axes
+from .importing.canonical import name_outputs, runnable
+from .importing.fixed_axes import fixed_sizes
+from .importing.fixed_axes.sizes import EXPORT_AGAIN
+from .importing.importing import import_model, token_inputs_of
 from .operators import add_functions, check_nodes, with_functions
 from .passes import KEPT_MASKING, Miss, Pass, PassResult, interface_passes, packing_passes, preparation
 from .passes.base import boundary_of
-from .passes.mask_values import Mask, mask_of
-from .position_limits import longest_sequence
-from .probe import PaddingIsReadError, probe
+from .passes.masks.mask_values import Mask, mask_of
+from .precision.widen import narrow_outputs, widen
 from .products import Products, products_of
 from .report import CoverageReport, coverage
-from .sample_batches import sample_of
-from .special_ids import SpecialIds, special_ids
-from .symbolic import Analysis, analyse
-from .verify import verify_ids
-from .weights import Weights
-from .widen import narrow_outputs, widen
+from .verification.half_precision import convert_and_check
+from .verification.probe import PaddingIsReadError, probe
+from .verification.sample_batches import sample_of
+from .verification.verify import verify_ids
 
 logger = logging.getLogger(__name__)
 

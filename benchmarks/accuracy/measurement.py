@@ -21,7 +21,7 @@ from padfree.builder.compare.comparison import CompareOptions, compare
 from padfree.builder.compare.data import DataOptions
 from padfree.builder.padded import build_padded_engine
 from padfree.onnx_tools import load_model, rewrite, save_model
-from padfree.onnx_tools.rounding import with_rounding
+from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.runtime import Session
 
 from . import list_operations, retrieval

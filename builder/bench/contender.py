@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from padfree.onnx_tools.agreement import largest_column_error
+from padfree.onnx_tools.verification.agreement import largest_column_error
 
 Array = npt.NDArray[Any]
 Answers = Mapping[str, list[Array]]
@@ -50,7 +50,7 @@ def wall_ms(work: Callable[[], object], runs: int) -> list[float]:
 def relative_error(answers: Answers, truth: Answers) -> float:
     """The largest root mean square of any column's differences over outputs in both, in parts of the column's.
 
-    What that is of is said in onnx_tools/agreement.py; it is infinite where only one is infinite or not a number.
+    What that is of is said in onnx_tools/verification/agreement.py; it is infinite where only one is infinite or not a number.
 
     Raises:
         UnavailableError: they have no output in common, or rows of other shapes.

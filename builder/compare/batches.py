@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from padfree.onnx_tools.special_ids import IdRule
+from padfree.onnx_tools.analysis.special_ids import IdRule
 
 from ..errors import BuildError
 from .original import Original

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from onnx import GraphProto
-from padfree.onnx_tools.kept import BATCH, SLOTS
+from padfree.onnx_tools.analysis.kept import BATCH, SLOTS
 from padfree.runtime import Metadata
 
 from .batches import Batch

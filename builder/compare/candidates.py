@@ -12,7 +12,7 @@ from typing import Any
 
 from onnx import ModelProto
 from padfree.onnx_tools import VerificationError, load_model, rewrite, save_model
-from padfree.onnx_tools.rounding import with_rounding
+from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.runtime import Metadata
 from padfree.runtime.metadata import parse_metadata, read_sidecar
 from polygraphy.backend.onnxrt import OnnxrtRunner, SessionFromOnnx

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import onnx
 from onnx import GraphProto, ModelProto, TensorProto
 from padfree.onnx_tools import load_model, without_functions
-from padfree.onnx_tools.element_types import infer_element_types
-from padfree.onnx_tools.rounding import with_rounding
-from padfree.onnx_tools.sessions import open_session
+from padfree.onnx_tools.files.ort_session import open_session
+from padfree.onnx_tools.precision.element_types import infer_element_types
+from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.runtime import Session
 from padfree.runtime.metadata import ONNX_METADATA_KEY
 

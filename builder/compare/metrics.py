@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from padfree.onnx_tools.agreement import Scale
-from padfree.onnx_tools.kept import BATCH, SLOTS, Dims, kept_elements
+from padfree.onnx_tools.analysis.kept import BATCH, SLOTS, Dims, kept_elements
+from padfree.onnx_tools.verification.agreement import Scale
 
 from .batches import Batch
 from .tolerances import Tolerance

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import onnx
 from padfree.onnx_tools import load_model, save_model
-from padfree.onnx_tools.fixed_axes import FixedSizes, fixed_sizes
-from padfree.onnx_tools.kept import BATCH, SLOTS, Dims, padded_dims
-from padfree.onnx_tools.widen import widen
+from padfree.onnx_tools.analysis.kept import BATCH, SLOTS, Dims, padded_dims
+from padfree.onnx_tools.importing.fixed_axes import FixedSizes, fixed_sizes
+from padfree.onnx_tools.precision.widen import widen
 from padfree.runtime import Metadata
 from padfree.runtime.metadata import parse_metadata
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from onnx import ModelProto
 from padfree.onnx_tools import load_model, save_model
-from padfree.onnx_tools.rounding import with_rounding
-from padfree.onnx_tools.widen import widen
+from padfree.onnx_tools.precision.rounding import with_rounding
+from padfree.onnx_tools.precision.widen import widen
 from polygraphy.logger import G_LOGGER
 
 from .comparing import Outcome, errors_of, is_compared

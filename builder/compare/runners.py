@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from padfree.onnx_tools.kept import BATCH, Dims, Mask, kept_rows
+from padfree.onnx_tools.analysis.kept import BATCH, Dims, Mask, kept_rows
 from padfree.runtime import Session
 from polygraphy.backend.base import BaseRunner
 from polygraphy.common import TensorMetadata

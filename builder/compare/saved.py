@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 from padfree.onnx_tools import load_model, save_model
-from padfree.onnx_tools.kept import fits
+from padfree.onnx_tools.analysis.kept import fits
 from padfree.runtime import Metadata
 from padfree.runtime.metadata import parse_metadata
 from polygraphy.comparator import IterationResult

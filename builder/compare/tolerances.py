@@ -14,7 +14,8 @@ from ..errors import BuildError
 class Tolerance:
     """What may differ; both must hold for every valid token.
 
-    absolute: largest difference of one number, in parts of its column's root mean square (onnx_tools/agreement.py).
+    absolute: largest difference of one number, in parts of its column's root mean square, as
+        onnx_tools/verification/agreement.py has it.
     relative: length of the difference of one row (a token's or a sequence's numbers, each in parts of its column's root
         mean square) in parts of the row's own length, or of a usual row's where the row is shorter than that.
     """

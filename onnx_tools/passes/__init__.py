@@ -7,19 +7,19 @@ from collections.abc import Callable
 
 import onnx_graphsurgeon as gs
 
-from ..symbolic import Analysis
-from .attention import attention
+from ..analysis.symbolic import Analysis
+from .attention.attention import attention
+from .attention.tasks import attention_tasks
 from .base import Miss, PassResult
 from .embedding import embedding
 from .interface import packed_interface
-from .layer_norm import layer_norm
+from .norms.layer_norm import layer_norm
 from .pack import KEPT_MASKING, packing
 from .pooling import pooling
-from .position_tables import position_tables
+from .positions.position_tables import position_tables
 from .simplify import simplify
 from .sums import sums
-from .tasks import attention_tasks
-from .tokens import tokens
+from .tokens.tokens import tokens
 
 # A pass changes the graph, of which the analysis tells what is known.
 Pass = Callable[[gs.Graph, Analysis], PassResult]

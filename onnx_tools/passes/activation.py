@@ -14,8 +14,8 @@ import numpy.typing as npt
 import onnx_graphsurgeon as gs
 from onnx import numpy_helper
 
-from ..graph import is_output, is_standard, node_name
-from ..symbolic import Analysis
+from ..analysis.graph import is_output, is_standard, node_name
+from ..analysis.symbolic import Analysis
 from .base import NoMatch
 
 Values = npt.NDArray[np.float64]

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from ..graph import Editor, is_padfree, made_by, producer
-from ..layout import token_axis
-from ..symbolic.facts import Facts
+from ..analysis.graph import Editor, is_padfree, made_by, producer
+from ..analysis.layout import token_axis
+from ..analysis.symbolic.facts import Facts
 
 # Integers that the padfree operators do not take.
 _THROUGH_INT32 = frozenset({"bool", "int8", "int16", "int64", "uint8", "uint16", "uint32", "uint64"})

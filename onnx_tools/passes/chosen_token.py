@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..graph import is_standard, made_by, producer
-from ..layout import B, S, is_token_shape
-from ..symbolic import Analysis, Apply, Element, Expr, Index, Number, Poly, RowSum
-from ..symbolic.expr import axis_index, evaluate, leaves
-from ..symbolic.facts import Facts
-from .mask_values import Mask
+from ..analysis.graph import is_standard, made_by, producer
+from ..analysis.layout import B, S, is_token_shape
+from ..analysis.symbolic import Analysis, Apply, Element, Expr, Index, Number, Poly, RowSum
+from ..analysis.symbolic.expr import axis_index, evaluate, leaves
+from ..analysis.symbolic.facts import Facts
+from .masks.mask_values import Mask
 
 _MOVEMENTS = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Unsqueeze")
 _LENGTHS = (1, 2, 3, 5, 8)  # to try formulas of lengths with

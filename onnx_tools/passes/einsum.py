@@ -9,8 +9,8 @@ from string import ascii_letters
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..graph import Editor, is_standard
-from ..symbolic import Analysis
+from ..analysis.graph import Editor, is_standard
+from ..analysis.symbolic import Analysis
 from .base import NoMatch
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..graph import Editor, made_by, node_name
-from ..symbolic import Analysis, Axis, Element, Index, Poly
-from ..symbolic.expr import axis_index
-from . import norm_match
+from ..analysis.graph import Editor, made_by, node_name
+from ..analysis.symbolic import Analysis, Axis, Element, Index, Poly
+from ..analysis.symbolic.expr import axis_index
 from .base import Miss, NoMatch, PassResult, boundary_of, pack_int32, unpack
-from .counted_ids import CountedIds, counted_ids
+from .norms import norm_match
+from .positions.counted_ids import CountedIds, counted_ids
 
 NAME = "embedding"
 

@@ -7,16 +7,16 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import helper
 
+from ..analysis.graph import Editor, is_padfree, is_standard, made_by, producer, tidy
+from ..analysis.kept import BATCH, SLOTS, dims_of_shape
+from ..analysis.layout import B, S, is_token_shape
+from ..analysis.symbolic import Analysis, Element
+from ..analysis.symbolic.expr import leaves
+from ..analysis.symbolic.facts import Facts
 from ..errors import RewriteError
-from ..graph import Editor, is_padfree, is_standard, made_by, producer, tidy
-from ..kept import BATCH, SLOTS, dims_of_shape
-from ..layout import B, S, is_token_shape
-from ..symbolic import Analysis, Element
-from ..symbolic.expr import leaves
-from ..symbolic.facts import Facts
 from .base import Boundary, PassResult, add_schedule, boundary_of, pack, unpack
-from .mask_values import mask_of
-from .positions import counted
+from .masks.mask_values import mask_of
+from .positions.positions import counted
 
 NAME = "interface"
 SEQ_LENS, MAX_SEQLEN = "seq_lens", "max_seqlen"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from ..graph import Editor, is_padfree, is_standard, node_name, used_once
-from ..layout import T
-from ..symbolic import Analysis
+from ..analysis.graph import Editor, is_padfree, is_standard, node_name, used_once
+from ..analysis.layout import T
+from ..analysis.symbolic import Analysis
 from .activation import find_activation
 from .base import Miss, NoMatch, PassResult
 

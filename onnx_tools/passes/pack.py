@@ -9,15 +9,15 @@ from collections.abc import Callable
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..graph import STANDARD_DOMAINS, Editor, is_output, is_padfree, is_standard, node_name, tidy
-from ..layout import token_axis
-from ..layout_rules import NoRule, Packed, packed_form
-from ..symbolic import Analysis, analyse
-from ..symbolic.facts import Facts
+from ..analysis.graph import STANDARD_DOMAINS, Editor, is_output, is_padfree, is_standard, node_name, tidy
+from ..analysis.layout import token_axis
+from ..analysis.layout_rules import NoRule, Packed, packed_form
+from ..analysis.symbolic import Analysis, analyse
+from ..analysis.symbolic.facts import Facts
 from .base import Boundary, Miss, PassResult, boundary_of, pack_tokens, unpack_tokens
-from .mask_values import Mask, mask_of
-from .position_chains import lift_positions
-from .positions import Positions, counted, spread_positions
+from .masks.mask_values import Mask, mask_of
+from .positions.position_chains import lift_positions
+from .positions.positions import Positions, counted, spread_positions
 
 NAME = "layout"
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..graph import Editor, argument, is_output, is_standard, made_by, node_name, producer
-from ..symbolic import Analysis, Poly
-from ..symbolic.facts import Facts
-from ..symbolic.rules import axes_of_node, slice_arguments
+from ..analysis.graph import Editor, argument, is_output, is_standard, made_by, node_name, producer
+from ..analysis.symbolic import Analysis, Poly
+from ..analysis.symbolic.facts import Facts
+from ..analysis.symbolic.rules import axes_of_node, slice_arguments
 from .base import Miss, NoMatch, PassResult, boundary_of, pack
 from .chosen_token import chosen_token
-from .mask_values import Mask, mask_of
+from .masks.mask_values import Mask, mask_of
 
 NAME = "pooling"
 _MAX_NORM_EPSILON = 1e-6

@@ -10,11 +10,21 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from ..graph import Editor, drops_nothing, dtype_name, is_output, is_standard, made_by, present, tidy, used_once
-from ..layout_rules import ELEMENTWISE
-from ..symbolic import Analysis, Index, Number, Poly, analyse
-from ..symbolic.facts import broadcast_shape
-from ..symbolic.rules import slice_arguments
+from ..analysis.graph import (
+    Editor,
+    drops_nothing,
+    dtype_name,
+    is_output,
+    is_standard,
+    made_by,
+    present,
+    tidy,
+    used_once,
+)
+from ..analysis.layout_rules import ELEMENTWISE
+from ..analysis.symbolic import Analysis, Index, Number, Poly, analyse
+from ..analysis.symbolic.facts import broadcast_shape
+from ..analysis.symbolic.rules import slice_arguments
 from .base import PassResult
 from .einsum import expand_einsums
 

@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..graph import Editor, is_output, is_standard, node_name
-from ..layout import B, S, token_axis
-from ..symbolic import Analysis, Poly
-from ..symbolic.facts import Facts, Shape
-from ..symbolic.rules import axes_of_node
+from ..analysis.graph import Editor, is_output, is_standard, node_name
+from ..analysis.layout import B, S, token_axis
+from ..analysis.symbolic import Analysis, Poly
+from ..analysis.symbolic.facts import Facts, Shape
+from ..analysis.symbolic.rules import axes_of_node
 from .base import Miss, NoMatch, PassResult, boundary_of, pack_tokens
-from .mask import VERY_NEGATIVE
-from .mask_values import mask_of
-from .slot_values import LOWEST, SlotValues
+from .masks.mask import VERY_NEGATIVE
+from .masks.mask_values import mask_of
+from .masks.slot_values import LOWEST, SlotValues
 
 NAME = "sums"
 _SUMS = ("ReduceL1", "ReduceL2", "ReduceSum", "ReduceSumSquare")

@@ -24,7 +24,7 @@ from onnx import ModelProto
 from padfree.builder import build_engine
 from padfree.builder.engine_builder import EngineBuilder, TacticOptions
 from padfree.onnx_tools import RewriteError, rewrite, save_model
-from padfree.onnx_tools.widen import widen
+from padfree.onnx_tools.precision.widen import widen
 from padfree.runtime import Session
 
 from tests.support import exports

@@ -23,7 +23,7 @@ import numpy as np
 import onnx
 from padfree.builder import build_engine
 from padfree.builder.bench.environment import append_record, environment
-from padfree.onnx_tools.widen import widen
+from padfree.onnx_tools.precision.widen import widen
 from padfree.runtime import Session
 
 from tests.support import exports

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import onnxruntime as ort
 from onnx import ModelProto, helper
-from padfree.onnx_tools.standard_form import standardise
+from padfree.onnx_tools.importing.standard_form import standardise
 
 BATCH, LENGTH, HEADS, SIZE = 7, 5, 2, 8
 WIDTH = HEADS * SIZE

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from padfree.onnx_tools.agreement import Array, largest_column_error, measure
-from padfree.onnx_tools.half_precision import ALLOWED
-from padfree.onnx_tools.halves import to_float, to_half
-from padfree.onnx_tools.kept import kept_rows, packed_rows
-from padfree.onnx_tools.verify import RELATIVE_TOLERANCE
+from padfree.onnx_tools.analysis.kept import kept_rows, packed_rows
+from padfree.onnx_tools.precision.halves import to_float, to_half
+from padfree.onnx_tools.verification.agreement import Array, largest_column_error, measure
+from padfree.onnx_tools.verification.half_precision import ALLOWED
+from padfree.onnx_tools.verification.verify import RELATIVE_TOLERANCE
 
 F32_MIN, F16_MIN = float(np.finfo(np.float32).min), float(np.finfo(np.float16).min)
 BF16_MIN = -3.3895313892515355e38
@@ -174,6 +174,6 @@ def test_large_outputs_are_measured_in_parts(monkeypatch: pytest.MonkeyPatch) ->
     wanted = output(F32_MIN)
     found = wanted + np.float32(1e-3)
     whole = largest_column_error(wanted, found), measure([wanted]).columns
-    monkeypatch.setattr("padfree.onnx_tools.agreement._BLOCK", 20)
+    monkeypatch.setattr("padfree.onnx_tools.verification.agreement._BLOCK", 20)
     assert largest_column_error(wanted, found) == pytest.approx(whole[0])
     np.testing.assert_allclose(measure([wanted]).columns, whole[1])

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper, numpy_helper
 from padfree.onnx_tools import VerificationError
-from padfree.onnx_tools.blocks import blocks, exact_product, largest_of
-from padfree.onnx_tools.precision import check_weights, round_to
-from padfree.onnx_tools.ranges import unfit_reason
+from padfree.onnx_tools.precision.blocks import blocks, exact_product, largest_of
+from padfree.onnx_tools.precision.precision import check_weights, round_to
+from padfree.onnx_tools.precision.ranges import unfit_reason
 
 SHAPE = (300, 701)  # more than three blocks, the last one shorter
 

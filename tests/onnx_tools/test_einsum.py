@@ -7,9 +7,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
 from onnx import TensorProto, helper
-from padfree.onnx_tools.graph import tidy
+from padfree.onnx_tools.analysis.graph import tidy
+from padfree.onnx_tools.analysis.symbolic import analyse
 from padfree.onnx_tools.passes.einsum import expand_einsums
-from padfree.onnx_tools.symbolic import analyse
 
 from .agreement import run
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 from padfree.onnx_tools import RewriteError, rewrite
-from padfree.onnx_tools.precision import rounded
+from padfree.onnx_tools.precision.precision import rounded
 
 from tests.support import exports
 from tests.support.encoder import HIDDEN, TOKENS, EncoderBuilder, one_layer, with_output

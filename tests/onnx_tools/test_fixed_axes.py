@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto
 from padfree.onnx_tools import RewriteError, load_model, rewrite
-from padfree.onnx_tools.fixed_axes.reshape import aligned
-from padfree.onnx_tools.symbolic.poly import Poly
+from padfree.onnx_tools.analysis.symbolic.poly import Poly
+from padfree.onnx_tools.importing.fixed_axes.reshape import aligned
 
 from tests.support.encoder import HIDDEN, EncoderBuilder
 from tests.support.exports import metadata_of, session

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from padfree.onnx_tools import load_model, rewrite, standard_model
-from padfree.onnx_tools.widen import widen
+from padfree.onnx_tools.precision.widen import widen
 
 from tests.support.exports import metadata_of, session
 from tests.support.families import (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from padfree.onnx_tools.fused import IMPORTERS
+from padfree.onnx_tools.importing.fused import IMPORTERS
 
 from .fused_nodes import (
     BATCH,

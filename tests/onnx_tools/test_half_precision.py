@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError, VerificationError, rewrite
-from padfree.onnx_tools.half_precision import check_outputs
-from padfree.onnx_tools.norm_nodes import standard_norm
 from padfree.onnx_tools.operators import with_functions
-from padfree.onnx_tools.precision import convert
-from padfree.onnx_tools.ranges import run, unfit_reason
-from padfree.onnx_tools.sample_batches import sample_of
+from padfree.onnx_tools.precision.norm_nodes import standard_norm
+from padfree.onnx_tools.precision.precision import convert
+from padfree.onnx_tools.precision.ranges import run, unfit_reason
 from padfree.onnx_tools.synthetic import bert_model
+from padfree.onnx_tools.verification.half_precision import check_outputs
+from padfree.onnx_tools.verification.sample_batches import sample_of
 
 E, T = 8, 5
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from padfree.onnx_tools.blocks import blocks
-from padfree.onnx_tools.halves import to_float, to_half
+from padfree.onnx_tools.precision.blocks import blocks
+from padfree.onnx_tools.precision.halves import to_float, to_half
 
 HALVES = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16).view(np.float16)
 FINITE = HALVES[np.isfinite(HALVES)]

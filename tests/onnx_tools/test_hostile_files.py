@@ -16,8 +16,8 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.builder.demo import DEMO_DATA
 from padfree.onnx_tools import ModelFileError, RewriteError, load_model, rewrite
-from padfree.onnx_tools.expansion import MOST_NODES
-from padfree.onnx_tools.weights import Weights
+from padfree.onnx_tools.files.weights import Weights
+from padfree.onnx_tools.importing.expansion import MOST_NODES
 
 FILE = DEMO_DATA / "bert_tiny.onnx"
 HUGE = 2**40

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
 from padfree.onnx_tools import RewriteError, RewriteResult, rewrite
-from padfree.onnx_tools.element_types import check_element_types
 from padfree.onnx_tools.linear import with_linear
+from padfree.onnx_tools.precision.element_types import check_element_types
 
 from tests.support.encoder import HIDDEN, EncoderBuilder, one_layer
 

@@ -13,8 +13,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from padfree.onnx_tools import ModelFileError, load_model, model_file, rewrite, save_model
-from padfree.onnx_tools.external_data import model_tensors
+from padfree.onnx_tools import ModelFileError, load_model, rewrite, save_model
+from padfree.onnx_tools.files import model_file
+from padfree.onnx_tools.files.external_data import model_tensors
 
 from tests.support.encoder import HIDDEN, VOCABULARY, one_layer
 

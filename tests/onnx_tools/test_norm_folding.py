@@ -11,13 +11,13 @@ import onnx_graphsurgeon as gs
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteResult, rewrite
-from padfree.onnx_tools.element_types import check_element_types
-from padfree.onnx_tools.exporting import export_model
-from padfree.onnx_tools.graph import tidy
+from padfree.onnx_tools.analysis.graph import tidy
+from padfree.onnx_tools.files.graph_io import export_model
 from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.operators import DOMAIN, check_nodes, make_node, with_functions
 from padfree.onnx_tools.passes import PassResult
-from padfree.onnx_tools.passes.norm_folding import norm_folding
+from padfree.onnx_tools.passes.norms.norm_folding import norm_folding
+from padfree.onnx_tools.precision.element_types import check_element_types
 from padfree.onnx_tools.synthetic import bert_model
 
 from .agreement import assert_agree, run

@@ -13,7 +13,7 @@ from padfree.builder.batches import write_results
 from padfree.onnx_tools import RewriteError, VerificationError, rewrite, save_model
 from padfree.onnx_tools.operators import with_functions
 from padfree.onnx_tools.synthetic import bert_model
-from padfree.onnx_tools.verify import verify
+from padfree.onnx_tools.verification.verify import verify
 from padfree.runtime import Session
 from padfree.runtime.triton.items import Item, stack
 

@@ -9,14 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
-from padfree.onnx_tools import RewriteError, load_model, position_limits, rewrite
-from padfree.onnx_tools.computed_numbers import ComputedNumbers
-from padfree.onnx_tools.fixed_axes import fixed_sizes
-from padfree.onnx_tools.importing import import_model, token_inputs_of
-from padfree.onnx_tools.limits import limit_of
-from padfree.onnx_tools.position_limits import longest_sequence
-from padfree.onnx_tools.symbolic import analyse
-from padfree.onnx_tools.widen import widen
+from padfree.onnx_tools import RewriteError, load_model, rewrite
+from padfree.onnx_tools.analysis import position_limits
+from padfree.onnx_tools.analysis.computed_numbers import ComputedNumbers
+from padfree.onnx_tools.analysis.limits import limit_of
+from padfree.onnx_tools.analysis.position_limits import longest_sequence
+from padfree.onnx_tools.analysis.symbolic import analyse
+from padfree.onnx_tools.importing.fixed_axes import fixed_sizes
+from padfree.onnx_tools.importing.importing import import_model, token_inputs_of
+from padfree.onnx_tools.precision.widen import widen
 
 from tests.support import exports, families
 from tests.support.encoder import HIDDEN, TOKENS, VOCABULARY, EncoderBuilder, with_output

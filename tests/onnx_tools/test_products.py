@@ -9,10 +9,10 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
 from padfree.onnx_tools import rewrite
+from padfree.onnx_tools.analysis.symbolic import analyse
 from padfree.onnx_tools.cost import GPUS, Gpu, Lengths, costs, flops, moved_bytes, roofline_s
 from padfree.onnx_tools.products import Product, products_of
 from padfree.onnx_tools.report import CoverageReport
-from padfree.onnx_tools.symbolic import analyse
 from padfree.onnx_tools.synthetic import bert_model
 
 FAMILIES = Path(__file__).parents[1] / "fixtures" / "families"

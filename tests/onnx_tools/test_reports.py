@@ -12,9 +12,9 @@ import pytest
 from onnx import ModelProto, TensorProto
 from padfree.builder.cli.coverage import verdict
 from padfree.onnx_tools import CoverageReport, RewriteError, rewrite
+from padfree.onnx_tools.analysis.symbolic import analyse
 from padfree.onnx_tools.products import Product, products_of
 from padfree.onnx_tools.report import percent
-from padfree.onnx_tools.symbolic import analyse
 
 from tests.support import exports
 from tests.support.encoder import HEADS, HIDDEN, TOKENS, EncoderBuilder, one_layer, with_output

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from padfree.onnx_tools.importing import import_model
-from padfree.onnx_tools.symbolic import analyse
+from padfree.onnx_tools.analysis.symbolic import analyse
+from padfree.onnx_tools.importing.importing import import_model
 
 from tests.support.encoder import HIDDEN, VOCABULARY, EncoderBuilder
 from tests.support.exports import session

@@ -10,11 +10,11 @@ import onnxruntime as ort
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError, VerificationError, rewrite, save_model
-from padfree.onnx_tools.importing import import_model
+from padfree.onnx_tools.analysis.special_ids import IdRule, SpecialIds, rules_for, special_ids
+from padfree.onnx_tools.importing.importing import import_model
 from padfree.onnx_tools.operators import with_functions
-from padfree.onnx_tools.special_ids import IdRule, SpecialIds, rules_for, special_ids
 from padfree.onnx_tools.synthetic import bert_model
-from padfree.onnx_tools.verify import verify_ids
+from padfree.onnx_tools.verification.verify import verify_ids
 from padfree.runtime import Session
 
 from tests.support.exports import assert_right, inputs_of, load, metadata_of

@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from padfree.onnx_tools import VerificationError
 from padfree.onnx_tools.operators import DOMAIN, make_node, with_functions
-from padfree.onnx_tools.sample_batches import make_batches
-from padfree.onnx_tools.verify import verify
+from padfree.onnx_tools.verification.sample_batches import make_batches
+from padfree.onnx_tools.verification.verify import verify
 
 TABLE = np.random.default_rng(0).standard_normal((50, 8)).astype(np.float32)
 METADATA: dict[str, Any] = {

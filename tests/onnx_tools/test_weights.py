@@ -17,12 +17,12 @@ import onnx_graphsurgeon as gs
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import ModelFileError, load_model, rewrite, save_model, synthetic
-from padfree.onnx_tools.exporting import export_model, import_graph
+from padfree.onnx_tools.files.graph_io import export_model, import_graph
+from padfree.onnx_tools.files.model_file import bytes_in_pieces, without_large_data
+from padfree.onnx_tools.files.ort_session import open_session
+from padfree.onnx_tools.files.weights import LARGE_BYTES, HeldValues, Weights, array_of
 from padfree.onnx_tools.linear import with_linear
-from padfree.onnx_tools.model_file import bytes_in_pieces, without_large_data
-from padfree.onnx_tools.precision import round_to
-from padfree.onnx_tools.sessions import open_session
-from padfree.onnx_tools.weights import LARGE_BYTES, HeldValues, Weights, array_of
+from padfree.onnx_tools.precision.precision import round_to
 
 rewrite_module = importlib.import_module("padfree.onnx_tools.rewrite")  # the package has a function of that name
 EXPORTS = sorted((Path(__file__).resolve().parents[1] / "fixtures").glob("*.onnx"))

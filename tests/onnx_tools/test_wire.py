@@ -11,10 +11,11 @@ import onnx
 import pytest
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto
-from padfree.onnx_tools import synthetic, wire
-from padfree.onnx_tools.model_file import bytes_in_pieces
-from padfree.onnx_tools.weights import Weights
-from padfree.onnx_tools.wire import message_head, read_model
+from padfree.onnx_tools import synthetic
+from padfree.onnx_tools.files import wire
+from padfree.onnx_tools.files.model_file import bytes_in_pieces
+from padfree.onnx_tools.files.weights import Weights
+from padfree.onnx_tools.files.wire import message_head, read_model
 
 MODEL = synthetic.bert_model(1, 8, 2, 16, 50, 20)
 GRAPH = ModelProto.GRAPH_FIELD_NUMBER

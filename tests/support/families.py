@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, helper
 from padfree.onnx_tools import CoverageReport, RewriteResult, load_model
-from padfree.onnx_tools.agreement import measure
-from padfree.onnx_tools.widen import widen
+from padfree.onnx_tools.precision.widen import widen
+from padfree.onnx_tools.verification.agreement import measure
 
 from .exports import assert_valid, metadata_of, session
 

@@ -11,7 +11,7 @@ pytest.importorskip("polygraphy")
 from padfree.builder.compare.batches import Batch
 from padfree.builder.compare.metrics import output_errors
 from padfree.builder.compare.tolerances import Tolerance
-from padfree.onnx_tools.agreement import measure
+from padfree.onnx_tools.verification.agreement import measure
 
 LENGTHS = np.asarray([1, 3, 20])
 BATCH = Batch("ragged", {}, np.arange(20) < LENGTHS[:, None])

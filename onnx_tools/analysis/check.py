@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must hold of a graph after every pass."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from ..errors import RewriteError
+from .graph import is_padfree, node_name, present
+from .layout import B, S, T
+from .symbolic import Analysis, analyse
+from .symbolic.facts import Shape
+
+_ON_TOKENS = (
+    *("PadfreeUnpack", "PadfreeEmbedding", "PadfreeAttention"),
+    *("PadfreeLayerNorm", "PadfreeLinear", "PadfreePool"),
+)
+
+
+def check_graph(graph: gs.Graph, after: str, before: Analysis | None = None) -> Analysis:
+    """Checks that every tensor is made once, before it is read, under a name of its own, and in a fitting layout.
+
+    Returns what is known of its tensors; `before` is what was known before that pass. Raises RewriteError naming the
+    pass `after` which the graph is wrong.
+    """
+    made: dict[str, gs.Tensor] = {}
+    names: set[str] = set()
+    for tensor in graph.inputs:
+        _add(made, tensor, after)
+    for node in graph.nodes:
+        if node.name and node.name in names and not node.name.startswith("/"):
+            raise _error(after, f"two nodes are called '{node.name}'")
+        names.add(node.name)
+        for tensor in present(node.inputs):
+            if isinstance(tensor, gs.Constant):
+                if made.setdefault(tensor.name, tensor) is not tensor:
+                    raise _error(after, f"two tensors are called '{tensor.name}'")
+            elif made.get(tensor.name) is not tensor:
+                reader = f"'{node_name(node)}' ({node.op})"
+                raise _error(after, f"{reader} reads '{tensor.name}' before anything makes it")
+        for tensor in present(node.outputs):
+            _add(made, tensor, after)
+    for tensor in graph.outputs:
+        if made.get(tensor.name) is not tensor:
+            raise _error(after, f"nothing makes the output '{tensor.name}'")
+    analysis = analyse(graph, before)
+    for node in graph.nodes:
+        _check_layout(analysis, node, after)
+    return analysis
+
+
+def _add(made: dict[str, gs.Tensor], tensor: gs.Tensor, after: str) -> None:
+    if tensor.name in made:
+        raise _error(after, f"'{tensor.name}' is made twice")
+    made[tensor.name] = tensor
+
+
+def _check_layout(analysis: Analysis, node: gs.Node, after: str) -> None:
+    """The first input of a padfree node starts with the axes that the operator works on."""
+    wanted: Shape = ()
+    if is_padfree(node, "PadfreePack"):
+        wanted = (B, S)
+    elif is_padfree(node, *_ON_TOKENS):
+        wanted = (T,)
+    shape = analysis[node.inputs[0]].shape if wanted else None
+    if wanted and (shape is None or shape[: len(wanted)] != wanted):
+        text = "unknown" if shape is None else f"[{', '.join(str(size) for size in shape)}]"
+        raise _error(after, f"'{node_name(node)}' ({node.op}) reads '{node.inputs[0].name}' of shape {text}")
+
+
+def _error(after: str, what: str) -> RewriteError:
+    return RewriteError(
+        f"the graph is wrong after the pass '{after}': {what}; this is a defect of padfree: please report it with the "
+        "model"
+    )

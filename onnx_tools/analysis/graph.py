@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Helpers over onnx-graphsurgeon's graph that the analysis and all passes share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from ..errors import RewriteError
+from ..operators import DOMAIN, DOMAIN_VERSION, OPERATORS, AttributeValue
+
+STANDARD_DOMAINS = (None, "", "ai.onnx")
+
+
+def is_standard(node: gs.Node, *ops: str) -> bool:
+    """Whether the node is one of the standard operators `ops`."""
+    return node.domain in STANDARD_DOMAINS and node.op in ops
+
+
+def is_padfree(node: gs.Node, *ops: str) -> bool:
+    """Whether the node is one of the padfree operators `ops`."""
+    return node.domain == DOMAIN and node.op in ops
+
+
+def padfree_inputs(node: gs.Node) -> dict[str, gs.Tensor]:
+    """The inputs of a padfree node by the names of its description."""
+    names = [spec.name for spec in OPERATORS[node.op].inputs_for(node.attrs)]
+    return dict(zip(names, node.inputs, strict=True))
+
+
+def set_padfree_inputs(node: gs.Node, inputs: Mapping[str, gs.Tensor], **attributes: AttributeValue) -> None:
+    """Gives a padfree node other attributes, and the inputs that they ask for, by the names of its description."""
+    node.attrs.update(attributes)
+    node.inputs = [inputs[spec.name] for spec in OPERATORS[node.op].inputs_for(node.attrs)]
+
+
+def producer(tensor: gs.Tensor) -> gs.Node | None:
+    """The node that makes the tensor; None for inputs and constants."""
+    return tensor.inputs[0] if tensor.inputs else None
+
+
+def made_by(tensor: gs.Tensor, *ops: str) -> gs.Node | None:
+    """The node that makes the tensor if it is one of the standard operators `ops`."""
+    node = producer(tensor)
+    return node if node is not None and is_standard(node, *ops) else None
+
+
+def present(tensors: Sequence[gs.Tensor]) -> list[gs.Tensor]:
+    """The tensors that are there: an empty name is an optional input left out."""
+    return [tensor for tensor in tensors if not tensor.is_empty()]
+
+
+def argument(node: gs.Node, position: int) -> gs.Tensor | None:
+    """Input number `position`, or None where it is left out."""
+    if position >= len(node.inputs) or node.inputs[position].is_empty():
+        return None
+    return node.inputs[position]
+
+
+def opset(graph: gs.Graph) -> int:
+    """Version of the standard operators."""
+    return int(graph.opset)
+
+
+def node_name(node: gs.Node) -> str:
+    """A name for messages: the node's own, or that of its first output."""
+    return str(node.name or (node.outputs[0].name if node.outputs else node.op))
+
+
+def is_output(graph: gs.Graph, tensor: gs.Tensor) -> bool:
+    """Whether the tensor is an output of the graph."""
+    return any(tensor is output for output in graph.outputs)
+
+
+def drops_nothing(node: gs.Node) -> bool:
+    """Whether a Dropout is that of inference."""
+    training = argument(node, 2)
+    return training is None or (isinstance(training, gs.Constant) and not np.any(training.values))
+
+
+def used_once(graph: gs.Graph, tensor: gs.Tensor) -> bool:
+    """Whether exactly one node input reads the tensor."""
+    reads = sum(1 for node in tensor.outputs for item in node.inputs if item is tensor)
+    return not is_output(graph, tensor) and _distinct(tensor.outputs) == 1 and reads == len(tensor.outputs) == 1
+
+
+def _distinct(nodes: Sequence[gs.Node]) -> int:
+    return len({id(node) for node in nodes})
+
+
+def dtype_name(dtype: Any) -> str | None:
+    """The name of a numpy or ONNX element type, as numpy writes it; None where it is not known."""
+    if dtype is None:
+        return None
+    if isinstance(dtype, int):
+        return str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(dtype)).name)
+    return str(np.dtype(dtype).name)
+
+
+def names_in_use(graph: gs.Graph) -> set[str]:
+    """The names of all tensors and nodes."""
+    names = {tensor.name for tensor in [*graph.inputs, *graph.outputs]}
+    for node in graph.nodes:
+        names.add(node.name)
+        names.update(tensor.name for tensor in [*node.inputs, *node.outputs])
+    return names
+
+
+class Editor:
+    """Adds nodes to one graph under names that nothing else uses."""
+
+    def __init__(self, graph: gs.Graph) -> None:
+        self.graph = graph
+        self._names = names_in_use(graph)
+        self._counts: dict[str, int] = {}
+
+    def fresh(self, stem: str) -> str:
+        """A name that no tensor or node has: `stem`, or `stem` and a number."""
+        count = self._counts.get(stem, 0)
+        name = stem if count == 0 else f"{stem}_{count}"
+        while name in self._names:
+            count += 1
+            name = f"{stem}_{count}"
+        self._counts[stem] = count + 1
+        self._names.add(name)
+        return name
+
+    def constant(self, stem: str, values: np.ndarray) -> gs.Constant:
+        """A new constant."""
+        return gs.Constant(self.fresh(stem), np.asarray(values, order="C"))
+
+    def variable(self, stem: str, dtype: Any = None) -> gs.Variable:
+        """A new tensor of the given type."""
+        return gs.Variable(self.fresh(stem), dtype=dtype)
+
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[gs.Tensor],
+        *,
+        stem: str,
+        dtype: Any = None,
+        attrs: Mapping[str, Any] | None = None,
+        output: gs.Tensor | None = None,
+        domain: str | None = None,
+    ) -> gs.Tensor:
+        """Adds a node with one output (a new tensor unless given) and returns that output."""
+        result = output if output is not None else self.variable(stem, dtype)
+        self.graph.nodes.append(
+            gs.Node(op, self.fresh(f"{stem}_node"), dict(attrs or {}), list(inputs), [result], domain=domain)
+        )
+        return result
+
+    def padfree(
+        self, op: str, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.Tensor], **attributes: AttributeValue
+    ) -> gs.Node:
+        """Adds a padfree node; the attributes are those that its description lists, all of them."""
+        floats = {item.name for item in OPERATORS[op].attributes if item.type == "float"}
+        attrs = {key: float(value) if key in floats else value for key, value in attributes.items()}
+        node = gs.Node(op, self.fresh(op), attrs, list(inputs), list(outputs), domain=DOMAIN)
+        self.graph.nodes.append(node)
+        return node
+
+    def cast(self, tensor: gs.Tensor, dtype: Any, stem: str) -> gs.Tensor:
+        """The tensor as another element type."""
+        target = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        return self.node("Cast", [tensor], stem=stem, dtype=np.dtype(dtype), attrs={"to": target})
+
+    def take_over(self, tensor: gs.Tensor) -> gs.Tensor:
+        """The tensor without the node that made it, so that another node can make it."""
+        tensor.inputs.clear()
+        return tensor
+
+    def redirect(self, old: gs.Tensor, new: gs.Tensor) -> None:
+        """Makes every reader of `old` read `new`; a graph output keeps its name and is made by `new`'s producer."""
+        for node in list(old.outputs):
+            for position, item in enumerate(node.inputs):
+                if item is old:
+                    node.inputs[position] = new
+        if is_output(self.graph, old):
+            old.inputs.clear()
+            self.node("Identity", [new], stem=f"{old.name}_output", output=old)
+
+
+def add_domain(graph: gs.Graph) -> None:
+    """Declares the padfree operators in the graph's opsets."""
+    domains = list(graph.import_domains or [])
+    if not any(item.domain == DOMAIN for item in domains):
+        graph.import_domains = [*domains, onnx.helper.make_opsetid(DOMAIN, DOMAIN_VERSION)]
+
+
+def inline_constants(graph: gs.Graph) -> None:
+    """Makes tensors of Constant nodes into constants."""
+    types = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+    for node in graph.nodes:
+        if not is_standard(node, "Constant") or len(node.attrs) != 1:
+            continue
+        key, value = next(iter(node.attrs.items()))
+        if key == "value":
+            values = np.asarray(value.values)
+        elif key in types:
+            values = np.asarray(value, dtype=types[key])
+        else:
+            continue
+        tensor = node.outputs[0]
+        node.outputs.clear()
+        tensor.to_constant(values)
+
+
+def tidy(graph: gs.Graph) -> None:
+    """Removes what leads to no output and sorts the nodes; the graph's inputs and the tokens' index stay."""
+    wanted = list(graph.outputs)
+    wanted += [node.outputs[0] for node in graph.nodes if is_padfree(node, "PadfreeIndex", "PadfreeSchedule")]
+    ordered = sorted_nodes(wanted)
+    kept = {id(node) for node in ordered}
+    for node in graph.nodes:
+        if id(node) not in kept:
+            node.inputs.clear()
+            node.outputs.clear()
+    graph.nodes = ordered
+
+
+def sorted_nodes(wanted: Sequence[gs.Tensor]) -> list[gs.Node]:
+    """The nodes that lead to the tensors, each behind those whose results it reads. Raises RewriteError for a cycle."""
+    ordered: list[gs.Node] = []
+    state: dict[int, bool] = {}  # False: what the node reads is being sorted; True: done
+    stack = [node for tensor in reversed(wanted) for node in tensor.inputs]
+    while stack:
+        node = stack[-1]
+        if id(node) in state:
+            stack.pop()
+            if not state[id(node)]:
+                state[id(node)] = True
+                ordered.append(node)
+            continue
+        state[id(node)] = False
+        makers = [maker for tensor in node.inputs for maker in tensor.inputs]
+        for maker in reversed(makers):
+            if state.get(id(maker)) is False:
+                raise RewriteError(f"node '{node_name(node)}' ({node.op}) reads what is made of its own result")
+            if id(maker) not in state:
+                stack.append(maker)
+    return ordered

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the padfree operators make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_graphsurgeon as gs
+
+from ...operators import MOMENTS_GROUP
+from .facts import Facts
+from .poly import Poly
+
+Known = Sequence[Facts]
+
+
+def padfree(node: gs.Node, known: Known) -> list[Facts]:
+    """Facts about the outputs of a padfree node."""
+    first = known[0]
+    batch, length, tokens = Poly.atom("B"), Poly.atom("S"), Poly.atom("T")
+    rest = () if first.shape is None else first.shape[1:]
+    if node.op == "PadfreeIndex":
+        return [Facts((tokens,), "int32"), Facts((batch,), "int32"), Facts((), "int32")]
+    if node.op == "PadfreeSchedule":
+        slots = [Facts((tokens,), "int32")] if node.attrs["has_extent"] else []
+        lists = [Facts((Poly.atom("L"), Poly.of(4)), "int32")] if node.attrs["has_tasks"] else []
+        return [Facts((batch + 1,), "int32"), *slots, *lists]
+    if first.shape is None:
+        return [Facts(dtype=first.dtype)] * len(node.outputs)
+    if node.op == "PadfreePack":
+        return [Facts((tokens, *rest[1:]), first.dtype)]
+    if node.op == "PadfreeUnpack":
+        return [Facts((batch, length, *rest), first.dtype)]
+    if node.op == "PadfreeAttention":
+        width = int(node.attrs["num_heads"]) * int(node.attrs["head_size"])
+        return [Facts((tokens, Poly.of(width)), first.dtype)]
+    if node.op == "PadfreeLinear":
+        return _linear(node, known, tokens)
+    if node.op == "PadfreePool":
+        return [Facts((batch, *rest), first.dtype)]
+    if node.op == "PadfreeLayerNorm":
+        return [Facts(first.shape, first.dtype)] * len(node.outputs)
+    table = known[-2] if node.attrs["has_beta"] else known[-1]  # gamma: [E], of the type of the activations
+    return [Facts((tokens, *(table.shape or ())), table.dtype)]
+
+
+def _linear(node: gs.Node, known: Known, tokens: Poly) -> list[Facts]:
+    """The product [T,N], and the moments [N/64,T,2] of its rows."""
+    columns = (known[1].shape or ())[1:]
+    product = Facts((tokens, *columns), known[0].dtype)
+    width = columns[0].constant() if columns else None
+    if not node.attrs["has_moments"]:
+        return [product]
+    if width is None:
+        return [product, Facts(dtype="float32")]
+    return [product, Facts((Poly.of(width // MOMENTS_GROUP), tokens, Poly.of(2)), "float32")]

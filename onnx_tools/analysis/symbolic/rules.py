@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the facts about a node's outputs follow from those about its inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ...operators import DOMAIN
+from ..graph import STANDARD_DOMAINS, dtype_name
+from . import movement
+from .expr import COMPARISONS, ELEMENTWISE, Apply, Element, Index, Number, RowSum, apply, axis_index, number
+from .facts import MAX_ELEMENTS, Facts, broadcast_shape, elementwise, from_elements
+from .own import padfree
+from .places import eye_like, gather_nd, scatter_nd, trilu
+from .poly import Poly
+from .sizes import product_shape, sizes
+
+Known = Sequence[Facts]
+Found = list[Facts] | None
+Lookup = Callable[[gs.Tensor], Facts]
+
+# One tensor in, the same shape and type out, nothing else of interest.
+SAME_SHAPE = frozenset(
+    {
+        "Acos", "Asin", "Atan", "BatchNormalization", "Ceil", "Celu", "Cos", "CumSum", "Elu", "Erf", "Floor", "Gelu",
+        "HardSigmoid", "HardSwish", "Hardmax", "LeakyRelu", "Log", "LogSoftmax",
+        "LpNormalization", "Mish", "PRelu", "RMSNormalization", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid",
+        "Sign", "Sin", "Softmax", "Softplus", "Softsign", "Swish", "Tan", "Tanh", "ThresholdedRelu",
+    }
+)  # fmt: skip
+
+# Element-wise operators whose values nobody needs to know.
+BROADCASTING = frozenset({"BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mean", "Mod", "Sum"})
+
+
+def infer(node: gs.Node, known: Known, lookup: Lookup) -> Found:
+    """Facts about the outputs, or None where no rule knows the operator."""
+    if node.domain == DOMAIN:
+        return padfree(node, known)
+    if node.domain not in STANDARD_DOMAINS or not known:
+        return None
+    if node.op == "GatherND":
+        return gather_nd(node, known, lookup)
+    if node.op == "ScatterND":
+        return scatter_nd(node, known, lookup)
+    if node.op == "LayerNormalization":
+        return _layer_norm(node, known)
+    if node.op in SAME_SHAPE:
+        return [Facts(known[0].shape, known[0].dtype, constant=all(item.constant for item in known))]
+    if node.op in ELEMENTWISE:
+        return [_elementwise(node, known)]
+    if node.op in BROADCASTING:
+        shape = broadcast_shape([item.shape for item in known])
+        return [Facts(shape, known[0].dtype, constant=all(item.constant for item in known))]
+    if node.op.startswith("Reduce"):
+        return [_reduce(node, known)]
+    rule = _RULES.get(node.op)
+    return sizes(node, known) if rule is None else rule(node, known)
+
+
+def _elementwise(node: gs.Node, known: Known) -> Facts:
+    dtype = "bool" if node.op in COMPARISONS else known[1].dtype if node.op == "Where" else known[0].dtype
+    if any(item.is_empty() for item in node.inputs) or (node.op in ("Max", "Min") and len(known) != 2):
+        return Facts(broadcast_shape([item.shape for item in known[:1]]), dtype)
+    return elementwise(node.op, known, dtype)
+
+
+def _layer_norm(node: gs.Node, known: Known) -> Found:
+    """The result, and the mean and the inverse deviation with axes of size 1."""
+    x = known[0]
+    if not x.shape:
+        return [Facts(dtype=x.dtype)]
+    axis = int(node.attrs.get("axis", -1)) % len(x.shape)
+    statistics = (*x.shape[:axis], *(Poly.of(1) for _ in x.shape[axis:]))
+    return [Facts(x.shape, x.dtype), Facts(statistics, "float32"), Facts(statistics, "float32")]
+
+
+def _cast(node: gs.Node, known: Known) -> Found:
+    return [elementwise("Cast", known[:1], dtype_name(int(node.attrs["to"])))]
+
+
+def _cast_like(_: gs.Node, known: Known) -> Found:
+    return [elementwise("Cast", known[:1], known[1].dtype)]
+
+
+def _same(_: gs.Node, known: Known) -> Found:
+    return [known[0]]
+
+
+def _is_nan(_: gs.Node, known: Known) -> Found:
+    return [Facts(known[0].shape, "bool", constant=known[0].constant)]
+
+
+def _shape(node: gs.Node, known: Known) -> Found:
+    shape = known[0].shape
+    if shape is None:
+        return [Facts(dtype="int64")]
+    part = shape[slice(node.attrs.get("start", 0), node.attrs.get("end"))]
+    return [from_elements(_indices(part), "int64")]
+
+
+def _size(_: gs.Node, known: Known) -> Found:
+    shape = known[0].shape
+    if shape is None:
+        return [Facts((), "int64")]
+    return [from_elements(_indices([movement.volume(shape)]).reshape(()), "int64")]
+
+
+def _indices(values: Sequence[Poly]) -> np.ndarray:
+    elements = np.empty(len(values), dtype=object)
+    for position, value in enumerate(values):
+        elements[position] = Index(value)
+    return elements
+
+
+def axes_of_node(node: gs.Node, known: Known, position: int) -> list[int] | None:
+    """The axes that a node names, as an attribute (old opsets) or as input `position`; None: not given or not known."""
+    if "axes" in node.attrs:
+        return [int(axis) for axis in node.attrs["axes"]]
+    if position < len(known) and not node.inputs[position].is_empty():
+        return known[position].plain_integers()
+    return None
+
+
+def _unsqueeze(node: gs.Node, known: Known) -> Found:
+    return [movement.unsqueeze(known[0], axes_of_node(node, known, 1))]
+
+
+def _squeeze(node: gs.Node, known: Known) -> Found:
+    axes = axes_of_node(node, known, 1)
+    if axes is None and len(known) > 1 and not node.inputs[1].is_empty():
+        return [Facts(dtype=known[0].dtype)]
+    return [movement.squeeze(known[0], axes)]
+
+
+def _reshape(node: gs.Node, known: Known) -> Found:
+    return [movement.reshape(known[0], known[1].integers(), bool(node.attrs.get("allowzero", 0)))]
+
+
+def _flatten(node: gs.Node, known: Known) -> Found:
+    if known[0].shape is None:
+        return [Facts(dtype=known[0].dtype)]
+    axis = int(node.attrs.get("axis", 1))
+    axis = axis + len(known[0].shape) if axis < 0 else axis
+    target = [movement.volume(known[0].shape[:axis]), movement.volume(known[0].shape[axis:])]
+    return [movement.reshape(known[0], target, True)]
+
+
+def _transpose(node: gs.Node, known: Known) -> Found:
+    return [movement.transpose(known[0], node.attrs.get("perm"))]
+
+
+def _expand(_: gs.Node, known: Known) -> Found:
+    return [movement.expand(known[0], known[1].integers())]
+
+
+def _slice(node: gs.Node, known: Known) -> Found:
+    x = known[0]
+    limits = slice_arguments(node, known)
+    if limits is None:
+        return [Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)]
+    return [movement.slice_(x, *limits)]
+
+
+def slice_arguments(node: gs.Node, known: Known) -> tuple[list[Poly], list[Poly], list[int], list[int]] | None:
+    """Starts, ends, axes (counted from 0) and steps of a Slice, or None where they are not known."""
+    if "starts" in node.attrs:
+        starts: list[Poly] | None = [Poly.of(int(value)) for value in node.attrs["starts"]]
+        ends: list[Poly] | None = [Poly.of(int(value)) for value in node.attrs["ends"]]
+        axes = node.attrs.get("axes")
+        steps: list[int] | None = [1] * len(node.attrs["starts"])
+    else:
+        starts, ends = known[1].integers(), known[2].integers()
+        if starts is None or ends is None:
+            return None
+        given = len(known) > 3 and not node.inputs[3].is_empty()
+        axes = known[3].plain_integers() if given else list(range(len(starts)))
+        given = len(known) > 4 and not node.inputs[4].is_empty()
+        steps = known[4].plain_integers() if given else [1] * len(starts)
+    if starts is None or ends is None or steps is None or not known[0].shape:
+        return None
+    axes = list(range(len(starts))) if axes is None and "starts" in node.attrs else axes
+    if axes is None:
+        return None
+    return starts, ends, [int(axis) % len(known[0].shape) for axis in axes], steps
+
+
+def _gather(node: gs.Node, known: Known) -> Found:
+    return [movement.gather(known[0], known[1], int(node.attrs.get("axis", 0)))]
+
+
+def _gather_elements(node: gs.Node, known: Known) -> Found:
+    return [movement.gather_elements(known[0], known[1], int(node.attrs.get("axis", 0)))]
+
+
+def _concat(node: gs.Node, known: Known) -> Found:
+    dtype, constant = known[0].dtype, all(item.constant for item in known)
+    shapes = [item.shape for item in known]
+    if any(not shape for shape in shapes):
+        return [Facts(dtype=dtype, constant=constant)]
+    shape = list(shapes[0] or ())
+    axis = int(node.attrs["axis"]) % len(shape)
+    total = Poly()
+    for item in shapes:
+        total = total + (item or ())[axis]
+    shape[axis] = total
+    arrays = [item.elements for item in known]
+    if all(array is not None for array in arrays):
+        joined = np.concatenate([array for array in arrays if array is not None], axis=axis)
+        return [replace(from_elements(joined, dtype or "int64"), constant=constant)]
+    return [Facts(tuple(shape), dtype, constant=constant)]
+
+
+def _split(node: gs.Node, known: Known) -> Found:
+    x, count = known[0], len(node.outputs)
+    if not x.shape:
+        return [Facts(dtype=x.dtype)] * count
+    axis = int(node.attrs.get("axis", 0)) % len(x.shape)
+    sizes = split_sizes(node, known)
+    if sizes is None:
+        return [Facts(dtype=x.dtype)] * count
+    if x.elements is not None:
+        parts = np.split(x.elements, np.cumsum(sizes)[:-1], axis=axis)
+        return [replace(from_elements(part, x.dtype or "int64"), constant=x.constant) for part in parts]
+    shapes = [tuple(Poly.of(size) if i == axis else old for i, old in enumerate(x.shape)) for size in sizes]
+    return [Facts(shape, x.dtype, constant=x.constant) for shape in shapes]
+
+
+def split_sizes(node: gs.Node, known: Known) -> list[int] | None:
+    """The sizes of a Split's outputs where they are known integers."""
+    if "split" in node.attrs:
+        return [int(size) for size in node.attrs["split"]]
+    if len(known) > 1 and not node.inputs[1].is_empty():
+        return known[1].plain_integers()
+    if known[0].shape is None:
+        return None
+    total, count = known[0].shape[int(node.attrs.get("axis", 0))].constant(), len(node.outputs)
+    if total is None:
+        return None
+    part = -(-total // count)
+    return [part] * (count - 1) + [total - part * (count - 1)]
+
+
+def _range(_: gs.Node, known: Known) -> Found:
+    dtype = known[0].dtype or "int64"
+    limits = [_whole_number(item) for item in known]
+    start, limit, step = limits
+    if start is None or limit is None or step is None or step.constant() not in (1, -1):
+        return [Facts(dtype=dtype)]
+    downwards = step.constant() == -1
+    size, value = (start - limit, start - axis_index(0)) if downwards else (limit - start, start + axis_index(0))
+    if dtype.startswith("int"):
+        return [Facts((size,), dtype, Index(value, dtype))]
+    return [Facts((size,), dtype, apply("Cast", (Index(value, "int64"),), dtype))]
+
+
+def _whole_number(facts: Facts) -> Poly | None:
+    """The value of a 0-D tensor, or one of one element, where it is a whole number of whatever type."""
+    if facts.rank not in (0, 1) or (facts.elements is None and facts.expr is None):
+        return None
+    values = [facts.expr] if facts.elements is None else list(facts.elements.reshape(-1))
+    value = values[0] if len(values) == 1 and (facts.elements is not None or facts.rank == 0) else None
+    while isinstance(value, Apply) and value.op == "Cast" and value.dtype != "bool":
+        value = value.args[0]
+    if isinstance(value, Number) and float(value.value).is_integer():
+        return Poly.of(int(value.value))
+    return value.poly if isinstance(value, Index) else None
+
+
+def _tile(_: gs.Node, known: Known) -> Found:
+    """The axes' sizes multiplied."""
+    shape, repeats = known[0].shape, known[1].integers()
+    if shape is None or repeats is None or len(repeats) != len(shape):
+        return [Facts(dtype=known[0].dtype)]
+    sizes = tuple(size * count for size, count in zip(shape, repeats, strict=True))
+    constant = known[0].constant and known[1].constant
+    return [replace(known[0], shape=sizes, elements=None, expr=known[0].uniform(), constant=constant)]
+
+
+def _constant_of_shape(node: gs.Node, known: Known) -> Found:
+    value = node.attrs.get("value")
+    array = np.zeros(1, np.float32) if value is None else np.asarray(value.values)
+    dtype = array.dtype.name
+    sizes = known[0].integers()
+    expr = number(array.reshape(-1)[0], dtype)
+    if sizes is None:
+        return [Facts(None, dtype, expr)]
+    plain = [size.constant() for size in sizes]
+    elements = None
+    if all(size is not None for size in plain) and 0 <= math.prod(size or 0 for size in plain) <= MAX_ELEMENTS:
+        elements = np.full([size or 0 for size in plain], expr, dtype=object)
+    return [Facts(tuple(sizes), dtype, expr, elements, known[0].constant)]
+
+
+def _reduce(node: gs.Node, known: Known) -> Facts:
+    x = known[0]
+    axes, keep = axes_of_node(node, known, 1), bool(node.attrs.get("keepdims", 1))
+    constant = all(item.constant for item in known)
+    if not x.shape:
+        return Facts(dtype=x.dtype, constant=constant)
+    if axes is None:
+        if len(known) > 1 or node.attrs.get("noop_with_empty_axes", 0):
+            return Facts(dtype=x.dtype, constant=constant)
+        axes = list(range(len(x.shape)))
+    gone = {axis % len(x.shape) for axis in axes}
+    shape = [Poly.of(1) if i in gone else size for i, size in enumerate(x.shape) if keep or i not in gone]
+    expr = _row_sum(x) if node.op == "ReduceSum" and gone == {1} else None
+    return Facts(tuple(shape), x.dtype, expr, constant=constant)
+
+
+def _row_sum(x: Facts) -> RowSum | None:
+    """The sum over axis 1 of a graph input, through casts."""
+    expr = x.expr
+    while isinstance(expr, Apply) and expr.op == "Cast":
+        expr = expr.args[0]
+    if not isinstance(expr, Element) or expr.indices != (axis_index(0), axis_index(1)):
+        return None
+    return RowSum(expr.source, axis_index(0), x.dtype or expr.dtype)
+
+
+def _arg_reduce(node: gs.Node, known: Known) -> Found:
+    x = known[0]
+    if not x.shape:
+        return [Facts(dtype="int64")]
+    axis, keep = int(node.attrs.get("axis", 0)) % len(x.shape), bool(node.attrs.get("keepdims", 1))
+    shape = [Poly.of(1) if i == axis else size for i, size in enumerate(x.shape) if keep or i != axis]
+    return [Facts(tuple(shape), "int64")]
+
+
+def _matmul(_: gs.Node, known: Known) -> Found:
+    shape = product_shape(known[0].shape, known[1].shape)
+    return [Facts(shape, known[0].dtype, constant=known[0].constant and known[1].constant)]
+
+
+def _conv(node: gs.Node, known: Known) -> Found:
+    """[batch, channels, ...]: as long as the padding makes up for the kernel, or shorter; steps of 1 only."""
+    x, kernel = known[0].shape, known[1].static_shape()
+    if x is None or kernel is None or any(step != 1 for step in node.attrs.get("strides", [1])):
+        return [Facts(dtype=known[0].dtype)]
+    axes = len(kernel) - 2
+    steps = node.attrs.get("dilations", [1] * axes)
+    pads = node.attrs.get("pads", [0] * (2 * axes))
+    reach = [int(step) * (size - 1) for step, size in zip(steps, kernel[2:], strict=True)]
+    if str(node.attrs.get("auto_pad", "NOTSET")).startswith("SAME"):
+        pads = [*reach, *([0] * axes)]
+    sizes = [x[axis + 2] + (int(pads[axis]) + int(pads[axis + axes]) - reach[axis]) for axis in range(axes)]
+    return [Facts((x[0], Poly.of(kernel[0]), *sizes), known[0].dtype)]
+
+
+def _attention(node: gs.Node, known: Known) -> Found:
+    """The result of Attention: as the queries, with the width of the values."""
+    q, v = known[0].shape, known[2].shape
+    if q is None or v is None:
+        return [Facts(dtype=known[0].dtype)]
+    width = v[-1]
+    if len(q) == 3:
+        size = v[-1].divided_exactly(Poly.of(int(node.attrs.get("kv_num_heads", 1))))
+        if size is None:
+            return [Facts(dtype=known[0].dtype)]
+        width = size * int(node.attrs.get("q_num_heads", 1))
+    return [Facts((*q[:-1], width), known[0].dtype)]
+
+
+def _gemm(node: gs.Node, known: Known) -> Found:
+    a, b = known[0].shape, known[1].shape
+    if a is None or b is None or len(a) != 2 or len(b) != 2:
+        return [Facts(dtype=known[0].dtype)]
+    rows, columns = a[1 if node.attrs.get("transA", 0) else 0], b[0 if node.attrs.get("transB", 0) else 1]
+    return [Facts((rows, columns), known[0].dtype, constant=all(item.constant for item in known))]
+
+
+_RULES: Mapping[str, Callable[[gs.Node, Known], Found]] = MappingProxyType(
+    {
+        "ArgMax": _arg_reduce,
+        "ArgMin": _arg_reduce,
+        "Attention": _attention,
+        "Cast": _cast,
+        "CastLike": _cast_like,
+        "Concat": _concat,
+        "Conv": _conv,
+        "ConstantOfShape": _constant_of_shape,
+        "Dropout": _same,
+        "EyeLike": lambda node, known: [eye_like(node, known[0])],
+        "Expand": _expand,
+        "Flatten": _flatten,
+        "Gather": _gather,
+        "GatherElements": _gather_elements,
+        "Gemm": _gemm,
+        "Identity": _same,
+        "IsInf": _is_nan,
+        "IsNaN": _is_nan,
+        "MatMul": _matmul,
+        "Range": _range,
+        "Reshape": _reshape,
+        "Shape": _shape,
+        "Size": _size,
+        "Slice": _slice,
+        "Split": _split,
+        "Squeeze": _squeeze,
+        "Tile": _tile,
+        "Transpose": _transpose,
+        "Trilu": trilu,
+        "Unsqueeze": _unsqueeze,
+    }
+)

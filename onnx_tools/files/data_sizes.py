@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether tensors have the data that their types and dims ask for: before anything makes room for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from onnx import TensorProto, helper
+
+from ..errors import ModelFileError
+from .weights import LARGE_BYTES, Weights, data_in
+from .wire import message_head
+
+
+def check_data(tensors: Iterable[TensorProto], where: str, weights: Weights | None = None) -> None:
+    """Compares the data that tensors hold, or that is held for them, with type and dims.
+
+    Data in other files is left to `read_external_data`.
+
+    Args:
+        tensors: of a model.
+        where: what they are in, as messages call it.
+        weights: holds what the messages do not.
+
+    Raises:
+        ModelFileError: a tensor has more or less data, or a negative size.
+    """
+    for tensor in tensors:
+        held = data_in(weights, tensor)
+        if held is None and tensor.data_location == TensorProto.EXTERNAL:
+            continue
+        if min(tensor.dims, default=0) < 0:
+            raise ModelFileError(
+                f"tensor '{tensor.name}' of {where} has the sizes {list(tensor.dims)}, allowed are 0 and more; export "
+                "it again"
+            )
+        size_bytes = bytes_of(tensor)
+        if held is not None or tensor.HasField("raw_data"):
+            if size_bytes is None:
+                continue  # onnx itself refuses what has no such data
+            wanted, unit = size_bytes, "bytes"
+            found = len(held) if held is not None else _raw_bytes(tensor, wanted)
+        else:
+            if size_bytes is None and tensor.data_type != TensorProto.STRING:
+                continue
+            wanted, unit = math.prod(tensor.dims), "values"
+            found = _values(tensor, wanted, size_bytes)
+        if found != wanted:
+            raise ModelFileError(
+                f"tensor '{tensor.name}' of {where} is {TensorProto.DataType.Name(tensor.data_type)} "
+                f"{list(tensor.dims)}, {wanted} {unit}, and has {found}; export it again"
+            )
+
+
+def bytes_of(tensor: TensorProto) -> int | None:
+    """The bytes that type and dims make; None for strings, and for types that onnx does not know."""
+    kind = tensor.data_type
+    if kind == TensorProto.STRING or kind not in TensorProto.DataType.values():
+        return None
+    name = TensorProto.DataType.Name(kind)
+    bits = 4 if name.endswith(("INT4", "4E2M1")) else 2 if name.endswith("INT2") else None
+    if bits is None:
+        try:
+            bits = int(helper.tensor_dtype_to_np_dtype(kind).itemsize) * 8
+        except KeyError:
+            return None
+    size: int = -(-math.prod(tensor.dims) * bits // 8)
+    return size
+
+
+def _raw_bytes(tensor: TensorProto, wanted: int) -> int:
+    """The length of `raw_data`: of much, told from the message's size where that is right, for looking copies it."""
+    if wanted >= LARGE_BYTES:
+        others = TensorProto(
+            name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, doc_string=tensor.doc_string
+        )
+        if not tensor.HasField("doc_string"):
+            others.ClearField("doc_string")
+        head = len(message_head(TensorProto.RAW_DATA_FIELD_NUMBER, wanted))
+        if tensor.ByteSize() == others.ByteSize() + head + wanted:
+            return wanted
+    return len(tensor.raw_data)
+
+
+def _values(tensor: TensorProto, elements: int, size_bytes: int | None) -> int:
+    """How many elements the message has as numbers or strings."""
+    count = len(getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type)))
+    if tensor.data_type in (TensorProto.COMPLEX64, TensorProto.COMPLEX128):
+        return count // 2
+    if size_bytes is not None and size_bytes < elements and count == size_bytes:
+        return elements  # several in a number
+    return count

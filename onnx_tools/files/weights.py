@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights outside of their messages: in the file that they came from, mapped into memory, or in arrays.
+
+Protobuf copies what a message holds whenever it is looked at, and memory that comes anew takes longer than the copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto, helper, numpy_helper
+from onnx_graphsurgeon.ir.tensor import LazyValues
+
+from ..errors import ModelFileError
+
+Array = npt.NDArray[Any]
+
+LARGE_BYTES = 1 << 16
+"""Smaller weights stay in their messages."""
+_ALIGNMENT_BYTES = 8  # of the widest numbers
+_VIEWED: Mapping[int, str] = MappingProxyType({TensorProto.FLOAT: "<f4", TensorProto.FLOAT16: "<f2"})
+
+
+class Weights:
+    """The data of initializers whose messages hold none, by their names.
+
+    Args:
+        in_memory: files are copied into memory, not mapped. The end of the process is what comes of a mapped file that
+            becomes shorter (SIGBUS): whoever maps files does it in a process whose end is no more than an error.
+    """
+
+    def __init__(self, *, in_memory: bool = False) -> None:
+        self._in_memory = in_memory
+        self._data: dict[str, memoryview] = {}
+        self._files: dict[Path, os.stat_result] = {}
+
+    def copy(self) -> Weights:
+        """The same weights; the data is shared."""
+        result = Weights(in_memory=self._in_memory)
+        result._data, result._files = dict(self._data), dict(self._files)
+        return result
+
+    def map_file(self, stream: BinaryIO) -> memoryview | None:
+        """An open file's bytes, in memory; None where they cannot be mapped: of an empty one, on some file systems."""
+        status = os.fstat(stream.fileno())
+        try:
+            if self._in_memory:
+                content, done = _copied(stream, status.st_size)
+            else:
+                content = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+                done = len(content)
+        except (OSError, ValueError):
+            return None
+        if done < status.st_size:
+            raise ModelFileError(
+                f"'{stream.name}' had {status.st_size} bytes and has {done} now: it was written to while it was read; "
+                "run this again when the file is complete"
+            )
+        self._files[Path(stream.name)] = status
+        return content
+
+    def check_files(self) -> None:
+        """For whoever is done with weights from files: raises ModelFileError where one was written to meanwhile.
+
+        A file that took its place does no harm: what is mapped is still the old one.
+        """
+        for file, then in self._files.items():
+            with contextlib.suppress(OSError):
+                now = file.stat()
+                if now.st_ino == then.st_ino and (now.st_size, now.st_mtime_ns) != (then.st_size, then.st_mtime_ns):
+                    raise ModelFileError(
+                        f"'{file}' was written to while its weights were read; run this again when the file is complete"
+                    )
+
+    def hold(self, tensor: TensorProto, data: memoryview) -> None:
+        """Makes `data`, little endian, that of a tensor, whose message loses what it holds."""
+        tensor.ClearField("raw_data")
+        del tensor.external_data[:]
+        tensor.data_location = TensorProto.EXTERNAL
+        self._data[tensor.name] = data
+
+    def hold_array(self, tensor: TensorProto, values: Array) -> None:
+        """Gives a tensor the values of an array, with its type and shape."""
+        tensor.data_type = helper.np_dtype_to_tensor_dtype(values.dtype)
+        tensor.dims[:] = values.shape
+        self.hold(tensor, bytes_of_array(values))
+
+    def align(self) -> None:
+        """Copies what does not lie as processors and libraries want numbers to lie."""
+        for name, data in self._data.items():
+            values = np.frombuffer(data, np.uint8)
+            if values.ctypes.data % _ALIGNMENT_BYTES:
+                self._data[name] = bytes_of_array(values.copy())
+
+    def __contains__(self, tensor: TensorProto) -> bool:
+        return self.data_of(tensor) is not None
+
+    def array(self, tensor: TensorProto) -> Array:
+        """A tensor's values, wherever they are; not to be written to."""
+        return array_of(tensor, self.data_of(tensor))
+
+    def data_of(self, tensor: TensorProto) -> memoryview | None:
+        """A tensor's data where it is held: external, but in no file that is named. Otherwise None."""
+        held = tensor.data_location == TensorProto.EXTERNAL and not tensor.external_data
+        return self._data.get(tensor.name) if held else None
+
+
+def _copied(stream: BinaryIO, size: int) -> tuple[memoryview, int]:
+    """A file's bytes in memory of their own, and how many were there. Raises ValueError for an empty file."""
+    content = mmap.mmap(-1, size)
+    with contextlib.suppress(AttributeError, OSError):
+        content.madvise(mmap.MADV_HUGEPAGE)  # memory comes in larger pieces, in less time
+    view = memoryview(content)
+    done = 0
+    while done < size and (count := os.preadv(stream.fileno(), [view[done:]], done)):
+        done += count
+    return view.toreadonly(), done
+
+
+def data_in(weights: Weights | None, tensor: TensorProto) -> memoryview | None:
+    """A tensor's data where it is held by `weights`, if there are any."""
+    return None if weights is None else weights.data_of(tensor)
+
+
+def bytes_of_array(values: Array) -> memoryview:
+    """An array's bytes, without a copy where it is contiguous."""
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+
+
+def array_of(tensor: TensorProto, data: memoryview | None = None) -> Array:
+    """A tensor's values, of `data` where its message holds none; perhaps those, not to be written to."""
+    if data is None:
+        return np.asarray(numpy_helper.to_array(tensor))
+    if tensor.data_type in _VIEWED:
+        return np.asarray(np.frombuffer(data, _VIEWED[tensor.data_type]).reshape(tensor.dims))
+    return np.asarray(numpy_helper.to_array(with_data(tensor, data)))
+
+
+def with_data(tensor: TensorProto, data: memoryview) -> TensorProto:
+    """A message that holds its data."""
+    return TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=bytes(data))
+
+
+class HeldValues(LazyValues):  # type: ignore[misc]
+    """A graph's constant whose data is outside of its message."""
+
+    def __init__(self, message: TensorProto, data: memoryview) -> None:
+        described = LazyValues(message)
+        self.shape, self.dtype, self.nbytes = described.shape, described.dtype, described.nbytes
+        self.message, self.data = message, data
+
+    @property
+    def tensor(self) -> TensorProto:
+        """A message that holds the data: a copy, for those who know of messages alone."""
+        return with_data(self.message, self.data)
+
+    def load(self) -> Array:
+        """The values; not to be written to."""
+        return array_of(self.message, self.data) if self.message.data_type in _VIEWED else super().load()

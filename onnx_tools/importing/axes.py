@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the inputs [B,S] of a file all have the same batch and the same sequence, which its names alone do not tell.
+
+Exporters give axes of one size names of their own, or none, and a file may have a second sequence under any name. So
+inputs that are not named alike are tried: what runs with other sizes than the rest is another axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+import onnxruntime as ort
+from onnx import ModelProto, helper
+
+from ..errors import RewriteError
+from ..files.ort_session import open_session
+from ..files.weights import Weights
+
+_SIZES = (3, 5)  # of batch and sequence; none is 1, which would broadcast
+_OTHERS = ((5, 2), (7, 3))  # sizes that another batch or sequence is tried with: a longer one, and a shorter one
+_NAMES = ("batch", "sequence")
+_MOST_GROUPS = 8  # inputs named in more ways than this are not told apart
+
+Sizes = Mapping[str, tuple[int, int]]
+
+
+def check_axes(model: ModelProto, token_inputs: Sequence[str], weights: Weights | None = None) -> None:
+    """Raises RewriteError where token inputs have other batches or sequences than the rest; `weights` as in verify."""
+    named = [_groups(model, token_inputs, axis) for axis in (0, 1)]
+    if all(len(groups) < 2 for groups in named):
+        return
+    if weights is not None:
+        weights.align()
+    trial = _Trial(model, token_inputs, weights)
+    if not trial.runs({}):
+        return  # nothing is learnt from a file that onnxruntime does not run; its verification says why
+    for axis in (1, 0):
+        groups = named[axis] if len(named[axis]) <= _MOST_GROUPS else []
+        for count in range(1, len(groups)):
+            for others in combinations(groups[1:], count):
+                apart = [name for group in others for name in group]
+                if all(trial.runs({name: _with(axis, size) for name in apart}) for size in _OTHERS[axis]):
+                    raise _different(model, token_inputs, apart, axis)
+
+
+def _groups(model: ModelProto, token_inputs: Sequence[str], axis: int) -> list[list[str]]:
+    """The inputs by the name of an axis, each without one by itself; fixed sizes and what nobody reads are left out."""
+    read = {name for node in model.graph.node for name in node.input}
+    found: dict[str, list[str]] = {}
+    for value in model.graph.input:
+        if value.name in token_inputs and value.name in read:
+            dim = value.type.tensor_type.shape.dim[axis]
+            if not dim.HasField("dim_value"):
+                found.setdefault(dim.dim_param or f"?{value.name}", []).append(value.name)
+    return list(found.values())
+
+
+def _with(axis: int, size: int) -> tuple[int, int]:
+    return (size, _SIZES[1]) if axis == 0 else (_SIZES[0], size)
+
+
+class _Trial:
+    """Runs a file with inputs of chosen sizes."""
+
+    def __init__(self, model: ModelProto, token_inputs: Sequence[str], weights: Weights | None) -> None:
+        self._session: ort.InferenceSession | None
+        try:
+            self._session = open_session(model, weights, optimize=False)
+        except Exception:  # onnxruntime's exceptions share no base class of their own
+            self._session = None
+        self._inputs = {
+            value.name: (
+                helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type),
+                [dim.dim_value or None for dim in value.type.tensor_type.shape.dim],
+            )
+            for value in model.graph.input
+            if value.name in token_inputs
+        }
+        self._value: int | None = None  # what the inputs hold
+
+    def runs(self, sizes: Sizes) -> bool:
+        """Whether the file runs with these sizes of some inputs, and the usual ones of the others."""
+        if self._session is None:
+            return False
+        for value in (1, 0) if self._value is None else (self._value,):
+            feeds = {}
+            for name, (dtype, fixed) in self._inputs.items():
+                wanted = sizes.get(name, _SIZES)
+                shape = [size if known is None else known for size, known in zip(wanted, fixed, strict=True)]
+                feeds[name] = np.full(shape, value).astype(dtype)
+            if _succeeds(self._session, feeds):
+                self._value = value
+                return True
+        return False
+
+
+def _succeeds(session: ort.InferenceSession, feeds: Mapping[str, np.ndarray]) -> bool:
+    try:
+        session.run(None, dict(feeds))
+    except Exception:  # onnxruntime's exceptions share no base class of their own
+        return False
+    return True
+
+
+def _different(model: ModelProto, token_inputs: Sequence[str], apart: Sequence[str], axis: int) -> RewriteError:
+    dims = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
+    shown = {
+        name: f"'{name}' [{', '.join(dim.dim_param or str(dim.dim_value or '?') for dim in dims[name])}]"
+        for name in token_inputs
+    }
+    rest = [name for name in token_inputs if name not in apart]
+    texts = [", ".join(shown[name] for name in names) for names in (rest, apart)]
+    return RewriteError(
+        f"the inputs have different axes: the {_NAMES[axis]} of {texts[1]} is another one than that of {texts[0]}, for "
+        "the model runs with other sizes there; padfree packs inputs that hold one value for every token of the same "
+        "sequences; export the encoder with its token inputs alone"
+    )

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of a model put in line, so that its graph has operators alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import onnx
+from onnx import FunctionProto, ModelProto, NodeProto, inliner
+
+from ..errors import RewriteError
+from ..files.model_file import without_initializers
+from ..operators import MIN_OPSET
+from .skeleton import skeleton_of, subgraphs
+
+
+def in_line(model: ModelProto, version: int) -> ModelProto:
+    """The model without functions, in the opset `version`, which is its own; its weights take no part.
+
+    Raises RewriteError for functions of other opsets that ONNX's converter cannot convert.
+    """
+    result = without_initializers(model)
+    _give_defaults(result)
+    for function in result.functions:
+        if _means_the_same(function, version):
+            for item in function.opset_import:
+                item.version = version if item.domain == "" else item.version
+    others = [function for function in result.functions if _version(function, version) != version]
+    for function in others:
+        if min(_version(function, version), version) < MIN_OPSET:
+            raise _refused(function, version, "save the model with one opset for both")
+    if others:  # the converter asks for types, so that weights become inputs
+        result.graph.initializer.extend(model.graph.initializer)
+        typed = skeleton_of(result)
+        try:
+            nodes = inliner.inline_local_functions(typed, convert_version=True).graph.node
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise _refused(others[0], version, f"ONNX cannot convert it ({reason}); save the model again") from error
+        del result.graph.node[:], result.functions[:], result.graph.initializer[:]
+        result.graph.node.extend(nodes)
+    else:
+        result = inliner.inline_local_functions(result)
+    result.graph.initializer.extend(model.graph.initializer)
+    return result
+
+
+def _version(function: FunctionProto, default: int) -> int:
+    """The opset of a function's standard operators; the model's where it has none."""
+    return next((int(item.version) for item in function.opset_import if item.domain == ""), default)
+
+
+def _means_the_same(function: FunctionProto, version: int) -> bool:
+    """Whether none of a function's operators is another one in opset `version`."""
+    own = _version(function, version)
+    names = {node.op_type for node in _nodes(function.node) if node.domain == ""}
+    return all(
+        onnx.defs.has(name, own)
+        and onnx.defs.has(name, version)
+        and onnx.defs.get_schema(name, own).since_version == onnx.defs.get_schema(name, version).since_version
+        for name in names
+    )
+
+
+def _refused(function: FunctionProto, version: int, fix: str) -> RewriteError:
+    return RewriteError(
+        f"function '{function.domain}.{function.name}' is written in opset {_version(function, version)} and the model "
+        f"in {version}; {fix}"
+    )
+
+
+def _give_defaults(model: ModelProto) -> None:
+    """Writes attributes that calls leave out into them: the inliner knows nothing of functions' defaults."""
+    defaults = {_key(function): list(function.attribute_proto) for function in model.functions}
+    for holder in (model.graph.node, *(function.node for function in model.functions)):
+        for node in _nodes(holder):
+            given = {attribute.name for attribute in node.attribute}
+            node.attribute.extend(
+                item for item in defaults.get((node.domain, node.op_type, node.overload), []) if item.name not in given
+            )
+    for function in model.functions:
+        function.attribute.extend(item.name for item in function.attribute_proto)
+        del function.attribute_proto[:]
+
+
+def _key(function: FunctionProto) -> tuple[str, str, str]:
+    return function.domain, function.name, function.overload
+
+
+def _nodes(nodes: Any) -> Iterator[NodeProto]:
+    for node in nodes:
+        yield node
+        for inner in subgraphs(node):
+            yield from _nodes(inner.node)

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One spelling for what ONNX lets files say in many ways, before they become graphs.
+
+Afterwards there are no functions and no sparse tensors, every node has a name of its own or none, weights are no
+inputs, every output is made by a node under a name that nothing else has, and the opset is one that padfree writes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_graphsurgeon as gs
+from onnx import (
+    AttributeProto,
+    ModelProto,
+    NodeProto,
+    SparseTensorProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
+
+from ..analysis.graph import names_in_use
+from ..errors import RewriteError
+from ..files.model_file import without_initializers
+from ..precision.widen import HALVES
+from .calls import in_line
+from .expansion import check_expansion
+from .opsets import to_known_opset
+from .skeleton import Names, subgraphs
+
+_IR_VERSION = 10  # the first with overloads; initializers need not be inputs since version 4
+_STANDARD = "ai.onnx"  # the other name of the domain ''
+_MOST_SPARSE_BYTES = 1 << 31
+
+
+def canonical(model: ModelProto) -> ModelProto:
+    """The same model in one spelling; outputs are in their places, perhaps under other names (see `name_outputs`).
+
+    Weights are shared where they are held elsewhere. Raises RewriteError for opsets that contradict each other or
+    cannot be converted, for functions that make too many nodes, and for sparse tensors that are wrong or too large.
+    """
+    result = without_initializers(model)
+    _write_domains(result)
+    version = _standard_version(result)
+    result.graph.initializer.extend(model.graph.initializer)
+    if result.functions:
+        check_expansion(result)
+        result = in_line(result, version)
+    known = to_known_opset(result, version)
+    _set_version(result, known)
+    result.ir_version = max(model.ir_version, _IR_VERSION)
+    _densify(result)
+    _drop_weight_inputs(result)
+    _separate_outputs(result)
+    return runnable(result)
+
+
+def name_outputs(graph: gs.Graph, model: ModelProto) -> bool:
+    """Gives the outputs of a rewritten graph the names that they have in the original model; whether any had another.
+
+    An output that is an input in the original is that of the rewritten graph, if it has one of that name.
+    """
+    inputs = {tensor.name: tensor for tensor in graph.inputs}
+    names = names_in_use(graph)
+    changed = False
+    for place, name in enumerate(dict.fromkeys(value.name for value in model.graph.output)):
+        tensor = graph.outputs[place]
+        if tensor.name == name:
+            continue
+        changed = True
+        if name in inputs:
+            graph.outputs[place] = inputs[name]
+            continue
+        for other in graph.tensors().values():
+            if other.name == name:  # a weight
+                while other.name in names:
+                    other.name += "_inside"
+                names.add(other.name)
+        tensor.name = name
+    return changed
+
+
+def _write_domains(model: ModelProto) -> None:
+    """Only one name for the standard operators."""
+    for holder in (model, *model.functions):
+        for item in holder.opset_import:
+            if item.domain == _STANDARD:
+                item.domain = ""
+    for nodes in (model.graph.node, *(function.node for function in model.functions)):
+        _write_domain(nodes)
+
+
+def _write_domain(nodes: Any) -> None:
+    for node in nodes:
+        if node.domain == _STANDARD:
+            node.domain = ""
+        for inner in subgraphs(node):
+            _write_domain(inner.node)
+
+
+def _standard_version(model: ModelProto) -> int:
+    """The opset of the standard operators; those of all domains are left once."""
+    found: dict[str, int] = {}
+    for item in model.opset_import:
+        if found.setdefault(item.domain, item.version) != item.version:
+            raise RewriteError(
+                f"the model is not valid ONNX: it imports the operators of domain '{item.domain}' in two versions, "
+                f"{found[item.domain]} and {item.version}; export it again"
+            )
+    del model.opset_import[:]
+    model.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in found.items())
+    if "" not in found:
+        raise RewriteError("the model imports no standard operator set (domain ''); export it again with opset 17")
+    return found[""]
+
+
+def _set_version(holder: Any, version: int) -> None:
+    for item in holder.opset_import:
+        if item.domain == "":
+            item.version = version
+
+
+def _densify(model: ModelProto) -> None:
+    """Sparse initializers and constants become dense ones."""
+    dense = [_dense(item) for item in model.graph.sparse_initializer]
+    del model.graph.sparse_initializer[:]
+    model.graph.initializer.extend(dense)
+    for node in _nodes(model.graph):
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.SPARSE_TENSOR:
+                attribute.t.CopyFrom(_dense(attribute.sparse_tensor))
+                attribute.ClearField("sparse_tensor")
+                attribute.name, attribute.type = "value", AttributeProto.TENSOR
+        for inner in subgraphs(node):
+            for item in inner.sparse_initializer:
+                inner.initializer.append(_dense(item))
+            del inner.sparse_initializer[:]
+
+
+def _dense(sparse: SparseTensorProto) -> TensorProto:
+    """Indices are places in the flattened tensor [N], or one index an axis [N, rank]."""
+    name, dims = sparse.values.name, list(sparse.dims)
+    values: npt.NDArray[Any] = numpy_helper.to_array(sparse.values)
+    size = int(np.prod(dims, dtype=np.int64))
+    if size * values.itemsize > _MOST_SPARSE_BYTES:
+        raise RewriteError(
+            f"sparse tensor '{name}' {dims} takes {size * values.itemsize} bytes when it is written out, allowed is "
+            f"{_MOST_SPARSE_BYTES}; save the model with dense weights"
+        )
+    try:
+        indices = numpy_helper.to_array(sparse.indices)
+        places = np.ravel_multi_index(tuple(indices.T), dims) if indices.ndim == 2 else indices
+        result = np.zeros(size, values.dtype)
+        result[places] = values
+    except (IndexError, ValueError) as error:
+        raise RewriteError(
+            f"the model is not valid ONNX: the indices of sparse tensor '{name}' {dims} do not fit it ({error}); "
+            "export it again"
+        ) from error
+    return numpy_helper.from_array(result.reshape(dims), name)
+
+
+def _drop_weight_inputs(model: ModelProto) -> None:
+    """Inputs that have values are weights."""
+    named = {tensor.name for tensor in model.graph.initializer}
+    kept = [value for value in model.graph.input if value.name not in named]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+
+
+def _nodes(graph: Any) -> list[NodeProto]:
+    """All nodes, those of subgraphs behind their own."""
+    return [item for node in graph.node for item in (node, *(n for inner in subgraphs(node) for n in _nodes(inner)))]
+
+
+def runnable(model: ModelProto) -> ModelProto:
+    """The model as onnxruntime and others take it; itself where nothing is to be done.
+
+    Nodes whose name another has get new ones, and integer inputs of unknown rank two axes, [batch, sequence].
+    """
+    named = [node.name for node in _nodes(model.graph) if node.name]
+    weights = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value.name for value in model.graph.input if value.name not in weights and _has_no_rank(value)]
+    if len(set(named)) == len(named) and not inputs:
+        return model
+    result = without_initializers(model)
+    names, seen = Names(result.graph), set[str]()
+    for node in _nodes(result.graph):
+        if node.name in seen:
+            node.name = names.fresh(node.name)
+        if node.name:
+            seen.add(node.name)
+    for value in result.graph.input:
+        for _ in range(2 if value.name in inputs else 0):
+            value.type.tensor_type.shape.dim.add()
+    result.graph.initializer.extend(model.graph.initializer)
+    return result
+
+
+def _has_no_rank(value: ValueInfoProto) -> bool:
+    kind = value.type.tensor_type
+    is_float = kind.elem_type in (TensorProto.FLOAT, TensorProto.DOUBLE, *HALVES)
+    return value.type.HasField("tensor_type") and not is_float and not kind.HasField("shape")
+
+
+def _separate_outputs(model: ModelProto) -> None:
+    """Inputs, weights and constants that are outputs become outputs of their own; one that is there again goes."""
+    graph = model.graph
+    unique = {value.name: value for value in reversed(graph.output)}
+    kept = [unique[name] for name in dict.fromkeys(value.name for value in graph.output)]
+    del graph.output[:]
+    graph.output.extend(kept)
+    names = Names(graph)
+    taken = {item.name for item in (*graph.input, *graph.initializer)}
+    constants = {node.output[0] for node in graph.node if node.op_type == "Constant" and not node.domain}
+    for value in graph.output:
+        source = value.name
+        if source in taken:
+            value.name = names.fresh(f"{source}_output")
+        elif source in constants:  # its name is the output's, which readers need not know
+            source = names.fresh(f"{source}_value")
+            for node in _nodes(graph):
+                for given in (node.input, node.output):
+                    for place, name in enumerate(given):
+                        if name == value.name:
+                            given[place] = source
+        taken.add(value.name)
+        if source != value.name:
+            made = helper.make_node("Identity", [source], [value.name], name=names.fresh(f"{value.name}_copy"))
+            graph.node.append(made)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which sizes the numbers in a Reshape's target stand for: the elements keep their order, so that the axes do too."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from ...analysis.symbolic.facts import Shape
+from ...analysis.symbolic.poly import Poly
+
+Value = Callable[[Poly], int]
+
+
+def aligned(shape: Shape, target: Sequence[int], value: Value) -> Shape | None:
+    """The sizes of axes that hold `target` elements each; None where that would cut an axis, or is ambiguous.
+
+    Batch and sequence are handed on whole and in order: [B,S,16] to [3,7,2,8] is [B,S,2,8], also where B or S is 2 or
+    8. `value` gives the number that a size is in the file; a batch of 1 goes to the first axis of 1.
+    """
+    if math.prod(target) != math.prod(value(size) for size in shape):
+        return None
+    found: list[Shape] = []
+    for order in itertools.product(*(_orders(size) for size in shape)):
+        result = _spread([factor for part in order for factor in part], target, value)
+        if result is not None and result not in found:
+            found.append(result)
+    return found[0] if len(found) == 1 else None
+
+
+def _orders(size: Poly) -> Iterator[tuple[Poly, ...]]:
+    """The factors of a product in the orders that they may have been merged in; the batch comes first."""
+    if len(size.terms) != 1 or size.constant() is not None:
+        yield () if size == Poly.of(1) else (size,)
+        return
+    atoms, factor = size.terms[0]
+    first = tuple(Poly.atom(atom) for atom in atoms if atom == "B")
+    rest = [Poly.atom(atom) for atom in atoms if atom != "B"] + ([Poly.of(factor)] if factor != 1 else [])
+    for order in itertools.permutations(rest):
+        yield (*first, *order)
+
+
+def _spread(factors: list[Poly], target: Sequence[int], value: Value) -> Shape | None:
+    result: list[Poly] = []
+    for wanted in target:
+        size, left, taken = Poly.of(1), wanted, False
+        while factors and (left > 1 or (wanted == 1 and not taken and value(factors[0]) == 1)):
+            factor = factors.pop(0)
+            number, plain, taken = value(factor), factor.constant(), True
+            if left % number == 0:
+                size, left = size * factor, left // number
+            elif plain is not None and plain % left == 0:
+                factors.insert(0, Poly.of(plain // left))
+                size, left = size * left, 1
+            else:
+                return None
+        if left != 1:
+            return None
+        result.append(size)
+    for factor in factors:
+        if value(factor) != 1 or not result:
+            return None
+        result[-1] = result[-1] * factor
+    return tuple(result)

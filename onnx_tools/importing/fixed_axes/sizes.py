@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which axes of a file's inputs are fixed, and how a batch is run on such a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto
+
+from ...analysis.kept import BATCH, BOTH, SLOTS, Dims
+from ...errors import RewriteError
+
+Array = npt.NDArray[Any]
+
+EXPORT_AGAIN = (
+    "export the model again with dynamic axes: torch.onnx.export(..., dynamic_axes={'input_ids': {0: 'batch', 1: "
+    "'sequence'}, ...}) or, with dynamo=True, dynamic_shapes; optimum-cli export onnx without --batch_size, "
+    "--sequence_length and --no-dynamic-axes"
+)
+_NAMES = ("batch", "sequence")
+
+
+@dataclass(frozen=True)
+class FixedSizes:
+    """Sizes of the token inputs [B,S] that the file fixes; None where an axis is dynamic."""
+
+    batch: int | None = None
+    sequence: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.batch is not None or self.sequence is not None
+
+    def __str__(self) -> str:
+        sizes = (self.batch, self.sequence)
+        return f"[{', '.join(name if size is None else str(size) for name, size in zip(_NAMES, sizes, strict=True))}]"
+
+    def run(
+        self,
+        run: Callable[[Mapping[str, Array]], Sequence[Array]],
+        feeds: Mapping[str, Array],
+        dims: Sequence[Dims | None],
+        fillers: Mapping[str, int] | None = None,
+    ) -> list[Array]:
+        """Results of a file of these sizes on inputs [B,S] of any B, and of any S up to the file's.
+
+        The sequences are padded with zeros, mask included, or with what `fillers` says of an input, and come in as many
+        batches as it takes; the last one is filled up with its first sequence. `dims` are the sizes of each result: it
+        is put together along the batch and cut back to S along every axis of the sequence; [B,...] where they are not
+        known.
+        """
+        if not self:
+            return list(run(feeds))
+        count, length = next(iter(feeds.values())).shape
+        full = length if self.sequence is None else self.sequence
+        part = count if self.batch is None else self.batch
+        known, wider = fillers or {}, ((0, 0), (0, full - length))
+        wide = {name: np.pad(item, wider, constant_values=known.get(name, 0)) for name, item in feeds.items()}
+        found: list[Sequence[Array]] = []
+        for start in range(0, count, part):
+            rows = [row if row < count else start for row in range(start, start + part)]
+            found.append(run({name: values[rows] for name, values in wide.items()}))
+        return [
+            joined([part[at] for part in found], (BATCH,) if sizes is None else sizes, (count, length), full)
+            for at, sizes in enumerate(dims)
+        ]
+
+
+def joined(parts: Sequence[Array], dims: Dims, wanted: tuple[int, int], full: int) -> Array:
+    """One result of all parts, for the sequences and the length that are `wanted`; `full` is the file's length."""
+    count, length = wanted
+    if BOTH in dims:
+        axis = dims.index(BOTH)
+        wide = [part.reshape(*part.shape[:axis], -1, full, *part.shape[axis + 1 :]) for part in parts]
+        result = joined(wide, (*dims[:axis], BATCH, SLOTS, *dims[axis + 1 :]), wanted, full)
+        return result.reshape(*result.shape[:axis], -1, *result.shape[axis + 2 :])
+    result = parts[0]
+    if BATCH in dims:
+        axis = dims.index(BATCH)
+        result = np.take(np.concatenate(parts, axis), range(count), axis)
+    for axis, size in enumerate(dims):
+        if size == SLOTS:
+            result = np.take(result, range(length), axis)
+    return result
+
+
+def fixed_sizes(model: ModelProto, token_inputs: Sequence[str]) -> FixedSizes:
+    """The sizes that the token inputs fix. Raises RewriteError where they contradict each other or leave one token."""
+    found: list[int | None] = []
+    for axis, name in enumerate(_NAMES):
+        dims = {item.name: item.type.tensor_type.shape.dim[axis] for item in model.graph.input
+                if item.name in token_inputs}  # fmt: skip
+        sizes = {item: dim.dim_value for item, dim in dims.items() if dim.HasField("dim_value")}
+        if len(set(sizes.values())) > 1:
+            text = ", ".join(f"'{item}' {size}" for item, size in sizes.items())
+            raise RewriteError(f"the inputs fix different sizes of the {name} ({text}); {EXPORT_AGAIN}")
+        found.append(next(iter(sizes.values()), None))
+    if any(size is not None and size <= axis for axis, size in enumerate(found)):
+        raise RewriteError(
+            f"the inputs have the fixed size {FixedSizes(*found)}; at least 1 sequence of 2 tokens is needed; "
+            f"{EXPORT_AGAIN}"
+        )
+    return FixedSizes(*found)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers that may stand for the batch or the sequence, and what follows for them from being equal to other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...analysis.symbolic.expr import Index, substitute
+from ...analysis.symbolic.facts import Facts, Shape
+from ...analysis.symbolic.poly import Atom, Axis, Division, Poly
+from ...errors import RewriteError
+from .sizes import EXPORT_AGAIN, FixedSizes
+
+B, S = Poly.atom("B"), Poly.atom("S")
+_PRIMES = (61, 127, 131, 137)  # stand for dynamic sizes: no model has them, and products tell them apart
+
+
+class Unknowns:
+    """Atoms '?0', '?1', ... with the value that each has in the file, and what is known of them by now."""
+
+    def __init__(self, fixed: FixedSizes) -> None:
+        self.fixed = fixed
+        free = [prime for prime in _PRIMES if prime not in (fixed.batch, fixed.sequence)]
+        self._values: dict[str, int] = {"B": fixed.batch or free[0], "S": fixed.sequence or free[1]}
+        self._bound: dict[Atom, Poly] = {}
+
+    def may_be_axis(self, value: int) -> bool:
+        """Whether a number of the file could stand for a fixed axis. 1 broadcasts, so that it need not."""
+        return value > 1 and value in (self.fixed.batch, self.fixed.sequence)
+
+    def fresh(self, value: int) -> Poly:
+        """A new unknown."""
+        name = f"?{len(self._values)}"
+        self._values[name] = value
+        return Poly.atom(name)
+
+    def value(self, size: Poly) -> int:
+        """The number that the size is in the file."""
+        return size.evaluate(self._values.__getitem__)
+
+    def resolve(self, size: Poly) -> Poly:
+        """The size with what is known of its unknowns."""
+        while any(atom in self._bound for atom in size.atoms()):
+            size = size.substitute(self._bound, {})
+        return size
+
+    def final(self, size: Poly) -> Poly:
+        """The size where every unknown that nothing has bound is the plain number."""
+        size = self.resolve(size)
+        rest: dict[Atom, Poly] = {atom: Poly.of(self._values[str(atom)]) for atom in size.atoms() if is_unknown(atom)}
+        return size.substitute(rest, {}) if rest else size
+
+    def known(self, facts: Facts) -> Facts:
+        """The facts with what is known by now of their unknowns."""
+        shape = None if facts.shape is None else tuple(self.resolve(size) for size in facts.shape)
+        expr, elements = facts.expr, facts.elements
+        if expr is not None and self._bound:
+            expr = substitute(expr, self._bound, dict(enumerate(shape or ())))
+        if elements is not None and any(isinstance(item, Index) for item in elements.reshape(-1)):
+            old, elements = elements, np.empty(elements.shape, dtype=object)
+            for place in np.ndindex(*old.shape):
+                item = old[place]
+                elements[place] = Index(self.resolve(item.poly), item.dtype) if isinstance(item, Index) else item
+        return Facts(shape, facts.dtype, expr, elements, facts.constant)
+
+    def unify(self, first: Poly, second: Poly, where: str) -> None:
+        """Notes that two sizes are the same. Raises RewriteError where they cannot be."""
+        first, second = self.resolve(first), self.resolve(second)
+        if first == second:
+            return
+        if self.value(first) == self.value(second):
+            for this, other in ((first, second), (second, first)):
+                atom = next(iter(this.atoms()), None)
+                if atom is not None and is_unknown(atom) and this == Poly.atom(atom):
+                    self._bound[atom] = other
+                    return
+        raise ambiguous(self.fixed, f"{where} needs {first} and {second} to be the same size, which they are not for "
+                        "every batch")  # fmt: skip
+
+    def grid(self, index: Poly, shape: Shape) -> np.ndarray:
+        """The values that an index has at every place of a tensor, at the sizes of the file."""
+        sizes = [self.value(size) for size in shape]
+        total = np.zeros(sizes, np.int64)
+        for monomial, factor in index.terms:
+            product = np.full(sizes, factor, np.int64)
+            for atom in monomial:
+                product = product * self._along(atom, shape, sizes)
+            total = total + product
+        return total
+
+    def _along(self, atom: Atom, shape: Shape, sizes: Sequence[int]) -> np.ndarray | int:
+        if isinstance(atom, Axis):
+            return np.arange(sizes[atom.number]).reshape([-1 if i == atom.number else 1 for i in range(len(sizes))])
+        if isinstance(atom, Division):
+            pair = np.divmod(self.grid(atom.numerator, shape), self.grid(atom.denominator, shape))
+            return np.asarray(pair[0] if atom.kind == "div" else pair[1])
+        return self._values[atom]
+
+
+def is_unknown(atom: Atom) -> bool:
+    """Whether the atom is neither a size nor an index."""
+    return isinstance(atom, str) and atom.startswith("?")
+
+
+def ambiguous(fixed: FixedSizes, reason: str) -> RewriteError:
+    """The error for a file whose fixed sizes cannot be made dynamic."""
+    return RewriteError(
+        f"the inputs have the fixed size {fixed}, and what it means for other sizes is not certain: {reason}; "
+        f"{EXPORT_AGAIN}"
+    )

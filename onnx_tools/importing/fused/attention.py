@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention and MultiHeadAttention: softmax(Q K^T * scale + mask + bias) V, and all forms of their masks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from onnx import TensorProto
+
+from ...analysis.symbolic import Poly
+from .expansion import Expansion, NotImportable
+
+
+def attention(e: Expansion) -> Sequence[gs.Tensor]:
+    """Attention: x [B,S,E] is projected to Q, K and V by one weight."""
+    e.refuse_inputs(past=4, past_sequence_length=6)
+    e.refuse_outputs(present=1)
+    if e.integer("do_rotary"):
+        raise NotImportable("it turns Q and K itself (do_rotary=1)")
+    weight = e.input(1, "weight")
+    total = e.width(weight, "weight")
+    sizes = e.node.attrs.get("qkv_hidden_sizes") or [total // 3] * 3
+    if not isinstance(sizes, list) or len(sizes) != 3 or min(sizes) <= 0 or sum(sizes) != total:
+        raise NotImportable(f"its weight has {total} columns, and Q, K and V have {sizes}")
+    qkv = e.sum(e.op("MatMul", e.input(0, "tensor"), weight), e.given(2))
+    ends = np.cumsum(sizes)
+    q, k, v = (e.columns(qkv, int(end) - size, int(end)) for size, end in zip(sizes, ends, strict=True))
+    return [_attended(e, q, k, v, mask=e.given(3), bias=e.given(5))]
+
+
+def multi_head_attention(e: Expansion) -> Sequence[gs.Tensor]:
+    """MultiHeadAttention: Q, K and V [B,S,E] apart, K and V together [B,S,H,2,D], or all three [B,S,H,3,D]."""
+    e.refuse_inputs(past_key=6, past_value=7, past_sequence_length=8, cache_indirection=9)
+    e.refuse_outputs(present_key=1, present_value=2, scores=3)
+    parts = _parts(e)
+    bias = e.given(3)
+    if bias is not None:
+        ends = np.cumsum([e.width(part, "query, key or value") for part in parts])
+        if not isinstance(bias, gs.Constant) or list(bias.shape) != [ends[-1]]:
+            raise NotImportable(f"its bias '{bias.name}' is no constant [{ends[-1]}]")
+        starts = [0, *ends[:-1]]
+        parts = [
+            e.op("Add", part, e.columns(bias, int(start), int(end)))
+            for part, start, end in zip(parts, starts, ends, strict=True)
+        ]
+    return [_attended(e, *parts, mask=e.given(4), bias=e.given(5))]
+
+
+def _parts(e: Expansion) -> list[gs.Tensor]:
+    """Q, K and V as [B,S,E]."""
+    query, key, value = e.input(0, "query"), e.given(1), e.given(2)
+    if key is None:
+        return _unpacked(e, query, 3)
+    rank = len(e.shape(key, "key"))
+    if value is None and rank == 5:
+        return [query, *_unpacked(e, key, 2)]
+    if value is None or rank != 3:
+        raise NotImportable(f"its key has {rank} axes: keys of another sequence, which an encoder does not have")
+    return [query, key, value]
+
+
+def _unpacked(e: Expansion, tensor: gs.Tensor, count: int) -> list[gs.Tensor]:
+    """The tensors [B,S,H*D] that stand in [B,S,H,count,D]."""
+    shape = e.shape(tensor, "packed tensor")
+    sizes = [size.constant() for size in shape[2:]]
+    if len(shape) != 5 or sizes[0] is None or sizes[1] != count or sizes[2] is None:
+        text = ", ".join(str(size) for size in shape)
+        raise NotImportable(f"'{tensor.name}' is [{text}] instead of [batch, sequence, heads, {count}, size]")
+    parts = (e.op("Gather", tensor, e.constant(i, np.int64), axis=3) for i in range(count))
+    return [e.reshape(part, 0, 0, sizes[0] * sizes[2]) for part in parts]
+
+
+def _attended(
+    e: Expansion, q: gs.Tensor, k: gs.Tensor, v: gs.Tensor, *, mask: gs.Tensor | None, bias: gs.Tensor | None
+) -> gs.Tensor:
+    heads = e.integer("num_heads")
+    widths = [e.width(part, "query, key or value") for part in (q, k, v)]
+    if heads <= 0 or any(width % heads for width in widths):
+        raise NotImportable(f"{heads} heads do not divide the widths {widths} of Q, K and V")
+    scale = e.number("scale", 0.0) or 1.0 / math.sqrt(widths[0] // heads)
+    scores = e.op("MatMul", _split(e, q, heads, [0, 2, 1, 3]), _split(e, k, heads, [0, 2, 3, 1]))
+    scores = e.sum(e.op("Mul", scores, e.constant(scale)), bias)
+    if mask is not None:
+        scores = e.op("Add", scores, _mask(e, mask, k))
+    if e.integer("unidirectional"):
+        scores = e.op("Add", scores, _causal(e, q, k))
+    context = e.op("MatMul", e.op("Softmax", scores, axis=-1), _split(e, v, heads, [0, 2, 1, 3]))
+    return e.reshape(e.op("Transpose", context, perm=[0, 2, 1, 3]), 0, 0, widths[2])
+
+
+def _split(e: Expansion, x: gs.Tensor, heads: int, order: list[int]) -> gs.Tensor:
+    return e.op("Transpose", e.reshape(x, 0, 0, heads, e.width(x, "query, key or value") // heads), perm=order)
+
+
+def _mask(e: Expansion, mask: gs.Tensor, k: gs.Tensor) -> gs.Tensor:
+    """What is added to the scores [B,H,S,S]: 0 for kept keys, mask_filter_value for the others."""
+    shape, batch = e.shape(mask, "mask"), Poly.atom("B")
+    if len(shape) == 1 and shape[0] == batch:
+        keys, lengths = e.reshape(e.slots(k, 1), 1, -1), e.reshape(mask, -1, 1)
+        kept = e.op("Less", keys, e.op("Cast", lengths, to=TensorProto.INT64))
+    elif len(shape) in (2, 3):
+        kept = e.op("Greater", mask, e.constant(0, np.int32))
+    elif len(shape) == 1:
+        raise NotImportable(
+            f"its mask '{mask.name}' has {shape[0]} elements: lengths [B] and masks [B,S] and [B,S,S] are known, "
+            "starts and cumulative lengths are not"
+        )
+    else:
+        raise NotImportable(f"its mask '{mask.name}' has {len(shape)} axes; lengths [B], [B,S] and [B,S,S] are known")
+    added = e.op("Where", kept, e.constant(0.0), e.constant(e.number("mask_filter_value", -10000.0)))
+    axes = [1] if len(shape) == 3 else [1, 2]
+    return e.unsqueeze(added, *axes)
+
+
+def _causal(e: Expansion, q: gs.Tensor, k: gs.Tensor) -> gs.Tensor:
+    """0 for keys up to the query, the lowest number for later ones."""
+    later = e.op("Greater", e.reshape(e.slots(k, 1), 1, -1), e.reshape(e.slots(q, 1), -1, 1))
+    return e.op("Where", later, e.constant(np.finfo(np.float32).min), e.constant(0.0))

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the standard operators that one fused operator stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ...analysis.graph import Editor, argument, is_output, made_by, node_name, opset
+from ...analysis.symbolic import Facts, learn
+from ...analysis.symbolic.facts import Shape
+
+
+class NotImportable(Exception):
+    """Raised for a node with a form that is not imported; the message is the reason."""
+
+
+class Expansion:
+    """One fused node, and the nodes that take its place.
+
+    Constants are float32: half precision files are widened before they are imported.
+    """
+
+    def __init__(self, editor: Editor, facts: dict[str, Facts], node: gs.Node) -> None:
+        self.node = node
+        self.name = node_name(node)
+        self._editor = editor
+        self._facts = facts
+        self.opset = opset(editor.graph)
+
+    def given(self, position: int) -> gs.Tensor | None:
+        """Input number `position`, or None where it is left out."""
+        return argument(self.node, position)
+
+    def input(self, position: int, what: str) -> gs.Tensor:
+        """Input number `position`, which must be there."""
+        found = self.given(position)
+        if found is None:
+            raise NotImportable(f"it has no {what} (input {position})")
+        return found
+
+    def refuse_inputs(self, **positions: int) -> None:
+        """Refuses inputs that no encoder needs, by name."""
+        for what, position in positions.items():
+            if self.given(position) is not None:
+                raise NotImportable(f"it reads {what} (input {position}), which an encoder does not have")
+
+    def is_read(self, position: int) -> bool:
+        """Whether anything reads output number `position`."""
+        if position >= len(self.node.outputs) or self.node.outputs[position].is_empty():
+            return False
+        tensor = self.node.outputs[position]
+        return bool(tensor.outputs) or is_output(self._editor.graph, tensor)
+
+    def refuse_outputs(self, **positions: int) -> None:
+        """Refuses outputs that are read, by name."""
+        for what, position in positions.items():
+            if self.is_read(position):
+                raise NotImportable(f"its {what} (output {position}) is read")
+
+    def integer(self, name: str, default: int = 0) -> int:
+        """An integer attribute."""
+        value = self.node.attrs.get(name, default)
+        if not isinstance(value, int):
+            raise NotImportable(f"its attribute {name} is {value!r}, not an integer")
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        """A float attribute."""
+        value = self.node.attrs.get(name, default)
+        if not isinstance(value, int | float):
+            raise NotImportable(f"its attribute {name} is {value!r}, not a number")
+        return float(value)
+
+    def shape(self, tensor: gs.Tensor, what: str) -> Shape:
+        """The shape of a tensor, whose rank must be known."""
+        found = self._facts.get(tensor.name, Facts()).shape
+        if found is None:
+            raise NotImportable(f"the rank of its {what} '{tensor.name}' is not known")
+        return found
+
+    def width(self, tensor: gs.Tensor, what: str) -> int:
+        """The size of a tensor's last axis, which must be known."""
+        shape = self.shape(tensor, what)
+        size = shape[-1].constant() if shape else None
+        if size is None or size <= 0:
+            raise NotImportable(f"the last axis of its {what} '{tensor.name}' has no known size above 0")
+        return size
+
+    def is_integer(self, tensor: gs.Tensor) -> bool:
+        """Whether the tensor is known to hold integers."""
+        return (self._facts.get(tensor.name, Facts()).dtype or "").startswith("int")
+
+    def constant(self, values: Any, dtype: Any = np.float32) -> gs.Constant:
+        """A constant, float32 unless said otherwise."""
+        return gs.Constant(self._editor.fresh(f"{self.name}_constant"), np.array(values, dtype=dtype))
+
+    def axes(self, *values: int) -> gs.Constant:
+        """A 1-D int64 constant."""
+        return self.constant(values, np.int64)
+
+    def op(self, op: str, *inputs: gs.Tensor, **attributes: Any) -> gs.Tensor:
+        """Adds a standard operator with one output; returns that output."""
+        result = self._editor.node(op, inputs, stem=f"{self.name}_{op.lower()}", attrs=attributes)
+        learn(self._facts, self._editor.graph.nodes[-1])
+        return result
+
+    def finish(self, results: Sequence[gs.Tensor | None]) -> None:
+        """Makes the results the node's outputs, in order."""
+        read = [
+            (tensor, self.node.outputs[position])
+            for position, tensor in enumerate(results)
+            if tensor is not None and self.is_read(position)
+        ]
+        self.node.inputs.clear()
+        self.node.outputs.clear()
+        for tensor, output in read:
+            self._editor.node("Identity", [tensor], stem=f"{self.name}_output", output=output)
+            learn(self._facts, self._editor.graph.nodes[-1])
+
+    # What several operators need.
+
+    def sum(self, *terms: gs.Tensor | None) -> gs.Tensor:
+        """The sum of those terms that are there, from left to right."""
+        first, *others = [term for term in terms if term is not None]
+        for term in others:
+            first = self.op("Add", first, term)
+        return first
+
+    def reduce(self, op: str, x: gs.Tensor, axis: int, *, keep: bool) -> gs.Tensor:
+        """ReduceSum or ReduceMean over one axis; where the axis stands depends on the opset."""
+        since = {"ReduceSum": 13}.get(op, 18)
+        if self.opset < since:
+            return self.op(op, x, axes=[axis], keepdims=int(keep))
+        return self.op(op, x, self.axes(axis), keepdims=int(keep))
+
+    def reshape(self, x: gs.Tensor, *sizes: int) -> gs.Tensor:
+        """Reshape; 0 keeps an axis, -1 is what is left."""
+        return self.op("Reshape", x, self.axes(*sizes))
+
+    def unsqueeze(self, x: gs.Tensor, *axes: int) -> gs.Tensor:
+        """Unsqueeze; where the axes stand depends on the opset."""
+        if self.opset < 13:
+            return self.op("Unsqueeze", x, axes=list(axes))
+        return self.op("Unsqueeze", x, self.axes(*axes))
+
+    def columns(self, x: gs.Tensor, start: int, end: int, axis: int = -1, step: int = 1) -> gs.Tensor:
+        """A part of a tensor along an axis; of a weight, a weight."""
+        if isinstance(x, gs.Constant):
+            return self.constant(np.moveaxis(np.moveaxis(x.values, axis, 0)[start:end:step], 0, axis))
+        return self.op("Slice", x, self.axes(start), self.axes(end), self.axes(axis), self.axes(step))
+
+    def slots(self, like: gs.Tensor, axis: int) -> gs.Tensor:
+        """0, 1, 2, ... int64, as many as the tensor has along an axis."""
+        size = self.op("Gather", self.op("Shape", like), self.constant(axis, np.int64), axis=0)
+        return self.op("Range", self.constant(0, np.int64), size, self.constant(1, np.int64))
+
+    def uncast(self, tensor: gs.Tensor) -> gs.Tensor:
+        """Integers before the casts to other integer types that fused operators ask for."""
+        node = made_by(tensor, "Cast")
+        if node is None or not (self.is_integer(tensor) and self.is_integer(node.inputs[0])):
+            return tensor
+        return self.uncast(node.inputs[0])

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brings an ONNX model into the form that the passes work on: one flat graph, typed tensors, dimensions B and S."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from onnx import ModelProto, TensorProto, numpy_helper
+from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
+
+from ..analysis.graph import drops_nothing, dtype_name, inline_constants, is_standard, node_name, tidy
+from ..errors import RewriteError
+from ..files.graph_io import export_model, import_graph
+from ..files.weights import Weights
+from ..operators import DOMAIN
+from ..precision.widen import narrow_outputs, widen
+from .canonical import canonical
+from .fixed_axes import fixed_sizes, generalise
+from .fused import holds_fused
+from .skeleton import Types, inferred, skeleton_of
+from .standard_form import standardise
+
+_TOKEN_TYPES = frozenset(
+    getattr(TensorProto, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)
+) | {TensorProto.BOOL, TensorProto.FLOAT}  # fmt: skip
+_RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+
+
+def import_model(model: ModelProto, weights: Weights | None = None) -> gs.Graph:
+    """Imports a model; its weights, and those of `weights`, are shared, not copied.
+
+    Fixed sizes of the batch or the sequence become dynamic, onnxruntime's fused operators standard ones. Raises
+    RewriteError for a model that is rewritten already, whose inputs are not [B,S], or that has control flow or a fused
+    operator that cannot be imported.
+    """
+    _refuse(model)
+    model = canonical(model)
+    token_inputs = token_inputs_of(model)
+    fixed = fixed_sizes(model, token_inputs)
+    sizes: list[int | str] = [fixed.batch or "B", fixed.sequence or "S"]
+    skeleton = skeleton_of(model, dict.fromkeys(token_inputs, sizes))
+    types = _inferred(skeleton)
+    graph = import_graph(model, weights)
+    for tensor in graph.inputs:
+        tensor.shape = ["B", "S"]
+    _write_types(graph, types)
+    if standardise(graph):
+        _write_types(graph, _inferred(_with_nodes_of(graph, skeleton)))
+    inline_constants(graph)
+    tidy(graph)
+    _refuse_what_batches_share(graph)
+    if fixed:
+        generalise(graph, fixed)
+    return graph
+
+
+def standard_model(model: ModelProto) -> ModelProto:
+    """The model in standard operators alone, in float32 inside, for tools that know no others, as TensorRT.
+
+    That is the model itself where it holds no fused operator. Raises RewriteError as import_model.
+    """
+    if not holds_fused(model):
+        return model
+    result = export_model(import_model(widen(model)))
+    result.ir_version = model.ir_version
+    narrow_outputs(result, model)
+    return result
+
+
+def _write_types(graph: gs.Graph, types: Mapping[str, onnx.TypeProto.Tensor]) -> None:
+    """Writes what was inferred at the tensors that nodes make."""
+    for name, tensor in graph.tensors().items():
+        if isinstance(tensor, gs.Variable) and name in types and tensor.inputs:
+            found = types[name]
+            tensor.dtype = np.dtype(dtype_name(found.elem_type)) if found.elem_type else tensor.dtype
+            tensor.shape = [_size(dim) for dim in found.shape.dim] if found.HasField("shape") else None
+
+
+def _refuse(model: ModelProto) -> None:
+    if any(node.domain == DOMAIN for node in model.graph.node):
+        raise RewriteError(
+            f"the model holds operators of the domain '{DOMAIN}' already; it has been rewritten: build or run it, or "
+            "rewrite the original export"
+        )
+
+
+def _refuse_what_batches_share(graph: gs.Graph) -> None:
+    """Raises RewriteError for scales that are taken from a whole batch, and for random numbers."""
+    for node in graph.nodes:
+        if is_standard(node, "DynamicQuantizeLinear") and not isinstance(node.inputs[0], gs.Constant):
+            raise RewriteError(
+                f"node '{node_name(node)}' (DynamicQuantizeLinear) takes its scale from the largest and smallest "
+                "number of a whole batch, padding included: every sequence's result depends on the others and on "
+                "the padding, so that no packed graph can give the same; rewrite the float model it was made from, or "
+                "one with constant scales (QuantizeLinear and DequantizeLinear)"
+            )
+        if is_standard(node, *_RANDOM) or (is_standard(node, "Dropout") and not drops_nothing(node)):
+            raise RewriteError(
+                f"node '{node_name(node)}' ({node.op}) draws random numbers: no two runs give the same, so that "
+                "nothing can be compared; export the model for inference (model.eval())"
+            )
+
+
+def token_inputs_of(model: ModelProto) -> tuple[str, ...]:
+    """The names of the inputs [B,S]; those of floats may be masks. Raises RewriteError for any other input, or none."""
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    names = []
+    for value in model.graph.input:
+        if value.name in initializers:
+            continue
+        tensor, dims = value.type.tensor_type, value.type.tensor_type.shape.dim
+        if tensor.elem_type not in _TOKEN_TYPES or len(dims) != 2:
+            kind = TensorProto.DataType.Name(tensor.elem_type)
+            raise RewriteError(
+                f"input '{value.name}' is {kind} [{', '.join(_dim(dim) for dim in dims)}]; every input must be an "
+                "integer or bool tensor [batch, sequence], the mask alone may be float32; export the encoder with its "
+                "token inputs and a mask [batch, sequence] alone"
+            )
+        names.append(value.name)
+    if not names:
+        raise RewriteError("no attention found: the model has no input; padfree rewrites encoders with token inputs")
+    return tuple(names)
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> str:
+    return dim.dim_param or str(dim.dim_value) if dim.WhichOneof("value") else "?"
+
+
+def _with_nodes_of(graph: gs.Graph, skeleton: ModelProto) -> ModelProto:
+    """The skeleton with the nodes of the graph, and the constants that they need."""
+    result = ModelProto()
+    result.CopyFrom(skeleton)
+    del result.graph.node[:]
+    result.graph.node.extend(OnnxExporter.export_node(node) for node in graph.nodes)
+    known = {item.name for item in (*result.graph.initializer, *result.graph.input)}
+    for name, tensor in graph.tensors().items():
+        if isinstance(tensor, gs.Constant) and name not in known:
+            result.graph.initializer.append(numpy_helper.from_array(tensor.values, name))
+    return result
+
+
+def _inferred(skeleton: ModelProto) -> Types:
+    """Checks the model, and infers types and shapes."""
+    try:
+        onnx.checker.check_model(skeleton)
+        return inferred(skeleton)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise RewriteError(f"the model is not valid ONNX: {reason}; export it again") from error
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    return dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None

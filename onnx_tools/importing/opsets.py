@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opsets other than those that padfree writes: old ones are raised node by node, new ones lowered where nothing is new.
+
+The weights take no part, and every rule is exact: what it cannot express is refused. ONNX's own converter copies the
+weights, and writes every old Softmax over a flattened tensor, whose sizes are then lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, ModelProto, NodeProto, helper, numpy_helper
+
+from ..errors import RewriteError
+from ..operators import MAX_OPSET, MIN_OPSET
+from .skeleton import Names, Types, inferred, skeleton_of, subgraphs
+
+FLOOR = 7  # below it, operators broadcast by attributes and know training from inference
+
+Nodes = list[NodeProto]
+
+
+def to_known_opset(model: ModelProto, version: int) -> int:
+    """Brings a model whose standard operators are of `version` into an opset that padfree writes, in place; returns it.
+
+    Raises RewriteError for opsets below FLOOR, and for operators that mean something else in the other opset.
+    """
+    if version > MAX_OPSET:
+        _lower(model, version)
+        return MAX_OPSET
+    if version >= MIN_OPSET:
+        return version
+    if version < FLOOR:
+        raise RewriteError(f"the model's opset is {version}, allowed is {FLOOR} or more; export it again with opset 17")
+    converter = _Converter(version, _types(model), Names(model.graph))
+    for nodes in _lists([model.graph.node, *(function.node for function in model.functions)]):
+        _replace(nodes, converter.raised)
+    return MIN_OPSET
+
+
+def _lists(outer: Sequence[Any]) -> Iterator[Any]:
+    """Messages' lists of nodes, those of the graphs inside first."""
+    for nodes in outer:
+        for node in nodes:
+            yield from _lists([inner.node for inner in subgraphs(node)])
+        yield nodes
+
+
+def _replace(nodes: Any, by: Callable[[NodeProto], Nodes]) -> None:
+    replaced = [new for node in nodes for new in by(node)]
+    del nodes[:]
+    nodes.extend(replaced)
+
+
+def _types(model: ModelProto) -> Types:
+    """Types and shapes of the tensors, as far as ONNX infers them."""
+    skeleton = skeleton_of(model)
+    known = {value.name: value.type.tensor_type for value in skeleton.graph.input}
+    try:
+        return known | inferred(skeleton)
+    except onnx.shape_inference.InferenceError:
+        return known  # what is wrong is said by the check that comes later
+
+
+def _lower(model: ModelProto, version: int) -> None:
+    """Makes nodes of a newer opset MAX_OPSET's, where those mean the same. Raises RewriteError where none does."""
+    names = Names(model.graph)
+    for nodes in _lists([model.graph.node, *(function.node for function in model.functions)]):
+        _replace(nodes, lambda node: _lowered(node, version, names))
+
+
+def _lowered(node: NodeProto, version: int, names: Names) -> Nodes:
+    """Up to opset 28, all that is new in known operators is types, and inputs and attributes that may be left out."""
+    newest, known = _schema(node.op_type, version), _schema(node.op_type, MAX_OPSET)
+    if node.domain or newest is None:
+        return [node]
+    if node.op_type == "Swish":
+        return _swish(node, names)
+    added = [item for item in node.attribute if known is not None and item.name not in known.attributes]
+    for item in added:
+        if item == newest.attributes[item.name].default_value:
+            taken(node, item.name)
+    unknown = known is None or any(item.name not in known.attributes for item in node.attribute)
+    if known is None or unknown or any(node.input[known.max_input :]):
+        raise RewriteError(
+            f"node '{node.name or ' '.join(node.output)}' ({node.op_type}) is one of opset {version} and has no equal "
+            f"in opset {MAX_OPSET}, the newest that padfree writes; export the model with opset {MAX_OPSET} or lower"
+        )
+    return [node]
+
+
+def _swish(node: NodeProto, names: Names) -> Nodes:
+    """x sigmoid(alpha x)."""
+    x, result = node.input[0], node.output[0]
+    alpha = next((item.f for item in node.attribute if item.name == "alpha"), 1.0)
+    if alpha != 1.0 or any(item.ref_attr_name for item in node.attribute):
+        raise RewriteError(
+            f"node '{node.name or result}' (Swish) has the attribute alpha={alpha}, allowed is 1; export the model "
+            f"with opset {MAX_OPSET} or lower"
+        )
+    gate = names.fresh(f"{result}_gate")
+    return [
+        helper.make_node("Sigmoid", [x], [gate], name=gate),
+        helper.make_node("Mul", [x, gate], [result], name=node.name),
+    ]
+
+
+def _schema(op: str, version: int) -> onnx.defs.OpSchema | None:
+    newest = min(version, onnx.defs.onnx_opset_version())
+    return onnx.defs.get_schema(op, newest) if onnx.defs.has(op, newest) else None
+
+
+@dataclass(frozen=True)
+class _Converter:
+    """Raises nodes of `version` to MIN_OPSET."""
+
+    version: int
+    types: Types
+    names: Names
+
+    def raised(self, node: NodeProto) -> Nodes:
+        """The nodes that do in MIN_OPSET what the node did."""
+        nodes = [node]
+        if node.domain:
+            return nodes
+        for target in range(self.version + 1, MIN_OPSET + 1):
+            nodes = [new for item in nodes for new in self._step(item, target)]
+        return nodes
+
+    def _step(self, node: NodeProto, target: int) -> Nodes:
+        rule = _STEPS.get((node.op_type, target))
+        return [node] if rule is None or node.domain else rule(self, node)
+
+    def constant(self, stem: str, values: np.ndarray) -> NodeProto:
+        """A Constant node under new names."""
+        name = self.names.fresh(stem)
+        return helper.make_node("Constant", [], [name], name=name, value=numpy_helper.from_array(values))
+
+    def dtype(self, name: str) -> Any:
+        """A tensor's element type: float32 where it is not known."""
+        kind = self.types[name].elem_type if name in self.types else 0
+        return helper.tensor_dtype_to_np_dtype(kind) if kind else np.dtype(np.float32)
+
+    def moved(self, node: NodeProto, attribute: str, position: int, dtype: Any = np.int64) -> Nodes:
+        """The node with an attribute as its input `position`; itself where it has no such attribute."""
+        found = taken(node, attribute)
+        if found is None:
+            return [node]
+        stem = f"{node.output[0]}_{attribute}"
+        if found.ref_attr_name:
+            name = self.names.fresh(stem)
+            kind = {AttributeProto.INTS: "value_ints", AttributeProto.FLOATS: "value_floats"}.get(found.type)
+            if kind is None:
+                raise _refused(node, self.version, f"its attribute '{attribute}' comes from a function's")
+            made = helper.make_node("Constant", [], [name], name=name)
+            made.attribute.add(name=kind, ref_attr_name=found.ref_attr_name, type=found.type)
+        else:
+            made = self.constant(stem, np.asarray(helper.get_attribute_value(found), dtype))
+        while len(node.input) < position:
+            node.input.append("")
+        del node.input[position:]
+        node.input.append(made.output[0])
+        return [made, node]
+
+
+def taken(node: NodeProto, name: str) -> AttributeProto | None:
+    """Removes an attribute and returns it."""
+    for place, item in enumerate(node.attribute):
+        if item.name == name:
+            found = AttributeProto()
+            found.CopyFrom(item)
+            del node.attribute[place]
+            return found
+    return None
+
+
+def _integer(node: NodeProto, name: str, default: int) -> int:
+    return next((int(item.i) for item in node.attribute if item.name == name), default)
+
+
+def _refused(node: NodeProto, version: int, reason: str) -> RewriteError:
+    return RewriteError(
+        f"the model's opset is {version}, and node '{node.name or ' '.join(node.output)}' ({node.op_type}) has no "
+        f"equal in opset {MIN_OPSET}: {reason}; export the model again with opset 17"
+    )
+
+
+def _batch_norm_9(converter: _Converter, node: NodeProto) -> Nodes:
+    if _integer(node, "spatial", 1) != 1:
+        raise _refused(node, converter.version, "it has statistics for every place (spatial=0)")
+    taken(node, "spatial")
+    return [node]
+
+
+def _batch_norm_14(converter: _Converter, node: NodeProto) -> Nodes:
+    if any(node.output[1:]):
+        raise _refused(node, converter.version, "it gives out statistics, as in training")
+    del node.output[1:]
+    return [node]
+
+
+def _slice(converter: _Converter, node: NodeProto) -> Nodes:
+    if any(item.ref_attr_name for item in node.attribute):
+        raise _refused(node, converter.version, "its limits come from a function's attributes")
+    count = len(next(item.ints for item in node.attribute if item.name == "starts"))
+    if not any(item.name == "axes" for item in node.attribute):
+        node.attribute.append(helper.make_attribute("axes", list(range(count))))
+    *before, node = converter.moved(node, "starts", 1)
+    for position, name in ((2, "ends"), (3, "axes")):
+        *more, node = converter.moved(node, name, position)
+        before += more
+    return [*before, node]
+
+
+def _top_k(converter: _Converter, node: NodeProto) -> Nodes:
+    found = next(item for item in node.attribute if item.name == "k")
+    taken(node, "k")
+    node.attribute.append(helper.make_attribute("k", [int(found.i)]))
+    return converter.moved(node, "k", 1)
+
+
+def _upsample_9(converter: _Converter, node: NodeProto) -> Nodes:
+    return converter.moved(node, "scales", 1, np.float32)
+
+
+def _upsample_10(_: _Converter, node: NodeProto) -> Nodes:
+    node.op_type = "Resize"
+    return [node]
+
+
+def _resize_11(_: _Converter, node: NodeProto) -> Nodes:
+    """Places are rounded down and counted from the corner, as they were."""
+    scales = node.input[1]
+    del node.input[1:]
+    node.input.extend(["", scales])
+    node.attribute.append(helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
+    node.attribute.append(helper.make_attribute("nearest_mode", "floor"))
+    return [node]
+
+
+def _clip(converter: _Converter, node: NodeProto) -> Nodes:
+    dtype = converter.dtype(node.input[0])
+    *first, node = converter.moved(node, "min", 1, dtype)
+    *second, node = converter.moved(node, "max", 2, dtype)
+    return [*first, *second, node]
+
+
+def _pad(converter: _Converter, node: NodeProto) -> Nodes:
+    *first, node = converter.moved(node, "pads", 1)
+    *second, node = converter.moved(node, "value", 2, converter.dtype(node.input[0]))
+    return [*first, *second, node]
+
+
+def _scatter(_: _Converter, node: NodeProto) -> Nodes:
+    node.op_type = "ScatterElements"
+    return [node]
+
+
+def _dropout(_: _Converter, node: NodeProto) -> Nodes:
+    """In inference it changes nothing, whatever its ratio."""
+    taken(node, "ratio")
+    return [node]
+
+
+def _dropout_10(converter: _Converter, node: NodeProto) -> Nodes:
+    if any(node.output[1:]):
+        raise _refused(node, converter.version, "its mask is no bool tensor there")
+    return [node]
+
+
+def _axes_to_input(converter: _Converter, node: NodeProto) -> Nodes:
+    return converter.moved(node, "axes", 1)
+
+
+def _split(converter: _Converter, node: NodeProto) -> Nodes:
+    return converter.moved(node, "split", 1)
+
+
+def _softmax(converter: _Converter, node: NodeProto) -> Nodes:
+    """It ran over all axes from `axis` on, as one."""
+    if any(item.ref_attr_name for item in node.attribute):
+        raise _refused(node, converter.version, "its axis comes from a function's attribute")
+    axis, known = _integer(node, "axis", 1), converter.types.get(node.input[0])
+    rank = len(known.shape.dim) if known is not None and known.HasField("shape") else None
+    taken(node, "axis")
+    node.attribute.append(helper.make_attribute("axis", -1))
+    if axis == -1 or (rank is not None and axis == rank - 1):
+        return [node]
+    x, result = node.input[0], node.output[0]
+    sizes, flat, made = (converter.names.fresh(f"{result}_{part}") for part in ("sizes", "flat", "rows"))
+    node.input[0], node.output[0] = flat, made
+    return [
+        helper.make_node("Shape", [x], [sizes], name=sizes),
+        helper.make_node("Flatten", [x], [flat], name=flat, axis=axis),
+        node,
+        helper.make_node("Reshape", [made, sizes], [result], name=converter.names.fresh(f"{result}_shaped")),
+    ]
+
+
+_STEPS: Mapping[tuple[str, int], Callable[[_Converter, NodeProto], Nodes]] = MappingProxyType(
+    {
+        ("BatchNormalization", 9): _batch_norm_9,
+        ("Upsample", 9): _upsample_9,
+        ("Dropout", 10): _dropout_10,
+        ("Slice", 10): _slice,
+        ("TopK", 10): _top_k,
+        ("Upsample", 10): _upsample_10,
+        ("Clip", 11): _clip,
+        ("Pad", 11): _pad,
+        ("Resize", 11): _resize_11,
+        ("Scatter", 11): _scatter,
+        ("Dropout", 12): _dropout,
+        **{(op, 13): _softmax for op in ("Hardmax", "LogSoftmax", "Softmax")},
+        **{(op, 13): _axes_to_input for op in ("ReduceSum", "Squeeze", "Unsqueeze")},
+        ("Split", 13): _split,
+        ("BatchNormalization", 14): _batch_norm_14,
+    }
+)

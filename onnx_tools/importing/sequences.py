@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists of tensors (SplitToSequence, SequenceConstruct) that are taken apart at known places are plain tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ..analysis.graph import Editor, argument, is_standard, made_by
+from ..analysis.symbolic import Facts
+
+Lookup = Callable[[gs.Tensor], Facts]
+
+_TAKEN_APART = ("ConcatFromSequence", "OptionalGetElement", "SequenceAt")
+
+
+def holds_sequences(graph: gs.Graph) -> bool:
+    """Whether any node takes a list apart."""
+    return any(is_standard(node, *_TAKEN_APART) for node in graph.nodes)
+
+
+def take_apart(editor: Editor, lookup: Lookup, node: gs.Node) -> bool:
+    """Puts plain nodes in the place of one that reads a list, whose facts `lookup` knows; whether that was possible."""
+    if not is_standard(node, *_TAKEN_APART):
+        return False
+    source, before = node.inputs[0], len(editor.graph.nodes)
+    result = editor.variable(f"{node.outputs[0].name}_plain", node.outputs[0].dtype)
+    if node.op == "OptionalGetElement":
+        optional = made_by(source, "Optional")
+        editor.node("Identity", [source if optional is None else optional.inputs[0]], stem=result.name, output=result)
+    elif node.op == "SequenceAt":
+        _element(editor, lookup, node, result)
+    else:
+        _joined(editor, node, result)
+    if len(editor.graph.nodes) == before:
+        return False
+    output = editor.take_over(node.outputs[0])
+    node.inputs.clear()
+    node.outputs.clear()
+    editor.node("Identity", [result], stem=output.name, output=output)
+    return True
+
+
+def _element(editor: Editor, lookup: Lookup, node: gs.Node, result: gs.Tensor) -> None:
+    places = lookup(node.inputs[1]).plain_integers()
+    made = made_by(node.inputs[0], "SequenceConstruct", "SplitToSequence")
+    if places is None or made is None:
+        return
+    place = places[0]
+    if made.op == "SequenceConstruct":
+        if -len(made.inputs) <= place < len(made.inputs):
+            editor.node("Identity", [made.inputs[place]], stem=result.name, output=result)
+        return
+    x, axis, split = made.inputs[0], int(made.attrs.get("axis", 0)), argument(made, 1)
+    if split is None:
+        keeps = int(made.attrs.get("keepdims", 1))
+        index = editor.constant("place", np.asarray([place] if keeps else place, np.int64))
+        editor.node("Gather", [x, index], stem=result.name, attrs={"axis": axis}, output=result)
+        return
+    limits = _limits(lookup, x, axis, split, place)
+    if limits is not None:
+        numbers = [editor.constant("limit", np.asarray([number], np.int64)) for number in (*limits, axis)]
+        editor.node("Slice", [x, *numbers], stem=result.name, output=result)
+
+
+def _limits(lookup: Lookup, x: gs.Tensor, axis: int, split: gs.Tensor, place: int) -> tuple[int, int] | None:
+    """Where part number `place` begins and ends."""
+    sizes, shape = lookup(split).plain_integers(), lookup(x).shape
+    if sizes is None:
+        return None
+    if lookup(split).rank == 0:
+        total = None if shape is None else shape[axis].constant()
+        count = None if total is None else -(-total // sizes[0])
+        if place < 0 and count is None:
+            return None
+        place = place + (count or 0) if place < 0 else place
+        return place * sizes[0], (place + 1) * sizes[0]
+    if not -len(sizes) <= place < len(sizes):
+        return None
+    ends = np.cumsum(sizes)
+    return int(ends[place] - sizes[place]), int(ends[place])
+
+
+def _joined(editor: Editor, node: gs.Node, result: gs.Tensor) -> None:
+    axis, made = int(node.attrs["axis"]), made_by(node.inputs[0], "SequenceConstruct", "SplitToSequence")
+    is_new = int(node.attrs.get("new_axis", 0))
+    if made is None:
+        return
+    if made.op == "SplitToSequence":
+        keeps = argument(made, 1) is not None or int(made.attrs.get("keepdims", 1)) == 1
+        if axis == int(made.attrs.get("axis", 0)) and keeps != bool(is_new):
+            editor.node("Identity", [made.inputs[0]], stem=result.name, output=result)
+        return
+    parts = list(made.inputs)
+    if is_new:
+        axes = editor.constant("axes", np.asarray([axis], np.int64))
+        parts = [editor.node("Unsqueeze", [part, axes], stem=f"{part.name}_wide", dtype=part.dtype) for part in parts]
+    editor.node("Concat", parts, stem=result.name, attrs={"axis": axis}, output=result)

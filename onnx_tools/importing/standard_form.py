@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brings an imported graph into one flat list of standard operators: replaces fused operators and known branches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_graphsurgeon as gs
+
+from ..analysis.graph import Editor, inline_constants, node_name, opset
+from ..analysis.symbolic import Facts, facts_of_inputs, learn
+from ..analysis.symbolic.analysis import constant_of
+from ..errors import RewriteError
+from .fused import expand_fused, is_fused
+from .sequences import holds_sequences, take_apart
+
+
+def standardise(graph: gs.Graph) -> bool:
+    """Replaces fused operators by what they stand for, and every If whose condition is known by its branch, in place.
+
+    Returns whether there were any; the nodes must be sorted. Raises RewriteError for a fused operator that cannot be
+    imported, and for control flow that depends on the inputs.
+    """
+    version = opset(graph)
+    if not holds_sequences(graph) and not any(is_fused(node, version) or _subgraphs(node) for node in graph.nodes):
+        return False
+    inline_constants(graph)
+    nodes, walk = list(graph.nodes), _Walk(graph, version)
+    graph.nodes.clear()
+    walk.add(nodes)
+    used = {node.domain or "" for node in graph.nodes}
+    graph.import_domains = [item for item in graph.import_domains or [] if item.domain in used | {""}]
+    return True
+
+
+class _Walk:
+    """Puts nodes into the graph one by one, and learns about their tensors on the way."""
+
+    def __init__(self, graph: gs.Graph, version: int) -> None:
+        self._graph, self._version = graph, version
+        self._editor = Editor(graph)
+        self._facts: dict[str, Facts] = facts_of_inputs(graph)
+
+    def add(self, nodes: list[gs.Node]) -> None:
+        """Adds sorted nodes, or what takes their place."""
+        for node in nodes:
+            if not node.outputs:
+                continue  # a constant that stands at its tensor now
+            if _subgraphs(node):
+                self._choose(node)
+                continue
+            count = len(self._graph.nodes)
+            if take_apart(self._editor, self._known, node):
+                for made in self._graph.nodes[count:]:
+                    learn(self._facts, made)
+                continue
+            learn(self._facts, node)  # of a fused one, its constants
+            if is_fused(node, self._version):
+                expand_fused(self._editor, self._facts, node)
+            else:
+                self._graph.nodes.append(node)
+
+    def _choose(self, node: gs.Node) -> None:
+        """Puts the nodes of an If's branch in its place; an If inside that branch is chosen in its turn."""
+        condition = self._condition(node) if node.op == "If" else None
+        if condition is None:
+            raise _refused(node)
+        taken, left = ("then_branch", "else_branch") if condition else ("else_branch", "then_branch")
+        _detach(node.attrs[left])
+        branch, outputs = node.attrs[taken], list(node.outputs)
+        if len(branch.outputs) != len(outputs):
+            raise RewriteError(
+                f"the model is not valid ONNX: node '{node_name(node)}' (If) has {len(outputs)} outputs and its branch "
+                f"{len(branch.outputs)}; export it again"
+            )
+        node.inputs.clear()
+        node.outputs.clear()
+        inline_constants(branch)
+        for tensor in branch.tensors().values():
+            if isinstance(tensor, gs.Constant):  # another branch may have one of its name
+                tensor.name = self._editor.fresh(tensor.name)
+        for inner in branch.nodes:
+            for tensor in inner.outputs:
+                tensor.name = self._editor.fresh(tensor.name)
+            inner.name = self._editor.fresh(inner.name or inner.op)
+        results = [
+            gs.Node("Identity", self._editor.fresh(f"{output.name}_chosen"), {}, [result], [output])
+            for result, output in zip(branch.outputs, outputs, strict=True)
+        ]
+        self.add([*branch.nodes, *results])
+
+    def _condition(self, node: gs.Node) -> float | None:
+        """The value of an If's condition, where it is known."""
+        return self._known(node.inputs[0]).scalar()
+
+    def _known(self, tensor: gs.Tensor) -> Facts:
+        return constant_of(tensor) if isinstance(tensor, gs.Constant) else self._facts.get(tensor.name, Facts())
+
+
+def _refused(node: gs.Node) -> RewriteError:
+    """The error for a node whose subgraph is not taken."""
+    name = f"node '{node_name(node)}' ({node.op})"
+    if node.op == "If":
+        return RewriteError(
+            f"{name} chooses between subgraphs by '{node.inputs[0].name}', which depends on the inputs; that cannot be "
+            "packed; export the model with fixed choices (torch.onnx.export traces them away)"
+        )
+    return RewriteError(
+        f"{name} runs a subgraph again and again; loops cannot be packed; export the model with the loop written out "
+        "(torch.onnx.export does so when it traces)"
+    )
+
+
+def _subgraphs(node: gs.Node) -> list[gs.Graph]:
+    values = (value if isinstance(value, list) else [value] for value in node.attrs.values())
+    return [item for items in values for item in items if isinstance(item, gs.Graph)]
+
+
+def _detach(graph: gs.Graph) -> None:
+    """Lets the nodes of a branch that is not taken read nothing."""
+    for node in _all_nodes(graph):
+        node.inputs.clear()
+        node.outputs.clear()
+
+
+def _all_nodes(graph: gs.Graph) -> Iterator[gs.Node]:
+    for node in graph.nodes:
+        yield node
+        for inner in _subgraphs(node):
+            yield from _all_nodes(inner)

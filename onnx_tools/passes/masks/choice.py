@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which input is the padding mask: the one that attention proves, or the one that the user names; or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ...analysis.symbolic import Analysis
+from ...errors import RewriteError
+from ..base import Miss
+from .evidence import inputs_in_scores, keys_masked_by
+from .mask import Rows
+from .mask_values import Keeping
+from .no_attention import no_attention
+
+
+def choose_mask(
+    graph: gs.Graph,
+    analysis: Analysis,
+    rows: Rows,
+    proved: Sequence[Keeping | None],
+    rest: Sequence[gs.Node],
+    missed: Sequence[Miss],
+    named: str | None,
+) -> Keeping | None:
+    """The input that masks padding, and which of its values keep a slot; None where every slot is a token.
+
+    `proved` are the masks of the attentions that were understood, `rest` the other attentions with what was `missed`,
+    `named` is the input that the user calls the mask. Raises RewriteError where no proof is found, or contradicts that.
+    """
+    if not proved and not rest:
+        raise no_attention(graph, analysis)
+    inputs = [str(tensor.name) for tensor in graph.inputs]
+    if named is not None and named not in inputs:
+        raise RewriteError(f"the mask '{named}' is no input of the model; its inputs are {_listed(inputs)}; name one")
+    rules = [rule for rule in proved if rule is not None]
+    if not rules:
+        found = [keys_masked_by(analysis, node, tensor, rows) for node in rest for tensor in graph.inputs]
+        rules = [rule for rule in found if rule is not None]
+    sources = sorted({rule.source for rule in rules})
+    if named is not None:
+        return _checked(graph, _named(named, rules, sources, rows))
+    if len(sources) > 1:
+        raise RewriteError(
+            f"attention is masked by several inputs ({', '.join(sources)}); one padding mask is expected; export the "
+            f"model with a single attention_mask, or say which one tells padding: {_options(sources)}"
+        )
+    if rules:
+        return _checked(graph, _weakest(rules))
+    reached = sorted(set().union(*(inputs_in_scores(analysis, node) for node in rest)), key=inputs.index)
+    if not reached:
+        return _checked(graph, None)
+    reasons = "; ".join(dict.fromkeys(miss.reason for miss in missed[:3]))
+    raise RewriteError(
+        f"no attention proves which input is the padding mask ({len(rest)} found): {reasons}; the scores read "
+        f"{_listed(reached)}; name the mask, which is then taken for 1 at tokens and 0 at padding, and verified: "
+        f"{_options(reached)}; or export an encoder whose attention_mask is a plain padding mask [batch, sequence]"
+    )
+
+
+def _checked(graph: gs.Graph, rule: Keeping | None) -> Keeping | None:
+    """The rule. Raises RewriteError where an input other than a plain mask holds floats."""
+    mask = None if rule is None or not rule.plain else rule.source
+    for tensor in graph.inputs:
+        if np.issubdtype(np.dtype(tensor.dtype), np.floating) and tensor.name != mask:
+            raise RewriteError(
+                f"input '{tensor.name}' is {np.dtype(tensor.dtype).name} [batch, sequence], and not what masks "
+                "padding; inputs of tokens must be integers or bool; export the encoder with its token inputs alone"
+            )
+    return rule
+
+
+def _named(named: str, rules: Sequence[Keeping], sources: Sequence[str], rows: Rows) -> Keeping:
+    """The rule of the input that the user names: the one that is proved of it, or that any value but 0 keeps a slot."""
+    own = [rule for rule in rules if rule.source == named]
+    if own:
+        return _weakest(own)
+    if sources:
+        raise RewriteError(
+            f"attention is masked by {_listed(sources)}, not by '{named}'; leave the mask out, or name that input"
+        )
+    count = rows.get(named)
+    return Keeping(named, "nonzero") if count is None or count <= 2 else Keeping(named, "except", (0,))
+
+
+def _weakest(rules: Sequence[Keeping]) -> Keeping:
+    """Of several rules the one that most attentions follow; where others mask less, the probe finds it."""
+    return max(rules, key=lambda rule: (list(rules).count(rule), str(rule)))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def _options(names: Sequence[str]) -> str:
+    return " or ".join(f"--mask {name}" for name in names)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What inputs of one shape may still be: tokens of two sequences, which attend to each other, or places of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import onnx_graphsurgeon as gs
+
+from ...analysis.graph import is_standard, node_name
+from ...analysis.layout import S
+from ...analysis.symbolic import Analysis, Element
+from ...analysis.symbolic.expr import leaves
+from ...errors import RewriteError
+from .evidence import is_product
+
+Sources = Mapping[str, frozenset[str]]
+
+
+def check_places(graph: gs.Graph, analysis: Analysis) -> None:
+    """Raises RewriteError for an input whose values are places in the sequence, which a node takes tokens by.
+
+    Rows of a table of positions, which may be cut to the sequence's length, are no tokens.
+    """
+    sources = _sources(graph, None)
+    for node in graph.nodes:
+        if not is_standard(node, "Gather", "GatherElements", "GatherND"):
+            continue
+        facts, indices = analysis[node.inputs[0]], analysis[node.inputs[1]].expr
+        if facts.shape is None or indices is None or not (facts.dtype or "").startswith(("float", "bfloat")):
+            continue
+        axis = 1 if node.op == "GatherND" else int(node.attrs.get("axis", 0)) % len(facts.shape)
+        named = sorted({leaf.source for leaf in leaves(indices) if isinstance(leaf, Element)})
+        if named and _of(sources, node.inputs[0]) and axis < len(facts.shape) and facts.shape[axis] == S:
+            raise RewriteError(
+                f"input {_listed(named)} holds places in the sequence: '{node_name(node)}' ({node.op}) takes tokens by "
+                "them; padfree's inputs hold values of tokens, at any place; export the encoder without that part, and "
+                "take the tokens from its output"
+            )
+
+
+def check_sequences(graph: gs.Graph, analysis: Analysis, attentions: Iterable[gs.Node], mask: str | None) -> None:
+    """Raises RewriteError for an attention whose queries and keys are made of different inputs.
+
+    `mask` is the input that tells padding alone, of which both may be made.
+    """
+    sources = _sources(graph, mask)
+    for node in attentions:
+        pairs = [(_of(sources, one), _of(sources, two)) for one, two in _operands(analysis, node)]
+        known = [(queries, keys) for queries, keys in pairs if queries and keys]
+        if known and not any(queries & keys for queries, keys in known):
+            queries, keys = known[0]
+            raise RewriteError(
+                f"attention '{node_name(node)}' is between two sequences: tokens made of {_listed(queries)} read those "
+                f"made of {_listed(keys)}; padfree packs tokens of one sequence, which read each other; export the "
+                "encoder alone"
+            )
+
+
+def _sources(graph: gs.Graph, mask: str | None) -> dict[str, frozenset[str]]:
+    """The inputs whose values each tensor is made of."""
+    found = {str(tensor.name): frozenset({str(tensor.name)} - {mask}) for tensor in graph.inputs}
+    for node in graph.nodes:
+        made = frozenset[str]()
+        if not is_standard(node, "Shape", "Size"):
+            made = made.union(*(_of(found, tensor) for tensor in node.inputs))
+        found.update((tensor.name, made) for tensor in node.outputs)
+    return found
+
+
+def _of(sources: Sources, tensor: gs.Tensor) -> frozenset[str]:
+    return sources.get(tensor.name, frozenset())
+
+
+def _operands(analysis: Analysis, node: gs.Node) -> list[tuple[gs.Tensor, gs.Tensor]]:
+    """The operands of every product that the scores of an attention are made of."""
+    if is_standard(node, "Attention"):
+        return [(node.inputs[0], node.inputs[1])]
+    found, seen, waiting = list[tuple[gs.Tensor, gs.Tensor]](), set[int](), list(node.inputs[0].inputs)
+    while waiting:
+        maker = waiting.pop()
+        if id(maker) in seen:
+            continue
+        seen.add(id(maker))
+        if is_product(analysis, maker):
+            found.append((maker.inputs[0], maker.inputs[1]))
+        elif not is_standard(maker, "Shape", "Size"):
+            waiting += [item for tensor in maker.inputs for item in tensor.inputs]
+    return found
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in sorted(names))

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The constants of products that apply a layer norm, from those of product and norm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import onnx_graphsurgeon as gs
+from onnx import TensorProto
+
+from ...analysis.graph import Editor
+from ...files.weights import HeldValues, bytes_of_array
+from ...operators.functions import ACT_TYPES
+from ...precision.blocks import exact_product
+from ...precision.precision import rounded, to_float32
+from ...precision.ranges import unfit_reason
+from ..base import NoMatch
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+
+
+class FoldedWeights:
+    """Makes such constants for one graph of one precision, equal ones once."""
+
+    def __init__(self, editor: Editor, precision: str) -> None:
+        self._editor = editor
+        self._precision = precision
+        self._scaled: dict[tuple[str, str], tuple[gs.Constant, gs.Constant]] = {}
+        self._shifts: dict[tuple[str, str], Doubles] = {}
+
+    def scaled(self, weight: gs.Constant, gamma: gs.Constant) -> tuple[gs.Constant, gs.Constant]:
+        """diag(gamma) weight [K,N] in the graph's type, and the sums of its columns, float32 [N].
+
+        Raises NoMatch where the type cannot hold it. float32 holds a product of two halves exactly: it is rounded once.
+        """
+        key = (weight.name, gamma.name)
+        if key not in self._scaled:
+            with np.errstate(over="ignore"):
+                exact = _values(weight) * _values(gamma)[:, np.newaxis]
+            values, found = self._rounded(exact)
+            if unfit := unfit_reason(exact, self._precision, rounded=found) or self._not_finite(found):
+                raise NoMatch(f"'{weight.name}' times '{gamma.name}' {unfit}")
+            made = self._constant(f"{weight.name}_scaled", values)
+            sums = found.sum(axis=0, dtype=np.float64).astype(np.float32)
+            self._scaled[key] = (made, self._editor.constant(f"{weight.name}_column_sums", sums))
+        return self._scaled[key]
+
+    def bias(self, terms: Sequence[gs.Constant], weight: gs.Constant, beta: gs.Constant | None) -> gs.Constant | None:
+        """The sum of terms [N] and beta weight, computed in float64; None where there is nothing to add.
+
+        Raises NoMatch where the type cannot hold it.
+        """
+        if beta is None and len(terms) < 2:
+            return terms[0] if terms else None
+        total = sum((_values(term).astype(np.float64) for term in terms), self._shift(weight, beta))
+        stem = terms[0].name if terms else f"{weight.name}_bias"
+        values, found = self._rounded(total.astype(np.float32))
+        if unfit := self._not_finite(found):
+            raise NoMatch(f"'{stem}', shifted, {unfit}")
+        return self._constant(f"{stem}_shifted", values)
+
+    def _shift(self, weight: gs.Constant, beta: gs.Constant | None) -> Doubles:
+        """beta weight [N]; zeros without a beta."""
+        if beta is None:
+            return np.zeros(int(weight.shape[1]))
+        key = (weight.name, beta.name)
+        if key not in self._shifts:
+            self._shifts[key] = exact_product(_values(beta), _values(weight))
+        return self._shifts[key]
+
+    def _rounded(self, exact: Floats) -> tuple[Floats | HeldValues, Floats]:
+        """The values in the graph's type, and what they are then."""
+        if self._precision == "fp32":
+            return exact, exact
+        message = TensorProto(data_type=ACT_TYPES[self._precision], dims=exact.shape)
+        held = HeldValues(message, bytes_of_array(rounded(exact, self._precision)))
+        return held, to_float32(message, held.data)
+
+    def _not_finite(self, values: Floats) -> str:
+        return "" if np.isfinite(values).all() else f"would hold numbers that {self._precision} cannot hold"
+
+    def _constant(self, stem: str, values: Floats | HeldValues) -> gs.Constant:
+        if isinstance(values, HeldValues):
+            return gs.Constant(self._editor.fresh(stem), values)
+        return self._editor.constant(stem, values)
+
+
+def _values(constant: gs.Constant) -> Floats:
+    """A constant of any float type as float32; numpy has no bfloat16, and what it makes of one would be exported."""
+    held = constant._values
+    if isinstance(held, HeldValues):
+        return to_float32(held.message, held.data)
+    lazy = getattr(held, "tensor", None)
+    return np.asarray(held, np.float32) if lazy is None else to_float32(lazy)

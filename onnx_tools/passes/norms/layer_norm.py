@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layer norm on packed tokens, with the bias and the residual that are added before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+from ...analysis.graph import Editor, is_output, made_by, node_name, used_once
+from ...analysis.symbolic import Analysis, Poly
+from ..base import Miss, NoMatch, PassResult
+from . import norm_match
+
+NAME = "layer norm"
+
+
+def layer_norm(graph: gs.Graph, analysis: Analysis) -> PassResult:
+    """Replaces every layer norm of a packed tensor by PadfreeLayerNorm."""
+    editor = Editor(graph)
+    replaced, missed = 0, list[Miss]()
+    for node in list(graph.nodes):
+        if not norm_match.is_candidate(node):
+            continue
+        try:
+            found = norm_match.match(analysis, node)
+            if found is None:
+                continue
+            _check(analysis, found)
+        except NoMatch as reason:
+            missed.append(Miss(node_name(node), str(reason)))
+            continue
+        _replace(editor, analysis, found)
+        replaced += 1
+    return PassResult(NAME, replaced, tuple(missed))
+
+
+def _check(analysis: Analysis, found: norm_match.LayerNorm) -> None:
+    facts = analysis[found.x]
+    if facts.shape is None or not facts.shape or facts.shape[0] != Poly.atom("T"):
+        raise NoMatch(f"'{found.node}' normalises a tensor that is not packed")
+    width = facts.shape[-1].constant()
+    for constant in (found.gamma, found.beta):
+        if constant is not None and list(constant.shape) != [width]:
+            raise NoMatch(f"'{found.node}' has a scale or bias of shape {list(constant.shape)} instead of [{width}]")
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """x + bias + residual, as far as it is put together by Adds."""
+
+    x: gs.Tensor
+    bias: gs.Tensor | None
+    residual: gs.Tensor | None
+
+
+def _replace(editor: Editor, analysis: Analysis, found: norm_match.LayerNorm) -> None:
+    graph = editor.graph
+    parts = _parts(graph, analysis, found.x)
+    readers = {id(node) for node in found.x.outputs}
+    inside = {id(node) for node in _inside(found)}
+    has_sum = parts.x is not found.x and (is_output(graph, found.x) or not readers <= inside)
+    optional = [parts.bias, parts.residual, found.gamma, found.beta]
+    outputs = [editor.take_over(found.output)]
+    if has_sum:
+        outputs.append(editor.take_over(found.x))
+    editor.padfree(
+        "PadfreeLayerNorm",
+        [parts.x, *(item for item in optional if item is not None)],
+        outputs,
+        epsilon=found.epsilon,
+        rms=int(found.rms),
+        has_bias=int(parts.bias is not None),
+        has_residual=int(parts.residual is not None),
+        has_beta=int(found.beta is not None),
+        has_sum=int(has_sum),
+    )
+
+
+def _inside(found: norm_match.LayerNorm) -> list[gs.Node]:
+    """The readers of x that vanish with the norm."""
+    if found.readers:
+        return list(found.readers)
+    reads = list(found.x.outputs)
+    if len(reads) == 1:
+        return reads
+    return [
+        node
+        for node in reads
+        if node.op == "Sub" or (node.op == "ReduceMean" and all(r.op == "Sub" for r in node.outputs[0].outputs))
+    ]
+
+
+def _parts(graph: gs.Graph, analysis: Analysis, x: gs.Tensor) -> _Sum:
+    """Takes the Adds before a norm apart: [T,E] + [T,E], and a constant [E] added to one of them."""
+    shape = analysis[x].shape
+    residual: gs.Tensor | None = None
+    add = made_by(x, "Add")
+    if add is None or shape is None:
+        return _Sum(x, None, None)
+    bias = _bias(analysis, x)
+    if bias is not None:
+        return _Sum(bias[0], bias[1], None)
+    if any(analysis[item].shape != shape for item in add.inputs):
+        return _Sum(x, None, None)
+    first, residual = add.inputs
+    for this, other in ((first, residual), (residual, first)):
+        bias = _bias(analysis, this) if used_once(graph, this) else None
+        if bias is not None:
+            return _Sum(bias[0], bias[1], other)
+    return _Sum(first, None, residual)
+
+
+def _bias(analysis: Analysis, tensor: gs.Tensor) -> tuple[gs.Tensor, gs.Constant] | None:
+    """(y, b) where the tensor is y + b with a constant b [E] and y of the same shape."""
+    add = made_by(tensor, "Add")
+    if add is None:
+        return None
+    shape = analysis[tensor].shape
+    for this, other in ((0, 1), (1, 0)):
+        constant = add.inputs[other]
+        if not isinstance(constant, gs.Constant) or shape is None or analysis[add.inputs[this]].shape != shape:
+            continue
+        if list(constant.shape) == [shape[-1].constant()]:
+            return add.inputs[this], constant
+    return None

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layer norms between products: the product ahead tells the rows' moments, and the products behind apply the norm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ...analysis.graph import (
+    Editor,
+    is_output,
+    is_padfree,
+    node_name,
+    padfree_inputs,
+    producer,
+    set_padfree_inputs,
+    used_once,
+)
+from ...operators import MAX_NORMED_WIDTH, MOMENTS_GROUP
+from ..base import Miss, NoMatch, PassResult
+from .folded_weights import FoldedWeights
+
+NAME = "norm folding"
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True)
+class _Norm:
+    """A layer norm of `z`, which `product` makes, as soon as that adds what the norm adds now."""
+
+    node: gs.Node
+    product: gs.Node
+    z: gs.Tensor
+    output: gs.Tensor
+    inputs: dict[str, gs.Tensor]
+
+    @property
+    def name(self) -> str:
+        return node_name(self.node)
+
+    @property
+    def adds(self) -> bool:
+        """Whether the norm adds something to what the product makes."""
+        return "bias" in self.inputs or "residual" in self.inputs
+
+
+def norm_folding(graph: gs.Graph, precision: str) -> PassResult:
+    """Removes layer norms whose input a PadfreeLinear makes and whose output none but PadfreeLinear needs.
+
+    With z the rows before the norm, W' = diag(gamma) W and b' = b + beta W, LN(z) W + b is
+    (z W' - mean(z) colsum(W')) / deviation(z) + b'. A product that adds LN(z) to its result adds beta with its bias and
+    computes the rest from z. The product that makes z takes over what the norm adds, and gives the moments of z.
+    `precision` is the graph's: the new weights must fit it.
+    """
+    return _Folding(graph, precision).run()
+
+
+class _Folding:
+    """Which norms of one graph are folded, and what its products become."""
+
+    def __init__(self, graph: gs.Graph, precision: str) -> None:
+        self._graph = graph
+        self._editor = Editor(graph)
+        self._weights = FoldedWeights(self._editor, precision)
+        self._missed: list[Miss] = []
+        self._norms: dict[str, _Norm] = {}  # by output: those whose z a product can make
+        self._adding: dict[int, _Norm] = {}  # of these, by the id of the product, those that add something
+        self._behind: dict[str, list[gs.Node]] = {}  # by a folded norm's output, the products that apply it
+        self._moments: dict[int, gs.Tensor] = {}  # by the id of the product that gives them
+
+    def run(self) -> PassResult:
+        """Decides, then changes the graph."""
+        self._find_norms()
+        self._decide()
+        folded = [self._norms[output] for output in self._behind]
+        makers = {id(norm.product) for norm in folded}
+        products = [
+            *(norm.product for norm in folded),
+            *(product for found in self._behind.values() for product in found),
+        ]
+        changed = {id(product): product for product in products}
+        for key, product in changed.items():
+            self._change(product, gives_moments=key in makers)
+        for norm in self._norms.values():
+            if norm.output.name in self._behind:
+                norm.node.inputs.clear()
+                norm.node.outputs.clear()
+            elif norm.adds and self._taken_over(norm.product):
+                set_padfree_inputs(norm.node, norm.inputs, has_bias=0, has_residual=0)
+        return PassResult(NAME, len(folded), tuple(self._missed))
+
+    def _try(self, norm: _Norm, step: Callable[[_Norm], _Found]) -> _Found | None:
+        """What the step finds; where it finds a reason against the norm, None."""
+        try:
+            return step(norm)
+        except NoMatch as reason:
+            self._missed.append(Miss(norm.name, str(reason)))
+            return None
+
+    def _find_norms(self) -> None:
+        for node in self._graph.nodes:
+            product = producer(node.inputs[0]) if is_padfree(node, "PadfreeLayerNorm") else None
+            if product is None or not is_padfree(product, "PadfreeLinear"):
+                continue
+            norm = _Norm(node, product, node.inputs[0], node.outputs[0], padfree_inputs(node))
+            if self._try(norm, self._check_norm):
+                self._norms[norm.output.name] = norm
+                if norm.adds:
+                    self._adding[id(product)] = norm
+
+    def _decide(self) -> None:
+        """Chooses all norms that only products need, but for those whose constants do not fit.
+
+        A product's constants depend on every norm that it takes in, so that all are tried again without that one.
+        """
+        for output, norm in self._norms.items():
+            products = self._try(norm, self._products_behind)
+            if products is not None:
+                self._behind[output] = products
+        while (unfit := self._first_unfit()) is not None:
+            del self._behind[unfit]
+
+    def _first_unfit(self) -> str | None:
+        return next((item for item in self._behind if not self._try(self._norms[item], self._check_constants)), None)
+
+    def _folded(self, tensor: gs.Tensor | None) -> _Norm | None:
+        """The folded norm that the tensor is the output of."""
+        return self._norms[tensor.name] if tensor is not None and tensor.name in self._behind else None
+
+    def _check_norm(self, norm: _Norm) -> bool:
+        """Whether the product can make all of z and its moments."""
+        product, width = norm.product, int(norm.inputs["gamma"].shape[0])
+        if norm.node.attrs["rms"]:
+            raise NoMatch(f"'{norm.name}' is an RMS norm; only layer norms are folded")
+        if norm.node.attrs["has_sum"]:
+            raise NoMatch(
+                f"'{norm.name}' gives its sum too, as norms ahead of a layer do; only norms behind are folded"
+            )
+        if width % MOMENTS_GROUP:
+            raise NoMatch(f"'{norm.name}' is {width} wide, which is no multiple of {MOMENTS_GROUP}")
+        if width > MAX_NORMED_WIDTH:
+            raise NoMatch(f"'{norm.name}' is {width} wide; at most {MAX_NORMED_WIDTH} are folded")
+        if product.attrs["activation"] != "none":
+            raise NoMatch(f"'{norm.name}' norms what '{node_name(product)}' makes by an activation")
+        if product.attrs["has_residual"] and "residual" in norm.inputs:
+            raise NoMatch(f"'{norm.name}' adds to what '{node_name(product)}' has added a residual to")
+        if norm.adds and not used_once(self._graph, norm.z):
+            raise NoMatch(f"'{norm.name}' adds to '{norm.z.name}', which something else needs too")
+        return True
+
+    def _products_behind(self, norm: _Norm) -> list[gs.Node]:
+        """The products that would apply the norm. Raises NoMatch where something else needs it."""
+        if is_output(self._graph, norm.output):
+            raise NoMatch(f"'{norm.name}' makes the output '{norm.output.name}'")
+        found = []
+        for reader in norm.output.outputs:
+            next_norm = self._norms.get(reader.outputs[0].name)
+            if is_padfree(reader, "PadfreeLinear"):
+                if reader.attrs["activation"] != "none" and padfree_inputs(reader).get("residual") is norm.output:
+                    raise NoMatch(f"'{norm.name}' is added behind the activation of '{node_name(reader)}'")
+                found.append(reader)
+            elif next_norm is not None and reader.inputs[0] is not norm.output:
+                found.append(next_norm.product)  # which will add the residual
+            else:
+                raise NoMatch(f"'{norm.name}' is read by '{node_name(reader)}' ({reader.op}), which cannot apply it")
+        return found
+
+    def _check_constants(self, norm: _Norm) -> bool:
+        """Whether the type holds the constants of all products that the norm changes."""
+        try:
+            for product in (norm.product, *self._behind[norm.output.name]):
+                self._inputs(product)
+        except NoMatch as reason:
+            raise NoMatch(f"'{norm.name}' cannot go into the products around it: {reason}") from reason
+        return True
+
+    def _inputs(self, product: gs.Node) -> tuple[dict[str, gs.Tensor], dict[str, float]]:
+        """The inputs that a product gets, and its epsilons. Raises NoMatch where the type cannot hold a constant."""
+        inputs, taken = padfree_inputs(product), self._taken_over(product)
+        terms = [source["bias"] for source in (inputs, taken) if "bias" in source]
+        inputs |= taken
+        weight, beta, epsilons = inputs["weight"], None, {}
+        ahead, beside = self._folded(inputs["x"]), self._folded(inputs.get("residual"))
+        if ahead is not None and beside is not None:
+            raise NoMatch(f"'{node_name(product)}' would norm what it multiplies and what it adds")
+        if ahead is not None:
+            beta = ahead.inputs.get("beta")
+            inputs["weight"], inputs["column_sums"] = self._weights.scaled(weight, ahead.inputs["gamma"])
+            inputs["x"], inputs["x_moments"] = ahead.z, self._moments_of(ahead)
+            epsilons["x_epsilon"] = float(ahead.node.attrs["epsilon"])
+        if beside is not None:
+            terms += [beside.inputs["beta"]] if "beta" in beside.inputs else []
+            inputs["residual_scale"] = beside.inputs["gamma"]
+            inputs["residual"], inputs["residual_moments"] = beside.z, self._moments_of(beside)
+            epsilons["residual_epsilon"] = float(beside.node.attrs["epsilon"])
+        bias = self._weights.bias(terms, weight, beta)
+        return (inputs if bias is None else inputs | {"bias": bias}), epsilons
+
+    def _taken_over(self, product: gs.Node) -> dict[str, gs.Tensor]:
+        """The bias and the residual that a norm leaves to the product: where it is folded, or what it adds is."""
+        norm = self._adding.get(id(product))
+        if norm is None:
+            return {}
+        taken = {name: tensor for name, tensor in norm.inputs.items() if name in ("bias", "residual")}
+        return taken if self._folded(norm.output) or self._folded(taken.get("residual")) else {}
+
+    def _moments_of(self, norm: _Norm) -> gs.Tensor:
+        """The moments [E/64,T,2] of a norm's z."""
+        key = id(norm.product)
+        if key not in self._moments:
+            self._moments[key] = self._editor.variable(f"{norm.z.name}_moments", np.dtype(np.float32))
+        return self._moments[key]
+
+    def _change(self, product: gs.Node, *, gives_moments: bool) -> None:
+        """Gives a product its new inputs, and the moments as an output."""
+        (inputs, epsilons), output = self._inputs(product), product.outputs[0]
+        if self._taken_over(product):
+            output.name = self._editor.fresh(f"{output.name}_sum")  # no longer what the original has under the old one
+        names = ("bias", "residual", "x_moments", "residual_moments")
+        flags = {f"has_{name}": int(name in inputs) for name in names}
+        set_padfree_inputs(product, inputs, **flags, **epsilons, has_moments=int(gives_moments))
+        if gives_moments:
+            product.outputs.append(self._moments[id(product)])

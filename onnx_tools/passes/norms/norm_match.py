@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recognises layer norm and RMS norm over the last axis: the operators, or the chains that exporters write out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+from ...analysis.graph import argument, is_standard, made_by, node_name
+from ...analysis.symbolic import Analysis
+from ...analysis.symbolic.rules import axes_of_node
+from ..base import NoMatch
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """gamma * (x - mean) / sqrt(variance + epsilon) + beta over the last axis; RMS norm knows no mean."""
+
+    node: str
+    x: gs.Tensor
+    gamma: gs.Constant
+    beta: gs.Constant | None
+    epsilon: float
+    output: gs.Tensor
+    rms: bool = False
+    readers: tuple[gs.Node, ...] = ()  # those of x that belong to the norm, where they are listed
+
+
+def is_candidate(node: gs.Node) -> bool:
+    """Whether a layer norm may end around the node."""
+    return is_standard(node, "LayerNormalization", "RMSNormalization", "Sqrt")
+
+
+def match(analysis: Analysis, node: gs.Node) -> LayerNorm | None:
+    """The norm of a candidate; None where it is none at all. Raises NoMatch where it nearly is one."""
+    if is_standard(node, "LayerNormalization", "RMSNormalization"):
+        return _operator(analysis, node)
+    return _chain(analysis, node)
+
+
+def _operator(analysis: Analysis, node: gs.Node) -> LayerNorm:
+    name, rank = node_name(node), analysis[node.inputs[0]].rank
+    axis = int(node.attrs.get("axis", -1))
+    if rank is None or axis not in (-1, rank - 1):
+        raise NoMatch(f"'{name}' ({node.op}) is not over the last axis alone (axis {axis})")
+    if any(tensor.outputs for tensor in node.outputs[1:]):
+        raise NoMatch(f"'{name}' ({node.op}) gives out its statistics")
+    gamma, beta = node.inputs[1], argument(node, 2)
+    if not isinstance(gamma, gs.Constant) or (beta is not None and not isinstance(beta, gs.Constant)):
+        raise NoMatch(f"'{name}' ({node.op}) has a scale or bias that is no constant")
+    epsilon = float(node.attrs.get("epsilon", 1e-5))
+    return LayerNorm(name, node.inputs[0], gamma, beta, epsilon, node.outputs[0], node.op == "RMSNormalization")
+
+
+def _chain(analysis: Analysis, root: gs.Node) -> LayerNorm | None:
+    """Sub, Pow, ReduceMean, Add, Sqrt, Div, Mul, Add around the Sqrt."""
+    shifted = made_by(root.inputs[0], "Add")
+    if shifted is None:
+        return None
+    variance, epsilon = _with_number(analysis, shifted)
+    mean_square = None if variance is None else made_by(variance, "ReduceMean")
+    if variance is None or epsilon is None or mean_square is None or not _last_axis(analysis, mean_square):
+        return None
+    centred = _squared(analysis, mean_square.inputs[0])
+    sub = None if centred is None else made_by(centred, "Sub")
+    if centred is None:
+        return None
+    if sub is None:
+        return _root_mean_square(analysis, root, centred, mean_square.inputs[0].inputs[0], epsilon)
+    mean = made_by(sub.inputs[1], "ReduceMean")
+    if mean is None or mean.inputs[0] is not sub.inputs[0] or not _last_axis(analysis, mean):
+        return None
+    name = node_name(root)
+    divided = _reader(root.outputs[0], "Div")
+    if divided is None or divided.inputs[1] is not root.outputs[0]:
+        raise NoMatch(f"the root '{name}' of a variance is not what one Div divides by")
+    numerator = made_by(divided.inputs[0], "Sub")
+    same = divided.inputs[0] is centred or (
+        numerator is not None and numerator.inputs[0] is sub.inputs[0] and numerator.inputs[1] is sub.inputs[1]
+    )
+    if not same:
+        raise NoMatch(f"'{node_name(divided)}' (Div) divides another tensor than the one whose variance it takes")
+    scaled, gamma = _with_constant(_reader(divided.outputs[0], "Mul"))
+    if scaled is None or gamma is None:
+        raise NoMatch(f"'{node_name(divided)}' (Div) is not followed by one Mul with a constant")
+    final, beta = _with_constant(_reader(scaled.outputs[0], "Add"))
+    width = analysis[sub.inputs[0]].shape
+    for constant in (gamma, beta):
+        if constant is not None and (width is None or [size.constant() for size in width[-1:]] != list(constant.shape)):
+            raise NoMatch(f"the constants after '{node_name(divided)}' (Div) are not [E]")
+    output = scaled.outputs[0] if final is None else final.outputs[0]
+    return LayerNorm(name, sub.inputs[0], gamma, beta, epsilon, output)
+
+
+def _root_mean_square(
+    analysis: Analysis, root: gs.Node, x: gs.Tensor, square: gs.Node, epsilon: float
+) -> LayerNorm | None:
+    """x / sqrt(mean(x * x) + epsilon) * gamma: the root divides x, or 1, by which x is multiplied."""
+    name, inverse = node_name(root), root.outputs[0]
+    divided = _reader(inverse, "Div")
+    if divided is None or divided.inputs[0] is not x:
+        one_over = _reader(inverse, "Reciprocal") or divided
+        is_inverse = one_over is not None and (
+            one_over.op == "Reciprocal" or analysis[one_over.inputs[0]].scalar() == 1.0
+        )
+        divided = _reader(one_over.outputs[0], "Mul") if one_over is not None and is_inverse else None
+        if divided is None or all(item is not x for item in divided.inputs):
+            return None
+    scaled, gamma = _with_constant(_reader(divided.outputs[0], "Mul"))
+    shape = analysis[x].shape
+    if scaled is None or gamma is None or shape is None or [shape[-1].constant()] != list(gamma.shape):
+        raise NoMatch(f"'{node_name(divided)}' ({divided.op}) is not followed by one Mul with a constant [E]")
+    return LayerNorm(name, x, gamma, None, epsilon, scaled.outputs[0], True, (square, divided))
+
+
+def _with_number(analysis: Analysis, add: gs.Node) -> tuple[gs.Tensor | None, float | None]:
+    for this, other in ((0, 1), (1, 0)):
+        number = analysis[add.inputs[other]].scalar()
+        if number is not None:
+            return add.inputs[this], number
+    return None, None
+
+
+def _last_axis(analysis: Analysis, node: gs.Node) -> bool:
+    axes = axes_of_node(node, [analysis[tensor] for tensor in node.inputs], 1)
+    rank = analysis[node.inputs[0]].rank
+    return bool(node.attrs.get("keepdims", 1)) and (axes == [-1] or (rank is not None and axes == [rank - 1]))
+
+
+def _squared(analysis: Analysis, tensor: gs.Tensor) -> gs.Tensor | None:
+    node = made_by(tensor, "Pow", "Mul")
+    if node is None:
+        return None
+    if node.op == "Pow":
+        return node.inputs[0] if analysis[node.inputs[1]].scalar() == 2.0 else None
+    return node.inputs[0] if node.inputs[0] is node.inputs[1] else None
+
+
+def _reader(tensor: gs.Tensor, op: str) -> gs.Node | None:
+    """The one node that reads the tensor, if it is of the given operator."""
+    return tensor.outputs[0] if len(tensor.outputs) == 1 and is_standard(tensor.outputs[0], op) else None
+
+
+def _with_constant(node: gs.Node | None) -> tuple[gs.Node | None, gs.Constant | None]:
+    constants = [] if node is None else [item for item in node.inputs if isinstance(item, gs.Constant)]
+    if len(constants) != 1 or len(constants[0].shape) != 1:
+        return None, None
+    return node, constants[0]

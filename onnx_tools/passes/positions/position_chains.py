@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is computed from positions as [S,...], as rotary angles are by outer products: the same as [1,S,...]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ...analysis.graph import Editor, is_standard, producer
+from ...analysis.layout import S, token_axis
+from ...analysis.layout_rules import ELEMENTWISE, is_place_shape
+from ...analysis.symbolic import Analysis
+from ...analysis.symbolic.expr import axes_of
+from ...analysis.symbolic.rules import axes_of_node, slice_arguments
+from ..base import NoMatch
+from .positions import position_axis
+
+_MAX_DEPTH = 64
+
+
+def lift_positions(graph: gs.Graph, analysis: Analysis) -> bool:
+    """Gives tensors made of positions the batch's axis where they get it, or meet tokens; whether there were any."""
+    lift, found = _Lift(Editor(graph), analysis), False
+    for node in list(graph.nodes):
+        shape = analysis[node.outputs[0]].shape if node.outputs else None
+        if is_standard(node, "Unsqueeze") and position_axis(shape) is not None:
+            found = lift.unsqueeze(node) or found
+        elif is_standard(node, *ELEMENTWISE) and shape is not None and token_axis(shape) is not None:
+            for place, tensor in enumerate(node.inputs):
+                found = lift.operand(node, place, tensor, len(shape), token_axis(shape) or 1) or found
+    return found
+
+
+class _Lift:
+    """Makes tensors [1,S,...] of those that make [S,...], each once."""
+
+    def __init__(self, editor: Editor, analysis: Analysis) -> None:
+        self._editor = editor
+        self._analysis = analysis
+        self._made: dict[str, gs.Tensor] = {}
+
+    def unsqueeze(self, node: gs.Node) -> bool:
+        """An Unsqueeze whose first axis is the batch's."""
+        x = self._analysis[node.inputs[0]]
+        axes = axes_of_node(node, [self._analysis[tensor] for tensor in node.inputs], 1)
+        rank = self._analysis[node.outputs[0]].rank or 0
+        named = sorted(axis % rank for axis in axes or ())
+        if not x.shape or 0 not in named:
+            return False
+        if x.shape[0].constant() == 1:  # whichever of two axes of size 1 is the first
+            source, rest = node.inputs[0], [1 if axis == 0 else axis for axis in named]
+            if 1 in named:
+                return False
+        else:
+            if x.shape[0] != S:
+                return False
+            try:
+                source, rest = self._lifted(node.inputs[0], _MAX_DEPTH), [axis for axis in named if axis]
+            except NoMatch:
+                return False
+        output = self._editor.take_over(node.outputs[0])
+        if rest:
+            self._editor.node("Unsqueeze", [source, self._axes(rest)], stem=output.name, output=output)
+        else:
+            self._editor.node("Identity", [source], stem=output.name, output=output)
+        return True
+
+    def operand(self, node: gs.Node, place: int, tensor: gs.Tensor, rank: int, sequence: int) -> bool:
+        """An operand [S,...] of work on tokens."""
+        shape = self._analysis[tensor].shape
+        if not shape or shape[0] != S or len(shape) == rank or not is_place_shape(shape, rank, sequence):
+            return False
+        try:
+            source = self._lifted(tensor, _MAX_DEPTH)
+        except NoMatch:
+            return False
+        missing = list(range(1, sequence))
+        if missing:
+            source = self._op("Unsqueeze", [source, self._axes(missing)], tensor)
+        node.inputs[place] = source
+        return True
+
+    def _lifted(self, tensor: gs.Tensor, depth: int) -> gs.Tensor:
+        """[1,S,...] of a tensor [S,...] made of positions. Raises NoMatch where it is made of something else."""
+        if tensor.name not in self._made:
+            self._made[tensor.name] = self._lift(tensor, depth)
+        return self._made[tensor.name]
+
+    def _lift(self, tensor: gs.Tensor, depth: int) -> gs.Tensor:
+        facts, node = self._analysis[tensor], producer(tensor)
+        shape = facts.shape
+        if not shape or shape[0] != S or any(size.constant() is None for size in shape[1:]):
+            raise NoMatch(f"'{tensor.name}' is not made of positions")
+        if facts.expr is not None and axes_of(facts.expr) == {0} and len(shape) == 1:
+            return self._op("Unsqueeze", [tensor, self._axes([0])], tensor)
+        if node is None or depth == 0 or len(node.outputs) != 1:
+            raise NoMatch(f"'{tensor.name}' is not made of positions")
+        known, rank = [self._analysis[item] for item in node.inputs], len(shape)
+        inputs = [
+            self._lifted(item, depth - 1) if S in (self._analysis[item].shape or ()) else item for item in node.inputs
+        ]
+        if is_standard(node, *ELEMENTWISE):
+            if any((item.rank or 0) != rank for item in known if S in (item.shape or ())):
+                raise NoMatch("operands of several ranks")
+            if any(item.shape is None or (item.rank or 0) > rank for item in known):
+                raise NoMatch("operands of unknown ranks")
+            return self._op(node.op, inputs, tensor, **node.attrs)
+        if is_standard(node, "MatMul") and known[1].constant and known[1].rank == 2 and rank > 1:
+            return self._op("MatMul", inputs, tensor)
+        if is_standard(node, "Concat") and int(node.attrs["axis"]) % rank and len({item.rank for item in known}) == 1:
+            return self._op("Concat", inputs, tensor, axis=int(node.attrs["axis"]) % rank + 1)
+        if is_standard(node, "Unsqueeze", "Squeeze"):
+            axes = axes_of_node(node, known, 1)
+            counted = rank if node.op == "Unsqueeze" else known[0].rank or 0
+            if axes is not None and all(axis % counted for axis in axes):
+                return self._op(node.op, [inputs[0], self._axes([axis % counted + 1 for axis in axes])], tensor)
+        if is_standard(node, "Transpose") and node.attrs.get("perm") and int(node.attrs["perm"][0]) == 0:
+            return self._op("Transpose", inputs, tensor, perm=[0, *(int(axis) + 1 for axis in node.attrs["perm"])])
+        if is_standard(node, "Reshape"):
+            sizes = [size.constant() or 0 for size in shape[1:]]
+            return self._op("Reshape", [inputs[0], self._axes([1, -1, *sizes])], tensor)
+        limits = slice_arguments(node, known) if is_standard(node, "Slice") else None
+        if limits is not None and all(limits[2]) and len(known) > 3 and all(item.constant for item in known[1:]):
+            axes = self._axes([axis + 1 for axis in limits[2]])
+            return self._op("Slice", [inputs[0], *node.inputs[1:3], axes, *node.inputs[4:]], tensor)
+        raise NoMatch(f"'{tensor.name}' is not made of positions")
+
+    def _axes(self, values: Sequence[int]) -> gs.Constant:
+        return self._editor.constant("axes", np.asarray(values, np.int64))
+
+    def _op(self, op: str, inputs: Sequence[gs.Tensor], like: gs.Tensor, **attrs: object) -> gs.Tensor:
+        name = self._analysis[like].dtype
+        dtype = like.dtype if name is None else np.dtype(name)
+        return self._editor.node(op, inputs, stem=f"{like.name}_of_batch", dtype=dtype, attrs=attrs)

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is computed from positions alone, as rotary angles are: one row a token instead of one a slot."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ...analysis.graph import Editor, is_output, is_standard
+from ...analysis.layout import S, packed_axis, token_axis
+from ...analysis.layout_rules import ELEMENTWISE
+from ...analysis.symbolic import Analysis, Apply, Expr, Index, Number, Poly
+from ...analysis.symbolic.expr import axis_index, leaves
+from ...analysis.symbolic.facts import Facts, Shape
+from ...analysis.symbolic.rules import axes_of_node, slice_arguments
+from ..base import Boundary, NoMatch, pack
+
+
+def spread_positions(graph: gs.Graph, analysis: Analysis, boundary: Boundary) -> bool:
+    """Gives positions [1,S,...] the batch's axis where what is made of them meets tokens [B,...,S,...].
+
+    From there on they are tokens like all others, and the layout pass packs them. Returns whether there were any.
+    """
+    found = _Spread(analysis)
+    for node in graph.nodes:
+        sequence = token_axis(analysis[node.outputs[0]].shape) if node.outputs else None
+        if sequence is None or not is_standard(node, *ELEMENTWISE):
+            continue
+        for tensor in node.inputs:
+            same_rank = analysis[tensor].rank == analysis[node.outputs[0]].rank
+            if same_rank and position_axis(analysis[tensor].shape) == sequence:
+                found.add(node, tensor)
+    if not found.leaves or not found.is_closed(graph):
+        return False
+    editor = Editor(graph)
+    batch = editor.node("Shape", [boundary.seq_lens], stem="batch_shape", dtype=np.dtype(np.int64))
+    for leaf, readers in found.leaves.values():
+        ones = editor.constant("ones", np.ones((analysis[leaf].rank or 1) - 1, np.int64))
+        shape = editor.node("Concat", [batch, ones], stem="shape", dtype=np.dtype(np.int64), attrs={"axis": 0})
+        spread = editor.node("Expand", [leaf, shape], stem=f"{leaf.name}_of_batch", dtype=leaf.dtype)
+        for reader in readers:
+            for position, item in enumerate(reader.inputs):
+                if item is leaf:
+                    reader.inputs[position] = spread
+    return True
+
+
+def position_axis(shape: Shape | None) -> int | None:
+    """Which axis is the sequence in [1,...,S,...]; None for any other shape."""
+    if shape is None or len(shape) < 2 or shape[0].constant() != 1:
+        return None
+    axes = [axis for axis, size in enumerate(shape) if size == S]
+    known = all(size.constant() is not None for axis, size in enumerate(shape) if axis not in axes)
+    return axes[0] if len(axes) == 1 and known else None
+
+
+class _Spread:
+    """Collects the tensors that positions start from, and the nodes between them and the tokens."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.leaves: dict[str, tuple[gs.Tensor, list[gs.Node]]] = {}
+        self._analysis = analysis
+        self._inside: dict[int, gs.Node] = {}
+        self._ends: set[int] = set()
+
+    def add(self, reader: gs.Node, tensor: gs.Tensor) -> None:
+        """Takes in all that leads to an operand of a node that works on tokens, or nothing of it."""
+        inside, starts = dict[int, gs.Node](), list[tuple[gs.Node, gs.Tensor]]()
+        try:
+            self._walk(reader, tensor, inside, starts)
+        except NoMatch:
+            return
+        self._inside |= inside
+        self._ends.add(id(reader))
+        for node, leaf in starts:
+            readers = self.leaves.setdefault(leaf.name, (leaf, []))[1]
+            if all(item is not node for item in readers):
+                readers.append(node)
+
+    def is_closed(self, graph: gs.Graph) -> bool:
+        """Whether nobody else reads what gets another shape."""
+        allowed = self._ends | set(self._inside)
+        tensors = [tensor for node in self._inside.values() for tensor in node.outputs]
+        return not any(is_output(graph, item) or any(id(r) not in allowed for r in item.outputs) for item in tensors)
+
+    def _walk(
+        self, reader: gs.Node, tensor: gs.Tensor, inside: dict[int, gs.Node], starts: list[tuple[gs.Node, gs.Tensor]]
+    ) -> None:
+        facts = self._analysis[tensor]
+        sequence = position_axis(facts.shape)
+        if sequence is None:
+            raise NoMatch(f"'{tensor.name}' is not made of positions alone")
+        if is_made_of_positions(facts, sequence):
+            starts.append((reader, tensor))
+            return
+        node = tensor.inputs[0] if tensor.inputs else None
+        if node is None or not self._keeps_batch(node):
+            raise NoMatch(f"'{tensor.name}' is not computed from positions")
+        if id(node) not in inside:
+            inside[id(node)] = node
+            for item in node.inputs:
+                if S in (self._analysis[item].shape or ()):
+                    self._walk(node, item, inside, starts)
+
+    def _keeps_batch(self, node: gs.Node) -> bool:
+        """Whether the node computes the same for a batch of more than one."""
+        known = [self._analysis[item] for item in node.inputs]
+        rank = self._analysis[node.outputs[0]].rank or 0
+        if is_standard(node, *ELEMENTWISE):
+            return all(item.rank == rank or S not in (item.shape or ()) for item in known)
+        if is_standard(node, "Concat"):
+            return int(node.attrs["axis"]) % rank != 0 and all(S in (item.shape or ()) for item in known)
+        if is_standard(node, "Unsqueeze", "Squeeze"):
+            axes, counted_in = axes_of_node(node, known, 1), rank if node.op == "Unsqueeze" else known[0].rank or 0
+            return axes is not None and all(axis % counted_in != 0 for axis in axes)
+        if is_standard(node, "Gather"):
+            return known[0].constant and known[0].rank == 2 and int(node.attrs.get("axis", 0)) == 0
+        if is_standard(node, "Transpose"):
+            return bool(node.attrs.get("perm")) and int(node.attrs["perm"][0]) == 0
+        if is_standard(node, "Slice"):
+            limits = slice_arguments(node, known)
+            return limits is not None and 0 not in limits[2]
+        return is_standard(node, "MatMul") and known[1].constant and known[1].rank == 2
+
+
+def counted(facts: Facts, sequence: int) -> int | None:
+    """The offset c where the tensor is its index along the sequence plus c, in whatever type; None where it is not."""
+    expr = facts.expr
+    while isinstance(expr, Apply) and expr.op == "Cast":
+        expr = expr.args[0]
+    if not isinstance(expr, Index) or any(size.constant() != 1 for size in (facts.shape or ())[1:] if size != S):
+        return None
+    return (expr.poly - axis_index(sequence)).constant()
+
+
+def is_made_of_positions(facts: Facts, sequence: int) -> bool:
+    """Whether a tensor with nothing beside batch and sequence is computed from its index along the sequence alone."""
+    expr = facts.expr
+    if expr is None or any(size.constant() != 1 for size in (facts.shape or ())[1:] if size != S):
+        return False
+    lines = [_line(leaf, sequence) for leaf in leaves(expr) if not isinstance(leaf, Number)]
+    return None not in lines and any(line is not None and line[0] != 0 for line in lines)
+
+
+def _line(expr: Expr, sequence: int) -> tuple[int, int] | None:
+    """(a, c) where an expression is a * index + c; None where it is something else."""
+    if not isinstance(expr, Index):
+        return None
+    index, step = axis_index(sequence), 0
+    for monomial, factor in expr.poly.terms:
+        if Poly(((monomial, 1),)) == index:
+            step = factor
+    offset = (expr.poly - index * step).constant()
+    return None if offset is None else (step, offset)
+
+
+class Positions:
+    """The position of every token of a graph, made once."""
+
+    def __init__(self, editor: Editor, boundary: Boundary) -> None:
+        self._editor = editor
+        self._boundary = boundary
+        self._packed: gs.Tensor | None = None
+        self._rows: gs.Tensor | None = None
+
+    def row(self, tensor: gs.Tensor, facts: Facts, sequence: int) -> gs.Tensor:
+        """A tensor [B,...,1,...] as [T,...], with its sequence's row for every token."""
+        editor = self._editor
+        axis = editor.constant("axis", np.asarray([sequence], np.int64))
+        rows = editor.node("Squeeze", [tensor, axis], stem="rows", dtype=tensor.dtype)
+        if facts.dtype is not None:
+            rows.dtype = np.dtype(facts.dtype)
+        return editor.node("Gather", [rows, self._sequences()], stem="own_row", dtype=rows.dtype, attrs={"axis": 0})
+
+    def place(self, tensor: gs.Tensor, facts: Facts, rank: int, sequence: int) -> gs.Tensor:
+        """A tensor [...,S,...] without a batch as [T,...], with its slot's row for every token.
+
+        `rank` and `sequence` are those of the tokens beside it, to whose axes its own belong.
+        """
+        editor, dtype = self._editor, None if facts.dtype is None else np.dtype(facts.dtype)
+        own = len(facts.shape or ()) - (rank - sequence)
+        rows = tensor
+        if own:
+            order = [own, *(axis for axis in range(len(facts.shape or ())) if axis != own)]
+            rows = editor.node("Transpose", [rows], stem="rows", dtype=dtype, attrs={"perm": order})
+        if len(facts.shape or ()) == rank:  # the batch's axis of size 1
+            axis = editor.constant("axis", np.asarray([1], np.int64))
+            rows = editor.node("Squeeze", [rows, axis], stem="rows", dtype=dtype)
+        return editor.node("Gather", [rows, self._slots()], stem="own_row", dtype=dtype, attrs={"axis": 0})
+
+    def packed(self, facts: Facts) -> gs.Tensor | None:
+        """A tensor [B,...,S,...] made of positions as [T,...]; None where it holds something else."""
+        sequence = token_axis(facts.shape)
+        if sequence is None or facts.expr is None or not is_made_of_positions(facts, sequence):
+            return None
+        editor, result = self._editor, self._computed(facts.expr, sequence)
+        others = [packed_axis(axis, sequence) for axis in range(facts.rank or 0) if axis not in (0, sequence)]
+        if not others:
+            return result
+        axes = editor.constant("axes", np.asarray(others, np.int64))
+        return editor.node("Unsqueeze", [result, axes], stem="positions", dtype=result.dtype)
+
+    def _computed(self, expr: Expr, sequence: int) -> gs.Tensor:
+        """An expression of the index along the sequence, for every token."""
+        editor = self._editor
+        if isinstance(expr, Apply):
+            found = [self._computed(arg, sequence) for arg in expr.args]
+            if expr.op == "Cast":
+                return (
+                    found[0]
+                    if found[0].dtype == np.dtype(expr.dtype)
+                    else editor.cast(found[0], expr.dtype, "positions")
+                )
+            return editor.node(expr.op, found, stem="positions", dtype=np.dtype(expr.dtype))
+        if isinstance(expr, Number):
+            return editor.constant("number", np.asarray(expr.value, expr.dtype))
+        step, offset = _line(expr, sequence) or (0, 0)
+        if step == 0:
+            return editor.constant("number", np.asarray(offset, expr.dtype))
+        result = self._slots()
+        for op, number, nothing in (("Mul", step, 1), ("Add", offset, 0)):
+            if number != nothing:
+                constant = editor.constant("number", np.asarray(number, np.int32))
+                result = editor.node(op, [result, constant], stem="positions", dtype=np.dtype(np.int32))
+        return result if result.dtype == np.dtype(expr.dtype) else editor.cast(result, expr.dtype, "positions")
+
+    def _slots(self) -> gs.Tensor:
+        """int32 [T]: the slot of each token in its row."""
+        if self._packed is None:
+            self._packed = self._along(1)
+        return self._packed
+
+    def _sequences(self) -> gs.Tensor:
+        """int32 [T]: which sequence of the batch each token is of."""
+        if self._rows is None:
+            self._rows = self._along(0)
+        return self._rows
+
+    def _along(self, axis: int) -> gs.Tensor:
+        """int32 [T]: the index of each token along an axis of [B,S]."""
+        editor, int64 = self._editor, np.dtype(np.int64)
+        shape = editor.node("Shape", [self._boundary.mask], stem="slot_shape", dtype=int64)
+        place, zero, one = (editor.constant("number", np.asarray(value, np.int64)) for value in (axis, 0, 1))
+        length = editor.node("Gather", [shape, place], stem="slot_count", dtype=int64, attrs={"axis": 0})
+        row = editor.cast(editor.node("Range", [zero, length, one], stem="slots", dtype=int64), np.int32, "slots")
+        if axis == 0:
+            column = editor.constant("axis", np.asarray([1], np.int64))
+            row = editor.node("Unsqueeze", [row, column], stem="slots", dtype=np.int32)
+        slots = editor.node("Expand", [row, shape], stem="slots", dtype=np.int32)
+        return pack(editor, slots, self._boundary, "int32")

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A walk through a graph that keeps the views [B,S,...] of its tensors, for the rules that move operators onto them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ...analysis.graph import Editor
+from ...analysis.symbolic import Analysis
+from ...analysis.symbolic.facts import Facts, Shape
+from ..base import NoMatch
+from ..simplify import ShapeBuilder, shape_source
+from .token_view import View, Views, is_odd, with_groups
+
+
+class Walk:
+    """Goes through a graph in order and keeps the views of its tensors."""
+
+    def __init__(self, editor: Editor, analysis: Analysis) -> None:
+        self.replaced = 0
+        self._editor = editor
+        self._analysis = analysis
+        self._views = Views(editor, analysis, ShapeBuilder(editor, shape_source(editor.graph)))
+        self._known: dict[str, View | None] = {}
+        self._turned: dict[str, gs.Constant] = {}
+        self._made: list[tuple[gs.Tensor, gs.Tensor]] = []  # tensors of the graph, and what is read in their place
+
+    def visit(self, node: gs.Node, rule: Callable[[Walk, gs.Node], list[View]], moves: bool) -> None:
+        """Finds the views of a node's outputs by a rule, which computes them on [B,S,...] unless it only `moves`."""
+        facts = [self._analysis[tensor] for tensor in [*node.inputs, *node.outputs]]
+        if not any(is_odd(item.shape) for item in facts) or any(item.shape is None for item in facts):
+            return
+        try:
+            found = rule(self, node)
+        except NoMatch:
+            return
+        for tensor, view in zip(list(node.outputs), found, strict=True):
+            shape = self._analysis[tensor].shape or ()
+            self._known[tensor.name] = view
+            if not moves or not is_odd(shape):
+                self._made.append((tensor, self._views.viewed(view, shape)))
+        self.replaced += not moves
+
+    def finish(self) -> None:
+        """Lets every reader read what has been made; until then the analysis knows all that is read."""
+        for old, new in self._made:
+            self._editor.redirect(old, new)
+
+    def facts(self, tensor: gs.Tensor) -> Facts:
+        """What is known of a tensor of the graph before this pass."""
+        return self._analysis[tensor]
+
+    def shape(self, tensor: gs.Tensor) -> Shape:
+        """The shape of a tensor that has a view."""
+        return self._analysis[tensor].shape or ()
+
+    def view(self, tensor: gs.Tensor) -> View:
+        """The view of a tensor. Raises NoMatch where there is none."""
+        if tensor.name not in self._known:
+            self._known[tensor.name] = self._views.seed(tensor)
+        view = self._known[tensor.name]
+        if view is None:
+            raise NoMatch(f"'{tensor.name}' is no view of [B,S,...]")
+        return view
+
+    def whole(self, tensor: gs.Tensor) -> View:
+        """A plain view that has batch and sequence. Raises NoMatch where there is none."""
+        view = self._views.plain(self.view(tensor))
+        if view is None or not view.is_whole:
+            raise NoMatch(f"'{tensor.name}' is no view of [B,S,...] in one order")
+        return view
+
+    def of_rank(self, tensor: gs.Tensor, rank: int) -> View:
+        """A plain view with axes of size 1 before its own. Raises NoMatch where there is none."""
+        view = self._views.plain(self.view(tensor))
+        if view is None or len(view.groups) > rank:
+            raise NoMatch(f"'{tensor.name}' is no view of [B,S,...] in one order")
+        return with_groups(view, [*([()] * (rank - len(view.groups))), *view.groups])
+
+    def axis_of(self, view: View, axis: int) -> tuple[View, int]:
+        """A plain view that has an axis of its own for one of the viewed tensor's, and which. Raises NoMatch."""
+        if view.tokens(axis):
+            raise NoMatch("the axis holds batch or sequence")
+        if view.groups[axis]:
+            return view, view.groups[axis][0]
+        place = 2 + sum(1 for group in view.groups[:axis] for item in group if item >= 2)
+        groups = [tuple(item + (item >= place) for item in group) for group in view.groups]
+        groups[axis] = (place,)
+        rest = (*view.rest[: place - 2], 1, *view.rest[place - 2 :])
+        widened = View(view.tensor, rest, tuple(groups), view.has_batch, view.has_sequence)
+        return self._views.regrouped(widened), place
+
+    def transposed(self, matrix: gs.Constant) -> gs.Constant:
+        """A constant matrix transposed, once for all that ask."""
+        if matrix.name not in self._turned:
+            self._turned[matrix.name] = self._editor.constant(matrix.name, matrix.values.T)
+        return self._turned[matrix.name]
+
+    def apart(self, view: View, target: Shape) -> View:
+        """The view of the viewed tensor reshaped. Raises NoMatch where there is none."""
+        found = self._views.apart(view, target)
+        if found is None:
+            raise NoMatch("the reshape mixes batch, sequence and the rest")
+        return found
+
+    def of_rows(self, rows: gs.Tensor, rest: tuple[int, ...], groups: Sequence[tuple[int, ...]]) -> View:
+        """See Views."""
+        return self._views.of_rows(rows, rest, tuple(groups))
+
+    def spread(self, view: View, widths: Sequence[int], sizes: Sequence[int]) -> gs.Tensor:
+        """See Views."""
+        return self._views.spread(view, widths, sizes)
+
+    def add(self, like: gs.Node, inputs: Sequence[gs.Tensor], attrs: Mapping[str, object] | None = None) -> gs.Tensor:
+        """The first output of a node with other inputs and attributes."""
+        return self.make(like.op, inputs, like.outputs[0], {**like.attrs, **(attrs or {})})
+
+    def make(
+        self, op: str, inputs: Sequence[gs.Tensor], like: gs.Tensor, attrs: Mapping[str, object] | None = None
+    ) -> gs.Tensor:
+        """The output of a new node, with the name and type of another tensor."""
+        return self._editor.node(op, inputs, stem=f"{like.name}_tokens", dtype=like.dtype, attrs=attrs)
+
+    def several(self, like: gs.Node, inputs: Sequence[gs.Tensor], attrs: Mapping[str, object]) -> list[gs.Tensor]:
+        """All outputs of a node with other inputs and attributes."""
+        outputs = [self._editor.variable(f"{item.name}_tokens", item.dtype) for item in like.outputs]
+        name = self._editor.fresh(f"{like.name or like.op}_tokens")
+        self._editor.graph.nodes.append(gs.Node(like.op, name, {**like.attrs, **attrs}, list(inputs), outputs))
+        return list(outputs)
+
+    def constant(self, values: np.ndarray) -> gs.Constant:
+        """A new constant."""
+        return self._editor.constant("argument", values)

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brings work on [B*S,E], [S,B,E] and their like onto [B,S,E], where the other passes know it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ...analysis.graph import STANDARD_DOMAINS, Editor, argument, tidy
+from ...analysis.layout_rules import ELEMENTWISE
+from ...analysis.symbolic import Analysis
+from ...analysis.symbolic.rules import axes_of_node, slice_arguments, split_sizes
+from ..base import NoMatch, PassResult
+from .token_view import View, is_odd, with_groups
+from .token_walk import Walk
+
+NAME = "tokens"
+
+
+def tokens(graph: gs.Graph, analysis: Analysis) -> PassResult:
+    """Moves every known operator that reads or makes tokens in another order, or merged, onto tensors [B,S,...].
+
+    What reads such a tensor and is not known gets it made of the tensor [B,S,...]. Every value stays what it was.
+    """
+    if not any(is_odd(analysis[tensor].shape) for node in graph.nodes for tensor in node.outputs):
+        return PassResult(NAME, 0)
+    walk = Walk(Editor(graph), analysis)
+    for node in list(graph.nodes):
+        rule = _RULES.get(node.op) if node.domain in STANDARD_DOMAINS else None
+        if rule is not None:
+            walk.visit(node, rule, node.op in _MOVEMENTS)
+    walk.finish()
+    tidy(graph)
+    return PassResult(NAME, walk.replaced)
+
+
+def _transpose(walk: Walk, node: gs.Node) -> list[View]:
+    view = walk.view(node.inputs[0])
+    perm = node.attrs.get("perm") or list(reversed(range(len(view.groups))))
+    return [with_groups(view, [view.groups[int(axis)] for axis in perm])]
+
+
+def _reshape(walk: Walk, node: gs.Node) -> list[View]:
+    return [walk.apart(walk.view(node.inputs[0]), walk.shape(node.outputs[0]))]
+
+
+def _identity(walk: Walk, node: gs.Node) -> list[View]:
+    return [walk.view(node.inputs[0])]
+
+
+def _elementwise(walk: Walk, node: gs.Node) -> list[View]:
+    """Operands are in the order of the result, or have nothing where it has batch and sequence."""
+    rank = len(walk.shape(node.outputs[0]))
+    views: list[View | None] = []
+    for tensor in node.inputs:
+        shaped = not tensor.is_empty() and walk.facts(tensor).static_shape() is None
+        views.append(walk.of_rank(tensor, rank) if shaped else None)
+    wholes = [view for view in views if view is not None and view.is_whole]
+    if not wholes:
+        raise NoMatch(f"{node.op} has no operand with batch and sequence")
+    like = wholes[0]
+    widths = [_widths(walk, tensor, view, like) for tensor, view in zip(node.inputs, views, strict=True)]
+    if node.op == "PRelu" and views[1] is not None:
+        raise NoMatch("PRelu has slopes that differ between tokens")
+    sizes = [max(column) for column in zip(*widths, strict=True)]
+    inputs: list[gs.Tensor] = []
+    for tensor, view, width in zip(node.inputs, views, widths, strict=True):
+        if view is not None:
+            inputs.append(walk.spread(view, width, sizes))
+        else:
+            inputs.append(tensor if tensor.is_empty() else _operand(walk, tensor, width, sizes))
+    rest, groups = list[int](), list[tuple[int, ...]]()
+    for axis, size in enumerate(sizes):
+        group = [item for item in like.groups[axis] if item < 2]
+        if size != 1:
+            inner = [place for place, item in enumerate(like.groups[axis]) if item >= 2]
+            group.insert(inner[0] if inner else len(group), 2 + len(rest))
+            rest.append(size)
+        groups.append(tuple(group))
+    return [View(walk.add(node, inputs), tuple(rest), tuple(groups))]
+
+
+def _widths(walk: Walk, tensor: gs.Tensor, view: View | None, like: View) -> list[int]:
+    """The sizes behind batch and sequence of an operand along the axes of the result. Raises NoMatch: others."""
+    rank = len(like.groups)
+    if view is None:
+        shape = () if tensor.is_empty() else walk.facts(tensor).static_shape() or ()
+        sizes = [1] * (rank - len(shape)) + list(shape)
+        if any(size != 1 and like.tokens(axis) for axis, size in enumerate(sizes)):
+            raise NoMatch("an operand without batch and sequence lies along them")
+        return sizes
+    for axis in range(rank):
+        mine, theirs = view.groups[axis], like.groups[axis]
+        if view.tokens(axis) == like.tokens(axis):
+            order = [item >= 2 for item in mine] == [item >= 2 for item in theirs]
+            if view.tokens(axis) and not (order and view.width(axis) == like.width(axis)):
+                raise NoMatch("operands have batch and sequence in another order")
+        elif view.tokens(axis) or len(theirs) != 1 or view.width(axis) != 1:
+            raise NoMatch("operands have batch and sequence in another order")
+    return [view.width(axis) for axis in range(rank)]
+
+
+def _operand(walk: Walk, tensor: gs.Tensor, widths: Sequence[int], sizes: Sequence[int]) -> gs.Tensor:
+    """An operand without batch and sequence, as one of [B,S,*rest]."""
+    shape = [width for width, size in zip(widths, sizes, strict=True) if size != 1]
+    while shape and shape[0] == 1:
+        shape.pop(0)
+    if tuple(shape) == walk.facts(tensor).static_shape():
+        return tensor
+    if isinstance(tensor, gs.Constant):
+        return walk.constant(tensor.values.reshape(shape))
+    return walk.make("Reshape", [tensor, walk.constant(np.asarray(shape, np.int64))], tensor)
+
+
+def _matmul(walk: Walk, node: gs.Node) -> list[View]:
+    """x W with one constant matrix W."""
+    weight = walk.facts(node.inputs[1])
+    if not weight.constant or len(weight.static_shape() or ()) != 2:
+        raise NoMatch("MatMul has a second operand that is no constant matrix")
+    return [_product(walk, node, node.inputs[1], (weight.static_shape() or ())[1])]
+
+
+def _product(walk: Walk, node: gs.Node, weight: gs.Tensor, columns: int) -> View:
+    view = _with_last(walk, node.inputs[0])
+    result = walk.make("MatMul", [view.tensor, weight], node.outputs[0])
+    return View(result, (*view.rest[:-1], columns), view.groups)
+
+
+def _with_last(walk: Walk, tensor: gs.Tensor) -> View:
+    """A plain view whose last axis, which is the viewed tensor's last one, holds neither batch nor sequence."""
+    view = walk.whole(tensor)
+    return walk.axis_of(view, len(view.groups) - 1)[0]
+
+
+def _gemm(walk: Walk, node: gs.Node) -> list[View]:
+    """alpha x W + beta c with one constant matrix W, and c without tokens or a constant row."""
+    matrix, alpha, beta = node.inputs[1], float(node.attrs.get("alpha", 1.0)), float(node.attrs.get("beta", 1.0))
+    added = argument(node, 2)
+    if not isinstance(matrix, gs.Constant) or int(node.attrs.get("transA", 0)):
+        raise NoMatch("Gemm has a second operand that is no constant matrix")
+    shape = () if added is None else walk.facts(added).static_shape()
+    if shape is None or any(size != 1 for size in shape[:-1]) or not (added is None or isinstance(added, gs.Constant)):
+        raise NoMatch("Gemm adds something else than a constant row")
+    if int(node.attrs.get("transB", 0)):
+        matrix = walk.transposed(matrix)
+    view = _product(walk, node, matrix, int(matrix.shape[1]))
+    result, kind = view.tensor, np.dtype(matrix.dtype)
+    if alpha != 1.0:
+        result = walk.make("Mul", [result, walk.constant(np.asarray(alpha, kind))], node.outputs[0])
+    if isinstance(added, gs.Constant) and beta != 0.0:
+        if beta != 1.0 or len(shape) != 1:
+            added = walk.constant((added.values * np.asarray(beta, kind)).reshape(-1))
+        result = walk.make("Add", [result, added], node.outputs[0])
+    return [View(result, view.rest, view.groups)]
+
+
+def _last_axis(walk: Walk, node: gs.Node) -> list[View]:
+    """A norm or a Softmax over the last axis, or a Softmax over the sequence."""
+    rank = len(walk.shape(node.inputs[0]))
+    axis = int(node.attrs.get("axis", -1)) % rank
+    parameters = [walk.facts(tensor).static_shape() for tensor in node.inputs[1:]]
+    if node.op in ("Softmax", "LogSoftmax") and walk.whole(node.inputs[0]).groups[axis] == (_SEQUENCE,):
+        view = walk.whole(node.inputs[0])
+        return [View(walk.add(node, [view.tensor], {"axis": _SEQUENCE}), view.rest, view.groups)]
+    if axis != rank - 1 or any(len(shape or (0, 0)) > 1 for shape in parameters):
+        raise NoMatch(f"{node.op} is not over the last axis")
+    if any(tensor.outputs for tensor in node.outputs[1:]):
+        raise NoMatch(f"{node.op} gives out its statistics")
+    view = _with_last(walk, node.inputs[0])
+    return [View(walk.add(node, [view.tensor, *node.inputs[1:]], {"axis": -1}), view.rest, view.groups)]
+
+
+def _gather(walk: Walk, node: gs.Node) -> list[View]:
+    """Rows of a constant table, or elements beside batch and sequence."""
+    data, indices = (walk.facts(tensor) for tensor in node.inputs)
+    axis = int(node.attrs.get("axis", 0)) % len(data.shape or (1,))
+    if data.constant and data.static_shape() is not None and axis == 0:
+        view = walk.whole(node.inputs[1])
+        columns = (data.static_shape() or ())[1:]
+        result = walk.add(node, [node.inputs[0], view.tensor])
+        start = 2 + len(view.rest)
+        groups = (*view.groups, *((start + i,) for i in range(len(columns))))
+        return [View(result, (*view.rest, *columns), groups)]
+    rows = indices.static_shape()
+    if rows is None or len(rows) > 1:
+        raise NoMatch("Gather has indices that depend on the inputs")
+    whole = walk.whole(node.inputs[0])
+    if whole.groups[axis] == (_SEQUENCE,) and not rows:
+        result = walk.add(node, [whole.tensor, node.inputs[1]], {"axis": _SEQUENCE})
+        return [walk.of_rows(result, whole.rest, [group for i, group in enumerate(whole.groups) if i != axis])]
+    view, place = walk.axis_of(whole, axis)
+    result = walk.add(node, [view.tensor, node.inputs[1]], {"axis": place})
+    if rows:
+        return [View(result, _set(view.rest, place, rows[0]), view.groups)]
+    rest = tuple(size for i, size in enumerate(view.rest, 2) if i != place)
+    kept = [group for i, group in enumerate(view.groups) if i != axis]
+    return [View(result, rest, tuple(tuple(item - (item > place) for item in group) for group in kept))]
+
+
+def _set(rest: tuple[int, ...], place: int, size: int) -> tuple[int, ...]:
+    return (*rest[: place - 2], size, *rest[place - 1 :])
+
+
+def _split(walk: Walk, node: gs.Node) -> list[View]:
+    known = [walk.facts(tensor) for tensor in node.inputs]
+    sizes, rank = split_sizes(node, known), len(walk.shape(node.inputs[0]))
+    if sizes is None:
+        raise NoMatch("Split has sizes that are not known")
+    view, place = walk.axis_of(walk.whole(node.inputs[0]), int(node.attrs.get("axis", 0)) % rank)
+    results = walk.several(node, [view.tensor, *node.inputs[1:]], {"axis": place})
+    return [
+        View(result, _set(view.rest, place, size), view.groups) for result, size in zip(results, sizes, strict=True)
+    ]
+
+
+def _slice(walk: Walk, node: gs.Node) -> list[View]:
+    known = [walk.facts(tensor) for tensor in node.inputs]
+    limits = slice_arguments(node, known)
+    if limits is None or len(known) < 4 or not all(facts.constant for facts in known[1:]):
+        raise NoMatch("Slice has limits or axes that are not known")
+    view, places = walk.whole(node.inputs[0]), list[int]()
+    for axis in limits[2]:
+        view, _ = walk.axis_of(view, axis)
+    for axis in limits[2]:
+        places.append(view.groups[axis][0])
+    rest = view.rest
+    for axis, place in zip(limits[2], places, strict=True):
+        size = walk.shape(node.outputs[0])[axis].constant()
+        if size is None:
+            raise NoMatch("Slice makes an axis of unknown size")
+        rest = _set(rest, place, size)
+    axes = walk.constant(np.asarray(places, np.int64))
+    inputs = [view.tensor, *node.inputs[1:3], axes, *node.inputs[4:]]
+    return [View(walk.add(node, inputs), rest, view.groups)]
+
+
+def _concat(walk: Walk, node: gs.Node) -> list[View]:
+    """Tokens side by side, all in one order."""
+    axis = int(node.attrs["axis"]) % len(walk.shape(node.outputs[0]))
+    parts = [walk.axis_of(walk.whole(tensor), axis) for tensor in node.inputs]
+    (first, place), total = parts[0], 0
+    for view, other in parts:
+        if view.groups != first.groups or other != place or _set(view.rest, place, 1) != _set(first.rest, place, 1):
+            raise NoMatch("Concat joins tensors of several orders")
+        total += view.rest[place - 2]
+    result = walk.add(node, [view.tensor for view, _ in parts], {"axis": place})
+    return [View(result, _set(first.rest, place, total), first.groups)]
+
+
+def _reduced(walk: Walk, node: gs.Node) -> list[View]:
+    """A reduction over axes that are neither batch nor sequence, or over the sequence alone."""
+    known = [walk.facts(tensor) for tensor in node.inputs]
+    named, rank = axes_of_node(node, known, 1), len(walk.shape(node.inputs[0]))
+    if not named:
+        raise NoMatch(f"{node.op} is over all axes")
+    view, axes = walk.whole(node.inputs[0]), [axis % rank for axis in named]
+    if [view.groups[axis] for axis in axes] == [(_SEQUENCE,)]:
+        return [_over_sequence(walk, node, view, axes[0])]
+    for axis in axes:
+        view, _ = walk.axis_of(view, axis)
+    places = [view.groups[axis][0] for axis in axes]
+    inputs, attrs = [view.tensor], {"keepdims": 1, **({"axes": places} if "axes" in node.attrs else {})}
+    if "axes" not in node.attrs:
+        inputs.append(walk.constant(np.asarray(places, np.int64)))
+    rest = view.rest
+    for place in places:
+        rest = _set(rest, place, 1)
+    kept = [g for i, g in enumerate(view.groups) if i not in axes or int(node.attrs.get("keepdims", 1))]
+    return [View(walk.add(node, inputs, attrs), rest, tuple(kept))]
+
+
+def _over_sequence(walk: Walk, node: gs.Node, view: View, axis: int) -> View:
+    """One row a sequence."""
+    inputs, attrs = [view.tensor], {"keepdims": 0, **({"axes": [_SEQUENCE]} if "axes" in node.attrs else {})}
+    if "axes" not in node.attrs:
+        inputs.append(walk.constant(np.asarray([_SEQUENCE], np.int64)))
+    kept = bool(int(node.attrs.get("keepdims", 1)))
+    groups = [() if i == axis else group for i, group in enumerate(view.groups) if kept or i != axis]
+    return walk.of_rows(walk.add(node, inputs, attrs), view.rest, groups)
+
+
+_SEQUENCE = 1  # its axis in a view's tensor
+_MOVEMENTS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_RULES: Mapping[str, Callable[[Walk, gs.Node], list[View]]] = MappingProxyType(
+    {
+        **dict.fromkeys(ELEMENTWISE, _elementwise),
+        **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), _reshape),
+        **dict.fromkeys(
+            ("LayerNormalization", "LogSoftmax", "LpNormalization", "RMSNormalization", "Softmax"), _last_axis
+        ),
+        **{f"Reduce{kind}": _reduced for kind in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")},
+        "Concat": _concat,
+        "Gather": _gather,
+        "Gemm": _gemm,
+        "Identity": _identity,
+        "MatMul": _matmul,
+        "Slice": _slice,
+        "Split": _split,
+        "Transpose": _transpose,
+    }
+)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds what half precision cannot hold: weights and activations that overflow, or that vanish, with sample data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import ModelProto, TensorProto
+
+from ..files.ort_session import open_session
+from ..files.weights import Weights
+from ..operators import with_functions
+from .blocks import blocks, finite_of, largest_of
+from .element_types import infer_element_types
+from .halves import to_float, to_half
+
+Array = npt.NDArray[Any]
+Feeds = Mapping[str, Array]
+
+LARGEST: Mapping[str, float] = MappingProxyType({"fp16": 65504.0, "bf16": 3.3895314e38})
+# Sample data are a few tokens with random ids; real data may give numbers a few times larger.
+HEADROOM = 4.0
+# Rounding to 11 bits costs about 2^-13 of a tensor's length. What lies near or below the smallest numbers loses more;
+# eight times more is too much.
+FP16_LOSS = 2.0**-10
+
+
+def unfit_reason(values: Array, precision: str, *, headroom: float = 1.0, rounded: Array | None = None) -> str:
+    """Why a tensor does not fit a half precision type; empty where it does.
+
+    Args:
+        values: fp32.
+        precision: "fp16" or "bf16"; bf16 has the range of fp32, and everything fits.
+        headroom: how much larger the numbers may become.
+        rounded: the values in that type, where they are there already.
+    """
+    if precision != "fp16" or not values.size:
+        return ""
+    peak = largest_of(values)
+    if peak * headroom > LARGEST[precision]:
+        return f"holds {peak:.3g}, {precision} holds at most {LARGEST[precision]:g}"
+    squares = lost_squares = 0.0
+    for part, half in zip(blocks(values), blocks(to_half(values) if rounded is None else rounded), strict=True):
+        exact = finite_of(part).astype(np.float64)
+        squares += float(exact @ exact)
+        exact -= to_float(half if exact.size == part.size else half[np.isfinite(part)])
+        lost_squares += float(exact @ exact)
+    if lost_squares > FP16_LOSS**2 * squares:
+        loss = math.sqrt(lost_squares / squares)
+        return f"holds numbers up to {peak:.3g}, of which {precision} loses {100 * loss:.2g} %"
+    return ""
+
+
+def find_unfit(model: ModelProto, feeds: Feeds, precision: str, weights: Weights | None = None) -> dict[str, str]:
+    """Activations of a rewritten fp32 model that a half precision type cannot hold, with the reason for each.
+
+    Args:
+        model: without function bodies.
+        feeds: sample inputs.
+        precision: see unfit_reason.
+        weights: the data of weights that the model has not.
+    """
+    types = infer_element_types(model, "fp32")
+    made = [name for node in model.graph.node for name in node.output if name and types[name] == TensorProto.FLOAT]
+    marked = with_functions(model)
+    there = {value.name for value in marked.graph.output}
+    marked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made if name not in there)
+    reasons = {}
+    for name, array in zip(made, run(marked, feeds, made, weights), strict=True):
+        reasons[name] = unfit_reason(array, precision, headroom=HEADROOM)
+    return {name: reason for name, reason in reasons.items() if reason}
+
+
+def run(model: ModelProto, feeds: Feeds, names: Sequence[str], weights: Weights | None = None) -> list[Array]:
+    """Outputs of a model in onnxruntime on the CPU; no graph is optimised, so that every tensor is what it is."""
+    return list(open_session(model, weights, optimize=False).run(list(names), dict(feeds)))

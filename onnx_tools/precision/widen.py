@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of other float types as float32: passes and verification know one, and outputs get theirs back at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from ..files.external_data import model_tensors
+from ..files.weights import Weights, array_of, data_in
+
+HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+# Exporters write out norms of half precision models in double.
+_REPLACED = HALVES | {TensorProto.DOUBLE}
+_FLOAT = TensorProto.FLOAT
+_TYPE_ATTRIBUTES = ("to", "dtype")
+
+
+def widen(model: ModelProto, weights: Weights | None = None) -> ModelProto:
+    """The model with float32 in the place of float16, bfloat16 and double; itself where it computes in none of them.
+
+    `weights` has the data of weights that the model has not, and gets what becomes of them.
+    """
+    nodes = [*_nodes(model.graph), *(node for function in model.functions for node in function.node)]
+    halves = any(tensor.data_type in HALVES for tensor in model_tensors(model.graph)) or _names_half(nodes)
+    if not halves and not any(_is_wide_weight(tensor) for tensor in model.graph.initializer):
+        return model
+    result = ModelProto()
+    result.CopyFrom(model)
+    for tensor in model_tensors(result.graph):
+        _widen_tensor(tensor, weights)
+    for function in result.functions:
+        _widen_nodes(function.node)
+        for node in function.node:
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    _widen_tensor(attribute.t)
+    _widen_nodes(_nodes(result.graph))
+    del result.graph.value_info[:]
+    for value in (*result.graph.input, *result.graph.output):
+        if value.type.tensor_type.elem_type in _REPLACED:
+            value.type.tensor_type.elem_type = _FLOAT
+    return result
+
+
+def narrow_outputs(model: ModelProto, original: ModelProto) -> None:
+    """Gives the outputs of a rewritten model the half precision types that they had in the original, in place."""
+    wanted = {item.name: item.type.tensor_type.elem_type for item in original.graph.output}
+    for output in model.graph.output:
+        kind = wanted.get(output.name)
+        if kind not in _REPLACED or output.type.tensor_type.elem_type == kind:
+            continue
+        inner = f"{output.name}_wide"
+        for node in model.graph.node:
+            for names in (node.input, node.output):
+                for position, name in enumerate(names):
+                    if name == output.name:
+                        names[position] = inner
+        model.graph.node.append(helper.make_node("Cast", [inner], [output.name], name=f"{inner}_cast", to=kind))
+        output.type.tensor_type.elem_type = kind
+
+
+def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    """Every node of a graph, those of subgraphs included."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                yield from _nodes(inner)
+
+
+def _is_wide_weight(tensor: TensorProto) -> bool:
+    """Whether a model computes in double: its weights are, not a number here and there."""
+    return tensor.data_type == TensorProto.DOUBLE and len(tensor.dims) > 1
+
+
+def _names_half(nodes: Iterable[NodeProto]) -> bool:
+    return any(item.name in _TYPE_ATTRIBUTES and item.i in HALVES for node in nodes for item in node.attribute)
+
+
+def _widen_nodes(nodes: Iterable[NodeProto]) -> None:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.name in _TYPE_ATTRIBUTES and attribute.i in _REPLACED:
+                attribute.i = _FLOAT
+
+
+def _widen_tensor(tensor: TensorProto, weights: Weights | None = None) -> None:
+    if tensor.data_type not in _REPLACED:
+        return
+    data = data_in(weights, tensor)
+    values = array_of(tensor, data).astype(np.float32)
+    if weights is None or data is None:
+        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    else:
+        weights.hold_array(tensor, values)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""fp16 without surprises: what it cannot hold is found with sample data, kept in float32, and the result is tried."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+from onnx import ModelProto, ValueInfoProto
+
+from ..analysis.kept import Dims, kept_rows
+from ..errors import VerificationError
+from ..files.weights import Weights
+from ..operators import with_functions
+from ..precision.precision import convert
+from ..precision.ranges import LARGEST, find_unfit, run
+from ..precision.rounding import with_rounding
+from .agreement import largest_column_error
+from .sample_batches import Sample
+
+logger = logging.getLogger(__name__)
+
+# Root mean square of a column's errors in parts of the column's (see agreement.py): fp16 leaves about 1e-3 after 12
+# layers, bf16 eight times that; a tensor that was lost shows from 0.1 on.
+ALLOWED: Mapping[str, float] = MappingProxyType({"fp16": 3e-2, "bf16": 2e-1})
+
+
+def convert_and_check(
+    model: ModelProto, precision: str, sample: Sample | None, weights: Weights | None = None
+) -> tuple[ModelProto, dict[str, str]]:
+    """A rewritten float32 model in half precision, and the tensors that stay float32 with the reason for each.
+
+    Args:
+        model: without function bodies.
+        precision: "fp16" or "bf16".
+        sample: inputs; None skips what needs them, so that only weights are looked at.
+        weights: the data of weights that the model has not; gets the result's.
+
+    Raises:
+        RewriteError: something does not fit and cannot stay float32.
+        VerificationError: the result, with every tensor rounded as on a GPU, is not the model's.
+    """
+    if sample is None:
+        return convert(model, precision, weights=weights), {}
+    before = weights and weights.copy()
+    unfit = find_unfit(model, sample.feeds, precision, weights) if precision == "fp16" else {}
+    for name, reason in unfit.items():
+        logger.info("'%s' stays float32: it %s", name, reason)
+    converted = convert(model, precision, unfit, weights=weights)
+    check_outputs(model, converted, precision, sample, before, weights)
+    return converted, unfit
+
+
+def check_outputs(
+    model: ModelProto,
+    converted: ModelProto,
+    precision: str,
+    sample: Sample,
+    before: Weights | None = None,
+    after: Weights | None = None,
+) -> None:
+    """Runs both on sample inputs. Raises VerificationError naming the output that is not finite or too far off.
+
+    `before` and `after` have the data of weights that the model and the converted one have not.
+    """
+    outputs = {item.name: _dims(item) for item in model.graph.output}
+    wanted = run(with_functions(model), sample.feeds, [*outputs], before)
+    wide = after and after.copy()
+    found = run(with_rounding(converted, precision, wide), sample.feeds, [*outputs], wide)
+    for (name, dims), a, b in zip(outputs.items(), wanted, found, strict=True):
+        if a.dtype.kind != "f":
+            continue
+        rows = [kept_rows(item, dims, sample.mask).values for item in (a, b)]
+        error = largest_column_error(*rows, largest=LARGEST[precision])
+        if not error <= ALLOWED[precision]:
+            lost = int((np.isfinite(rows[0]) & ~np.isfinite(rows[1])).sum())
+            what = f"{lost} numbers that are not finite" if lost else f"a column with a relative error of {error:.2g}"
+            others = "bf16 or fp32" if precision == "fp16" else "fp32"
+            raise VerificationError(
+                f"in precision {precision}, output '{name}' has {what} (allowed: none, and {ALLOWED[precision]:g}), "
+                f"with every tensor rounded as on a GPU; choose precision {others}"
+            )
+
+
+def _dims(value: ValueInfoProto) -> Dims | None:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in tensor.shape.dim)

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds out whether what stayed padded reads masked slots, where the rewritten graph holds zeros.
+
+The padded parts are run alone, twice, with different values in the masked slots. A part whose results on kept tokens
+change cannot be reproduced, and is refused instead of being silently different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import onnx_graphsurgeon as gs
+import onnxruntime as ort
+
+from ..analysis.graph import is_padfree, is_standard, node_name, sorted_nodes
+from ..analysis.kept import dims_of_shape, kept_elements
+from ..analysis.layout import B, S, T
+from ..analysis.limits import limit_of
+from ..analysis.special_ids import IdRule, SpecialIds, rules_for
+from ..analysis.symbolic import Analysis, Poly
+from ..errors import RewriteError
+from ..files.ort_session import open_session
+from ..importing.fixed_axes.sizes import joined
+from ..passes.base import boundary_of
+from ..passes.masks.mask_values import Mask, mask_of
+
+_LENGTHS, _LENGTH = (7, 1, 4, 2), 7  # from one without padding to one where all but the first slot are masked
+_MORE = 2  # slots, all of them padding: a result that changes depends on the longest sequence of the batch
+_GARBAGE = 8.0  # size of numbers in masked slots, in parts of those in kept ones
+# What kept slots hold: numbers of both signs, and small positive ones. The first alone may hide what padding changes
+# behind a division by what should be a count, a root of a negative number, a tanh or an exponential.
+_KINDS = ("normal", "positive")
+_POSITIVE = (0.02, 0.06)
+_TOLERANCE = 1e-4
+
+
+class PaddingIsReadError(RewriteError):
+    """Raised where a result on kept tokens depends on masked slots, or where nobody can tell."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The padded part of a graph as a graph of its own; names of its results in order, and who makes them."""
+
+    graph: gs.Graph
+    results: tuple[str, ...]
+    final: frozenset[str]
+    makers: dict[str, str]
+    mask: Mask
+    seq_lens: str  # the lengths' name
+    inputs: frozenset[str]  # of the model, the mask's left out
+    inputs_vary: bool  # whether they may hold anything in masked slots
+
+    @cached_property
+    def session(self) -> ort.InferenceSession:
+        """What runs the graph, for all masks and ids."""
+        return open_session(gs.export_onnx(self.graph, do_type_check=False), optimize=False)
+
+
+def probe(
+    graph: gs.Graph, analysis: Analysis, *, right_padded_only: bool, special: Mapping[str, SpecialIds] | None = None
+) -> tuple[str, ...]:
+    """Checks all padded parts of a graph of the padded interface; `special` are ids that the model looks for.
+
+    Returns the reasons why results differ under masks that are not right-padded (none where `right_padded_only`).
+    Raises PaddingIsReadError where results depend on masked slots of right-padded batches too.
+    """
+    part = _padded_part(graph, analysis, inputs_too=right_padded_only)
+    if part is None or (part.mask.source is None and not right_padded_only):
+        return ()  # nothing is padded, or no slot is padding
+    limits = {name: limit_of(graph, name) for name in special or {}}
+    refused: RewriteError | None = None
+    for rules in [{}, *rules_for(special or {}, limits)]:
+        try:
+            reason = _difference(part, analysis, _masks()[0], rules)
+        except RewriteError as error:
+            refused = refused or error
+            continue
+        if reason is None:
+            if right_padded_only:
+                return ()
+            found = [_difference(part, analysis, mask, rules) for mask in _masks()[1:]]
+            return tuple(dict.fromkeys(item for item in found if item is not None))
+        refused = refused or PaddingIsReadError(
+            f"{reason}: its result depends on padding, and so on the other sequences of the batch; no packed graph can "
+            "reproduce it; mask the tokens before they are mixed (multiply by the attention mask)"
+        )
+    if refused is None:
+        raise AssertionError("nothing was tried")
+    raise refused
+
+
+def _masks() -> tuple[np.ndarray, ...]:
+    slots, lengths = np.arange(_LENGTH), np.asarray(_LENGTHS)[:, None]
+    holes = np.asarray(
+        [[1, 0, 1, 1, 0, 0, 1], [0, 1, 0, 1, 1, 1, 0], [1, 1, 0, 0, 0, 1, 1], [1, 0, 0, 0, 0, 0, 1]], dtype=bool
+    )
+    return slots < lengths, slots >= _LENGTH - lengths, holes
+
+
+def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part | None:
+    """Everything between PadfreeUnpack and what padfree operators read, or the outputs; None where there is nothing.
+
+    With `inputs_too` also what is computed from token inputs: the packed interface does not get their masked slots.
+    """
+    mask = mask_of(analysis[boundary_of(graph).mask])
+    reached = {tensor.name for tensor in graph.inputs if inputs_too and tensor.name != mask.source}
+    makers: dict[str, str] = {}
+    packed: set[str] = set()
+    for node in graph.nodes:
+        if is_padfree(node, "PadfreeUnpack"):
+            reached.add(node.outputs[0].name)
+            packed.add(node.inputs[0].name)
+        elif is_padfree(node, node.op):
+            packed.update(tensor.name for tensor in node.inputs)
+        elif any(tensor.name in reached for tensor in node.inputs) and not is_standard(node, "Shape"):
+            if is_standard(node, "Gather") and analysis[node.inputs[1]].shape == (T,):
+                packed.add(node.inputs[0].name)  # tokens take rows of it
+            for tensor in node.outputs:
+                reached.add(tensor.name)
+                makers[tensor.name] = f"'{node_name(node)}' ({node.op})"
+    final = {name for name in makers if name in packed or name in {tensor.name for tensor in graph.outputs}}
+    if not final:
+        return None
+    part = graph.copy()
+    tensors = part.tensors()
+    inputs = list(part.inputs)
+    for node in [item for item in part.nodes if is_padfree(item, item.op)]:
+        inputs += [tensor for tensor in node.outputs if tensor.outputs]
+        node.outputs.clear()
+    for tensor in inputs:
+        tensor.dtype, tensor.shape = np.dtype(analysis[tensor].dtype or "float32"), None
+    results = [name for name in makers if analysis.facts[name].dtype is not None]
+    for name in results:
+        tensors[name].dtype, tensors[name].shape = np.dtype(analysis.facts[name].dtype or "float32"), None
+    part.outputs = [tensors[name] for name in results]
+    part.nodes = sorted_nodes(part.outputs)
+    kept = {id(node) for node in part.nodes}
+    part.inputs = [tensor for tensor in inputs if any(id(node) in kept for node in tensor.outputs)]
+    given = frozenset(tensor.name for tensor in graph.inputs if tensor.name != mask.source)
+    seq_lens = str(boundary_of(graph).seq_lens.name)
+    return _Part(part, tuple(results), frozenset(final), makers, mask, seq_lens, given, inputs_too)
+
+
+def _difference(part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mapping[str, IdRule]) -> str | None:
+    """Why results on kept tokens differ for other fillings of the masked slots, or more of them; None: they do not."""
+    trials = []
+    try:
+        session = part.session
+        for kind in _KINDS:
+            feeds = [_feed(part, analysis, mask, rules, garbage, kind) for garbage in (0.0, _GARBAGE)]
+            first, second = (session.run(None, feed) for feed in feeds)
+            wide = _widened(part, analysis, feeds[0], rules) if part.inputs_vary else None
+            trials.append((first, second, first if wide is None else _of_more_slots(session, wide) or first))
+    except Exception as error:  # onnxruntime's errors have no common base of their own
+        names = ", ".join(sorted({part.makers[name] for name in part.final})[:3])
+        raise RewriteError(
+            f"what stays padded around {names} cannot be tried in onnxruntime ({str(error).splitlines()[0]}); whether "
+            "it reads padding is not known; replace these operators by standard ones"
+        ) from error
+    found = (_changed(part, analysis, mask, *trial) for trial in trials)
+    return next((reason for reason in found if reason is not None), None)
+
+
+def _of_more_slots(session: ort.InferenceSession, feed: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
+    """Results with more padding; None for a graph whose tables end before that."""
+    try:
+        return list(session.run(None, feed))
+    except Exception:  # onnxruntime's errors have no common base of their own
+        return None
+
+
+def _changed(
+    part: _Part,
+    analysis: Analysis,
+    mask: np.ndarray,
+    first: Sequence[np.ndarray],
+    second: Sequence[np.ndarray],
+    third: Sequence[np.ndarray],
+) -> str | None:
+    """Who is the first to make other numbers of kept tokens, where a final result is others."""
+    changed = []
+    for name, before, *others in zip(part.results, first, second, third, strict=True):
+        dims = dims_of_shape(analysis.facts[name].shape)
+        kept = np.broadcast_to(True if dims is None else kept_elements(dims, mask), before.shape)
+        for after in others:
+            same = after
+            if after.shape != before.shape and dims is not None and after is others[1]:
+                same = joined([after], dims, (mask.shape[0], mask.shape[1]), mask.shape[1] + _MORE)
+            if same.shape != before.shape or not np.allclose(
+                before[kept], same[kept], rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True
+            ):
+                changed.append(name)
+                break
+    if not any(name in part.final for name in changed):
+        return None
+    known = [name for name in changed if _has_known_sizes(analysis.facts[name].shape)]
+    if not any(name in part.final for name in known):
+        maker = part.makers[next(name for name in changed if name not in known)]
+        raise PaddingIsReadError(
+            f"{maker} makes a tensor of unknown sizes, so that nobody can tell which of its numbers are padding; "
+            "replace the operator by others whose sizes follow from batch and sequence"
+        )
+    return f"{part.makers[known[0]]} reads masked slots"
+
+
+def _widened(
+    part: _Part, analysis: Analysis, feed: Mapping[str, np.ndarray], rules: Mapping[str, IdRule]
+) -> dict[str, np.ndarray] | None:
+    """The same tokens with more padding behind them; None where an input's size is no plain S."""
+    wide = {}
+    for name, values in feed.items():
+        shape = analysis.facts[name].shape or ()
+        if any("S" in size.atoms() and size != S for size in shape):
+            return None
+        filler = rules[name].padding if name in rules else part.mask.masked[0] if name == part.mask.source else 0
+        wide[name] = np.pad(values, [(0, _MORE if size == S else 0) for size in shape], constant_values=filler)
+    return wide
+
+
+def _has_known_sizes(shape: tuple[Poly, ...] | None) -> bool:
+    return shape is not None and all(size.atoms() <= {"B", "S", "T"} for size in shape)
+
+
+def _noise(generator: np.random.Generator, size: list[int], kind: str) -> np.ndarray:
+    return generator.standard_normal(size) if kind == "normal" else generator.uniform(*_POSITIVE, size)
+
+
+def _feed(
+    part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mapping[str, IdRule], garbage: float, kind: str
+) -> dict[str, np.ndarray]:
+    """Inputs that are the same in kept slots for every `garbage`; `kind` is one of _KINDS."""
+    generator = np.random.default_rng(1)
+    sizes = {"B": mask.shape[0], "S": mask.shape[1], "T": int(mask.sum())}
+    feed = {}
+    for tensor in part.graph.inputs:
+        shape = analysis.facts[tensor.name].shape
+        if shape is None:
+            raise RewriteError(f"the shape of '{tensor.name}' is not known")
+        size = [poly.evaluate(lambda name: sizes[name]) for poly in shape]
+        dtype = np.dtype(tensor.dtype)
+        noise = [_noise(generator, size, kind) for _ in range(2)]
+        if tensor.name == part.mask.source:
+            values = np.where(mask, part.mask.kept[0], part.mask.masked[0])
+        elif np.issubdtype(dtype, np.floating):
+            values = noise[0].copy()
+            if tuple(shape[:2]) == (B, S):
+                values[~mask] = noise[1][~mask] * garbage
+        elif tensor.name == part.seq_lens:
+            values = mask.sum(1)
+        else:
+            flags = noise[0] > 0  # all alike where numbers are positive: then a search finds the first slot
+            varies = part.inputs_vary or tensor.name not in part.inputs
+            if tuple(shape) == (B, S) and varies:
+                flags = np.where(mask, flags, garbage > 0)
+            values = flags.astype(np.float64)
+            if tensor.name in rules and tuple(shape) == (B, S):
+                rule = rules[tensor.name]
+                ids = rule.kept(generator.integers(0, rule.limit, size), mask)
+                values = np.where(mask, ids, rule.other_padding if varies and garbage else rule.padding)
+        feed[tensor.name] = values.astype(dtype)
+    return feed

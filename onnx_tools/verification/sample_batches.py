@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ragged sample batches: what the original gets, and what the rewritten model gets of the same tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, helper
+
+from ..analysis.special_ids import IdRule
+
+Array = npt.NDArray[Any]
+
+_LONGEST = 512  # tokens of the longest sequence, where the model allows more: verification stays a matter of seconds
+_LONGEST_WITHOUT_LIMIT = 128  # where the model knows no largest position
+_IDS_WITHOUT_LIMIT = 2  # ids are drawn below it where the model's table is not known
+_FILLER_TOKENS = 5
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One ragged batch; mask is bool [B,S]."""
+
+    name: str
+    mask: npt.NDArray[np.bool_]
+    keeps_first_slot: bool = True  # of every sequence
+    filler_tokens: int = 0
+    has_empty: bool = False  # the rewritten model also gets an empty sequence before each one
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Inputs of a rewritten model, and the mask of their batch, bool [B,S]."""
+
+    feeds: Mapping[str, Array]
+    mask: npt.NDArray[np.bool_]
+
+
+def sample_of(original: ModelProto, metadata: Mapping[str, Any], *, seed: int = 0) -> Sample:
+    """One of the batches that `verify` takes, a ragged one."""
+    rng = np.random.default_rng(seed)
+    batch = next(item for item in make_batches(metadata, rng) if item.name == "ragged")
+    return Sample(feeds_of(original, metadata, batch, rng)[1], batch.mask)
+
+
+def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[Batch]:
+    """One token, the longest sequence, ragged ones; for the padded interface also left-padded and holed masks.
+
+    Those are left out where the original is only right for right-padded ones.
+    """
+    limit = metadata.get("max_positions")
+    longest = _LONGEST_WITHOUT_LIMIT if limit is None else min(limit, _LONGEST)
+    some = max(1, min(longest, 19))
+    lengths = [some, 1, *(int(length) for length in rng.integers(1, some + 1, 3))]
+    batches = [
+        Batch("one token", _prefix_mask([1])),
+        Batch("ragged", _prefix_mask(lengths)),
+        Batch("longest", _prefix_mask([longest])),
+    ]
+    if has_no_mask(metadata) and metadata["interface"] == "padded":
+        return [Batch(item.name, np.ones_like(item.mask)) for item in batches]  # every slot is a token
+    if metadata["interface"] == "packed":
+        mask = _prefix_mask(lengths)
+        return [*batches, Batch("filler and empty", mask, filler_tokens=_FILLER_TOKENS, has_empty=True)]
+    if metadata.get("coverage", {}).get("right_padded_only", False):
+        return batches  # under other masks the original's attention reads padding
+    prefix = _prefix_mask(lengths)
+    holed = rng.random(prefix.shape) < 0.6
+    holed[:, 0] = True
+    return [
+        *batches,
+        Batch("left-padded", prefix[:, ::-1].copy(), keeps_first_slot=False),
+        Batch("holed", holed),
+    ]
+
+
+def has_no_mask(metadata: Mapping[str, Any]) -> bool:
+    """Whether the model has no mask: every slot that the original gets is a token."""
+    return "mask" in metadata and metadata["mask"] is None
+
+
+def fillers(metadata: Mapping[str, Any]) -> dict[str, int]:
+    """What the mask's input holds in padded slots."""
+    mask = metadata.get("mask")
+    return {mask["input"]: mask["masked"][0]} if mask else {}
+
+
+def feeds_of(
+    original: ModelProto, metadata: Mapping[str, Any], batch: Batch, rng: np.random.Generator
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The batch as the original's inputs, and as the rewritten model's."""
+    feeds = _original_feeds(original, metadata, batch, rng)
+    own = (metadata.get("mask") or {}).get("input")
+    for name, entry in metadata.get("id_rules", {}).items():
+        ids = IdRule.of(entry).kept(feeds[name], batch.mask)
+        padding = feeds[name] if name == own else ids  # the mask is computed from it
+        feeds[name] = np.where(batch.mask, ids, padding).astype(feeds[name].dtype)
+    return feeds, feeds if metadata["interface"] == "padded" else _packed_feeds(feeds, metadata, batch, rng)
+
+
+def _prefix_mask(lengths: Sequence[int]) -> npt.NDArray[np.bool_]:
+    return np.asarray(np.arange(max(lengths)) < np.array(lengths)[:, None])
+
+
+def _original_feeds(
+    original: ModelProto, metadata: Mapping[str, Any], batch: Batch, rng: np.random.Generator
+) -> dict[str, Array]:
+    """The original's inputs; the one that is no token input of the rewritten model is the mask.
+
+    A mask has values that keep a slot at tokens, and values that mask it at padding, whatever else it tells.
+    """
+    mask = metadata.get("mask") or {"input": None, "kept": [1], "masked": [0]}
+    limits = {item["name"]: item["limit"] for item in metadata["inputs"] if item["role"] == "tokens"}
+    excluded = metadata.get("coverage", {}).get("excluded_ids", {})
+    initializers = {tensor.name for tensor in original.graph.initializer}
+    feeds: dict[str, Array] = {}
+    for item in original.graph.input:
+        if item.name in initializers:
+            continue
+        dtype = helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
+        if item.name in limits:
+            limit = limits[item.name] or _IDS_WITHOUT_LIMIT
+            ids = rng.integers(0, limit, batch.mask.shape)
+            own = item.name == mask["input"]
+            if own and not limits[item.name]:
+                ids = rng.choice(mask["kept"], batch.mask.shape)
+            elif not limits[item.name]:  # positions may choose from a table that is cut to the sequence's length
+                ids = np.minimum(ids, np.arange(batch.mask.shape[1]))
+            refused = {*excluded.get(item.name, ()), *(mask["masked"] if own else ())}
+            other = next(value for value in range(len(refused) + 1) if value not in refused)
+            ids = np.where(np.isin(ids, list(refused)) & batch.mask, other, ids)
+            padding = rng.choice(mask["masked"], batch.mask.shape) if own else ids
+            feeds[item.name] = np.where(batch.mask, ids, padding).astype(dtype)
+        else:
+            feeds[item.name] = np.where(batch.mask, mask["kept"][0], mask["masked"][0]).astype(dtype)
+    return feeds
+
+
+def _packed_feeds(
+    feeds: Mapping[str, Array], metadata: Mapping[str, Any], batch: Batch, rng: np.random.Generator
+) -> dict[str, Array]:
+    lengths = batch.mask.sum(1).astype(np.int32)
+    if batch.has_empty:
+        lengths = np.stack([np.zeros_like(lengths), lengths], axis=1).reshape(-1)
+    packed: dict[str, Array] = {}
+    for item in metadata["inputs"]:
+        name, role = item["name"], item["role"]
+        if role == "seq_lens":
+            packed[name] = lengths
+        elif role == "max_seqlen":
+            packed[name] = np.zeros(batch.mask.shape[1], np.int32)
+        else:
+            filler = rng.integers(0, item["limit"] or _IDS_WITHOUT_LIMIT, batch.filler_tokens)
+            packed[name] = np.concatenate([feeds[name][batch.mask], filler]).astype(np.int32)
+    return packed

@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs original and rewritten model in onnxruntime on ragged batches and compares what is not padding."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+from onnx import ModelProto
+
+from ..analysis.kept import BATCH, BOTH, SLOTS, Dims, Rows, fits, kept_rows, packed_rows, padded_dims
+from ..analysis.layout import Layout
+from ..analysis.special_ids import IdRule, SpecialIds, rules_for
+from ..errors import VerificationError
+from ..files.ort_session import open_session
+from ..files.weights import Weights
+from ..importing.fixed_axes import fixed_sizes
+from ..importing.importing import token_inputs_of
+from .agreement import Scale, measure, row_blocks
+from .sample_batches import Batch, feeds_of, fillers, has_no_mask, make_batches
+
+logger = logging.getLogger(__name__)
+
+Array = npt.NDArray[Any]
+
+# Allowed difference, in parts of a column's root mean square. Both models compute in float32, with sums of up to a
+# few thousand terms in another order: 6e-6 was measured after the 12 layers of BERT-base, and deeper models may have
+# ten times that. A bias or a residual that is lost shows from 1e-2 on.
+RELATIVE_TOLERANCE = 2e-4
+
+
+def verify(
+    original: ModelProto,
+    rewritten: ModelProto,
+    metadata: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    weights: tuple[Weights | None, Weights | None] = (None, None),
+) -> dict[str, float]:
+    """Compares the two models on seeded ragged batches; padded slots hold random ids.
+
+    The rewritten model carries function bodies and is still float32; `metadata` is the object that goes into it;
+    `weights` are those that original and rewritten model have not.
+    Returns each output's largest difference, in parts of a column's root mean square (see agreement.py); numbers that
+    are infinite or not a number, integers and stand-ins for infinity have to be equal.
+    Raises VerificationError for the first output value that differs by more than RELATIVE_TOLERANCE.
+    """
+    return verify_ids(original, rewritten, metadata, seed=seed, weights=weights)[0]
+
+
+def verify_ids(
+    original: ModelProto,
+    rewritten: ModelProto,
+    metadata: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    weights: tuple[Weights | None, Weights | None] = (None, None),
+    special: Mapping[str, SpecialIds] | None = None,
+) -> tuple[dict[str, float], dict[str, IdRule]]:
+    """As verify, and how ids have to be for that: any, where nothing is said of them.
+
+    Where the two differ, and the original's answers change with the ids in padded slots, or it cannot run on them, it
+    looks for ids that it knows (`special`): then ids are tried that end in one of them, with padding that is none. The
+    original's answers must not depend on how much padding there is.
+    """
+    models = _Models(original, rewritten, metadata, weights)
+    try:
+        return models.compare(metadata, seed), {}
+    except VerificationError as error:
+        limits = {item["name"]: item["limit"] for item in metadata["inputs"] if item["role"] == "tokens"}
+        choices = rules_for(special or {}, limits)
+        if not choices and isinstance(error, _DifferError) and models.depends_on_padding(metadata, seed):
+            raise VerificationError(
+                f"{error.facts}; the original's own answers depend on its padding here: its attention scores outgrow "
+                "the mask's constant, or padded slots overflow; no packed graph can give the same; export it with a "
+                "mask of -inf or the type's lowest number; --no-verify skips the check, and every sequence gets what "
+                "it gets alone"
+            ) from error
+        if not choices or not models.padding_is_read(metadata, seed):
+            raise
+        errors = [error]
+    for rules in choices:
+        described = {**metadata, "id_rules": {name: rule.to_dict() for name, rule in rules.items()}}
+        try:
+            worst = models.compare(described, seed)
+            models.check_alone(described, seed)
+        except VerificationError as error:
+            errors.append(error)
+            continue
+        text = "; ".join(f"'{name}' {rule}" for name, rule in rules.items())
+        logger.warning("the original reads the ids of padded slots; it was verified with ids that fit it: %s", text)
+        return worst, rules
+    told = next((error for error in errors if not isinstance(error, _OriginalFails)), errors[0])
+    asked = ", ".join(f"'{name}'" for name in choices[0])
+    raise VerificationError(
+        f"{told} (the original looks for ids in {asked}, and its answers depend on those in padded slots; "
+        f"{len(choices)} kinds of ids were tried)"
+    )
+
+
+class _Models:
+    """The original and the rewritten model, open for any batches."""
+
+    def __init__(
+        self,
+        original: ModelProto,
+        rewritten: ModelProto,
+        metadata: Mapping[str, Any],
+        weights: tuple[Weights | None, Weights | None],
+    ) -> None:
+        self._original = original
+        self._fixed = fixed_sizes(original, token_inputs_of(original))
+        self._sessions = (_session(original, "original", weights[0]), _session(rewritten, "rewritten", weights[1]))
+        self._dims = [padded_dims(item) for item in metadata["outputs"]]
+        self._names = [item["name"] for item in metadata["outputs"]]
+        self._is_alone = has_no_mask(metadata) and metadata["interface"] == "packed"
+        self._fillers = fillers(metadata)
+
+    def compare(self, metadata: Mapping[str, Any], seed: int) -> dict[str, float]:
+        """Each output's largest difference over all batches. Raises VerificationError."""
+        rng = np.random.default_rng(seed)
+        outputs = [_Output(item, metadata["interface"]) for item in metadata["outputs"]]
+        batches = make_batches(metadata, rng)
+        for batch in batches:
+            feeds, given = feeds_of(self._original, metadata, batch, rng)
+            wanted = self._wanted(batch, feeds)
+            found = _run(self._sessions[1], self._names, batch, "rewritten", given)
+            for output, a, b in zip(outputs, wanted, found, strict=True):
+                output.add(batch, a, b)
+        worst = {output.name: output.largest_difference() for output in outputs}
+        logger.info("verified on %d batches: largest difference %.1e of a column", len(batches), max(worst.values()))
+        return worst
+
+    def _wanted(self, batch: Batch, feeds: Mapping[str, Array]) -> list[Array]:
+        """The original's results: of every sequence alone where all slots of a batch would be tokens."""
+        run = partial(_run, self._sessions[0], self._names, batch, "original")
+        if self._is_alone:
+            return _alone(run, feeds, batch, self._dims)
+        return self._fixed.run(run, feeds, self._dims, self._fillers)
+
+    def padding_is_read(self, metadata: Mapping[str, Any], seed: int) -> bool:
+        """Whether the original's numbers of tokens change with the ids in padded slots, or it cannot run on them."""
+        rng = np.random.default_rng(seed)
+        names = [item["name"] for item in metadata["inputs"] if item["role"] == "tokens"]
+        for batch in make_batches(metadata, rng):
+            feeds, _ = feeds_of(self._original, metadata, batch, rng)
+            others = {name: np.where(batch.mask, feeds[name], 0).astype(feeds[name].dtype) for name in names}
+            try:
+                runs = [self._wanted(batch, given) for given in (feeds, {**feeds, **others})]
+            except VerificationError:
+                return True
+            if not _agree(batch, self._dims, *runs):
+                return True
+        return False
+
+    def depends_on_padding(self, metadata: Mapping[str, Any], seed: int) -> bool:
+        """Whether the original's numbers of tokens change with what padding holds, or with how much there is."""
+        if self.padding_is_read(metadata, seed):
+            return True
+        try:
+            self.check_alone(metadata, seed)
+        except VerificationError:
+            return True
+        return False
+
+    def check_alone(self, metadata: Mapping[str, Any], seed: int) -> None:
+        """Raises VerificationError where a sequence's numbers depend on how much padding it has in the original."""
+        if self._fixed:
+            return
+        rng = np.random.default_rng(seed)
+        batch = next(item for item in make_batches(metadata, rng) if item.name == "ragged")
+        feeds, _ = feeds_of(self._original, metadata, batch, rng)
+        whole = self._wanted(batch, feeds)
+        dims = [_with_batch(*item, len(batch.mask)) for item in zip(self._dims, whole, strict=True)]
+        run = partial(_run, self._sessions[0], self._names, batch, "original")
+        if not _agree(batch, dims, _alone(run, feeds, batch, dims), whole):
+            raise VerificationError("the original's answers depend on how much padding there is")
+
+
+def _with_batch(dims: Dims | None, values: Array, count: int) -> Dims | None:
+    """The sizes, with the batch in the place of a first one that is not known and could be it."""
+    known = dims is not None and bool({BATCH, BOTH} & set(dims))
+    return dims if known or values.shape[:1] != (count,) else (BATCH, *(dims or ())[1:])
+
+
+def _agree(batch: Batch, dims: Sequence[Dims | None], wanted: Sequence[Array], found: Sequence[Array]) -> bool:
+    """Whether the kept numbers of all outputs are the same."""
+    for sizes, a, b in zip(dims, wanted, found, strict=True):
+        if batch.keeps_first_slot or {SLOTS, BOTH} & set(sizes or ()):
+            rows = [kept_rows(item, sizes, batch.mask).values for item in (a, b)]
+            if rows[0].shape != rows[1].shape:
+                return False
+            if rows[0].size and not measure(rows[:1]).differences(*rows).max() <= RELATIVE_TOLERANCE:
+                return False
+    return True
+
+
+def _alone(
+    run: Callable[[Mapping[str, Array]], list[Array]],
+    feeds: Mapping[str, Array],
+    batch: Batch,
+    dims: Sequence[Dims | None],
+) -> list[Array]:
+    """The original's results for every sequence alone, without padding, put together as those of a batch."""
+    width = batch.mask.shape[1]
+    known = [(BATCH,) if sizes is None else sizes for sizes in dims]
+    rows: list[list[Array]] = []
+    for row, length in enumerate(batch.mask.sum(1)):
+        results = run({name: values[row : row + 1, :length] for name, values in feeds.items()})
+        missing = [[(0, width - length if size in (SLOTS, BOTH) else 0) for size in sizes] for sizes in known]
+        rows.append(
+            [
+                np.pad(item, [*pads, *[(0, 0)] * (item.ndim - len(pads))])
+                for item, pads in zip(results, missing, strict=True)
+            ]
+        )
+    joined = []
+    for parts, sizes in zip(zip(*rows, strict=True), known, strict=True):
+        axis = next((axis for axis, size in enumerate(sizes) if size in (BATCH, BOTH)), None)
+        joined.append(parts[0] if axis is None else np.concatenate(parts, axis))
+    return joined
+
+
+class _Output:
+    """The kept numbers of one output in both models, batch by batch."""
+
+    def __init__(self, description: Mapping[str, Any], interface: str) -> None:
+        self.name: str = description["name"]
+        self.dims = padded_dims(description)
+        self._layout: str = description["layout"]
+        self._interface = interface
+        self._batches: list[tuple[Batch, Rows, Rows]] = []
+
+    def add(self, batch: Batch, wanted: Array, found: Array) -> None:
+        """Takes the output of one batch. Raises VerificationError for other shapes."""
+        if not batch.keeps_first_slot and not {SLOTS, BOTH} & set(self.dims or ()):
+            return  # a head that reads the masked first slot cannot be reproduced
+        if wanted.dtype.kind in "OSU":
+            if not np.array_equal(wanted, found):
+                raise _DifferError(
+                    f"output '{self.name}' holds texts, and others than in the original (batch '{batch.name}', "
+                    f"{self._interface} interface)"
+                )
+            return
+        mask = batch.mask
+        if batch.has_empty:
+            mask = np.stack([np.zeros_like(mask), mask], axis=1).reshape(-1, mask.shape[1])
+        is_packed = self._layout == Layout.PACKED
+        if not fits(wanted.shape, self.dims, batch.mask):
+            sizes = ", ".join(str(size) for size in self.dims or ())
+            raise self._other_shape(batch, f"{list(wanted.shape)} in the original", f"[{sizes}, ...]")
+        a = kept_rows(wanted, self.dims, batch.mask)
+        if is_packed or fits(found.shape, self.dims, mask):
+            b = packed_rows(found, mask) if is_packed else kept_rows(found, self.dims, mask)
+            if (a.values.shape, a.element) == (b.values.shape, b.element):
+                self._batches.append((batch, a, b))
+                return
+        expected = [len(a.values), *a.element] if is_packed else list(wanted.shape)
+        raise self._other_shape(batch, f"{list(found.shape)} after rewriting", f"{expected}")
+
+    def _other_shape(self, batch: Batch, found: str, expected: str) -> VerificationError:
+        return _DifferError(
+            f"output '{self.name}' has shape {found}, {expected} is expected (batch '{batch.name}', {self._interface} "
+            f"interface, layout {self._layout})"
+        )
+
+    def largest_difference(self) -> float:
+        """In parts of a column's root mean square. Raises VerificationError where it is too large."""
+        filled = [item for item in self._batches if item[1].values.size]
+        if not filled:
+            return 0.0
+        scale, worst = measure([a.values for _, a, _ in filled]), 0.0
+        for batch, a, b in filled:
+            difference, row, column = _largest(scale, a.values, b.values)
+            worst = max(worst, difference)
+            if not worst <= RELATIVE_TOLERANCE:
+                allowed = RELATIVE_TOLERANCE * scale.size_of(a.values[row, column], column)
+                raise _DifferError(
+                    f"output '{self.name}'{_place(a, row, column)} (batch '{batch.name}'): the original gives "
+                    f"{a.values[row, column]:.6g}, the rewritten model {b.values[row, column]:.6g}; allowed is a "
+                    f"difference of {allowed:.3g}"
+                )
+        return worst
+
+
+def _largest(scale: Scale, wanted: Array, found: Array) -> tuple[float, int, int]:
+    """The largest difference of any number, and its row and column."""
+    largest = (-1.0, 0, 0)
+    for rows in row_blocks(wanted):
+        difference = scale.differences(wanted[rows], found[rows])
+        row, column = (int(at) for at in np.unravel_index(int(difference.argmax()), difference.shape))
+        if float(difference[row, column]) > largest[0]:
+            largest = (float(difference[row, column]), rows.start + row, column)
+    return largest
+
+
+def _place(rows: Rows, row: int, column: int) -> str:
+    names = {BATCH: "sequence", SLOTS: "position", BOTH: "slot"}
+    places = [f", {names[axis]} {int(at)}" for axis, at in zip(rows.axes, rows.places[row], strict=True)]
+    return "".join(places) + f", element {[int(at) for at in np.unravel_index(column, rows.element or (1,))]}"
+
+
+class _DifferError(VerificationError):
+    """Raised where both models run, and their answers differ; `facts` says where."""
+
+    def __init__(self, facts: str) -> None:
+        self.facts = facts
+        super().__init__(f"{facts}; please report this; --no-verify skips the check")
+
+
+class _OriginalFails(VerificationError):
+    """Raised where the original does not run."""
+
+
+def _run(
+    session: ort.InferenceSession, names: Sequence[str], batch: Batch, kind: str, feeds: Mapping[str, Array]
+) -> list[Array]:
+    try:
+        return list(session.run(list(names), dict(feeds)))
+    except Exception as error:  # onnxruntime's exceptions share no base class of their own
+        next_step = "check that the original runs on such a batch"
+        if kind == "rewritten" and batch.has_empty:
+            next_step = "packed batches may hold sequences without tokens: choose the padded interface"
+        fails = _OriginalFails if kind == "original" else VerificationError
+        raise fails(
+            f"the {kind} model fails in onnxruntime on the batch '{batch.name}' (mask {list(batch.mask.shape)}): "
+            f"{error}; {next_step}; --no-verify skips the check"
+        ) from error
+
+
+def _session(model: ModelProto, kind: str, weights: Weights | None) -> ort.InferenceSession:
+    try:
+        return open_session(model, weights)
+    except Exception as error:  # onnxruntime's exceptions share no base class of their own
+        raise VerificationError(
+            f"onnxruntime {ort.__version__} does not load the {kind} model: {error}; "
+            f"check the original with onnx.checker; --no-verify skips the check"
+        ) from error
