@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from padfree.runtime import plugin_library
 
-    from .build import build_engine
+    from .engine.build import build_engine
     from .errors import BuildError
 
 __all__ = ["BuildError", "build_engine", "plugin_library"]
 
-_PLACES = {"BuildError": ".errors", "build_engine": ".build"}
+_PLACES = {"BuildError": ".errors", "build_engine": ".engine.build"}
 
 
 def __getattr__(name: str) -> Any:

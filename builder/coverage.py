@@ -18,8 +18,8 @@ from padfree.onnx_tools.report import IN_BETWEEN
 from padfree.runtime.fields import MOST_INT64, Fields
 from padfree.runtime.metadata import open_plan, parse_metadata
 
+from .engine.preparation import is_rewritten, metadata_of
 from .errors import BuildError
-from .preparation import is_rewritten, metadata_of
 
 ONNX_SUFFIX = ".onnx"
 QUOTED = re.compile(r"'[^']*'")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from padfree.onnx_tools.cost import Lengths
 
+from .engine.profile import DEFAULT_MAX_BATCH, DEFAULT_MAX_SEQ_LEN, TYPICAL_FILL
 from .errors import BuildError
-from .profile import DEFAULT_MAX_BATCH, DEFAULT_MAX_SEQ_LEN, TYPICAL_FILL
 
 
 @dataclass(frozen=True)

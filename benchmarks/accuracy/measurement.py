@@ -19,7 +19,7 @@ from padfree.builder import build_engine
 from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.compare.comparison import CompareOptions, compare
 from padfree.builder.compare.data import DataOptions
-from padfree.builder.padded import build_padded_engine
+from padfree.builder.peers.padded import build_padded_engine
 from padfree.onnx_tools import load_model, rewrite, save_model
 from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.runtime import Session

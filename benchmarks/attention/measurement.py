@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from padfree.builder.bench.timing import captured, mean_ms
+from padfree.builder.peers.timing import captured, mean_ms
 
 from .cases import Case
 from .peers import ours

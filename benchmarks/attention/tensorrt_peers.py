@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import tensorrt as trt
 import torch
-from padfree.builder.bench.tensorrt_network import Network
+from padfree.builder.peers.tensorrt_network import Network
 
 from .problem import DEVICE, Launch, Problem, UnsupportedError, padding, unpadding
 

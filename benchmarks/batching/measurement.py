@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from padfree.builder import build_engine
-from padfree.builder.padded import build_padded_engine
+from padfree.builder.peers.padded import build_padded_engine
 from padfree.builder.simulate.replay import replay
 from padfree.builder.simulate.report import Contender, Summary, summarise
 from padfree.builder.simulate.trace import generate

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from padfree.builder import build_engine
-from padfree.builder.bench.batch import Batch, draw_lengths, random_batch
 from padfree.builder.bench.environment import append_record, environment
+from padfree.builder.peers.batch import Batch, draw_lengths, random_batch
 from padfree.onnx_tools.cost import Lengths
 from padfree.runtime import Session
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 from padfree.builder import build_engine
-from padfree.builder.bench.batch import draw_lengths, random_batch
 from padfree.builder.bench.environment import append_record, environment
+from padfree.builder.peers.batch import draw_lengths, random_batch
 from padfree.onnx_tools.cost import Lengths
 from padfree.runtime import Session
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 from padfree.builder.bench.environment import append_record, environment
-from padfree.builder.bench.timing import captured, mean_ms
+from padfree.builder.peers.timing import captured, mean_ms
 
 from tests.support.launchers import linear, measured_tilings
 

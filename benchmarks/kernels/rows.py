@@ -25,7 +25,7 @@ from unittest import mock
 
 import torch
 from padfree.builder.bench.environment import append_record, environment
-from padfree.builder.bench.timing import captured, time_ms
+from padfree.builder.peers.timing import captured, time_ms
 
 from benchmarks.kernels_library import require_kernels_library
 from tests.support import launchers

@@ -71,7 +71,7 @@ def build_padded(
     Args:
         cases: what will be measured.
         part: this process's part of the engines.
-        read_model: gives the padfree.builder.bench.setup.Model of a name.
+        read_model: gives the padfree.builder.peers.setup.Model of a name.
         folder: where the sweep looks for engines.
         timing_cache: a file of this process's own, or "default".
         deadline: on time.monotonic()'s clock; no build starts after it.
@@ -80,8 +80,8 @@ def build_padded(
     Returns:
         How many could not be built.
     """
-    from padfree.builder.bench.engines import padded_name
-    from padfree.builder.padded import build_padded_engine
+    from padfree.builder.peers.engines import padded_name
+    from padfree.builder.peers.padded import build_padded_engine
 
     missing = 0
     shapes = padded_shapes(cases)[part.slice]

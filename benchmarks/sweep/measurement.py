@@ -76,7 +76,7 @@ def run(cases: list[SweepCase], folder: Path, arguments: argparse.Namespace) -> 
 
 def model_reader(folder: Path) -> Callable[[str], Any]:
     """Gives models by their name, exported once into the folder, read once."""
-    from padfree.builder.bench.setup import Model
+    from padfree.builder.peers.setup import Model
 
     from benchmarks.models import make
 

@@ -11,14 +11,14 @@ from typing import Any
 
 from padfree.onnx_tools.cost import figures
 
+from ..engine.profile import ProfileOptions
 from ..errors import BuildError
 from ..lengths import LengthOptions, choose_lengths
-from ..profile import ProfileOptions
-from .batch import draw_lengths, random_batch, read_lengths
+from ..peers.batch import draw_lengths, random_batch, read_lengths
+from ..peers.catalog import CPU_PEERS, GPU_PEERS
+from ..peers.setup import Model, Setup
 from .environment import environment
 from .measure import Measurement, measure_cpu, measure_gpu
-from .peers import CPU_PEERS, GPU_PEERS
-from .setup import Model, Setup
 
 DEFAULT_BATCH = 16
 OPTIONS = LengthOptions(longest="--seq-len", mean="--mean")

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import BuildError
-from . import engines, onnxruntime_peers, torch_peers
-from .contender import Answers, Contender, UnavailableError, Way, relative_error
-from .peers import CPU_PEERS, GPU_PEERS, LIMIT
-from .setup import Setup
+from ..peers import engines, onnxruntime_peers, torch_peers
+from ..peers.catalog import CPU_PEERS, GPU_PEERS, LIMIT
+from ..peers.contender import Answers, Contender, UnavailableError, Way, relative_error
+from ..peers.setup import Setup
 
 ROUNDS = 15
 MIN_ROUNDS = 3

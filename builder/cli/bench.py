@@ -68,8 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.bench.cases import Case, measure
     from padfree.builder.bench.environment import append_record
     from padfree.builder.destinations import check_appended, check_destinations
-    from padfree.builder.diagnosis import diagnose
-    from padfree.builder.engine_builder import DEFAULT_CACHE
+    from padfree.builder.doctor import diagnose
+    from padfree.builder.engine.engine_builder import DEFAULT_CACHE
 
     console = output_console()
     missing = [item.name for item in diagnose() if item.name in GPU_PARTS and item.state != "ok"]
@@ -139,7 +139,7 @@ def print_measurement(console: Console, record: Mapping[str, Any], measurement: 
 
 
 def _print_peers(console: Console) -> None:
-    from padfree.builder.bench.peers import CPU_PEERS, GPU_PEERS
+    from padfree.builder.peers.catalog import CPU_PEERS, GPU_PEERS
 
     rows = [
         (name, peer.title, place)

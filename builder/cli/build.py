@@ -53,9 +53,9 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     threading.Thread(target=_start_cuda, args=(arguments.device,), daemon=True).start()
-    from padfree.builder.build import build_engine
-    from padfree.builder.engine_builder import DEFAULT_CACHE
-    from padfree.builder.progress import make_progress
+    from padfree.builder.engine.build import build_engine
+    from padfree.builder.engine.engine_builder import DEFAULT_CACHE
+    from padfree.builder.engine.progress import make_progress
 
     cache = None if arguments.no_timing_cache else arguments.timing_cache or DEFAULT_CACHE
     with make_progress(error_console()) as progress:

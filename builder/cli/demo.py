@@ -14,7 +14,7 @@ from .console import error_console, make_table, output_console, print_line
 from .coverage import print_coverage
 
 if TYPE_CHECKING:
-    from padfree.builder.demo import Comparison, DemoModel
+    from padfree.builder.demo.demo import Comparison, DemoModel
 
 TINY = "bert-tiny"
 BASE = "bert-base"
@@ -40,9 +40,9 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
-    from padfree.builder.demo import DEMO_DATA, compare_on_cpu, compare_on_gpu, prepare, spread, with_texts
-    from padfree.builder.diagnosis import diagnose
-    from padfree.builder.progress import make_progress
+    from padfree.builder.demo.demo import DEMO_DATA, compare_on_cpu, compare_on_gpu, prepare, spread, with_texts
+    from padfree.builder.doctor import diagnose
+    from padfree.builder.engine.progress import make_progress
     from padfree.onnx_tools import load_model
     from padfree.onnx_tools.synthetic import bert_model
 

@@ -31,7 +31,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand; 0 unless something present is broken or something required does not work."""
-    from padfree.builder.diagnosis import capabilities, diagnose
+    from padfree.builder.doctor import capabilities, diagnose
     from padfree.builder.errors import BuildError
 
     required = [name.strip() for name in arguments.require.split(",") if name.strip()]

@@ -40,10 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     from padfree.builder.coverage import report, report_json
     from padfree.builder.destinations import check_destinations
+    from padfree.builder.engine.linear import apply_linear
+    from padfree.builder.engine.preparation import metadata_of
     from padfree.builder.files import write_files
     from padfree.builder.lengths import choose_lengths
-    from padfree.builder.linear import apply_linear
-    from padfree.builder.preparation import metadata_of
     from padfree.onnx_tools import rewrite, save_model
 
     console = output_console()

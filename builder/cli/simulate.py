@@ -96,8 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _traces(arguments: argparse.Namespace) -> list[Sequence[Waiting]]:
     """A trace a rate."""
-    from padfree.builder.bench.batch import read_lengths
     from padfree.builder.errors import BuildError
+    from padfree.builder.peers.batch import read_lengths
     from padfree.builder.simulate.trace import ARRIVALS, LENGTHS, generate, read_trace, stretch
 
     try:

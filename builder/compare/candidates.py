@@ -17,10 +17,10 @@ from padfree.runtime import Metadata
 from padfree.runtime.metadata import parse_metadata, read_sidecar
 from polygraphy.backend.onnxrt import OnnxrtRunner, SessionFromOnnx
 
-from ..build import build_engine
+from ..engine.build import build_engine
+from ..engine.preparation import is_rewritten, metadata_of
 from ..errors import BuildError
-from ..padded import build_padded_engine
-from ..preparation import is_rewritten, metadata_of
+from ..peers.padded import build_padded_engine
 from .batches import Batch
 from .contender import REWRITTEN, Candidate, Contender
 from .insides import Inside, inside_engine, inside_on_cpu

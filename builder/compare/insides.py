@@ -19,8 +19,8 @@ from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.runtime import Session
 from padfree.runtime.metadata import ONNX_METADATA_KEY
 
-from ..linear import AUTO, FOLDED, apply_linear, choose_linear
-from ..preparation import metadata_of
+from ..engine.linear import AUTO, FOLDED, apply_linear, choose_linear
+from ..engine.preparation import metadata_of
 
 Array = npt.NDArray[Any]
 

@@ -16,7 +16,7 @@ from padfree.runtime import Metadata
 from padfree.runtime.metadata import parse_metadata
 
 from ..errors import BuildError
-from ..padded import padded_metadata
+from ..peers.padded import padded_metadata
 
 UNKNOWN_LIMIT = 2  # ids are drawn below it where no table is known
 PER_SEQUENCE = "per_sequence"

@@ -21,10 +21,10 @@ from polygraphy.comparator import IterationResult
 from polygraphy.logger import G_LOGGER
 
 from ..destinations import Named, check_destinations
+from ..engine.network import for_parser
+from ..engine.profile import ProfileOptions, choose_profile, shape_ranges
 from ..errors import BuildError
 from ..files import write_files, write_with
-from ..network import for_parser
-from ..profile import ProfileOptions, choose_profile, shape_ranges
 from .batches import PREFIX, Batch, from_feeds
 from .comparing import errors_of, is_compared, scale_of
 from .contender import REWRITTEN, Candidate

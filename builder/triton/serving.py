@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from padfree.builder.engine.preparation import is_rewritten, metadata_of
 from padfree.builder.errors import BuildError
-from padfree.builder.preparation import is_rewritten, metadata_of
 from padfree.onnx_tools import load_model
 from padfree.runtime import Metadata
 from padfree.runtime.metadata import open_plan, parse_metadata

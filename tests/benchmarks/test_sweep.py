@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from padfree.builder.bench.batch import draw_lengths
-from padfree.builder.bench.peers import GPU_PEERS
+from padfree.builder.peers.batch import draw_lengths
+from padfree.builder.peers.catalog import GPU_PEERS
 from padfree.onnx_tools.cost import Lengths
 
 from benchmarks.sweep import cases

@@ -10,11 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from padfree.builder import padded
-from padfree.builder.bench import engines
-from padfree.builder.bench.batch import random_batch
-from padfree.builder.bench.setup import Model, Setup
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
+from padfree.builder.peers import engines, padded
+from padfree.builder.peers.batch import random_batch
+from padfree.builder.peers.setup import Model, Setup
 
 from benchmarks.sweep import __main__ as command
 from benchmarks.sweep import cases

@@ -22,7 +22,7 @@ def attention_by_sequence(q: Any, k: Any, v: Any, starts: Any, _starts: Any, _lo
 
 
 def test_bert_on_packed_tokens_is_bert() -> None:
-    from padfree.builder.bench.varlen import packed_bert
+    from padfree.builder.peers.varlen import packed_bert
 
     torch.manual_seed(0)
     config = transformers.BertConfig(

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 from padfree.builder import BuildError
-from padfree.builder.bench import engines
 from padfree.builder.bench import measure as bench
-from padfree.builder.bench.batch import Batch, draw_lengths, random_batch, read_lengths
-from padfree.builder.bench.contender import Contender, UnavailableError, relative_error
-from padfree.builder.bench.peers import CPU_PEERS, GPU_PEERS
-from padfree.builder.bench.setup import Model, Setup
 from padfree.builder.cli import main
-from padfree.builder.demo import DEMO_DATA
-from padfree.builder.profile import ProfileOptions
+from padfree.builder.demo.demo import DEMO_DATA
+from padfree.builder.engine.profile import ProfileOptions
+from padfree.builder.peers import engines
+from padfree.builder.peers.batch import Batch, draw_lengths, random_batch, read_lengths
+from padfree.builder.peers.catalog import CPU_PEERS, GPU_PEERS
+from padfree.builder.peers.contender import Contender, UnavailableError, relative_error
+from padfree.builder.peers.setup import Model, Setup
 from padfree.onnx_tools.cost import Lengths
 from padfree.runtime.metadata import InputInfo
 

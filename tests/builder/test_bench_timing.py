@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-TIMING = Path(__file__).parents[2] / "builder" / "bench" / "timing.py"
+TIMING = Path(__file__).parents[2] / "builder" / "peers" / "timing.py"
 
 
 class Graph:

@@ -10,11 +10,12 @@ from typing import Any, cast
 
 import onnx
 import pytest
-from padfree.builder import BuildError, build, build_engine
+from padfree.builder import BuildError, build_engine
 from padfree.builder.cli import main
-from padfree.builder.engine_builder import BuiltEngine, EngineBuilder, TacticOptions
-from padfree.builder.phases import STARTING, Phases
-from padfree.builder.preparation import rewritten
+from padfree.builder.engine import build
+from padfree.builder.engine.engine_builder import BuiltEngine, EngineBuilder, TacticOptions
+from padfree.builder.engine.phases import STARTING, Phases
+from padfree.builder.engine.preparation import rewritten
 from padfree.runtime import Profile, SessionError
 from padfree.runtime.device import Device
 from padfree.runtime.metadata import open_plan

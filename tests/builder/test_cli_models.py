@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from padfree.builder.cli import main
-from padfree.builder.demo import DEMO_DATA, largest_error, require_agreement, spread
+from padfree.builder.demo.demo import DEMO_DATA, largest_error, require_agreement, spread
 from padfree.builder.errors import BuildError
 from padfree.onnx_tools import save_model
 from padfree.onnx_tools.synthetic import bert_model

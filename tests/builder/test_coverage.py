@@ -18,7 +18,7 @@ from padfree.builder import BuildError, lengths
 from padfree.builder.cli import main
 from padfree.builder.cli.coverage import si, verdict
 from padfree.builder.coverage import near_misses, report
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
 from padfree.onnx_tools import rewrite
 
 Capture = pytest.CaptureFixture[str]

@@ -15,7 +15,7 @@ import onnx
 import pytest
 from padfree.builder import BuildError
 from padfree.builder.cli import main
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.destinations import check_appended, check_destinations, sidecar_destination
 from padfree.onnx_tools import load_model
 

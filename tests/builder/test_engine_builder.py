@@ -14,9 +14,10 @@ from typing import Any
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from padfree.builder import BuildError, engine_builder, network, phases
-from padfree.builder.engine_builder import EngineBuilder, TacticOptions
-from padfree.builder.profile import ShapeRange
+from padfree.builder import BuildError
+from padfree.builder.engine import engine_builder, network, phases
+from padfree.builder.engine.engine_builder import EngineBuilder, TacticOptions
+from padfree.builder.engine.profile import ShapeRange
 from padfree.runtime.device import Device
 from rich.progress import Progress
 

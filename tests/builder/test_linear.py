@@ -11,9 +11,9 @@ import pytest
 from padfree.builder import BuildError
 from padfree.builder.cli import main
 from padfree.builder.cli.options import LINEAR, NORMS
-from padfree.builder.demo import DEMO_DATA
-from padfree.builder.linear import CHOICES, apply_linear, choose_linear, norms_of
-from padfree.builder.linear import NORMS as KNOWN_NORMS
+from padfree.builder.demo.demo import DEMO_DATA
+from padfree.builder.engine.linear import CHOICES, apply_linear, choose_linear, norms_of
+from padfree.builder.engine.linear import NORMS as KNOWN_NORMS
 from padfree.runtime.device import Device
 
 Capture = pytest.CaptureFixture[str]

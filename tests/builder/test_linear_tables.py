@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from padfree.builder import linear_tables
+from padfree.builder.engine import linear_tables
 from padfree.runtime import SessionError
 from padfree.runtime.device import Device
 

@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from padfree.builder import BuildError
-from padfree.builder.inspection import count_engine_plugins, layer_names
-from padfree.builder.network import (
+from padfree.builder.engine.inspection import count_engine_plugins, layer_names
+from padfree.builder.engine.network import (
     bound_max_seqlen,
     count_plugin_layers,
     for_parser,

@@ -15,12 +15,13 @@ from typing import Any
 import onnx
 import pytest
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
-from padfree.builder import BuildError, network, preparation
-from padfree.builder.demo import DEMO_DATA
-from padfree.builder.linear import apply_linear, linear_of
-from padfree.builder.network import for_parser, serialized
-from padfree.builder.preparation import Products, prepare_model, preparing, rewritten
-from padfree.builder.profile import ProfileOptions
+from padfree.builder import BuildError
+from padfree.builder.demo.demo import DEMO_DATA
+from padfree.builder.engine import network, preparation
+from padfree.builder.engine.linear import apply_linear, linear_of
+from padfree.builder.engine.network import for_parser, serialized
+from padfree.builder.engine.preparation import Products, prepare_model, preparing, rewritten
+from padfree.builder.engine.profile import ProfileOptions
 from padfree.onnx_tools import RewriteError
 from padfree.runtime.device import Device
 
@@ -100,7 +101,7 @@ def test_a_model_too_large_to_be_handed_on_is_prepared_here(
     monkeypatch: pytest.MonkeyPatch, children: list[subprocess.Popen[bytes]]
 ) -> None:
     refusing = "preparation.serialized = lambda *_: None\npreparation.serve(sys.argv[1], answer)"
-    child = preparation._CHILD.replace("builder.preparation import serve", "builder import preparation")
+    child = preparation._CHILD.replace("builder.engine.preparation import serve", "builder.engine import preparation")
     monkeypatch.setattr(preparation, "_CHILD", child.replace("serve(sys.argv[1], answer)", refusing))
     with preparing(EXPORTED, **OPTIONS) as wait:
         made = wait()
@@ -196,7 +197,8 @@ def test_ctrl_c_shows_nothing_of_the_other_process(tmp_path: Path, number: signa
     code = """
 import pathlib, signal, subprocess, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
-from padfree.builder import cli, preparation
+from padfree.builder import cli
+from padfree.builder.engine import preparation
 
 class Recorded(subprocess.Popen):
     def __init__(self, *arguments, **options):

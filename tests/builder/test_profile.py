@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from padfree.builder import BuildError
-from padfree.builder.profile import ProfileOptions, ShapeRange, choose_profile, shape_ranges
+from padfree.builder.engine.profile import ProfileOptions, ShapeRange, choose_profile, shape_ranges
 from padfree.runtime import Profile
 from padfree.runtime.metadata import Metadata, parse_metadata
 

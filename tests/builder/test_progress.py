@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 from types import SimpleNamespace
 
-from padfree.builder.progress import PhaseBars, make_monitor, make_progress
+from padfree.builder.engine.progress import PhaseBars, make_monitor, make_progress
 from rich.console import Console
 
 

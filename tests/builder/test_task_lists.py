@@ -9,8 +9,8 @@ from pathlib import Path
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from padfree.builder.network import for_parser, needed_plugin_names
-from padfree.builder.task_lists import SHORT_LENGTH
+from padfree.builder.engine.network import for_parser, needed_plugin_names
+from padfree.builder.engine.task_lists import SHORT_LENGTH
 from padfree.onnx_tools.operators import check_nodes, make_node, node_attributes
 
 ROOT = Path(__file__).parents[2]

@@ -18,20 +18,20 @@ MODULES = ("trt", "self._trt", "tensorrt")
 
 # Expressions that hold TensorRT objects, by file; objects of TensorRT have no types of their own in Python.
 OBJECTS = {
-    "builder/engine_builder.py": {
+    "builder/engine/engine_builder.py": {
         "self._builder": "Builder",
         "config": "IBuilderConfig",
         "profile": "IOptimizationProfile",
         "runtime": "Runtime",
     },
-    "builder/inspection.py": {"engine": "ICudaEngine", "inspector": "EngineInspector"},
-    "builder/network.py": {
+    "builder/engine/inspection.py": {"engine": "ICudaEngine", "inspector": "EngineInspector"},
+    "builder/engine/network.py": {
         "parser": "OnnxParser",
         "network": "INetworkDefinition",
         "network.get_layer()": "ILayer",
         "error": "ParserError",
     },
-    "builder/timing_cache.py": {"config": "IBuilderConfig", "cache": "ITimingCache"},
+    "builder/engine/timing_cache.py": {"config": "IBuilderConfig", "cache": "ITimingCache"},
     "runtime/plugin_library.py": {"registry": "IPluginRegistry", "creator": "IPluginCreatorV3One"},
     "runtime/engine.py": {
         "self._runtime": "Runtime",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from padfree.builder import timing_cache
+from padfree.builder.engine import timing_cache
 
 
 @dataclass

@@ -17,7 +17,7 @@ pytest.importorskip("polygraphy")
 
 from padfree.builder.cli import main
 from padfree.builder.compare.tolerances import TOLERANCES
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "accuracy.md").read_text("utf-8")
 COMMANDS = re.findall(r"^padfree .*$", "\n".join(re.findall(r"^```sh\n(.*?)^```", DOCUMENT, re.M | re.S)), re.M)

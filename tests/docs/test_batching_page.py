@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from padfree.builder import cli
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "batching.md"
 SHORTER = {

@@ -140,7 +140,7 @@ def test_links_and_paths_lead_somewhere(document: Path) -> None:
 @pytest.fixture
 def tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that the README's tour starts from: an exported model, its tokenizer, a few texts."""
-    data = ROOT / "builder" / "demo_data"
+    data = ROOT / "builder" / "demo" / "data"
     (tmp_path / "model").mkdir()
     shutil.copy(data / "bert_tiny.onnx", tmp_path / "model" / "model.onnx")
     shutil.copy(data / "tokenizer.json", tmp_path / "model")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from padfree.builder import build_engine, cli
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "runtime.md"
 NEEDS_A_GPU = ("torch", "pycuda", "backend", "tensorrt")

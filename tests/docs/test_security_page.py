@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from padfree.builder import cli
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
 from padfree.runtime import plugin_library
 from padfree.runtime.triton.parameters import TokenizerParameters
 

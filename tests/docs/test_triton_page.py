@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from padfree.builder.cli import main
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.triton.releases import RELEASES
 from padfree.runtime.triton.parameters import PREFIX, EncoderParameters, TokenizerParameters
 

@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 from padfree.builder import build_engine
-from padfree.builder.engine_builder import EngineBuilder, TacticOptions
+from padfree.builder.engine.engine_builder import EngineBuilder, TacticOptions
 from padfree.onnx_tools import RewriteError, rewrite, save_model
 from padfree.onnx_tools.precision.widen import widen
 from padfree.runtime import Session

@@ -5,7 +5,8 @@
 
 Attention of q, k and v [B,S,H,D], and a convolution of x [B,S,E] along S: strongly typed networks without
 any plugin. Prints the largest error of each batch in parts of the result's root mean square, for the network as it is
-and with axes lengthened as in padded engines (builder/short_axes.py). Needs a GPU, TensorRT and PyTorch (for memory).
+and with axes lengthened as in padded engines (builder/engine/short_axes.py).
+Needs a GPU, TensorRT and PyTorch.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from typing import Any
 
 import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper, parser, shape_inference
-from padfree.builder.engine_builder import EngineBuilder, TacticOptions
-from padfree.builder.profile import ShapeRange
-from padfree.builder.short_axes import lengthen_short_axes
+from padfree.builder.engine.engine_builder import EngineBuilder, TacticOptions
+from padfree.builder.engine.profile import ShapeRange
+from padfree.builder.engine.short_axes import lengthen_short_axes
 from padfree.runtime.trt import import_tensorrt, shared_logger
 
 HEADS, SIZE, TAPS = 12, 64, 3

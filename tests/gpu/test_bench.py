@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from padfree.builder.bench.peers import GPU_PEERS
 from padfree.builder.cli import main
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
+from padfree.builder.peers.catalog import GPU_PEERS
 
 pytestmark = pytest.mark.gpu
 

@@ -13,7 +13,7 @@ ELEMENTS = 16 << 20  # of 4 bytes: a segment of their own, which the allocator g
 
 
 def test_replays_after_the_allocator_gave_back_what_is_free() -> None:
-    from padfree.builder.bench.timing import captured
+    from padfree.builder.peers.timing import captured
 
     total = torch.zeros((), device="cuda")
 

@@ -16,9 +16,9 @@ from onnx import numpy_helper
 
 pytest.importorskip("polygraphy")
 
-from padfree.builder.build import build_engine
 from padfree.builder.cli import main
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
+from padfree.builder.engine.build import build_engine
 from padfree.onnx_tools import rewrite, save_model
 from padfree.onnx_tools.synthetic import bert_model
 from padfree.runtime.plugin_library import find

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from padfree.builder import BuildError, build_engine
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
 from padfree.runtime import Session, SessionError
 from padfree.runtime.request import read_request
 
@@ -252,7 +252,7 @@ def test_a_profile_beyond_the_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("typing", ["strong", "weak"])
 def test_the_padded_peer_gives_the_originals_answers(tmp_path: Path, typing: Any) -> None:
-    from padfree.builder.padded import build_padded_engine
+    from padfree.builder.peers.padded import build_padded_engine
 
     request = request_of([12, 30, 1])
     hidden, pooled = expected_of(request)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from padfree.builder import build_engine
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
 from padfree.runtime import Session
 
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from padfree.builder import build_engine
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
 from padfree.runtime import Session, SessionError
 from padfree.runtime.graph_cache import IDLE_RUNS_A_GRAPH
 from padfree.runtime.request import read_request

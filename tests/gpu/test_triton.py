@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from padfree.builder import build_engine
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.triton import ServingOptions, write_repository
 from padfree.builder.triton.config import read_text
 from padfree.runtime import Session

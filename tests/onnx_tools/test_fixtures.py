@@ -16,7 +16,7 @@ from tests.fixtures import make_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 
-DEMO_DATA = ROOT / "builder" / "demo_data"
+DEMO_DATA = ROOT / "builder" / "demo" / "data"
 FILES = [DEMO_DATA / "bert_tiny.onnx", *sorted((ROOT / "tests" / "fixtures").glob("*.onnx"))]
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 BATCHES = ("ragged", "single", "full")

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
 from padfree.onnx_tools import ModelFileError, RewriteError, load_model, rewrite
 from padfree.onnx_tools.files.weights import Weights
 from padfree.onnx_tools.importing.expansion import MOST_NODES

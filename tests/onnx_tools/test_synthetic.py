@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError
 from padfree.onnx_tools.synthetic import bert_model
 
-EXPORT = Path(__file__).resolve().parents[2] / "builder" / "demo_data" / "bert_tiny.onnx"
+EXPORT = Path(__file__).resolve().parents[2] / "builder" / "demo" / "data" / "bert_tiny.onnx"
 SIZES = {"num_layers": 2, "hidden_size": 64, "num_heads": 4, "intermediate_size": 128, "vocab_size": 100}
 
 

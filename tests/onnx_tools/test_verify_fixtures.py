@@ -18,7 +18,7 @@ from padfree.onnx_tools.precision.precision import convert
 from padfree.onnx_tools.verification.verify import verify
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = [ROOT / "builder" / "demo_data" / "bert_tiny.onnx", *sorted((ROOT / "tests" / "fixtures").glob("*.onnx"))]
+FILES = [ROOT / "builder" / "demo" / "data" / "bert_tiny.onnx", *sorted((ROOT / "tests" / "fixtures").glob("*.onnx"))]
 
 
 def metadata_of(result: RewriteResult) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def exported(path: Path) -> set[str]:
 def test_the_wheel_holds_every_file_of_the_packages(installed_files: dict[str, Path]) -> None:
     sources = [path for name in PACKAGES for path in (ROOT / name).rglob("*") if path.is_file()]
     expected = {f"padfree/{path.relative_to(ROOT)}" for path in sources if "__pycache__" not in path.parts}
-    assert any(name.startswith("padfree/builder/demo_data/") for name in expected)
+    assert any(name.startswith("padfree/builder/demo/data/") for name in expected)
     assert expected - set(installed_files) == set()
 
 

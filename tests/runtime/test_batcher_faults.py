@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
 from padfree.onnx_tools import rewrite, save_model
 from padfree.runtime.batching import Batcher, BatchingError, Budget, DeadlineError, Decision, FirstCome
 

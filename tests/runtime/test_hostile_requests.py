@@ -10,7 +10,7 @@ import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
 from padfree.runtime.metadata import Metadata, parse_metadata
 from padfree.runtime.request import read_request
 from padfree.runtime.triton.answers import Failure, Request, attempt

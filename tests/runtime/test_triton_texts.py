@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
 from padfree.runtime import SessionError
 from padfree.runtime.triton.answers import Answer, Failure, Request
 from padfree.runtime.triton.aside import BACKLOG_BYTES, Aside

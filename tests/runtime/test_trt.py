@@ -7,7 +7,7 @@ import io
 import logging
 
 import pytest
-from padfree.builder.progress import PhaseBars, make_monitor, make_progress
+from padfree.builder.engine.progress import PhaseBars, make_monitor, make_progress
 from padfree.runtime import trt as helpers
 from rich.console import Console
 

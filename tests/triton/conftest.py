@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.triton import ServingOptions, write_repository
 from padfree.onnx_tools import rewrite, save_model
 from padfree.runtime import Session

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.triton import ServingOptions, write_repository
 from padfree.onnx_tools import load_model, rewrite, save_model
 from padfree.runtime import Session

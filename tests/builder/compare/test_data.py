@@ -16,7 +16,7 @@ from padfree.builder.compare.batches import HOLES, LEFT, PREFIX
 from padfree.builder.compare.comparison import CompareOptions, compare
 from padfree.builder.compare.data import DataOptions
 from padfree.builder.compare.report import Report
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
 from polygraphy.json import save_json
 
 MODEL = DEMO_DATA / "bert_tiny.onnx"

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("polygraphy")
 
 from padfree.builder.cli import main
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
 
 MODEL = str(DEMO_DATA / "bert_tiny.onnx")
 SCRIPT = """

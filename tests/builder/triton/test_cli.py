@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from padfree.builder.cli import main
-from padfree.builder.demo import DEMO_DATA
+from padfree.builder.demo.demo import DEMO_DATA
 
 pytest.importorskip("tritonclient.grpc")
 

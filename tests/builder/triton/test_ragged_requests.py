@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from padfree.builder.demo import DEMO_DATA
-from padfree.builder.network import bound_max_seqlen
+from padfree.builder.demo.demo import DEMO_DATA
+from padfree.builder.engine.network import bound_max_seqlen
 from padfree.builder.triton import ServingOptions, write_repository
 from padfree.builder.triton.config import read_text
 from padfree.onnx_tools import rewrite, save_model

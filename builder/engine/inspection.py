@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from .errors import BuildError
+from ..errors import BuildError
 
 
 def engine_layer_names(trt: Any, engine: Any) -> list[str]:

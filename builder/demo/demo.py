@@ -23,16 +23,16 @@ from padfree.runtime.request import Ragged, read_request
 from padfree.runtime.tensorrt_timing import measure_ms
 from rich.progress import Progress
 
-from .bench.contender import rows_of
-from .build import build_engine
-from .errors import BuildError
-from .padded import build_padded_engine, padded_metadata
-from .tokenization import tokenize
+from ..engine.build import build_engine
+from ..errors import BuildError
+from ..peers.contender import rows_of
+from ..peers.padded import build_padded_engine, padded_metadata
+from ..tokenization import tokenize
 
 Array = npt.NDArray[Any]
 Results = Mapping[str, list[Array]]
 
-DEMO_DATA = Path(__file__).parent / "demo_data"
+DEMO_DATA = Path(__file__).parent / "data"
 MAX_TIMED_RUNS = 5
 TIMING_BUDGET_S = 8.0  # enough for five runs of all but large batches on slow machines
 GPU_TIMED_RUNS = 50

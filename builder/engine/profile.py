@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from padfree.runtime import Metadata, Profile
 
-from .errors import BuildError
+from ..errors import BuildError
 
 DEFAULT_MAX_BATCH = 32
 DEFAULT_MAX_SEQ_LEN = 512

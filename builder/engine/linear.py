@@ -11,7 +11,7 @@ from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes
 from padfree.runtime.device import Device
 
-from .errors import BuildError
+from ..errors import BuildError
 
 AUTO, PADFREE, TENSORRT = CHOICES = ("auto", "padfree", "tensorrt")
 FOLDED, SEPARATE = NORMS = ("folded", "separate")

@@ -17,7 +17,7 @@ from padfree.onnx_tools.files.weights import Weights
 from padfree.onnx_tools.operators import DOMAIN, padfree_nodes
 from padfree.onnx_tools.passes.interface import MAX_SEQLEN
 
-from .errors import BuildError
+from ..errors import BuildError
 from .parser_gaps import spell_for_parser
 from .short_axes import LEAST, lengthen_short_axes
 from .task_lists import drop_unread_task_lists

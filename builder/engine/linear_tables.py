@@ -16,7 +16,7 @@ from typing import Any
 from padfree.runtime import SessionError, plugin_library
 from padfree.runtime.device import Device
 
-from .files import keep_cache
+from ..files import keep_cache
 
 _log = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from padfree.onnx_tools import load_model, standard_model
 from padfree.runtime.metadata import FORMAT, parse_metadata
 from rich.progress import Progress
 
-from .build import check_plan_destination, write_plan
-from .engine_builder import DEFAULT_CACHE, EngineBuilder, TacticOptions
-from .errors import BuildError
-from .linear import SEPARATE, TENSORRT
-from .profile import ProfileOptions, choose_profile, shape_ranges
+from ..engine.build import check_plan_destination, write_plan
+from ..engine.engine_builder import DEFAULT_CACHE, EngineBuilder, TacticOptions
+from ..engine.linear import SEPARATE, TENSORRT
+from ..engine.profile import ProfileOptions, choose_profile, shape_ranges
+from ..errors import BuildError
 
 Typing = Literal["weak", "strong"]
 

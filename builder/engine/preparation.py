@@ -32,7 +32,7 @@ from padfree.runtime.device import Device
 from padfree.runtime.fields import decode
 from padfree.runtime.metadata import ONNX_METADATA_KEY, parse_metadata
 
-from .errors import BuildError
+from ..errors import BuildError
 from .linear import apply_linear, choose_linear
 from .network import for_parser, serialized
 from .profile import ProfileOptions, choose_profile
@@ -43,7 +43,7 @@ import os, sys
 answer = os.dup(1)
 os.dup2(2, 1)  # what libraries print
 sys.path[:] = sys.argv[2:]
-from padfree.builder.preparation import serve
+from padfree.builder.engine.preparation import serve
 serve(sys.argv[1], answer)
 """
 _FAILED, _TOO_LARGE = 3, 4

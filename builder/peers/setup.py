@@ -15,12 +15,12 @@ from padfree.onnx_tools.cost import Lengths
 from padfree.onnx_tools.products import Product
 from padfree.runtime.metadata import Metadata, parse_metadata
 
-from ..engine_builder import DEFAULT_CACHE
+from ..engine.engine_builder import DEFAULT_CACHE
+from ..engine.preparation import is_rewritten, metadata_of
+from ..engine.profile import ProfileOptions
 from ..errors import BuildError
-from ..padded import padded_metadata
-from ..preparation import is_rewritten, metadata_of
-from ..profile import ProfileOptions
 from .batch import Batch
+from .padded import padded_metadata
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .errors import BuildError
-from .files import keep_cache
+from ..errors import BuildError
+from ..files import keep_cache
 
 _log = logging.getLogger(__name__)
 

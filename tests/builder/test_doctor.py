@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from padfree.builder import diagnosis
-from padfree.builder.diagnosis import Finding, capabilities
+from padfree.builder import doctor
+from padfree.builder.doctor import Finding, capabilities
 from padfree.runtime import SessionError
 from padfree.runtime.device import Device
 
@@ -25,17 +25,17 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         driver_version=lambda: 12080,
     )
     monkeypatch.setitem(sys.modules, "padfree.runtime.cuda", module)
-    monkeypatch.setattr(diagnosis, "_nvidia_smi", lambda _fields: "")
+    monkeypatch.setattr(doctor, "_nvidia_smi", lambda _fields: "")
     return module
 
 
 def build_info(monkeypatch: pytest.MonkeyPatch, **info: Any) -> None:
-    monkeypatch.setattr(diagnosis.plugin_library, "read_build_info", lambda: info)
+    monkeypatch.setattr(doctor.plugin_library, "read_build_info", lambda: info)
 
 
 @pytest.mark.usefixtures("cuda")
 def test_a_good_gpu() -> None:
-    assert diagnosis.find_gpu() == Finding("gpu", "ok", "1 x NVIDIA H200, compute capability 9.0")
+    assert doctor.find_gpu() == Finding("gpu", "ok", "1 x NVIDIA H200, compute capability 9.0")
 
 
 def test_an_old_gpu_is_a_problem(cuda: SimpleNamespace) -> None:
@@ -43,22 +43,22 @@ def test_an_old_gpu_is_a_problem(cuda: SimpleNamespace) -> None:
         raise SessionError("GPU 0 (Tesla T4) has compute capability 7.5")
 
     cuda.open_device = refuse
-    assert diagnosis.find_gpu().state == "problem"
-    assert "Tesla T4" in diagnosis.find_gpu().detail
+    assert doctor.find_gpu().state == "problem"
+    assert "Tesla T4" in doctor.find_gpu().detail
 
 
 def test_a_gpu_that_cuda_cannot_use_is_a_problem(cuda: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     cuda.device_count = lambda: 0
-    assert diagnosis.find_gpu().state == "missing"
-    monkeypatch.setattr(diagnosis, "_nvidia_smi", lambda _fields: "NVIDIA H200, 9.0")
-    assert diagnosis.find_gpu().state == "problem"
+    assert doctor.find_gpu().state == "missing"
+    monkeypatch.setattr(doctor, "_nvidia_smi", lambda _fields: "NVIDIA H200, 9.0")
+    assert doctor.find_gpu().state == "problem"
 
 
 @pytest.mark.usefixtures("cuda")
 @pytest.mark.parametrize(("built", "state"), [("12.4", "ok"), ("13.0", "problem"), ("", "ok")])
 def test_the_driver_has_to_know_the_librarys_cuda(monkeypatch: pytest.MonkeyPatch, built: str, state: str) -> None:
     build_info(monkeypatch, cuda_version=built)
-    finding = diagnosis.find_driver()
+    finding = doctor.find_driver()
     assert finding.state == state
     assert "CUDA up to 12.8" in finding.detail
     if state == "problem":
@@ -68,14 +68,14 @@ def test_the_driver_has_to_know_the_librarys_cuda(monkeypatch: pytest.MonkeyPatc
 
 def test_no_driver(cuda: SimpleNamespace) -> None:
     cuda.driver_version = lambda: 0
-    assert diagnosis.find_driver().state == "missing"
+    assert doctor.find_driver().state == "missing"
 
 
 def test_what_the_build_missed_becomes_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PADFREE_LIBRARY", raising=False)
-    monkeypatch.setattr(diagnosis.plugin_library, "library_folders", lambda: [tmp_path])
+    monkeypatch.setattr(doctor.plugin_library, "library_folders", lambda: [tmp_path])
     build_info(monkeypatch, built=False, missing=["no C++ compiler"], next_steps=["apt-get install g++"])
-    finding = diagnosis.find_library()
+    finding = doctor.find_library()
     assert finding.state == "missing"
     assert "no C++ compiler" in finding.detail
     assert finding.next_step.startswith("apt-get install g++")
@@ -83,7 +83,7 @@ def test_what_the_build_missed_becomes_the_next_step(tmp_path: Path, monkeypatch
 
 def test_a_wrong_library_variable_keeps_its_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PADFREE_LIBRARY", "/nowhere/libpadfree.so")
-    assert "unset it" in diagnosis.find_library().next_step
+    assert "unset it" in doctor.find_library().next_step
 
 
 @pytest.mark.parametrize(
@@ -93,21 +93,21 @@ def test_a_library_that_tensorrt_refuses_is_a_problem(
     monkeypatch: pytest.MonkeyPatch, code: int, error: str, state: str
 ) -> None:
     for name in ("find_library", "find_tensorrt"):
-        monkeypatch.setattr(diagnosis, name, lambda: Finding("x", "ok", ""))
+        monkeypatch.setattr(doctor, name, lambda: Finding("x", "ok", ""))
     result = subprocess.CompletedProcess([], code, "", error)
-    monkeypatch.setattr(diagnosis.subprocess, "run", lambda *_arguments, **_options: result)
-    finding = diagnosis.find_registration()
+    monkeypatch.setattr(doctor.subprocess, "run", lambda *_arguments, **_options: result)
+    finding = doctor.find_registration()
     assert finding.state == state
     assert error.splitlines()[-1:] == [] or error.splitlines()[-1] in finding.detail
 
 
 def test_headers_or_cargo_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def headers() -> Finding:
-        return next(finding for finding in diagnosis.find_build_tools() if finding.name == "headers")
+        return next(finding for finding in doctor.find_build_tools() if finding.name == "headers")
 
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
-    monkeypatch.setattr(diagnosis, "HEADER_FOLDERS", ())
+    monkeypatch.setattr(doctor, "HEADER_FOLDERS", ())
     monkeypatch.delenv("TENSORRT_ROOT", raising=False)
     assert headers().state == "missing"
     assert "cargo" in headers().next_step
@@ -137,7 +137,7 @@ def test_nothing_is_imported_from_the_current_folder(tmp_path: Path, monkeypatch
         folder.mkdir()
         (folder / "planted.py").write_text(f"print({folder.name!r})")
     monkeypatch.chdir(here)
-    assert "No module named 'planted'" in diagnosis.run_python("import planted").stderr
+    assert "No module named 'planted'" in doctor.run_python("import planted").stderr
     monkeypatch.setenv("PYTHONPATH", str(named))
-    done = diagnosis.run_python("import planted")
+    done = doctor.run_python("import planted")
     assert (done.returncode, done.stdout) == (0, "named\n")

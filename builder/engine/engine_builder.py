@@ -13,8 +13,8 @@ from padfree.runtime.device import Device
 from padfree.runtime.trt import import_tensorrt, shared_logger, short_version
 from rich.progress import Progress
 
+from ..errors import BuildError
 from . import linear_tables, timing_cache
-from .errors import BuildError
 from .inspection import count_engine_plugins, engine_layer_names
 from .network import count_plugin_layers, needed_plugin_names, parse, plugin_node_names
 from .phases import BUILDING, CHECKING, PARSING, STARTING, Phases

@@ -20,11 +20,11 @@ from padfree.runtime.metadata import parse_metadata, sidecar_path
 from padfree.runtime.trt import import_tensorrt
 from rich.progress import Progress
 
+from ..destinations import check_destinations, sidecar_destination
+from ..errors import BuildError
+from ..files import write_files
 from . import linear_tables
-from .destinations import check_destinations, sidecar_destination
 from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOptions
-from .errors import BuildError
-from .files import write_files
 from .linear import AUTO, FOLDED, linear_of, norms_of
 from .phases import WAITING, Phases
 from .preparation import Products, metadata_of, preparing

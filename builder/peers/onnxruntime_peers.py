@@ -12,8 +12,8 @@ from padfree.onnx_tools import save_model
 from padfree.runtime import Session
 from padfree.runtime.feeds import split_outputs
 
-from ..padded import to_fp16
 from .contender import Answers, Contender, UnavailableError, wall_ms
+from .padded import to_fp16
 from .setup import Setup
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"

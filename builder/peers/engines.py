@@ -13,10 +13,10 @@ from typing import Any
 from padfree.runtime import Session, SessionError
 from padfree.runtime.feeds import Array, split_outputs
 
-from ..build import build_engine
+from ..engine.build import build_engine
 from ..errors import BuildError
-from ..padded import Typing, build_padded_engine
 from .contender import Contender, UnavailableError, Way
+from .padded import Typing, build_padded_engine
 from .setup import Model, Setup
 
 PLAIN, GRAPH = "plain", "CUDA graph"

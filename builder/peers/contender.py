@@ -50,7 +50,7 @@ def wall_ms(work: Callable[[], object], runs: int) -> list[float]:
 def relative_error(answers: Answers, truth: Answers) -> float:
     """The largest root mean square of any column's differences over outputs in both, in parts of the column's.
 
-    What that is of is said in onnx_tools/verification/agreement.py; it is infinite where only one is infinite or not a number.
+    onnx_tools/verification/agreement.py says what that is of. It is infinite where one alone is infinite or no number.
 
     Raises:
         UnavailableError: they have no output in common, or rows of other shapes.
