@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from padfree.runtime import plugin_library
+    from padfree.runtime.gpu import plugin_library
 
     from .engine.build import build_engine
     from .errors import BuildError
@@ -22,7 +22,7 @@ _PLACES = {"BuildError": ".errors", "build_engine": ".engine.build"}
 
 def __getattr__(name: str) -> Any:
     if name == "plugin_library":
-        return importlib.import_module("padfree.runtime.plugin_library")
+        return importlib.import_module("padfree.runtime.gpu.plugin_library")
     if name in _PLACES:
         return getattr(importlib.import_module(_PLACES[name], __name__), name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from padfree.runtime import SessionError, plugin_library
-from padfree.runtime.trt import import_tensorrt
+from padfree.runtime import SessionError
+from padfree.runtime.gpu import plugin_library
+from padfree.runtime.gpu.trt import import_tensorrt
 
 State = Literal["ok", "missing", "problem"]
 
@@ -78,7 +79,7 @@ def find_gpu() -> Finding:
     """The GPUs: through CUDA, or through nvidia-smi where cuda-bindings is missing."""
     step = "engines need an NVIDIA GPU of compute capability 8.0 or newer; rewritten models run on the CPU"
     try:
-        cuda = importlib.import_module("padfree.runtime.cuda")
+        cuda = importlib.import_module("padfree.runtime.gpu.cuda")
     except SessionError as error:
         seen = _nvidia_smi("name,compute_cap")
         if seen:
@@ -102,7 +103,7 @@ def find_gpu() -> Finding:
 def find_driver() -> Finding:
     """The driver's CUDA version against the one that the library was built with."""
     try:
-        cuda = importlib.import_module("padfree.runtime.cuda")
+        cuda = importlib.import_module("padfree.runtime.gpu.cuda")
         newest = cuda.driver_version()
     except SessionError as error:
         return Finding("driver", "missing", str(error).partition(";")[0], "install NVIDIA's driver and padfree[trt]")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """padfree.runtime: runs padfree engines (TensorRT) and rewritten ONNX files (onnxruntime) on ragged batches."""
 
-from . import plugin_library  # which remembers where Python was started
 from .errors import SessionError
+from .gpu import plugin_library  # which remembers where Python was started
 from .metadata import EngineInfo, InputInfo, Metadata, OutputInfo, Profile
 from .session import Session
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy.typing as npt
 
-from .arrays import caller_stream, on_device
+from .arrays.device_arrays import caller_stream, on_device
+from .arrays.device_requests import device_feeds
 from .backend import Backend, RunOptions
-from .batching.budget import Budget, cut
-from .device_requests import device_feeds
+from .budget import Budget, cut
 from .errors import SessionError
 from .feeds import packed_feeds, padded_feeds, split_outputs
+from .gpu.trt import import_tensorrt
 from .metadata import Metadata, open_plan
 from .request import Ragged, check_one_run, read_packed, read_request
-from .trt import import_tensorrt
 
 Array = npt.NDArray[Any]
 
@@ -67,7 +67,7 @@ class Session:
         else:
             self._metadata = open_plan(file)
             import_tensorrt()  # named first where both TensorRT and cuda-bindings are missing
-            from .tensorrt_backend import TensorRTBackend
+            from .gpu.tensorrt_backend import TensorRTBackend
 
             options = RunOptions(cuda_graphs=cuda_graphs, contexts=contexts, max_graphs=max_graphs)
             self._backend = TensorRTBackend(

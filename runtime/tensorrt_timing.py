@@ -18,7 +18,7 @@ def measure_ms(session: Session, batch: Ragged, iterations: int) -> float:
     Raises:
         SessionError: the session runs in onnxruntime, not in TensorRT.
     """
-    from .tensorrt_backend import TensorRTBackend
+    from .gpu.tensorrt_backend import TensorRTBackend
 
     backend = session.backend
     if not isinstance(backend, TensorRTBackend):

@@ -36,7 +36,7 @@ def _tensorrt_works() -> bool:
 def _gpu_works() -> bool:
     if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
         return False
-    from padfree.runtime.cuda import device_count
+    from padfree.runtime.gpu.cuda import device_count
 
     return device_count() > 0
 

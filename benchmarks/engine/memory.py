@@ -24,7 +24,7 @@ import numpy as np
 import tensorrt
 from padfree.builder.bench.environment import append_record, environment
 from padfree.runtime import Session
-from padfree.runtime.cuda import free_bytes
+from padfree.runtime.gpu.cuda import free_bytes
 
 from .base import build_base
 

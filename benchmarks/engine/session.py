@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from padfree.builder.bench.environment import append_record, environment
 from padfree.runtime import Session
-from padfree.runtime.cuda import Stream
+from padfree.runtime.gpu.cuda import Stream
 from padfree.runtime.request import read_request
 
 from .base import build_base

@@ -102,7 +102,7 @@ def explain(error: BaseException) -> str:
 
 def gpu_is_lost() -> bool:
     """Whether CUDA refuses this process everything, as it does after an illegal memory access."""
-    from padfree.runtime.cuda import runtime
+    from padfree.runtime.gpu.cuda import runtime
 
     (status,) = runtime.cudaDeviceSynchronize()
     return bool(status != runtime.cudaError_t.cudaSuccess)

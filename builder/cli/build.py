@@ -89,6 +89,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _start_cuda(device: int) -> None:
     """Starts CUDA, which takes a second, beside the imports. What is wrong with it, the build finds again and names."""
     with contextlib.suppress(Exception):
-        from padfree.runtime.cuda import open_device
+        from padfree.runtime.gpu.cuda import open_device
 
         open_device(device)

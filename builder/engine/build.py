@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from padfree.runtime import Profile, SessionError, plugin_library
-from padfree.runtime.device import Device
+from padfree.runtime import Profile, SessionError
+from padfree.runtime.gpu import plugin_library
+from padfree.runtime.gpu.device import Device
+from padfree.runtime.gpu.trt import import_tensorrt
 from padfree.runtime.metadata import parse_metadata, sidecar_path
-from padfree.runtime.trt import import_tensorrt
 from rich.progress import Progress
 
 from ..destinations import check_destinations, sidecar_destination
@@ -176,7 +177,9 @@ def _problem(check: Callable[[], object]) -> str:
 
 def open_gpu(device: int) -> Device:
     """Makes the GPU current; raises SessionError where there is none that fits."""
-    from padfree.runtime.cuda import open_device  # raises where cuda-bindings is missing, which is one of the problems
+    from padfree.runtime.gpu.cuda import (
+        open_device,  # raises where cuda-bindings is missing, which is one of the problems
+    )
 
     return open_device(device)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from padfree.runtime.device import Device
-from padfree.runtime.trt import import_tensorrt, shared_logger, short_version
+from padfree.runtime.gpu.device import Device
+from padfree.runtime.gpu.trt import import_tensorrt, shared_logger, short_version
 from rich.progress import Progress
 
 from ..errors import BuildError
@@ -59,7 +59,7 @@ class EngineBuilder:
         if level is not None and not 0 <= level <= MAX_OPTIMIZATION_LEVEL:
             raise BuildError(f"optimization level {level}, allowed: 0..{MAX_OPTIMIZATION_LEVEL}; leave it out for 3")
         self._trt = import_tensorrt()
-        from padfree.runtime.cuda import open_device  # here, so that a missing TensorRT is named first
+        from padfree.runtime.gpu.cuda import open_device  # here, so that a missing TensorRT is named first
 
         # TensorRT may end the process where CUDA does not work, so CUDA is asked first.
         self.device: Device = open_device(device)

@@ -9,7 +9,7 @@ import onnx
 from padfree.onnx_tools.files.weights import Weights
 from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes
-from padfree.runtime.device import Device
+from padfree.runtime.gpu.device import Device
 
 from ..errors import BuildError
 

@@ -13,8 +13,9 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from padfree.runtime import SessionError, plugin_library
-from padfree.runtime.device import Device
+from padfree.runtime import SessionError
+from padfree.runtime.gpu import plugin_library
+from padfree.runtime.gpu.device import Device
 
 from ..files import keep_cache
 

@@ -28,8 +28,8 @@ from padfree.onnx_tools import load_model
 from padfree.onnx_tools.files.model_file import without_initializers
 from padfree.onnx_tools.files.weights import Weights
 from padfree.onnx_tools.operators import DOMAIN, check_nodes
-from padfree.runtime.device import Device
 from padfree.runtime.fields import decode
+from padfree.runtime.gpu.device import Device
 from padfree.runtime.metadata import ONNX_METADATA_KEY, parse_metadata
 
 from ..errors import BuildError

@@ -13,7 +13,7 @@ from typing import Any
 
 from padfree import runtime
 from padfree.builder.errors import BuildError
-from padfree.runtime import plugin_library
+from padfree.runtime.gpu import plugin_library
 
 from . import libraries
 from .folder import MANIFEST

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from padfree.builder.errors import BuildError
-from padfree.runtime import plugin_library
+from padfree.runtime.gpu import plugin_library
 
 REGISTER = "libpadfree_register.so"
 BATCHING = "libpadfree_triton_batching.so"

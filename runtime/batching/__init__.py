@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """padfree.runtime.batching: collects single requests of many callers into runs of a Session."""
 
+from ..budget import Budget, cut
 from .batcher import Batcher, Stats
-from .budget import Budget, cut
 from .costs import CostTable, read_costs
 from .errors import BatchingError, ClosedError, DeadlineError, QueueFullError
 from .partition import partition

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from padfree.runtime.errors import SessionError
 
-from .budget import Budget
+from ..budget import Budget
 from .costs import CostTable
 
 IntArray = npt.NDArray[np.int64]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from padfree.runtime.errors import SessionError
 
-from .budget import Budget, cut
+from ..budget import Budget, cut
 from .costs import CostTable
 from .partition import check_alike, partition
 from .policy import Decision, Waiting, in_order, in_time, start_s

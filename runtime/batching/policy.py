@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
-from .budget import Budget
+from ..budget import Budget
 from .costs import CostTable
 
 

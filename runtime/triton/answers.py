@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..batching.budget import Budget, cut
 from ..batching.costs import CostTable
 from ..batching.partition import check_alike, partition
+from ..budget import Budget, cut
 from ..errors import SessionError
 from ..feeds import split_outputs
 from ..request import Ragged

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..batching.budget import Budget
 from ..batching.costs import read_costs
+from ..budget import Budget
 from ..errors import SessionError
 from ..session import ONNX_SUFFIX, Session
 from .answers import Answerer, Failure, cheapest, first_come

@@ -233,7 +233,7 @@ def test_a_peer_that_is_not_there_says_why(name: str, setup: Setup, gpu_here: bo
 @pytest.fixture(scope="module")
 def gpu_here() -> bool:
     try:
-        from padfree.runtime.cuda import device_count
+        from padfree.runtime.gpu.cuda import device_count
     except Exception:
         return False
     return device_count() > 0

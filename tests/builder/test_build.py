@@ -17,7 +17,7 @@ from padfree.builder.engine.engine_builder import BuiltEngine, EngineBuilder, Ta
 from padfree.builder.engine.phases import STARTING, Phases
 from padfree.builder.engine.preparation import rewritten
 from padfree.runtime import Profile, SessionError
-from padfree.runtime.device import Device
+from padfree.runtime.gpu.device import Device
 from padfree.runtime.metadata import open_plan
 
 ModelWriter = Callable[..., Path]

@@ -13,18 +13,18 @@ import pytest
 from padfree.builder import doctor
 from padfree.builder.doctor import Finding, capabilities
 from padfree.runtime import SessionError
-from padfree.runtime.device import Device
+from padfree.runtime.gpu.device import Device
 
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Stands for padfree.runtime.cuda on a machine with one H200 and a driver for CUDA 12.8."""
+    """Stands for padfree.runtime.gpu.cuda on a machine with one H200 and a driver for CUDA 12.8."""
     module = SimpleNamespace(
         device_count=lambda: 1,
         open_device=lambda _index: Device(0, "NVIDIA H200", 9, 0),
         driver_version=lambda: 12080,
     )
-    monkeypatch.setitem(sys.modules, "padfree.runtime.cuda", module)
+    monkeypatch.setitem(sys.modules, "padfree.runtime.gpu.cuda", module)
     monkeypatch.setattr(doctor, "_nvidia_smi", lambda _fields: "")
     return module
 

@@ -18,7 +18,7 @@ from padfree.builder import BuildError
 from padfree.builder.engine import engine_builder, network, phases
 from padfree.builder.engine.engine_builder import EngineBuilder, TacticOptions
 from padfree.builder.engine.profile import ShapeRange
-from padfree.runtime.device import Device
+from padfree.runtime.gpu.device import Device
 from rich.progress import Progress
 
 RANGES = [ShapeRange("x", (1,), (60,), (100,))]
@@ -112,7 +112,7 @@ class TensorRT:
 def trt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> TensorRT:
     module = TensorRT()
     cuda = SimpleNamespace(open_device=lambda index: Device(index, "NVIDIA H200", 9, 0))
-    monkeypatch.setitem(sys.modules, "padfree.runtime.cuda", cuda)
+    monkeypatch.setitem(sys.modules, "padfree.runtime.gpu.cuda", cuda)
     monkeypatch.setattr(engine_builder, "import_tensorrt", lambda: module)
     monkeypatch.setattr(
         engine_builder, "shared_logger", lambda _trt: SimpleNamespace(errors=["out of memory"], forget=lambda: None)

@@ -14,7 +14,7 @@ from padfree.builder.cli.options import LINEAR, NORMS
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.engine.linear import CHOICES, apply_linear, choose_linear, norms_of
 from padfree.builder.engine.linear import NORMS as KNOWN_NORMS
-from padfree.runtime.device import Device
+from padfree.runtime.gpu.device import Device
 
 Capture = pytest.CaptureFixture[str]
 HOPPER, ADA = Device(0, "NVIDIA H200", 9, 0), Device(0, "NVIDIA L4", 8, 9)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from padfree.builder.engine import linear_tables
 from padfree.runtime import SessionError
-from padfree.runtime.device import Device
+from padfree.runtime.gpu.device import Device
 
 GPU = Device(1, "NVIDIA H200", 9, 0)
 TABLES = b"768 768 0 1 0 0 0 0 1 1 8192 8192 0\n"

@@ -23,7 +23,7 @@ from padfree.builder.engine.network import for_parser, serialized
 from padfree.builder.engine.preparation import Products, prepare_model, preparing, rewritten
 from padfree.builder.engine.profile import ProfileOptions
 from padfree.onnx_tools import RewriteError
-from padfree.runtime.device import Device
+from padfree.runtime.gpu.device import Device
 
 ModelWriter = Callable[..., Path]
 

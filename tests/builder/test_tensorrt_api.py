@@ -32,8 +32,8 @@ OBJECTS = {
         "error": "ParserError",
     },
     "builder/engine/timing_cache.py": {"config": "IBuilderConfig", "cache": "ITimingCache"},
-    "runtime/plugin_library.py": {"registry": "IPluginRegistry", "creator": "IPluginCreatorV3One"},
-    "runtime/engine.py": {
+    "runtime/gpu/plugin_library.py": {"registry": "IPluginRegistry", "creator": "IPluginCreatorV3One"},
+    "runtime/gpu/engine.py": {
         "self._runtime": "Runtime",
         "self._engine": "ICudaEngine",
         "self._context": "IExecutionContext",

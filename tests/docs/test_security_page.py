@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from padfree.builder import cli
 from padfree.builder.demo.demo import DEMO_DATA
-from padfree.runtime import plugin_library
+from padfree.runtime.gpu import plugin_library
 from padfree.runtime.triton.parameters import TokenizerParameters
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text("utf-8")

@@ -68,7 +68,7 @@ def _environment(entry: Entry) -> dict[str, str]:
 def _gpu_count() -> int:
     if importlib.util.find_spec("cuda") is None:
         return 0
-    from padfree.runtime.cuda import device_count
+    from padfree.runtime.gpu.cuda import device_count
 
     return device_count()
 

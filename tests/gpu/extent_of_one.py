@@ -20,7 +20,7 @@ from onnx import ModelProto, TensorProto, numpy_helper, parser, shape_inference
 from padfree.builder.engine.engine_builder import EngineBuilder, TacticOptions
 from padfree.builder.engine.profile import ShapeRange
 from padfree.builder.engine.short_axes import lengthen_short_axes
-from padfree.runtime.trt import import_tensorrt, shared_logger
+from padfree.runtime.gpu.trt import import_tensorrt, shared_logger
 
 HEADS, SIZE, TAPS = 12, 64, 3
 BATCHES = ((1, 1), (3, 1), (8, 1), (1, 2), (2, 3))  # B x S

@@ -124,7 +124,7 @@ def main() -> int:
     if arguments.engine is not None:
         search(ENTRIES[arguments.engine], arguments.folder, arguments.seed, arguments.count)
         return 0
-    from padfree.runtime.cuda import device_count
+    from padfree.runtime.gpu.cuda import device_count
 
     start, share = time.monotonic(), -(-arguments.count // len(ENTRIES))
     processes = []

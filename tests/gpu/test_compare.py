@@ -21,7 +21,7 @@ from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.engine.build import build_engine
 from padfree.onnx_tools import rewrite, save_model
 from padfree.onnx_tools.synthetic import bert_model
-from padfree.runtime.plugin_library import find
+from padfree.runtime.gpu.plugin_library import find
 
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 

@@ -144,7 +144,7 @@ def test_all_empty_sequences_run(packed: Session) -> None:
 
 
 def test_a_packed_engine_in_a_cuda_graph(packed: Session) -> None:
-    from padfree.runtime.tensorrt_backend import TensorRTBackend
+    from padfree.runtime.gpu.tensorrt_backend import TensorRTBackend
 
     backend = packed.backend
     assert isinstance(backend, TensorRTBackend)
@@ -161,7 +161,7 @@ def test_a_packed_engine_in_a_cuda_graph(packed: Session) -> None:
 
 
 def test_padded_engines_refuse_cuda_graphs(padded: Session) -> None:
-    from padfree.runtime.tensorrt_backend import TensorRTBackend
+    from padfree.runtime.gpu.tensorrt_backend import TensorRTBackend
 
     assert isinstance(padded.backend, TensorRTBackend)
     feeds = padded.feeds(read_request(request_of([3]), padded.metadata))

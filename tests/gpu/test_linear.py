@@ -62,7 +62,7 @@ def test_measurements_are_kept_beside_the_timing_cache(tmp_path: Path) -> None:
 
 
 def skip_elsewhere() -> None:
-    from padfree.runtime.cuda import open_device  # needs the CUDA bindings
+    from padfree.runtime.gpu.cuda import open_device  # needs the CUDA bindings
 
     if open_device(0).compute_capability != "9.0":
         pytest.skip("PadfreeLinear has a kernel for Hopper alone")

@@ -15,7 +15,7 @@ import pytest
 from padfree.builder import build_engine
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.runtime import Session, SessionError
-from padfree.runtime.graph_cache import IDLE_RUNS_A_GRAPH
+from padfree.runtime.gpu.graph_cache import IDLE_RUNS_A_GRAPH
 from padfree.runtime.request import read_request
 
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]

@@ -12,7 +12,7 @@ from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.triton import ServingOptions, write_repository
 from padfree.builder.triton.config import read_text
 from padfree.runtime import Session
-from padfree.runtime.trt import import_tensorrt, shared_logger
+from padfree.runtime.gpu.trt import import_tensorrt, shared_logger
 
 from tests.support.ragged_backend import LONGEST, RaggedBackend, make_requests
 

@@ -11,7 +11,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from padfree.runtime import SessionError, plugin_library
+from padfree.runtime import SessionError
+from padfree.runtime.gpu import plugin_library
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("onnx_tools", "builder", "runtime")

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from padfree.runtime import SessionError, plugin_library
+from padfree.runtime import SessionError
+from padfree.runtime.gpu import plugin_library
 
 from .plugin_abi import LogCapture, PluginLibrary
 

@@ -17,7 +17,10 @@ from padfree.runtime.metadata import parse_metadata
 from . import fake_gpu
 from .batcher_model import Model
 
-REBUILT = ("arena", "results", "engine", "lane", "prepared", "tensorrt_backend", "tensorrt_timing")
+REBUILT = (
+    *("gpu.arena", "gpu.results", "gpu.engine", "gpu.lane", "gpu.prepared", "gpu.tensorrt_backend"),
+    "tensorrt_timing",
+)
 
 
 class Setup:
@@ -60,10 +63,10 @@ def setup(packed_metadata: dict[str, Any], tmp_path: Path, monkeypatch: pytest.M
     made = Setup({**packed_metadata, "engine": engine}, plan)
     names = [f"padfree.runtime.{name}" for name in REBUILT]
     before = {name: sys.modules.pop(name, None) for name in names}
-    monkeypatch.setitem(sys.modules, "padfree.runtime.cuda", made.cuda)
-    monkeypatch.setitem(sys.modules, "padfree.runtime.cuda_memory", made.memory)
-    made.module = importlib.import_module("padfree.runtime.tensorrt_backend")
-    loaded = sys.modules["padfree.runtime.engine"]
+    monkeypatch.setitem(sys.modules, "padfree.runtime.gpu.cuda", made.cuda)
+    monkeypatch.setitem(sys.modules, "padfree.runtime.gpu.cuda_memory", made.memory)
+    made.module = importlib.import_module("padfree.runtime.gpu.tensorrt_backend")
+    loaded = sys.modules["padfree.runtime.gpu.engine"]
     monkeypatch.setattr(loaded, "import_tensorrt", lambda: fake_gpu.tensorrt_module(lambda: made.engine))
     monkeypatch.setattr(
         loaded, "shared_logger", lambda _trt: SimpleNamespace(errors=["the newest error"], forget=lambda: None)

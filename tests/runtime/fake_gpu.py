@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from padfree.runtime import SessionError
-from padfree.runtime.device import Device
+from padfree.runtime.gpu.device import Device
 
 GPU = Device(0, "NVIDIA H200", 9, 0)
 INPUTS = ("input_ids", "token_type_ids", "seq_lens")
@@ -55,7 +55,7 @@ def array_at(address: int, dtype: Any, shape: tuple[int, ...]) -> Any:
 
 
 def cuda_module(machine: Machine) -> Any:
-    """A stand-in for padfree.runtime.cuda."""
+    """A stand-in for padfree.runtime.gpu.cuda."""
     handles = iter(range(100, 10**6))
 
     class Event:
@@ -140,7 +140,7 @@ def cuda_module(machine: Machine) -> Any:
 
 
 def memory_module(machine: Machine) -> Any:
-    """A stand-in for padfree.runtime.cuda_memory; memory is poisoned when it is allocated."""
+    """A stand-in for padfree.runtime.gpu.cuda_memory; memory is poisoned when it is allocated."""
 
     class Block:
         def __init__(self) -> None:

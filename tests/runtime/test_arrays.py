@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from padfree.runtime import SessionError, dlpack
-from padfree.runtime.arrays import (
+from padfree.runtime import SessionError
+from padfree.runtime.arrays import dlpack
+from padfree.runtime.arrays.device_arrays import (
     LEGACY_STREAM,
     CallerStream,
     DeviceArray,

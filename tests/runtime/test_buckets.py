@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from padfree.runtime import SessionError
-from padfree.runtime.buckets import Buckets, Sizes, batch_bucket, token_bucket
+from padfree.runtime.gpu.buckets import Buckets, Sizes, batch_bucket, token_bucket
 from padfree.runtime.metadata import OutputInfo, parse_metadata
 
 NO_LIMIT = 1 << 20

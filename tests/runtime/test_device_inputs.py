@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from padfree.runtime.arrays import LEGACY_STREAM, CallerStream, DeviceInput
+from padfree.runtime.arrays.device_arrays import LEGACY_STREAM, CallerStream, DeviceInput
 
 
 def on_gpu(values: list[int], stream: int | None = None) -> DeviceInput:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from padfree.runtime import dlpack
+from padfree.runtime.arrays import dlpack
 
 CPU = 1
 

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from padfree.runtime.buckets import Sizes
-from padfree.runtime.graph_cache import IDLE_RUNS_A_GRAPH, SEEN_A_GRAPH, GraphCache
+from padfree.runtime.gpu.buckets import Sizes
+from padfree.runtime.gpu.graph_cache import IDLE_RUNS_A_GRAPH, SEEN_A_GRAPH, GraphCache
 
 
 class Graph:

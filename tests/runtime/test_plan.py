@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from padfree.runtime import EngineInfo, Profile, Session, SessionError
-from padfree.runtime.device import Device, check_compute_capability
+from padfree.runtime.gpu.device import Device, check_compute_capability
+from padfree.runtime.gpu.trt import check_engine, short_version
 from padfree.runtime.metadata import open_plan, parse_metadata
 from padfree.runtime.request import read_packed, read_request
-from padfree.runtime.trt import check_engine, short_version
 
 PLAN = b"plan" * 100
 PlanWriter = Callable[..., Path]
@@ -189,7 +189,7 @@ class RecordingBackend:
 def plan_session(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Session, RecordingBackend]:
     backend = RecordingBackend()
     module = SimpleNamespace(TensorRTBackend=lambda *_args, **_options: backend)
-    monkeypatch.setitem(sys.modules, "padfree.runtime.tensorrt_backend", module)
+    monkeypatch.setitem(sys.modules, "padfree.runtime.gpu.tensorrt_backend", module)
     monkeypatch.setattr("padfree.runtime.session.import_tensorrt", lambda: None)
     return Session(path), backend
 

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from padfree.runtime import SessionError, plugin_library
+from padfree.runtime import SessionError
+from padfree.runtime.gpu import plugin_library
 
 
 @pytest.fixture
@@ -116,6 +117,6 @@ def test_the_current_folder_gives_no_library(tmp_path: Path, options: list[str],
         [sys.executable, *options], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )
     folders = done.stdout.splitlines()
-    assert Path(folders[0]) == Path(plugin_library.__file__).parents[1] / "lib"
+    assert Path(folders[0]) == Path(plugin_library.__file__).parents[2] / "lib"
     assert str(library.parent) not in folders
     assert len(folders) == len(plugin_library.library_folders())

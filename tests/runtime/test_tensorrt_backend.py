@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from padfree.runtime import SessionError
-from padfree.runtime.arrays import CallerStream
-from padfree.runtime.graph_cache import IDLE_RUNS_A_GRAPH
+from padfree.runtime.arrays.device_arrays import CallerStream
+from padfree.runtime.gpu.graph_cache import IDLE_RUNS_A_GRAPH
 
 from . import fake_gpu
 
@@ -224,7 +224,7 @@ def test_host_results_are_lent_and_come_back(setup: Any) -> None:
 def test_much_lent_memory_makes_results_ordinary(setup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    monkeypatch.setattr(sys.modules["padfree.runtime.results"], "LENT_BYTES", 8192)
+    monkeypatch.setattr(sys.modules["padfree.runtime.gpu.results"], "LENT_BYTES", 8192)
     backend = setup.open()
     kept = [backend.run(feeds([at], [1])) for at in range(6)]
     assert setup.machine.open_pinned == 1 + 2, "staging, and two results"

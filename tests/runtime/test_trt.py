@@ -8,7 +8,7 @@ import logging
 
 import pytest
 from padfree.builder.engine.progress import PhaseBars, make_monitor, make_progress
-from padfree.runtime import trt as helpers
+from padfree.runtime.gpu import trt as helpers
 from rich.console import Console
 
 pytestmark = pytest.mark.needs_tensorrt

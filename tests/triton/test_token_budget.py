@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from padfree.runtime import SessionError, plugin_library
+from padfree.runtime import SessionError
+from padfree.runtime.gpu import plugin_library
 
 from tests.support.triton_server import TritonServer
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..errors import SessionError
 from .device import Device, check_compute_capability
-from .errors import SessionError
 
 try:
     from cuda.bindings import driver as driver

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .errors import SessionError
-from .metadata import Metadata, OutputInfo
+from ..errors import SessionError
+from ..metadata import Metadata, OutputInfo
 
 Shape = tuple[int, ...]
 

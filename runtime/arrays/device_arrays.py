@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..backend import widen_bfloat16
+from ..errors import SessionError
 from . import dlpack
-from .backend import widen_bfloat16
-from .errors import SessionError
 
 CUDA_ARRAY_INTERFACE = 3
 LEGACY_STREAM = 1  # how both protocols name CUDA's legacy default stream

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .errors import SessionError
+from ..errors import SessionError
 
 LIBRARY_NAME = "libpadfree.so"
 BUILD_INFO_NAME = "build_info.json"
@@ -61,7 +61,7 @@ def library_folders() -> list[Path]:
     An editable install has Python files and library in different folders. `padfree` is a namespace package, so any
     folder on Python's path adds to it: the current folder does not count, from which anybody's library would be loaded.
     """
-    own = Path(__file__).parents[1]
+    own = Path(__file__).parents[2]
     # As Python puts it on its path: now, or when padfree was imported.
     here = {folder.resolve() for folder in (*_IMPORTED_IN, *_current_folder())}
     package = importlib.import_module("padfree")

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays.device_arrays import LEGACY_STREAM, CallerStream, DeviceArray, DeviceInput, contiguous_strides
+from ..backend import widen_bfloat16
+from ..errors import SessionError
+from ..metadata import OutputInfo
 from .arena import Arena, ArenaPool
-from .arrays import LEGACY_STREAM, CallerStream, DeviceArray, DeviceInput, contiguous_strides
-from .backend import widen_bfloat16
 from .buckets import Buckets, Shape, Sizes
 from .cuda import Event, Graph, free_bytes
 from .engine import Context, Engine, Layout
-from .errors import SessionError
 from .graph_cache import GraphCache
-from .metadata import OutputInfo
 from .results import DeviceMemory, HostResults
 
 Array = npt.NDArray[Any]

@@ -6,8 +6,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
+from ..errors import SessionError
 from .cuda import Graph, current_device
-from .errors import SessionError
 from .lane import Array, Feeds, Lane
 
 

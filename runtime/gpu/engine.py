@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import SessionError
+from ..metadata import Metadata
 from . import plugin_library
 from .cuda import open_device
-from .errors import SessionError
-from .metadata import Metadata
 from .trt import check_engine, import_tensorrt, shared_logger
 
 ALIGNMENT = 512  # of tensors in a block; TensorRT asks for 256 for its own memory

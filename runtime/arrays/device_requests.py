@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import CallerStream, DeviceInput, on_device
-from .backend import Backend, DeviceReader
-from .errors import SessionError
-from .metadata import Metadata
-from .request import (
+from ..backend import Backend, DeviceReader
+from ..errors import SessionError
+from ..metadata import Metadata
+from ..request import (
     ZERO_WHEN_MISSING,
     as_int32,
     check_lengths,
@@ -21,6 +20,7 @@ from .request import (
     check_sequence_lengths,
     check_values,
 )
+from .device_arrays import CallerStream, DeviceInput, on_device
 
 
 def device_feeds(

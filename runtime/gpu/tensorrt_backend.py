@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..arrays.device_arrays import CallerStream, DeviceInput, read_device_array
+from ..backend import RunOptions
+from ..errors import SessionError
+from ..metadata import Metadata
 from .arena import Arena, arena_pool
-from .arrays import CallerStream, DeviceInput, read_device_array
-from .backend import RunOptions
 from .cuda import current_device, device_of
 from .engine import Engine
-from .errors import SessionError
 from .graph_cache import GraphCache
 from .lane import Captured, Feeds, GraphSwitch, Lane
-from .metadata import Metadata
 from .prepared import PreparedRun
 from .results import HostResults
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays.device_arrays import LEGACY_STREAM, CallerStream
 from .arena import ArenaPool
-from .arrays import LEGACY_STREAM, CallerStream
 from .cuda import Event, Stream, current_device
 from .cuda_memory import PinnedMemory
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .errors import SessionError
+from ..errors import SessionError
 
 MIN_COMPUTE_CAPABILITY = (8, 0)
 

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA and TensorRT: devices, memory, captured graphs, and engines on them."""
