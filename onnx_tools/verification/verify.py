@@ -66,7 +66,7 @@ def verify_ids(
 
     Where the two differ, and the original's answers change with the ids in padded slots, or it cannot run on them, it
     looks for ids that it knows (`special`): then ids are tried that end in one of them, with padding that is none. The
-    original's answers must not depend on how much padding there is.
+    original's answers must not depend on how much padding there is. Where it knows none, such an original is refused.
     """
     models = _Models(original, rewritten, metadata, weights)
     try:
@@ -76,10 +76,9 @@ def verify_ids(
         choices = rules_for(special or {}, limits)
         if not choices and isinstance(error, _DifferError) and models.depends_on_padding(metadata, seed):
             raise VerificationError(
-                f"{error.facts}; the original's own answers depend on its padding here: its attention scores outgrow "
-                "the mask's constant, or padded slots overflow; no packed graph can give the same; export it with a "
-                "mask of -inf or the type's lowest number; --no-verify skips the check, and every sequence gets what "
-                "it gets alone"
+                f"{error.facts}; the original's own answers depend on its padding here, as where attention scores "
+                "outgrow the mask's constant or padded slots overflow, and no packed graph can give the same; export "
+                "it with a mask of -inf or the type's lowest number; --no-verify skips the check"
             ) from error
         if not choices or not models.padding_is_read(metadata, seed):
             raise
