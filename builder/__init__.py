@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
     from .engine.build import build_engine
     from .errors import BuildError
+    from .peers.padded import build_padded_engine
 
-__all__ = ["BuildError", "build_engine", "plugin_library"]
+__all__ = ["BuildError", "build_engine", "build_padded_engine", "plugin_library"]
 
-_PLACES = {"BuildError": ".errors", "build_engine": ".engine.build"}
+_PLACES = {"BuildError": ".errors", "build_engine": ".engine.build", "build_padded_engine": ".peers.padded"}
 
 
 def __getattr__(name: str) -> Any:

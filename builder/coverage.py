@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from padfree.contract.fields import MOST_INT64, Fields
+from padfree.contract.names import ONNX_SUFFIX
 from padfree.onnx_tools import load_model, rewrite
 from padfree.onnx_tools.cost import DEFAULT_GPU, Lengths, costs
 from padfree.onnx_tools.files.weights import Weights
 from padfree.onnx_tools.products import Product
 from padfree.onnx_tools.report import IN_BETWEEN
-from padfree.runtime.fields import MOST_INT64, Fields
-from padfree.runtime.metadata import open_plan, parse_metadata
+from padfree.runtime.plan_files import open_plan, parse_metadata
 
 from .engine.preparation import is_rewritten, metadata_of
 from .errors import BuildError
 
-ONNX_SUFFIX = ".onnx"
 QUOTED = re.compile(r"'[^']*'")
 
 

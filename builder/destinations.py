@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from padfree.contract.fields import decode
 from padfree.onnx_tools.files.data_files import locations
 from padfree.onnx_tools.files.staging import kind_of
-from padfree.runtime.fields import decode
-from padfree.runtime.metadata import sidecar_path
+from padfree.runtime.plan_files import sidecar_path
 
 from .errors import BuildError
 

@@ -8,12 +8,12 @@ from dataclasses import asdict
 
 from onnx import ModelProto
 from onnx_graphsurgeon.logger import G_LOGGER
+from padfree.contract.names import ONNX_METADATA_KEY
 
 from .analysis.check import check_graph
 from .analysis.graph import names_in_use, tidy
 from .analysis.symbolic import analyse
 from .errors import RewriteError
-from .files.data_files import METADATA_KEY
 from .files.graph_io import export_model, import_graph
 from .files.weights import Weights
 from .operators import add_functions, check_nodes, without_functions
@@ -32,7 +32,7 @@ def with_linear(model: ModelProto, *, fold_norms: bool = True, weights: Weights 
     Its metadata tell: number of operators, what the passes replaced and why not more. Raises RewriteError for a model
     that `rewrite` did not make.
     """
-    entry = next((item for item in model.metadata_props if item.key == METADATA_KEY), None)
+    entry = next((item for item in model.metadata_props if item.key == ONNX_METADATA_KEY), None)
     if entry is None:
         raise RewriteError("the model carries no padfree metadata; rewrite it first (padfree optimize)")
     metadata = json.loads(entry.value)
@@ -61,7 +61,9 @@ def with_linear(model: ModelProto, *, fold_norms: bool = True, weights: Weights 
     made.producer_name, made.producer_version = model.producer_name, model.producer_version
     del made.metadata_props[:]
     for item in model.metadata_props:
-        made.metadata_props.add(key=item.key, value=json.dumps(metadata) if item.key == METADATA_KEY else item.value)
+        made.metadata_props.add(
+            key=item.key, value=json.dumps(metadata) if item.key == ONNX_METADATA_KEY else item.value
+        )
     check_nodes(made)
     check_element_types(made, metadata["precision"])
     add_functions(made, metadata["precision"])

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto
+from padfree.contract.names import FORMAT, INTERFACES, ONNX_METADATA_KEY, PRECISIONS
 
 from .analysis.check import check_graph
 from .analysis.graph import add_domain, dtype_name, is_padfree, names_in_use, tidy
@@ -24,7 +25,6 @@ from .analysis.position_limits import longest_sequence
 from .analysis.special_ids import SpecialIds, special_ids
 from .analysis.symbolic import Analysis, analyse
 from .errors import RewriteError
-from .files.data_files import METADATA_KEY
 from .files.graph_io import export_model
 from .files.model_file import check_model_data, load_model, with_large_data, without_large_data
 from .files.weights import Weights
@@ -47,9 +47,7 @@ from .verification.verify import verify_ids
 
 logger = logging.getLogger(__name__)
 
-INTERFACES = ("packed", "padded")
-PRECISIONS = ("fp32", "fp16", "bf16")
-FORMAT, VERSION = 1, "0.1.0"
+VERSION = "0.1.0"
 
 
 @dataclass(frozen=True)
@@ -265,7 +263,7 @@ def rewrite(
         output["dtype"] = dtype_name(types[output["name"]].elem_type)
         output["shape"] = [dim.dim_value or None for dim in types[output["name"]].shape.dim]
     entry = result.metadata_props.add()
-    entry.key, entry.value = METADATA_KEY, json.dumps(metadata)
+    entry.key, entry.value = ONNX_METADATA_KEY, json.dumps(metadata)
     add_functions(result, precision)
     if weights is None:
         result = with_large_data(result, held)
@@ -280,7 +278,7 @@ def _exported(graph: gs.Graph, analysis: Analysis, original: ModelProto, weights
     result.ir_version = max(original.ir_version, 10)  # overloads of functions
     result.producer_name, result.producer_version = "padfree", VERSION
     del result.metadata_props[:]
-    result.metadata_props.extend(item for item in original.metadata_props if item.key != METADATA_KEY)
+    result.metadata_props.extend(item for item in original.metadata_props if item.key != ONNX_METADATA_KEY)
     check_nodes(result)
     return result
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from padfree.contract.metadata import Metadata, OutputInfo
 
 from .errors import SessionError
-from .metadata import Metadata, OutputInfo
+from .masks import mask_values
 from .request import Ragged
 
 Array = npt.NDArray[Any]
@@ -54,7 +55,7 @@ def padded_feeds(ragged: Ragged, metadata: Metadata, width: int | None = None) -
     for item in metadata.inputs:
         grid: Array
         if item.role == "mask":
-            grid = metadata.mask.written(kept, item.dtype)
+            grid = mask_values(metadata.mask, kept, item.dtype)
         else:
             grid = np.full(kept.shape, metadata.filler(item), dtype=item.dtype)
             grid[kept] = ragged.tokens[item.name]

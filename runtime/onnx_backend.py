@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy.typing as npt
 import onnxruntime as ort
+from padfree.contract.fields import decode
+from padfree.contract.metadata import Metadata
+from padfree.contract.names import ONNX_METADATA_KEY
 
 from .errors import SessionError
-from .fields import decode
-from .metadata import ONNX_METADATA_KEY, Metadata, parse_metadata
+from .plan_files import parse_metadata
 
 Array = npt.NDArray[Any]
 

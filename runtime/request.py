@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from padfree.contract.metadata import InputInfo, Metadata
 
 from .errors import SessionError
-from .metadata import InputInfo, Metadata
 
 Int32Array = npt.NDArray[np.int32]
 IntArray = npt.NDArray[Any]

@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import Any
 
 import numpy.typing as npt
+from padfree.contract.metadata import Metadata
+from padfree.contract.names import ONNX_SUFFIX
 
 from .arrays.device_arrays import caller_stream, on_device
 from .arrays.device_requests import device_feeds
@@ -18,12 +20,11 @@ from .budget import Budget, cut
 from .errors import SessionError
 from .feeds import packed_feeds, padded_feeds, split_outputs
 from .gpu.trt import import_tensorrt
-from .metadata import Metadata, open_plan
+from .plan_files import open_plan
 from .request import Ragged, check_one_run, read_packed, read_request
 
 Array = npt.NDArray[Any]
 
-ONNX_SUFFIX = ".onnx"
 CPU_TOKENS_A_RUN = 16384  # keeps onnxruntime's activations in bounds when a request is large
 OUTPUTS = ("host", "device")
 

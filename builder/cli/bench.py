@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from padfree.contract.names import PRECISIONS
 from rich.console import Console
 
 from .console import error_console, make_table, output_console, print_line, status
-from .options import PRECISIONS, add_mask_option
+from .options import add_mask_option
 
 if TYPE_CHECKING:
     from padfree.builder.bench.measure import Measurement, Timing

@@ -8,8 +8,10 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from padfree.contract.names import INTERFACES, PRECISIONS
+
 from .console import make_table, output_console, print_line, status
-from .options import INTERFACES, PRECISIONS, add_mask_option
+from .options import add_mask_option
 
 if TYPE_CHECKING:
     from padfree.builder.compare.report import Report, RunnerReport

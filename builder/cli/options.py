@@ -6,8 +6,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-INTERFACES = ("packed", "padded")
-PRECISIONS = ("fp32", "fp16", "bf16")
+from padfree.contract.names import INTERFACES, PRECISIONS
+
 LINEAR = ("auto", "padfree", "tensorrt")
 NORMS = ("folded", "separate")
 GPUS = ("a100", "h100", "h200", "l4", "l40s")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from padfree.onnx_tools.analysis.special_ids import IdRule
+from padfree.runtime.masks import kept_slots, mask_values
 
 from ..errors import BuildError
 from .original import Original
@@ -95,7 +96,7 @@ def with_mask(name: str, feeds: Mapping[str, Array], mask: Mask, original: Origi
     """A batch of grids [B, S] and a mask, which becomes the original's mask input, or padding's ids."""
     rule, filled = original.metadata.mask, dict(feeds)
     if original.mask is not None:
-        filled[original.mask.name] = rule.written(mask, original.mask.dtype)
+        filled[original.mask.name] = mask_values(rule, mask, original.mask.dtype)
     elif rule.input is not None:
         grid = filled[rule.input]
         filled[rule.input] = np.where(mask, grid, rule.filler(rule.input)).astype(grid.dtype)
@@ -124,7 +125,7 @@ def from_feeds(name: str, feeds: Mapping[str, Any], original: Original) -> Batch
                 f"{name}: input '{key}' has shape {list(grid.shape)}, {'the mask ' if rule.input else ''}'{like}' "
                 f"{list(arrays[like].shape)}; pass grids [B, S] of one shape"
             )
-    return Batch(name, arrays, rule.keeps(arrays[like]) if rule.input else np.ones(arrays[like].shape, np.bool_))
+    return Batch(name, arrays, kept_slots(rule, arrays[like]) if rule.input else np.ones(arrays[like].shape, np.bool_))
 
 
 def generate(

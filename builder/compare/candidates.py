@@ -14,7 +14,7 @@ from onnx import ModelProto
 from padfree.onnx_tools import VerificationError, load_model, rewrite, save_model
 from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.runtime import Metadata
-from padfree.runtime.metadata import parse_metadata, read_sidecar
+from padfree.runtime.plan_files import parse_metadata, read_sidecar
 from polygraphy.backend.onnxrt import OnnxrtRunner, SessionFromOnnx
 
 from ..engine.build import build_engine

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import GraphProto, ModelProto, TensorProto
+from padfree.contract.names import ONNX_METADATA_KEY
 from padfree.onnx_tools import load_model, without_functions
 from padfree.onnx_tools.files.ort_session import open_session
 from padfree.onnx_tools.precision.element_types import infer_element_types
 from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.runtime import Session
-from padfree.runtime.metadata import ONNX_METADATA_KEY
 
 from ..engine.linear import AUTO, FOLDED, apply_linear, choose_linear
 from ..engine.preparation import metadata_of

@@ -13,7 +13,7 @@ from padfree.onnx_tools.analysis.kept import BATCH, SLOTS, Dims, padded_dims
 from padfree.onnx_tools.importing.fixed_axes import FixedSizes, fixed_sizes
 from padfree.onnx_tools.precision.widen import widen
 from padfree.runtime import Metadata
-from padfree.runtime.metadata import parse_metadata
+from padfree.runtime.plan_files import parse_metadata
 
 from ..errors import BuildError
 from ..peers.padded import padded_metadata

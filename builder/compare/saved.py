@@ -16,7 +16,7 @@ import numpy.typing as npt
 from padfree.onnx_tools import load_model, save_model
 from padfree.onnx_tools.analysis.kept import fits
 from padfree.runtime import Metadata
-from padfree.runtime.metadata import parse_metadata
+from padfree.runtime.plan_files import parse_metadata
 from polygraphy.comparator import IterationResult
 from polygraphy.logger import G_LOGGER
 

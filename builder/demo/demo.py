@@ -14,11 +14,12 @@ from typing import Any
 import numpy.typing as npt
 import onnx
 import onnxruntime as ort
+from padfree.contract.metadata import Metadata
 from padfree.onnx_tools import rewrite, save_model
 from padfree.onnx_tools.verification.agreement import measure
 from padfree.runtime import Session
 from padfree.runtime.feeds import padded_feeds, split_outputs
-from padfree.runtime.metadata import Metadata, parse_metadata
+from padfree.runtime.plan_files import parse_metadata
 from padfree.runtime.request import Ragged, read_request
 from padfree.runtime.tensorrt_timing import measure_ms
 from rich.progress import Progress

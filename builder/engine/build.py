@@ -18,7 +18,7 @@ from padfree.runtime import Profile, SessionError
 from padfree.runtime.gpu import plugin_library
 from padfree.runtime.gpu.device import Device
 from padfree.runtime.gpu.trt import import_tensorrt
-from padfree.runtime.metadata import parse_metadata, sidecar_path
+from padfree.runtime.plan_files import parse_metadata, sidecar_path
 from rich.progress import Progress
 
 from ..destinations import check_destinations, sidecar_destination

@@ -24,13 +24,14 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import onnx
+from padfree.contract.fields import decode
+from padfree.contract.names import ONNX_METADATA_KEY
 from padfree.onnx_tools import load_model
 from padfree.onnx_tools.files.model_file import without_initializers
 from padfree.onnx_tools.files.weights import Weights
 from padfree.onnx_tools.operators import DOMAIN, check_nodes
-from padfree.runtime.fields import decode
 from padfree.runtime.gpu.device import Device
-from padfree.runtime.metadata import ONNX_METADATA_KEY, parse_metadata
+from padfree.runtime.plan_files import parse_metadata
 
 from ..errors import BuildError
 from .linear import apply_linear, choose_linear

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from padfree.contract.metadata import InputInfo, Metadata
 from padfree.onnx_tools.cost import Lengths
 from padfree.runtime.feeds import Array, padded_feeds
-from padfree.runtime.metadata import InputInfo, Metadata
 from padfree.runtime.request import Ragged
 
 from ..errors import BuildError

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import onnx
+from padfree.contract.names import FORMAT
 from padfree.onnx_tools import load_model, standard_model
-from padfree.runtime.metadata import FORMAT, parse_metadata
+from padfree.runtime.plan_files import parse_metadata
 from rich.progress import Progress
 
 from ..engine.build import check_plan_destination, write_plan

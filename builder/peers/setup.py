@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from padfree.contract.metadata import Metadata
 from padfree.onnx_tools import load_model, rewrite
 from padfree.onnx_tools.cost import Lengths
 from padfree.onnx_tools.products import Product
-from padfree.runtime.metadata import Metadata, parse_metadata
+from padfree.runtime.plan_files import parse_metadata
 
 from ..engine.engine_builder import DEFAULT_CACHE
 from ..engine.preparation import is_rewritten, metadata_of

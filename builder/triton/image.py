@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from padfree import runtime
+from padfree import contract, runtime
 from padfree.builder.errors import BuildError
 from padfree.runtime.gpu import plugin_library
 
@@ -220,7 +220,7 @@ def python_packages(models: Sequence[Needs]) -> list[str]:
 
 
 def archive(models: Sequence[Needs]) -> bytes:
-    """A tar file with padfree/lib, the probe, and padfree/runtime where models run in Python.
+    """A tar file with padfree/lib, the probe, and padfree/runtime and padfree/contract where models run in Python.
 
     The same files give the same bytes.
     """
@@ -246,6 +246,12 @@ def _archived(models: Sequence[Needs]) -> dict[str, Path]:
     folder = Path(runtime.__file__).parent
     files[f"runtime/{PROBE}"] = folder / PROBE
     if python_packages(models):
-        sources = [path for path in folder.rglob("*") if path.suffix in SOURCE_FILES]
-        files.update({f"runtime/{path.relative_to(folder).as_posix()}": path for path in sources})
+        for package in (contract, runtime):
+            files.update(_sources(Path(str(package.__file__)).parent))
     return files
+
+
+def _sources(package: Path) -> dict[str, Path]:
+    """Path below padfree/ -> file, of a package that lies there."""
+    found = (path for path in package.rglob("*") if path.suffix in SOURCE_FILES)
+    return {f"{package.name}/{path.relative_to(package).as_posix()}": path for path in found}

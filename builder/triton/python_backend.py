@@ -8,7 +8,7 @@ from pathlib import Path
 from padfree.builder.errors import BuildError
 from padfree.onnx_tools import load_model, save_model
 from padfree.runtime.batching.costs import read_costs
-from padfree.runtime.metadata import sidecar_path
+from padfree.runtime.plan_files import sidecar_path
 from padfree.runtime.request import ZERO_WHEN_MISSING
 from padfree.runtime.triton.items import SEQ_LENS
 from padfree.runtime.triton.parameters import EncoderParameters

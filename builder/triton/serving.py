@@ -9,12 +9,12 @@ from pathlib import Path
 
 from padfree.builder.engine.preparation import is_rewritten, metadata_of
 from padfree.builder.errors import BuildError
+from padfree.contract.names import ONNX_SUFFIX
 from padfree.onnx_tools import load_model
 from padfree.runtime import Metadata
-from padfree.runtime.metadata import open_plan, parse_metadata
+from padfree.runtime.plan_files import open_plan, parse_metadata
 
 BACKENDS = ("tensorrt", "python")
-ONNX_SUFFIX = ".onnx"
 ONNX_MAX_BATCH = 32  # sequences; a model file has no profile that says it
 NAMES = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 RESERVED = ("Dockerfile", "padfree.tar", "padfree.json")  # files of the repository

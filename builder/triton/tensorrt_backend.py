@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from padfree.runtime import Profile
-from padfree.runtime.metadata import sidecar_path
+from padfree.runtime.plan_files import sidecar_path
 
 from . import config as configs
 from . import libraries

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from padfree.builder.errors import BuildError
-from padfree.runtime.metadata import OutputInfo
+from padfree.contract.metadata import OutputInfo
 
 TYPES = {
     "float32": "TYPE_FP32",

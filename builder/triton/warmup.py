@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 import numpy as np
-from padfree.runtime.metadata import InputInfo
+from padfree.contract.metadata import InputInfo
 
 from .config import protobuf
 from .serving import Served

@@ -9,13 +9,12 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto
+from padfree.contract.names import ONNX_METADATA_KEY
 
 from .external_data import model_tensors
 from .weights import Weights
 from .wire import Mapped, read_model
 
-METADATA_KEY = "padfree"
-"""Of the entry in a model's metadata that says that padfree wrote it."""
 DIGEST_BYTES = 8
 
 
@@ -39,7 +38,7 @@ def own_data_files(file: Path) -> list[Path]:
     if file.is_symlink() or not file.is_file() or file.stat().st_nlink > 1:
         return []
     model = _read(file)
-    if model is None or not any(item.key == METADATA_KEY for item in model.metadata_props):
+    if model is None or not any(item.key == ONNX_METADATA_KEY for item in model.metadata_props):
         return []
     form = re.compile(re.escape(file.name) + rf"\.[0-9a-f]{{{2 * DIGEST_BYTES}}}\.data")
     return [file.with_name(name) for name in _names(model) if form.fullmatch(name)]

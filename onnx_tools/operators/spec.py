@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from padfree.contract.names import PRECISIONS
+
 AttributeValue = int | float | str
 AttributeType = Literal["int", "float", "string"]
 TensorType = Literal["act", "int32", "float32", "act or int32"]
 
 INT32_MAX = 2**31 - 1
-PRECISIONS = ("fp32", "fp16", "bf16")
 
 
 @dataclass(frozen=True)

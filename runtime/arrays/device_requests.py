@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from padfree.contract.metadata import Metadata
 
 from ..backend import Backend, DeviceReader
 from ..errors import SessionError
-from ..metadata import Metadata
 from ..request import (
     ZERO_WHEN_MISSING,
     as_int32,

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from padfree.contract.names import INTERFACES
 from padfree.runtime.errors import SessionError
-from padfree.runtime.metadata import INTERFACES
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from padfree.contract.metadata import InputInfo, Metadata
 from padfree.runtime.errors import SessionError
-from padfree.runtime.metadata import InputInfo, Metadata
 from padfree.runtime.session import Session
 
 from .costs import CostTable

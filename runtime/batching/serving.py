@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy.typing as npt
-from padfree.runtime.metadata import Metadata
+from padfree.contract.metadata import Metadata
 
 from .caller_order import CallerOrder, Place
 from .errors import BatchingError, DeadlineError

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from padfree.contract.metadata import Metadata, OutputInfo
+
 from ..errors import SessionError
-from ..metadata import Metadata, OutputInfo
 
 Shape = tuple[int, ...]
 

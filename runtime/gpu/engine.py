@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from padfree.contract.metadata import Metadata
 
 from ..errors import SessionError
-from ..metadata import Metadata
 from . import plugin_library
 from .cuda import open_device
 from .trt import check_engine, import_tensorrt, shared_logger

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from padfree.contract.metadata import OutputInfo
 
 from ..arrays.device_arrays import LEGACY_STREAM, CallerStream, DeviceArray, DeviceInput, contiguous_strides
 from ..backend import widen_bfloat16
 from ..errors import SessionError
-from ..metadata import OutputInfo
 from .arena import Arena, ArenaPool
 from .buckets import Buckets, Shape, Sizes
 from .cuda import Event, Graph, free_bytes

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from padfree.contract.metadata import Metadata
+
 from ..arrays.device_arrays import CallerStream, DeviceInput, read_device_array
 from ..backend import RunOptions
 from ..errors import SessionError
-from ..metadata import Metadata
 from .arena import Arena, arena_pool
 from .cuda import current_device, device_of
 from .engine import Engine

@@ -7,8 +7,9 @@ import importlib
 import logging
 from typing import Any
 
+from padfree.contract.metadata import EngineInfo
+
 from ..errors import SessionError
-from ..metadata import EngineInfo
 from .device import Device
 
 VERSION_PARTS = 3  # 10.15.1.29 and 10.15.1.30 run each other's plans

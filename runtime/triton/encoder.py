@@ -13,10 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from padfree.contract.names import ONNX_SUFFIX
+
 from ..batching.costs import read_costs
 from ..budget import Budget
 from ..errors import SessionError
-from ..session import ONNX_SUFFIX, Session
+from ..session import Session
 from .answers import Answerer, Failure, cheapest, first_come
 from .metrics import Metrics
 from .parameters import PREFIX, EncoderParameters

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from padfree.contract.metadata import Metadata, OutputInfo
 
 from ..errors import SessionError
-from ..metadata import Metadata, OutputInfo
 from ..request import ZERO_WHEN_MISSING, Ragged, as_int32, check_names, check_sequence_lengths, check_values
 
 Array = npt.NDArray[Any]

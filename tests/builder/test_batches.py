@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from padfree.builder import BuildError
 from padfree.builder.batches import read_batch, write_results
-from padfree.runtime.metadata import Metadata, parse_metadata
+from padfree.contract.metadata import Metadata
+from padfree.runtime.plan_files import parse_metadata
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from padfree.builder.peers.batch import Batch, draw_lengths, random_batch, read_
 from padfree.builder.peers.catalog import CPU_PEERS, GPU_PEERS
 from padfree.builder.peers.contender import Contender, UnavailableError, relative_error
 from padfree.builder.peers.setup import Model, Setup
+from padfree.contract.metadata import InputInfo
 from padfree.onnx_tools.cost import Lengths
-from padfree.runtime.metadata import InputInfo
 
 Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from padfree.builder.engine.phases import STARTING, Phases
 from padfree.builder.engine.preparation import rewritten
 from padfree.runtime import Profile, SessionError
 from padfree.runtime.gpu.device import Device
-from padfree.runtime.metadata import open_plan
+from padfree.runtime.plan_files import open_plan
 
 ModelWriter = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from padfree.builder import BuildError
 from padfree.builder.peers.padded import padded_metadata, to_fp16
-from padfree.runtime.metadata import parse_metadata
+from padfree.runtime.plan_files import parse_metadata
 
 
 def original(*, mask: str = "attention_mask", kind: int = TensorProto.INT64) -> onnx.ModelProto:

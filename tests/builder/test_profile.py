@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from padfree.builder import BuildError
 from padfree.builder.engine.profile import ProfileOptions, ShapeRange, choose_profile, shape_ranges
+from padfree.contract.metadata import Metadata
 from padfree.runtime import Profile
-from padfree.runtime.metadata import Metadata, parse_metadata
+from padfree.runtime.plan_files import parse_metadata
 
 
 @pytest.fixture

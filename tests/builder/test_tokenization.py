@@ -14,7 +14,7 @@ from padfree.builder import BuildError
 from padfree.builder.cli import main
 from padfree.builder.tokenization import load_tokenizer
 from padfree.runtime import Metadata
-from padfree.runtime.metadata import parse_metadata
+from padfree.runtime.plan_files import parse_metadata
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")

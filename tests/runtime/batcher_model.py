@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from padfree.runtime.batching import Batcher, Budget, FirstCome
-from padfree.runtime.metadata import parse_metadata
+from padfree.runtime.plan_files import parse_metadata
 
 BREAKS = 66  # a run with this id in it fails
 PATIENCE_S = 20.0  # tests that wait longer have failed

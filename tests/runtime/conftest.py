@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from padfree.runtime.backend import RunOptions
-from padfree.runtime.metadata import parse_metadata
+from padfree.runtime.plan_files import parse_metadata
 
 from . import fake_gpu
 from .batcher_model import Model

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from padfree.contract.metadata import OutputInfo
 from padfree.runtime import SessionError
 from padfree.runtime.gpu.buckets import Buckets, Sizes, batch_bucket, token_bucket
-from padfree.runtime.metadata import OutputInfo, parse_metadata
+from padfree.runtime.plan_files import parse_metadata
 
 NO_LIMIT = 1 << 20
 

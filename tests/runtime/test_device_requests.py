@@ -11,7 +11,7 @@ import pytest
 from padfree.runtime import Session, SessionError
 from padfree.runtime.arrays.device_arrays import CallerStream, DeviceInput
 from padfree.runtime.arrays.device_requests import device_feeds
-from padfree.runtime.metadata import parse_metadata
+from padfree.runtime.plan_files import parse_metadata
 
 PROFILE = {"min_tokens": 1, "opt_tokens": 10, "max_tokens": 24, "max_batch": 3, "max_seq_len": 12}
 ENGINE = {

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from padfree.builder.demo.demo import DEMO_DATA
-from padfree.runtime.metadata import Metadata, parse_metadata
+from padfree.contract.metadata import Metadata
+from padfree.runtime.plan_files import parse_metadata
 from padfree.runtime.request import read_request
 from padfree.runtime.triton.answers import Failure, Request, attempt
 from padfree.runtime.triton.items import Item, join, read_item

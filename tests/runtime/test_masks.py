@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from padfree.onnx_tools import rewrite, save_model
 from padfree.runtime import Session, SessionError
-from padfree.runtime.metadata import parse_metadata
+from padfree.runtime.plan_files import parse_metadata
 
 from tests.support.exports import inputs_of, load, sequences, truth
 

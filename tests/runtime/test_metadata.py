@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from padfree.contract.fields import decode
 from padfree.runtime import Metadata, SessionError
-from padfree.runtime.fields import decode
-from padfree.runtime.metadata import parse_metadata, read_sidecar
+from padfree.runtime.plan_files import parse_metadata, read_sidecar
 
 VALID: dict[str, Any] = {
     "format": 1,

@@ -16,7 +16,7 @@ import pytest
 from padfree.runtime import EngineInfo, Profile, Session, SessionError
 from padfree.runtime.gpu.device import Device, check_compute_capability
 from padfree.runtime.gpu.trt import check_engine, short_version
-from padfree.runtime.metadata import open_plan, parse_metadata
+from padfree.runtime.plan_files import open_plan, parse_metadata
 from padfree.runtime.request import read_packed, read_request
 
 PLAN = b"plan" * 100

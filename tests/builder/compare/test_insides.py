@@ -18,8 +18,9 @@ from padfree.builder.compare.bisecting import Departure, find_departure
 from padfree.builder.compare.insides import EngineInside, with_outputs
 from padfree.builder.compare.original import Original, describe_original
 from padfree.builder.compare.tolerances import TOLERANCES
+from padfree.contract.names import ONNX_METADATA_KEY
 from padfree.runtime import Metadata
-from padfree.runtime.metadata import ONNX_METADATA_KEY, parse_metadata
+from padfree.runtime.plan_files import parse_metadata
 
 from . import planted
 

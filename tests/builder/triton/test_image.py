@@ -87,7 +87,11 @@ def test_texts_need_python_there_too(write_plan: PlanWriter, tmp_path: Path, tok
     site = "$(python3 -c 'import site; print(site.getsitepackages()[0])')"
     assert f'RUN echo /opt > "{site}/padfree.pth"\n' in dockerfile
     assert '"/opt/padfree/runtime/triton/probe.py", "bert", "bert_tokenizer"]\n' in dockerfile
-    assert {"padfree/lib/libpadfree_register.so", "padfree/runtime/triton/tokenizer.py"} <= set(archived(folder))
+    assert {
+        "padfree/lib/libpadfree_register.so",
+        "padfree/runtime/triton/tokenizer.py",
+        "padfree/contract/metadata.py",
+    } <= set(archived(folder))
 
 
 def test_the_python_backend_installs_the_plans_tensorrt(write_plan: PlanWriter, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from .errors import SessionError
+from .errors import ContractError
 
 T = TypeVar("T")
 
@@ -37,13 +37,14 @@ class Fields:
         raw: the decoded object.
         source: what it was read from, for messages.
         place: where in there it stands, such as "engine.profile"; "" at the top.
+        error: what is raised for entries that are missing or wrong.
 
     Raises:
-        SessionError: it is no object.
+        error: it is no object.
     """
 
-    def __init__(self, raw: Any, source: str, place: str = "") -> None:
-        self._source, self._place = source, place
+    def __init__(self, raw: Any, source: str, place: str = "", error: type[Exception] = ContractError) -> None:
+        self._source, self._place, self.error = source, place, error
         if not isinstance(raw, dict):
             raise self._wrong(place, raw, "an object")
         self._raw: dict[str, Any] = raw
@@ -131,16 +132,16 @@ class Fields:
 
     def object(self, name: str) -> Fields:
         """An object in this one."""
-        return Fields(self._get(name), self._source, self._at(name))
+        return self._inner(self._get(name), self._at(name))
 
     def optional_object(self, name: str) -> Fields:
         """An object in this one; an empty one where there is none, or null."""
         raw = self._raw.get(name)
-        return Fields({} if raw is None else raw, self._source, self._at(name))
+        return self._inner({} if raw is None else raw, self._at(name))
 
     def objects(self, name: str, read: Callable[[Fields], T]) -> tuple[T, ...]:
         """A list of objects, as `read` takes each."""
-        return tuple(read(Fields(raw, self._source, at)) for at, raw in self._list(name))
+        return tuple(read(self._inner(raw, at)) for at, raw in self._list(name))
 
     def counts(self, name: str) -> dict[str, int]:
         """An object whose names are printable and whose values are whole numbers; an empty one where there is none."""
@@ -150,13 +151,16 @@ class Fields:
                 raise self._wrong(f"a name in {self._at(name)}", item, "1 to 4096 printable characters")
         return {item: inside.integer(item) for item in inside.names()}
 
-    def fail(self, name: str, allowed: str) -> SessionError:
+    def fail(self, name: str, allowed: str) -> Exception:
         """The error for an entry that does not go with others."""
         return self._wrong(self._at(name), self._raw.get(name), allowed)
 
+    def _inner(self, raw: Any, place: str) -> Fields:
+        return Fields(raw, self._source, place, self.error)
+
     def _get(self, name: str) -> Any:
         if name not in self._raw:
-            raise SessionError(f"{self._source}: damaged padfree metadata: no {self._at(name)}; make the file again")
+            raise self.error(f"{self._source}: damaged padfree metadata: no {self._at(name)}; make the file again")
         return self._raw[name]
 
     def _list(self, name: str) -> Iterator[tuple[str, Any]]:
@@ -173,11 +177,11 @@ class Fields:
     def _at(self, name: str) -> str:
         return f"{self._place}.{name}" if self._place else name
 
-    def _wrong(self, at: str, value: Any, allowed: str) -> SessionError:
+    def _wrong(self, at: str, value: Any, allowed: str) -> Exception:
         shown = ascii(value)
         if len(shown) > _SHOWN_LETTERS:
             shown = f"{shown[:_SHOWN_LETTERS]}..."
-        return SessionError(
+        return self.error(
             f"{self._source}: damaged padfree metadata: {at} is {shown}, allowed: {allowed}; make the file again"
         )
 

@@ -3,31 +3,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+from .errors import ContractError
+from .fields import MOST_INT64, Fields
+from .names import FORMAT, INPUT_ROLES, INTERFACES, OUTPUT_LAYOUTS, PRECISIONS
 
-from .errors import SessionError
-from .fields import MOST_INT64, Fields, decode
-
-ONNX_METADATA_KEY = "padfree"
-FORMAT = 1
-INTERFACES = ("packed", "padded")
-INPUT_ROLES = ("tokens", "seq_lens", "max_seqlen", "mask")
-OUTPUT_LAYOUTS = ("packed", "per_sequence", "padded", "constant")
-PRECISIONS = ("fp32", "fp16", "bf16")
 TYPE_NAMES = re.compile(r"[a-z][a-z0-9_]{0,31}")
 VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){1,3}")
 CAPABILITY = re.compile(r"\d{1,9}\.\d{1,9}")
 DIGEST = re.compile(r"[0-9a-f]{64}")
 _LEADING_SIZES = {"packed": ("T",), "per_sequence": ("B",), "padded": ("B", "S"), "constant": ()}
-HASH_CHUNK_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -91,16 +80,6 @@ class MaskInfo:
         """What a token input holds in padded slots."""
         return self.masked[0] if name == self.input and self.masked else 0
 
-    def keeps(self, values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Which values of the mask's input are those of tokens."""
-        if not self.plain:
-            return np.asarray(~np.isin(values, self.masked))
-        return np.asarray((values != 0) == (self.kept[0] != 0))
-
-    def written(self, kept: npt.NDArray[np.bool_], dtype: str) -> npt.NDArray[Any]:
-        """A plain mask's values for tokens where `kept` is true."""
-        return np.where(kept, self.kept[0], self.masked[0]).astype(dtype)
-
 
 @dataclass(frozen=True)
 class Profile:
@@ -158,24 +137,25 @@ class Metadata:
         return next((item for item in self.inputs if item.role == role), None)
 
 
-def parse_metadata(raw: Any, source: str) -> Metadata:
+def parse_metadata(raw: Any, source: str, error: type[Exception] = ContractError) -> Metadata:
     """Checks and types a metadata object.
 
     Args:
         raw: the decoded JSON object.
         source: what it was read from, for messages.
+        error: what is raised for it.
 
     Raises:
-        SessionError: a key is missing or holds something not allowed.
+        error: a key is missing or holds something not allowed.
     """
     if not isinstance(raw, dict):
-        raise SessionError(f"{source}: the padfree metadata is a {type(raw).__name__}, not an object; make it again")
+        raise error(f"{source}: the padfree metadata is a {type(raw).__name__}, not an object; make it again")
     if raw.get("format") != FORMAT:
-        raise SessionError(
+        raise error(
             f"{source}: padfree metadata format {raw.get('format')!r}, this version reads format {FORMAT}; "
             "make the file again with this version of padfree"
         )
-    fields = Fields(raw, source)
+    fields = Fields(raw, source, error=error)
     interface = fields.text("interface", INTERFACES)
     excluded = fields.optional_object("coverage").optional_object("excluded_ids")
     rules = fields.optional_object("id_rules")
@@ -202,76 +182,8 @@ def parse_metadata(raw: Any, source: str) -> Metadata:
         mask=_parse_mask(fields),
         raw=raw,
     )
-    _check_together(metadata, source)
+    _check_together(metadata, source, error)
     return metadata
-
-
-def sidecar_path(plan: Path) -> Path:
-    """Where the metadata of a plan lies: model.plan -> model.plan.json."""
-    return plan.with_name(plan.name + ".json")
-
-
-def read_sidecar(plan: Path) -> Metadata:
-    """Reads the metadata beside a plan.
-
-    Raises:
-        SessionError: no such plan, no file beside it, or not the metadata of an engine.
-    """
-    if not plan.is_file():
-        raise SessionError(f"{plan}: no such plan; build one with: padfree build model.onnx -o {plan}")
-    path = sidecar_path(plan)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise SessionError(
-            f"{plan}: its metadata {path.name} is missing; copy it along with the plan, or build the plan again "
-            f"with: padfree build model.onnx -o {plan}"
-        ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise SessionError(f"{path}: cannot be read ({error}); build the plan again with padfree build") from error
-    try:
-        raw = decode(text)
-    except ValueError as error:
-        raise SessionError(f"{path}: not JSON ({error}); build the plan again with padfree build") from error
-    metadata = parse_metadata(raw, str(path))
-    if metadata.engine is None:
-        raise SessionError(f"{path}: holds no 'engine' entry, so it is not a plan's metadata; build the plan again")
-    return metadata
-
-
-def open_plan(plan: Path) -> Metadata:
-    """Reads a plan's metadata and checks that the plan is whole; needs neither TensorRT nor a GPU.
-
-    Raises:
-        SessionError: as read_sidecar and check_plan_bytes.
-    """
-    metadata = read_sidecar(plan)
-    assert metadata.engine is not None  # read_sidecar refuses metadata without it
-    check_plan_bytes(plan, metadata.engine)
-    return metadata
-
-
-def check_plan_bytes(plan: Path, engine: EngineInfo) -> None:
-    """Compares the plan's size and SHA-256 with the metadata.
-
-    Raises:
-        SessionError: the plan is truncated, changed, or not the one that the metadata describes.
-    """
-    size = plan.stat().st_size
-    if size != engine.plan_bytes:
-        raise SessionError(
-            f"{plan}: {size} bytes, its metadata says {engine.plan_bytes}: the plan is truncated or not the one that "
-            "was built; copy both files again or build the plan again"
-        )
-    digest = hashlib.sha256()
-    with plan.open("rb") as file:
-        while chunk := file.read(HASH_CHUNK_BYTES):
-            digest.update(chunk)
-    if digest.hexdigest() != engine.plan_sha256:
-        raise SessionError(
-            f"{plan}: SHA-256 {digest.hexdigest()[:16]}..., its metadata says {engine.plan_sha256[:16]}...: the plan "
-            "was changed or damaged; copy both files again or build the plan again"
-        )
 
 
 def _parse_mask(fields: Fields) -> MaskInfo:
@@ -311,12 +223,12 @@ def _parse_engine(fields: Fields) -> EngineInfo:
     )
 
 
-def _check_together(metadata: Metadata, source: str) -> None:
+def _check_together(metadata: Metadata, source: str, error: type[Exception]) -> None:
     """What entries that are right by themselves must be to each other."""
     needed = ["tokens", "seq_lens"] if metadata.interface == "packed" else ["tokens"]
     for role in needed:
         if metadata.input_of_role(role) is None:
-            raise SessionError(
+            raise error(
                 f"{source}: a {metadata.interface} model needs an input of role '{role}', the metadata lists none; "
                 "make the file again"
             )
@@ -327,4 +239,4 @@ def _check_together(metadata: Metadata, source: str) -> None:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None or not names:
             found = f"'{twice}' twice" if names else "none"
-            raise SessionError(f"{source}: damaged padfree metadata: {kind} has {found}; make the file again")
+            raise error(f"{source}: damaged padfree metadata: {kind} has {found}; make the file again")

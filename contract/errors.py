@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The error of what does not keep the contract; callers name one of their own instead."""
+
+
+class ContractError(ValueError):
+    """Metadata that is damaged or of another version.
+
+    The message names what it was read from, the entry, its value, what is allowed and the next step.
+    """

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names that rewriting, building and running share: keys, roles, layouts, interfaces and precisions."""
+
+ONNX_METADATA_KEY = "padfree"
+"""The key of a rewritten model's metadata among ONNX's `metadata_props`."""
+FORMAT = 1
+"""The version of that metadata."""
+ONNX_SUFFIX = ".onnx"
+INTERFACES = ("packed", "padded")
+PRECISIONS = ("fp32", "fp16", "bf16")
+INPUT_ROLES = ("tokens", "seq_lens", "max_seqlen", "mask")
+OUTPUT_LAYOUTS = ("packed", "per_sequence", "padded", "constant")

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan and the metadata beside it: read, and held against each other. Needs neither TensorRT nor a GPU."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from padfree.contract import metadata as contract
+from padfree.contract.fields import decode
+from padfree.contract.metadata import EngineInfo, Metadata
+
+from .errors import SessionError
+
+HASH_CHUNK_BYTES = 1 << 22
+
+
+def parse_metadata(raw: Any, source: str) -> Metadata:
+    """As padfree.contract's, for callers of padfree.runtime.
+
+    Raises:
+        SessionError: a key is missing or holds something not allowed.
+    """
+    return contract.parse_metadata(raw, source, SessionError)
+
+
+def sidecar_path(plan: Path) -> Path:
+    """Where the metadata of a plan lies: model.plan -> model.plan.json."""
+    return plan.with_name(plan.name + ".json")
+
+
+def read_sidecar(plan: Path) -> Metadata:
+    """Reads the metadata beside a plan.
+
+    Raises:
+        SessionError: no such plan, no file beside it, or not the metadata of an engine.
+    """
+    if not plan.is_file():
+        raise SessionError(f"{plan}: no such plan; build one with: padfree build model.onnx -o {plan}")
+    path = sidecar_path(plan)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise SessionError(
+            f"{plan}: its metadata {path.name} is missing; copy it along with the plan, or build the plan again "
+            f"with: padfree build model.onnx -o {plan}"
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise SessionError(f"{path}: cannot be read ({error}); build the plan again with padfree build") from error
+    try:
+        raw = decode(text)
+    except ValueError as error:
+        raise SessionError(f"{path}: not JSON ({error}); build the plan again with padfree build") from error
+    metadata = parse_metadata(raw, str(path))
+    if metadata.engine is None:
+        raise SessionError(f"{path}: holds no 'engine' entry, so it is not a plan's metadata; build the plan again")
+    return metadata
+
+
+def open_plan(plan: Path) -> Metadata:
+    """Reads a plan's metadata and checks that the plan is whole; needs neither TensorRT nor a GPU.
+
+    Raises:
+        SessionError: as read_sidecar and check_plan_bytes.
+    """
+    metadata = read_sidecar(plan)
+    assert metadata.engine is not None  # read_sidecar refuses metadata without it
+    check_plan_bytes(plan, metadata.engine)
+    return metadata
+
+
+def check_plan_bytes(plan: Path, engine: EngineInfo) -> None:
+    """Compares the plan's size and SHA-256 with the metadata.
+
+    Raises:
+        SessionError: the plan is truncated, changed, or not the one that the metadata describes.
+    """
+    size = plan.stat().st_size
+    if size != engine.plan_bytes:
+        raise SessionError(
+            f"{plan}: {size} bytes, its metadata says {engine.plan_bytes}: the plan is truncated or not the one that "
+            "was built; copy both files again or build the plan again"
+        )
+    digest = hashlib.sha256()
+    with plan.open("rb") as file:
+        while chunk := file.read(HASH_CHUNK_BYTES):
+            digest.update(chunk)
+    if digest.hexdigest() != engine.plan_sha256:
+        raise SessionError(
+            f"{plan}: SHA-256 {digest.hexdigest()[:16]}..., its metadata says {engine.plan_sha256[:16]}...: the plan "
+            "was changed or damaged; copy both files again or build the plan again"
+        )
