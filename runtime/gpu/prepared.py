@@ -8,7 +8,9 @@ from typing import Any
 
 from ..errors import SessionError
 from .cuda import Graph, current_device
-from .lane import Array, Feeds, Lane
+from .hand_out import Array
+from .lane import Lane
+from .staging import Feeds
 
 
 class PreparedRun:

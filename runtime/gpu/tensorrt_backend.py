@@ -18,9 +18,11 @@ from .arena import Arena, arena_pool
 from .cuda import current_device, device_of
 from .engine import Engine
 from .graph_cache import GraphCache
-from .lane import Captured, Feeds, GraphSwitch, Lane
+from .graph_runs import Captured, GraphSwitch
+from .lane import Lane
 from .prepared import PreparedRun
 from .results import HostResults
+from .staging import Feeds
 
 
 class TensorRTBackend:

@@ -18,7 +18,17 @@ from . import fake_gpu
 from .batcher_model import Model
 
 REBUILT = (
-    *("gpu.arena", "gpu.results", "gpu.engine", "gpu.lane", "gpu.prepared", "gpu.tensorrt_backend"),
+    *(
+        "gpu.arena",
+        "gpu.results",
+        "gpu.engine",
+        "gpu.staging",
+        "gpu.hand_out",
+        "gpu.graph_runs",
+        "gpu.lane",
+        "gpu.prepared",
+        "gpu.tensorrt_backend",
+    ),
     "tensorrt_timing",
 )
 

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which runs of a lane are replayed as CUDA graphs, and how these are captured.
+
+TensorRT's advice on CUDA graphs is followed to the letter (developer guide, "CUDA Graphs"): one plain run after every
+change of shapes and before every capture, one context for every captured graph, device memory shared by the contexts
+through USER_MANAGED allocation, no work on the legacy stream meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import SessionError
+from .arena import Arena
+from .buckets import Buckets, Shape, Sizes
+from .cuda import Graph, free_bytes
+from .engine import Context, Engine, Layout
+from .graph_cache import GraphCache
+from .hand_out import Trim
+from .staging import Feeds, upload
+
+_log = logging.getLogger("padfree.runtime")
+
+
+class GraphSwitch:
+    """Whether an engine's runs are captured; turned off for good by the first capture that fails."""
+
+    def __init__(self, on: bool) -> None:
+        self.on = on
+
+    def turn_off(self, reason: Exception) -> None:
+        """Says once why."""
+        if self.on:
+            self.on = False
+            _log.warning("no CUDA graphs for this engine, runs stay plain: %s", reason)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A graph, the context that it was captured from, and the places that it reads and writes."""
+
+    graph: Graph
+    context: Context
+    layout: Layout
+    size_bytes: int
+
+    def close(self) -> None:
+        """Destroys the graph; the context goes with the last reference."""
+        self.graph.close()
+
+
+class GraphRuns:
+    """The graphs of an engine on one arena."""
+
+    def __init__(self, engine: Engine, arena: Arena, switch: GraphSwitch, graphs: GraphCache[Captured]) -> None:
+        self._engine = engine
+        self._arena = arena
+        self._switch = switch
+        self._graphs = graphs
+        self._buckets = Buckets(engine.metadata) if switch.on and arena.block.keeps_address else None
+
+    def run(self, feeds: Feeds, shapes: Mapping[str, Shape]) -> tuple[Layout, Trim] | None:
+        """Runs the engine in sizes that have a graph, or get one now; None, and no run, where they do not.
+
+        Outputs lie in the arena's block, as the layout says; `Trim` cuts what belongs to filler off their shapes.
+        """
+        buckets = self._buckets
+        if buckets is None or not self._switch.on:
+            return None
+        sizes = buckets.sizes(shapes)
+        rounded = buckets.round_up(sizes)
+        captured = self._graphs.get(rounded)
+        if captured is not None:
+            layout = captured.layout
+            upload(self._arena, feeds, layout)
+            captured.graph.launch()
+        elif self._graphs.returns(rounded):
+            layout = self._run_and_capture(rounded, buckets.input_shapes(rounded), feeds)
+        else:
+            return None
+        return layout, lambda output, shape: buckets.trim(output, shape, sizes)
+
+    def close(self) -> None:
+        """Destroys all graphs."""
+        self._graphs.close()
+
+    def _run_and_capture(self, sizes: Sizes, shapes: Mapping[str, Shape], feeds: Feeds) -> Layout:
+        """Serves a run by the plain one that comes before a capture; the next run of these sizes finds the graph."""
+        stream = self._arena.stream
+        free_before = free_bytes()
+        context = self._engine.new_context()
+        context_bytes = free_before - free_bytes()
+        layout = context.lay_out(shapes)
+        context.place(self._arena.block.reserve(layout.size_bytes))
+        upload(self._arena, feeds, layout)
+        context.enqueue(stream.handle)
+        stream.synchronize()
+        free_before = free_bytes()
+        try:
+            graph = stream.capture(lambda: context.enqueue(stream.handle))
+        except SessionError as error:
+            self._switch.turn_off(error)
+            return layout
+        taken = context_bytes + free_before - free_bytes()  # as far as other threads leave the figure alone
+        self._graphs.put(sizes, Captured(graph, context, layout, max(0, taken)))
+        return layout
