@@ -34,6 +34,7 @@ from .blocks import blocks, finite_of, largest_of
 from .element_types import check_element_types, infer_element_types, takes
 from .halves import to_float, to_half
 from .norm_nodes import standard_norm
+from .output_casts import cast_output
 from .ranges import LARGEST, unfit_reason
 
 Floats = npt.NDArray[np.float32]
@@ -365,14 +366,9 @@ class _Conversion:
             if wanted != _FLOAT or self.types[name] == _FLOAT:
                 continue
             inner = f"{name}.{self.precision}"
-            for node in self.nodes:
-                for names in (node.input, node.output):
-                    for position, item in enumerate(names):
-                        if item == name:
-                            names[position] = inner
+            cast_output(self.nodes, name, inner, f"{name}.to_float", _FLOAT)
             self.types[inner] = self.types[name]
             self.types[name] = _FLOAT
-            self.nodes.append(helper.make_node("Cast", [inner], [name], name=f"{name}.to_float", to=_FLOAT))
 
     def _replace_constants(self) -> None:
         """Each weight is stored once: in the new type under its own name, unless it is read as float32 too."""

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from ..files.external_data import model_tensors
 from ..files.weights import Weights, array_of, data_in
+from .output_casts import cast_output
 
 HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 # Exporters write out norms of half precision models in double.
@@ -53,12 +54,7 @@ def narrow_outputs(model: ModelProto, original: ModelProto) -> None:
         if kind not in _REPLACED or output.type.tensor_type.elem_type == kind:
             continue
         inner = f"{output.name}_wide"
-        for node in model.graph.node:
-            for names in (node.input, node.output):
-                for position, name in enumerate(names):
-                    if name == output.name:
-                        names[position] = inner
-        model.graph.node.append(helper.make_node("Cast", [inner], [output.name], name=f"{inner}_cast", to=kind))
+        cast_output(model.graph.node, output.name, inner, f"{inner}_cast", kind)
         output.type.tensor_type.elem_type = kind
 
 

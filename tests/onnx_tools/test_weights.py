@@ -153,7 +153,7 @@ def test_exports_are_rewritten_alike_whatever_is_held(
     path: Path, interface: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = rewrite(path, interface=interface, precision="fp16").model
-    for module in ("exporting", "external_data", "model_file", "precision", "wire"):
+    for module in ("files.graph_io", "files.external_data", "files.model_file", "precision.precision", "files.wire"):
         monkeypatch.setattr(f"padfree.onnx_tools.{module}.LARGE_BYTES", 1 << 10)
     weights = Weights()
     found = rewrite(path, interface=interface, precision="fp16", weights=weights).model

@@ -15,7 +15,7 @@ from padfree.runtime import SessionError
 from padfree.runtime.gpu import plugin_library
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("onnx_tools", "builder", "runtime")
+PACKAGES = ("contract", "onnx_tools", "builder", "runtime")
 SYSTEM_LIBRARIES = {"libstdc++.so.6", "libgcc_s.so.1", "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0"}
 SYSTEM_LIBRARIES |= {"librt.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 
@@ -64,7 +64,7 @@ def test_the_wheel_holds_every_file_of_the_packages(installed_files: dict[str, P
 
 
 def test_the_wheel_holds_nothing_else(installed_files: dict[str, Path]) -> None:
-    allowed = r"padfree/(onnx_tools|builder|runtime)/.*"
+    allowed = rf"padfree/({'|'.join(PACKAGES)})/.*"
     allowed += r"|padfree/lib/(build_info\.json|libpadfree(_register|_triton_batching)?\.so)"
     allowed += r"|padfree-[^/]*\.dist-info/.*|.*/bin/padfree"
     assert [name for name in installed_files if not re.fullmatch(allowed, name)] == []

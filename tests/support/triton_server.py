@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+import padfree.contract
 import padfree.runtime
 
 READY_WITHIN_S = 60.0
@@ -126,14 +127,16 @@ class TritonServer:
 
 
 def python_environment(folder: Path, packages: list[Path]) -> Path:
-    """An environment of its own for the Python backend: padfree.runtime as it is imported here, and some folders.
+    """An environment of its own for the Python backend: padfree as it is imported here, and some folders.
 
     The backend runs Python isolated, so PYTHONPATH does not reach it.
     """
     venv.create(folder, with_pip=False, symlinks=True)
     sources = folder / "padfree-sources"
     (sources / "padfree").mkdir(parents=True)
-    (sources / "padfree" / "runtime").symlink_to(Path(padfree.runtime.__file__).resolve().parent)
+    for package in (padfree.contract, padfree.runtime):
+        place = Path(str(package.__file__)).resolve().parent
+        (sources / "padfree" / package.__name__.rpartition(".")[2]).symlink_to(place)
     site = next(folder.glob("lib/python*/site-packages"))
     site.joinpath("padfree.pth").write_text("".join(f"{path}\n" for path in [sources, *packages]))
     return folder
