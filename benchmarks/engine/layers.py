@@ -20,7 +20,7 @@ from typing import Any
 
 from padfree.builder import build_engine
 from padfree.builder.bench.environment import append_record, environment
-from padfree.builder.peers.batch import Batch, draw_lengths, random_batch
+from padfree.builder.peers.batch import MeasuredBatch, draw_lengths, random_batch
 from padfree.onnx_tools.cost import Lengths
 from padfree.runtime import Session
 
@@ -51,7 +51,7 @@ def kind_of(name: str) -> str:
     return next((kind for kind, pattern in KINDS if re.search(pattern, name)), "other")
 
 
-def layer_times_us(session: Session, batch: Batch) -> dict[str, float]:
+def layer_times_us(session: Session, batch: MeasuredBatch) -> dict[str, float]:
     """Median time of every layer in us for one batch."""
     import tensorrt
 

@@ -22,7 +22,7 @@ PREFIX, LEFT, HOLES = "prefix", "left padding", "holes"
 
 
 @dataclass(frozen=True)
-class Batch:
+class ComparedBatch:
     """One padded batch.
 
     name: for messages.
@@ -55,7 +55,7 @@ class Batch:
         """The valid tokens of one input, an array a sequence."""
         return [row[kept] for row, kept in zip(self.feeds[name], self.mask, strict=True)]
 
-    def part(self, sequence: int) -> Batch:
+    def part(self, sequence: int) -> ComparedBatch:
         """One sequence alone, without the padding behind its last valid token."""
         kept = np.flatnonzero(self.mask[sequence])
         columns = slice(0, int(kept[-1]) + 1 if kept.size else 1)
@@ -63,13 +63,13 @@ class Batch:
         mask = self.mask[sequence : sequence + 1, columns]
         return replace(self, name=f"{self.name}, request {sequence} alone", feeds=feeds, mask=mask)
 
-    def right_padded(self, original: Original) -> Batch:
+    def right_padded(self, original: Original) -> ComparedBatch:
         """The same valid tokens with all padding at the right."""
         rows = {item.name: self.rows(item.name) for item in original.tokens}
         return make_batch(f"{self.name}, right-padded", rows, original)
 
 
-def make_batch(name: str, rows: Mapping[str, list[Array]], original: Original) -> Batch:
+def make_batch(name: str, rows: Mapping[str, list[Array]], original: Original) -> ComparedBatch:
     """A right-padded batch of sequences; token inputs that are not given are zeros, and padded slots where they may be.
 
     Raises:
@@ -92,7 +92,7 @@ def make_batch(name: str, rows: Mapping[str, list[Array]], original: Original) -
     return with_mask(name, feeds, mask, original)
 
 
-def with_mask(name: str, feeds: Mapping[str, Array], mask: Mask, original: Original) -> Batch:
+def with_mask(name: str, feeds: Mapping[str, Array], mask: Mask, original: Original) -> ComparedBatch:
     """A batch of grids [B, S] and a mask, which becomes the original's mask input, or padding's ids."""
     rule, filled = original.metadata.mask, dict(feeds)
     if original.mask is not None:
@@ -100,10 +100,10 @@ def with_mask(name: str, feeds: Mapping[str, Array], mask: Mask, original: Origi
     elif rule.input is not None:
         grid = filled[rule.input]
         filled[rule.input] = np.where(mask, grid, rule.filler(rule.input)).astype(grid.dtype)
-    return Batch(name, filled, mask)
+    return ComparedBatch(name, filled, mask)
 
 
-def from_feeds(name: str, feeds: Mapping[str, Any], original: Original) -> Batch:
+def from_feeds(name: str, feeds: Mapping[str, Any], original: Original) -> ComparedBatch:
     """A batch of the original's own inputs, as data loaders give them.
 
     Raises:
@@ -125,12 +125,14 @@ def from_feeds(name: str, feeds: Mapping[str, Any], original: Original) -> Batch
                 f"{name}: input '{key}' has shape {list(grid.shape)}, {'the mask ' if rule.input else ''}'{like}' "
                 f"{list(arrays[like].shape)}; pass grids [B, S] of one shape"
             )
-    return Batch(name, arrays, kept_slots(rule, arrays[like]) if rule.input else np.ones(arrays[like].shape, np.bool_))
+    return ComparedBatch(
+        name, arrays, kept_slots(rule, arrays[like]) if rule.input else np.ones(arrays[like].shape, np.bool_)
+    )
 
 
 def generate(
     original: Original, *, max_batch: int, max_seq_len: int, kinds: tuple[str, ...], seed: int
-) -> tuple[Batch, ...]:
+) -> tuple[ComparedBatch, ...]:
     """Seeded batches: one token, the longest sequence, no padding at all, ragged lengths; and other masks where asked.
 
     Lengths are spread evenly over their logarithm, so that every length class has its share. Padded slots hold random
@@ -162,7 +164,7 @@ def _prefix(lengths: list[int]) -> Mask:
     return np.asarray(np.arange(max(lengths)) < np.asarray(lengths)[:, None])
 
 
-def _random(name: str, mask: Mask, original: Original, rng: np.random.Generator) -> Batch:
+def _random(name: str, mask: Mask, original: Original, rng: np.random.Generator) -> ComparedBatch:
     feeds = {}
     for item in original.tokens:
         rule = original.metadata.mask

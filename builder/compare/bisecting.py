@@ -10,12 +10,12 @@ from onnx import GraphProto
 from padfree.onnx_tools.analysis.kept import BATCH, SLOTS
 from padfree.runtime import Metadata
 
-from .batches import Batch
-from .comparing import scale_of
+from .batches import ComparedBatch
 from .insides import Inside
 from .intermediate import SideBySide, Values
 from .metrics import Array, Errors, output_errors
 from .original import Original
+from .outcomes import scale_of
 from .tolerances import Tolerance
 
 JUMP = 4.0  # times the largest mean error before: more than that is no loss of digits that adds up
@@ -67,7 +67,7 @@ class Departure:
 
 
 def find_departure(
-    original: Original, inside: Inside, metadata: Metadata, batch: Batch, tolerance: Tolerance, *, passed: bool
+    original: Original, inside: Inside, metadata: Metadata, batch: ComparedBatch, tolerance: Tolerance, *, passed: bool
 ) -> Departure:
     """Compares all intermediate tensors on one batch.
 
@@ -99,7 +99,7 @@ def find_departure(
     return Departure(batch.name, first, kind, since, _verdict(first, kind, since, metadata.precision), trace)
 
 
-def _tensor_error(values: Values, batch: Batch) -> TensorError:
+def _tensor_error(values: Values, batch: ComparedBatch) -> TensorError:
     name, node = values.pair.tensor, values.pair.node
     dims = (BATCH, SLOTS) if len(values.wanted) == batch.mask.sum() else (BATCH,)
     errors = output_errors(name, [batch], [values.wanted], [values.found], scale_of([values.wanted]), dims).total
@@ -135,7 +135,7 @@ def _nodes_since(graph: GraphProto, tensor: str, agreed: set[str]) -> tuple[str,
 
 def _kind(
     models: SideBySide,
-    batch: Batch,
+    batch: ComparedBatch,
     first: TensorError,
     trace: tuple[TensorError, ...],
     tolerance: Tolerance,

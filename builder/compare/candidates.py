@@ -21,11 +21,11 @@ from ..engine.build import build_engine
 from ..engine.preparation import is_rewritten, metadata_of
 from ..errors import BuildError
 from ..peers.padded import build_padded_engine
-from .batches import Batch
-from .contender import REWRITTEN, Candidate, Contender
+from .batches import ComparedBatch
 from .insides import Inside, inside_engine, inside_on_cpu
 from .original import Original
 from .runners import PaddedRunner, SessionRunner
+from .subject import REWRITTEN, Candidate, Subject
 from .tolerances import TOLERANCES, Tolerance
 from .torch_model import torch_runner
 
@@ -95,13 +95,13 @@ def make_reference(original: Original) -> PaddedRunner:
     return PaddedRunner(original, REFERENCE, OnnxrtRunner(SessionFromOnnx(str(original.path))))
 
 
-def make_contenders(
+def make_subjects(
     original: Original,
     candidates: Sequence[Candidate],
     names: Sequence[str],
-    batches: Sequence[Batch],
+    batches: Sequence[ComparedBatch],
     settings: Settings,
-) -> list[Contender]:
+) -> list[Subject]:
     """The runners to compare with the reference.
 
     Args:
@@ -114,15 +114,15 @@ def make_contenders(
     Raises:
         BuildError: a runner has no file, or a file no runner.
     """
-    found: list[Contender] = []
+    found: list[Subject] = []
     for item in candidates:
         found += _of_file(original, item, names, batches, settings)
     if "trt-padded" in names:
         plan = cache(partial(_build_padded, original, batches, settings))
         padded = SessionRunner(original, "trt-padded", plan, device=settings.device)
-        found.append(Contender(padded, "fp16", True, settings.tolerance("fp16")))
+        found.append(Subject(padded, "fp16", True, settings.tolerance("fp16")))
     if "torch" in names:
-        found.append(Contender(torch_runner(original, settings.torch_model), "fp32", True, settings.tolerance("fp32")))
+        found.append(Subject(torch_runner(original, settings.torch_model), "fp32", True, settings.tolerance("fp32")))
     missing = [name for name in names if name != REFERENCE and not any(c.runner.name.startswith(name) for c in found)]
     if missing or not found:
         raise BuildError(
@@ -133,12 +133,12 @@ def make_contenders(
 
 
 def _of_file(
-    original: Original, item: Candidate, names: Sequence[str], batches: Sequence[Batch], settings: Settings
-) -> list[Contender]:
+    original: Original, item: Candidate, names: Sequence[str], batches: Sequence[ComparedBatch], settings: Settings
+) -> list[Subject]:
     if item.metadata is None:
         inner = OnnxrtRunner(SessionFromOnnx(str(item.path)))
         runner = PaddedRunner(original, f"{REFERENCE}: {item.label}", inner)
-        return [Contender(runner, "fp32", True, settings.tolerance("fp32"))]
+        return [Subject(runner, "fp32", True, settings.tolerance("fp32"))]
     found = []
     path: Callable[[], Path]
     inside: Callable[[], Inside] | None
@@ -165,7 +165,7 @@ def _session(
     item: Candidate,
     settings: Settings,
     inside: Callable[[], Inside] | None = None,
-) -> Contender:
+) -> Subject:
     metadata = item.metadata
     if metadata is None:
         raise AssertionError("sessions run what padfree made")
@@ -174,7 +174,7 @@ def _session(
     half = {"float16": "fp16", "bfloat16": "bf16"}  # outputs of half precision originals are rounded at the end
     rounded = next((half[output.dtype] for output in metadata.outputs if output.dtype in half), metadata.precision)
     tolerance = settings.tolerance(rounded if metadata.precision == "fp32" else metadata.precision)
-    return Contender(runner, metadata.precision, metadata.interface == "padded", tolerance, rewritten, inside)
+    return Subject(runner, metadata.precision, metadata.interface == "padded", tolerance, rewritten, inside)
 
 
 def _runnable_on_cpu(path: Path, precision: str, settings: Settings) -> Path:
@@ -186,19 +186,19 @@ def _runnable_on_cpu(path: Path, precision: str, settings: Settings) -> Path:
     return target
 
 
-def _build(model: ModelProto, batches: Sequence[Batch], settings: Settings) -> Path:
+def _build(model: ModelProto, batches: Sequence[ComparedBatch], settings: Settings) -> Path:
     plan = settings.scratch("model.plan")
     max_batch, max_seq_len = _extent(batches)
     build_engine(model, plan, max_batch=max_batch, max_seq_len=max_seq_len, device=settings.device)
     return plan
 
 
-def _build_padded(original: Original, batches: Sequence[Batch], settings: Settings) -> Path:
+def _build_padded(original: Original, batches: Sequence[ComparedBatch], settings: Settings) -> Path:
     plan = settings.scratch("original.plan")
     max_batch, max_seq_len = _extent(batches)
     build_padded_engine(original.model, plan, max_batch=max_batch, max_seq_len=max_seq_len, device=settings.device)
     return plan
 
 
-def _extent(batches: Sequence[Batch]) -> tuple[int, int]:
+def _extent(batches: Sequence[ComparedBatch]) -> tuple[int, int]:
     return max(batch.mask.shape[0] for batch in batches), max(batch.mask.shape[1] for batch in batches)

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from polygraphy.logger import G_LOGGER
 
-from .batches import PREFIX, Batch, with_mask
-from .comparing import Outcome, is_compared, scale_of
-from .contender import Contender
+from .batches import PREFIX, ComparedBatch, with_mask
 from .original import Original
+from .outcomes import Outcome, is_compared, scale_of
 from .runners import ValidTokenRunner
+from .subject import Subject
 
 Array = npt.NDArray[Any]
 Outputs = Mapping[str, Array]
@@ -25,15 +25,13 @@ LEFT_OVER = 0.25  # of the largest error, at most: what a cause has to explain i
 POSITION_SHIFTS = (1, 2)  # RoBERTa's offset is 2: both a lost offset's twin and an off-by-one are seen
 
 
-def find_causes(
-    original: Original, reference: ValidTokenRunner, contender: Contender, outcome: Outcome
-) -> tuple[str, ...]:
+def find_causes(original: Original, reference: ValidTokenRunner, subject: Subject, outcome: Outcome) -> tuple[str, ...]:
     """What explains an outcome that did not pass, most telling first; empty where nothing that is known here does."""
-    found = [*_not_finite(outcome), *_moved_outputs(original, contender, outcome)]
+    found = [*_not_finite(outcome), *_moved_outputs(original, subject, outcome)]
     if found:
         return tuple(found)
-    with G_LOGGER.verbosity(G_LOGGER.CRITICAL), reference, contender.runner:
-        return tuple(_by_running(original, reference, contender, outcome))
+    with G_LOGGER.verbosity(G_LOGGER.CRITICAL), reference, subject.runner:
+        return tuple(_by_running(original, reference, subject, outcome))
 
 
 def _not_finite(outcome: Outcome) -> Iterator[str]:
@@ -45,41 +43,39 @@ def _not_finite(outcome: Outcome) -> Iterator[str]:
             )
 
 
-def _moved_outputs(original: Original, contender: Contender, outcome: Outcome) -> Iterator[str]:
+def _moved_outputs(original: Original, subject: Subject, outcome: Outcome) -> Iterator[str]:
     """Right numbers in the wrong place: under another output's name, at the next token, or for another request."""
     for item in outcome.errors:
-        if item.total.within(contender.tolerance):
+        if item.total.within(subject.tolerance):
             continue
         found = outcome.found[item.output]
         for other, wanted in outcome.wanted.items():
-            if other != item.output and _agree(outcome, contender, wanted, found):
+            if other != item.output and _agree(outcome, subject, wanted, found):
                 yield f"outputs are swapped: '{item.output}' holds what the original gives for '{other}'"
         if not original.has_token_rows(item.output):
             continue
         for shift in (1, -1):
             pairs = zip(outcome.wanted[item.output], found, outcome.batches, strict=True)
             cut = [(_shifted(a, batch, -shift), _shifted(b, batch, shift)) for a, b, batch in pairs]
-            if any(len(a) for a, _ in cut) and _agree(outcome, contender, [a for a, _ in cut], [b for _, b in cut]):
+            if any(len(a) for a, _ in cut) and _agree(outcome, subject, [a for a, _ in cut], [b for _, b in cut]):
                 side = "next" if shift == 1 else "previous"
                 yield f"rows are shifted: '{item.output}' has every token's row at the {side} token"
 
 
-def _shifted(rows: Array, batch: Batch, shift: int) -> Array:
+def _shifted(rows: Array, batch: ComparedBatch, shift: int) -> Array:
     """The rows without each sequence's first (shift 1) or last (shift -1)."""
     parts = np.split(rows, np.cumsum(batch.seq_lens)[:-1])
     return np.concatenate([part[shift:] if shift > 0 else part[:shift] for part in parts]) if len(rows) else rows
 
 
-def _by_running(
-    original: Original, reference: ValidTokenRunner, contender: Contender, outcome: Outcome
-) -> Iterator[str]:
+def _by_running(original: Original, reference: ValidTokenRunner, subject: Subject, outcome: Outcome) -> Iterator[str]:
     """Runs single sequences of the worst batch, alone and with other inputs for the original."""
     batch, requests = _worst_requests(outcome)
     alone = [batch.part(at) for at in requests]
-    found = [contender.runner.infer(dict(item.feeds)) for item in alone]
+    found = [subject.runner.infer(dict(item.feeds)) for item in alone]
     several = original.has_mask and batch.mask.size > batch.mask[:1].sum()
-    if several and _matches(original, reference, contender, outcome, alone, found):
-        what = "padding is read" if contender.any_mask else "sequences see each other"
+    if several and _matches(original, reference, subject, outcome, alone, found):
+        what = "padding is read" if subject.any_mask else "sequences see each other"
         yield (
             f"the mask is dropped, {what}: sequences that are run alone, without padding, agree with the original, "
             f"and differ in the batch '{batch.name}'"
@@ -88,7 +84,7 @@ def _by_running(
     for shift in POSITION_SHIFTS if original.has_mask else ():
         changed = [_left_padded(item, original, shift) for item in alone]
         fits = all(_fits(original, item) for item in changed)
-        if fits and _matches(original, reference, contender, outcome, changed, found):
+        if fits and _matches(original, reference, subject, outcome, changed, found):
             yield (
                 f"positions are shifted by {shift}: the original gives these numbers where every sequence starts "
                 f"{shift} position{'s' if shift > 1 else ''} later"
@@ -99,11 +95,11 @@ def _by_running(
             replace(item, feeds={**item.feeds, token_input.name: np.zeros_like(item.feeds[token_input.name])})
             for item in alone
         ]
-        if _matches(original, reference, contender, outcome, changed, found):
+        if _matches(original, reference, subject, outcome, changed, found):
             yield f"input '{token_input.name}' is not read: the original gives these numbers where it is all zeros"
 
 
-def _worst_requests(outcome: Outcome) -> tuple[Batch, list[int]]:
+def _worst_requests(outcome: Outcome) -> tuple[ComparedBatch, list[int]]:
     """A right-padded batch (what its sequences are without padding is clear) and the sequences in it to try alone."""
     named = {item.name: item for item in outcome.batches if item.kind == PREFIX}
     batches = named or {item.name: item for item in outcome.batches}
@@ -115,12 +111,12 @@ def _worst_requests(outcome: Outcome) -> tuple[Batch, list[int]]:
     return batch, list(dict.fromkeys([*([] if worst is None else [worst.request]), *by_length]))[:TRIED_SEQUENCES]
 
 
-def _fits(original: Original, batch: Batch) -> bool:
+def _fits(original: Original, batch: ComparedBatch) -> bool:
     positions = original.metadata.max_positions
     return positions is None or batch.mask.shape[1] <= positions
 
 
-def _left_padded(batch: Batch, original: Original, slots: int) -> Batch:
+def _left_padded(batch: ComparedBatch, original: Original, slots: int) -> ComparedBatch:
     """A batch with masked slots before the first one."""
     feeds = {item.name: np.pad(batch.feeds[item.name], ((0, 0), (slots, 0))) for item in original.tokens}
     return with_mask(batch.name, feeds, np.pad(batch.mask, ((0, 0), (slots, 0))), original)
@@ -129,24 +125,24 @@ def _left_padded(batch: Batch, original: Original, slots: int) -> Batch:
 def _matches(
     original: Original,
     reference: ValidTokenRunner,
-    contender: Contender,
+    subject: Subject,
     outcome: Outcome,
-    batches: Sequence[Batch],
+    batches: Sequence[ComparedBatch],
     found: Sequence[Outputs],
 ) -> bool:
     """Whether the original gives, on these batches, what was found."""
     wanted = [reference.infer(dict(batch.feeds)) for batch in batches]
     names = [name for name in original.layouts if all(is_compared(original, name, batch) for batch in batches)]
     return bool(names) and all(
-        _agree(outcome, contender, [item[name] for item in wanted], [item[name] for item in found]) for name in names
+        _agree(outcome, subject, [item[name] for item in wanted], [item[name] for item in found]) for name in names
     )
 
 
-def _agree(outcome: Outcome, contender: Contender, wanted: Sequence[Array], found: Sequence[Array]) -> bool:
+def _agree(outcome: Outcome, subject: Subject, wanted: Sequence[Array], found: Sequence[Array]) -> bool:
     if [item.shape for item in wanted] != [item.shape for item in found]:
         return False
     scale = scale_of(wanted)
     pairs = [(a.reshape(len(a), -1), b.reshape(len(b), -1)) for a, b in zip(wanted, found, strict=True) if a.size]
     largest = [float(scale.differences(a, b).max()) for a, b in pairs]
-    allowed = min(contender.tolerance.absolute, LEFT_OVER * max(item.total.absolute for item in outcome.errors))
+    allowed = min(subject.tolerance.absolute, LEFT_OVER * max(item.total.absolute for item in outcome.errors))
     return bool(largest) and max(largest) <= allowed

@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .batches import Batch
+from .batches import ComparedBatch
 from .bisecting import Departure, find_departure
-from .candidates import Settings, make_contenders, make_reference, open_candidates
+from .candidates import Settings, make_reference, make_subjects, open_candidates
 from .causes import find_causes
-from .comparing import Outcome, compare_runners
-from .contender import Candidate, Contender
 from .data import DataOptions, make_batches
 from .original import Original, describe_original
+from .outcomes import Outcome, compare_runners
 from .report import Report, RunnerReport, describe_outcome, make_report
 from .roundoff import find_roundoff
 from .runners import ValidTokenRunner
 from .saved import save_comparison
 from .structure import find_changes
+from .subject import Candidate, Subject
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,14 @@ def compare(original: Path, files: Sequence[Path], options: CompareOptions) -> R
     with tempfile.TemporaryDirectory(prefix="padfree-compare-") as folder:
         settings = options.settings(Path(folder))
         described, candidates, batches = _prepare(original, files, options, settings)
-        contenders = make_contenders(described, candidates, options.runners, batches, settings)
+        subjects = make_subjects(described, candidates, options.runners, batches, settings)
         reference = make_reference(described)
-        outcomes = compare_runners(described, reference, contenders, batches)
+        outcomes = compare_runners(described, reference, subjects, batches)
         reports = []
-        for contender, outcome in zip(contenders, outcomes, strict=True):
-            causes = () if outcome.passed else explain(described, reference, contender, outcome)
-            departure = bisect(described, contender, outcome) if options.bisect else None
-            reports.append(_runner_report(contender, outcome, causes, departure))
+        for subject, outcome in zip(subjects, outcomes, strict=True):
+            causes = () if outcome.passed else explain(described, reference, subject, outcome)
+            departure = bisect(described, subject, outcome) if options.bisect else None
+            reports.append(_runner_report(subject, outcome, causes, departure))
         return make_report(original, reports, batches)
 
 
@@ -98,7 +98,7 @@ def emit(original: Path, files: Sequence[Path], options: CompareOptions, folder:
 
 def _prepare(
     original: Path, files: Sequence[Path], options: CompareOptions, settings: Settings
-) -> tuple[Original, list[Candidate], tuple[Batch, ...]]:
+) -> tuple[Original, list[Candidate], tuple[ComparedBatch, ...]]:
     candidates = open_candidates(original, files, settings, interface=options.interface)
     models = [item.metadata for item in candidates]
     described = describe_original(original, [item for item in models if item is not None], settings.folder)
@@ -106,45 +106,43 @@ def _prepare(
     return described, candidates, make_batches(described, [*models, *others], options.data)
 
 
-def explain(original: Original, reference: ValidTokenRunner, contender: Contender, outcome: Outcome) -> tuple[str, ...]:
+def explain(original: Original, reference: ValidTokenRunner, subject: Subject, outcome: Outcome) -> tuple[str, ...]:
     """Why a model differs: what its outputs and further runs tell, what was changed in its file, or its precision."""
-    causes = find_causes(original, reference, contender, outcome)
-    item = contender.rewritten
+    causes = find_causes(original, reference, subject, outcome)
+    item = subject.rewritten
     if item is None or item.metadata is None:
         return causes
     changes = find_changes(original.model, item.path, item.metadata)
     if causes or changes is None or changes:
         return (*causes, *(changes or ()))
-    return find_roundoff(original, contender, outcome)
+    return find_roundoff(original, subject, outcome)
 
 
-def bisect(original: Original, contender: Contender, outcome: Outcome) -> Departure | None:
+def bisect(original: Original, subject: Subject, outcome: Outcome) -> Departure | None:
     """The first node that differs, on the batch with the largest error; None where nothing can be looked into."""
-    item = contender.rewritten
-    if item is None or item.metadata is None or contender.inside is None:
+    item = subject.rewritten
+    if item is None or item.metadata is None or subject.inside is None:
         return None
     rows = [row for output in outcome.errors for row in output.worst]
 
-    def size(batch: Batch) -> float:
+    def size(batch: ComparedBatch) -> float:
         return max((row.relative for row in rows if row.batch == batch.name), default=0.0)
 
     # Batches of one sequence come last: neither masks nor lengths can be wrong in them.
     batch = max(outcome.batches, key=lambda item: (len(item.mask) > 1, size(item)))
-    return find_departure(
-        original, contender.inside(), item.metadata, batch, contender.tolerance, passed=outcome.passed
-    )
+    return find_departure(original, subject.inside(), item.metadata, batch, subject.tolerance, passed=outcome.passed)
 
 
 def _runner_report(
-    contender: Contender, outcome: Outcome, causes: tuple[str, ...], departure: Departure | None
+    subject: Subject, outcome: Outcome, causes: tuple[str, ...], departure: Departure | None
 ) -> RunnerReport:
     return RunnerReport(
-        name=contender.runner.name,
-        precision=contender.precision,
+        name=subject.runner.name,
+        precision=subject.precision,
         passed=outcome.passed,
-        verdict=describe_outcome(outcome.passed, outcome.errors, contender.tolerance, causes),
+        verdict=describe_outcome(outcome.passed, outcome.errors, subject.tolerance, causes),
         causes=causes,
-        tolerance=contender.tolerance,
+        tolerance=subject.tolerance,
         outputs=outcome.errors,
         batches=tuple(batch.name for batch in outcome.batches),
         run_ms=sum(outcome.run_ms),

@@ -16,7 +16,7 @@ from polygraphy.json import load_json
 
 from ..batches import read_batch
 from ..errors import BuildError
-from .batches import HOLES, LEFT, PREFIX, Batch, from_feeds, generate, make_batch
+from .batches import HOLES, LEFT, PREFIX, ComparedBatch, from_feeds, generate, make_batch
 from .original import Original
 
 LOADER_FUNCTION = "load_data"  # what Polygraphy calls in a data loader script
@@ -37,7 +37,9 @@ class DataOptions:
     seed: int = 0
 
 
-def make_batches(original: Original, models: Sequence[Metadata | None], options: DataOptions) -> tuple[Batch, ...]:
+def make_batches(
+    original: Original, models: Sequence[Metadata | None], options: DataOptions
+) -> tuple[ComparedBatch, ...]:
     """The batches of a comparison.
 
     Batches whose masks are no prefixes come a second time, right-padded, where a model does without a mask: packed
@@ -66,7 +68,7 @@ def make_batches(original: Original, models: Sequence[Metadata | None], options:
 
 def _generated(
     original: Original, models: Sequence[Metadata | None], options: DataOptions, kinds: tuple[str, ...]
-) -> tuple[Batch, ...]:
+) -> tuple[ComparedBatch, ...]:
     positions = original.metadata.max_positions
     longest = LONGEST_WITHOUT_LIMIT if positions is None else min(positions, LONGEST)
     profiles = [item.engine.profile for item in models if item is not None and item.engine is not None]
@@ -85,7 +87,7 @@ def _generated(
     )
 
 
-def _read(path: Path, original: Original, options: DataOptions) -> list[Batch]:
+def _read(path: Path, original: Original, options: DataOptions) -> list[ComparedBatch]:
     if not path.is_file():
         raise BuildError(f"{path}: no such file; pass texts, a token file, or a Polygraphy data loader script")
     if path.suffix == ".py":
@@ -103,7 +105,7 @@ def _read(path: Path, original: Original, options: DataOptions) -> list[Batch]:
     return _chunks(path.name, rows, original)
 
 
-def _read_json(path: Path, original: Original) -> list[Batch]:
+def _read_json(path: Path, original: Original) -> list[ComparedBatch]:
     try:
         content = load_json(str(path))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -113,11 +115,11 @@ def _read_json(path: Path, original: Original) -> list[Batch]:
     return _from_loader(path.name, content, original)
 
 
-def _from_loader(name: str, feeds: Iterable[Any], original: Original) -> list[Batch]:
+def _from_loader(name: str, feeds: Iterable[Any], original: Original) -> list[ComparedBatch]:
     return [from_feeds(f"{name}[{at}]", item, original) for at, item in enumerate(feeds)]
 
 
-def _chunks(name: str, columns: dict[str, list[Any]], original: Original) -> list[Batch]:
+def _chunks(name: str, columns: dict[str, list[Any]], original: Original) -> list[ComparedBatch]:
     """Ragged rows as right-padded batches."""
     ids = original.metadata.ids_input().name
     unknown = sorted(set(columns) - {item.name for item in original.tokens})

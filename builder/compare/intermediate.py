@@ -17,7 +17,7 @@ from padfree.runtime.feeds import packed_feeds
 from padfree.runtime.request import read_request
 
 from ..errors import BuildError
-from .batches import Batch
+from .batches import ComparedBatch
 from .insides import Inside, open_marked
 from .original import Original
 
@@ -61,7 +61,7 @@ class SideBySide:
             )
         self._reference = open_marked(original.model, [pair.origin for pair in self.pairs])
 
-    def run(self, batch: Batch) -> Iterator[Values]:
+    def run(self, batch: ComparedBatch) -> Iterator[Values]:
         """All pairs in the order in which the rewritten model makes them, on one batch; fetched in chunks."""
         feeds = rewritten_feeds(batch, self._original, self._metadata)
         for start in range(0, len(self.pairs), self._inside.chunk):
@@ -90,7 +90,7 @@ def pair_tensors(original: Original, inside: Inside, metadata: Metadata) -> list
     ]
 
 
-def rewritten_feeds(batch: Batch, original: Original, metadata: Metadata) -> dict[str, Array]:
+def rewritten_feeds(batch: ComparedBatch, original: Original, metadata: Metadata) -> dict[str, Array]:
     """A batch as the rewritten model's inputs."""
     if metadata.interface == "padded":
         return {item.name: batch.feeds[item.name].astype(item.dtype) for item in metadata.inputs}
@@ -98,7 +98,7 @@ def rewritten_feeds(batch: Batch, original: Original, metadata: Metadata) -> dic
     return packed_feeds(ragged, metadata)
 
 
-def _aligned(wanted: Array, found: Array, batch: Batch) -> tuple[Array, Array] | None:
+def _aligned(wanted: Array, found: Array, batch: ComparedBatch) -> tuple[Array, Array] | None:
     """The valid rows of both; None for tensors that are no numbers, or that have no row a token or a sequence."""
     if wanted.dtype.kind != "f" or found.dtype.kind != "f" or not wanted.ndim or not found.ndim:
         return None

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from padfree.onnx_tools.analysis.kept import BATCH, SLOTS, Dims, kept_elements
 from padfree.onnx_tools.verification.agreement import Scale
 
-from .batches import Batch
+from .batches import ComparedBatch
 from .tolerances import Tolerance
 
 Array = npt.NDArray[Any]
@@ -75,7 +75,7 @@ class OutputErrors:
 class _Rows:
     """What is measured of every row of one batch, [R] each."""
 
-    batch: Batch
+    batch: ComparedBatch
     places: npt.NDArray[np.int64]  # [R, 2]: sequence and slot
     absolute: Floats
     relative: Floats
@@ -88,7 +88,12 @@ class _Rows:
 
 
 def output_errors(
-    output: str, batches: Sequence[Batch], wanted: Sequence[Array], found: Sequence[Array], scale: Scale, dims: Dims
+    output: str,
+    batches: Sequence[ComparedBatch],
+    wanted: Sequence[Array],
+    found: Sequence[Array],
+    scale: Scale,
+    dims: Dims,
 ) -> OutputErrors:
     """Measures one output.
 
@@ -116,7 +121,7 @@ def output_errors(
     )
 
 
-def _measure(batch: Batch, wanted: Array, found: Array, scale: Scale, dims: Dims) -> _Rows:
+def _measure(batch: ComparedBatch, wanted: Array, found: Array, scale: Scale, dims: Dims) -> _Rows:
     a, b = (array.reshape(len(array), -1) for array in (wanted, found))
     difference = scale.differences(a, b)
     parts = [scale.parts(array, of=a) for array in (a, b)]
@@ -136,7 +141,7 @@ def _measure(batch: Batch, wanted: Array, found: Array, scale: Scale, dims: Dims
     )  # fmt: skip
 
 
-def _places(batch: Batch, dims: Dims, count: int) -> npt.NDArray[np.int64]:
+def _places(batch: ComparedBatch, dims: Dims, count: int) -> npt.NDArray[np.int64]:
     """Sequence and slot of every kept row: the first slot where there are several, the whole sequence without any."""
     axes = [part for size in dims if isinstance(size, str) for part in size.split("*")]
     if BATCH not in axes or not {BATCH, SLOTS}.issuperset(axes):

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..bench.environment import environment as measured_with
 from ..files import write_files
-from .batches import Batch
+from .batches import ComparedBatch
 from .bisecting import Departure
 from .metrics import OutputErrors
 from .tolerances import Tolerance
@@ -66,7 +66,7 @@ class Report:
         return plain
 
 
-def make_report(original: Path, runners: Sequence[RunnerReport], batches: Sequence[Batch]) -> Report:
+def make_report(original: Path, runners: Sequence[RunnerReport], batches: Sequence[ComparedBatch]) -> Report:
     """Sums a comparison up."""
     failed = [_difference(item) for item in runners if not item.passed]
     verdict = (

@@ -13,27 +13,27 @@ from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.onnx_tools.precision.widen import widen
 from polygraphy.logger import G_LOGGER
 
-from .comparing import Outcome, errors_of, is_compared
-from .contender import Contender
 from .metrics import Array
 from .original import Original
+from .outcomes import Outcome, errors_of, is_compared
 from .runners import SessionRunner
+from .subject import Subject
 
 EXPLAINED = 3.0  # times what rounding gives on a CPU: sums inside kernels have another order and length
 BETTER = {"fp16": "fp32", "bf16": "fp16 or fp32"}
 
 
-def find_roundoff(original: Original, contender: Contender, outcome: Outcome) -> tuple[str, ...]:
+def find_roundoff(original: Original, subject: Subject, outcome: Outcome) -> tuple[str, ...]:
     """What rounding alone does to a rewritten half precision file, on the batch where it differs most.
 
     For files that are known to hold what the rewriter writes; empty for models that round nothing.
 
     Args:
         original: the reference.
-        contender: what differs.
+        subject: what differs.
         outcome: how.
     """
-    item, precision = contender.rewritten, contender.precision
+    item, precision = subject.rewritten, subject.precision
     if item is None or precision not in BETTER:
         return ()
     at = _worst_batch(outcome)

@@ -22,7 +22,7 @@ from padfree.runtime import Session
 from polygraphy.backend.base import BaseRunner
 from polygraphy.common import TensorMetadata
 
-from .batches import Batch, from_feeds
+from .batches import ComparedBatch, from_feeds
 from .original import Original
 
 Array = npt.NDArray[Any]
@@ -47,11 +47,11 @@ class ValidTokenRunner(BaseRunner):  # type: ignore[misc]
         self.inference_time = time.perf_counter() - start
         return OrderedDict((name, outputs[name]) for name in self._original.layouts if name in outputs)
 
-    def run(self, batch: Batch) -> dict[str, Array]:
+    def run(self, batch: ComparedBatch) -> dict[str, Array]:
         """Output name -> [T, ...] or [B, ...]."""
         raise NotImplementedError
 
-    def valid(self, outputs: Mapping[str, Array], batch: Batch) -> dict[str, Array]:
+    def valid(self, outputs: Mapping[str, Array], batch: ComparedBatch) -> dict[str, Array]:
         """The valid part of padded outputs [B, S, ...] or [B, ...]."""
         return {
             name: valid_rows(array, self._original.dims[name], batch.mask)
@@ -75,7 +75,7 @@ class PaddedRunner(ValidTokenRunner):
         """Deactivates the wrapped runner."""
         self._inner.deactivate()
 
-    def run(self, batch: Batch) -> dict[str, Array]:
+    def run(self, batch: ComparedBatch) -> dict[str, Array]:
         """Runs the padded batch, in parts where the model's sizes are fixed."""
         names = list(self._original.layouts)
 
@@ -113,7 +113,7 @@ class SessionRunner(ValidTokenRunner):
             self._session.close()
         self._session = None
 
-    def run(self, batch: Batch) -> dict[str, Array]:
+    def run(self, batch: ComparedBatch) -> dict[str, Array]:
         """Packs the batch's valid tokens for packed models; padded ones get the batch as it is, mask included."""
         session = self._session
         if session is None:

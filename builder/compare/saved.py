@@ -25,12 +25,12 @@ from ..engine.network import for_parser
 from ..engine.profile import ProfileOptions, choose_profile, shape_ranges
 from ..errors import BuildError
 from ..files import write_files, write_with
-from .batches import PREFIX, Batch, from_feeds
-from .comparing import errors_of, is_compared, scale_of
-from .contender import REWRITTEN, Candidate
+from .batches import PREFIX, ComparedBatch, from_feeds
 from .intermediate import rewritten_feeds
 from .original import Original, describe_original, widened_name
+from .outcomes import errors_of, is_compared, scale_of
 from .runners import valid_rows
+from .subject import REWRITTEN, Candidate
 from .tolerances import Tolerance
 
 Array = npt.NDArray[Any]
@@ -137,7 +137,7 @@ class SavedComparison:
                 )
         return verdicts
 
-    def _fits(self, batch: Batch, result: IterationResult) -> bool:
+    def _fits(self, batch: ComparedBatch, result: IterationResult) -> bool:
         return all(
             fits(array.shape, self._original.dims[name], batch.mask)
             or (self._original.has_token_rows(name) and len(array) == batch.mask.sum())
@@ -145,13 +145,18 @@ class SavedComparison:
             if name in self._original.layouts
         )
 
-    def _rows(self, array: Array, name: str, batch: Batch) -> Array:
+    def _rows(self, array: Array, name: str, batch: ComparedBatch) -> Array:
         dims = self._original.dims[name]
         return valid_rows(array, dims, batch.mask) if fits(array.shape, dims, batch.mask) else array
 
 
 def save_comparison(
-    folder: Path, source: Path, original: Original, candidate: Candidate, batches: Sequence[Batch], tolerance: Tolerance
+    folder: Path,
+    source: Path,
+    original: Original,
+    candidate: Candidate,
+    batches: Sequence[ComparedBatch],
+    tolerance: Tolerance,
 ) -> tuple[str, ...]:
     """Writes everything `polygraphy run` needs to compare a rewritten .onnx file with its original.
 
@@ -195,9 +200,9 @@ def _shape(name: str, sizes: Sequence[int]) -> str:
     return shlex.quote(f"{name}:[{','.join(map(str, sizes))}]")
 
 
-def _of_different_shapes(batches: Sequence[Batch]) -> list[Batch]:
+def _of_different_shapes(batches: Sequence[ComparedBatch]) -> list[ComparedBatch]:
     """Polygraphy's comparison functions are not told which iteration they see: B and S tell, after some are cut."""
-    kept: dict[tuple[int, ...], Batch] = {}
+    kept: dict[tuple[int, ...], ComparedBatch] = {}
     for batch in batches:
         for count in range(len(batch.mask), 0, -1):
             shape = (count, batch.mask.shape[1])

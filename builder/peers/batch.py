@@ -20,7 +20,7 @@ UNLIMITED_IDS = 1000  # allowed values of an input whose table is not known
 
 
 @dataclass(frozen=True)
-class Batch:
+class MeasuredBatch:
     """A ragged batch and the length S that peers without packing pad it to."""
 
     ragged: Ragged
@@ -75,14 +75,14 @@ def read_lengths(path: Path) -> list[int]:
     return lengths
 
 
-def random_batch(metadata: Metadata, seq_lens: list[int], seq_len: int, seed: int = 0) -> Batch:
+def random_batch(metadata: Metadata, seq_lens: list[int], seq_len: int, seed: int = 0) -> MeasuredBatch:
     """Random values that every token input of the model allows."""
     generator = np.random.default_rng(seed)
     total = sum(seq_lens)
     tokens: Mapping[str, npt.NDArray[np.int32]] = {
         item.name: _values(item, total, generator) for item in metadata.token_inputs()
     }
-    return Batch(Ragged(tokens, np.asarray(seq_lens, dtype=np.int32)), seq_len)
+    return MeasuredBatch(Ragged(tokens, np.asarray(seq_lens, dtype=np.int32)), seq_len)
 
 
 def _values(item: InputInfo, count: int, generator: np.random.Generator) -> npt.NDArray[np.int32]:

@@ -20,7 +20,7 @@ from ..engine.engine_builder import DEFAULT_CACHE
 from ..engine.preparation import is_rewritten, metadata_of
 from ..engine.profile import ProfileOptions
 from ..errors import BuildError
-from .batch import Batch
+from .batch import MeasuredBatch
 from .padded import padded_metadata
 
 
@@ -77,7 +77,7 @@ class Setup:
     """
 
     model: Model
-    batch: Batch
+    batch: MeasuredBatch
     folder: Path
     timing_cache: str | Path | None = DEFAULT_CACHE
     device: int = 0

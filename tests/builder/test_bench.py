@@ -20,7 +20,7 @@ from padfree.builder.cli import main
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.engine.profile import ProfileOptions
 from padfree.builder.peers import engines
-from padfree.builder.peers.batch import Batch, draw_lengths, random_batch, read_lengths
+from padfree.builder.peers.batch import MeasuredBatch, draw_lengths, random_batch, read_lengths
 from padfree.builder.peers.catalog import CPU_PEERS, GPU_PEERS
 from padfree.builder.peers.contender import Contender, UnavailableError, relative_error
 from padfree.builder.peers.setup import Model, Setup
@@ -310,5 +310,5 @@ def test_a_rewritten_model_has_no_peers(tmp_path: Path, capsys: Capture) -> None
 
 
 def test_a_batch_counts_its_tokens() -> None:
-    batch = Batch(SimpleNamespace(seq_lens=np.array([2, 5], np.int32)), 8)  # type: ignore[arg-type]
+    batch = MeasuredBatch(SimpleNamespace(seq_lens=np.array([2, 5], np.int32)), 8)  # type: ignore[arg-type]
     assert (batch.seq_lens, batch.tokens, batch.slots) == ([2, 5], 7, 16)

@@ -13,7 +13,7 @@ from padfree.onnx_tools.linear import with_linear
 
 pytest.importorskip("polygraphy")
 
-from padfree.builder.compare.batches import Batch, generate
+from padfree.builder.compare.batches import ComparedBatch, generate
 from padfree.builder.compare.bisecting import Departure, find_departure
 from padfree.builder.compare.insides import EngineInside, with_outputs
 from padfree.builder.compare.original import Original, describe_original
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def described(folder: Path, model: ModelProto) -> tuple[Original, Metadata, Batch]:
+def described(folder: Path, model: ModelProto) -> tuple[Original, Metadata, ComparedBatch]:
     raw = json.loads(next(item.value for item in model.metadata_props if item.key == ONNX_METADATA_KEY))
     metadata = parse_metadata(raw, "the model")
     original = describe_original(folder / "original.onnx", [metadata], folder)

@@ -8,13 +8,13 @@ import pytest
 
 pytest.importorskip("polygraphy")
 
-from padfree.builder.compare.batches import Batch
+from padfree.builder.compare.batches import ComparedBatch
 from padfree.builder.compare.metrics import output_errors
 from padfree.builder.compare.tolerances import Tolerance
 from padfree.onnx_tools.verification.agreement import measure
 
 LENGTHS = np.asarray([1, 3, 20])
-BATCH = Batch("ragged", {}, np.arange(20) < LENGTHS[:, None])
+BATCH = ComparedBatch("ragged", {}, np.arange(20) < LENGTHS[:, None])
 WANTED = np.tile(np.asarray([3.0, 4.0], np.float32), (24, 1))  # rows of length 5
 SCALE = measure([WANTED])
 TOKENS, SEQUENCES = ("B", "S"), ("B",)
@@ -79,7 +79,7 @@ def test_no_column_hides_behind_another(other: float) -> None:
 
 def test_outputs_with_several_axes_of_slots() -> None:
     """Rows are the kept queries and keys of an attention's weights; errors are at the query's place."""
-    batch = Batch("ragged", {}, np.arange(3) < np.asarray([3, 1])[:, None])
+    batch = ComparedBatch("ragged", {}, np.arange(3) < np.asarray([3, 1])[:, None])
     wanted = np.random.default_rng(0).standard_normal((10, 2))
     found = wanted.copy()
     found[4, 1] += 10  # of sequence 0: query 1, key 1

@@ -15,9 +15,9 @@ pytest.importorskip("polygraphy")
 
 from padfree.builder.cli import main
 from padfree.builder.compare.batches import generate
-from padfree.builder.compare.candidates import Settings, make_contenders, make_reference, open_candidates
-from padfree.builder.compare.comparing import compare_runners
+from padfree.builder.compare.candidates import Settings, make_reference, make_subjects, open_candidates
 from padfree.builder.compare.original import describe_original
+from padfree.builder.compare.outcomes import compare_runners
 from padfree.builder.compare.roundoff import find_roundoff
 from padfree.builder.compare.runners import SessionRunner
 from padfree.onnx_tools import save_model
@@ -42,13 +42,13 @@ def test_what_runs_is_held_against_the_file(tmp_path: Path, change: planted.Chan
     assert candidates[0].metadata is not None
     original = describe_original(path, [candidates[0].metadata], tmp_path)
     batches = generate(original, max_batch=4, max_seq_len=24, kinds=(), seed=0)
-    (contender,) = make_contenders(original, candidates, (), batches, settings)
-    contender = replace(contender, runner=SessionRunner(original, "other", lambda: other))
-    (outcome,) = compare_runners(original, make_reference(original), [contender], batches)
-    (cause,) = find_roundoff(original, contender, outcome)
+    (subject,) = make_subjects(original, candidates, (), batches, settings)
+    subject = replace(subject, runner=SessionRunner(original, "other", lambda: other))
+    (outcome,) = compare_runners(original, make_reference(original), [subject], batches)
+    (cause,) = find_roundoff(original, subject, outcome)
     assert cause.startswith(CASES[change])
-    assert find_roundoff(original, replace(contender, precision="fp32"), outcome) == ()
-    assert find_roundoff(original, replace(contender, rewritten=None), outcome) == ()
+    assert find_roundoff(original, replace(subject, precision="fp32"), outcome) == ()
+    assert find_roundoff(original, replace(subject, rewritten=None), outcome) == ()
 
 
 def test_a_model_that_multiplies_rounding_errors_is_told_from_one_that_overflows(tmp_path: Path) -> None:

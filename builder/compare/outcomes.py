@@ -15,11 +15,11 @@ from polygraphy.comparator import Comparator, IterationResult, RunResults
 from polygraphy.logger import G_LOGGER
 
 from ..errors import BuildError
-from .batches import LEFT, PREFIX, Batch
-from .contender import Contender
+from .batches import LEFT, PREFIX, ComparedBatch
 from .metrics import OutputErrors, output_errors
 from .original import Original
 from .runners import ValidTokenRunner
+from .subject import Subject
 from .tolerances import Tolerance
 
 Array = npt.NDArray[Any]
@@ -38,7 +38,7 @@ class Outcome:
     passed: bool
     errors: tuple[OutputErrors, ...]
     scales: Mapping[str, Scale]
-    batches: tuple[Batch, ...]
+    batches: tuple[ComparedBatch, ...]
     wanted: Mapping[str, list[Array]]
     found: Mapping[str, list[Array]]
     run_ms: tuple[float, ...]
@@ -48,7 +48,7 @@ class WithinTolerance:
     """A comparison function for Polygraphy's Comparator: every output of one iteration within the tolerance."""
 
     def __init__(
-        self, original: Original, batches: Sequence[Batch], scales: Mapping[str, Scale], tolerance: Tolerance
+        self, original: Original, batches: Sequence[ComparedBatch], scales: Mapping[str, Scale], tolerance: Tolerance
     ) -> None:
         self._original = original
         self._batches = iter(batches)
@@ -66,7 +66,7 @@ class WithinTolerance:
         return verdicts
 
 
-def is_compared(original: Original, output: str, batch: Batch) -> bool:
+def is_compared(original: Original, output: str, batch: ComparedBatch) -> bool:
     """Whether a batch says something about an output.
 
     Under left padding, heads that read the first slot read padding in the original: outputs with one row a sequence
@@ -83,7 +83,7 @@ def scale_of(arrays: Sequence[Array]) -> Scale:
 def errors_of(
     original: Original,
     output: str,
-    batches: Sequence[Batch],
+    batches: Sequence[ComparedBatch],
     wanted: Sequence[Array],
     found: Sequence[Array],
     scale: Scale,
@@ -93,34 +93,34 @@ def errors_of(
 
 
 def compare_runners(
-    original: Original, reference: ValidTokenRunner, contenders: Sequence[Contender], batches: Sequence[Batch]
+    original: Original, reference: ValidTokenRunner, subjects: Sequence[Subject], batches: Sequence[ComparedBatch]
 ) -> list[Outcome]:
     """Runs all runners on all batches whose masks they take, and compares their outputs with the reference's.
 
     Raises:
         BuildError: a runner lacks an output, or its shapes are others than the original's.
     """
-    ran: dict[str, list[tuple[Batch, IterationResult, IterationResult]]] = {c.runner.name: [] for c in contenders}
+    ran: dict[str, list[tuple[ComparedBatch, IterationResult, IterationResult]]] = {c.runner.name: [] for c in subjects}
     with G_LOGGER.verbosity(G_LOGGER.CRITICAL):
         for kinds in (True, False):
             chosen = [batch for batch in batches if (batch.kind == PREFIX) is kinds]
-            runners = [item.runner for item in contenders if kinds or item.any_mask]
+            runners = [item.runner for item in subjects if kinds or item.any_mask]
             if not chosen or not runners:
                 continue
             feeds = [OrderedDict(batch.feeds) for batch in chosen]
             results: RunResults = Comparator.run([reference, *runners], data_loader=feeds)
             for runner in runners:
                 ran[runner.name] += zip(chosen, results[reference.name], results[runner.name], strict=True)
-        return [_outcome(original, reference, item, ran[item.runner.name]) for item in contenders]
+        return [_outcome(original, reference, item, ran[item.runner.name]) for item in subjects]
 
 
 def _outcome(
     original: Original,
     reference: ValidTokenRunner,
-    contender: Contender,
-    ran: Sequence[tuple[Batch, IterationResult, IterationResult]],
+    subject: Subject,
+    ran: Sequence[tuple[ComparedBatch, IterationResult, IterationResult]],
 ) -> Outcome:
-    name = contender.runner.name
+    name = subject.runner.name
     wanted: dict[str, list[Array]] = {output: [] for output in original.layouts}
     found: dict[str, list[Array]] = {output: [] for output in original.layouts}
     for batch, a, b in ran:
@@ -138,7 +138,7 @@ def _outcome(
     batches = [batch for batch, _, _ in ran]
     scales = {output: scale_of(arrays) for output, arrays in wanted.items()}
     results = RunResults([(reference.name, [a for _, a, _ in ran]), (name, [b for _, _, b in ran])])
-    function = WithinTolerance(original, batches, scales, contender.tolerance)
+    function = WithinTolerance(original, batches, scales, subject.tolerance)
     passed = bool(Comparator.compare_accuracy(results, compare_func=function))
     errors = tuple(errors_of(original, out, batches, wanted[out], found[out], scales[out]) for out in original.layouts)
     times = tuple(1000 * float(b.runtime or 0.0) for _, _, b in ran)

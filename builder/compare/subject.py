@@ -32,7 +32,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Contender:
+class Subject:
     """A runner to be compared.
 
     any_mask: whether it takes left padding and holes, as padded models do.
