@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The matrix of engines, with rewritten files in onnxruntime in place of engines: what it checks, and what it finds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from padfree.onnx_tools import rewrite, save_model
+
+from . import engine_matrix
+from .engine_cases import Entry, entries
+from .engine_check import check, make_file
+
+PACKED = Entry("families", "modernbert_torchscript_sdpa", "packed", "fp32")
+PADDED = Entry("families", "bert_mean_torchscript", "padded", "fp32")
+
+
+@pytest.mark.parametrize("entry", [PACKED, PADDED, Entry("exports", "bart_p160_dy18", "packed", "fp32")])
+def test_right_files_pass(entry: Entry, tmp_path: Path) -> None:
+    result = check(entry, tmp_path, make_file)
+    assert result["status"] == "passed"
+    assert result["batches"] >= 7
+
+
+@pytest.mark.parametrize("entry", [PACKED, PADDED])
+def test_a_wrong_file_fails(entry: Entry, tmp_path: Path) -> None:
+    def make_wrong(entry: Entry, source: Path) -> Path:
+        model = rewrite(source, interface=entry.interface, verify=False).model
+        weights = [tensor for tensor in model.graph.initializer if len(tensor.dims) == 2]
+        values = onnx.numpy_helper.to_array(weights[-1]).copy()
+        values[:, 0] *= -1  # one column of one weight
+        weights[-1].CopyFrom(onnx.numpy_helper.from_array(values, weights[-1].name))
+        save_model(model, source.with_name("wrong.onnx"))
+        return source.with_name("wrong.onnx")
+
+    with pytest.raises(AssertionError, match="root mean square"):
+        check(entry, tmp_path, make_wrong)
+
+
+def test_every_family_comes_in_both_interfaces_and_all_precisions(tmp_path: Path) -> None:
+    found = {(item.name.split("_torchscript")[0], item.interface, item.precision) for item in entries(tmp_path)}
+    for family in ("bert", "modernbert", "deberta_v3", "t5", "nomic_bert", "mpnet"):
+        wanted = {(family, i, p) for i in ("packed", "padded") for p in ("fp32", "fp16", "bf16")}
+        assert wanted <= found
+
+
+def test_what_is_recorded_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, ran = tmp_path / "engines.jsonl", list[list[str]]()
+
+    def together(group: list[Entry], *_: Any) -> list[dict[str, Any]]:
+        ran.append([item.key for item in group])
+        statuses = ["passed", "died"]  # what comes after a crash has no result
+        return [{**vars(entry), "status": status} for entry, status in zip(group, statuses, strict=False)]
+
+    monkeypatch.setattr(engine_matrix, "together", together)
+    monkeypatch.setattr(engine_matrix, "commit", lambda: "abc")
+    monkeypatch.setattr(engine_matrix, "environment", lambda: {"commit": "abc"})
+    monkeypatch.setattr(engine_matrix, "prepare", lambda _: None)
+    only = ["--only", "families/mpnet_torchscript_eager/*/fp32", "families/mpnet_torchscript_eager/packed/fp16"]
+    command = ["engine_matrix", "--results", str(results), "--folder", str(tmp_path), *only]
+    monkeypatch.setattr("sys.argv", command)
+    assert engine_matrix.main() == 1
+    assert [len(group) for group in ran] == [3]
+    assert engine_matrix.main() == 1  # the third engine, which was left
+    assert [len(group) for group in ran] == [3, 1]
+    monkeypatch.setattr("sys.argv", [*command, "--again"])
+    assert engine_matrix.main() == 0
+    assert [len(group) for group in ran] == [3, 1, 1]
+    assert len(results.read_text().splitlines()) == 4
+    assert json.loads(results.read_text().splitlines()[1])["status"] == "died"

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes docs/models.md from the files that test_families.py tests: python -m tests.onnx_tools.exports.models_table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from padfree.onnx_tools import CoverageReport, RewriteError, RewriteResult, load_model, rewrite
+
+from tests.support.families import Case, all_cases, optimum_cases
+
+Rewritten = Callable[[Case], RewriteResult]
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "models.md"
+HEAD = """# Tested models
+
+The tables are written by `python -m tests.onnx_tools.exports.models_table` from the files in
+`tests/fixtures/families`. These are tiny encoders with random weights, all of which matter, exported as users export
+models. `pytest tests/onnx_tools/exports/test_families.py` rewrites each of them in both interfaces and compares every
+kept token with the original in onnxruntime. The batches are ragged, and in the padded interface they also have left
+padding, holes, full rows and an empty one. An architecture is not recognised by its name, so that models which are not
+in this list go the same way.
+
+"Linear" is the packed share of the linear layers' multiplications, rounded down ([report.md](report.md) says what
+counts). "Attention" says how many of the attentions PadfreeAttention computes. The others stay padded between an unpack
+and a pack, with the reason given.
+"""
+
+
+OPTIMIZED = """## Optimised files
+
+Exports of optimum after its optimiser (O1 to O4; O4 is float16) or onnxruntime's tools: `extended` is what an inference
+session saves, the others what `python -m onnxruntime.transformers.optimizer` makes with options for masks (`lengths`,
+`raw_mask`) and MultiHeadAttention (`mha`). "masks" says whether attention takes the mask or its lengths alone, so that
+masks must be right-padded. `pytest tests/onnx_tools/importing/test_fused_files.py` compares them.
+"""
+
+
+def rewritten(case: Case) -> RewriteResult:
+    """A file for the packed interface. Raises RewriteError where it is refused."""
+    return rewrite(load_model(case.path), verify=False)
+
+
+def page(rewritten: Rewritten = rewritten) -> str:
+    """The whole page; `rewritten` may be a keeper of rewritten files."""
+    cases = [case for case in all_cases() if not case.static]
+    exported = [case for case in optimum_cases() if not case.level]
+    families = [case for case in (*cases, *exported) if case.head == "hidden" and not case.activation]
+    order = list(dict.fromkeys(case.family for case in families))
+    families.sort(key=lambda case: order.index(case.family))
+    heads = [case for case in (*cases, *exported) if case.head != "hidden"]
+    order = list(dict.fromkeys(case.head for case in heads))
+    heads.sort(key=lambda case: order.index(case.head))
+    forms = [case for case in cases if case.activation]
+    parts = [
+        HEAD,
+        "## Families\n",
+        _table(families, "family", rewritten),
+        "## Heads on BERT\n",
+        _table(heads, "head", rewritten),
+    ]
+    parts += [OPTIMIZED, _optimized((case for case in optimum_cases() if case.level), rewritten)]
+    parts += ["## Forms of BERT\n", _forms(forms, rewritten)]
+    parts += ["## Files with fixed sizes\n", _fixed((case for case in all_cases() if case.static), rewritten)]
+    return "\n".join(parts)
+
+
+def _fixed(cases: Iterable[Case], rewritten: Rewritten) -> str:
+    """Files that take one batch, one length or both; results are those of every sequence padded to the file's size."""
+    lines = ["| family | inputs | exporter | linear | rewritten for every size |", "|---|---|---|---|---|"]
+    for case in cases:
+        model = load_model(case.path)
+        dims = model.graph.input[0].type.tensor_type.shape.dim
+        sizes = ", ".join(dim.dim_param or str(dim.dim_value) for dim in dims)
+        cells = [case.family, f"[{sizes}]", case.exporter]
+        try:
+            cells += [_share(rewritten(case).report), "yes"]
+        except RewriteError:
+            cells += ["", "no: refused with the reason"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _table(cases: Iterable[Case], column: str, rewritten: Rewritten) -> str:
+    lines = [f"| {column} | exporter | attention by | linear | attention | output | stays padded because |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for case in cases:
+        report = rewritten(case).report
+        found = report.plugins.get("PadfreeAttention", 0)
+        missed = [miss.reason for item in report.passes if item.name == "attention" for miss in item.missed]
+        cells = [getattr(case, column), case.exporter, case.attention, _share(report)]
+        cells += [f"{found} of {found + len(missed)}", " ".join(sorted(set(report.outputs.values()))), _reason(report)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _optimized(cases: Iterable[Case], rewritten: Rewritten) -> str:
+    lines = ["| family | head | level | fused operators | linear | attention | masks | stays padded because |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    for case in cases:
+        model = load_model(case.path)
+        fused = {node.op_type for node in model.graph.node if node.domain == "com.microsoft"}
+        fused |= {"SimplifiedLayerNormalization"} & {node.op_type for node in model.graph.node}
+        report = rewritten(case).report
+        found = report.plugins.get("PadfreeAttention", 0)
+        missed = sum(len(item.missed) for item in report.passes if item.name == "attention")
+        cells = [case.family, case.head, case.level, ", ".join(sorted(fused)), _share(report)]
+        cells += [
+            f"{found} of {found + missed}",
+            "right-padded" if report.right_padded_only else "any",
+            _reason(report),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _share(report: CoverageReport) -> str:
+    share = report.packed_gemm_share
+    return "-" if share is None else f"{math.floor(100 * share)} %"
+
+
+def _reason(report: CoverageReport) -> str:
+    """Why attention stays padded, without the names of nodes."""
+    missed = [miss.reason for item in report.passes if item.name == "attention" for miss in item.missed]
+    if not missed:
+        return ""
+    for text, reason in (
+        ("query position", "the mask is no plain padding mask: it depends on the query's position"),
+        ("cannot be followed back", "a bias by distance is added to the scores"),
+        ("between Q K^T and the Softmax", "terms of positions are added to the scores"),
+    ):
+        if text in missed[0]:
+            return reason
+    return missed[0]
+
+
+def _forms(cases: list[Case], rewritten: Rewritten) -> str:
+    """Every choice; the files hold each pair of two choices at least once."""
+    lines = [f"{len(cases)} files hold every pair of two of these choices, as far as they go together:\n"]
+    for name in ("exporter", "opset", "attention", "dtype", "mask", "activation", "token_types", "external"):
+        values = sorted({str(getattr(case, name)) for case in cases})
+        lines.append(f"- {name.replace('_', ' ')}: {', '.join(values)}")
+    complete = all(rewritten(case).report.complete for case in cases)
+    lines.append(f"\nAll of them are packed as a whole: {'yes' if complete else 'no'}.\n")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exported files of many kinds: right answers, or a refusal whose reason is true."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.onnx_tools.rewritings import Rewritings
+
+PACKED_WHOLLY = (
+    "attn_pool_ts17", "bart_p160_dy18", "hand_flat2d_ts17", "marian_ts17", "mean_einsum_ts17", "moe_top1_ts17",
+    "n_gemm", "st_cls_dn_ts", "st_weightedmean_dn_ts", "torch_tel_dy18", "x_attn_pool_mask_mul_p160_ts17",
+)  # fmt: skip
+PACKED_BUT_FOR_IDS = ("esm2_tf4_p160_ts17", "mean_no_special_ts17")  # what is made of ids and masks alone stays padded
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded"])
+@pytest.mark.parametrize("name", PACKED_WHOLLY)
+def test_nothing_stays_padded(name: str, interface: str, rewritings: Rewritings) -> None:
+    result = rewritings.of_export(name, interface)
+    assert result.report.complete, str(result.report)
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded"])
+@pytest.mark.parametrize("name", PACKED_BUT_FOR_IDS)
+def test_no_vectors_stay_padded(name: str, interface: str, rewritings: Rewritings) -> None:
+    result = rewritings.of_export(name, interface)
+    assert len(result.report.islands) <= 4, str(result.report)

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every exported file in both interfaces: right, compared with the original on each sequence alone, or refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.onnx_tools.rewritings import Rewritings
+from tests.support import exports
+from tests.support.exports_table import INTERFACES, expected, outcome
+
+
+def test_the_table_has_every_file() -> None:
+    assert list(expected()) == exports.names()
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("name", exports.names())
+def test_outcome(name: str, interface: str, rewritings: Rewritings) -> None:
+    """As `python -m tests.support.exports_table` has written it."""
+    assert outcome(name, interface, rewritings.of_export) == expected()[name][interface]

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which input of an exported file is the padding mask, and which of its values keep a token."""
+
+from __future__ import annotations
+
+import pytest
+from onnx import ModelProto
+from padfree.onnx_tools import RewriteError, rewrite
+
+from tests.onnx_tools.rewritings import Rewritings
+from tests.support.exports import assert_right, inputs_of, load, metadata_of
+
+INTERFACES = ("packed", "padded")
+
+
+def _mask(name: str, interface: str) -> object:
+    return metadata_of(rewrite(load(name), interface=interface, verify=False))["mask"]
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("name", ["w_qwen3_pos_nomask_dy18", "types_no_table_ts17"])
+def test_without_a_mask_every_slot_is_a_token(name: str, interface: str, rewritings: Rewritings) -> None:
+    """Positions and types, which index no table, are no mask."""
+    result = rewritings.of_export(name, interface)
+    metadata = metadata_of(result)
+    assert metadata["mask"] is None
+    inputs = {item.name for item in inputs_of(name)}
+    assert inputs <= {item["name"] for item in metadata["inputs"] if item["role"] == "tokens"}
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("name", ["w_qwen3_pos_ts17", "o_qwen2_model"])
+def test_mask_joined_with_a_causal_one_is_proved(name: str, interface: str, rewritings: Rewritings) -> None:
+    """By And, or where causal mask + padding mask is 0."""
+    result = rewritings.of_export(name, interface)
+    assert metadata_of(result)["mask"] == {"input": "attention_mask", "kept": [1], "masked": [0], "plain": True}
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("name", ["ids_mask_types_ts17", "w_ids_mask_pos_ts17"])
+def test_mask_computed_from_ids(name: str, interface: str, rewritings: Rewritings) -> None:
+    result = rewritings.of_export(name, interface)
+    metadata = metadata_of(result)
+    roles = {item["name"]: item["role"] for item in metadata["inputs"]}
+    assert roles["input_ids"] == "tokens"
+    assert metadata["mask"]["masked"] == [0]
+    assert metadata["coverage"]["excluded_ids"] == ({"input_ids": [0]} if interface == "packed" else {})
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_mask_of_levels_is_token_data_too(interface: str, rewritings: Rewritings) -> None:
+    name = "w_mask_levels_tok_ts17"
+    result = rewritings.of_export(name, interface)
+    roles = {item["name"]: item["role"] for item in metadata_of(result)["inputs"]}
+    assert roles["attention_mask"] == "tokens"
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_inverted_mask(interface: str, rewritings: Rewritings) -> None:
+    name = "mask_inverted_ts17"
+    result = rewritings.of_export(name, interface)
+    assert metadata_of(result)["mask"] == {"input": "padding_mask", "kept": [0], "masked": [1], "plain": True}
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_masked_keys_that_see_themselves_alone(interface: str, rewritings: Rewritings) -> None:
+    """XLNet lets every token see itself, also a masked one: no kept token sees that."""
+    result = rewritings.of_export("xlnet_ts17", interface)
+    assert metadata_of(result)["mask"] == {"input": "attention_mask", "kept": [1], "masked": [0], "plain": True}
+
+
+def _named_alike(name: str) -> ModelProto:
+    """A case whose inputs all have the axes [batch, sequence]."""
+    model = load(name)
+    for value in model.graph.input:
+        for axis, text in enumerate(("batch", "sequence")):
+            value.type.tensor_type.shape.dim[axis].dim_param = text
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("d_bart_encdec", "between two sequences: tokens made of 'decoder_input_ids' read those made of 'input_ids'"),
+        ("d_crossatt", "between two sequences: tokens made of 'q_ids' read those made of 'd_ids'"),
+        ("d_masked_pos", "input 'masked_positions' holds places in the sequence"),
+        ("d_spans_dynamic", "input 'spans' holds places in the sequence"),
+    ],
+)
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_names_of_axes_prove_nothing(name: str, reason: str, interface: str) -> None:
+    with pytest.raises(RewriteError, match=reason):
+        rewrite(_named_alike(name), interface=interface)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize(
+    "names", [("a", "b", "c", "d", "e", "f"), ("", "", "", "", "", ""), ("x", "y", "x", "z", "x", "")]
+)
+def test_axes_may_have_any_names(names: tuple[str, ...], interface: str) -> None:
+    """Exporters name the same axis of several inputs differently, or not at all."""
+    model = load("xlnet_ts17")
+    for value, pair in zip(model.graph.input, zip(names[::2], names[1::2], strict=True), strict=True):
+        for dim, text in zip(value.type.tensor_type.shape.dim, pair, strict=True):
+            dim.Clear()
+            dim.dim_param = text
+    assert_right(model, inputs_of("xlnet_ts17"), interface, verify=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "apart"),
+    [
+        ("d_bart_encdec", r"'decoder_input_ids' \[batch, dec\]"),
+        ("d_crossatt", r"'d_ids' \[batch, d_len\], 'd_mask' \[batch, d_len\]"),
+        ("d_masked_pos", r"'masked_positions' \[batch, num_masked\]"),
+        ("d_spans_dynamic", r"'spans' \[batch, num_spans\]"),
+    ],
+)
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_other_sequence_axes_are_refused(name: str, apart: str, interface: str) -> None:
+    with pytest.raises(RewriteError, match=rf"the inputs have different axes: the sequence of {apart} is another one"):
+        rewrite(load(name), interface=interface)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_positions_choose_from_a_table_that_is_cut(interface: str) -> None:
+    """Rows of a rotary table, cut to the sequence's length, are no tokens; naming the proved mask changes nothing."""
+    name = "o_qwen2_model"
+    assert_right(load(name), inputs_of(name), interface, mask="attention_mask")

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of tested models says what the rewriter does."""
+
+from __future__ import annotations
+
+from tests.onnx_tools.rewritings import Rewritings
+
+from .models_table import PAGE, page
+
+
+def test_page_is_up_to_date(rewritings: Rewritings) -> None:
+    assert PAGE.read_text() == page(rewritings.of_case), "run: python -m tests.onnx_tools.exports.models_table"

@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layer norms folded into the products around them: what is left, that it computes the same, what stays and why."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import onnx_graphsurgeon as gs
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from padfree.onnx_tools import RewriteResult, rewrite
+from padfree.onnx_tools.analysis.graph import tidy
+from padfree.onnx_tools.files.graph_io import export_model
+from padfree.onnx_tools.linear import with_linear
+from padfree.onnx_tools.operators import DOMAIN, check_nodes, make_node, with_functions
+from padfree.onnx_tools.passes import PassResult
+from padfree.onnx_tools.passes.norms.norm_folding import norm_folding
+from padfree.onnx_tools.precision.element_types import check_element_types
+from padfree.onnx_tools.synthetic import bert_model
+
+from tests.onnx_tools.agreement import assert_agree, run
+
+WIDTH, TOKENS = 64, 5
+EPSILON = 0.1  # large, so that one that is left out shows
+FP32 = {"rtol": 1e-5, "atol": 1e-5}
+# Outputs of magnitude 1 to 5, whose last place is 2^-9 at most, behind a few more or less roundings to 11 bits.
+FP16 = {"rtol": 0.0, "atol": 1e-2}
+ELEMENTS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
+
+
+class Packed:
+    """Writes a graph of packed products and norms on the input "x" [T,64], every constant in one type."""
+
+    def __init__(self, dtype: str = "float32") -> None:
+        self.dtype = dtype
+        self.nodes: list[Any] = []
+        self.constants: list[TensorProto] = []
+        self._rng = np.random.default_rng(1)
+
+    def constant(self, *shape: int, center: float = 0.0, scale: float = 0.3) -> str:
+        return self.given(center + self._rng.standard_normal(shape) * scale)
+
+    def given(self, values: Any) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(values).astype(self.dtype), name))
+        return name
+
+    def linear(
+        self,
+        x: str,
+        *,
+        weight: str = "",
+        columns: int = WIDTH,
+        rows: int = WIDTH,
+        bias: str = "random",
+        activation: str = "none",
+        residual: str = "",
+    ) -> str:
+        """`bias` is a name, "random", or empty."""
+        bias = self.constant(columns) if bias == "random" else bias
+        weight = weight or self.constant(rows, columns, scale=0.1)
+        given = [item for item in (x, weight, bias, residual) if item]
+        output = f"linear{len(self.nodes)}"
+        flags = {"has_bias": int(bool(bias)), "has_residual": int(bool(residual))}
+        later = {"has_x_moments": 0, "has_residual_moments": 0, "has_moments": 0}
+        epsilons = {"x_epsilon": 0.0, "residual_epsilon": 0.0}
+        attributes = {**flags, **later, **epsilons, "activation": activation}
+        self.nodes.append(make_node("PadfreeLinear", given, [output], name=output, **attributes))
+        return output
+
+    def norm(
+        self,
+        x: str,
+        residual: str = "",
+        *,
+        bias: str = "",
+        gamma: str = "",
+        beta: bool = True,
+        rms: int = 0,
+        sum_output: bool = False,
+        width: int = WIDTH,
+    ) -> str:
+        gamma = gamma or self.constant(width, center=1.0)
+        inputs = [item for item in (x, bias, residual, gamma, self.constant(width) if beta else "") if item]
+        output = f"norm{len(self.nodes)}"
+        outputs = [output, f"{output}_total"] if sum_output else [output]
+        flags = {"has_bias": int(bool(bias)), "has_residual": int(bool(residual)), "has_beta": int(beta), "rms": rms}
+        attributes = {**flags, "has_sum": int(sum_output), "epsilon": EPSILON}
+        self.nodes.append(make_node("PadfreeLayerNorm", inputs, outputs, name=output, **attributes))
+        return output
+
+    def op(self, op: str, *inputs: str) -> str:
+        output = f"{op.lower()}{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [output], name=output))
+        return output
+
+    def model(self, *outputs: str) -> ModelProto:
+        kind = ELEMENTS[self.dtype]
+        x = helper.make_tensor_value_info("x", kind, ["T", WIDTH])
+        values = [helper.make_tensor_value_info(name, kind, None) for name in outputs]
+        graph = helper.make_graph(self.nodes, "packed", [x], values, self.constants)
+        imports = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+        return helper.make_model(graph, opset_imports=imports, ir_version=8)
+
+
+def folded(model: ModelProto, precision: str = "fp32") -> tuple[ModelProto, PassResult]:
+    graph = gs.import_onnx(model)
+    result = norm_folding(graph, precision)
+    tidy(graph)
+    made = export_model(graph)
+    made.ir_version = model.ir_version
+    check_nodes(made)
+    check_element_types(made, precision)
+    return made, result
+
+
+def assert_same(model: ModelProto, made: ModelProto, precision: str = "fp32") -> None:
+    dtype = "float32" if precision == "fp32" else "float16"
+    feeds = {"x": np.random.default_rng(2).standard_normal((TOKENS, WIDTH)).astype(dtype)}
+    before, after = (run(with_functions(item, precision), feeds) for item in (model, made))
+    for wanted, found in zip(before, after, strict=True):
+        assert wanted.dtype == found.dtype
+        np.testing.assert_allclose(found, wanted, **(FP32 if precision == "fp32" else FP16))
+
+
+def operators(model: ModelProto) -> list[str]:
+    return [node.op_type.removeprefix("Padfree") for node in model.graph.node]
+
+
+def flags(model: ModelProto) -> list[set[str]]:
+    """Of every PadfreeLinear: what it has, without the prefix."""
+    return [
+        {item.name.removeprefix("has_") for item in node.attribute if item.name.startswith("has_") and item.i}
+        for node in model.graph.node
+        if node.op_type == "PadfreeLinear"
+    ]
+
+
+def encoder(p: Packed, x: str) -> str:
+    """A norm, a feed-forward network, its residual and a norm that a product reads."""
+    hidden = p.norm(p.linear(x), x)
+    down = p.linear(p.linear(hidden, columns=128, activation="gelu"), rows=128)
+    return p.linear(p.norm(down, hidden), columns=24)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_norms_between_products_go(precision: str) -> None:
+    p = Packed("float32" if precision == "fp32" else "float16")
+    model = p.model(encoder(p, "x"))
+    made, result = folded(model, precision)
+    assert result == PassResult("norm folding", 2)
+    assert operators(made) == ["Linear"] * 4
+    assert flags(made) == [
+        {"bias", "residual", "moments"},
+        {"bias", "x_moments"},
+        {"bias", "residual", "residual_moments", "moments"},
+        {"bias", "x_moments"},
+    ]
+    assert_same(model, made, precision)
+
+
+def test_the_last_norm_of_a_network_leaves_its_sum_to_the_product() -> None:
+    """So that the norm before it can go, which it has as its residual."""
+    p = Packed()
+    hidden = p.norm(p.linear("x"), "x", beta=False)
+    last = p.norm(p.linear(p.linear(hidden)), hidden, bias=p.constant(WIDTH))
+    model = p.model(last)
+    made, result = folded(model)
+    assert result.replaced == 1
+    assert [miss.reason for miss in result.missed] == [f"'{last}' makes the output '{last}'"]
+    assert operators(made) == ["Linear", "Linear", "Linear", "LayerNorm"]
+    # z, gamma and beta. What holds another sum than before has another name: names tell where tensors come from.
+    assert made.graph.node[-1].input[0] == "linear3_sum"
+    assert len(made.graph.node[-1].input) == 3
+    assert [node.output[0] for node in made.graph.node] == ["linear0_sum", "linear2", "linear3_sum", last]
+    assert_same(model, made)
+
+
+def test_a_norm_keeps_a_residual_whose_norm_stays() -> None:
+    p = Packed()
+    hidden = p.norm(p.linear("x"), "x")
+    last = p.norm(p.linear(hidden), "x")
+    model = p.model(last)
+    made, result = folded(model)
+    assert result.replaced == 1
+    assert [len(node.input) for node in made.graph.node if node.op_type == "PadfreeLayerNorm"] == [4]
+    assert flags(made)[-1] == {"bias", "x_moments"}
+    assert_same(model, made)
+
+
+def test_a_product_norms_what_it_multiplies_or_what_it_adds() -> None:
+    p = Packed()
+    first = p.norm(p.linear("x"), "x")
+    second = p.norm(p.linear("x"), beta=False)
+    model = p.model(p.linear(first, residual=second), p.linear(second, bias=""))
+    made, result = folded(model)
+    assert (result.replaced, operators(made)) == (1, ["Linear", "LayerNorm", *["Linear"] * 3])
+    assert "would norm what it multiplies and what it adds" in result.missed[0].reason
+    assert sorted(map(sorted, flags(made)))[-2:] == [["bias", "residual", "residual_moments"], ["x_moments"]]
+    assert_same(model, made)
+
+
+def test_what_the_norm_adds_may_be_nothing_or_a_bias() -> None:
+    p = Packed()
+    plain = p.norm(p.linear("x"))
+    biased = p.norm(p.linear("x", bias=""), bias=p.constant(WIDTH))
+    twice = p.norm(p.linear("x"), "x", bias=p.constant(WIDTH))
+    model = p.model(*(p.linear(item, bias="") for item in (plain, biased, twice)))
+    made, result = folded(model)
+    assert (result.replaced, operators(made)) == (3, ["Linear"] * 6)
+    assert [item for item in flags(made) if "x_moments" in item] == [{"bias", "x_moments"}] * 3  # made of beta
+    assert_same(model, made)
+
+
+def test_shared_weights_are_not_changed_for_others() -> None:
+    p = Packed()
+    weight, bias = p.constant(WIDTH, WIDTH, scale=0.1), p.constant(WIDTH)
+    first, second = (p.norm(p.linear("x")) for _ in range(2))
+    readers = [p.linear(item, weight=weight, bias=bias) for item in (first, first, second, "x")]
+    model = p.model(*readers)
+    made, result = folded(model)
+    assert result.replaced == 2
+    weights = {node.name: node.input[1] for node in made.graph.node}
+    assert [weights[name] == weight for name in readers] == [False, False, False, True]
+    assert weights[readers[0]] == weights[readers[1]] != weights[readers[2]]
+    assert_same(model, made)
+
+
+def graph_output(p: Packed) -> list[str]:
+    norm = p.norm(p.linear("x"), "x")
+    return [p.linear(norm), norm]
+
+
+def other_reader(p: Packed) -> list[str]:
+    norm = p.norm(p.linear("x"), "x")
+    return [p.linear(norm), p.op("Relu", norm)]
+
+
+def odd_width(p: Packed) -> list[str]:
+    return [p.linear(p.norm(p.linear("x", columns=72), width=72), rows=72)]
+
+
+def great_width(p: Packed) -> list[str]:
+    return [p.linear(p.norm(p.linear("x", columns=1088), width=1088), rows=1088)]
+
+
+def rms(p: Packed) -> list[str]:
+    return [p.linear(p.norm(p.linear("x"), "x", rms=1))]
+
+
+def norm_ahead(p: Packed) -> list[str]:
+    norm = p.norm(p.linear("x"), "x", sum_output=True)
+    return [p.linear(norm, residual=f"{norm}_total")]
+
+
+def behind_an_activation(p: Packed) -> list[str]:
+    norm = p.norm(p.linear("x"))
+    return [p.linear("x", activation="gelu", residual=norm)]
+
+
+def sum_behind_an_activation(p: Packed) -> list[str]:
+    return [p.linear(p.norm(p.linear("x", activation="gelu"), "x"))]
+
+
+def second_residual(p: Packed) -> list[str]:
+    return [p.linear(p.norm(p.linear("x", residual="x"), "x"))]
+
+
+def sum_of_a_product_that_is_needed(p: Packed) -> list[str]:
+    made = p.linear("x")
+    return [p.linear(p.norm(made, "x")), p.op("Relu", made)]
+
+
+@pytest.mark.parametrize(
+    ("write", "reason"),
+    [
+        (graph_output, "'norm1' makes the output 'norm1'"),
+        (other_reader, "'norm1' is read by 'relu3' (Relu), which cannot apply it"),
+        (odd_width, "'norm1' is 72 wide, which is no multiple of 64"),
+        (great_width, "'norm1' is 1088 wide; at most 1024 are folded"),
+        (rms, "'norm1' is an RMS norm; only layer norms are folded"),
+        (norm_ahead, "'norm1' gives its sum too, as norms ahead of a layer do; only norms behind are folded"),
+        (behind_an_activation, "'norm1' is added behind the activation of 'linear2'"),
+        (sum_behind_an_activation, "'norm1' norms what 'linear0' makes by an activation"),
+        (second_residual, "'norm1' adds to what 'linear0' has added a residual to"),
+        (sum_of_a_product_that_is_needed, "'norm1' adds to 'linear0', which something else needs too"),
+    ],
+)
+def test_what_stays(write: Any, reason: str) -> None:
+    p = Packed()
+    model = p.model(*write(p))
+    made, result = folded(model)
+    assert result.replaced == 0
+    assert [(miss.node, miss.reason) for miss in result.missed] == [("norm1", reason)]
+    assert operators(made) == operators(model)
+    assert [list(node.input) for node in made.graph.node] == [list(node.input) for node in model.graph.node]
+
+
+def test_a_scaled_weight_that_fp16_cannot_hold() -> None:
+    """The norm stays, and the one before it goes nevertheless."""
+    p = Packed("float16")
+    first = p.norm(p.linear("x"), "x")
+    gamma = np.ones(WIDTH)
+    gamma[3] = 1000
+    weight = np.full((WIDTH, WIDTH), 0.01)
+    weight[3, 0] = 100
+    second = p.norm(p.linear(p.linear(first)), first, gamma=p.given(gamma))
+    model = p.model(p.linear(second, weight=p.given(weight)))
+    made, result = folded(model, "fp16")
+    assert result.replaced == 1
+    (miss,) = result.missed
+    assert miss.node == second
+    assert "holds 1e+05, fp16 holds at most 65504" in miss.reason
+    assert operators(made) == ["Linear", "Linear", "Linear", "LayerNorm", "Linear"]
+
+
+def test_a_bias_that_fp16_cannot_hold() -> None:
+    """Each bias fits; the norm's beta goes through weights that make too much of it."""
+    p = Packed("float16")
+    norm = p.norm(p.linear("x"))
+    model = p.model(p.linear(norm, weight=p.given(np.full((WIDTH, WIDTH), 2.0)), bias=p.given(np.full(WIDTH, 65504))))
+    beta = next(item for item in model.graph.initializer if item.name == model.graph.node[1].input[2])
+    beta.CopyFrom(numpy_helper.from_array(np.full(WIDTH, 10, np.float16), beta.name))
+    made, result = folded(model, "fp16")
+    assert result.replaced == 0
+    assert "would hold numbers that fp16 cannot hold" in result.missed[0].reason
+    assert operators(made) == operators(model)
+
+
+def bert() -> ModelProto:
+    return bert_model(num_layers=2, hidden_size=64, num_heads=4, intermediate_size=128, vocab_size=50, max_positions=24)
+
+
+FOLDED_LAYERS = [
+    *["PadfreeSchedule", "PadfreeEmbedding"],
+    *["PadfreeLinear", "PadfreeAttention", "PadfreeLinear", "PadfreeLinear", "PadfreeLinear"] * 2,
+    "PadfreeLayerNorm",
+]
+
+
+def test_bert_keeps_its_last_norm() -> None:
+    original = bert()
+    plain = rewrite(original, verify=False)
+    made = with_linear(plain.model)
+    assert [node.op_type for node in made.graph.node if node.domain == DOMAIN] == [*FOLDED_LAYERS, "PadfreePool"]
+    assert_agree(original, RewriteResult(made, plain.report))
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_bert_in_half_precision(precision: str) -> None:
+    plain = rewrite(bert(), precision=precision, verify=False).model
+    separate, made = with_linear(plain, fold_norms=False), with_linear(plain)
+    assert [node.op_type for node in made.graph.node if node.domain == DOMAIN] == [*FOLDED_LAYERS, "PadfreePool"]
+    half = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.BFLOAT16
+    kinds = {item.name: item.data_type for item in made.graph.initializer}
+    for node in made.graph.node:
+        if node.op_type == "PadfreeLinear":
+            constants = [kinds[name] for name in node.input if name in kinds]
+            assert set(constants) <= {half, TensorProto.FLOAT}
+            assert constants.count(TensorProto.FLOAT) == sum("column_sums" in name for name in node.input)
+    check_element_types(made, precision)
+    if precision == "fp16":  # onnxruntime has no bf16
+        rng = np.random.default_rng(5)
+        given = {"input_ids": rng.integers(0, 50, 17), "token_type_ids": np.zeros(17), "seq_lens": np.array([9, 0, 8])}
+        feeds = {item.name: given[item.name].astype(np.int32) for item in plain.graph.input}
+        for wanted, found in zip(run(separate, feeds), run(made, feeds), strict=True):
+            np.testing.assert_allclose(found, wanted, **FP16)
+
+
+def test_bf16_constants_are_rounded_once() -> None:
+    """Bit by bit: gamma times weight is exact in float32, and the sums are those of the rounded weight."""
+    plain = rewrite(bert(), precision="bf16", verify=False).model
+    separate, made = with_linear(plain, fold_norms=False), with_linear(plain)
+    values = {item.name: item for model in (separate, made) for item in model.graph.initializer}
+    floats = {name: numpy_helper.to_array(item).astype(np.float64) for name, item in values.items()}
+    reader = next(node for node in made.graph.node if any("column_sums" in name for name in node.input))
+    before = next(node for node in separate.graph.node if node.name == reader.name)
+    norm = next(node for node in separate.graph.node if before.input[0] in node.output)
+    gamma = floats[norm.input[-2]]
+    scaled = floats[reader.input[1]]
+    sums = next(name for name in reader.input if "column_sums" in name)
+    exact = gamma[:, None] * floats[before.input[1]]
+    step = 2.0 ** (np.floor(np.log2(np.abs(exact) + 1e-300)) - 7)
+    assert (np.abs(scaled - exact) <= step / 2).all()
+    np.testing.assert_array_equal(floats[sums], scaled.sum(0).astype(np.float32))
+    shifted = floats[before.input[2]] + floats[norm.input[-1]] @ floats[before.input[1]]
+    np.testing.assert_allclose(floats[reader.input[2]], shifted, rtol=2.0**-8)
+
+
+def metadata(model: ModelProto) -> dict[str, Any]:
+    return dict(json.loads(next(item.value for item in model.metadata_props if item.key == "padfree")))
+
+
+def test_the_metadata_tell_what_was_folded() -> None:
+    plain = rewrite(bert(), verify=False).model
+    separate, made = (metadata(with_linear(plain, fold_norms=fold)) for fold in (False, True))
+    assert [item["name"] for item in separate["coverage"]["passes"]][-1] == "linear"
+    *_, last = made["coverage"]["passes"]
+    assert (last["name"], last["replaced"]) == ("norm folding", 3)
+    assert [miss["reason"] for miss in last["missed"]] == ["'PadfreeLayerNorm_3' makes the output 'last_hidden_state'"]
+    assert made["plugins"] == {**separate["plugins"], "PadfreeLayerNorm": 1}
+    assert made["coverage"]["products"] == separate["coverage"]["products"]
+    tensors = {name for node in with_linear(plain).graph.node for name in node.output}
+    assert set(made["origins"]) <= tensors
+    assert not [name for name in made["origins"] if name.endswith(("_sum", "_moments"))]

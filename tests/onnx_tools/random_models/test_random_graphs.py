@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random graphs: the rewriter may leave things padded, or refuse a graph, but its answers are never others."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, note, seed, settings
+from hypothesis import strategies as st
+from onnx import ModelProto
+from padfree.builder.cli.coverage import right_padded_reasons
+from padfree.onnx_tools import RewriteError, RewriteResult, rewrite
+
+from tests.onnx_tools.agreement import Run, assert_agree, run
+from tests.onnx_tools.evaluator import evaluate
+from tests.onnx_tools.report_checks import assert_report_is_true
+
+from .random_graphs import OPERATIONS, RandomGraph, Step, described, parsed, with_stronger_masks
+from .token_operations import TOKEN_OPERATIONS
+
+numbers = st.integers(0, 99)
+programs = st.lists(st.tuples(st.integers(0, len(OPERATIONS) - 1), numbers, numbers), max_size=6)
+# Another one every day, so that the search goes on; a failure prints how to repeat it.
+ROTATING_SEED = int(os.environ.get("PADFREE_TEST_SEED", datetime.date.today().toordinal()))
+# About 1800 a minute on each core; a longer search:
+# PADFREE_TEST_GRAPHS=20000 pytest tests/onnx_tools/random_models/test_random_graphs.py
+COUNT = int(os.environ.get("PADFREE_TEST_GRAPHS", 250))
+CORES = min(os.cpu_count() or 1, 4)
+IN_ONNXRUNTIME = 50  # every so many cases are compared in onnxruntime too
+# float32: programs add up the tokens of whole batches, and products of them; what a wrong graph gives is far from it.
+TOLERANCE = 1e-3
+REFUSAL = "its result depends on padding"
+
+
+def rewritten(
+    steps: Sequence[Step], outputs: int, pooling: int, interface: str, runs: Sequence[Run] = (evaluate, run)
+) -> RewriteResult | None:
+    """Rewrites and compares a program; None where the graph is refused because it depends on padding."""
+    graph = RandomGraph()
+    graph.run(steps)
+    model = graph.finished(outputs, pooling)
+    try:
+        result = rewrite(model, interface=interface, verify=False)
+    except RewriteError as error:
+        if REFUSAL not in str(error):
+            raise
+        return None
+    try:
+        _assert_same(graph, model, result, runs)
+    except AssertionError:
+        stronger = with_stronger_masks(model)
+        _assert_same(graph, stronger, rewrite(stronger, interface=interface, verify=False), runs)
+    return result
+
+
+def _assert_same(graph: RandomGraph, model: ModelProto, result: RewriteResult, runs: Sequence[Run]) -> None:
+    reasons = [miss.reason for item in result.report.passes if item.name == "probe" for miss in item.missed]
+    right_padded_only = graph.reads_first or bool(reasons)
+    only = "prefix" if right_padded_only else None
+    for each in runs:
+        assert_agree(model, result, only=only, run=each, tolerance=TOLERANCE, equal_nan=True)  # programs overflow
+
+
+LEAKING = {
+    "scores beyond the mask": (
+        "2 = positions length_first(1, 1); 3 = flat(2, 2); 4 = sum square root(3, 2); 5 = sum squares(4, 1); "
+        "6 = tanh(2, 3); 7 = query mask(5, 0)"
+    ),
+    "scores near the mask": (
+        "2 = flat masked sums(1, 1); 3 = flat masked sums(2, 2); 4 = reversed(1, 1); 5 = first sequence(4, 3); "
+        "6 = similarity(1, 3); 7 = layer einsums(5, 1)"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEAKING)
+def test_what_a_mask_does_not_hide_is_the_originals_fault(name: str) -> None:
+    """Original and rewritten model differ with a mask of -1e4, and agree with one that hides padding."""
+    assert rewritten(parsed(LEAKING[name]), 0, 1, "padded", (evaluate,)) is not None
+
+
+def test_both_overflow_at_the_same_places() -> None:
+    program = "2 = cumulative over S(0, 1); 3 = flat masked sums(2, 2); 4 = sum exponentials(3, 3)"
+    assert rewritten(parsed(program), 0, 1, "packed", (evaluate,)) is not None
+
+
+def _search(steps: list[Step], outputs: int, pooling: int, padded: bool, sample: int) -> None:
+    runs = (evaluate, run) if sample == 0 else (evaluate,)
+    interface = "padded" if padded else "packed"
+    note(f"{interface}, outputs {outputs}, pooling {pooling}: {described(steps)}")
+    rewritten(steps, outputs, pooling, interface, runs)
+
+
+@settings(max_examples=COUNT, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(programs, numbers, numbers, st.booleans(), st.integers(0, IN_ONNXRUNTIME - 1))
+def test_random_graph(steps: list[Step], outputs: int, pooling: int, padded: bool, sample: int) -> None:
+    _search(steps, outputs, pooling, padded, sample)
+
+
+@seed(ROTATING_SEED)
+@settings(max_examples=COUNT, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(programs, numbers, numbers, st.booleans(), st.integers(0, IN_ONNXRUNTIME - 1))
+@example([], 0, 0, False, 0)
+def test_another_random_graph_every_day(
+    steps: list[Step], outputs: int, pooling: int, padded: bool, sample: int
+) -> None:
+    note(f"PADFREE_TEST_SEED={ROTATING_SEED}")
+    _search(steps, outputs, pooling, padded, sample)
+
+
+def test_every_core_searches() -> None:
+    """Without hypothesis, which shrinks what it finds but takes one core: as many again on every core."""
+    root = Path(__file__).resolve().parents[3]
+    command = [sys.executable, "-m", "tests.onnx_tools.random_models.random_search", str(ROTATING_SEED)]
+    searches = [
+        subprocess.Popen(
+            [*command, str(core * 2 * COUNT), str(2 * COUNT)],
+            cwd=root,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for core in range(CORES)
+    ]
+    for search in searches:
+        said, _ = search.communicate()
+        assert search.returncode == 0, said
+
+
+COMPLETE = {"layer", "add", "linear", "norm", "tanh", "softmax", "gate", "heads", "rotary", "columns", "rms",
+            "sum over E", "masked", "filled", "positions", "flat", "length first", "length first rows",
+            "cumulative over E", "mean", "first to all", "last kept", *TOKEN_OPERATIONS}  # fmt: skip
+READS_PADDING = {"plain mean", "maximum", "softmax over S", "flat sums", "scrambled", "renamed", "rolled", "reordered",
+                 "half masked", "weak mask"}  # fmt: skip
+READS_EXTENT = {"similarity"}  # the longest sequence's length: the padded interface has it, too
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded"])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_each_operation(name: str, interface: str) -> None:
+    result = rewritten([(list(OPERATIONS).index(name), 0, 1)], 2, 1, interface)
+    if name in READS_PADDING or (name in READS_EXTENT and interface == "packed"):
+        assert result is None
+    else:
+        assert result is not None
+        assert_report_is_true(result)
+        assert result.report.complete == (name in COMPLETE), str(result.report)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("shifted", "reads masked slots"),
+        ("last kept", "takes the slot at the number of tokens less one"),
+        ("cumulative over S", "reads masked slots"),
+    ],
+)
+def test_verification_knows_what_needs_right_padding(name: str, reason: str) -> None:
+    graph = RandomGraph()
+    graph.run([(list(OPERATIONS).index(name), 0, 1)])
+    report = rewrite(graph.finished(0, 1), interface="padded").report
+    assert report.right_padded_only
+    said = next(line for line in str(report).splitlines() if line.startswith("masks must be right-padded: "))
+    assert reason in said
+    assert right_padded_reasons(report.to_dict()) == list(report.right_padded_because) == [said.partition(": ")[2]]
+
+
+def test_rows_that_tokens_take_are_probed() -> None:
+    """A mean that reads padding reaches tokens as a row of their sequence, not through PadfreePack."""
+    graph = RandomGraph()
+    first, second = graph.tokens
+    mean = graph.op("ReduceMean", second, axes=[1], keepdims=1)
+    graph.tokens.append(graph.op("Add", OPERATIONS["sum product"](graph, first, first), mean))
+    with pytest.raises(RewriteError, match="reads masked slots"):
+        rewrite(graph.finished(2, 1), verify=False)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations on tokens that are packed, in forms that are not the obvious ones, for random graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+from onnx import TensorProto
+
+from tests.onnx_tools.passes.position_forms import ROWS
+from tests.onnx_tools.passes.sum_forms import BY_COUNT, EXACT, Form
+from tests.onnx_tools.passes.token_forms import FORMS
+from tests.support.encoder import HEADS, HIDDEN
+
+if TYPE_CHECKING:
+    from .random_graphs import RandomGraph
+
+Operation = Callable[["RandomGraph", str, str], str]
+
+
+def _largest(b: RandomGraph, x: str, _: str) -> str:
+    """Weights chosen by the largest of three scores, as mixtures of experts do."""
+    scores = b.op("Softmax", b.linear(x, HIDDEN, 3), axis=-1)
+    largest, place = f"v{len(b.nodes)}", f"i{len(b.nodes)}"
+    b.op("TopK", scores, b.axes(1), axis=-1, output=largest)
+    b.nodes[-1].output.append(place)
+    weights = b.op("Gather", b.weight(3, HIDDEN, HIDDEN), b.op("Squeeze", place, b.axes(2)), axis=0)
+    return b.op("Mul", b.op("Einsum", x, weights, equation="bse,bsef->bsf"), largest)
+
+
+def _sorted(b: RandomGraph, x: str, y: str) -> str:
+    """Elements of y by the order of x's."""
+    values, order = f"v{len(b.nodes)}", f"i{len(b.nodes)}"
+    b.op("TopK", x, b.axes(HIDDEN), axis=2, output=values)
+    b.nodes[-1].output.append(order)
+    return b.op("Add", values, b.op("GatherElements", y, order, axis=2))
+
+
+def _one_hot(b: RandomGraph, x: str, _: str) -> str:
+    place = b.op("ArgMax", x, axis=-1, keepdims=0)
+    found = b.op("OneHot", place, b.constant(HIDDEN, np.int64), b.constant([0.0, 1.0]), axis=-1)
+    return b.op("MatMul", found, b.weight(HIDDEN, HIDDEN))
+
+
+def _one_hot_first(b: RandomGraph, x: str, _: str) -> str:
+    """The new axis between batch and sequence."""
+    place = b.op("ArgMin", x, axis=2, keepdims=0)
+    found = b.op("OneHot", place, b.constant(HIDDEN, np.int64), b.constant([0.0, 1.0]), axis=1)
+    return b.op("Transpose", found, perm=[0, 2, 1])
+
+
+def _widened(b: RandomGraph, x: str, _: str) -> str:
+    """Zeros beside every token's elements, copies of them, and sums back."""
+    wide = b.op("Pad", x, b.axes(0, 0, 2, 0, 0, HIDDEN - 2), b.constant(0.5), mode="constant")
+    copies = b.op("Tile", b.op("Unsqueeze", wide, b.axes(2)), b.axes(1, 1, 3, 1))
+    scaled = b.op("Mul", copies, b.constant(np.linspace(0.5, 1.5, 3).reshape(3, 1)))
+    return b.linear(b.op("ReduceMean", scaled, axes=[2], keepdims=0), 2 * HIDDEN, HIDDEN)
+
+
+def _triangle(b: RandomGraph, x: str, _: str) -> str:
+    """Every token's own matrix, of which half is left."""
+    square = b.op("Reshape", x, b.axes(0, 0, 4, HIDDEN // 4))
+    return b.op("Reshape", b.op("Trilu", square, upper=0), b.axes(0, 0, HIDDEN))
+
+
+def _beside_first(b: RandomGraph, x: str, _: str) -> str:
+    """The first token beside every other, and a row for all."""
+    b.reads_first = True
+    first = b.op("Slice", x, b.axes(0), b.axes(1), b.axes(1))
+    shape = b.op("Concat", b.op("Shape", "input_ids"), b.axes(HIDDEN), axis=0)
+    return b.linear(b.op("Concat", x, b.op("Expand", first, shape), axis=2), 2 * HIDDEN, HIDDEN)
+
+
+def _by_ids(b: RandomGraph, x: str, _: str) -> str:
+    """Tokens of one id get another factor."""
+    same = b.op("Cast", b.op("Equal", "input_ids", b.constant(3, np.int64)), to=TensorProto.FLOAT)
+    return b.op("Mul", x, b.op("Add", b.op("Unsqueeze", same, b.axes(2)), b.constant(0.5)))
+
+
+def _own_products(b: RandomGraph, x: str, y: str) -> str:
+    """The products of every token's heads with each other."""
+    heads, others = (b.op("Reshape", item, b.axes(0, 0, HEADS, HIDDEN // HEADS)) for item in (x, y))
+    scores = b.op("MatMul", heads, b.op("Transpose", others, perm=[0, 1, 3, 2]))
+    mixed = b.op("MatMul", b.op("Softmax", scores, axis=-1), others)
+    return b.op("Reshape", mixed, b.axes(0, 0, HIDDEN))
+
+
+def _added(form: Form) -> Operation:
+    return lambda b, x, y: b.op("Add", y, b.op("Unsqueeze", form(b, x), b.axes(1)))
+
+
+def _by_count(form: Form) -> Operation:
+    def operation(b: RandomGraph, x: str, y: str) -> str:
+        b.reads_first = True  # the slot at a count: right-padded batches alone
+        return _added(form)(b, x, y)
+
+    return operation
+
+
+def _with_rows(rows: Callable[[RandomGraph], str]) -> Operation:
+    return lambda b, x, _: b.op("Add", x, rows(b))
+
+
+def _layer(form: Form) -> Operation:
+    return lambda b, x, _: form(b, x)
+
+
+TOKEN_OPERATIONS: Mapping[str, Operation] = MappingProxyType(
+    {
+        "largest": _largest,
+        "sorted": _sorted,
+        "one hot": _one_hot,
+        "one hot first": _one_hot_first,
+        "widened": _widened,
+        "triangle": _triangle,
+        "beside first": _beside_first,
+        "by ids": _by_ids,
+        "own products": _own_products,
+        **{f"layer {name}": _layer(form) for name, form in FORMS.items()},
+        **{f"sum {name}": _added(form) for name, (form, _) in EXACT.items()},
+        **{f"taken {name}": _by_count(form) for name, form in BY_COUNT.items()},
+        **{f"positions {rows.__name__}": _with_rows(rows) for rows in ROWS},
+    }
+)
