@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-TIMING = Path(__file__).parents[2] / "builder" / "peers" / "timing.py"
+TIMING = Path(__file__).parents[3] / "builder" / "peers" / "timing.py"
 
 
 class Graph:

@@ -28,7 +28,7 @@ from padfree.contract.metadata import InputInfo
 from padfree.onnx_tools.cost import Lengths
 
 Capture = pytest.CaptureFixture[str]
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXPORTED = DEMO_DATA / "bert_tiny.onnx"
 
 

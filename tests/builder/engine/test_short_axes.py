@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 from padfree.builder.engine.short_axes import lengthen_short_axes
 from padfree.onnx_tools import rewrite
 
-FAMILIES = Path(__file__).resolve().parents[1] / "fixtures" / "families"
+FAMILIES = Path(__file__).resolve().parents[2] / "fixtures" / "families"
 VOCABULARY = 64
 
 

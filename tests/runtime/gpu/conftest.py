@@ -15,7 +15,6 @@ from padfree.runtime.backend import RunOptions
 from padfree.runtime.plan_files import parse_metadata
 
 from . import fake_gpu
-from .batcher_model import Model
 
 REBUILT = (
     *(
@@ -86,11 +85,3 @@ def setup(packed_metadata: dict[str, Any], tmp_path: Path, monkeypatch: pytest.M
         sys.modules.pop(name, None)
         if before[name] is not None:
             sys.modules[name] = before[name]
-
-
-@pytest.fixture
-def model(packed_metadata: dict[str, Any]) -> Iterator[Model]:
-    """A model for a batcher; held-up runs go on when the test ends."""
-    made = Model(packed_metadata)
-    yield made
-    made.gate.set()

@@ -13,7 +13,7 @@ from padfree.builder.engine.network import for_parser, needed_plugin_names
 from padfree.builder.engine.task_lists import SHORT_LENGTH
 from padfree.onnx_tools.operators import check_nodes, make_node, node_attributes
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LAYER = {"head_size": 8, "scale": 1.0, "qkv_layout": "3HD", "has_qkv_bias": 0, "max_seq_len": 0}
 
 
