@@ -10,6 +10,12 @@ bool isVectorAligned(const AttentionOperand& operand) {
   return operand.token_stride % 8 == 0 && operand.head_stride % 8 == 0 && isAligned16(operand.data);
 }
 
+// Every head has keys of its own, sees all of them, and nothing is added to scores.
+bool isPlain(const AttentionParams& params) {
+  return params.kv_heads == params.H && params.window_left < 0 && params.window_right < 0 &&
+         params.bias == AttentionBias::kNone;
+}
+
 #ifdef PADFREE_ARCH_90
 bool runsOnHopper() {
   int major = 0;
@@ -33,7 +39,7 @@ cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream) 
   if (!isVectorAligned(params.q) || !isVectorAligned(params.k) || !isVectorAligned(params.v)) {
     return cudaErrorMisalignedAddress;
   }
-  if (!runsOnHopper()) return launchAttentionMma(params, stream);
+  if (!runsOnHopper() || !isPlain(params)) return launchAttentionMma(params, stream);
   if (params.max_seq_len > 0 && params.max_seq_len <= kShortLength) return launchAttentionSm90Short(params, stream);
   return params.tasks ? launchAttentionSm90(params, stream) : launchAttentionMma(params, stream);
 }

@@ -17,6 +17,13 @@ struct AttentionOperand {
   int64_t bias_head_stride;
 };
 
+// What is added to a score (i, j) of head h, in natural units; i and j count inside the sequence.
+enum class AttentionBias : int32_t {
+  kNone = 0,
+  kSlope = 1,     // -slopes[h] * |j - i|
+  kDistance = 2,  // distance_bias[h][clamp(j - i, -bias_range, bias_range) + bias_range]
+};
+
 struct AttentionParams {
   AttentionOperand q, k, v;
   const int* cu_seqlens;       // [B+1], starts at 0, never falls; tokens from cu_seqlens[B] on are filler
@@ -24,10 +31,16 @@ struct AttentionParams {
   int num_tasks;               // at most
   void* y;                     // [T, H*D]; filler rows become zeros
   int T, B, H;
+  int kv_heads;     // of K and V, H % kv_heads == 0: head h reads theirs number h / (H / kv_heads)
   int D;            // head size, at most kMaxHeadSize, a multiple of 8
   int max_seq_len;  // longest sequence the caller expects, 0 if unknown: a hint, longer ones stay right
   float scale;
-  DataType type;  // of q, k, v, biases and y; softmax and accumulation are fp32
+  int window_left, window_right;  // row i sees keys i - window_left to i + window_right; -1: open
+  AttentionBias bias;
+  int bias_range;              // with kDistance
+  const float* slopes;         // [H], with kSlope
+  const float* distance_bias;  // [H, 2 * bias_range + 1], with kDistance
+  DataType type;               // of q, k, v, biases and y; softmax and accumulation are fp32
 };
 
 constexpr int kMaxHeadSize = 128;
@@ -38,7 +51,8 @@ constexpr int64_t attentionBlocks(int64_t T, int64_t B, int64_t H) {
   return (T / kTaskRows + B + 1) * H;
 }
 
-// softmax(Q K^T * scale) V inside each sequence. Nothing of size S*S leaves the chip, no host copy of lengths.
+// softmax(Q K^T * scale + bias) V inside each sequence and window. Nothing of size S*S leaves the chip, no host copy of
+// lengths.
 cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream);
 
 }  // namespace padfree

@@ -83,9 +83,12 @@ class Attention final : public Operator {
     params.T = tensors.size(0, 0);
     params.B = tensors.size(cu_seqlens_, 0) - 1;
     params.H = num_heads_;
+    params.kv_heads = num_heads_;
     params.D = head_size_;
     params.max_seq_len = max_seq_len_;
     params.scale = scale_;
+    params.window_left = params.window_right = -1;
+    params.bias = AttentionBias::kNone;
     return launchAttention(params, stream);
   }
 

@@ -125,20 +125,38 @@ PADFREE_TEST_EXPORT int padfreePool(const void* x, const int* cu_seqlens, void* 
 
 // Operands as (data, bias, token_stride, head_stride) each; kernel: 0 as the plugin chooses, 1 mma, 2 sm90,
 // 3 sm90 for short sequences.
-PADFREE_TEST_EXPORT int padfreeAttention(const void* q, const void* q_bias, int64_t q_token_stride,
-                                         int64_t q_head_stride, const void* k, const void* k_bias,
-                                         int64_t k_token_stride, int64_t k_head_stride, const void* v,
-                                         const void* v_bias, int64_t v_token_stride, int64_t v_head_stride,
-                                         int64_t bias_head_stride, const int* cu_seqlens, const void* tasks,
-                                         int num_tasks, void* y, int T, int B, int H, int D, int max_seq_len,
-                                         float scale, int type, int kernel, cudaStream_t stream) {
+PADFREE_TEST_EXPORT int padfreeAttention(
+    const void* q, const void* q_bias, int64_t q_token_stride, int64_t q_head_stride, const void* k, const void* k_bias,
+    int64_t k_token_stride, int64_t k_head_stride, const void* v, const void* v_bias, int64_t v_token_stride,
+    int64_t v_head_stride, int64_t bias_head_stride, const int* cu_seqlens, const void* tasks, int num_tasks, void* y,
+    int T, int B, int H, int kv_heads, int D, int max_seq_len, float scale, int window_left, int window_right, int bias,
+    int bias_range, const float* slopes, const float* distance_bias, int type, int kernel, cudaStream_t stream) {
   const AttentionOperand query{q, q_bias, q_token_stride, q_head_stride, bias_head_stride};
   const AttentionOperand key{k, k_bias, k_token_stride, k_head_stride, bias_head_stride};
   const AttentionOperand value{v, v_bias, v_token_stride, v_head_stride, bias_head_stride};
   constexpr decltype(&padfree::launchAttention) kLaunchers[] = {padfree::launchAttention, padfree::launchAttentionMma,
                                                                 padfree::launchAttentionSm90,
                                                                 padfree::launchAttentionSm90Short};
-  return kLaunchers[kernel]({query, key, value, cu_seqlens, static_cast<const padfree::AttentionTask*>(tasks),
-                             num_tasks, y, T, B, H, D, max_seq_len, scale, static_cast<DataType>(type)},
+  return kLaunchers[kernel]({query,
+                             key,
+                             value,
+                             cu_seqlens,
+                             static_cast<const padfree::AttentionTask*>(tasks),
+                             num_tasks,
+                             y,
+                             T,
+                             B,
+                             H,
+                             kv_heads,
+                             D,
+                             max_seq_len,
+                             scale,
+                             window_left,
+                             window_right,
+                             static_cast<padfree::AttentionBias>(bias),
+                             bias_range,
+                             slopes,
+                             distance_bias,
+                             static_cast<DataType>(type)},
                             stream);
 }

@@ -12,6 +12,7 @@ import torch
 DATA_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int32: 3}
 ATTENTION_KERNELS = {"auto": 0, "mma": 1, "sm90": 2, "short": 3}
 ACTIVATIONS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "silu": 4}
+ATTENTION_BIASES = {"none": 0, "slope": 1, "distance": 2}
 POOL_MODES = {"first": 0, "last": 1, "mean": 2, "max": 3}
 
 LIBRARY = os.environ.get("PADFREE_KERNELS_LIBRARY", "")
@@ -66,6 +67,31 @@ def make_tasks(cu_seqlens: torch.Tensor, tokens: int, heads: int) -> torch.Tenso
     return tasks
 
 
+@dataclass(frozen=True)
+class Positions:
+    """What attention does with the places i of a row and j of a key (see attention/launch.h).
+
+    window: keys that a row sees on its left and on its right, -1: all. At most one of slopes [H] and distance_bias
+    [H, 2R + 1], both float32.
+    """
+
+    window: tuple[int, int] = (-1, -1)
+    slopes: torch.Tensor | None = None
+    distance_bias: torch.Tensor | None = None
+
+    @property
+    def bias(self) -> str:
+        """The kind of bias: none, slope or distance."""
+        if self.slopes is not None:
+            return "slope"
+        return "none" if self.distance_bias is None else "distance"
+
+    @property
+    def bias_range(self) -> int:
+        """R, or 0 without a distance_bias."""
+        return 0 if self.distance_bias is None else self.distance_bias.shape[1] // 2
+
+
 def attention(
     operands: Sequence[torch.Tensor],
     cu_seqlens: torch.Tensor,
@@ -76,8 +102,11 @@ def attention(
     biases: Sequence[torch.Tensor] | None = None,
     kernel: str = "auto",
     tasks: torch.Tensor | None = None,
+    positions: Positions | None = None,
 ) -> None:
     """Attention over three views [T, H, D] of any token and head stride; y is [T, H*D], biases are views [H, D].
+
+    K and V may have fewer heads, which divide H.
 
     kernel names the one to launch: "auto" is the plugin's own choice. Without tasks they are made first.
     """
@@ -89,6 +118,7 @@ def attention(
     tokens, heads, head_size = operands[0].shape
     if tasks is None:
         tasks = make_tasks(cu_seqlens, tokens, heads)
+    places = positions or Positions()
     call(
         "padfreeAttention",
         *arguments,
@@ -99,9 +129,15 @@ def attention(
         tokens,
         len(cu_seqlens) - 1,
         heads,
+        operands[1].shape[1],
         head_size,
         max_seq_len,
         Float(scale),
+        *places.window,
+        ATTENTION_BIASES[places.bias],
+        places.bias_range,
+        places.slopes,
+        places.distance_bias,
         DATA_TYPES[y.dtype],
         ATTENTION_KERNELS[kernel],
     )
