@@ -30,13 +30,27 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True)
 class _Norm:
-    """A layer norm of `z`, which `product` makes, as soon as that adds what the norm adds now."""
+    """A norm of `z`, which `product` makes, as soon as that adds what the norm adds now.
+
+    Of `inputs`, "x" is what the product makes now, whichever of two summands the norm calls so. A norm ahead of a layer
+    gives z, too: `has_sum`.
+    """
 
     node: gs.Node
     product: gs.Node
     z: gs.Tensor
     output: gs.Tensor
     inputs: dict[str, gs.Tensor]
+    has_sum: bool
+
+    @staticmethod
+    def of(node: gs.Node, product: gs.Node) -> _Norm:
+        """The norm of a product, which makes one of the two summands of the node."""
+        inputs, (made,) = padfree_inputs(node), product.outputs
+        if inputs["x"] is not made:
+            inputs |= {"x": made, "residual": inputs["x"]}
+        output, *sums = node.outputs
+        return _Norm(node, product, sums[0] if sums else made, output, inputs, bool(sums))
 
     @property
     def name(self) -> str:
@@ -53,8 +67,7 @@ def norm_folding(graph: gs.Graph, precision: str) -> PassResult:
 
     With z the rows before the norm, W' = diag(gamma) W and b' = b + beta W, LN(z) W + b is
     (z W' - mean(z) colsum(W')) / deviation(z) + b'. A product that adds LN(z) to its result adds beta with its bias and
-    computes the rest from z. The product that makes z takes over what the norm adds, and gives the moments of z.
-    `precision` is the graph's: the new weights must fit it.
+    computes the rest from z. The product that makes z takes over what the norm adds, and gives the moments of z. `precision` is the graph's: the new weights must fit it.
     """
     return _Folding(graph, precision).run()
 
@@ -90,7 +103,8 @@ class _Folding:
                 norm.node.inputs.clear()
                 norm.node.outputs.clear()
             elif norm.adds and self._taken_over(norm.product):
-                set_padfree_inputs(norm.node, norm.inputs, has_bias=0, has_residual=0)
+                inputs = norm.inputs | {"x": norm.z}
+                set_padfree_inputs(norm.node, inputs, has_bias=0, has_residual=0, has_sum=0)
         return PassResult(NAME, len(folded), tuple(self._missed))
 
     def _try(self, norm: _Norm, step: Callable[[_Norm], _Found]) -> _Found | None:
@@ -103,14 +117,19 @@ class _Folding:
 
     def _find_norms(self) -> None:
         for node in self._graph.nodes:
-            product = producer(node.inputs[0]) if is_padfree(node, "PadfreeLayerNorm") else None
-            if product is None or not is_padfree(product, "PadfreeLinear"):
-                continue
-            norm = _Norm(node, product, node.inputs[0], node.outputs[0], padfree_inputs(node))
-            if self._try(norm, self._check_norm):
+            norms = [_Norm.of(node, product) for product in _products_ahead(node)]
+            norm = self._first_possible(norms)
+            if norm is not None:
                 self._norms[norm.output.name] = norm
                 if norm.adds:
-                    self._adding[id(product)] = norm
+                    self._adding[id(norm.product)] = norm
+
+    def _first_possible(self, norms: list[_Norm]) -> _Norm | None:
+        """The first whose product can make z; the reason against the first where none can."""
+        missed = len(self._missed)
+        found = next((norm for norm in norms if self._try(norm, self._check_norm)), None)
+        del self._missed[missed + (found is None) :]
+        return found
 
     def _decide(self) -> None:
         """Chooses all norms that only products need, but for those whose constants do not fit.
@@ -136,10 +155,6 @@ class _Folding:
         product, width = norm.product, int(norm.inputs["gamma"].shape[0])
         if norm.node.attrs["rms"]:
             raise NoMatch(f"'{norm.name}' is an RMS norm; only layer norms are folded")
-        if norm.node.attrs["has_sum"]:
-            raise NoMatch(
-                f"'{norm.name}' gives its sum too, as norms ahead of a layer do; only norms behind are folded"
-            )
         if width % MOMENTS_GROUP:
             raise NoMatch(f"'{norm.name}' is {width} wide, which is no multiple of {MOMENTS_GROUP}")
         if width > MAX_NORMED_WIDTH:
@@ -148,8 +163,9 @@ class _Folding:
             raise NoMatch(f"'{norm.name}' norms what '{node_name(product)}' makes by an activation")
         if product.attrs["has_residual"] and "residual" in norm.inputs:
             raise NoMatch(f"'{norm.name}' adds to what '{node_name(product)}' has added a residual to")
-        if norm.adds and not used_once(self._graph, norm.z):
-            raise NoMatch(f"'{norm.name}' adds to '{norm.z.name}', which something else needs too")
+        made = norm.inputs["x"]
+        if norm.adds and not used_once(self._graph, made):
+            raise NoMatch(f"'{norm.name}' adds to '{made.name}', which something else needs too")
         return True
 
     def _products_behind(self, norm: _Norm) -> list[gs.Node]:
@@ -163,7 +179,7 @@ class _Folding:
                 if reader.attrs["activation"] != "none" and padfree_inputs(reader).get("residual") is norm.output:
                     raise NoMatch(f"'{norm.name}' is added behind the activation of '{node_name(reader)}'")
                 found.append(reader)
-            elif next_norm is not None and reader.inputs[0] is not norm.output:
+            elif next_norm is not None:
                 found.append(next_norm.product)  # which will add the residual
             else:
                 raise NoMatch(f"'{norm.name}' is read by '{node_name(reader)}' ({reader.op}), which cannot apply it")
@@ -179,11 +195,12 @@ class _Folding:
         return True
 
     def _inputs(self, product: gs.Node) -> tuple[dict[str, gs.Tensor], dict[str, float]]:
-        """The inputs that a product gets, and its epsilons. Raises NoMatch where the type cannot hold a constant."""
+        """The inputs that a product gets, and its norm's numbers. Raises NoMatch where the type cannot hold a constant.
+        """
         inputs, taken = padfree_inputs(product), self._taken_over(product)
         terms = [source["bias"] for source in (inputs, taken) if "bias" in source]
         inputs |= taken
-        weight, beta, epsilons = inputs["weight"], None, {}
+        weight, beta, numbers = inputs["weight"], None, dict[str, float]()
         ahead, beside = self._folded(inputs["x"]), self._folded(inputs.get("residual"))
         if ahead is not None and beside is not None:
             raise NoMatch(f"'{node_name(product)}' would norm what it multiplies and what it adds")
@@ -191,14 +208,14 @@ class _Folding:
             beta = ahead.inputs.get("beta")
             inputs["weight"], inputs["column_sums"] = self._weights.scaled(weight, ahead.inputs["gamma"])
             inputs["x"], inputs["x_moments"] = ahead.z, self._moments_of(ahead)
-            epsilons["x_epsilon"] = float(ahead.node.attrs["epsilon"])
+            numbers["x_epsilon"] = float(ahead.node.attrs["epsilon"])
         if beside is not None:
             terms += [beside.inputs["beta"]] if "beta" in beside.inputs else []
             inputs["residual_scale"] = beside.inputs["gamma"]
             inputs["residual"], inputs["residual_moments"] = beside.z, self._moments_of(beside)
-            epsilons["residual_epsilon"] = float(beside.node.attrs["epsilon"])
+            numbers["residual_epsilon"] = float(beside.node.attrs["epsilon"])
         bias = self._weights.bias(terms, weight, beta)
-        return (inputs if bias is None else inputs | {"bias": bias}), epsilons
+        return (inputs if bias is None else inputs | {"bias": bias}), numbers
 
     def _taken_over(self, product: gs.Node) -> dict[str, gs.Tensor]:
         """The bias and the residual that a norm leaves to the product: where it is folded, or what it adds is."""
@@ -217,11 +234,24 @@ class _Folding:
 
     def _change(self, product: gs.Node, *, gives_moments: bool) -> None:
         """Gives a product its new inputs, and the moments as an output."""
-        (inputs, epsilons), output = self._inputs(product), product.outputs[0]
+        inputs, numbers = self._inputs(product)
         if self._taken_over(product):
-            output.name = self._editor.fresh(f"{output.name}_sum")  # no longer what the original has under the old one
+            norm, output = self._adding[id(product)], product.outputs[0]
+            if norm.has_sum:
+                product.outputs = [self._editor.take_over(norm.z)]
+            else:
+                output.name = self._editor.fresh(f"{output.name}_sum")  # the old one is that of a tensor of the original
         names = ("bias", "residual", "x_moments", "residual_moments")
         flags = {f"has_{name}": int(name in inputs) for name in names}
-        set_padfree_inputs(product, inputs, **flags, **epsilons, has_moments=int(gives_moments))
+        set_padfree_inputs(product, inputs, **flags, **numbers, has_moments=int(gives_moments))
         if gives_moments:
             product.outputs.append(self._moments[id(product)])
+
+
+def _products_ahead(node: gs.Node) -> list[gs.Node]:
+    """The products that make what a norm adds up; for other nodes none."""
+    if not is_padfree(node, "PadfreeLayerNorm"):
+        return []
+    inputs = padfree_inputs(node)
+    makers = [producer(inputs[name]) for name in ("x", "residual") if name in inputs]
+    return [maker for maker in makers if maker is not None and is_padfree(maker, "PadfreeLinear")]

@@ -145,6 +145,69 @@ def encoder(p: Packed, x: str) -> str:
     return p.linear(p.norm(down, hidden), columns=24)
 
 
+def network_with_norms_ahead(p: Packed) -> list[str]:
+    """Two layers, whose summands come in either order, and the norm behind them."""
+    first = p.norm("x", p.linear("x", bias=""), bias=p.constant(WIDTH), sum_output=True)
+    down = p.linear(p.linear(first, columns=128, activation="gelu"), rows=128)
+    second = p.norm(down, f"{first}_total", beta=False, sum_output=True)
+    return [p.norm(f"{second}_total", p.linear(p.linear(second))), f"{second}_total"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_norms_ahead_of_layers_go(precision: str) -> None:
+    """The sums go on without a norm, under the names that they had."""
+    p = Packed("float32" if precision == "fp32" else "float16")
+    model = p.model(*network_with_norms_ahead(p))
+    made, result = folded(model, precision)
+    assert (result.replaced, operators(made)) == (2, [*["Linear"] * 5, "LayerNorm"])
+    assert [miss.reason for miss in result.missed] == ["'norm7' makes the output 'norm7'"]
+    assert flags(made) == [
+        {"bias", "residual", "moments"},
+        {"bias", "x_moments"},
+        {"bias", "residual", "moments"},
+        {"bias", "x_moments"},
+        {"bias"},
+    ]
+    assert [node.output[0] for node in made.graph.node if node.op_type != "PadfreeLayerNorm"] == [
+        "norm1_total", "linear2", "norm4_total", "linear5", "linear6",
+    ]  # fmt: skip
+    assert_same(model, made, precision)
+
+
+def test_a_norm_of_what_two_products_make() -> None:
+    """The one that nothing else needs takes the other's result as its residual."""
+    p = Packed()
+    stream = p.linear("x")
+    norm = p.norm(stream, p.linear(stream), sum_output=True)
+    model = p.model(p.linear(p.linear(norm), residual=f"{norm}_total"))
+    made, result = folded(model)
+    assert (result, operators(made)) == (PassResult("norm folding", 1), ["Linear"] * 4)
+    assert flags(made)[1] == {"bias", "residual", "moments"}
+    assert_same(model, made)
+
+
+def test_a_norm_ahead_that_something_else_needs_stays_with_its_sum() -> None:
+    p = Packed()
+    norm = p.norm("x", p.linear("x"), sum_output=True)
+    model = p.model(p.op("Relu", norm), p.linear(p.linear(norm), residual=f"{norm}_total"))
+    made, result = folded(model)
+    assert result.replaced == 0
+    assert operators(made) == operators(model)
+    assert_same(model, made)
+
+
+def test_the_last_norm_ahead_of_a_head_leaves_its_sum_to_the_product() -> None:
+    """It adds what a folded norm makes; its sum is an output."""
+    p = Packed()
+    hidden = p.norm(p.linear("x"), "x")
+    last = p.norm(hidden, p.linear(p.linear(hidden)), sum_output=True)
+    model = p.model(last, f"{last}_total")
+    made, result = folded(model)
+    assert (result.replaced, operators(made)) == (1, ["Linear", "Linear", "Linear", "LayerNorm"])
+    assert [list(node.output) for node in made.graph.node][2:] == [[f"{last}_total"], [last]]
+    assert_same(model, made)
+
+
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_norms_between_products_go(precision: str) -> None:
     p = Packed("float32" if precision == "fp32" else "float16")
@@ -250,11 +313,6 @@ def rms(p: Packed) -> list[str]:
     return [p.linear(p.norm(p.linear("x"), "x", rms=1))]
 
 
-def norm_ahead(p: Packed) -> list[str]:
-    norm = p.norm(p.linear("x"), "x", sum_output=True)
-    return [p.linear(norm, residual=f"{norm}_total")]
-
-
 def behind_an_activation(p: Packed) -> list[str]:
     norm = p.norm(p.linear("x"))
     return [p.linear("x", activation="gelu", residual=norm)]
@@ -281,7 +339,6 @@ def sum_of_a_product_that_is_needed(p: Packed) -> list[str]:
         (odd_width, "'norm1' is 72 wide, which is no multiple of 64"),
         (great_width, "'norm1' is 1088 wide; at most 1024 are folded"),
         (rms, "'norm1' is an RMS norm; only layer norms are folded"),
-        (norm_ahead, "'norm1' gives its sum too, as norms ahead of a layer do; only norms behind are folded"),
         (behind_an_activation, "'norm1' is added behind the activation of 'linear2'"),
         (sum_behind_an_activation, "'norm1' norms what 'linear0' makes by an activation"),
         (second_residual, "'norm1' adds to what 'linear0' has added a residual to"),
