@@ -13,7 +13,7 @@ from .symbolic.facts import Shape
 
 _ON_TOKENS = (
     *("PadfreeUnpack", "PadfreeEmbedding", "PadfreeAttention"),
-    *("PadfreeLayerNorm", "PadfreeLinear", "PadfreePool"),
+    *("PadfreeRotary", "PadfreeLayerNorm", "PadfreeLinear", "PadfreePool"),
 )
 
 

@@ -51,12 +51,15 @@ def _schedule(b: BodyBuilder) -> None:
     sums = b.op("Where", b.op("Less", sums, tokens), sums, tokens)
     cu = b.op("Concat", b.const([0]), sums, axis=0)
     b.output_index("cu_seqlens", cu)
-    if b.attributes["has_extent"]:
-        length = b.op("Shape", "extent")
+    if b.attributes["has_extent"] or b.attributes["has_positions"]:
         sequence, place = token_slot(b, ragged_from_cu_seqlens(b, cu))
-        slot = b.op("Add", b.op("Mul", sequence, length), place)
-        slot = b.op("Where", b.op("Less", place, length), slot, b.const(-1))
-        b.output_index("token_index", pad_index(b, slot, tokens, -1))
+        if b.attributes["has_extent"]:
+            length = b.op("Shape", "extent")
+            slot = b.op("Add", b.op("Mul", sequence, length), place)
+            slot = b.op("Where", b.op("Less", place, length), slot, b.const(-1))
+            b.output_index("token_index", pad_index(b, slot, tokens, -1))
+        if b.attributes["has_positions"]:
+            b.output_index("positions", pad_index(b, place, tokens, 0))
     if b.attributes["has_tasks"]:
         b.output_index("tasks", b.filled(b.const([1, 4]), 0))
 
@@ -127,6 +130,35 @@ def _attention(b: BodyBuilder) -> None:
     b.output("y", b.op("Concat", b.op("Gather", rows, live, axis=0), filler, axis=0))
 
 
+def _rotary(b: BodyBuilder) -> None:
+    """Columns as [T,H,2,P] or [T,H,P,2]; angles [T,1,P]."""
+    heads, size = b.as_vector(b.attribute("num_heads")), b.as_vector(b.attribute("head_size"))
+    width, two = b.op("Mul", heads, size), b.const([2])
+    tokens, pairs = b.dim("x", 0), b.op("Div", size, two)
+    end = b.const([np.iinfo(np.int64).max])
+    rotated = b.load(b.op("Slice", "x", b.const([0]), width, b.const([1])))
+    is_half = b.attributes["pairing"] == "half"
+    split = b.reshape(rotated, tokens, heads, *((two, pairs) if is_half else (pairs, two)))
+    angle = b.op("Mul", b.unsqueeze(_float(b, "positions"), 1, 2), b.unsqueeze("frequencies", 1))
+    turned = b.reshape(_turned(b, split, angle, 2 if is_half else 3), tokens, width)
+    rest = b.load(b.op("Slice", "x", width, end, b.const([1])))
+    b.output("y", b.op("Concat", turned, rest, axis=1))
+
+
+def _turned(b: BodyBuilder, pairs: str, angle: str, axis: int) -> str:
+    """`pairs`, of which `axis` holds first and second, turned by `angle`, which lacks that axis; float32."""
+    first, second = (b.op("Gather", pairs, b.const(i), axis=axis) for i in range(2))
+    cosine, sine = b.op("Cos", angle), b.op("Sin", angle)
+    x = b.op("Sub", b.op("Mul", first, cosine), b.op("Mul", second, sine))
+    y = b.op("Add", b.op("Mul", second, cosine), b.op("Mul", first, sine))
+    return b.op("Concat", b.unsqueeze(x, axis), b.unsqueeze(y, axis), axis=axis)
+
+
+def _float(b: BodyBuilder, index: str) -> str:
+    """An int32 input as float32."""
+    return b.op("Cast", index, to=TensorProto.FLOAT)
+
+
 def _layer_norm(b: BodyBuilder) -> None:
     total = b.load("x")
     for name in ("bias", "residual"):
@@ -142,26 +174,58 @@ def _linear(b: BodyBuilder) -> None:
     total = b.op("MatMul", b.load("x"), b.load("weight"))
     if b.attributes["has_x_moments"]:
         mean, root = _mean_and_root(b, "x_moments", "x_epsilon")
-        total = b.op("Div", b.op("Sub", total, b.op("Mul", mean, "column_sums")), root)
+        if not b.attributes["rms"]:
+            total = b.op("Sub", total, b.op("Mul", mean, "column_sums"))
+        total = b.op("Div", total, root)
     if b.attributes["has_bias"]:
         total = b.op("Add", total, b.load("bias"))
+    if b.attributes["rotary_features"]:
+        total = _turned_columns(b, total)
+    if b.attributes["gated"]:
+        blocks = _blocks(b, total)
+        u, v = (b.op("Gather", blocks, b.const(i), axis=2) for i in range(2))  # [T,N/16,8]
+        half = b.op("Div", b.dim(total, 1), b.const([2]))
+        gate = b.op("Mul", _activated(b, u, b.attributes["activation"]), v)
+        b.output("y", b.reshape(gate, b.dim(total, 0), half))
+        return
     y = _activated(b, total, b.attributes["activation"])
     if b.attributes["has_residual"]:
         residual = b.load("residual")
         if b.attributes["has_residual_moments"]:
             mean, root = _mean_and_root(b, "residual_moments", "residual_epsilon")
-            residual = b.op("Mul", b.op("Div", b.op("Sub", residual, mean), root), b.load("residual_scale"))
+            if not b.attributes["rms"]:
+                residual = b.op("Sub", residual, mean)
+            residual = b.op("Mul", b.op("Div", residual, root), b.load("residual_scale"))
         y = b.op("Add", y, residual)
     b.output("y", y)
     if b.attributes["has_moments"]:
         b.output_as_is("moments", _moments(b, y))
 
 
+def _blocks(b: BodyBuilder, columns: str) -> str:
+    """[T,N] as [T,N/16,2,8]: blocks of 8 columns and the 8 that belong to them."""
+    count = b.op("Div", b.dim(columns, 1), b.const([16]))
+    return b.reshape(columns, b.dim(columns, 0), count, b.const([2, 8]))
+
+
+def _turned_columns(b: BodyBuilder, columns: str) -> str:
+    """[T,N] float32 with the pairs among the first rotary_features turned."""
+    count, end = b.as_vector(b.attribute("rotary_features")), b.const([np.iinfo(np.int64).max])
+    blocks = _blocks(b, b.op("Slice", columns, b.const([0]), count, b.const([1])))
+    angle = b.op("Mul", b.unsqueeze(_float(b, "positions"), 1), "frequencies")  # [T,P]
+    angle = b.reshape(angle, b.dim(columns, 0), b.op("Div", b.dim(angle, 1), b.const([8])), b.const([8]))
+    turned = b.reshape(_turned(b, blocks, angle, 2), b.dim(columns, 0), count)
+    return b.op("Concat", turned, b.op("Slice", columns, count, end, b.const([1])), axis=1)
+
+
 def _mean_and_root(b: BodyBuilder, moments: str, epsilon: str) -> tuple[str, str]:
-    """Mean and sqrt(variance + epsilon) of whole rows, float32 [T,1], from the moments [G,T,2] of their groups."""
+    """Mean and sqrt(variance + epsilon) of whole rows, float32 [T,1], from the moments [G,T,2] of their groups.
+
+    With rms the mean square stands for the variance.
+    """
     means, squares = (b.op("Gather", moments, b.const([i]), axis=2) for i in range(2))  # [G,T,1]
     mean = b.reduce("ReduceMean", means, 0)
-    deviation = b.op("Sub", means, mean)
+    deviation = means if b.attributes["rms"] else b.op("Sub", means, mean)
     inside = b.op("Div", squares, b.const(MOMENTS_GROUP, np.float32))
     variance = b.reduce("ReduceMean", b.op("Add", inside, b.op("Mul", deviation, deviation)), 0)
     return mean, b.op("Sqrt", b.op("Add", variance, b.attribute(epsilon)))
@@ -182,6 +246,8 @@ def _activated(b: BodyBuilder, x: str, activation: AttributeValue) -> str:
     """The activation of float32 values; Gelu is an operator from opset 20 on alone."""
     if activation == "relu":
         return b.op("Relu", x)
+    if activation == "sigmoid":
+        return b.op("Sigmoid", x)
     if activation == "silu":
         return b.op("Mul", x, b.op("Sigmoid", x))
     if activation == "gelu":
@@ -227,6 +293,7 @@ BODIES: Mapping[str, Callable[[BodyBuilder], None]] = MappingProxyType(
         "PadfreeSchedule": _schedule,
         "PadfreeEmbedding": _embedding,
         "PadfreeAttention": _attention,
+        "PadfreeRotary": _rotary,
         "PadfreeLayerNorm": _layer_norm,
         "PadfreeLinear": _linear,
         "PadfreePool": _pool,

@@ -22,6 +22,10 @@ def _when(attribute: str) -> Condition:
     return Condition(attribute, (1,))
 
 
+def _without(attribute: str) -> Condition:
+    return Condition(attribute, (0,))
+
+
 _EPSILON = AttributeSpec("epsilon", "float", "added to the variance (or mean square)", minimum=0.0)
 
 _INDEX = OperatorSpec(
@@ -58,8 +62,9 @@ _UNPACK = OperatorSpec(
 _SCHEDULE = OperatorSpec(
     "PadfreeSchedule",
     "Prefix sum of the lengths: negative lengths count 0 and no sum exceeds T. With has_extent also the slot b*S+s of "
-    "every token (-1 for filler and for s >= S), with has_tasks also what the blocks of PadfreeAttention's Hopper "
-    "kernel do, longest first, for all layers with that many heads.",
+    "every token (-1 for filler and for s >= S), with has_positions its place s in its sequence (0 for filler), with "
+    "has_tasks what the blocks of PadfreeAttention's Hopper kernel do, longest first, for all layers with that many "
+    "heads.",
     inputs=(
         TensorSpec("seq_lens", "int32", "[B]"),
         TensorSpec("tokens", "int32", "[T]"),
@@ -68,10 +73,12 @@ _SCHEDULE = OperatorSpec(
     outputs=(
         TensorSpec("cu_seqlens", "int32", "[B+1]"),
         TensorSpec("token_index", "int32", "[T]", _when("has_extent")),
+        TensorSpec("positions", "int32", "[T]", _when("has_positions")),
         TensorSpec("tasks", "int32", "[L,4]", _when("has_tasks")),
     ),
     attributes=(
         _flag("has_extent", "whether extent and token_index are there"),
+        _flag("has_positions", "whether positions are an output too"),
         _flag("has_tasks", "whether tasks are there; only plugins make and read them: the function body gives [1,4]"),
         AttributeSpec(
             "num_heads", "int", "H of the attention that reads tasks, without them any", minimum=1, maximum=INT32_MAX
@@ -149,6 +156,30 @@ _ATTENTION = OperatorSpec(
     ),
 )
 
+_ROTARY = OperatorSpec(
+    "PadfreeRotary",
+    "Rotary embedding of the first num_heads * head_size columns; the others are copied. A pair x1, x2 of a head with "
+    "the angle a = positions[t] * frequencies[0,p] (in float32) becomes x1 cos(a) - x2 sin(a) and x2 cos(a) + "
+    "x1 sin(a): a frequency of 0 leaves a pair as it is.",
+    inputs=(
+        TensorSpec("x", "act", "[T,W]"),
+        TensorSpec("positions", "int32", "[T]"),
+        TensorSpec("frequencies", "float32", "[1,D/2]"),
+    ),
+    outputs=(TensorSpec("y", "act", "[T,W]"),),
+    attributes=(
+        AttributeSpec("head_size", "int", "D, an even number", minimum=2, maximum=INT32_MAX),
+        AttributeSpec("num_heads", "int", "how many heads, from column 0 on, are rotated", minimum=1, maximum=INT32_MAX),
+        AttributeSpec(
+            "pairing",
+            "string",
+            "the columns of a head that make pair p: half: p and p + D/2; interleaved: 2p and 2p + 1",
+            allowed=("half", "interleaved"),
+            selects_body=True,
+        ),
+    ),
+)
+
 _LAYER_NORM = OperatorSpec(
     "PadfreeLayerNorm",
     "Layer norm, or RMS norm, of x + bias + residual over the last axis, statistics in float32.",
@@ -173,12 +204,15 @@ _LAYER_NORM = OperatorSpec(
     ),
 )
 
-ACTIVATIONS = ("none", "gelu", "gelu_tanh", "relu", "silu")
+ACTIVATIONS = ("none", "gelu", "gelu_tanh", "relu", "silu", "sigmoid")
 
 MOMENTS_GROUP = 64
 """How many columns of a row share one entry of PadfreeLinear's moments."""
 MAX_NORMED_WIDTH = 1024
 """Columns of the widest rows that PadfreeLinear norms."""
+
+_PLAIN = Condition("activation", ("none",))
+_ROTATES = Condition("rotary_features")
 
 _LINEAR = OperatorSpec(
     "PadfreeLinear",
@@ -186,7 +220,11 @@ _LINEAR = OperatorSpec(
     "moments[g,t] are the mean of y[t,64g:64g+64] and the sum of squared deviations from it. With x_moments, those of "
     "x, x weight becomes (x weight - mean * column_sums) / sqrt(variance + x_epsilon), with mean and variance of each "
     "row of x; with residual_moments the residual becomes (residual - mean) / sqrt(variance + residual_epsilon) * "
-    "residual_scale. G = K/64, R = M = N/64, without remainder; G and R are at most 16.",
+    "residual_scale; with rms no mean is taken away, and the mean square stands for the variance. G = K/64, "
+    "R = M = N/64, without remainder; G and R are at most 16. With gated, columns come in blocks of 16: 8 of u and the 8 "
+    "of v that belong to them (N is a multiple of 16), and y, of F = N/2 columns, is activation(u) * v. The first "
+    "C = rotary_features columns come in blocks of 16, 8 of x1 and the 8 of x2 that are their pairs: behind norm and "
+    "bias pair p = 8 * block + place is turned by positions[t] * frequencies[p] as PadfreeRotary's are.",
     inputs=(
         TensorSpec("x", "act", "[T,K]"),
         TensorSpec("weight", "act", "[K,N]"),
@@ -196,8 +234,14 @@ _LINEAR = OperatorSpec(
         TensorSpec("column_sums", "float32", "[N]", _when("has_x_moments")),
         TensorSpec("residual_moments", "float32", "[R,T,2]", _when("has_residual_moments")),
         TensorSpec("residual_scale", "act", "[N]", _when("has_residual_moments")),
+        TensorSpec("positions", "int32", "[T]", _ROTATES),
+        TensorSpec("frequencies", "float32", "[C/2]", _ROTATES),
     ),
-    outputs=(TensorSpec("y", "act", "[T,N]"), TensorSpec("moments", "float32", "[M,T,2]", _when("has_moments"))),
+    outputs=(
+        TensorSpec("y", "act", "[T,N]", _without("gated")),
+        TensorSpec("y", "act", "[T,F]", _when("gated")),
+        TensorSpec("moments", "float32", "[M,T,2]", _when("has_moments")),
+    ),
     attributes=(
         AttributeSpec(
             "activation",
@@ -211,14 +255,30 @@ _LINEAR = OperatorSpec(
         _flag("has_x_moments", "whether x_moments and column_sums are there"),
         _flag("has_residual_moments", "whether residual_moments and residual_scale are there"),
         _flag("has_moments", "whether moments are an output too"),
+        _flag("gated", "whether columns come in blocks of u and v, and y is activation(u) * v"),
+        _flag("rms", "1: RMS norm of x and of the residual, no mean is taken away and column_sums are not read"),
+        AttributeSpec(
+            "rotary_features",
+            "int",
+            "how many columns, from the first on, are turned in pairs: a multiple of 16 up to N, or 0",
+            minimum=0,
+            maximum=INT32_MAX,
+            selects_body=True,
+        ),
         AttributeSpec("x_epsilon", "float", "added to the variance of x, with x_moments", minimum=0.0),
         AttributeSpec("residual_epsilon", "float", "that of the residual, with residual_moments", minimum=0.0),
     ),
     requires=(
         (_when("has_residual_moments"), _when("has_residual")),
-        (_when("has_residual_moments"), Condition("has_x_moments", (0,))),
-        (_when("has_residual_moments"), Condition("activation", ("none",))),
-        (_when("has_moments"), Condition("activation", ("none",))),
+        (_when("has_residual_moments"), _without("has_x_moments")),
+        (_when("has_residual_moments"), _PLAIN),
+        (_when("has_moments"), _PLAIN),
+        (_when("gated"), _without("has_residual")),
+        (_when("gated"), _without("has_moments")),
+        (_ROTATES, _PLAIN),
+        (_ROTATES, _without("has_residual")),
+        (_ROTATES, _without("has_moments")),
+        (_ROTATES, _without("gated")),
     ),
     plugin_precisions=("fp16", "bf16"),
 )
@@ -237,6 +297,9 @@ _POOL = OperatorSpec(
 OPERATORS: Mapping[str, OperatorSpec] = MappingProxyType(
     {
         spec.name: spec
-        for spec in (_INDEX, _PACK, _UNPACK, _SCHEDULE, _EMBEDDING, _ATTENTION, _LAYER_NORM, _LINEAR, _POOL)
+        for spec in (
+            *(_INDEX, _PACK, _UNPACK, _SCHEDULE, _EMBEDDING, _ATTENTION, _ROTARY, _LAYER_NORM, _LINEAR),
+            _POOL,
+        )
     }
 )

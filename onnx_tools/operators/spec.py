@@ -18,16 +18,19 @@ INT32_MAX = 2**31 - 1
 
 @dataclass(frozen=True)
 class Condition:
-    """Holds when `attribute` has one of `values`."""
+    """Holds when `attribute` has one of `values` or, without any, is a positive number."""
 
     attribute: str
-    values: tuple[AttributeValue, ...]
+    values: tuple[AttributeValue, ...] = ()
 
     def holds(self, attributes: Mapping[str, AttributeValue]) -> bool:
         """Whether a node with these attributes meets the condition."""
-        return attributes[self.attribute] in self.values
+        value = attributes[self.attribute]
+        return value in self.values if self.values else not isinstance(value, str) and value > 0
 
     def __str__(self) -> str:
+        if not self.values:
+            return f"{self.attribute}>0"
         return f"{self.attribute}={' or '.join(repr(value) for value in self.values)}"
 
 

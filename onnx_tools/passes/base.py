@@ -75,7 +75,7 @@ def add_boundary(editor: Editor, mask: gs.Tensor) -> Boundary:
 
 def add_schedule(editor: Editor, inputs: list[gs.Tensor], outputs: list[gs.Tensor]) -> None:
     """PadfreeSchedule of lengths and tokens, with the slots of tokens where there is an extent; without tasks."""
-    editor.padfree("PadfreeSchedule", inputs, outputs, has_extent=len(inputs) - 2, has_tasks=0, num_heads=1)
+    editor.padfree("PadfreeSchedule", inputs, outputs, has_extent=len(inputs) - 2, has_positions=0, has_tasks=0, num_heads=1)
 
 
 def pack(editor: Editor, tensor: gs.Tensor, boundary: Boundary, dtype: str | None) -> gs.Tensor:

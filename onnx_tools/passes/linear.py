@@ -100,6 +100,9 @@ def _replace(editor: Editor, analysis: Analysis, node: gs.Node) -> str | None:
         has_x_moments=0,
         has_residual_moments=0,
         has_moments=0,
+        gated=0,
+        rms=0,
+        rotary_features=0,
         x_epsilon=0.0,
         residual_epsilon=0.0,
     )

@@ -44,6 +44,10 @@ __device__ inline unsigned geluPair<half>(float x, float y) {
   return reinterpret_cast<const unsigned&>(result);
 }
 
+__device__ inline float sigmoid(float x) {
+  return __fdividef(1.f, 1.f + exp2Fast(-kLog2E * x));
+}
+
 // x / (1 + e^-z)
 __device__ inline float timesSigmoid(float x, float z) {
   return __fdividef(x, 1.f + exp2Fast(-kLog2E * z));
@@ -64,6 +68,8 @@ __device__ inline float activate(float x, Activation activation) {
       return fmaxf(x, 0.f);
     case Activation::kSilu:
       return timesSigmoid(x, x);
+    case Activation::kSigmoid:
+      return sigmoid(x);
     case Activation::kNone:
       return x;
   }

@@ -17,6 +17,14 @@ bool areMomentsValid(const LinearParams& p) {
   return true;
 }
 
+// Whether gates and turned pairs are asked for as the kernel computes them.
+bool arePairsValid(const LinearParams& p) {
+  if (p.gated && (p.residual || p.moments || p.rotary_features > 0 || p.N % kPairBlock != 0)) return false;
+  if (p.rotary_features == 0) return true;
+  if (p.rotary_features < 0 || p.rotary_features % kPairBlock != 0 || p.rotary_features > p.N) return false;
+  return p.positions && p.frequencies && !p.residual && !p.moments && p.activation == Activation::kNone;
+}
+
 }  // namespace
 
 cudaError_t launchLinear(const LinearParams& params, cudaStream_t stream) {
@@ -37,7 +45,8 @@ cudaError_t launchLinear(const LinearParams& p, const LinearTiling& tiling, cuda
   if (p.T <= 0 || p.N <= 0) return cudaSuccess;
   if (p.K <= 0 || p.K % 8 != 0 || p.N % 8 != 0) return cudaErrorInvalidValue;
   if (p.T > mostLinearTokens(p.N)) return cudaErrorInvalidValue;
-  if (!areMomentsValid(p)) return cudaErrorInvalidValue;
+  if (!areMomentsValid(p) || !arePairsValid(p)) return cudaErrorInvalidValue;
+  if (p.gated || p.rotary_features > 0 || p.rms) return cudaErrorNotSupported;
   for (const void* data : {p.x, p.weight, p.residual, static_cast<const void*>(p.y)}) {
     if (!isAligned16(data)) return cudaErrorMisalignedAddress;
   }

@@ -7,10 +7,11 @@
 
 namespace padfree {
 
-enum class Activation : int32_t { kNone = 0, kGelu = 1, kGeluTanh = 2, kRelu = 3, kSilu = 4 };
+enum class Activation : int32_t { kNone = 0, kGelu = 1, kGeluTanh = 2, kRelu = 3, kSilu = 4, kSigmoid = 5 };
 
 constexpr int kMomentFeatures = 64;
 constexpr int kMaxMomentGroups = 16;  // of rows that are normed: widths up to 1024
+constexpr int kPairBlock = 16;  // columns: 8, and the 8 that belong to them, where two columns make a result or a pair
 
 // Moments of rows [T,W] are floats [W/64,T,2]: mean and sum of squared deviations from it, of kMomentFeatures
 // neighbours each.
@@ -23,16 +24,21 @@ struct LinearParams {
   const float* column_sums;       // [N], of the weight; with x_moments
   const float* residual_moments;  // or null: rows of the residual are normed, then multiplied by residual_scale;
   const void* residual_scale;     // [N]; not together with x_moments
-  void* y;                        // [T,N]
+  const int* positions;           // [T], with rotary_features
+  const float* frequencies;       // [rotary_features / 2]
+  void* y;                        // [T,N]; [T,N/2] where gated
   float* moments;                 // of y, or null; these and a normed residual without activation
   int T, K, N;                    // K and N multiples of 8, of 64 where rows of such a width have moments
+  int rotary_features;  // columns from the first on, in blocks of kPairBlock, whose pairs are turned; 0: none
   float x_epsilon, residual_epsilon;
   Activation activation;
+  bool gated;     // columns in blocks of kPairBlock, u and v: y is activation(u) * v; no residual, no moments
+  bool rms;       // norms of x and of the residual take no mean away, and column_sums are not read
   DataType type;  // of every tensor but moments: fp16 or bf16; accumulation and what follows it in fp32
 };
 
-// y = activation(norm(x) weight + bias) + norm(residual) * scale. Hopper (sm_90a) alone; elsewhere
-// cudaErrorNoKernelImageForDevice.
+// y = activation(norm(x) weight + bias) + norm(residual) * scale, its pairs turned by position * frequency, or gated.
+// Hopper (sm_90a) alone; elsewhere cudaErrorNoKernelImageForDevice.
 cudaError_t launchLinear(const LinearParams& params, cudaStream_t stream);
 
 }  // namespace padfree

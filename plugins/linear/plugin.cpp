@@ -19,7 +19,8 @@ Activation activationOf(const std::string& name) {
   if (name == "gelu") return Activation::kGelu;
   if (name == "gelu_tanh") return Activation::kGeluTanh;
   if (name == "relu") return Activation::kRelu;
-  return name == "silu" ? Activation::kSilu : Activation::kNone;
+  if (name == "silu") return Activation::kSilu;
+  return name == "sigmoid" ? Activation::kSigmoid : Activation::kNone;
 }
 
 void check(cudaError_t status, const char* what) {
@@ -68,10 +69,16 @@ class Linear final : public Operator {
         residual_moments_(
             addInput("residual_moments", TensorKind::kFloat, "[R,T,2]", attributes.flag("has_residual_moments"))),
         residual_scale_(addInput("residual_scale", TensorKind::kHalf, "[N]", attributes.flag("has_residual_moments"))),
-        y_(addOutput("y", TensorKind::kHalf, "[T,N]")),
+        positions_(addInput("positions", TensorKind::kInt32, "[T]", attributes.integer("rotary_features") > 0)),
+        frequencies_(addInput("frequencies", TensorKind::kFloat, text("[", attributes.integer("rotary_features") / 2, "]"),
+                              attributes.integer("rotary_features") > 0)),
+        y_(addOutput("y", TensorKind::kHalf, attributes.flag("gated") ? "[T,F]" : "[T,N]")),
         moments_(addOutput("moments", TensorKind::kFloat, "[M,T,2]", attributes.flag("has_moments"))),
         x_epsilon_(attributes.real("x_epsilon")),
         residual_epsilon_(attributes.real("residual_epsilon")),
+        gated_(attributes.flag("gated")),
+        rms_(attributes.flag("rms")),
+        rotary_features_(attributes.integer("rotary_features")),
         activation_(activationOf(attributes.choice("activation"))),
         table_(tableOf(attributes.measured("choices"))) {
     if (x_moments_ != kAbsent && residual_moments_ != kAbsent) {
@@ -85,6 +92,13 @@ class Linear final : public Operator {
       throw std::invalid_argument(text("activation is '", attributes.choice("activation"),
                                        "' with moments of y or of the residual; allowed: 'none'"));
     }
+    if (gated_ && (residual_ != kAbsent || moments_ != kAbsent || rotary_features_ > 0)) {
+      throw std::invalid_argument("gated is 1 with a residual, moments of y or rotary_features; allowed: none of them");
+    }
+    if (rotary_features_ > 0 && (activation_ != Activation::kNone || residual_ != kAbsent || moments_ != kAbsent)) {
+      throw std::invalid_argument(text("rotary_features is ", rotary_features_,
+                                       " with an activation, a residual or moments of y; allowed: none of them"));
+    }
   }
 
   void checkSizes(const Sizes& sizes) const override {
@@ -94,6 +108,14 @@ class Linear final : public Operator {
       throw std::invalid_argument(
           text("the weight has ", letter, " = ", size, "; allowed: multiples of ", kSizeMultiple, kNextStep));
     }
+    if (gated_ && sizes.get("N") % kPairBlock > 0) {
+      throw std::invalid_argument(text("the gated weight has N = ", sizes.get("N"), "; allowed: multiples of ",
+                                       kPairBlock, kNextStep));
+    }
+    if (sizes.get("N") >= 0 && rotary_features_ > sizes.get("N")) {
+      throw std::invalid_argument(text("rotary_features is ", rotary_features_, " with N = ", sizes.get("N"),
+                                       "; allowed: up to N; rewrite the model again"));
+    }
     if (sizes.get("N") > 0) checkTokens(sizes.get("T"), sizes.get("N"));
     if (x_moments_ != kAbsent) checkGroups("x_moments", sizes.get("G"), "K", sizes.get("K"));
     if (residual_moments_ != kAbsent) checkGroups("residual_moments", sizes.get("R"), "N", sizes.get("N"));
@@ -102,6 +124,7 @@ class Linear final : public Operator {
 
   void deriveSizes(SizeExpressions& sizes) const override {
     if (moments_ != kAbsent) sizes.set("M", (sizes.at("N") / kMomentFeatures).get());
+    if (gated_) sizes.set("F", (sizes.at("N") / 2).get());
   }
 
   std::vector<int32_t> measure(const ProfiledTensors& tensors) const override {
@@ -113,7 +136,7 @@ class Linear final : public Operator {
     LinearParams params{};
     params.K = tensors.maximum(weight_, 0);
     params.N = tensors.maximum(weight_, 1);
-    params.activation = activation_;
+    setAttributes(params);
     params.type = tensors.type(x_);
     params.bias = present(bias_);
     params.residual = present(residual_);
@@ -142,14 +165,14 @@ class Linear final : public Operator {
     params.column_sums = tensors.input<float>(column_sums_);
     params.residual_moments = tensors.input<float>(residual_moments_);
     params.residual_scale = tensors.input(residual_scale_);
+    params.positions = tensors.input<int>(positions_);
+    params.frequencies = tensors.input<float>(frequencies_);
     params.y = tensors.output(y_);
     params.moments = tensors.output<float>(moments_);
     params.T = tensors.size(x_, 0);
     params.K = tensors.size(x_, 1);
     params.N = tensors.size(weight_, 1);
-    params.x_epsilon = x_epsilon_;
-    params.residual_epsilon = residual_epsilon_;
-    params.activation = activation_;
+    setAttributes(params);
     params.type = tensors.type(x_);
     for (const void* data :
          {params.x, params.weight, params.bias, params.residual, (const void*)params.y, (const void*)params.x_moments,
@@ -160,6 +183,15 @@ class Linear final : public Operator {
   }
 
  private:
+  void setAttributes(LinearParams& params) const {
+    params.rotary_features = rotary_features_;
+    params.x_epsilon = x_epsilon_;
+    params.residual_epsilon = residual_epsilon_;
+    params.activation = activation_;
+    params.gated = gated_;
+    params.rms = rms_;
+  }
+
   LinearChoice choose(int tokens) const {
     const auto range = std::lower_bound(table_.begin(), table_.end(), tokens,
                                         [](const LinearRange& item, int wanted) { return item.tokens < wanted; });
@@ -181,8 +213,11 @@ class Linear final : public Operator {
                                      kMomentFeatures, "; rewrite the model again, or with --norms separate"));
   }
 
-  const int x_, weight_, bias_, residual_, x_moments_, column_sums_, residual_moments_, residual_scale_, y_, moments_;
+  const int x_, weight_, bias_, residual_, x_moments_, column_sums_, residual_moments_, residual_scale_, positions_,
+      frequencies_, y_, moments_;
   const float x_epsilon_, residual_epsilon_;
+  const bool gated_, rms_;
+  const int rotary_features_;
   const Activation activation_;
   const LinearTable table_;  // ascending tokens
 };
@@ -191,9 +226,11 @@ class Linear final : public Operator {
 
 OperatorInfo linearOperator() {
   return {"PadfreeLinear",
-          {choiceField("activation", {"none", "gelu", "gelu_tanh", "relu", "silu"}), flagField("has_bias"),
+          {choiceField("activation", {"none", "gelu", "gelu_tanh", "relu", "silu", "sigmoid"}), flagField("has_bias"),
            flagField("has_residual"), flagField("has_x_moments"), flagField("has_residual_moments"),
-           flagField("has_moments"), nonNegativeRealField("x_epsilon"), nonNegativeRealField("residual_epsilon"),
+           flagField("has_moments"), flagField("gated"), flagField("rms"),
+           integerField("rotary_features", 0, std::numeric_limits<int32_t>::max(), kPairBlock),
+           nonNegativeRealField("x_epsilon"), nonNegativeRealField("residual_epsilon"),
            measuredField("choices")},
           makeOperator<Linear>};
 }

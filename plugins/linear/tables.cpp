@@ -30,6 +30,8 @@ LinearTableKey tableKeyOf(const LinearParams& params, int min_tokens, int max_to
           present(params.x_moments),
           present(params.residual_moments),
           present(params.moments),
+          params.gated ? 1 : 0,
+          params.rotary_features,
           static_cast<int32_t>(params.type),
           min_tokens,
           max_tokens};

@@ -16,8 +16,9 @@
 namespace padfree {
 
 // What a table depends on beside the device: K, N, activation, whether there are bias, residual, moments of x, of the
-// residual and of y, the type, and the fewest and most tokens.
-using LinearTableKey = std::array<int32_t, 11>;
+// residual and of y, whether it is gated, how many features are turned, the type, and the fewest and most tokens. (An
+// RMS norm takes as long as a layer norm.)
+using LinearTableKey = std::array<int32_t, 13>;
 using LinearTable = std::vector<LinearRange>;
 
 LinearTableKey tableKeyOf(const LinearParams& params, int min_tokens, int max_tokens);

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads, 1) scheduleKernel(ScheduleParams p) 
 }
 
 // One thread a token.
-__global__ void __launch_bounds__(kTokenThreads) tokenIndexKernel(ScheduleParams p) {
+__global__ void __launch_bounds__(kTokenThreads) tokenPlaceKernel(ScheduleParams p) {
   releaseNextGrid();
   waitForPriorGrids();
   const int t = blockIdx.x * kTokenThreads + threadIdx.x;
@@ -57,7 +57,8 @@ __global__ void __launch_bounds__(kTokenThreads) tokenIndexKernel(ScheduleParams
     (p.cu_seqlens[middle] <= t ? first : last) = middle;
   }
   const int s = t - p.cu_seqlens[first];
-  p.token_index[t] = first < p.B && s < p.S ? first * p.S + s : -1;
+  if (p.token_index) p.token_index[t] = first < p.B && s < p.S ? first * p.S + s : -1;
+  if (p.positions) p.positions[t] = first < p.B ? s : 0;
 }
 
 // Completes what the tasks are made by; `params` are left alone where no tasks are wanted.
@@ -79,8 +80,8 @@ cudaError_t launchSchedule(const ScheduleParams& given, cudaStream_t stream) {
   ScheduleParams params = given;
   cudaError_t status = prepareTasks(params);
   if (status == cudaSuccess) status = launchDependent(scheduleKernel, 1, kThreads, 0, stream, params);
-  if (status != cudaSuccess || !params.token_index || params.T <= 0) return status;
-  return launchDependent(tokenIndexKernel, ceilDiv(params.T, kTokenThreads), kTokenThreads, 0, stream, params);
+  if (status != cudaSuccess || (!params.token_index && !params.positions) || params.T <= 0) return status;
+  return launchDependent(tokenPlaceKernel, ceilDiv(params.T, kTokenThreads), kTokenThreads, 0, stream, params);
 }
 
 }  // namespace padfree

@@ -12,6 +12,7 @@ struct ScheduleParams {
   const int* seq_lens;   // [B]; a negative length counts as 0
   int* cu_seqlens;       // [B+1], starts at 0, never falls, never above T
   int* token_index;      // [T] or null: b*S + s of each token, -1 for filler and for s >= S
+  int* positions;        // [T] or null: s of each token, 0 for filler
   AttentionTask* tasks;  // [num_tasks+1] or null: the tasks of an attention with H heads, longest first, then filler
   int B, T;
   int S;          // padded length, read only when token_index is given
@@ -22,7 +23,8 @@ struct ScheduleParams {
 
 constexpr int kMaxTaskHeads = 4096;
 
-// Prefix sum of the lengths, clamped to T, and on demand the padded slot of every token and the attention's tasks.
+// Prefix sum of the lengths, clamped to T, and on demand the padded slot of every token, its place in its sequence, and
+// the attention's tasks.
 cudaError_t launchSchedule(const ScheduleParams& params, cudaStream_t stream);
 
 }  // namespace padfree

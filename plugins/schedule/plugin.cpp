@@ -16,6 +16,7 @@ class Schedule final : public Operator {
         extent_(addInput("extent", TensorKind::kInt32, "[S]", attributes.flag("has_extent"))),
         cu_seqlens_(addOutput("cu_seqlens", TensorKind::kInt32, "[B+1]")),
         token_index_(addOutput("token_index", TensorKind::kInt32, "[T]", attributes.flag("has_extent"))),
+        positions_(addOutput("positions", TensorKind::kInt32, "[T]", attributes.flag("has_positions"))),
         tasks_(addOutput("tasks", TensorKind::kInt32, "[L,4]", attributes.flag("has_tasks"))),
         num_heads_(attributes.integer("num_heads")) {}
 
@@ -39,6 +40,7 @@ class Schedule final : public Operator {
     params.seq_lens = tensors.input<int>(seq_lens_);
     params.cu_seqlens = tensors.output<int>(cu_seqlens_);
     params.token_index = tensors.output<int>(token_index_);
+    params.positions = tensors.output<int>(positions_);
     params.B = tensors.size(seq_lens_, 0);
     params.T = tensors.size(tokens_, 0);
     params.S = tensors.size(extent_, 0);
@@ -49,7 +51,7 @@ class Schedule final : public Operator {
   }
 
  private:
-  const int seq_lens_, tokens_, extent_, cu_seqlens_, token_index_, tasks_;
+  const int seq_lens_, tokens_, extent_, cu_seqlens_, token_index_, positions_, tasks_;
   const int num_heads_;
 };
 
@@ -57,7 +59,7 @@ class Schedule final : public Operator {
 
 OperatorInfo scheduleOperator() {
   return {"PadfreeSchedule",
-          {flagField("has_extent"), flagField("has_tasks"), integerField("num_heads", 1, kMaxTaskHeads)},
+          {flagField("has_extent"), flagField("has_positions"), flagField("has_tasks"), integerField("num_heads", 1, kMaxTaskHeads)},
           makeOperator<Schedule>};
 }
 

@@ -9,9 +9,9 @@
 namespace padfree {
 namespace {
 
-constexpr std::array kOperators = {attentionOperator, embeddingOperator, indexOperator,
-                                   layerNormOperator, linearOperator,    packOperator,
-                                   poolOperator,      scheduleOperator,  unpackOperator};
+constexpr std::array kOperators = {attentionOperator, embeddingOperator, indexOperator,    layerNormOperator,
+                                   linearOperator,    packOperator,      poolOperator,     rotaryOperator,
+                                   scheduleOperator,  unpackOperator};
 
 using Creators = std::array<nvinfer1::IPluginCreatorInterface*, kOperators.size()>;
 

@@ -139,6 +139,7 @@ OperatorInfo layerNormOperator();
 OperatorInfo linearOperator();
 OperatorInfo packOperator();
 OperatorInfo poolOperator();
+OperatorInfo rotaryOperator();
 OperatorInfo scheduleOperator();
 OperatorInfo unpackOperator();
 

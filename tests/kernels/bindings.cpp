@@ -10,6 +10,7 @@
 #include "linear/tiling.h"
 #include "pack/launch.h"
 #include "pool/launch.h"
+#include "rotary/launch.h"
 #include "schedule/launch.h"
 #include "unpack/launch.h"
 
@@ -34,11 +35,12 @@ PADFREE_TEST_EXPORT int padfreeUnpack(const void* packed, const int* token_index
   return padfree::launchUnpack({packed, token_index, y, T, num_slots, row_bytes}, stream);
 }
 
-PADFREE_TEST_EXPORT int padfreeSchedule(const int* seq_lens, int* cu_seqlens, int* token_index, void* tasks, int B,
-                                        int T, int S, int H, int num_tasks, int num_sms, cudaStream_t stream) {
-  return padfree::launchSchedule(
-      {seq_lens, cu_seqlens, token_index, static_cast<padfree::AttentionTask*>(tasks), B, T, S, H, num_tasks, num_sms},
-      stream);
+PADFREE_TEST_EXPORT int padfreeSchedule(const int* seq_lens, int* cu_seqlens, int* token_index, int* positions,
+                                        void* tasks, int B, int T, int S, int H, int num_tasks, int num_sms,
+                                        cudaStream_t stream) {
+  return padfree::launchSchedule({seq_lens, cu_seqlens, token_index, positions,
+                                  static_cast<padfree::AttentionTask*>(tasks), B, T, S, H, num_tasks, num_sms},
+                                 stream);
 }
 
 PADFREE_TEST_EXPORT int64_t padfreeTaskListEntries(int T, int B, int H) {
@@ -63,12 +65,20 @@ PADFREE_TEST_EXPORT int padfreeLayerNorm(const void* x, const void* bias, const 
       {x, bias, residual, gamma, beta, y, sum, rows, E, epsilon, rms != 0, static_cast<DataType>(type)}, stream);
 }
 
+PADFREE_TEST_EXPORT int padfreeRotary(const void* x, const int* positions, const float* frequencies, void* y, int T,
+                                      int W, int H, int D, int interleaved, int type, cudaStream_t stream) {
+  return padfree::launchRotary(
+      {x, positions, frequencies, y, T, W, H, D, interleaved != 0, static_cast<DataType>(type)}, stream);
+}
+
 // Parameters of a product, and the tiling: tokens of a tile, 0 as the plugin chooses.
 PADFREE_TEST_EXPORT int padfreeLinear(const void* x, const void* weight, const void* bias, const void* residual,
                                       const float* x_moments, const float* column_sums, const float* residual_moments,
-                                      const void* residual_scale, void* y, float* moments, int T, int K, int N,
-                                      float x_epsilon, float residual_epsilon, int activation, int type, int tokens,
-                                      int cluster_features, int cluster_tokens, int parts, cudaStream_t stream) {
+                                      const void* residual_scale, const int* positions, const float* frequencies,
+                                      void* y, float* moments, int T, int K, int N, int rotary_features,
+                                      float x_epsilon, float residual_epsilon, int activation, int gated, int rms,
+                                      int type, int tokens, int cluster_features, int cluster_tokens, int parts,
+                                      cudaStream_t stream) {
   const padfree::LinearParams params{x,
                                      weight,
                                      bias,
@@ -77,14 +87,19 @@ PADFREE_TEST_EXPORT int padfreeLinear(const void* x, const void* weight, const v
                                      column_sums,
                                      residual_moments,
                                      residual_scale,
+                                     positions,
+                                     frequencies,
                                      y,
                                      moments,
                                      T,
                                      K,
                                      N,
+                                     rotary_features,
                                      x_epsilon,
                                      residual_epsilon,
                                      static_cast<padfree::Activation>(activation),
+                                     gated != 0,
+                                     rms != 0,
                                      static_cast<DataType>(type)};
   if (tokens == 0) return padfree::launchLinear(params, stream);
   return padfree::launchLinear(params, padfree::LinearTiling{tokens, cluster_features, cluster_tokens, parts}, stream);
@@ -94,8 +109,9 @@ PADFREE_TEST_EXPORT int padfreeLinear(const void* x, const void* weight, const v
 // not null say what is there.
 PADFREE_TEST_EXPORT int padfreeMeasureLinear(const void* bias, const void* residual, const float* x_moments,
                                              const float* residual_moments, float* moments, int K, int N,
-                                             int activation, int type, int min_tokens, int max_tokens, int capacity,
-                                             int* ranges, int* count, cudaStream_t) {
+                                             int rotary_features, int activation, int gated, int type,
+                                             int min_tokens, int max_tokens, int capacity, int* ranges, int* count,
+                                             cudaStream_t) {
   padfree::LinearParams shape{};
   shape.bias = bias;
   shape.residual = residual;
@@ -105,6 +121,8 @@ PADFREE_TEST_EXPORT int padfreeMeasureLinear(const void* bias, const void* resid
   shape.moments = moments;
   shape.K = K;
   shape.N = N;
+  shape.rotary_features = rotary_features;
+  shape.gated = gated != 0;
   shape.activation = static_cast<padfree::Activation>(activation);
   shape.type = static_cast<DataType>(type);
   std::vector<padfree::LinearRange> table;

@@ -46,6 +46,8 @@ def _schedule(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     extent = _given(inputs, attributes, "has_extent")
     cu_seqlens, slots = ref.schedule(seq_lens, len(tokens), None if extent is None else extent.shape[-1])
     results = (cu_seqlens,) if slots is None else (cu_seqlens, slots)
+    if attributes["has_positions"]:
+        results = (*results, ref.positions(cu_seqlens, len(tokens)))
     return (*results, np.zeros((1, 4), np.int32)) if attributes["has_tasks"] else results
 
 
@@ -72,6 +74,11 @@ def _attention(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     return (ref.attention(q, k, v, next(inputs), num_heads=heads, head_size=size, scale=attributes["scale"]),)
 
 
+def _rotary(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    options = {name: attributes[name] for name in ("head_size", "num_heads", "pairing")}
+    return (ref.rotary(next(inputs), next(inputs), next(inputs), **options),)
+
+
 def _layer_norm(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     x = next(inputs)
     bias, residual = (_given(inputs, attributes, name) for name in ("has_bias", "has_residual"))
@@ -95,6 +102,7 @@ _OPERATORS: Mapping[str, Callable[[Inputs, Attributes], tuple[Array, ...]]] = Ma
         "PadfreeLayerNorm": _layer_norm,
         "PadfreePack": _pack,
         "PadfreePool": _pool,
+        "PadfreeRotary": _rotary,
         "PadfreeSchedule": _schedule,
         "PadfreeUnpack": _unpack,
     }

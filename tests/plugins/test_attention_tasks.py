@@ -57,7 +57,8 @@ def test_what_costs_most_comes_first() -> None:
 def test_the_plugin_makes_room_by_the_same_formula(library: PluginLibrary, seed: int) -> None:
     draw = random.Random(seed)
     tokens, batch, heads = draw.randint(0, 300_000), draw.randint(0, 9000), draw.choice([1, 12, 4096])
-    plugin = library.create("PadfreeSchedule", {"has_extent": 0, "has_tasks": 1, "num_heads": heads})
+    attributes = {"has_extent": 0, "has_positions": 0, "has_tasks": 1, "num_heads": heads}
+    plugin = library.create("PadfreeSchedule", attributes)
     assert plugin is not None
     shapes = ExpressionBuilder(counted=0).output_shapes(plugin, [[Size(batch)], [Size(tokens)]])
     assert shapes == [(batch + 1,), (most_entries(tokens, batch, heads), 4)]

@@ -11,7 +11,7 @@ import pytest
 
 DEVICE = 7
 """Of which no other test knows tables."""
-KIND = "768 3072 1 1 0 1 0 0 1 1 8192"
+KIND = "768 3072 1 1 0 1 0 0 0 0 1 1 8192"
 CHOICES = [80 | 2 << 16 | 2 << 20 | 1 << 24, 224 | 2 << 16 | 1 << 20 | 1 << 24, 0]
 """80 tokens in clusters of 2 x 2, 224 in pairs, the kernel's own choice."""
 

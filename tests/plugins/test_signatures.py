@@ -141,6 +141,20 @@ def test_a_type_that_no_kernel_has_is_refused(library: PluginLibrary, log: LogCa
             [(7, 16), (16, 8), (7, 16)],
             "input residual has shape [7,16]; allowed: [T,N] with N = 8 as in input weight",
         ),
+        ("PadfreeLinear", {"gated": 1}, [(7, 16), (16, 24)], "the gated weight has N = 24; allowed: multiples of 16"),
+        (
+            "PadfreeLinear",
+            {"rotary_features": 48},
+            [(7, 16), (16, 32), (7,), (24,)],
+            "rotary_features is 48 with N = 32; allowed: up to N",
+        ),
+        (
+            "PadfreeRotary",
+            {},
+            [(7, 15), (7,), (1, 4)],
+            "num_heads = 2 and head_size = 8 take 16 columns; allowed: up to W = 15",
+        ),
+        ("PadfreeRotary", {}, [(7, 16), (7,), (2, 4)], "input frequencies has shape [2,4]; allowed: [1,4]"),
         ("PadfreeIndex", {}, [(65536, 65536)], "B*S is above 2147483647 at S = 65536"),
         ("PadfreeSchedule", {"has_extent": 1}, [(65536,), (7,), (65536,)], "B*S is above 2147483647"),
         (

@@ -11,6 +11,7 @@
 #include "linear/measure.h"
 #include "pack/launch.h"
 #include "pool/launch.h"
+#include "rotary/launch.h"
 #include "schedule/launch.h"
 #include "unpack/launch.h"
 
@@ -45,6 +46,9 @@ cudaError_t launchPack(const PackParams&, cudaStream_t) {
   return cudaSuccess;
 }
 cudaError_t launchPool(const PoolParams&, cudaStream_t) {
+  return cudaSuccess;
+}
+cudaError_t launchRotary(const RotaryParams&, cudaStream_t) {
   return cudaSuccess;
 }
 cudaError_t launchSchedule(const ScheduleParams&, cudaStream_t) {

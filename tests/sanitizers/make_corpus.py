@@ -28,6 +28,7 @@ CREATORS = (
     "PadfreeLinear",
     "PadfreePack",
     "PadfreePool",
+    "PadfreeRotary",
     "PadfreeSchedule",
     "PadfreeUnpack",
 )

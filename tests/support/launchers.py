@@ -11,7 +11,7 @@ import torch
 
 DATA_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int32: 3}
 ATTENTION_KERNELS = {"auto": 0, "mma": 1, "sm90": 2, "short": 3}
-ACTIVATIONS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "silu": 4}
+ACTIVATIONS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "silu": 4, "sigmoid": 5}
 ATTENTION_BIASES = {"none": 0, "slope": 1, "distance": 2}
 POOL_MODES = {"first": 0, "last": 1, "mean": 2, "max": 3}
 
@@ -38,17 +38,18 @@ def schedule(
     *,
     token_index: torch.Tensor | None = None,
     padded_length: int = 0,
+    positions: torch.Tensor | None = None,
     tasks: torch.Tensor | None = None,
     heads: int = 1,
     multiprocessors: int = 0,
 ) -> None:
-    """Prefix sums of seq_lens [B], and on demand token_index [T] and the attention's tasks [N, 4] for that many heads.
+    """Prefix sums of seq_lens [B], and on demand token_index [T], positions [T] and tasks [N, 4] for that many heads.
 
     N is at least `task_list_entries`; multiprocessors: those that the tasks are cut for, 0 for the device's own.
     """
     call(
-        "padfreeSchedule", seq_lens, cu_seqlens, token_index, tasks, len(seq_lens), tokens, padded_length, heads,
-        0 if tasks is None else len(tasks) - 1, multiprocessors,
+        "padfreeSchedule", seq_lens, cu_seqlens, token_index, positions, tasks, len(seq_lens), tokens,
+        padded_length, heads, 0 if tasks is None else len(tasks) - 1, multiprocessors,
     )  # fmt: skip
 
 
@@ -157,6 +158,20 @@ class Moments:
     residual_scale: torch.Tensor | None = None
     out: torch.Tensor | None = None
     epsilon: float = 1e-5
+    rms: bool = False
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Pairs of a product's first columns that are turned: positions int32 [T], a float32 frequency for each pair."""
+
+    positions: torch.Tensor
+    frequencies: torch.Tensor
+
+    @property
+    def features(self) -> int:
+        """How many columns that are."""
+        return 2 * len(self.frequencies)
 
 
 def linear(
@@ -167,20 +182,40 @@ def linear(
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
     moments: Moments | None = None,
+    rotation: Rotation | None = None,
     activation: str = "none",
+    gated: bool = False,
     tiling: tuple[int, int, int, int] = (0, 0, 0, 0),
 ) -> None:
     """y [T, N] = activation(x [T, K] @ weight [K, N] + bias) + residual, x or the residual normed where `moments` say.
 
-    tiling: tokens of a tile, tiles of features and of tokens in a cluster, parts of the reduction; zeros leave the
+    gated: y is [T, N / 2]. tiling: tokens of a tile, tiles of features and of tokens in a cluster, parts of the reduction; zeros leave the
     choice to the kernel.
     """
     tokens, depth = x.shape
     norms = moments or Moments()
     call(
         "padfreeLinear", x, weight, bias, residual, norms.of_x, norms.column_sums, norms.of_residual,
-        norms.residual_scale, y, norms.out, tokens, depth, weight.shape[1], Float(norms.epsilon), Float(norms.epsilon),
-        ACTIVATIONS[activation], DATA_TYPES[y.dtype], *tiling,
+        norms.residual_scale, rotation and rotation.positions, rotation and rotation.frequencies, y, norms.out, tokens,
+        depth, weight.shape[1], rotation.features if rotation else 0, Float(norms.epsilon), Float(norms.epsilon),
+        ACTIVATIONS[activation], int(gated), int(norms.rms), DATA_TYPES[y.dtype], *tiling,
+    )  # fmt: skip
+
+
+def rotary(
+    x: torch.Tensor,
+    positions: torch.Tensor,
+    frequencies: torch.Tensor,
+    y: torch.Tensor,
+    *,
+    heads: int,
+    head_size: int,
+    interleaved: bool = False,
+) -> None:
+    """y [T, W] = x [T, W] whose first heads have their pairs turned by positions int32 [T] * frequencies [D / 2]."""
+    call(
+        "padfreeRotary", x, positions, frequencies, y, *x.shape, heads, head_size, int(interleaved),
+        DATA_TYPES[x.dtype],
     )  # fmt: skip
 
 
@@ -193,6 +228,8 @@ def measured_tilings(
     max_tokens: int,
     *,
     residual: bool = False,
+    gated: bool = False,
+    rotary_features: int = 0,
     norms: Collection[str] = (),
 ) -> list[tuple[int, tuple[int, int, int, int]]]:
     """The fastest tiling for token counts up to each of some, with a bias: what an engine's build measures.
@@ -206,7 +243,7 @@ def measured_tilings(
     call(
         "padfreeMeasureLinear", there, there if residual else None,
         *(there if name in norms else None for name in ("x", "residual", "y")), depth, features,
-        ACTIVATIONS[activation], DATA_TYPES[dtype], min_tokens, max_tokens, capacity, ranges, ctypes.byref(count),
+        rotary_features, ACTIVATIONS[activation], int(gated), DATA_TYPES[dtype], min_tokens, max_tokens, capacity, ranges, ctypes.byref(count),
     )  # fmt: skip
     if count.value > capacity:
         raise RuntimeError(f"{count.value} ranges; allowed: {capacity}")

@@ -49,6 +49,14 @@ def unpack(packed: Array, token_index: Array, seq_lens: Array, extent: Array) ->
     return flat.reshape(batch, length, *packed.shape[1:])
 
 
+def positions(cu_seqlens: Array, num_tokens: int) -> Array:
+    """The place [T] of every token in its sequence, 0 for filler."""
+    places = np.zeros(num_tokens, np.int32)
+    for start, end in itertools.pairwise(cu_seqlens):
+        places[start:end] = np.arange(end - start)
+    return places
+
+
 def schedule(seq_lens: Array, num_tokens: int, padded_length: int | None = None) -> tuple[Array, Array | None]:
     """cu_seqlens [B+1] and, with a padded length, token_index [T]."""
     cu = [0]
@@ -131,6 +139,29 @@ def attention(
     return y
 
 
+def _angles(positions: Array, frequencies: Array) -> Floats:
+    """[T,P]: position times frequency, rounded to float32."""
+    return f64(positions.astype(np.float32)[:, None] * frequencies.astype(np.float32))
+
+
+def _turned(x: Floats, y: Floats, angles: Floats) -> tuple[Floats, Floats]:
+    cosine, sine = np.cos(angles), np.sin(angles)
+    return x * cosine - y * sine, y * cosine + x * sine
+
+
+def rotary(
+    x: Array, positions: Array, frequencies: Array, *, head_size: int, num_heads: int, pairing: str
+) -> Floats:
+    """x [T,W] with the pairs of its first heads turned by positions [T] * frequencies [1,D/2]."""
+    y = f64(x).copy()
+    angles = _angles(positions, frequencies[0])
+    for head in range(num_heads):
+        columns = np.arange(head * head_size, (head + 1) * head_size)
+        first, second = columns.reshape(2, -1) if pairing == "half" else columns.reshape(-1, 2).T
+        y[:, first], y[:, second] = _turned(f64(x[:, first]), f64(x[:, second]), angles)
+    return y
+
+
 def layer_norm(
     x: Array,
     gamma: Array,
@@ -157,10 +188,10 @@ def moments(y: Array, group: int = 64) -> Floats:
     return np.stack([mean, ((split - mean[..., None]) ** 2).sum(-1)], -1).transpose(1, 0, 2)
 
 
-def statistics(moments: Array, epsilon: float, group: int = 64) -> tuple[Floats, Floats]:
-    """Mean and 1 / sqrt(variance + epsilon) of whole rows, each [T,1], from moments [G,T,2]."""
+def statistics(moments: Array, epsilon: float, rms: bool = False, group: int = 64) -> tuple[Floats, Floats]:
+    """Mean and 1 / sqrt(variance + epsilon) of whole rows, each [T,1], from moments [G,T,2]; rms: of mean 0."""
     means, squares = f64(moments[..., 0]), f64(moments[..., 1])
-    mean = means.mean(0)
+    mean = np.zeros(means.shape[1]) if rms else means.mean(0)
     variance = (squares + group * (means - mean) ** 2).sum(0) / (group * len(means))
     return mean[:, None], 1 / np.sqrt(variance + epsilon)[:, None]
 
@@ -176,17 +207,46 @@ def linear(
     column_sums: Array | None = None,
     residual_moments: Array | None = None,
     residual_scale: Array | None = None,
+    positions: Array | None = None,
+    frequencies: Array | None = None,
     x_epsilon: float = 0.0,
     residual_epsilon: float = 0.0,
+    gated: bool = False,
+    rms: bool = False,
 ) -> Floats:
-    """activation(x weight + bias) + residual, [T,N], for x and a residual that may be rows before a layer norm."""
+    """activation(x weight + bias) + residual, [T,N], for x and a residual that may be rows before a layer norm.
+
+    Or, gated, activation(u) * v, [T,N/2]; or with the first 2 * len(frequencies) columns turned in pairs.
+    """
     total = f64(x) @ f64(weight)
     if x_moments is not None:
         assert column_sums is not None
-        mean, scale = statistics(x_moments, x_epsilon)
+        mean, scale = statistics(x_moments, x_epsilon, rms)
         total = (total - mean * f64(column_sums)) * scale
     if bias is not None:
         total = total + f64(bias)
+    if positions is not None:
+        assert frequencies is not None
+        count = len(frequencies) // 8
+        blocks = total[:, : 16 * count].reshape(len(total), count, 2, 8)
+        angles = _angles(positions, frequencies).reshape(len(total), count, 8)
+        turned = np.stack(_turned(blocks[:, :, 0], blocks[:, :, 1], angles), 2)
+        total[:, : 16 * count] = turned.reshape(len(total), 16 * count)
+    if gated:
+        blocks = total.reshape(len(total), total.shape[1] // 16, 2, 8)
+        u, v = (blocks[:, :, i].reshape(len(total), total.shape[1] // 2) for i in range(2))
+        return _activated(u, activation) * v
+    total = _activated(total, activation)
+    if residual is None:
+        return total
+    if residual_moments is None:
+        return total + f64(residual)
+    assert residual_scale is not None
+    mean, scale = statistics(residual_moments, residual_epsilon, rms)
+    return total + (f64(residual) - mean) * scale * f64(residual_scale)
+
+
+def _activated(total: Floats, activation: str) -> Floats:
     if activation == "gelu":
         total = total * 0.5 * (1 + np.vectorize(math.erf, otypes=[np.float64])(total / math.sqrt(2)))
     elif activation == "gelu_tanh":
@@ -195,13 +255,9 @@ def linear(
         total = np.maximum(total, 0)
     elif activation == "silu":
         total = total / (1 + np.exp(-total))
-    if residual is None:
-        return total
-    if residual_moments is None:
-        return total + f64(residual)
-    assert residual_scale is not None
-    mean, scale = statistics(residual_moments, residual_epsilon)
-    return total + (f64(residual) - mean) * scale * f64(residual_scale)
+    elif activation == "sigmoid":
+        total = 1 / (1 + np.exp(-total))
+    return total
 
 
 def pool(x: Array, cu_seqlens: Array, mode: str, normalize: bool = False) -> Floats:

@@ -15,8 +15,16 @@ LETTERS = {"T": 7, "B": 3, "S": 5, "E": 16, "H": 2, "D": 8, "V": 11, "P": 9, "N"
 LETTERS["L"] = most_entries(LETTERS["T"], LETTERS["B"], LETTERS["H"])
 LETTERS["G"] = LETTERS["K"] // MOMENTS_GROUP
 LETTERS["R"] = LETTERS["M"] = LETTERS["N"] // MOMENTS_GROUP
+LETTERS["F"] = LETTERS["N"] // 2
+LETTERS["W"], LETTERS["C"] = 40, 48
 GROUP = (4, 6)  # the axes that "..." stands for
-FIXED = {"num_heads": LETTERS["H"], "head_size": LETTERS["D"], "max_seq_len": 512, "position_offset": 2}
+FIXED: dict[str, tuple[int, ...]] = {
+    "num_heads": (LETTERS["H"],),
+    "head_size": (LETTERS["D"],),
+    "max_seq_len": (512,),
+    "position_offset": (2,),
+    "rotary_features": (0, LETTERS["C"]),
+}
 
 
 PLAIN_LINEAR: dict[str, AttributeValue] = {
@@ -26,6 +34,9 @@ PLAIN_LINEAR: dict[str, AttributeValue] = {
     "has_x_moments": 0,
     "has_residual_moments": 0,
     "has_moments": 0,
+    "gated": 0,
+    "rms": 0,
+    "rotary_features": 0,
     "x_epsilon": 0.0,
     "residual_epsilon": 0.0,
 }
@@ -34,7 +45,7 @@ PLAIN_LINEAR: dict[str, AttributeValue] = {
 def _values(spec: AttributeSpec) -> tuple[AttributeValue, ...]:
     if spec.allowed is not None:
         return spec.allowed
-    return (FIXED[spec.name],) if spec.type == "int" else (0.125,)
+    return FIXED[spec.name] if spec.type == "int" else (0.125,)
 
 
 def variants(operator: str) -> Iterator[dict[str, AttributeValue]]:
@@ -65,8 +76,9 @@ def concrete_shape(tensor: TensorSpec, letters: Mapping[str, int] = LETTERS) -> 
 def _size(axis: str, letters: Mapping[str, int]) -> int:
     total = 0
     for term in axis.split("+"):
+        term, _, divisor = term.partition("/")
         product = 1
         for factor in term.split("*"):
             product *= int(factor) if factor.isdigit() else letters[factor]
-        total += product
+        total += product // int(divisor or 1)
     return total

@@ -22,7 +22,7 @@ def padfree(node: gs.Node, known: Known) -> list[Facts]:
     if node.op == "PadfreeIndex":
         return [Facts((tokens,), "int32"), Facts((batch,), "int32"), Facts((), "int32")]
     if node.op == "PadfreeSchedule":
-        slots = [Facts((tokens,), "int32")] if node.attrs["has_extent"] else []
+        slots = [Facts((tokens,), "int32")] * (node.attrs["has_extent"] + node.attrs["has_positions"])
         lists = [Facts((Poly.atom("L"), Poly.of(4)), "int32")] if node.attrs["has_tasks"] else []
         return [Facts((batch + 1,), "int32"), *slots, *lists]
     if first.shape is None:
@@ -38,17 +38,19 @@ def padfree(node: gs.Node, known: Known) -> list[Facts]:
         return _linear(node, known, tokens)
     if node.op == "PadfreePool":
         return [Facts((batch, *rest), first.dtype)]
-    if node.op == "PadfreeLayerNorm":
+    if node.op in ("PadfreeLayerNorm", "PadfreeRotary"):
         return [Facts(first.shape, first.dtype)] * len(node.outputs)
     table = known[-2] if node.attrs["has_beta"] else known[-1]  # gamma: [E], of the type of the activations
     return [Facts((tokens, *(table.shape or ())), table.dtype)]
 
 
 def _linear(node: gs.Node, known: Known, tokens: Poly) -> list[Facts]:
-    """The product [T,N], and the moments [N/64,T,2] of its rows."""
+    """The product [T,N], gated [T,N/2], and the moments [N/64,T,2] of its rows."""
     columns = (known[1].shape or ())[1:]
-    product = Facts((tokens, *columns), known[0].dtype)
     width = columns[0].constant() if columns else None
+    if node.attrs["gated"]:
+        return [Facts(None if width is None else (tokens, Poly.of(width // 2)), known[0].dtype)]
+    product = Facts((tokens, *columns), known[0].dtype)
     if not node.attrs["has_moments"]:
         return [product]
     if width is None:

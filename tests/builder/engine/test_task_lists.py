@@ -24,7 +24,7 @@ def two_layers() -> onnx.ModelProto:
         inputs = [qkv, "sums", *lists]
         return make_node("PadfreeAttention", inputs, [name], name=name, num_heads=heads, has_tasks=len(lists), **LAYER)
 
-    schedule = {"has_extent": 0, "has_tasks": 1}
+    schedule = {"has_extent": 0, "has_positions": 0, "has_tasks": 1}
     nodes = [
         make_node("PadfreeSchedule", ["lens", "ids"], ["sums", "list2"], name="first", num_heads=2, **schedule),
         make_node("PadfreeSchedule", ["lens", "ids"], ["unread", "list4"], name="second", num_heads=4, **schedule),

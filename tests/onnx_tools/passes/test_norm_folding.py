@@ -64,7 +64,8 @@ class Packed:
         given = [item for item in (x, weight, bias, residual) if item]
         output = f"linear{len(self.nodes)}"
         flags = {"has_bias": int(bool(bias)), "has_residual": int(bool(residual))}
-        later = {"has_x_moments": 0, "has_residual_moments": 0, "has_moments": 0}
+        moments = ("has_x_moments", "has_residual_moments", "has_moments")
+        later = dict.fromkeys((*moments, "gated", "rms", "rotary_features"), 0)
         epsilons = {"x_epsilon": 0.0, "residual_epsilon": 0.0}
         attributes = {**flags, **later, **epsilons, "activation": activation}
         self.nodes.append(make_node("PadfreeLinear", given, [output], name=output, **attributes))

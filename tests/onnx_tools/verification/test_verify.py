@@ -15,6 +15,7 @@ from padfree.onnx_tools.verification.sample_batches import make_batches
 from padfree.onnx_tools.verification.verify import verify
 
 TABLE = np.random.default_rng(0).standard_normal((50, 8)).astype(np.float32)
+SCHEDULE = {"has_extent": 0, "has_positions": 0, "has_tasks": 0, "num_heads": 1}
 METADATA: dict[str, Any] = {
     "interface": "packed",
     "inputs": [
@@ -74,7 +75,7 @@ def original(table: np.ndarray = TABLE) -> onnx.ModelProto:
 
 def packed(table: np.ndarray = TABLE, mode: str = "mean") -> onnx.ModelProto:
     nodes = [
-        make_node("PadfreeSchedule", ["seq_lens", "ids"], ["cu"], has_extent=0, has_tasks=0, num_heads=1),
+        make_node("PadfreeSchedule", ["seq_lens", "ids"], ["cu"], **SCHEDULE),
         helper.make_node("Gather", ["table", "ids"], ["y"]),
         make_node("PadfreePool", ["y", "cu"], ["mean"], mode=mode, normalize=0),
     ]

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rotary position embedding (RoFormer, arXiv 2104.09864, section 3.2.2) as a pass of its own, bound by memory.
+#include <algorithm>
+
+#include "common/dependent_launch.cuh"
+#include "common/device.cuh"
+#include "common/launch.h"
+#include "rotary/launch.h"
+
+namespace padfree {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kItems = 2;            // a thread has under way, of two 16-byte vectors each
+constexpr int kMaxHeadSize = 2048;   // whose cosines and sines stand in shared memory
+constexpr int kTableBytes = 24576;   // at most, of a block's rows
+
+struct Turn {
+  float cosine, sine;
+};
+
+__device__ inline Turn turnOf(int position, float frequency) {
+  Turn turn;
+  sincosf(static_cast<float>(position) * frequency, &turn.sine, &turn.cosine);
+  return turn;
+}
+
+__device__ inline void turnPair(float& x, float& y, float cosine, float sine) {
+  const float before = x;
+  x = x * cosine - y * sine;
+  y = y * cosine + before * sine;
+}
+
+// A block takes `rows` rows; every item is two vectors: those of pairs, or two to be copied. The heads of a row share
+// their angles, which are computed while the first vectors are on their way.
+template <typename T, bool kInterleaved>
+__global__ void __launch_bounds__(kThreads) rotaryVectorKernel(RotaryParams p, int rows) {
+  constexpr int kWidth = kVectorBytes / sizeof(T);
+  extern __shared__ float table[];  // cosines [rows, D/2], then sines
+  releaseNextGrid();
+  waitForPriorGrids();
+  const int64_t first_row = int64_t{blockIdx.x} * rows;
+  const int here = static_cast<int>(min(int64_t{rows}, p.T - first_row));
+  const int pairs = p.D / 2, per_head = pairs / kWidth, turned = p.H * per_head;
+  const int vectors = p.W / kWidth, per_row = (vectors + 1) / 2, count = here * per_row;
+  const T* const x = static_cast<const T*>(p.x) + first_row * p.W;
+  T* const y = static_cast<T*>(p.y) + first_row * p.W;
+  float* const sines = table + rows * pairs;
+
+  struct Item {
+    int row, pair;             // pair: the first of its head, below 0 for columns that are copied
+    int64_t first, second;     // elements; -1: there is no second
+  };
+  const auto itemAt = [&](int i) {
+    Item item;
+    item.row = i / per_row;
+    const int place = i - item.row * per_row, head = place / per_head;
+    const int64_t start = int64_t{item.row} * p.W;
+    if (place < turned) {
+      item.pair = (place - head * per_head) * kWidth;
+      const int column = head * p.D + (kInterleaved ? 2 * item.pair : item.pair);
+      item.first = start + column;
+      item.second = item.first + (kInterleaved ? kWidth : pairs);
+    } else {
+      item.pair = -1;
+      item.first = start + 2 * place * kWidth;
+      item.second = 2 * place + 1 < vectors ? item.first + kWidth : -1;
+    }
+    return item;
+  };
+
+  bool has_table = false;
+  for (int begin = threadIdx.x; begin - static_cast<int>(threadIdx.x) < count; begin += kItems * kThreads) {
+    Item items[kItems];
+    uint4 raw[kItems][2];
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      if (begin + i * kThreads >= count) continue;
+      items[i] = itemAt(begin + i * kThreads);
+      raw[i][0] = *reinterpret_cast<const uint4*>(x + items[i].first);
+      if (items[i].second >= 0) raw[i][1] = *reinterpret_cast<const uint4*>(x + items[i].second);
+    }
+    if (!has_table) {
+      for (int i = threadIdx.x; i < here * pairs; i += kThreads) {
+        const int row = i / pairs;
+        const Turn turn = turnOf(p.positions[first_row + row], p.frequencies[i - row * pairs]);
+        table[i] = turn.cosine;
+        sines[i] = turn.sine;
+      }
+      __syncthreads();
+      has_table = true;
+    }
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      if (begin + i * kThreads >= count) continue;
+      const Item& item = items[i];
+      if (item.pair < 0) {
+        *reinterpret_cast<uint4*>(y + item.first) = raw[i][0];
+        if (item.second >= 0) *reinterpret_cast<uint4*>(y + item.second) = raw[i][1];
+        continue;
+      }
+      float value[2][kWidth], cosine[kWidth], sine[kWidth];
+#pragma unroll
+      for (int k = 0; k < 2; ++k) unpackFloats<T>(raw[i][k], value[k]);
+#pragma unroll
+      for (int k = 0; k < kWidth; k += 4) {
+        const int at = item.row * pairs + item.pair + k;
+        const float4 c = *reinterpret_cast<const float4*>(table + at), s = *reinterpret_cast<const float4*>(sines + at);
+        cosine[k] = c.x, cosine[k + 1] = c.y, cosine[k + 2] = c.z, cosine[k + 3] = c.w;
+        sine[k] = s.x, sine[k + 1] = s.y, sine[k + 2] = s.z, sine[k + 3] = s.w;
+      }
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) {
+        float& first = kInterleaved ? value[2 * k / kWidth][2 * k % kWidth] : value[0][k];
+        float& second = kInterleaved ? value[2 * k / kWidth][2 * k % kWidth + 1] : value[1][k];
+        turnPair(first, second, cosine[k], sine[k]);
+      }
+      storeFloats(y + item.first, value[0]);
+      storeFloats(y + item.second, value[1]);
+    }
+  }
+}
+
+// Any sizes: a thread for every pair, and for every column that is copied.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) rotaryGenericKernel(RotaryParams p) {
+  releaseNextGrid();
+  waitForPriorGrids();
+  const int pairs = p.D / 2, turned = p.H * pairs;
+  const int64_t per_row = p.W - turned, count = p.T * per_row, step = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += step) {
+    const int64_t row = i / per_row;
+    const int place = static_cast<int>(i - row * per_row);
+    const T* const x = static_cast<const T*>(p.x) + row * p.W;
+    T* const y = static_cast<T*>(p.y) + row * p.W;
+    if (place >= turned) {
+      y[turned + place] = x[turned + place];
+      continue;
+    }
+    const int head = place / pairs, pair = place - head * pairs;
+    const int first = head * p.D + (p.interleaved ? 2 * pair : pair), second = first + (p.interleaved ? 1 : pairs);
+    float one = toFloat(x[first]), other = toFloat(x[second]);
+    const Turn turn = turnOf(p.positions[row], p.frequencies[pair]);
+    turnPair(one, other, turn.cosine, turn.sine);
+    y[first] = fromFloat<T>(one);
+    y[second] = fromFloat<T>(other);
+  }
+}
+
+template <typename T>
+cudaError_t launch(const RotaryParams& p, cudaStream_t stream) {
+  constexpr int kWidth = kVectorBytes / sizeof(T);
+  if (p.W % kWidth != 0 || p.D % (2 * kWidth) != 0 || p.D > kMaxHeadSize) {
+    const int64_t items = int64_t{p.T} * (p.W - p.H * (p.D / 2));
+    return launchDependent(rotaryGenericKernel<T>, gridSize(ceilDiv<int64_t>(items, kThreads)), kThreads, 0, stream, p);
+  }
+  const int per_row = ceilDiv(p.W / kWidth, 2), row_bytes = p.D * static_cast<int>(sizeof(float));
+  const int rows = std::max(std::min({kItems * kThreads / per_row, kTableBytes / row_bytes, p.T}), 1);
+  const auto kernel = p.interleaved ? rotaryVectorKernel<T, true> : rotaryVectorKernel<T, false>;
+  return launchDependent(kernel, ceilDiv(p.T, rows), kThreads, rows * row_bytes, stream, p, rows);
+}
+
+}  // namespace
+
+cudaError_t launchRotary(const RotaryParams& params, cudaStream_t stream) {
+  if (params.T <= 0 || params.W <= 0) return cudaSuccess;
+  const int64_t turned = int64_t{params.H} * params.D;
+  if (params.H <= 0 || params.D <= 0 || params.D % 2 != 0 || turned > params.W) return cudaErrorInvalidValue;
+  return dispatchActivation(params.type,
+                            [&](auto tag) { return launch<typename decltype(tag)::Type>(params, stream); });
+}
+
+}  // namespace padfree

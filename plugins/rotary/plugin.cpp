@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <limits>
+#include <stdexcept>
+
+#include "rotary/launch.h"
+#include "shell/operator.h"
+#include "shell/text.h"
+
+namespace padfree {
+namespace {
+
+class Rotary final : public Operator {
+ public:
+  explicit Rotary(const Attributes& attributes)
+      : head_size_(attributes.integer("head_size")),
+        num_heads_(attributes.integer("num_heads")),
+        interleaved_(attributes.choice("pairing") == "interleaved"),
+        x_(addInput("x", TensorKind::kActivation, "[T,W]")),
+        positions_(addInput("positions", TensorKind::kInt32, "[T]")),
+        frequencies_(addInput("frequencies", TensorKind::kFloat, text("[1,", head_size_ / 2, "]"))),
+        y_(addOutput("y", TensorKind::kActivation, "[T,W]")) {}
+
+  void checkSizes(const Sizes& sizes) const override {
+    const int64_t width = sizes.get("W"), turned = int64_t{num_heads_} * head_size_;
+    if (width < 0 || turned <= width) return;
+    throw std::invalid_argument(text("num_heads = ", num_heads_, " and head_size = ", head_size_, " take ", turned,
+                                     " columns; allowed: up to W = ", width, "; rewrite the model again"));
+  }
+
+  cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {
+    RotaryParams params{};
+    params.x = tensors.input(x_);
+    params.positions = tensors.input<int>(positions_);
+    params.frequencies = tensors.input<float>(frequencies_);
+    params.y = tensors.output(y_);
+    params.T = tensors.size(x_, 0);
+    params.W = tensors.size(x_, 1);
+    params.H = num_heads_;
+    params.D = head_size_;
+    params.interleaved = interleaved_;
+    params.type = tensors.type(x_);
+    return launchRotary(params, stream);
+  }
+
+ private:
+  const int head_size_, num_heads_;
+  const bool interleaved_;
+  const int x_, positions_, frequencies_, y_;
+};
+
+}  // namespace
+
+OperatorInfo rotaryOperator() {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  return {"PadfreeRotary",
+          {integerField("head_size", 2, kMost, 2), integerField("num_heads", 1, kMost),
+           choiceField("pairing", {"half", "interleaved"})},
+          makeOperator<Rotary>};
+}
+
+}  // namespace padfree
