@@ -14,7 +14,7 @@ from .console import make_table, output_console, print_line, status
 from .options import add_mask_option
 
 if TYPE_CHECKING:
-    from padfree.builder.compare.report import Report, RunnerReport
+    from padfree.builder.compare.report.report import Report, RunnerReport
 
 WORST_COLUMNS = ("batch", "request", "position", "output", "original", "this model", "relative")
 LOOK_INSIDE = "compare the packed .onnx file it was made from, with the runner onnxrt-packed or trt"
@@ -112,8 +112,8 @@ def run(arguments: argparse.Namespace) -> int:
     _require_polygraphy()
     from padfree.builder.compare.comparison import CompareOptions, compare, emit
     from padfree.builder.compare.data import DataOptions
-    from padfree.builder.compare.page import write_page
-    from padfree.builder.compare.report import write_json
+    from padfree.builder.compare.report.page import write_page
+    from padfree.builder.compare.report.report import write_json
     from padfree.builder.compare.saved import check_folder
     from padfree.builder.destinations import check_destinations
 

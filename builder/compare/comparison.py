@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .batches import ComparedBatch
-from .bisecting import Departure, find_departure
 from .candidates import Settings, make_reference, make_subjects, open_candidates
-from .causes import find_causes
 from .data import DataOptions, make_batches
 from .original import Original, describe_original
 from .outcomes import Outcome, compare_runners
-from .report import Report, RunnerReport, describe_outcome, make_report
-from .roundoff import find_roundoff
+from .reasons.bisecting import Departure, find_departure
+from .reasons.causes import find_causes
+from .reasons.roundoff import find_roundoff
+from .reasons.structure import find_changes
+from .report.report import Report, RunnerReport, describe_outcome, make_report
 from .runners import ValidTokenRunner
 from .saved import save_comparison
-from .structure import find_changes
 from .subject import Candidate, Subject
 
 

@@ -26,9 +26,9 @@ from ..engine.profile import ProfileOptions, choose_profile, shape_ranges
 from ..errors import BuildError
 from ..files import write_files, write_with
 from .batches import PREFIX, ComparedBatch, from_feeds
-from .intermediate import rewritten_feeds
 from .original import Original, describe_original, widened_name
 from .outcomes import errors_of, is_compared, scale_of
+from .reasons.intermediate import rewritten_feeds
 from .runners import valid_rows
 from .subject import REWRITTEN, Candidate
 from .tolerances import Tolerance

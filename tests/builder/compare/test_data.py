@@ -15,7 +15,7 @@ from padfree.builder.cli import main
 from padfree.builder.compare.batches import HOLES, LEFT, PREFIX
 from padfree.builder.compare.comparison import CompareOptions, compare
 from padfree.builder.compare.data import DataOptions
-from padfree.builder.compare.report import Report
+from padfree.builder.compare.report.report import Report
 from padfree.builder.demo.demo import DEMO_DATA
 from polygraphy.json import save_json
 

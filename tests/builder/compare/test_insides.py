@@ -14,9 +14,9 @@ from padfree.onnx_tools.linear import with_linear
 pytest.importorskip("polygraphy")
 
 from padfree.builder.compare.batches import ComparedBatch, generate
-from padfree.builder.compare.bisecting import Departure, find_departure
 from padfree.builder.compare.insides import EngineInside, with_outputs
 from padfree.builder.compare.original import Original, describe_original
+from padfree.builder.compare.reasons.bisecting import Departure, find_departure
 from padfree.builder.compare.tolerances import TOLERANCES
 from padfree.contract.names import ONNX_METADATA_KEY
 from padfree.runtime import Metadata

@@ -18,7 +18,7 @@ from padfree.builder.compare.batches import generate
 from padfree.builder.compare.candidates import Settings, make_reference, make_subjects, open_candidates
 from padfree.builder.compare.original import describe_original
 from padfree.builder.compare.outcomes import compare_runners
-from padfree.builder.compare.roundoff import find_roundoff
+from padfree.builder.compare.reasons.roundoff import find_roundoff
 from padfree.builder.compare.runners import SessionRunner
 from padfree.onnx_tools import save_model
 from padfree.onnx_tools.synthetic import bert_model

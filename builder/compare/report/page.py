@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from ..files import write_files
+from ...files import write_files
 from .plots import Series, plot
 from .report import Report, RunnerReport
 

@@ -12,12 +12,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ..bench.environment import environment as measured_with
-from ..files import write_files
-from .batches import ComparedBatch
-from .bisecting import Departure
-from .metrics import OutputErrors
-from .tolerances import Tolerance
+from ...bench.environment import environment as measured_with
+from ...files import write_files
+from ..batches import ComparedBatch
+from ..metrics import OutputErrors
+from ..reasons.bisecting import Departure
+from ..tolerances import Tolerance
 
 PACKAGES = ("padfree", "onnx", "onnxruntime", "polygraphy", "numpy", "tensorrt", "torch")
 

@@ -10,13 +10,13 @@ from onnx import GraphProto
 from padfree.onnx_tools.analysis.kept import BATCH, SLOTS
 from padfree.runtime import Metadata
 
-from .batches import ComparedBatch
-from .insides import Inside
+from ..batches import ComparedBatch
+from ..insides import Inside
+from ..metrics import Array, Errors, output_errors
+from ..original import Original
+from ..outcomes import scale_of
+from ..tolerances import Tolerance
 from .intermediate import SideBySide, Values
-from .metrics import Array, Errors, output_errors
-from .original import Original
-from .outcomes import scale_of
-from .tolerances import Tolerance
 
 JUMP = 4.0  # times the largest mean error before: more than that is no loss of digits that adds up
 

@@ -13,11 +13,11 @@ from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.onnx_tools.precision.widen import widen
 from polygraphy.logger import G_LOGGER
 
-from .metrics import Array
-from .original import Original
-from .outcomes import Outcome, errors_of, is_compared
-from .runners import SessionRunner
-from .subject import Subject
+from ..metrics import Array
+from ..original import Original
+from ..outcomes import Outcome, errors_of, is_compared
+from ..runners import SessionRunner
+from ..subject import Subject
 
 EXPLAINED = 3.0  # times what rounding gives on a CPU: sums inside kernels have another order and length
 BETTER = {"fp16": "fp32", "bf16": "fp16 or fp32"}

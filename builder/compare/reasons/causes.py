@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from polygraphy.logger import G_LOGGER
 
-from .batches import PREFIX, ComparedBatch, with_mask
-from .original import Original
-from .outcomes import Outcome, is_compared, scale_of
-from .runners import ValidTokenRunner
-from .subject import Subject
+from ..batches import PREFIX, ComparedBatch, with_mask
+from ..original import Original
+from ..outcomes import Outcome, is_compared, scale_of
+from ..runners import ValidTokenRunner
+from ..subject import Subject
 
 Array = npt.NDArray[Any]
 Outputs = Mapping[str, Array]

@@ -16,10 +16,10 @@ from padfree.runtime import Metadata
 from padfree.runtime.feeds import packed_feeds
 from padfree.runtime.request import read_request
 
-from ..errors import BuildError
-from .batches import ComparedBatch
-from .insides import Inside, open_marked
-from .original import Original
+from ...errors import BuildError
+from ..batches import ComparedBatch
+from ..insides import Inside, open_marked
+from ..original import Original
 
 Array = npt.NDArray[Any]
 
