@@ -178,12 +178,17 @@ def _replace(editor: Editor, analysis: Analysis, boundary: Boundary, projections
         [*packed, boundary.cu_seqlens],
         [result],
         num_heads=item.num_heads,
+        num_kv_heads=item.num_heads,
         head_size=item.head_size,
         scale=item.scale,
         qkv_layout=layout,
         has_qkv_bias=0,
         has_tasks=0,
         max_seq_len=0,
+        window_left=-1,
+        window_right=-1,
+        bias="none",
+        bias_range=0,
     )
     unpack(editor, result, boundary, dtype, item.context)
 
