@@ -55,7 +55,7 @@ def _is_candidate(analysis: Analysis, node: gs.Node) -> bool:
 def _check(analysis: Analysis, node: gs.Node, precision: str) -> None:
     weight = node.inputs[1]
     if precision != "fp32" and analysis[node.inputs[0]].dtype == "float32":
-        raise NoMatch(f"'{node_name(node)}' multiplies numbers that {precision} cannot hold, in float32")
+        raise NoMatch(f"'{node_name(node)}' multiplies numbers that {precision} cannot hold, in float32; bf16 can")
     sizes = [int(size) for size in weight.shape]
     if len(sizes) != 2:
         raise NoMatch(f"'{node_name(node)}' has a weight '{weight.name}' of {len(sizes)} axes instead of 2")
