@@ -14,7 +14,7 @@ DOMAIN_VERSION = 1
 MAX_BIAS_RANGE = 65536
 """Distances on each side of PadfreeAttention's distance_bias at most."""
 
-_FUSED_LAYOUTS = ("3HD", "H3D")
+_FUSED_QKV = ("3HD", "H3D")
 
 
 def _flag(name: str, doc: str) -> AttributeSpec:
@@ -129,7 +129,7 @@ _ATTENTION = OperatorSpec(
     "-slopes[h] * |j - i|, or distance_bias[h, t] where t is j - i + R, but not below 0 nor above 2R. Head h reads "
     "head h / (H / KVH) of K and V.",
     inputs=(
-        TensorSpec("qkv", "act", "[T,H*D+2*KVH*D]", Condition("qkv_layout", _FUSED_LAYOUTS)),
+        TensorSpec("qkv", "act", "[T,H*D+2*KVH*D]", Condition("qkv_layout", _FUSED_QKV)),
         TensorSpec("q", "act", "[T,H*D]", Condition("qkv_layout", ("separate",))),
         TensorSpec("k", "act", "[T,KVH*D]", Condition("qkv_layout", ("separate",))),
         TensorSpec("v", "act", "[T,KVH*D]", Condition("qkv_layout", ("separate",))),
@@ -150,7 +150,7 @@ _ATTENTION = OperatorSpec(
             "string",
             "one tensor with the heads of Q, then those of K, then those of V; or, where KVH is H, as [T,H,3,D]; or "
             "three; the bias in the same order (separate: q, k, v one after the other)",
-            allowed=(*_FUSED_LAYOUTS, "separate"),
+            allowed=(*_FUSED_QKV, "separate"),
             selects_body=True,
         ),
         _flag("has_qkv_bias", "whether qkv_bias is there"),

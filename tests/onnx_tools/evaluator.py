@@ -65,11 +65,11 @@ def _embedding(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
 
 
 def _attention(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
-    heads, size, layout = (attributes[name] for name in ("num_heads", "head_size", "qkv_layout"))
-    if layout == "separate":
+    heads, size, qkv_layout = (attributes[name] for name in ("num_heads", "head_size", "qkv_layout"))
+    if qkv_layout == "separate":
         q, k, v = next(inputs), next(inputs), next(inputs)
     else:
-        q, k, v = ref.split_qkv(next(inputs), heads, size, layout, attributes["num_kv_heads"])
+        q, k, v = ref.split_qkv(next(inputs), heads, size, qkv_layout, attributes["num_kv_heads"])
     assert not attributes["has_qkv_bias"]
     cu_seqlens = next(inputs)
     _given(inputs, attributes, "has_tasks")

@@ -71,7 +71,7 @@ def test_every_variant_serialises_and_clones(library: PluginLibrary, operator: s
         (
             "PadfreeAttention",
             {"num_heads": 6, "num_kv_heads": 3, "qkv_layout": "H3D"},
-            'num_kv_heads is 3 with num_heads 6 and qkv_layout "H3D"; allowed: equal numbers, or another layout',
+            'num_kv_heads is 3 with num_heads 6 and qkv_layout "H3D"; allowed: equal numbers, or another qkv_layout',
         ),
         ("PadfreeAttention", {"window_left": -2}, "window_left is -2; allowed: -1 to 2147483647"),
         ("PadfreeAttention", {"window_right": -2}, "window_right is -2; allowed: -1 to 2147483647"),

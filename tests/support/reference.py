@@ -112,12 +112,12 @@ def embedding(
 
 
 def split_qkv(
-    qkv: Array, num_heads: int, head_size: int, layout: str, num_kv_heads: int = 0
+    qkv: Array, num_heads: int, head_size: int, qkv_layout: str, num_kv_heads: int = 0
 ) -> tuple[Array, Array, Array]:
-    """q [...,H*D], k and v [...,KVH*D], of qkv in the layout "3HD" or "H3D"; num_kv_heads 0: as many as num_heads."""
+    """q [...,H*D], k and v [...,KVH*D], of qkv, "3HD" or "H3D"; num_kv_heads 0: as many as num_heads."""
     lead = qkv.shape[:-1]
     width, kv_width = num_heads * head_size, (num_kv_heads or num_heads) * head_size
-    if layout == "3HD":
+    if qkv_layout == "3HD":
         q, k, v = np.split(qkv, [width, width + kv_width], axis=-1)
     else:
         q, k, v = (qkv.reshape(*lead, num_heads, 3, head_size)[..., i, :].reshape(*lead, width) for i in range(3))

@@ -213,20 +213,20 @@ def attention_attributes(**given: Any) -> dict[str, Any]:
 
 
 @batches
-@pytest.mark.parametrize("layout", ["3HD", "H3D", "separate"])
+@pytest.mark.parametrize("qkv_layout", ["3HD", "H3D", "separate"])
 @pytest.mark.parametrize("bias", [0, 1])
-def test_attention(batch: str, layout: str, bias: int) -> None:
+def test_attention(batch: str, qkv_layout: str, bias: int) -> None:
     for opset in OPSETS if batch == "filler and empty" else (17,):
         cu, tokens = cu_of(batch)
         r = rng()
         scale = 0.9  # scores of standard deviation 0.9 * sqrt(8): the softmax is far from flat
         qkv = poison(r.standard_normal((tokens, 3 * WIDTH)).astype(np.float32), cu)
         qkv_bias = r.standard_normal(3 * WIDTH).astype(np.float32)
-        parts = "3HD" if layout == "separate" else layout
+        parts = "3HD" if qkv_layout == "separate" else qkv_layout
         q, k, v = ref.split_qkv(qkv, HEADS, SIZE, parts)
-        feeds = {"q": q, "k": k, "v": v} if layout == "separate" else {"qkv": qkv}
+        feeds = {"q": q, "k": k, "v": v} if qkv_layout == "separate" else {"qkv": qkv}
         feeds["cu_seqlens"] = cu
-        has_tasks = int(layout == "H3D")
+        has_tasks = int(qkv_layout == "H3D")
         if has_tasks:
             feeds["tasks"] = np.zeros((1, 4), np.int32)
         if bias:
@@ -236,7 +236,7 @@ def test_attention(batch: str, layout: str, bias: int) -> None:
             "PadfreeAttention",
             feeds,
             opset,
-            **attention_attributes(scale=scale, qkv_layout=layout, has_qkv_bias=bias, has_tasks=has_tasks),
+            **attention_attributes(scale=scale, qkv_layout=qkv_layout, has_qkv_bias=bias, has_tasks=has_tasks),
         )
         check(y, ref.attention(q, k, v, cu, num_heads=HEADS, head_size=SIZE, scale=scale))
 
@@ -247,13 +247,13 @@ def test_attention(batch: str, layout: str, bias: int) -> None:
 @pytest.mark.parametrize("ratio", [1, 2, 6])
 def test_attention_with_positions(batch: str, window: tuple[int, int], kind: str, ratio: int) -> None:
     heads = 6
-    for opset, layout in itertools.product(OPSETS if batch == "filler and empty" else (17,), ("3HD", "separate")):
+    for opset, qkv_layout in itertools.product(OPSETS if batch == "filler and empty" else (17,), ("3HD", "separate")):
         cu, tokens = cu_of(batch)
         r = rng()
         widths = [heads * SIZE, heads // ratio * SIZE, heads // ratio * SIZE]
         q, k, v = (poison(r.standard_normal((tokens, width)).astype(np.float32), cu) for width in widths)
         bias = r.standard_normal(sum(widths)).astype(np.float32)
-        feeds = {"q": q, "k": k, "v": v} if layout == "separate" else {"qkv": np.concatenate([q, k, v], 1)}
+        feeds = {"q": q, "k": k, "v": v} if qkv_layout == "separate" else {"qkv": np.concatenate([q, k, v], 1)}
         feeds |= {"cu_seqlens": cu, "qkv_bias": bias}
         # At 3 of 2 * 2 + 1 distances the bias decides alone.
         given = {"slope": {"slopes": 2.0 ** -np.arange(heads, dtype=np.float32)}, "none": {}}.get(kind)
@@ -261,7 +261,7 @@ def test_attention_with_positions(batch: str, window: tuple[int, int], kind: str
             given = {"distance_bias": (r.standard_normal((heads, 5)) * [1, 30, 1, 30, 30]).astype(np.float32)}
         sides = {"window_left": window[0], "window_right": window[1]}
         attributes = attention_attributes(
-            scale=0.9, qkv_layout=layout, has_qkv_bias=1, num_heads=heads, num_kv_heads=heads // ratio, bias=kind,
+            scale=0.9, qkv_layout=qkv_layout, has_qkv_bias=1, num_heads=heads, num_kv_heads=heads // ratio, bias=kind,
             bias_range=2, **sides,
         )  # fmt: skip
         (y,) = run("PadfreeAttention", {**feeds, **given}, opset, **attributes)
