@@ -17,8 +17,8 @@ from .errors import RewriteError
 from .files.graph_io import export_model, import_graph
 from .files.weights import Weights
 from .operators import add_functions, check_nodes, without_functions
-from .passes.linear import linear
 from .passes.norms.norm_folding import norm_folding
+from .passes.products.linear import linear
 from .precision.element_types import check_element_types
 from .products import products_of
 from .report import plugin_counts
