@@ -29,6 +29,8 @@ from tests.support.launchers import ATTENTION_KERNELS
 from .cases import all_cases
 from .measurement import BrokenContextError, run_case
 from .peers import PEERS
+from .position_cases import position_cases
+from .position_peers import PEERS as POSITION_PEERS
 from .report import table
 
 
@@ -38,6 +40,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         prog="python -m benchmarks.attention", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", type=Path, help="append one line a case to this file")
+    parser.add_argument("--positions", action="store_true", help="cases with windows and biases, and their peers")
     parser.add_argument("--cases", default="", help="only cases whose name this regular expression finds")
     parser.add_argument("--peers", default="", help="only peers whose name this regular expression finds")
     parser.add_argument("--kernel", choices=ATTENTION_KERNELS, help="our kernel, in place of what the case names")
@@ -51,10 +54,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main() -> int:
     """Runs the cases; exit code 1 if ours is wrong on one or misses a target that is no stretch."""
     options = parse(sys.argv[1:])
-    cases = [case for case in all_cases() if re.search(options.cases, case.name)]
+    every, every_peer = (position_cases(), POSITION_PEERS) if options.positions else (all_cases(), PEERS)
+    cases = [case for case in every if re.search(options.cases, case.name)]
     if options.kernel:
         cases = [replace(case, kernel=options.kernel) for case in cases]
-    peers = {name: make for name, make in PEERS.items() if re.search(options.peers, name)}
+    peers = {name: make for name, make in every_peer.items() if re.search(options.peers, name)}
     left_out = dict(entry.partition("=")[::2] for entry in options.exclude)
     if options.list:
         print("\n".join(["cases:", *(f"  {case.name}" for case in cases), "peers:", *(f"  {name}" for name in peers)]))

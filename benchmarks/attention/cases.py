@@ -46,6 +46,24 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Places:
+    """What scores depend on beside Q and K: keys seen on both sides of a row (-1: all), and a bias.
+
+    bias: "slope", "distance" (of distances up to bias_range, constant beyond) or "none".
+    """
+
+    window: tuple[int, int] = (-1, -1)
+    bias: str = "none"
+    bias_range: int = 0
+
+    def visible_pairs(self, length: int) -> int:
+        """Rows and keys that meet in a sequence."""
+        left, right = (length if side < 0 else side for side in self.window)
+        rows = np.arange(length)
+        return int((np.minimum(rows + right, length - 1) - np.maximum(rows - left, 0) + 1).sum())
+
+
+@dataclass(frozen=True)
 class Case:
     """Sequences of one attention layer: H heads of size D, fp16, and the kernel that is measured as ours."""
 
@@ -55,6 +73,7 @@ class Case:
     lengths: tuple[int, ...]
     targets: tuple[Target, ...]
     kernel: str = "auto"
+    places: Places = Places()
 
     @property
     def tokens(self) -> int:
@@ -73,8 +92,8 @@ class Case:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of both matrix products over valid tokens alone."""
-        return sum(4 * length * length for length in self.lengths) * self.heads * self.head_size
+        """Floating-point operations of both matrix products over valid tokens and the keys that they see."""
+        return sum(4 * self.places.visible_pairs(length) for length in self.lengths) * self.heads * self.head_size
 
     @property
     def bytes_moved(self) -> int:

@@ -26,6 +26,7 @@ def ours(problem: Problem) -> Launch:
     width = case.heads * case.head_size
     outputs = [torch.empty(case.tokens, width, dtype=torch.float16, device=DEVICE) for _ in problem.inputs]
     tasks = make_tasks(problem.cu_seqlens, case.tokens, case.heads)  # once for all layers of a network
+    positions = problem.positions
 
     def run(index: int) -> torch.Tensor:
         attention(
@@ -36,6 +37,7 @@ def ours(problem: Problem) -> Launch:
             max_seq_len=case.longest,
             kernel=case.kernel,
             tasks=tasks,
+            positions=positions,
         )
         return outputs[index]
 

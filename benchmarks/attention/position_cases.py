@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cases of the attention benchmark in which scores depend on places: windows, slopes and distance biases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .cases import Case, Places, Target, uniform
+
+PLAIN = "padfree, plain"
+"""The same sequences without windows and biases, by the same launcher."""
+
+
+def microseconds(reach: float, stretch: float) -> tuple[Target, ...]:
+    """A time to reach, and one to fight for."""
+    return (
+        Target(f"{reach:g} us", limit_us=reach),
+        Target(f"{stretch:g} us", limit_us=stretch, stretch=True),
+    )
+
+
+def over_plain(factor: float) -> Target:
+    """So many times the time of plain attention at most."""
+    return Target(f"{factor:g} x plain", peer=PLAIN, factor=factor)
+
+
+def position_cases() -> tuple[Case, ...]:
+    """Every case, in the order of their weight."""
+    ragged = uniform(16, 102, 512, seed=0)
+    near = Places((64, 64))
+    shapes = (
+        ("B 16, lengths 102 to 512", ragged, microseconds(13, 11)),
+        ("B 8, length 2048", (2048,) * 8, microseconds(36, 33)),
+        ("B 1, length 8192", (8192,), microseconds(19, 16)),
+    )
+    windows = [
+        Case(f"window 64, H 12, {name}", 12, 64, lengths, targets, places=near) for name, lengths, targets in shapes
+    ]
+    wider = [
+        replace(windows[1], name=f"{name}, H 12, B 8, length 2048", targets=(), places=Places(window))
+        for name, window in (("window 128", (128, 128)), ("window 256", (256, 256)), ("causal", (-1, 0)))
+    ]
+    biased = [
+        Case(f"{name}, H 12, {shape}", 12, 64, lengths, (over_plain(factor),), places=places)
+        for shape, lengths in (
+            ("B 16, lengths 102 to 512", ragged),
+            ("B 32, length 512", (512,) * 32),
+            ("B 1, length 2048", (2048,)),
+            ("B 16, lengths 26 to 128", uniform(16, 26, 128, seed=31)),
+        )
+        for name, places, factor in (
+            ("slopes", Places(bias="slope"), 1.08),
+            ("distances to 128", Places(bias="distance", bias_range=128), 1.12),
+        )
+    ]
+    return (*windows, *wider, *biased)
