@@ -10,10 +10,16 @@ bool isVectorAligned(const AttentionOperand& operand) {
   return operand.token_stride % 8 == 0 && operand.head_stride % 8 == 0 && isAligned16(operand.data);
 }
 
-// Every head has keys of its own, sees all of them, and nothing is added to scores.
-bool isPlain(const AttentionParams& params) {
-  return params.kv_heads == params.H && params.window_left < 0 && params.window_right < 0 &&
-         params.bias == AttentionBias::kNone;
+// Whether rows see so few keys on both sides that the kernel for windows does best.
+bool isNear(const AttentionParams& params) {
+  const auto near = [](int window) { return window >= 0 && window <= kNearKeys; };
+  return near(params.window_left) && near(params.window_right) && params.bias == AttentionBias::kNone;
+}
+
+// What the Hopper kernels can do.
+bool fitsHopper(const AttentionParams& params) {
+  return params.D <= kMaxHopperHeadSize &&
+         (params.bias != AttentionBias::kDistance || params.bias_range <= kMaxHopperBiasRange);
 }
 
 #ifdef PADFREE_ARCH_90
@@ -39,8 +45,9 @@ cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream) 
   if (!isVectorAligned(params.q) || !isVectorAligned(params.k) || !isVectorAligned(params.v)) {
     return cudaErrorMisalignedAddress;
   }
-  if (!runsOnHopper() || !isPlain(params)) return launchAttentionMma(params, stream);
+  if (!runsOnHopper() || !fitsHopper(params)) return launchAttentionMma(params, stream);
   if (params.max_seq_len > 0 && params.max_seq_len <= kShortLength) return launchAttentionSm90Short(params, stream);
+  if (isNear(params)) return launchAttentionSm90Window(params, stream);
   return params.tasks ? launchAttentionSm90(params, stream) : launchAttentionMma(params, stream);
 }
 
@@ -49,6 +56,9 @@ cudaError_t launchAttentionSm90(const AttentionParams&, cudaStream_t) {
   return cudaErrorNoKernelImageForDevice;
 }
 cudaError_t launchAttentionSm90Short(const AttentionParams&, cudaStream_t) {
+  return cudaErrorNoKernelImageForDevice;
+}
+cudaError_t launchAttentionSm90Window(const AttentionParams&, cudaStream_t) {
   return cudaErrorNoKernelImageForDevice;
 }
 #endif

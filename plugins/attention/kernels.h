@@ -6,15 +6,27 @@
 
 namespace padfree {
 
+// Whether scores depend on where rows and keys stand.
+inline bool hasPositions(const AttentionParams& params) {
+  return params.window_left >= 0 || params.window_right >= 0 || params.bias != AttentionBias::kNone;
+}
+
 // fp16 and bf16 on tensor cores, sm_80 and newer (mma.sync).
 cudaError_t launchAttentionMma(const AttentionParams& params, cudaStream_t stream);
 
-// fp16 and bf16 on Hopper (wgmma and TMA, sm_90a); wants tasks.
+// fp16 and bf16 on Hopper (wgmma and TMA, sm_90a); wants tasks. This and the two that follow take heads of up to
+// kMaxHopperHeadSize and tables of distances up to kMaxHopperBiasRange.
 cudaError_t launchAttentionSm90(const AttentionParams& params, cudaStream_t stream);
+constexpr int kMaxHopperHeadSize = 128, kMaxHopperBiasRange = 512;
 
 // The same for 1 <= max_seq_len <= kShortLength, which is what fits on chip of a sequence; wants no tasks.
 cudaError_t launchAttentionSm90Short(const AttentionParams& params, cudaStream_t stream);
 constexpr int kShortLength = 128;
+
+// The same where rows see at most kNearKeys keys before them and behind them and nothing is added to scores; wants no
+// tasks.
+cudaError_t launchAttentionSm90Window(const AttentionParams& params, cudaStream_t stream);
+constexpr int kNearKeys = 128;
 
 // fp32 in plain FMA: for correctness, not for speed.
 cudaError_t launchAttentionFp32(const AttentionParams& params, cudaStream_t stream);

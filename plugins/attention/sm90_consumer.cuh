@@ -2,9 +2,16 @@
 // The computing warpgroups of the Hopper attention kernel.
 #pragma once
 
+#include "attention/sm90_positions.cuh"
 #include "attention/sm90_rows.cuh"
 
 namespace padfree {
+
+// What a job's steps need to know where their keys are: see TaskKeys.
+struct JobPlaces {
+  int nearest;  // from the warp's first row to the task's first key
+  int diagonal;
+};
 
 // Works through the jobs of one warpgroup. Warpgroups feed the matrix unit in turns: without them all would multiply at
 // the same time and then all compute exponentials at the same time (FlashAttention-3, section 3.1). A warpgroup waits
@@ -15,6 +22,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
   using T = typename S::T;
   const int in_group = threadIdx.x % kWarpgroup, lane = threadIdx.x % kWarpSize;
   const float scale_log2 = p.scale * kLog2E;
+  const Window window = windowOf(p);
   if (group == kTaskWidth - 1) namedArrive(kTurnBarrier, 2 * kWarpgroup);  // the first turn is warpgroup 0's
 
   for (int number_of_job = 0;; ++number_of_job) {
@@ -36,8 +44,18 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
     int number = uniform(job.stage);
     const int stride = uniform(job.stride), last_keys = uniform(job.last_keys);
     const JobFlags flags = unpackFlags(uniform(job.flags));
+    JobPlaces places{};
+    DistanceTable table{};
+    if constexpr (S::kPositions) {
+      places = {uniform(job.begin - job.first - in_group / kWarpSize * kWarpRows), uniform(job.diagonal)};
+      table = {sharedPointer<float>(memory.table(group, S::tableEntries(p.bias_range))), p.bias_range + S::kTableReach};
+    }
     if (p.q.bias) addQueryBias<S>(p, sharedPointer<unsigned char>(query), job.head, group);
 
+    float slope = 0.f;
+    if constexpr (S::kPositions) {
+      if (p.bias == AttentionBias::kSlope) slope = -p.slopes[job.head] / p.scale;
+    }
     Sm90Rows<S> rows;
     rows.clearOutput();
     const unsigned q = panelDescriptor(query);
@@ -72,10 +90,23 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
       if (in_group == 0) barrierArrive(&shared.empty[number % S::kStages], flags.arrivals);
     };
 
+    // What positions do to the scores of the job's step with this number.
+    const auto applyPositions = [&](auto keys, int step) {
+      if constexpr (S::kPositions) {
+        constexpr int kCount = decltype(keys)::value;
+        const int place = placeOfStep<S>(places.diagonal, flags.split + step * flags.splits);
+        const int nearest = places.nearest + place * S::kKeys;
+        if (p.bias == AttentionBias::kSlope) addSlope<kCount>(rows, slope, nearest);
+        if (p.bias == AttentionBias::kDistance) addTableOrEnd<kCount>(rows, table, p.bias_range, nearest);
+        hideOutside<kCount>(rows, window, nearest);
+      }
+    };
+
     // The last stage, of which only the first keys.value keys are looked at: mask, weigh, multiply. Its rows of V
     // beyond the sequence become zeros.
     const auto finish = [&](auto keys) {
       constexpr int kLast = decltype(keys)::value;
+      applyPositions(keys, steps - 1);
       if (last_keys < kLast) rows.template maskFrom<kLast, kLast - S::kKeys / 2>(last_keys, lane);
       rows.template weighStep<kLast>(scale_log2, steps == 1);
       waitValues(number);
@@ -100,8 +131,16 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
     takeTurn();
     multiplyKeys(number);
     passTurn();
+    if constexpr (S::kPositions) {
+      if (p.bias == AttentionBias::kDistance) {
+        // All have read the last job's: they met behind its last softmax, to multiply.
+        fillTable(p, job.head, table);
+        namedBarrier(kGroupBarrier + group, kWarpgroup);
+      }
+    }
     wgmmaWait<0>();
     for (int left = steps - 1; left > 0; --left) {
+      applyPositions(Keys<S::kKeys>{}, steps - 1 - left);
       rows.template weighStep<S::kKeys>(scale_log2, left == steps - 1);
       waitValues(number);
       waitKeys(number + stride);

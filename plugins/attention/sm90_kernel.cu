@@ -63,31 +63,43 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 }
 
 template <typename S>
+constexpr int tableBytes(int range) {
+  return kTaskWidth * S::tableEntries(range) * static_cast<int>(sizeof(float));
+}
+
+template <typename S>
 cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
-  static_assert(S::kSharedBytes + sizeof(Sm90Shared<S>) <= 227 * 1024);
+  static_assert(S::kSharedBytes + tableBytes<S>(kMaxHopperBiasRange) + sizeof(Sm90Shared<S>) <= 227 * 1024);
+  const bool tables = S::kPositions && params.bias == AttentionBias::kDistance;
+  const int shared_bytes = S::kSharedBytes + (tables ? tableBytes<S>(params.bias_range) : 0);
   AttentionMaps maps;
   if (!encodeMaps(params, kTaskRows, S::kKeys, maps)) return cudaErrorInvalidValue;
   const auto kernel = attentionSm90Kernel<S>;
   int multiprocessors = 0;
   cudaError_t status = countMultiprocessors(multiprocessors);
   if (status == cudaSuccess) {
-    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
+    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   }
   if (status != cudaSuccess) return status;
-  return launchDependent(kernel, dim3(multiprocessors), dim3(S::kThreads), S::kSharedBytes, stream, params, maps);
+  return launchDependent(kernel, dim3(multiprocessors), dim3(S::kThreads), shared_bytes, stream, params, maps);
+}
+
+template <typename T, bool kPositions>
+cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
+  return params.D <= 64 ? launch<Sm90Shape<T, 64, 128, 4, kPositions>>(params, stream)
+                        : launch<Sm90Shape<T, 128, 64, 4, kPositions>>(params, stream);
 }
 
 template <typename T>
-cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
-  return params.D <= 64 ? launch<Sm90Shape<T, 64, 128, 4>>(params, stream)
-                        : launch<Sm90Shape<T, 128, 64, 4>>(params, stream);
+cudaError_t choosePositions(const AttentionParams& params, cudaStream_t stream) {
+  return hasPositions(params) ? chooseShape<T, true>(params, stream) : chooseShape<T, false>(params, stream);
 }
 
 }  // namespace
 
 cudaError_t launchAttentionSm90(const AttentionParams& params, cudaStream_t stream) {
-  return params.type == DataType::kFloat16 ? chooseShape<half>(params, stream)
-                                           : chooseShape<__nv_bfloat16>(params, stream);
+  return params.type == DataType::kFloat16 ? choosePositions<half>(params, stream)
+                                           : choosePositions<__nv_bfloat16>(params, stream);
 }
 
 }  // namespace padfree

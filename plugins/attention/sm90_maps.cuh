@@ -43,13 +43,13 @@ __device__ inline void loadRows(const AttentionMaps& maps, int operand, unsigned
   }
 }
 
-// An operand as [T, H, D], in boxes of `rows` tokens, one head and a panel's columns. Columns from D on arrive as
+// An operand as [T, heads, D], in boxes of `rows` tokens, one head and a panel's columns. Columns from D on arrive as
 // zeros.
 inline bool encodeOperand(const AttentionParams& params, const AttentionOperand& operand, unsigned rows,
-                          CUtensorMap& map) {
+                          int heads, CUtensorMap& map) {
   const auto size = [](int64_t value) { return static_cast<cuuint64_t>(value); };
   const int64_t element = sizeOf(params.type);
-  return encodeBoxes<3>(map, params.type, operand.data, {size(params.D), size(params.H), size(params.T)},
+  return encodeBoxes<3>(map, params.type, operand.data, {size(params.D), size(heads), size(params.T)},
                         {size(operand.head_stride * element), size(operand.token_stride * element)},
                         {kPanelColumns, 1, rows}, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
@@ -58,8 +58,9 @@ inline bool encodeOperand(const AttentionParams& params, const AttentionOperand&
 inline bool encodeMaps(const AttentionParams& params, unsigned query_rows, unsigned key_rows, AttentionMaps& maps) {
   const AttentionOperand* const operands[] = {&params.q, &params.k, &params.v};
   for (int i = 0; i < 3; ++i) {
-    if (!encodeOperand(params, *operands[i], i == 0 ? query_rows : key_rows, maps.whole[i]) ||
-        !encodeOperand(params, *operands[i], kBoxRows, maps.part[i])) {
+    const int heads = i == 0 ? params.H : params.kv_heads;
+    if (!encodeOperand(params, *operands[i], i == 0 ? query_rows : key_rows, heads, maps.whole[i]) ||
+        !encodeOperand(params, *operands[i], kBoxRows, heads, maps.part[i])) {
       return false;
     }
   }

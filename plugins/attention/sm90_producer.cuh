@@ -60,7 +60,8 @@ __device__ void handOutJobs(const AttentionParams& p, const AttentionMaps& maps,
   for (TaskCursor cursor(p, shared.upcoming[0][lane]); cursor.advance(task);) {
     const TaskParts parts = unpackParts(task.parts);
     const int jobs = parts.heads * parts.groups * parts.splits;
-    const int steps = ceilDiv(static_cast<unsigned>(task.length), static_cast<unsigned>(S::kKeys));
+    const TaskKeys keys = keysOf<S>(p, task, parts);
+    const int steps = keys.steps;
     if (lane < jobs) {
       const int split = lane & (parts.splits - 1), unit = lane >> parts.splits / 2;  // splits: 1 or 2
       const int head = parts.groups == 1 ? unit : 0;  // several groups leave room for one head
@@ -83,7 +84,12 @@ __device__ void handOutJobs(const AttentionParams& p, const AttentionMaps& maps,
         job.token = task.begin + first;
         job.rows = rows;
         job.steps = (steps - 1 - split) / parts.splits + 1;
-        job.last_keys = split == last_split ? task.length - (steps - 1) * S::kKeys : S::kKeys;
+        job.last_keys = split == last_split ? keys.end - keys.begin - (steps - 1) * S::kKeys : S::kKeys;
+        if constexpr (S::kPositions) {
+          job.first = first;
+          job.begin = keys.begin;
+          job.diagonal = keys.diagonal;
+        }
         loadRows<S, kTaskRows>(maps, 0, memory.query((handed - 1) % S::kQuerySlots, lane), rows, parts.head + head,
                                task.begin + first, arrived());
       }
@@ -103,11 +109,11 @@ __device__ void loadStages(const AttentionParams& p, const AttentionMaps& maps, 
   const unsigned lane = threadIdx.x % kWarpSize;
   if (lane >= S::kStages) return;
   int number = 0;
-  const auto load = [&](const AttentionTask& task, int key, int head) {
-    const int stage = number % S::kStages;
+  const auto load = [&](const AttentionTask& task, const TaskKeys& keys, int step, int head) {
+    const int stage = number % S::kStages, key = keys.begin + placeOfStep<S>(keys.diagonal, step) * S::kKeys;
     barrierWait(&shared.empty[stage], number / S::kStages & 1 ^ 1);
     loadRows<S, S::kKeys>(maps, operand, operand == 1 ? memory.key(stage) : memory.value(stage),
-                          min(task.length - key, S::kKeys), head, task.begin + key,
+                          min(keys.end - key, S::kKeys), keyHead(p, head), task.begin + key,
                           operand == 1 ? &shared.keys[number % S::kKeyBarriers] : &shared.values[stage]);
     if (operand == 1 && number >= S::kStages) storeShared(&shared.issued, number + 1);
   };
@@ -115,21 +121,24 @@ __device__ void loadStages(const AttentionParams& p, const AttentionMaps& maps, 
   AttentionTask task;
   if (!cursor.advance(task)) return;
   TaskParts parts = unpackParts(task.parts);
-  const unsigned steps = ceilDiv(static_cast<unsigned>(task.length), static_cast<unsigned>(S::kKeys));
-  const unsigned heads = parts.heads, filled = min(steps * heads, static_cast<unsigned>(S::kStages));
+  TaskKeys keys = keysOf<S>(p, task, parts);
+  const unsigned heads = parts.heads, filled = min(keys.steps * heads, static_cast<unsigned>(S::kStages));
   if (lane < filled) {
     number = lane;
-    load(task, lane / heads * S::kKeys, parts.head + lane % heads);
+    load(task, keys, lane / heads, parts.head + lane % heads);
   }
   if (lane > 0) return;
   number = filled;
-  int key = filled / heads * S::kKeys, head = filled % heads;
-  do {
-    for (parts = unpackParts(task.parts); key < task.length; key += S::kKeys, head = 0) {
-      for (; head < parts.heads; ++head, ++number) load(task, key, parts.head + head);
+  int step = filled / heads, head = filled % heads;
+  while (true) {
+    for (; step < keys.steps; ++step, head = 0) {
+      for (; head < parts.heads; ++head, ++number) load(task, keys, step, parts.head + head);
     }
-    key = 0;
-  } while (cursor.advance(task));
+    if (!cursor.advance(task)) return;
+    parts = unpackParts(task.parts);
+    keys = keysOf<S>(p, task, parts);
+    step = 0;
+  }
 }
 
 }  // namespace padfree

@@ -39,7 +39,8 @@ __device__ inline void transposeQuad(unsigned (&v)[4], int lane) {
 template <typename S>
 struct Sm90Rows {
   static constexpr int kBlocks = S::kKeys / 8;  // of 8 keys; a lane holds two of each row
-  static constexpr int kFirstKeys = 32;         // whose scores tell the first reference
+  static constexpr int kFirstKeys = S::kPositions ? S::kKeys : 32;  // whose scores tell the first reference
+  static constexpr float kLeastReference = -1e30f;  // of rows that see none of these
   static constexpr float kLargeSum = 16384.f;   // of a lane's exponentials in a step; fp16 ends at 65504
 
   // Rows lane / 4 (elements 0, 1) and lane / 4 + 8 (elements 2, 3) of the warp's 16.
@@ -81,7 +82,10 @@ struct Sm90Rows {
   __device__ void weighStep(float scale_log2, bool first) {
     if (first) {
 #pragma unroll
-      for (int row = 0; row < 2; ++row) reference[row] = peakOf<kFirstKeys>(row);
+      for (int row = 0; row < 2; ++row) {
+        reference[row] = peakOf<(kCount < kFirstKeys ? kCount : kFirstKeys)>(row);
+        if constexpr (S::kPositions) reference[row] = fmaxf(reference[row], kLeastReference);
+      }
     }
     float added[2];
     exponentiate<kCount>(scale_log2, added);
@@ -215,7 +219,7 @@ __device__ void storeRows(const AttentionParams& p, const AttentionJob& job, Sm9
   using T = typename S::T;
   const int lane = threadIdx.x % kWarpSize, warp_row = threadIdx.x % kWarpgroup / kWarpSize * 16;
   if (p.v.bias) {
-    const T* bias = static_cast<const T*>(p.v.bias) + job.head * p.v.bias_head_stride;
+    const T* bias = static_cast<const T*>(p.v.bias) + keyHead(p, job.head) * p.v.bias_head_stride;
 #pragma unroll
     for (int i = 0; i < S::kD / 2; ++i) {
       const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;

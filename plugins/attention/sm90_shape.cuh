@@ -4,12 +4,19 @@
 
 #include "attention/launch.h"
 #include "attention/task.h"
+#include "attention/window.cuh"
+#include "common/integers.h"
 #include "common/panel.cuh"
 #include "common/ptx/barriers.cuh"
 #include "common/ptx/memory.cuh"
 #include "common/ptx/wgmma.cuh"
 
 namespace padfree {
+
+// The head of K and V that a head of Q reads.
+__device__ inline int keyHead(const AttentionParams& p, int head) {
+  return p.kv_heads == p.H ? head : head / (p.H / p.kv_heads);
+}
 
 constexpr int kLoadingWarps = 3;  // one hands out jobs with their Q, one loads K, one V
 
@@ -24,9 +31,11 @@ struct Sm90Tiles {
 };
 
 // One block a multiprocessor: kTaskWidth warpgroups that compute and one that loads.
-template <typename Element, int kHeadSize, int kStepKeys, int kRingStages>
+// kWithPositions: windows and biases, see sm90_positions.cuh.
+template <typename Element, int kHeadSize, int kStepKeys, int kRingStages, bool kWithPositions>
 struct Sm90Shape : Sm90Tiles<Element, kHeadSize, kStepKeys> {
   using Tiles = Sm90Tiles<Element, kHeadSize, kStepKeys>;
+  static constexpr bool kPositions = kWithPositions;
   static constexpr int kStages = kRingStages;
   static constexpr int kKeyBarriers = 2 * kStages;  // see Sm90Shared
   // Two buffers of Q a warpgroup, where they fit: the next job's Q arrives while this one is computed.
@@ -37,6 +46,9 @@ struct Sm90Shape : Sm90Tiles<Element, kHeadSize, kStepKeys> {
   static constexpr int kExchangeBytes = kWarpgroup * (Tiles::kD / 2 + 4) * 4;
   static constexpr int kSharedBytes = kQuerySlots * kTaskWidth * Tiles::kQueryBytes + 2 * kStages * Tiles::kKeyBytes +
                                       kExchangeBytes + 1024;  // the last to align
+  // Distance biases have a table a warpgroup behind all that, which reaches beyond the range by what a step spans.
+  static constexpr int kTableReach = Tiles::kKeys + 16;
+  static constexpr int tableEntries(int range) { return 2 * (range + kTableReach) + 1; }
   // Registers after the producer gave its own away; 512 threads start with 128 each.
   static constexpr int kComputeRegisters = 160, kProducerRegisters = 32;
 };
@@ -51,6 +63,9 @@ struct alignas(16) AttentionJob {
   int stride;     // from one of its stages to the next
   int last_keys;  // keys in its last stage
   int flags;      // see packFlags
+  int first;      // the query row, counted in the sequence; from here on with positions alone
+  int begin;      // first key of the task's, likewise
+  int diagonal;   // see TaskKeys
 };
 
 struct JobFlags {
@@ -65,6 +80,42 @@ __device__ inline int packFlags(JobFlags f) {
 }
 __device__ inline JobFlags unpackFlags(int packed) {
   return {packed & 15, packed >> 4 & 15, packed >> 8 & 15, (packed >> 12 & 1) != 0, packed >> 16};
+}
+
+// The keys that a task goes through. With slopes, or a window that ends on the left, it takes step `diagonal` of them,
+// near which its rows are, first: there a row's scores tell its reference best. The last step stays the last.
+struct TaskKeys {
+  int begin, end;  // counted in the sequence
+  int steps, diagonal;
+};
+
+// The place of the step that is taken as number `step`.
+template <typename S>
+__device__ inline int placeOfStep(int diagonal, int step) {
+  if constexpr (!S::kPositions) return step;
+  return step == 0 ? diagonal : step <= diagonal ? step - 1 : step;
+}
+
+template <typename S>
+__device__ inline TaskKeys keysOf(const AttentionParams& p, const AttentionTask& task, const TaskParts& parts) {
+  TaskKeys keys{0, task.length, 0, 0};
+  if constexpr (S::kPositions) {
+    if (task.length > 0) {  // no filler
+      const int last = min(task.first + parts.groups * kTaskRows, task.length) - 1;
+      const KeyRange range = visibleKeys(p, task.first, last, task.length);
+      // Each of two shares has a step: their sequence is longer than one.
+      const int least = (parts.splits - 1) * S::kKeys + 1;
+      keys.begin = max(min(range.begin, task.length - least), 0);
+      keys.end = max(range.end, min(keys.begin + least, task.length));
+    }
+  }
+  keys.steps = ceilDiv(static_cast<unsigned>(keys.end - keys.begin), static_cast<unsigned>(S::kKeys));
+  if constexpr (S::kPositions) {
+    if (p.bias == AttentionBias::kSlope || p.window_left >= 0) {
+      keys.diagonal = max(min((task.first - keys.begin) / S::kKeys, keys.steps - 2), 0);
+    }
+  }
+  return keys;
 }
 
 constexpr int kStageArrivals = 6;  // divides among 1, 2 or 3 warpgroups
@@ -98,6 +149,9 @@ struct Sm90Memory {
   }
   __device__ unsigned value(int stage) const { return key(S::kStages + stage); }
   __device__ unsigned exchange() const { return key(2 * S::kStages); }
+  __device__ unsigned table(int group, int entries) const {
+    return exchange() + S::kExchangeBytes + group * entries * sizeof(float);
+  }
 };
 
 // Named barriers; 0 is __syncthreads.

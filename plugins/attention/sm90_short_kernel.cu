@@ -7,6 +7,7 @@
 // Longer sequences than the block has room for stay right: it goes through them tile by tile.
 #include "attention/kernels.h"
 #include "attention/sm90_maps.cuh"
+#include "attention/sm90_positions.cuh"
 #include "attention/sm90_rows.cuh"
 #include "common/dependent_launch.cuh"
 
@@ -18,10 +19,13 @@ constexpr int kLongKeys = 32;   // keys of a step where the sequence is longer t
 
 // K and V of kStepKeys keys are on chip, and Q of two groups of kTaskRows rows; kResidentBlocks of such blocks on a
 // multiprocessor.
-template <typename Element, int kHeadSize, int kStepKeys, int kResidentBlocks>
+template <typename Element, int kHeadSize, int kStepKeys, int kResidentBlocks, bool kWithPositions>
 struct ShortShape : Sm90Tiles<Element, kHeadSize, kStepKeys> {
   using Tiles = Sm90Tiles<Element, kHeadSize, kStepKeys>;
+  static constexpr bool kPositions = kWithPositions;
   static constexpr int kBlocks = kResidentBlocks;
+  static constexpr int kTableReach = 2 * kTaskRows - 1;  // between rows and keys on chip
+  static constexpr int kTableEntries = kWithPositions ? 2 * kTableReach + 1 : 1;
   static constexpr int kSharedBytes = 2 * Tiles::kQueryBytes + 2 * Tiles::kKeyBytes + 1024;  // the last to align
 };
 
@@ -46,11 +50,29 @@ __device__ inline void zeroFiller(const AttentionParams& p, int begin) {
   for (int64_t i = part * kWarpgroup + threadIdx.x; i < count; i += parts * kWarpgroup) zeros[i] = uint4{};
 }
 
+// What positions do to scores of rows from first_row and keys from first_key on, which are all on chip or kLong.
+template <typename S, int kCount, bool kLong>
+__device__ inline void applyPositions(Sm90Rows<S>& rows, const AttentionParams& p, int head, float* table,
+                                      int first_row, int first_key) {
+  const int nearest = uniform(first_key - first_row - static_cast<int>(threadIdx.x) / kWarpSize * kWarpRows);
+  if (p.bias == AttentionBias::kSlope) addSlope<kCount>(rows, -p.slopes[head] / p.scale, nearest);
+  if (p.bias == AttentionBias::kDistance) {
+    if constexpr (kLong) {
+      addDistanceBias<kCount>(rows, p, head, nearest);
+    } else {
+      addTable<kCount>(rows, {table, S::kTableReach}, nearest);
+    }
+  }
+  hideOutside<kCount>(rows, windowOf(p), nearest);
+}
+
 // Scores of 64 query rows and kCount keys on chip, from key_row on, their weights and the product with V. `keys` of the
 // keys count; first: the rows have seen none before. kOnly: they are all that the sequence has; sums are added up, too.
-template <typename S, int kCount, bool kOnly>
+// positions(): what is done to scores.
+template <typename S, int kCount, bool kOnly, typename Positions>
 __device__ inline void attendKeys(Sm90Rows<S>& rows, const ShortMemory<S>& memory, ShortBarriers& barriers, int slot,
-                                  int key_row, int keys, unsigned parity, float scale_log2, bool first) {
+                                  int key_row, int keys, unsigned parity, float scale_log2, bool first,
+                                  Positions positions) {
   using T = typename S::T;
   constexpr int kSure = kOnly && (kCount > 64 || S::kKeys <= 64) ? kCount - kCountStep : 0;  // less is another kCount
   auto& scores = reinterpret_cast<float (&)[kCount / 8][4]>(rows.scores);
@@ -77,6 +99,7 @@ __device__ inline void attendKeys(Sm90Rows<S>& rows, const ShortMemory<S>& memor
     fenceAsyncProxy();
   }
   wgmmaWait<0>();
+  positions();
   if (keys < kCount) rows.template maskFrom<kCount, kSure>(keys, threadIdx.x % kWarpSize);
   if constexpr (kOnly) {
     rows.template weighOnly<kCount>(scale_log2);
@@ -104,6 +127,7 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ unsigned char dynamic[];
   __shared__ ShortBarriers barriers;
+  __shared__ float table[S::kTableEntries];  // of distance biases
   const ShortMemory<S> memory{(sharedAddress(dynamic) + 1023) & ~1023u};
   if (threadIdx.x < 3) {
     prefetchMap(maps.whole[threadIdx.x]);
@@ -134,11 +158,13 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
                              &barriers.queries[slot]);
     }
   };
+  const int key_head = keyHead(p, head);
   const auto loadKeys = [&](int key) {
-    loadRows<S, S::kKeys>(maps, 1, memory.key(), min(length - key, S::kKeys), head, begin + key, &barriers.keys);
+    loadRows<S, S::kKeys>(maps, 1, memory.key(), min(length - key, S::kKeys), key_head, begin + key, &barriers.keys);
   };
   const auto loadValues = [&](int key) {
-    loadRows<S, S::kKeys>(maps, 2, memory.value(), min(length - key, S::kKeys), head, begin + key, &barriers.values);
+    loadRows<S, S::kKeys>(maps, 2, memory.value(), min(length - key, S::kKeys), key_head, begin + key,
+                          &barriers.values);
   };
   if (threadIdx.x % kWarpSize == 0) {
     if (warp == 0) loadQuery(first, 0);
@@ -147,6 +173,12 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     if (warp == 3) loadQuery(first + stride, 1);
   }
   __syncwarp();
+  if constexpr (S::kPositions) {
+    if (p.bias == AttentionBias::kDistance) {
+      fillTable(p, head, {table, S::kTableReach});
+      __syncthreads();
+    }
+  }
 
   const float scale_log2 = p.scale * kLog2E;
   int on_chip = 0;  // first of the keys that are there
@@ -158,7 +190,10 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     const AttentionJob job{begin + row, length - row, head};
     const auto attendAll = [&](auto count) {
       Sm90Rows<S> rows;
-      attendKeys<S, decltype(count)::value, true>(rows, memory, barriers, slot, 0, length, 0, scale_log2, true);
+      constexpr int kCount = decltype(count)::value;
+      attendKeys<S, kCount, true>(rows, memory, barriers, slot, 0, length, 0, scale_log2, true, [&] {
+        if constexpr (S::kPositions) applyPositions<S, kCount, false>(rows, p, head, table, row, 0);
+      });
       storeRows<S>(p, job, rows);
     };
     if (S::kKeys <= 64 && length <= 32) {
@@ -184,7 +219,11 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
           ++fills;
         }
         attendKeys<S, kLongKeys, false>(rows, memory, barriers, slot, key_row, min(length - key, kLongKeys), fills & 1,
-                                        scale_log2, key == 0);
+                                        scale_log2, key == 0, [&] {
+                                          if constexpr (S::kPositions) {
+                                            applyPositions<S, kLongKeys, true>(rows, p, head, table, row, key);
+                                          }
+                                        });
       }
       rows.addUpSums();
       storeRows<S>(p, job, rows);
@@ -209,25 +248,30 @@ cudaError_t launch(const AttentionParams& params, int groups, cudaStream_t strea
 }
 
 // Sequences are cut into blocks of 64 query rows where whole ones, which read K and V once, would not fill the GPU.
-template <typename T>
+template <typename T, bool kPositions>
 cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
   int multiprocessors = 0;
   const cudaError_t status = countMultiprocessors(multiprocessors);
   if (status != cudaSuccess) return status;
   const int64_t sequences = int64_t{params.B} * params.H;  // each counts once a head
   const auto groups = [&](int blocks) { return sequences <= int64_t{blocks} * multiprocessors ? 2 : 1; };
-  if (params.D > 64) return launch<ShortShape<T, 128, 128, 2>>(params, groups(2), stream);
-  if (params.max_seq_len <= 64) return launch<ShortShape<T, 64, 64, 5>>(params, 1, stream);
+  if (params.D > 64) return launch<ShortShape<T, 128, 128, 2, kPositions>>(params, groups(2), stream);
+  if (params.max_seq_len <= 64) return launch<ShortShape<T, 64, 64, 5, kPositions>>(params, 1, stream);
   // Three blocks have more registers each, and all of these run at once.
-  if (2 * sequences <= 3 * multiprocessors) return launch<ShortShape<T, 64, 128, 3>>(params, 2, stream);
-  return launch<ShortShape<T, 64, 128, 4>>(params, groups(4), stream);
+  if (2 * sequences <= 3 * multiprocessors) return launch<ShortShape<T, 64, 128, 3, kPositions>>(params, 2, stream);
+  return launch<ShortShape<T, 64, 128, 4, kPositions>>(params, groups(4), stream);
+}
+
+template <typename T>
+cudaError_t choosePositions(const AttentionParams& params, cudaStream_t stream) {
+  return hasPositions(params) ? chooseShape<T, true>(params, stream) : chooseShape<T, false>(params, stream);
 }
 
 }  // namespace
 
 cudaError_t launchAttentionSm90Short(const AttentionParams& params, cudaStream_t stream) {
-  return params.type == DataType::kFloat16 ? chooseShape<half>(params, stream)
-                                           : chooseShape<__nv_bfloat16>(params, stream);
+  return params.type == DataType::kFloat16 ? choosePositions<half>(params, stream)
+                                           : choosePositions<__nv_bfloat16>(params, stream);
 }
 
 }  // namespace padfree
