@@ -92,7 +92,7 @@ def make(name: str, folder: Path) -> Files:
     return files
 
 
-class Exported(torch.nn.Module):
+class Exported(torch.nn.Module):  # type: ignore[misc]
     """A model that takes and returns tensors by position, as the tracing exporter needs."""
 
     def __init__(self, model: Any, names: list[str], outputs: list[str]) -> None:

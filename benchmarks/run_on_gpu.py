@@ -16,6 +16,7 @@ with -DPADFREE_PERTURB=ON as well.
 from __future__ import annotations
 
 import argparse
+import collections
 import fnmatch
 import importlib.util
 import json
@@ -38,6 +39,8 @@ PYTHON = (sys.executable, "-W", "ignore")
 PYTEST = (*PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu")
 WORKERS = ("-n", "4") if importlib.util.find_spec("xdist") else ()  # launch and compare: one process leaves a GPU idle
 SANITIZER = ("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9", "--launch-timeout", "120")
+NOTHING_RUN = 5  # pytest's exit code where all tests of a file are skipped at once
+LINES_OF_FAILURE = 30
 COUNTS = re.compile(r"(\d+) (passed|failed|skipped|left|errors?)\b")
 
 
@@ -118,7 +121,9 @@ def run(part: Part, gpu: str | None) -> dict[str, Any]:
     )
     assert process.stdout is not None
     last = closing = ""
+    end = collections.deque[str](maxlen=LINES_OF_FAILURE)
     for line in process.stdout:
+        end.append(line)
         if gpu is None:
             print(line, end="", flush=True)
         last = line.strip() or last
@@ -127,6 +132,10 @@ def run(part: Part, gpu: str | None) -> dict[str, Any]:
             if last[0] in "FE":
                 print(f"{part.name}: {last}", flush=True)
     status = process.wait()
+    if status == NOTHING_RUN and "skipped" in closing:
+        status = 0
+    if status and gpu is not None:
+        print(f"{part.name} ended with:\n{''.join(end)}", end="", flush=True)
     seconds, summary = round(time.monotonic() - start, 1), closing or last
     return {"step": part.name, "status": status, "seconds": seconds, "summary": summary, **counts_of(closing)}
 
@@ -160,6 +169,15 @@ def run_all(waiting: Sequence[Part], gpus: Sequence[str], end: float, done: Any)
     for thread in threads:
         thread.join()
     return left
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs of this machine that this process may use."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return chosen.split(",")
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [str(number) for number in range(len(listed))]
 
 
 def table(records: Iterable[Mapping[str, Any]], left: Iterable[Part]) -> str:
@@ -205,9 +223,7 @@ def main() -> int:
             append_record(checks, {**record, **machine})
             print(table([record], []), flush=True)
 
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines()
-    gpus = [str(number) for number in range(len(listed))]
-    left = run_all([part for part in wanted if part.name not in before], gpus, end, done)
+    left = run_all([part for part in wanted if part.name not in before], visible_gpus(), end, done)
     print(f"\n{table(records, left)}", flush=True)
     totals = {name: sum(record.get(name, 0) for record in records) for name in ("passed", "failed", "skipped")}
     print(", ".join(f"{count} {name}" for name, count in totals.items()), flush=True)

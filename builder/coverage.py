@@ -74,6 +74,8 @@ def check_report(raw: Mapping[str, Any], source: str) -> None:
     fields.string("version")
     fields.integer("num_layers")
     fields.optional_integer("hidden_size")
+    if "bf16_because" in raw:
+        fields.string("bf16_because")
     kept = fields.optional_object("kept_float32")
     for name in kept.names():
         kept.string(name)

@@ -8,5 +8,7 @@ FORMAT = 1
 ONNX_SUFFIX = ".onnx"
 INTERFACES = ("packed", "padded")
 PRECISIONS = ("fp32", "fp16", "bf16")
+HALF = "half"
+"""Asks for a precision: fp16, or bf16 where fp16 cannot hold what the products of tokens make or read."""
 INPUT_ROLES = ("tokens", "seq_lens", "max_seqlen", "mask")
 OUTPUT_LAYOUTS = ("packed", "per_sequence", "padded", "constant")

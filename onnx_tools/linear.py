@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 
 from onnx import ModelProto
@@ -17,11 +18,16 @@ from .errors import RewriteError
 from .files.graph_io import export_model, import_graph
 from .files.weights import Weights
 from .operators import add_functions, check_nodes, without_functions
-from .passes.linear import linear
+from .passes import Pass, PassResult
 from .passes.norms.norm_folding import norm_folding
+from .passes.products.gates import gates
+from .passes.products.linear import linear
 from .precision.element_types import check_element_types
 from .products import products_of
 from .report import plugin_counts
+
+_NAMED_ALWAYS = ("linear", "norm folding")
+"""Passes that the report names whether they found anything or not."""
 
 
 def with_linear(model: ModelProto, *, fold_norms: bool = True, weights: Weights | None = None) -> ModelProto:
@@ -38,13 +44,13 @@ def with_linear(model: ModelProto, *, fold_norms: bool = True, weights: Weights 
     metadata = json.loads(entry.value)
     with G_LOGGER.suppress(G_LOGGER.ERROR):  # it warns of every bfloat16 tensor, whose type it keeps
         graph = import_graph(without_functions(model), weights)
-    results = [linear(graph, analyse(graph), metadata["precision"])]
-    tidy(graph)
-    analysis = check_graph(graph, results[0].name)
-    if fold_norms:
-        results.append(norm_folding(graph, metadata["precision"]))
-        tidy(graph)
-        analysis = check_graph(graph, results[1].name)
+    precision, analysis, results = metadata["precision"], analyse(graph), list[PassResult]()
+    for step in _steps(precision, fold_norms):
+        result = step(graph, analysis)
+        if result.name in _NAMED_ALWAYS or result.replaced or result.missed:
+            results.append(result)
+            tidy(graph)
+            analysis = check_graph(graph, result.name)
 
     names = names_in_use(graph)
     coverage = metadata["coverage"]
@@ -68,3 +74,11 @@ def with_linear(model: ModelProto, *, fold_norms: bool = True, weights: Weights 
     check_element_types(made, metadata["precision"])
     add_functions(made, metadata["precision"])
     return made
+
+
+def _steps(precision: str, fold_norms: bool) -> Iterator[Pass]:
+    """The passes in their order: norms see all products."""
+    yield lambda graph, analysis: gates(graph, analysis, precision)
+    yield lambda graph, analysis: linear(graph, analysis, precision)
+    if fold_norms:
+        yield lambda graph, _: norm_folding(graph, precision)

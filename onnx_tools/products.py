@@ -163,6 +163,8 @@ def _matmul(node: gs.Node, left: Facts, right: Facts, out: Shape) -> Product | N
     inner = left.shape[0] if node.attrs.get("transA") else left.shape[-1]
     weights = any(_is_weight(item) for item in (left, right))
     columns = out[-1] if len(right.shape) > 1 else Poly.of(1)
+    if is_padfree(node, "PadfreeLinear"):
+        columns = right.shape[-1]  # gated ones make half as many
     leading = out[:-1] if len(right.shape) > 1 else out
     # One weight for all rows: however many axes they are in, it is one product.
     alone = len(right.shape) == 2 or len(leading) < 2

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto
-from padfree.contract.names import FORMAT, INTERFACES, ONNX_METADATA_KEY, PRECISIONS
+from padfree.contract.names import FORMAT, HALF, INTERFACES, ONNX_METADATA_KEY, PRECISIONS
 
 from .analysis.check import check_graph
 from .analysis.graph import add_domain, dtype_name, is_padfree, names_in_use, tidy
@@ -197,7 +197,8 @@ def rewrite(
     Args:
         model: an ONNX model or its path.
         interface: "packed" (tokens [T] and lengths) or "padded" (the original inputs and outputs).
-        precision: type of weights and activations in the result: "fp32", "fp16" or "bf16".
+        precision: type of weights and activations in the result: "fp32", "fp16", "bf16", or "half" for fp16 unless it
+            costs products their kernels, and bf16 then.
         strict: whether anything that stays padded is an error.
         verify: whether original and rewritten model are run in onnxruntime on ragged batches and compared.
         seed: of the batches that `verify` draws.
@@ -209,8 +210,9 @@ def rewrite(
     """
     if interface not in INTERFACES:
         raise RewriteError(f"interface is '{interface}', allowed are {', '.join(INTERFACES)}; choose one of them")
-    if precision not in PRECISIONS:
-        raise RewriteError(f"precision is '{precision}', allowed are {', '.join(PRECISIONS)}; choose one of them")
+    precisions = (*PRECISIONS, HALF)
+    if precision not in precisions:
+        raise RewriteError(f"precision is '{precision}', allowed are {', '.join(precisions)}; choose one of them")
     held = Weights(in_memory=True) if weights is None else weights
     if isinstance(model, ModelProto):
         check_model_data(model, "the model")
@@ -256,7 +258,11 @@ def rewrite(
             metadata["id_rules"] = {name: rule.to_dict() for name, rule in rules.items()}
     if precision != "fp32":
         sample = sample_of(original, metadata, seed=seed) if verify else None
-        result, metadata["kept_float32"] = convert_and_check(result, precision, sample, held)
+        made = convert_and_check(result, precision, sample, held)
+        result, precision = made.model, made.precision
+        metadata |= {"precision": precision, "kept_float32": dict(made.kept_float32)}
+        if made.against_fp16:
+            metadata["bf16_because"] = made.against_fp16
     narrow_outputs(result, given)
     types = {value.name: value.type.tensor_type for value in result.graph.output}
     for output in metadata["outputs"]:

@@ -89,10 +89,9 @@ def contenders(
     exported: Path, packed: Mapping[str, Path], folder: Path, without_tensorrt: bool
 ) -> Iterator[tuple[str, Path]]:
     """What is scored beside PyTorch: name and file."""
-    limits = {"max_batch": SCORE_BATCH, "max_seq_len": MAX_LENGTH}
     if not without_tensorrt:
         path = folder / "padded.plan"
-        build_padded_engine(exported, path, **limits)
+        build_padded_engine(exported, path, max_batch=SCORE_BATCH, max_seq_len=MAX_LENGTH)
         yield "padded TensorRT fp16", path
     for precision, file in packed.items():
         if without_tensorrt:
@@ -100,7 +99,7 @@ def contenders(
             save_model(with_rounding(load_model(file), precision), path)
         else:
             path = file.with_suffix(".plan")
-            build_engine(file, path, **limits)
+            build_engine(file, path, max_batch=SCORE_BATCH, max_seq_len=MAX_LENGTH)
         yield f"packed {precision}", path
 
 
@@ -132,8 +131,9 @@ def trained_model(arguments: argparse.Namespace, data: Data, device: str) -> Mod
     path: Path | None = arguments.weights
     if path is not None and path.exists():
         model.load_state_dict(torch.load(path, weights_only=True))
-        return model.to(device).eval()
-    model = model.to(device)
+        model.to(device).eval()
+        return model
+    model.to(device)
     fit(model, data, arguments.steps, LEARNING_RATE, arguments, device)
     if path is not None:
         torch.save(model.state_dict(), path)

@@ -16,7 +16,7 @@ MAX_LENGTH = 128
 INPUTS, OUTPUTS = ("input_ids", "attention_mask"), ("answer", "depths", "embedding")
 
 
-class Model(torch.nn.Module):
+class Model(torch.nn.Module):  # type: ignore[misc]
     """A BERT with heads for a list's answer [B, 10], for every token's depth [B, S, 5] and for embeddings [B, E]."""
 
     def __init__(self, layers: int, hidden: int) -> None:

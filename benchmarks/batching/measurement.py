@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +96,14 @@ def live(session: Session, contender: Server, trace: Sequence[Waiting]) -> dict[
         everybody = threading.Semaphore(0)
         start_s = time.perf_counter()
 
-        def finished(at: int) -> None:
+        def finished(at: int, _: object) -> None:
             done_s[at] = time.perf_counter() - start_s
             everybody.release()
 
         for at, request in enumerate(trace):
             time.sleep(max(0.0, start_s + request.arrived_s - time.perf_counter()))
             try:
-                batcher.submit(ids[at]).add_done_callback(lambda _, at=at: finished(at))
+                batcher.submit(ids[at]).add_done_callback(partial(finished, at))
             except BatchingError:
                 everybody.release()
         for _ in trace:

@@ -23,7 +23,7 @@ def peak_bytes() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def rewrite_file(path: Path, interface: str) -> dict[str, float]:
+def rewrite_file(path: Path, interface: str) -> dict[str, float | None]:
     """Rewrites a file in this process. Peak memory is that of the process, libraries included."""
     from padfree.onnx_tools import rewrite, save_model
 

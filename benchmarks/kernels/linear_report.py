@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 CUBLAS = ("cublas addmm", "cublas addmm, transposed weight")
-"""cuBLAS with the bias and without activation, in two layouts of the weight."""
+"""cuBLAS with the bias and without activation, with the weight in two orders."""
 FUSED = "cublaslt addmm with tanh-gelu"
 HEADINGS = ("T x K x N", "padfree, us", "TFLOP/s", "by the model alone, us", "cuBLAS, us", "cuBLASLt with GELU, us")
 

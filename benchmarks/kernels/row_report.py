@@ -31,7 +31,7 @@ COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 
 def reaches_copy(record: Mapping[str, Any]) -> bool:
     """Whether the kernel keeps up with a copy of equal bytes, as those of FULL_SIZE tokens have to."""
-    return record["tokens"] != FULL_SIZE or record["copy_share"] >= COPY_SHARE
+    return bool(record["tokens"] != FULL_SIZE or record["copy_share"] >= COPY_SHARE)
 
 
 def cells(record: Mapping[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,16 @@ def call_us(work: Callable[[], object], calls: int) -> float:
     return 1e3 * time_ms(captured(work)) / calls
 
 
+def in_turn(works: Sequence[Work]) -> Callable[[], None]:
+    """A function that enqueues our kernel on each of these."""
+
+    def enqueue() -> None:
+        for work in works:
+            work.run()
+
+    return enqueue
+
+
 def copy_us(num_bytes: int, sets: int) -> float:
     """A device copy that reads half of the bytes and writes half: the faster of cudaMemcpyAsync and a kernel."""
     half = max(1, num_bytes // 4)
@@ -84,10 +94,10 @@ def measure(case: Case) -> dict[str, Any]:
     sets = min(MAX_SETS, max(2, -(-CACHE_MULTIPLE * cache_bytes // first.num_bytes)))
     works = [first, *(case.make(10 * seed) for seed in range(1, sets))]
     error = max(error_of(work) for work in works)
-    chain_us = call_us(lambda: [first.run() for _ in range(CHAIN)], CHAIN)
+    chain_us = call_us(in_turn([first] * CHAIN), CHAIN)
     with plain_launches():
-        plain_us = call_us(lambda: [first.run() for _ in range(CHAIN)], CHAIN)
-    ours_us = call_us(lambda: [work.run() for work in works], sets)
+        plain_us = call_us(in_turn([first] * CHAIN), CHAIN)
+    ours_us = call_us(in_turn(works), sets)
     limit_us = copy_us(first.num_bytes, sets)
     record = {
         "case": case.name,

@@ -104,7 +104,9 @@ def _holds(output: Mapping[str, Any]) -> str:
 
 
 def print_kept_float32(console: Console, metadata: Mapping[str, Any]) -> None:
-    """Prints the tensors of a half precision model that stay float32, and why; nothing where there are none."""
+    """Prints why a model is bf16 that might have been fp16, or which tensors of an fp16 model stay float32 and why."""
+    if "bf16_because" in metadata:
+        print_line(console, f"bf16, as fp16 does not fit: {metadata['bf16_because']}")
     kept = list(metadata.get("kept_float32", {}).items())
     if not kept:
         return

@@ -25,7 +25,7 @@ def add_rewrite_options(parser: argparse.ArgumentParser, *, precision: str | Non
         default=interface,
         help="packed: tokens without padding and sequence lengths (default); padded: the original inputs and outputs",
     )
-    shown = precision or "fp16, or what a rewritten model has"
+    shown = precision or "fp16, or bf16 where fp16 cannot hold the numbers, or what a rewritten model has"
     group.add_argument("--precision", choices=PRECISIONS, default=precision, help=f"default: {shown}")
     group.add_argument("--strict", action="store_true", help="fail unless the whole model could be packed")
     group.add_argument(

@@ -62,7 +62,8 @@ def build_engine(
         model: an exported model (it is rewritten first) or one that `rewrite` made.
         plan_path: where the plan goes; written whole or not at all.
         interface: "packed" (default) or "padded"; of a rewritten model it can only be what the model is.
-        precision: "fp32", "fp16" (default) or "bf16"; of a rewritten model it can only be what the model is.
+        precision: "fp32", "fp16" or "bf16"; None for fp16, or bf16 where fp16 cannot hold what products of tokens make
+            or read. Of a rewritten model it can only be what the model is.
         strict: rewriting fails unless everything could be packed.
         verify: rewriting compares original and rewritten model in onnxruntime.
         mask: the padding mask's input, where attention does not prove which one that is.

@@ -25,7 +25,7 @@ from typing import IO, Any, NoReturn
 
 import onnx
 from padfree.contract.fields import decode
-from padfree.contract.names import ONNX_METADATA_KEY
+from padfree.contract.names import HALF, ONNX_METADATA_KEY
 from padfree.onnx_tools import load_model
 from padfree.onnx_tools.files.model_file import without_initializers
 from padfree.onnx_tools.files.weights import Weights
@@ -38,7 +38,6 @@ from .linear import apply_linear, choose_linear
 from .network import for_parser, serialized
 from .profile import ProfileOptions, choose_profile
 
-DEFAULT_PRECISION = "fp16"
 _CHILD = """
 import os, sys
 answer = os.dup(1)
@@ -127,7 +126,7 @@ def rewritten(
         result = rewrite(
             loaded,
             interface=interface or "packed",
-            precision=precision or DEFAULT_PRECISION,
+            precision=precision or HALF,
             strict=strict,
             verify=verify,
             weights=weights,

@@ -3,7 +3,7 @@
 
 TensorRT 10.6 leaves the result of a batched product unwritten where an axis that varies is 1 (S = 1 in Q K^T [B,H,S,S]
 and in its product with V): docs/notes/2026-11-22-extent-of-one.md, with a network that shows it without any plugin.
-Convolutions along S (DeBERTa v2) belong to it. In the packed interface padded islands have two slots at least
+In the packed interface padded islands have two slots at least
 (network.bound_max_seqlen). The padded interface has the caller's S, so that operands get a second row and column of
 zeros there, which is cut off again; nothing is added where S is 2 or more.
 """
@@ -22,16 +22,14 @@ Sizes = Sequence[int | str]  # names, or "?", for those that vary
 
 
 def lengthen_short_axes(model: ModelProto) -> None:
-    """Gives products of two activations and convolutions LEAST along axes that vary, in place; results keep shapes."""
-    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    """Gives products of two activations LEAST along axes that vary, in place; results keep shapes."""
+    weights = {tensor.name for tensor in model.graph.initializer}
     shapes = _shapes(model)
     nodes: list[NodeProto] = []
     for node in model.graph.node:
         lengthened = None
-        if node.op_type == "MatMul" and not node.domain and weights.keys().isdisjoint(node.input):
+        if node.op_type == "MatMul" and not node.domain and weights.isdisjoint(node.input):
             lengthened = _product(node, shapes)
-        elif node.op_type == "Conv" and not node.domain and node.input[1] in weights:
-            lengthened = _convolution(node, shapes, weights[node.input[1]].dims[2:])
         if lengthened is None:
             nodes.append(node)
         else:
@@ -71,33 +69,6 @@ def _product(node: NodeProto, shapes: Mapping[str, Sizes]) -> _Nodes | None:
     ends = {max(len(of_a), len(of_b)) + axis: made.size(tensor, rank, axis) for tensor, rank, axis, varies in
             ((a, len(of_a), -2, m), (b, len(of_b), -1, n)) if varies}  # fmt: skip
     made.cut(node, [left, right], ends)
-    return made
-
-
-def _convolution(node: NodeProto, shapes: Mapping[str, Sizes], kernel: Sequence[int]) -> _Nodes | None:
-    """The convolution of [B,C,*sizes] with zeros behind sizes that vary, as its own padding has them, and cut back.
-
-    None where none varies, and for strides: the result's sizes are then no sums.
-    """
-    data, result = node.input[0], node.output[0]
-    sizes = shapes.get(data, ())[2:]
-    count = len(sizes)
-    of = {item.name: helper.get_attribute_value(item) for item in node.attribute}
-    if set(of.get("strides", [1])) != {1} or of.get("auto_pad", b"NOTSET") != b"NOTSET":
-        return None
-    places = [place for place, size in enumerate(sizes) if isinstance(size, str)]
-    if not places:
-        return None
-    pads, dilations = of.get("pads", [0] * 2 * count), of.get("dilations", [1] * count)
-    made, rank = _Nodes(f"{result}_lengthened"), 2 + count
-    longer = made.longer(data, rank, [place - count for place in places], "left")
-    ends = dict[int, str]()
-    for place in places:
-        grown = pads[place] + pads[place + count] - dilations[place] * (kernel[place] - 1)
-        size = made.size(data, rank, place - count)
-        more = made.number(f"more_{place}", [grown])
-        ends[2 + place] = made.op("Add", [size, more], f"end_{place}")
-    made.cut(node, [longer, *node.input[1:]], ends)
     return made
 
 

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import onnx
-from padfree.onnx_tools.operators import node_attributes, padfree_nodes
+from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes
 
 SHORT_LENGTH = 128
 """Up to this max_seq_len PadfreeAttention takes a kernel that reads no list (kShortLength of attention/kernels.h)."""
-
-_LISTS = {"PadfreeSchedule": "output", "PadfreeAttention": "input"}
 
 
 def drop_unread_task_lists(model: onnx.ModelProto, max_seq_len: int) -> None:
@@ -18,12 +16,16 @@ def drop_unread_task_lists(model: onnx.ModelProto, max_seq_len: int) -> None:
     A schedule that was there for its list alone then feeds nothing; TensorRT drops it.
 
     Args:
-        model: a rewritten model; its list is the last output of a schedule and the last input of an attention node.
+        model: a rewritten model.
         max_seq_len: the build's longest sequence; above SHORT_LENGTH nothing changes.
     """
     if max_seq_len > SHORT_LENGTH:
         return
     for node in padfree_nodes(model.graph):
-        if node.op_type in _LISTS and node_attributes(node)["has_tasks"]:
-            del getattr(node, _LISTS[node.op_type])[-1]
-            next(attribute for attribute in node.attribute if attribute.name == "has_tasks").i = 0
+        spec, attributes = OPERATORS[node.op_type], node_attributes(node)
+        if not attributes.get("has_tasks"):
+            continue
+        for names, tensors in ((node.input, spec.inputs_for(attributes)), (node.output, spec.outputs_for(attributes))):
+            for at in [at for at, tensor in enumerate(tensors) if tensor.name == "tasks"]:
+                del names[at]
+        next(attribute for attribute in node.attribute if attribute.name == "has_tasks").i = 0

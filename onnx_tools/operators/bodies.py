@@ -10,9 +10,10 @@ from types import MappingProxyType
 import numpy as np
 from onnx import TensorProto
 
+from .attention_body import attention
 from .body_builder import BodyBuilder
 from .catalog import MOMENTS_GROUP
-from .ragged import bool_to_bias, grid_token, is_live, pad_index, ragged_from_cu_seqlens, token_slot
+from .ragged import grid_token, is_live, pad_index, ragged_from_cu_seqlens, token_slot
 from .spec import AttributeValue
 
 
@@ -88,46 +89,6 @@ def _embedding(b: BodyBuilder) -> None:
     beta = b.load("beta") if b.attributes["has_beta"] else None
     y = b.norm(total, b.load("gamma"), beta, rms=False)
     b.output("y", b.where_or_zero(is_live(b, ragged, tokens), y))
-
-
-def _attention(b: BodyBuilder) -> None:
-    heads, size = b.as_vector(b.attribute("num_heads")), b.as_vector(b.attribute("head_size"))
-    width = b.op("Mul", heads, size)
-    cu = b.load_index("cu_seqlens")
-    ragged = ragged_from_cu_seqlens(b, cu)
-    grid = grid_token(b, ragged)
-    batch = b.op("Shape", ragged.lens)
-
-    if b.attributes["qkv_layout"] == "separate":
-        parts = [b.load(name) for name in ("q", "k", "v")]
-        if b.attributes["has_qkv_bias"]:
-            bias = b.reshape(b.load("qkv_bias"), b.const([3]), width)
-            parts = [b.op("Add", part, b.op("Gather", bias, b.const(i), axis=0)) for i, part in enumerate(parts)]
-        tokens = b.dim("q", 0)
-        split = [b.reshape(b.gather_rows(part, grid), batch, ragged.smax, heads, size) for part in parts]
-    else:
-        qkv = b.load("qkv")
-        if b.attributes["has_qkv_bias"]:
-            qkv = b.op("Add", qkv, b.load("qkv_bias"))
-        tokens = b.dim("qkv", 0)
-        is_3hd = b.attributes["qkv_layout"] == "3HD"
-        inner = (b.const([3]), heads, size) if is_3hd else (heads, b.const([3]), size)
-        padded = b.reshape(b.gather_rows(qkv, grid), batch, ragged.smax, *inner)
-        split = [b.op("Gather", padded, b.const(i), axis=2 if is_3hd else 3) for i in range(3)]
-
-    q = b.op("Mul", b.op("Transpose", split[0], perm=[0, 2, 1, 3]), b.attribute("scale"))  # [B,H,Smax,D]
-    k = b.op("Transpose", split[1], perm=[0, 2, 3, 1])  # [B,H,D,Smax]
-    v = b.op("Transpose", split[2], perm=[0, 2, 1, 3])
-    scores = b.op("Add", b.op("MatMul", q, k), b.unsqueeze(bool_to_bias(b, ragged.mask), 1, 2))
-    context = b.op("MatMul", b.op("Softmax", scores, axis=-1), v)
-    slots = b.op("Mul", batch, ragged.smax)
-    rows = b.reshape(b.op("Transpose", context, perm=[0, 2, 1, 3]), slots, width)
-
-    flat_mask = b.op("Reshape", ragged.mask, b.const([-1]))
-    live = b.op("Squeeze", b.op("NonZero", flat_mask), b.const([0]))
-    missing = b.op("Concat", b.op("Sub", tokens, ragged.total), width, axis=0)
-    filler = b.op("ConstantOfShape", missing)
-    b.output("y", b.op("Concat", b.op("Gather", rows, live, axis=0), filler, axis=0))
 
 
 def _rotary(b: BodyBuilder) -> None:
@@ -292,7 +253,7 @@ BODIES: Mapping[str, Callable[[BodyBuilder], None]] = MappingProxyType(
         "PadfreeUnpack": _unpack,
         "PadfreeSchedule": _schedule,
         "PadfreeEmbedding": _embedding,
-        "PadfreeAttention": _attention,
+        "PadfreeAttention": attention,
         "PadfreeRotary": _rotary,
         "PadfreeLayerNorm": _layer_norm,
         "PadfreeLinear": _linear,

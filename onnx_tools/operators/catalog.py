@@ -11,7 +11,10 @@ from .spec import INT32_MAX, AttributeSpec, Condition, OperatorSpec, TensorSpec
 DOMAIN = "padfree"
 DOMAIN_VERSION = 1
 
-_FUSED_LAYOUTS = ("3HD", "H3D")
+MAX_BIAS_RANGE = 65536
+"""Distances on each side of PadfreeAttention's distance_bias at most."""
+
+_FUSED_QKV = ("3HD", "H3D")
 
 
 def _flag(name: str, doc: str) -> AttributeSpec:
@@ -121,27 +124,33 @@ _EMBEDDING = OperatorSpec(
 
 _ATTENTION = OperatorSpec(
     "PadfreeAttention",
-    "softmax(Q K^T * scale) V inside each sequence and head, softmax in float32. Filler rows are zeros.",
+    "softmax(Q K^T * scale + bias) V inside each sequence, head and window, softmax in float32. Filler rows are zeros. "
+    "Query i sees the keys j from i - window_left to i + window_right; i and j count from 0 in every sequence. bias is "
+    "-slopes[h] * |j - i|, or distance_bias[h, t] where t is j - i + R, but not below 0 nor above 2R. Head h reads "
+    "head h / (H / KVH) of K and V.",
     inputs=(
-        TensorSpec("qkv", "act", "[T,3*H*D]", Condition("qkv_layout", _FUSED_LAYOUTS)),
+        TensorSpec("qkv", "act", "[T,H*D+2*KVH*D]", Condition("qkv_layout", _FUSED_QKV)),
         TensorSpec("q", "act", "[T,H*D]", Condition("qkv_layout", ("separate",))),
-        TensorSpec("k", "act", "[T,H*D]", Condition("qkv_layout", ("separate",))),
-        TensorSpec("v", "act", "[T,H*D]", Condition("qkv_layout", ("separate",))),
-        TensorSpec("qkv_bias", "act", "[3*H*D]", _when("has_qkv_bias")),
+        TensorSpec("k", "act", "[T,KVH*D]", Condition("qkv_layout", ("separate",))),
+        TensorSpec("v", "act", "[T,KVH*D]", Condition("qkv_layout", ("separate",))),
+        TensorSpec("qkv_bias", "act", "[H*D+2*KVH*D]", _when("has_qkv_bias")),
         TensorSpec("cu_seqlens", "int32", "[B+1]"),
         TensorSpec("tasks", "int32", "[L,4]", _when("has_tasks")),
+        TensorSpec("slopes", "float32", "[H]", Condition("bias", ("slope",))),
+        TensorSpec("distance_bias", "float32", "[H,2*R+1]", Condition("bias", ("distance",))),
     ),
     outputs=(TensorSpec("y", "act", "[T,H*D]"),),
     attributes=(
         AttributeSpec("num_heads", "int", "H", minimum=1, maximum=INT32_MAX),
+        AttributeSpec("num_kv_heads", "int", "KVH, which divides H: heads of K and V", minimum=1, maximum=INT32_MAX),
         AttributeSpec("head_size", "int", "D", minimum=1, maximum=INT32_MAX),
         AttributeSpec("scale", "float", "factor of the scores"),
         AttributeSpec(
             "qkv_layout",
             "string",
-            "one tensor as [T,3,H,D] or [T,H,3,D], or three of [T,H*D]; the bias in the same order (separate: q, k, v "
-            "one after the other)",
-            allowed=(*_FUSED_LAYOUTS, "separate"),
+            "one tensor with the heads of Q, then those of K, then those of V; or, where KVH is H, as [T,H,3,D]; or "
+            "three; the bias in the same order (separate: q, k, v one after the other)",
+            allowed=(*_FUSED_QKV, "separate"),
             selects_body=True,
         ),
         _flag("has_qkv_bias", "whether qkv_bias is there"),
@@ -153,6 +162,20 @@ _ATTENTION = OperatorSpec(
             minimum=0,
             maximum=INT32_MAX,
         ),
+        AttributeSpec(
+            "window_left", "int", "keys before its own that a query sees; -1: all", minimum=-1, maximum=INT32_MAX
+        ),
+        AttributeSpec(
+            "window_right",
+            "int",
+            "keys behind its own that a query sees; -1: all, 0: causal",
+            minimum=-1,
+            maximum=INT32_MAX,
+        ),
+        AttributeSpec(
+            "bias", "string", "what is added to the scores", allowed=("none", "slope", "distance"), selects_body=True
+        ),
+        AttributeSpec("bias_range", "int", "R of distance_bias, without it any", minimum=0, maximum=MAX_BIAS_RANGE),
     ),
 )
 
@@ -169,7 +192,9 @@ _ROTARY = OperatorSpec(
     outputs=(TensorSpec("y", "act", "[T,W]"),),
     attributes=(
         AttributeSpec("head_size", "int", "D, an even number", minimum=2, maximum=INT32_MAX),
-        AttributeSpec("num_heads", "int", "how many heads, from column 0 on, are rotated", minimum=1, maximum=INT32_MAX),
+        AttributeSpec(
+            "num_heads", "int", "how many heads, from column 0 on, are rotated", minimum=1, maximum=INT32_MAX
+        ),
         AttributeSpec(
             "pairing",
             "string",

@@ -51,6 +51,7 @@ _KNOWN: Mapping[str, Values] = MappingProxyType(
         "gelu": _gelu(_POINTS),
         "gelu_tanh": _gelu_tanh(_POINTS),
         "relu": _relu(_POINTS),
+        "sigmoid": _sigmoid(_POINTS),
         "silu": _POINTS * _sigmoid(_POINTS),
     }
 )
@@ -89,8 +90,10 @@ class Activation:
     nodes: tuple[gs.Node, ...]
 
 
-def find_activation(graph: gs.Graph, analysis: Analysis, x: gs.Tensor) -> Activation | None:
-    """The activation of x that all of its readers compute, in the type of x.
+def find_activation(
+    graph: gs.Graph, analysis: Analysis, x: gs.Tensor, *, any_type: bool = False
+) -> Activation | None:
+    """The activation of x that all of its readers compute, in the type of x, or in any float type.
 
     Nodes that compute x's function element by element, with numbers alone beside it, are followed; their results for
     4801 values of x are compared with the known activations'. They may differ by the roundoff of x's type, since the
@@ -113,7 +116,8 @@ def find_activation(graph: gs.Graph, analysis: Analysis, x: gs.Tensor) -> Activa
         if is_standard(node, "Gelu", *_FUNCTIONS):
             bent = bent or node
         kind = _nearest(result, _ROUNDOFF[dtype])
-        if kind is not None and analysis[node.outputs[0]].dtype == dtype and _is_closed(graph, x, nodes):
+        found = analysis[node.outputs[0]].dtype
+        if kind is not None and (found == dtype or (any_type and found in _ROUNDOFF)) and _is_closed(graph, x, nodes):
             return Activation(kind, node.outputs[0], tuple(nodes))
     if bent is not None:
         raise NoMatch(f"'{node_name(bent)}' ({bent.op}) does not lead to one of {', '.join(_KNOWN)} in {dtype} alone")

@@ -26,6 +26,7 @@ from ..analysis.symbolic import Analysis, Index, Number, Poly, analyse
 from ..analysis.symbolic.facts import broadcast_shape
 from ..analysis.symbolic.rules import slice_arguments
 from .base import PassResult
+from .convolutions import expand_convolutions
 from .einsum import expand_einsums
 
 NAME = "simplify"
@@ -33,9 +34,10 @@ _SMALL = 4096  # elements; only below it may a folded constant stand beside the 
 
 
 def simplify(graph: gs.Graph, analysis: Analysis) -> PassResult:
-    """Folds constants and known shapes, takes shapes from the inputs, writes Einsum out, removes what does nothing."""
+    """Folds constants and known shapes, takes shapes from the inputs, writes Einsum and convolutions out, removes what does nothing."""
     before = len(graph.nodes)
-    if expand_einsums(graph, analysis):
+    written = [expand(graph, analysis) for expand in (expand_einsums, expand_convolutions)]
+    if any(written):
         tidy(graph)
         analysis = analyse(graph, analysis)
     editor = Editor(graph)

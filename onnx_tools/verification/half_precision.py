@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fp16 without surprises: what it cannot hold is found with sample data, kept in float32, and the result is tried."""
+"""fp16 without surprises: what it cannot hold is found with sample data and kept in float32, or the whole model is bf16;
+the result is tried.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 from onnx import ModelProto, ValueInfoProto
+from padfree.contract.names import HALF
 
 from ..analysis.kept import Dims, kept_rows
 from ..errors import VerificationError
 from ..files.weights import Weights
-from ..operators import with_functions
+from ..operators import DOMAIN, with_functions
 from ..precision.precision import convert
 from ..precision.ranges import LARGEST, find_unfit, run
 from ..precision.rounding import with_rounding
@@ -27,14 +31,25 @@ logger = logging.getLogger(__name__)
 ALLOWED: Mapping[str, float] = MappingProxyType({"fp16": 3e-2, "bf16": 2e-1})
 
 
+@dataclass(frozen=True)
+class HalfPrecision:
+    """A model in fp16 or bf16, the tensors that stay float32, and why it is not fp16, where that was left open."""
+
+    model: ModelProto
+    precision: str
+    kept_float32: Mapping[str, str]
+    against_fp16: str = ""
+
+
 def convert_and_check(
     model: ModelProto, precision: str, sample: Sample | None, weights: Weights | None = None
-) -> tuple[ModelProto, dict[str, str]]:
-    """A rewritten float32 model in half precision, and the tensors that stay float32 with the reason for each.
+) -> HalfPrecision:
+    """A rewritten float32 model in half precision.
 
     Args:
         model: without function bodies.
-        precision: "fp16" or "bf16".
+        precision: "fp16", "bf16", or "half": fp16, unless products of tokens would have to stay float32 for it, whose
+            kernels are several times slower.
         sample: inputs; None skips what needs them, so that only weights are looked at.
         weights: the data of weights that the model has not; gets the result's.
 
@@ -43,14 +58,30 @@ def convert_and_check(
         VerificationError: the result, with every tensor rounded as on a GPU, is not the model's.
     """
     if sample is None:
-        return convert(model, precision, weights=weights), {}
+        precision = "fp16" if precision == HALF else precision
+        return HalfPrecision(convert(model, precision, weights=weights), precision, {})
     before = weights and weights.copy()
-    unfit = find_unfit(model, sample.feeds, precision, weights) if precision == "fp16" else {}
+    unfit, against_fp16 = dict[str, str](), ""
+    if precision != "bf16":
+        unfit = find_unfit(model, sample.feeds, "fp16", weights)
+        against_fp16 = _reason_against_fp16(model, unfit) if precision == HALF else ""
+        precision, unfit = ("bf16", {}) if against_fp16 else ("fp16", unfit)
     for name, reason in unfit.items():
         logger.info("'%s' stays float32: it %s", name, reason)
     converted = convert(model, precision, unfit, weights=weights)
     check_outputs(model, converted, precision, sample, before, weights)
-    return converted, unfit
+    return HalfPrecision(converted, precision, unfit, against_fp16)
+
+
+def _reason_against_fp16(model: ModelProto, unfit: Mapping[str, str]) -> str:
+    """The first tensor that does not fit and that a product of tokens or a padfree operator makes or reads, and why."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.domain == DOMAIN or (node.op_type == "MatMul" and node.input[1] in weights):
+            for name in (*node.input, *node.output):
+                if name in unfit:
+                    return f"'{name}' {unfit[name]}"
+    return ""
 
 
 def check_outputs(

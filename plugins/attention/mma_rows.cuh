@@ -11,13 +11,13 @@
 
 namespace padfree {
 
-// kHeadSize: columns that the registers are laid out for, zeros from D on. kFragments: 16-row fragments of queries a
+// kHeadSize: columns that the registers are there for, zeros from D on. kFragments: 16-row fragments of queries a
 // warp; two of them halve the reads of K and V from shared memory. kKeys: keys of one step. kStride: elements between
 // rows of shared memory.
 //
 // Of each fragment a lane holds rows lane / 4 and lane / 4 + 8, and of each 8 columns the two from lane % 4 * 2 on (PTX
-// ISA, matrix fragments of mma.m16n8k16). The accumulators of scores so have the layout in which the weights enter the
-// second product.
+// ISA, matrix fragments of mma.m16n8k16). The accumulators of scores so lie in the lanes as the weights of the
+// second product have to.
 template <typename T, int kHeadSize, int kFragments, int kKeys, int kStride>
 class WarpRows {
  public:

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <stdexcept>
 
 #include "attention/launch.h"
@@ -9,17 +10,28 @@
 namespace padfree {
 namespace {
 
-constexpr int kMaxHeads = 4096;  // keeps 3*H*D and every stride far inside an int
+constexpr int kMaxHeads = 4096;       // keeps 3*H*D and every stride far inside an int
+constexpr int kMaxBiasRange = 65536;  // and H*(2R+1)
 
-// How far Q, K and V lie apart, and heads and tokens in each of them, in elements.
-struct QkvLayout {
-  int64_t part_stride, head_stride, token_stride;
+// One of Q, K, V: where its elements and biases begin, and how far tokens and heads lie apart, in elements.
+struct PartPlace {
+  int64_t offset, token_stride, head_stride;
 };
+using QkvPlaces = std::array<PartPlace, 3>;
 
-QkvLayout layoutOf(const std::string& name, int64_t heads, int64_t head_size) {
-  if (name == "H3D") return {head_size, 3 * head_size, 3 * heads * head_size};
-  if (name == "3HD") return {heads * head_size, head_size, 3 * heads * head_size};
-  return {heads * head_size, head_size, heads * head_size};  // "separate": part_stride is the biases' alone
+QkvPlaces placesOf(const std::string& name, int64_t heads, int64_t kv_heads, int64_t head_size) {
+  const int64_t q = heads * head_size, kv = kv_heads * head_size, all = q + 2 * kv;
+  if (name == "H3D") {
+    return {{{0, all, 3 * head_size}, {head_size, all, 3 * head_size}, {2 * head_size, all, 3 * head_size}}};
+  }
+  if (name == "3HD") return {{{0, all, head_size}, {q, all, head_size}, {q + kv, all, head_size}}};
+  return {
+      {{0, q, head_size}, {q, kv, head_size}, {q + kv, kv, head_size}}};  // "separate": offsets are the biases' alone
+}
+
+AttentionBias biasOf(const std::string& name) {
+  if (name == "slope") return AttentionBias::kSlope;
+  return name == "distance" ? AttentionBias::kDistance : AttentionBias::kNone;
 }
 
 const void* advance(const void* data, int64_t elements, DataType type) {
@@ -30,21 +42,39 @@ class Attention final : public Operator {
  public:
   explicit Attention(const Attributes& attributes)
       : num_heads_(attributes.integer("num_heads")),
+        num_kv_heads_(attributes.integer("num_kv_heads")),
         head_size_(attributes.integer("head_size")),
         max_seq_len_(attributes.integer("max_seq_len")),
+        window_left_(attributes.integer("window_left")),
+        window_right_(attributes.integer("window_right")),
+        bias_range_(attributes.integer("bias_range")),
         scale_(attributes.real("scale")),
         separate_(attributes.choice("qkv_layout") == "separate"),
-        layout_(layoutOf(attributes.choice("qkv_layout"), num_heads_, head_size_)) {
-    const int hidden = num_heads_ * head_size_;
-    const std::string part = text("[T,", hidden, "]");
-    if (separate_) {
-      for (const char* name : {"q", "k", "v"}) addInput(name, TensorKind::kActivation, part);
-    } else {
-      addInput("qkv", TensorKind::kActivation, text("[T,", 3 * hidden, "]"));
+        bias_kind_(biasOf(attributes.choice("bias"))),
+        places_(placesOf(attributes.choice("qkv_layout"), num_heads_, num_kv_heads_, head_size_)) {
+    if (num_heads_ % num_kv_heads_ != 0) {
+      throw std::invalid_argument(
+          text("num_kv_heads is ", num_kv_heads_, "; allowed: divisors of num_heads = ", num_heads_));
     }
-    bias_ = addInput("qkv_bias", TensorKind::kActivation, text("[", 3 * hidden, "]"), attributes.flag("has_qkv_bias"));
+    if (attributes.choice("qkv_layout") == "H3D" && num_kv_heads_ != num_heads_) {
+      throw std::invalid_argument(text("num_kv_heads is ", num_kv_heads_, " with num_heads ", num_heads_,
+                                       " and qkv_layout \"H3D\"; allowed: equal numbers, or another qkv_layout"));
+    }
+    const int hidden = num_heads_ * head_size_, kv_hidden = num_kv_heads_ * head_size_;
+    const std::string part = text("[T,", hidden, "]"), kv_part = text("[T,", kv_hidden, "]");
+    if (separate_) {
+      addInput("q", TensorKind::kActivation, part);
+      for (const char* name : {"k", "v"}) addInput(name, TensorKind::kActivation, kv_part);
+    } else {
+      addInput("qkv", TensorKind::kActivation, text("[T,", hidden + 2 * kv_hidden, "]"));
+    }
+    qkv_bias_ = addInput("qkv_bias", TensorKind::kActivation, text("[", hidden + 2 * kv_hidden, "]"),
+                         attributes.flag("has_qkv_bias"));
     cu_seqlens_ = addInput("cu_seqlens", TensorKind::kInt32, "[B+1]");
     tasks_ = addInput("tasks", TensorKind::kInt32, "[L,4]", attributes.flag("has_tasks"));
+    slopes_ = addInput("slopes", TensorKind::kFloat, text("[", num_heads_, "]"), bias_kind_ == AttentionBias::kSlope);
+    distance_bias_ = addInput("distance_bias", TensorKind::kFloat, text("[", num_heads_, ",", 2 * bias_range_ + 1, "]"),
+                              bias_kind_ == AttentionBias::kDistance);
     addOutput("y", TensorKind::kActivation, part);
   }
 
@@ -69,11 +99,10 @@ class Attention final : public Operator {
     params.type = tensors.type(0);
     AttentionOperand* const operands[] = {&params.q, &params.k, &params.v};
     for (int part = 0; part < 3; ++part) {
-      const void* data =
-          separate_ ? tensors.input(part) : advance(tensors.input(0), part * layout_.part_stride, params.type);
-      const void* bias = advance(tensors.input(bias_), part * layout_.part_stride, params.type);
+      const void* data = separate_ ? tensors.input(part) : advance(tensors.input(0), places_[part].offset, params.type);
+      const void* bias = advance(tensors.input(qkv_bias_), places_[part].offset, params.type);
       if (!isAligned16(data) || !isAligned16(bias)) return cudaErrorMisalignedAddress;
-      *operands[part] = {data, bias, layout_.token_stride, layout_.head_stride, layout_.head_stride};
+      *operands[part] = {data, bias, places_[part].token_stride, places_[part].head_stride, places_[part].head_stride};
     }
     params.cu_seqlens = tensors.input<int>(cu_seqlens_);
     params.tasks = tensors.input<AttentionTask>(tasks_);
@@ -83,21 +112,27 @@ class Attention final : public Operator {
     params.T = tensors.size(0, 0);
     params.B = tensors.size(cu_seqlens_, 0) - 1;
     params.H = num_heads_;
-    params.kv_heads = num_heads_;
+    params.kv_heads = num_kv_heads_;
     params.D = head_size_;
     params.max_seq_len = max_seq_len_;
     params.scale = scale_;
-    params.window_left = params.window_right = -1;
-    params.bias = AttentionBias::kNone;
+    params.window_left = window_left_;
+    params.window_right = window_right_;
+    params.bias = bias_kind_;
+    params.bias_range = bias_range_;
+    params.slopes = tensors.input<float>(slopes_);
+    params.distance_bias = tensors.input<float>(distance_bias_);
     return launchAttention(params, stream);
   }
 
  private:
-  const int num_heads_, head_size_, max_seq_len_;
+  const int num_heads_, num_kv_heads_, head_size_, max_seq_len_;
+  const int window_left_, window_right_, bias_range_;
   const float scale_;
   const bool separate_;
-  const QkvLayout layout_;
-  int bias_, cu_seqlens_, tasks_;
+  const AttentionBias bias_kind_;
+  const QkvPlaces places_;
+  int qkv_bias_, cu_seqlens_, tasks_, slopes_, distance_bias_;
 };
 
 }  // namespace
@@ -105,9 +140,12 @@ class Attention final : public Operator {
 OperatorInfo attentionOperator() {
   constexpr int kInt32Max = std::numeric_limits<int32_t>::max();
   return {"PadfreeAttention",
-          {integerField("num_heads", 1, kMaxHeads), integerField("head_size", 8, kMaxHeadSize, 8), realField("scale"),
+          {integerField("num_heads", 1, kMaxHeads), integerField("num_kv_heads", 1, kMaxHeads),
+           integerField("head_size", 8, kMaxHeadSize, 8), realField("scale"),
            choiceField("qkv_layout", {"3HD", "H3D", "separate"}), flagField("has_qkv_bias"), flagField("has_tasks"),
-           integerField("max_seq_len", 0, kInt32Max)},
+           integerField("max_seq_len", 0, kInt32Max), integerField("window_left", -1, kInt32Max),
+           integerField("window_right", -1, kInt32Max), choiceField("bias", {"none", "slope", "distance"}),
+           integerField("bias_range", 0, kMaxBiasRange)},
           makeOperator<Attention>};
 }
 

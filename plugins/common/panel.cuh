@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layout of shared memory that wgmma reads and TMA writes: panels of 64 columns of 2-byte elements, whose rows of
-// 128 bytes have their 16-byte chunks permuted by the row ("128-byte swizzle"), so that neither copies nor the matrix
-// unit meet bank conflicts.
+// Shared memory as wgmma reads and TMA writes it: panels of 64 columns of 2-byte elements, whose rows of 128 bytes have
+// their 16-byte chunks permuted by the row ("128-byte swizzle"), so that neither copies nor the matrix unit meet bank
+// conflicts.
 #pragma once
 
 #include <cuda_runtime.h>

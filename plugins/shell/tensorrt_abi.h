@@ -3,8 +3,8 @@
 //
 // The library is compiled from the headers of TensorRT 11 and links to no TensorRT. Plugins, creators and expressions
 // have the same virtual functions in 10.x and 11.x. ILogger, ILoggerFinder and IPluginRegistry have not: 11.0 put
-// IVersionedInterface under the first two and dropped the V2 plugin functions from the third. Here stand the layouts of
-// 10.x; never destroy one of these objects, and never call one before its version is known.
+// IVersionedInterface under the first two and dropped the V2 plugin functions from the third. Here stand the functions
+// of 10.x; never destroy one of these objects, and never call one before its version is known.
 #pragma once
 
 #include <dlfcn.h>

@@ -83,8 +83,8 @@ def read_device_array(
     else:
         owner, interface = value, value.__cuda_array_interface__
         address, shape = int(interface["data"][0]), tuple(int(size) for size in interface["shape"])
-        layout = np.dtype(interface["typestr"])
-        found, strides = layout.name, _element_strides(interface.get("strides"), layout)
+        kind = np.dtype(interface["typestr"])
+        found, strides = kind.name, _element_strides(interface.get("strides"), kind)
         producer = interface.get("stream")
     if found != dtype.name:
         raise SessionError(

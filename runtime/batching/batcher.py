@@ -14,6 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+import numpy.typing as npt
 from padfree.runtime.errors import SessionError
 from padfree.runtime.request import read_request
 
@@ -99,7 +100,7 @@ class Batcher:
 
     def submit(
         self,
-        sequence: Mapping[str, Any] | Sequence[int],
+        sequence: Mapping[str, Any] | Sequence[int] | npt.NDArray[Any],
         *,
         deadline_s: float | None = None,
         caller: Hashable = None,
@@ -149,7 +150,7 @@ class Batcher:
 
     async def infer(
         self,
-        sequence: Mapping[str, Any] | Sequence[int],
+        sequence: Mapping[str, Any] | Sequence[int] | npt.NDArray[Any],
         *,
         deadline_s: float | None = None,
         caller: Hashable = None,

@@ -38,8 +38,8 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The block of one run: inputs, then outputs, then TensorRT's activations."""
+class Placement:
+    """Where everything of one run is in its block: inputs, then outputs, then TensorRT's activations."""
 
     inputs: Mapping[str, Place]
     outputs: Mapping[str, Place]
@@ -136,9 +136,9 @@ class Context:
         self._owner = engine
         self._context = context
         self._shapes: Mapping[str, Shape] = {}
-        self._layout: Layout | None = None
+        self._placement: Placement | None = None
 
-    def lay_out(self, shapes: Mapping[str, Shape]) -> Layout:
+    def arrange(self, shapes: Mapping[str, Shape]) -> Placement:
         """Sets the inputs' shapes and finds out how much memory every part of a run needs.
 
         Args:
@@ -147,28 +147,28 @@ class Context:
         Raises:
             SessionError: the engine does not take these shapes.
         """
-        if self._layout is None or shapes != self._shapes:
-            self._layout = self._new_layout(shapes)
+        if self._placement is None or shapes != self._shapes:
+            self._placement = self._new_placement(shapes)
             self._shapes = dict(shapes)
-        return self._layout
+        return self._placement
 
     def place(self, base: int, *, inputs_at: Mapping[str, int] | None = None, outputs_at: int | None = None) -> None:
-        """Tells TensorRT the addresses of the newest layout's tensors.
+        """Tells TensorRT the addresses of what was arranged last.
 
         Args:
-            base: the address of a block of the layout's size.
+            base: the address of a block that is large enough.
             inputs_at: addresses of inputs that stay where they are.
             outputs_at: where the outputs start, if not in the block.
         """
-        layout = self._layout
-        assert layout is not None  # lay_out comes first
+        placement = self._placement
+        assert placement is not None  # arrange comes first
         moved = inputs_at or {}
-        for name, place in layout.inputs.items():
+        for name, place in placement.inputs.items():
             self._set_address(name, moved.get(name, base + place.offset))
-        shift = base if outputs_at is None else outputs_at - layout.outputs_start
-        for name, place in layout.outputs.items():
+        shift = base if outputs_at is None else outputs_at - placement.outputs_start
+        for name, place in placement.outputs.items():
             self._set_address(name, shift + place.offset)
-        self._set_device_memory(base + layout.scratch_start, layout.scratch_bytes)
+        self._set_device_memory(base + placement.scratch_start, placement.scratch_bytes)
 
     def enqueue(self, stream: int) -> None:
         """Puts one run on the stream."""
@@ -181,8 +181,8 @@ class Context:
         """Lets a tensorrt.IProfiler get every layer's time in the runs that follow."""
         self._context.profiler = profiler
 
-    def _new_layout(self, shapes: Mapping[str, Shape]) -> Layout:
-        self._layout = None
+    def _new_placement(self, shapes: Mapping[str, Shape]) -> Placement:
+        self._placement = None
         for name, shape in shapes.items():
             if not self._context.set_input_shape(name, shape):
                 raise SessionError(
@@ -196,7 +196,7 @@ class Context:
         names = [item.name for item in self._owner.metadata.outputs]
         outputs, end = self._places({name: self._output_shape(name) for name in names}, outputs_start)
         scratch_bytes = int(self._context.update_device_memory_size_for_shapes())
-        return Layout(inputs, outputs, outputs_start, end - outputs_start, end, scratch_bytes)
+        return Placement(inputs, outputs, outputs_start, end - outputs_start, end, scratch_bytes)
 
     def _places(self, shapes: Mapping[str, Shape], start: int) -> tuple[dict[str, Place], int]:
         places = {}

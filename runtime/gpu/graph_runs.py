@@ -16,7 +16,7 @@ from ..errors import SessionError
 from .arena import Arena
 from .buckets import Buckets, Shape, Sizes
 from .cuda import Graph, free_bytes
-from .engine import Context, Engine, Layout
+from .engine import Context, Engine, Placement
 from .graph_cache import GraphCache
 from .hand_out import Trim
 from .staging import Feeds, upload
@@ -43,7 +43,7 @@ class Captured:
 
     graph: Graph
     context: Context
-    layout: Layout
+    placement: Placement
     size_bytes: int
 
     def close(self) -> None:
@@ -61,10 +61,10 @@ class GraphRuns:
         self._graphs = graphs
         self._buckets = Buckets(engine.metadata) if switch.on and arena.block.keeps_address else None
 
-    def run(self, feeds: Feeds, shapes: Mapping[str, Shape]) -> tuple[Layout, Trim] | None:
+    def run(self, feeds: Feeds, shapes: Mapping[str, Shape]) -> tuple[Placement, Trim] | None:
         """Runs the engine in sizes that have a graph, or get one now; None, and no run, where they do not.
 
-        Outputs lie in the arena's block, as the layout says; `Trim` cuts what belongs to filler off their shapes.
+        Outputs lie in the arena's block, as the placement says; `Trim` cuts what belongs to filler off their shapes.
         """
         buckets = self._buckets
         if buckets is None or not self._switch.on:
@@ -73,28 +73,28 @@ class GraphRuns:
         rounded = buckets.round_up(sizes)
         captured = self._graphs.get(rounded)
         if captured is not None:
-            layout = captured.layout
-            upload(self._arena, feeds, layout)
+            placement = captured.placement
+            upload(self._arena, feeds, placement)
             captured.graph.launch()
         elif self._graphs.returns(rounded):
-            layout = self._run_and_capture(rounded, buckets.input_shapes(rounded), feeds)
+            placement = self._run_and_capture(rounded, buckets.input_shapes(rounded), feeds)
         else:
             return None
-        return layout, lambda output, shape: buckets.trim(output, shape, sizes)
+        return placement, lambda output, shape: buckets.trim(output, shape, sizes)
 
     def close(self) -> None:
         """Destroys all graphs."""
         self._graphs.close()
 
-    def _run_and_capture(self, sizes: Sizes, shapes: Mapping[str, Shape], feeds: Feeds) -> Layout:
+    def _run_and_capture(self, sizes: Sizes, shapes: Mapping[str, Shape], feeds: Feeds) -> Placement:
         """Serves a run by the plain one that comes before a capture; the next run of these sizes finds the graph."""
         stream = self._arena.stream
         free_before = free_bytes()
         context = self._engine.new_context()
         context_bytes = free_before - free_bytes()
-        layout = context.lay_out(shapes)
-        context.place(self._arena.block.reserve(layout.size_bytes))
-        upload(self._arena, feeds, layout)
+        placement = context.arrange(shapes)
+        context.place(self._arena.block.reserve(placement.size_bytes))
+        upload(self._arena, feeds, placement)
         context.enqueue(stream.handle)
         stream.synchronize()
         free_before = free_bytes()
@@ -102,7 +102,7 @@ class GraphRuns:
             graph = stream.capture(lambda: context.enqueue(stream.handle))
         except SessionError as error:
             self._switch.turn_off(error)
-            return layout
+            return placement
         taken = context_bytes + free_before - free_bytes()  # as far as other threads leave the figure alone
-        self._graphs.put(sizes, Captured(graph, context, layout, max(0, taken)))
-        return layout
+        self._graphs.put(sizes, Captured(graph, context, placement, max(0, taken)))
+        return placement

@@ -15,7 +15,7 @@ from ..backend import widen_bfloat16
 from .arena import Arena, ArenaPool
 from .buckets import Shape
 from .cuda import Event
-from .engine import Engine, Layout
+from .engine import Engine, Placement
 from .results import DeviceMemory, HostResults
 
 Array = npt.NDArray[Any]
@@ -38,19 +38,19 @@ class HandOut:
         self._results = results
         self._done = Event()
 
-    def device_memory(self, layout: Layout, stream: CallerStream | None) -> DeviceMemory:
-        """Memory on the device for all outputs of a layout."""
+    def device_memory(self, placement: Placement, stream: CallerStream | None) -> DeviceMemory:
+        """Memory on the device for all outputs of a placement."""
         made_on = self._arena.stream.handle
-        return DeviceMemory(self._pool, self._engine.device, layout.outputs_bytes, made_on=made_on, stream=stream)
+        return DeviceMemory(self._pool, self._engine.device, placement.outputs_bytes, made_on=made_on, stream=stream)
 
-    def on_device(self, layout: Layout, memory: DeviceMemory, trim: Trim) -> dict[str, DeviceArray]:
+    def on_device(self, placement: Placement, memory: DeviceMemory, trim: Trim) -> dict[str, DeviceArray]:
         """Results that lie in `memory`: there when this returns, or in the order of the caller's stream."""
         arena = self._arena
         self._done.record(arena.stream.handle)
         results = {}  # made while the GPU works
         for item in self._engine.metadata.outputs:
-            place = layout.outputs[item.name]
-            address = memory.address + place.offset - layout.outputs_start
+            place = placement.outputs[item.name]
+            address = memory.address + place.offset - placement.outputs_start
             shape = trim(item, place.shape)
             results[item.name] = DeviceArray(memory, address, shape, item.dtype, contiguous_strides(place.shape))
         if memory.stream is None:
@@ -59,18 +59,18 @@ class HandOut:
             arena.crossing.order(arena.stream.handle, memory.stream)
         return results
 
-    def to_host(self, layout: Layout, trim: Trim) -> dict[str, Array]:
+    def to_host(self, placement: Placement, trim: Trim) -> dict[str, Array]:
         """Results of the arena's block on the host, in one copy."""
         arena = self._arena
-        memory = self._results.lend(layout.outputs_bytes)
+        memory = self._results.lend(placement.outputs_bytes)
         if memory is None:
-            memory = np.empty(layout.outputs_bytes, dtype=np.uint8)
-        source = arena.block.address + layout.outputs_start
-        arena.stream.copy(memory.ctypes.data, source, layout.outputs_bytes)
+            memory = np.empty(placement.outputs_bytes, dtype=np.uint8)
+        source = arena.block.address + placement.outputs_start
+        arena.stream.copy(memory.ctypes.data, source, placement.outputs_bytes)
         results = {}  # views, made while the GPU works
         for item in self._engine.metadata.outputs:
-            place = layout.outputs[item.name]
-            start = place.offset - layout.outputs_start
+            place = placement.outputs[item.name]
+            start = place.offset - placement.outputs_start
             values = memory[start : start + place.size_bytes].view(place.dtype).reshape(place.shape)
             shape = trim(item, place.shape)
             if shape != place.shape:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..arrays.device_arrays import CallerStream, DeviceInput
 from .arena import Arena, ArenaPool
-from .engine import Engine, Layout
+from .engine import Engine, Placement
 from .graph_cache import GraphCache
 from .graph_runs import Captured, GraphRuns, GraphSwitch
 from .hand_out import Array, HandOut, whole
@@ -47,28 +47,28 @@ class Lane:
         shapes = {name: tuple(feed.shape) for name, feed in feeds.items()}
         ran = self._graph_runs.run(feeds, shapes)
         if ran is not None:
-            layout, trim = ran
+            placement, trim = ran
             if not on_device:
-                return self._hand_out.to_host(layout, trim)
-            memory = self._hand_out.device_memory(layout, stream)
-            source = self.arena.block.address + layout.outputs_start
-            self.arena.stream.copy(memory.address, source, layout.outputs_bytes)
-            return self._hand_out.on_device(layout, memory, trim)
-        layout = self._context.lay_out(shapes)
+                return self._hand_out.to_host(placement, trim)
+            memory = self._hand_out.device_memory(placement, stream)
+            source = self.arena.block.address + placement.outputs_start
+            self.arena.stream.copy(memory.address, source, placement.outputs_bytes)
+            return self._hand_out.on_device(placement, memory, trim)
+        placement = self._context.arrange(shapes)
         if not on_device:
-            self._run_plain(layout, feeds, None)
-            return self._hand_out.to_host(layout, whole)
-        memory = self._hand_out.device_memory(layout, stream)
-        self._run_plain(layout, feeds, memory.address)
-        return self._hand_out.on_device(layout, memory, whole)
+            self._run_plain(placement, feeds, None)
+            return self._hand_out.to_host(placement, whole)
+        memory = self._hand_out.device_memory(placement, stream)
+        self._run_plain(placement, feeds, memory.address)
+        return self._hand_out.on_device(placement, memory, whole)
 
-    def prepare(self, feeds: Feeds) -> Layout:
+    def prepare(self, feeds: Feeds) -> Placement:
         """Puts inputs, in exactly their shapes, into the block and binds the plain context to it."""
         wait_for_inputs(self.arena, feeds, None)
-        layout = self._context.lay_out({name: tuple(feed.shape) for name, feed in feeds.items()})
-        self._context.place(self.arena.block.reserve(layout.size_bytes))
-        upload(self.arena, feeds, layout)
-        return layout
+        placement = self._context.arrange({name: tuple(feed.shape) for name, feed in feeds.items()})
+        self._context.place(self.arena.block.reserve(placement.size_bytes))
+        upload(self.arena, feeds, placement)
+        return placement
 
     def enqueue(self) -> None:
         """Puts one run of the plain context on the arena's stream."""
@@ -81,13 +81,13 @@ class Lane:
             self.enqueue()
             self.arena.stream.synchronize()
 
-    def upload(self, feeds: Feeds, layout: Layout) -> None:
+    def upload(self, feeds: Feeds, placement: Placement) -> None:
         """Puts other inputs of the same shapes into their places."""
-        upload(self.arena, feeds, layout)
+        upload(self.arena, feeds, placement)
 
-    def download(self, layout: Layout) -> dict[str, Array]:
+    def download(self, placement: Placement) -> dict[str, Array]:
         """The outputs of the newest run, on the host."""
-        return self._hand_out.to_host(layout, whole)
+        return self._hand_out.to_host(placement, whole)
 
     def close(self) -> None:
         """Waits for the lane's work and destroys graphs and contexts."""
@@ -95,10 +95,10 @@ class Lane:
         self._graph_runs.close()
         del self._context
 
-    def _run_plain(self, layout: Layout, feeds: Feeds, outputs_at: int | None) -> None:
+    def _run_plain(self, placement: Placement, feeds: Feeds, outputs_at: int | None) -> None:
         """One run in exactly the shapes that came; inputs on the device are read where they are."""
         in_place = {name: feed.address for name, feed in feeds.items() if isinstance(feed, DeviceInput) and feed.nbytes}
-        base = self.arena.block.reserve(layout.size_bytes)
+        base = self.arena.block.reserve(placement.size_bytes)
         self._context.place(base, inputs_at=in_place, outputs_at=outputs_at)
-        upload(self.arena, {name: feed for name, feed in feeds.items() if name not in in_place}, layout)
+        upload(self.arena, {name: feed for name, feed in feeds.items() if name not in in_place}, placement)
         self.enqueue()

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..arrays.device_arrays import LEGACY_STREAM, CallerStream, DeviceInput
 from .arena import Arena
-from .engine import Layout
+from .engine import Placement
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array | DeviceInput]
@@ -29,10 +29,10 @@ def wait_for_inputs(arena: Arena, feeds: Feeds, stream: CallerStream | None) -> 
         arena.crossing.order(producer, arena.stream.handle)
 
 
-def upload(arena: Arena, feeds: Feeds, layout: Layout) -> None:
+def upload(arena: Arena, feeds: Feeds, placement: Placement) -> None:
     """Puts inputs into their places: those of the host in one copy. What is left of a place becomes zeros."""
     base = arena.block.address
-    staged = [(layout.inputs[name], feed) for name, feed in feeds.items() if not isinstance(feed, DeviceInput)]
+    staged = [(placement.inputs[name], feed) for name, feed in feeds.items() if not isinstance(feed, DeviceInput)]
     if staged:
         start = min(place.offset for place, _ in staged)
         end = max(place.offset + place.size_bytes for place, _ in staged)
@@ -45,7 +45,7 @@ def upload(arena: Arena, feeds: Feeds, layout: Layout) -> None:
             arena.upload_staging(start, end - start, base + start)
     for name, feed in feeds.items():
         if isinstance(feed, DeviceInput):
-            place = layout.inputs[name]
+            place = placement.inputs[name]
             if feed.nbytes:
                 arena.stream.copy(base + place.offset, feed.address, feed.nbytes)
             if place.size_bytes > feed.nbytes:

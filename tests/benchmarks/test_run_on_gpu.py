@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.run_on_gpu import Part, counts_of, parts, passed_before, run, run_all, table
+from benchmarks.run_on_gpu import Part, counts_of, parts, passed_before, run, run_all, table, visible_gpus
 
 CLOSING = "=== 1 failed, 2 passed, 3 skipped in 4.00s ==="
 
@@ -59,6 +59,23 @@ def test_parts_run_on_gpus_of_their_own() -> None:
     records: list[dict[str, Any]] = []
     run_all([part(str(number), code) for number in range(4)], ["0", "1"], time.monotonic() + 60, records.append)
     assert sorted(record["summary"] for record in records) == ["0", "0", "1", "1"]
+
+
+def test_tests_that_are_all_skipped_are_no_failure() -> None:
+    assert run(part("tests", "print('1 skipped in 0.98s'); raise SystemExit(5)"), None)["status"] == 0
+    assert run(part("tests", "print('no tests ran in 0.01s'); raise SystemExit(5)"), None)["status"] == 5
+
+
+def test_a_failure_on_one_of_several_gpus_shows_its_end(capfd: pytest.CaptureFixture[str]) -> None:
+    run(part("tests", "print('the reason'); raise SystemExit(1)"), "0")
+    assert "the reason" in capfd.readouterr().out
+    run(part("tests", "print('all is well')"), "0")
+    assert "all is well" not in capfd.readouterr().out
+
+
+def test_only_visible_gpus_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3")
+    assert visible_gpus() == ["1", "3"]
 
 
 def test_every_kernel_and_engine_test_has_its_part() -> None:

@@ -12,6 +12,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 
 
 @pytest.mark.parametrize(("form", "kind", "tolerance"), CASES)
-def test_lengthened_axes_are_right(form: str, kind: str, tolerance: float) -> None:
-    found = errors(form, kind, lengthened=True)
+def test_axes_of_one_are_right(form: str, kind: str, tolerance: float) -> None:
+    found = errors(form, kind, mended=True)
     assert max(found.values()) <= tolerance, found

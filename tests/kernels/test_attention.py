@@ -19,7 +19,7 @@ from .cases import (
     with_filler,
 )
 
-LAYOUTS = ["3HD", "H3D", "separate"]
+QKV_LAYOUTS = ["3HD", "H3D", "separate"]
 TYPES = [torch.float16, torch.bfloat16, torch.float32]
 MANY_HEADS = 48
 """Enough for the mma kernel's tiles of 128 query rows in a batch of a few hundred tokens, if it may be long."""
@@ -40,15 +40,15 @@ def choose(kernel: str, dtype: torch.dtype) -> str:
 
 
 def make_operands(
-    layout: str, tokens: int, heads: int, head_size: int, dtype: torch.dtype, spread: float, filler: int
+    qkv_layout: str, tokens: int, heads: int, head_size: int, dtype: torch.dtype, spread: float, filler: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Views [T + filler, H, D] of random Q, K and V in one tensor of the layout, or in three."""
-    shape = {"3HD": (3, heads, head_size), "H3D": (heads, 3, head_size), "separate": (3, heads, head_size)}[layout]
+    """Views [T + filler, H, D] of random Q, K and V in one tensor, or in three."""
+    shape = {"3HD": (3, heads, head_size), "H3D": (heads, 3, head_size), "separate": (3, heads, head_size)}[qkv_layout]
     qkv = torch.randn(tokens, *shape, device=DEVICE, generator=generator()) * spread
     qkv = with_filler(qkv.to(dtype), filler)
-    axis = 2 if layout == "H3D" else 1
+    axis = 2 if qkv_layout == "H3D" else 1
     q, k, v = (part.squeeze(axis) for part in qkv.split(1, dim=axis))
-    if layout == "separate":
+    if qkv_layout == "separate":
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     return q, k, v
 
@@ -70,7 +70,7 @@ def check(
     *,
     heads: int = 3,
     head_size: int = 64,
-    layout: str = "3HD",
+    qkv_layout: str = "3HD",
     dtype: torch.dtype = torch.float16,
     filler: int = 37,
     spread: float = 1.0,
@@ -81,7 +81,7 @@ def check(
 ) -> torch.Tensor:
     """key_factors: what the key of a token is multiplied by, of its place in its sequence."""
     tokens = sum(lengths)
-    operands = make_operands(layout, tokens, heads, head_size, dtype, spread, filler)
+    operands = make_operands(qkv_layout, tokens, heads, head_size, dtype, spread, filler)
     if key_factors:
         places = torch.cat([torch.arange(length, device=DEVICE) for length in lengths])
         operands[1][:tokens] *= key_factors(places)[:, None, None].to(dtype)
@@ -124,15 +124,15 @@ def test_head_sizes(head_size: int, dtype: torch.dtype, kernel: str) -> None:
         check(LENGTHS["mixed"], head_size=head_size, dtype=dtype, heads=heads, max_seq_len=max_seq_len, kernel=chosen)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("qkv_layout", QKV_LAYOUTS)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_layouts(layout: str, dtype: torch.dtype, with_bias: bool, kernel: str) -> None:
+def test_qkv_layouts(qkv_layout: str, dtype: torch.dtype, with_bias: bool, kernel: str) -> None:
     for heads, head_size, max_seq_len in ((3, 64, 0), (MANY_HEADS, 40, 4096), (3, 128, 0)):
         check(
             LENGTHS["mixed"],
-            layout=layout,
+            qkv_layout=qkv_layout,
             dtype=dtype,
             with_bias=with_bias,
             heads=heads,

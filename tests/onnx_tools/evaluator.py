@@ -65,13 +65,22 @@ def _embedding(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
 
 
 def _attention(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
-    heads, size, layout = (attributes[name] for name in ("num_heads", "head_size", "qkv_layout"))
-    if layout == "separate":
+    heads, size, qkv_layout = (attributes[name] for name in ("num_heads", "head_size", "qkv_layout"))
+    if qkv_layout == "separate":
         q, k, v = next(inputs), next(inputs), next(inputs)
     else:
-        q, k, v = ref.split_qkv(next(inputs), heads, size, layout)
+        q, k, v = ref.split_qkv(next(inputs), heads, size, qkv_layout, attributes["num_kv_heads"])
     assert not attributes["has_qkv_bias"]
-    return (ref.attention(q, k, v, next(inputs), num_heads=heads, head_size=size, scale=attributes["scale"]),)
+    cu_seqlens = next(inputs)
+    _given(inputs, attributes, "has_tasks")
+    table = next(inputs) if attributes["bias"] != "none" else None
+    result = ref.attention(
+        q, k, v, cu_seqlens, num_heads=heads, head_size=size, scale=attributes["scale"],
+        window=(attributes["window_left"], attributes["window_right"]),
+        slopes=table if attributes["bias"] == "slope" else None,
+        distance_bias=table if attributes["bias"] == "distance" else None,
+    )  # fmt: skip
+    return (result,)
 
 
 def _rotary(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:

@@ -110,13 +110,13 @@ def fused_attention(builder: EncoderBuilder, x: str, by_head: bool) -> str:
 
 
 @both
-@pytest.mark.parametrize(("by_head", "layout"), [(False, b"3HD"), (True, b"H3D")])
-def test_one_projection(interface: str, by_head: bool, layout: bytes) -> None:
+@pytest.mark.parametrize(("by_head", "qkv_layout"), [(False, b"3HD"), (True, b"H3D")])
+def test_one_projection(interface: str, by_head: bool, qkv_layout: bytes) -> None:
     builder = EncoderBuilder()
     model = with_output(fused_attention(builder, builder.embedding(), by_head), builder, TOKENS)
     result = rewrite(model, interface=interface, strict=True)
     facts = attributes(result, "PadfreeAttention")[0]
-    assert facts["qkv_layout"] == layout
+    assert facts["qkv_layout"] == qkv_layout
     assert facts["scale"] == pytest.approx(1 / 3)
     assert Counter(node.op_type for node in result.model.graph.node)["MatMul"] == 1
     assert_agree(model, result)

@@ -147,8 +147,8 @@ class Plugin:
     def supports(self, position: int, types: Sequence[int], formats: Sequence[int] | None = None) -> bool:
         """Whether tensor `position` of inputs and outputs may have its type and format."""
         tensors = (DynamicTensorDesc * len(types))()
-        for tensor, kind, layout in zip(tensors, types, formats or [LINEAR] * len(types), strict=True):
-            tensor.desc.type, tensor.desc.format = kind, layout
+        for tensor, kind, tensor_format in zip(tensors, types, formats or [LINEAR] * len(types), strict=True):
+            tensor.desc.type, tensor.desc.format = kind, tensor_format
         inputs = len(types) - self.output_count()
         arguments = (
             ctypes.c_int32(position),

@@ -122,6 +122,18 @@ def test_a_type_that_no_kernel_has_is_refused(library: PluginLibrary, log: LogCa
             "input k has shape [6,16]; allowed: [T,16] with T = 7 as in input q",
         ),
         (
+            "PadfreeAttention",
+            {"bias": "distance", "has_qkv_bias": 0, "has_tasks": 0},
+            [(7, 48), (4,), (2, 8)],
+            "input distance_bias has shape [2,8]; allowed: [2,7]",
+        ),
+        (
+            "PadfreeAttention",
+            {"bias": "slope", "has_qkv_bias": 0, "has_tasks": 0},
+            [(7, 48), (4,), (3,)],
+            "input slopes has shape [3]; allowed: [2]",
+        ),
+        (
             "PadfreeLayerNorm",
             {"has_residual": 1},
             [(4, 6, 16), (24, 16), (16,)],

@@ -9,10 +9,25 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from padfree.onnx_tools.operators import OPERATORS
 
-from .make_corpus import corpus
+from .make_corpus import CREATORS, corpus
 
 FOLDER = Path(__file__).parent
+LIBRARY = FOLDER.parents[1] / "plugins" / "shell" / "library.cpp"
+
+
+def test_creators_are_the_library_s() -> None:
+    """All of them, in its order: a file of the corpus names its creator by number."""
+    listed = re.search(r"kOperators = \{(.*?)\};", LIBRARY.read_text(), re.DOTALL)
+    assert listed is not None
+    functions = re.findall(r"(\w+)Operator\b", listed[1])
+    assert [f"Padfree{name[0].upper()}{name[1:]}" for name in functions] == list(CREATORS)
+
+
+def test_every_operator_is_in_the_corpus() -> None:
+    assert sorted(OPERATORS) == sorted(CREATORS)
+    assert [name for name in OPERATORS if not (FOLDER / "corpus" / f"{name}-0").exists()] == []
 
 
 def test_the_corpus_holds_what_is_made() -> None:

@@ -111,31 +111,58 @@ def embedding(
     return y
 
 
-def split_qkv(qkv: Array, num_heads: int, head_size: int, layout: str) -> tuple[Array, Array, Array]:
-    """q, k and v, each [...,H*D], of qkv [...,3*H*D] in the layout "3HD" or "H3D"."""
+def split_qkv(
+    qkv: Array, num_heads: int, head_size: int, qkv_layout: str, num_kv_heads: int = 0
+) -> tuple[Array, Array, Array]:
+    """q [...,H*D], k and v [...,KVH*D], of qkv, "3HD" or "H3D"; num_kv_heads 0: as many as num_heads."""
     lead = qkv.shape[:-1]
-    width = num_heads * head_size
-    if layout == "3HD":
-        q, k, v = (qkv.reshape(*lead, 3, width)[..., i, :] for i in range(3))
+    width, kv_width = num_heads * head_size, (num_kv_heads or num_heads) * head_size
+    if qkv_layout == "3HD":
+        q, k, v = np.split(qkv, [width, width + kv_width], axis=-1)
     else:
         q, k, v = (qkv.reshape(*lead, num_heads, 3, head_size)[..., i, :].reshape(*lead, width) for i in range(3))
     return q, k, v
 
 
 def attention(
-    q: Array, k: Array, v: Array, cu_seqlens: Array, *, num_heads: int, head_size: int, scale: float
+    q: Array,
+    k: Array,
+    v: Array,
+    cu_seqlens: Array,
+    *,
+    num_heads: int,
+    head_size: int,
+    scale: float,
+    window: tuple[int, int] = (-1, -1),
+    slopes: Array | None = None,
+    distance_bias: Array | None = None,
 ) -> Floats:
-    """[T,H*D] of q, k, v [T,H*D]; zeros for filler tokens."""
+    """[T,H*D] of q [T,H*D], k and v [T,KVH*D]; zeros for filler tokens.
+
+    window: keys that a query sees before and behind its own, -1: all. slopes [H] and distance_bias [H,2R+1] as in the
+    operator's description.
+    """
     y = np.zeros(q.shape)
+    ratio = q.shape[1] // k.shape[1]
     for start, end in itertools.pairwise(cu_seqlens):
+        if start == end:
+            continue
+        places = np.arange(end - start)
+        distance = places - places[:, None]
+        hidden = np.zeros(distance.shape, bool)
+        for limit, side in zip(window, (-distance, distance), strict=True):
+            hidden |= (limit >= 0) & (side > limit)
         for head in range(num_heads):
-            columns = slice(head * head_size, (head + 1) * head_size)
-            qs, ks, vs = (f64(x[start:end, columns]) for x in (q, k, v))
-            if len(qs) == 0:
-                continue
-            scores = qs @ ks.T * scale
+            columns, shared = (slice(i * head_size, (i + 1) * head_size) for i in (head, head // ratio))
+            scores = f64(q[start:end, columns]) @ f64(k[start:end, shared]).T * scale
+            if slopes is not None:
+                scores -= f64(slopes[head]) * abs(distance)
+            if distance_bias is not None:
+                reach = distance_bias.shape[1] // 2
+                scores += f64(distance_bias[head])[np.clip(distance, -reach, reach) + reach]
+            scores[hidden] = -np.inf
             weights = np.exp(scores - scores.max(-1, keepdims=True))
-            y[start:end, columns] = weights / weights.sum(-1, keepdims=True) @ vs
+            y[start:end, columns] = weights / weights.sum(-1, keepdims=True) @ f64(v[start:end, shared])
     return y
 
 
@@ -149,9 +176,7 @@ def _turned(x: Floats, y: Floats, angles: Floats) -> tuple[Floats, Floats]:
     return x * cosine - y * sine, y * cosine + x * sine
 
 
-def rotary(
-    x: Array, positions: Array, frequencies: Array, *, head_size: int, num_heads: int, pairing: str
-) -> Floats:
+def rotary(x: Array, positions: Array, frequencies: Array, *, head_size: int, num_heads: int, pairing: str) -> Floats:
     """x [T,W] with the pairs of its first heads turned by positions [T] * frequencies [1,D/2]."""
     y = f64(x).copy()
     angles = _angles(positions, frequencies[0])

@@ -11,7 +11,7 @@ from padfree.onnx_tools.operators.spec import AttributeSpec, AttributeValue, Ten
 
 from .attention_tasks import most_entries
 
-LETTERS = {"T": 7, "B": 3, "S": 5, "E": 16, "H": 2, "D": 8, "V": 11, "P": 9, "N": 192, "K": 128}
+LETTERS = {"T": 7, "B": 3, "S": 5, "E": 16, "H": 2, "KVH": 2, "D": 8, "V": 11, "P": 9, "N": 192, "K": 128}
 LETTERS["L"] = most_entries(LETTERS["T"], LETTERS["B"], LETTERS["H"])
 LETTERS["G"] = LETTERS["K"] // MOMENTS_GROUP
 LETTERS["R"] = LETTERS["M"] = LETTERS["N"] // MOMENTS_GROUP
@@ -20,13 +20,26 @@ LETTERS["W"], LETTERS["C"] = 40, 48
 GROUP = (4, 6)  # the axes that "..." stands for
 FIXED: dict[str, tuple[int, ...]] = {
     "num_heads": (LETTERS["H"],),
+    "num_kv_heads": (LETTERS["KVH"],),
     "head_size": (LETTERS["D"],),
     "max_seq_len": (512,),
+    "window_left": (64,),
+    "window_right": (-1,),
+    "bias_range": (LETTERS["R"],),
     "position_offset": (2,),
     "rotary_features": (0, LETTERS["C"]),
 }
 
-
+PLAIN_ATTENTION: dict[str, AttributeValue] = {
+    "qkv_layout": "3HD",
+    "has_qkv_bias": 0,
+    "has_tasks": 0,
+    "max_seq_len": 0,
+    "window_left": -1,
+    "window_right": -1,
+    "bias": "none",
+    "bias_range": 0,
+}
 PLAIN_LINEAR: dict[str, AttributeValue] = {
     "activation": "none",
     "has_bias": 0,

@@ -21,7 +21,7 @@ _INT64 = np.dtype(np.int64)
 
 def exchange(graph: gs.Graph, walk: Walk, unknowns: Unknowns) -> None:
     """Carries out what a walk has found. Raises RewriteError for constants that differ between sequences."""
-    editor, found = Editor(graph), walk.found
+    editor, found = Editor(graph), walk.findings
     work = _Exchange(editor, ShapeBuilder(editor, shape_source(graph)), unknowns, walk.facts)
     for node in list(graph.nodes):
         view = found.views.get(id(node))

@@ -111,7 +111,7 @@ def expand_fused(editor: Editor, facts: dict[str, Facts], node: gs.Node) -> None
 def _refused(node: gs.Node) -> RewriteError:
     if node.domain != DOMAIN:
         fix = "save the optimised model with ORT_ENABLE_EXTENDED, or rewrite the original export"
-        return _error(node, "its layout is made for one machine", fix)
+        return _error(node, "its tensors are arranged for one machine", fix)
     for part, (reason, fix) in _REFUSED.items():
         if part in node.op:
             return _error(node, reason, fix)

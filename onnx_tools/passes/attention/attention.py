@@ -169,7 +169,7 @@ class Projections:
 
 
 def _replace(editor: Editor, analysis: Analysis, boundary: Boundary, projections: Projections, item: Attention) -> None:
-    layout, tensors = _arranged(editor, analysis, projections, item)
+    qkv_layout, tensors = _arranged(editor, analysis, projections, item)
     dtype = analysis[item.context].dtype
     packed = [pack(editor, tensor, boundary, dtype) for tensor in tensors]
     result = editor.variable("attention", None if dtype is None else np.dtype(dtype))
@@ -178,12 +178,17 @@ def _replace(editor: Editor, analysis: Analysis, boundary: Boundary, projections
         [*packed, boundary.cu_seqlens],
         [result],
         num_heads=item.num_heads,
+        num_kv_heads=item.num_heads,
         head_size=item.head_size,
         scale=item.scale,
-        qkv_layout=layout,
+        qkv_layout=qkv_layout,
         has_qkv_bias=0,
         has_tasks=0,
         max_seq_len=0,
+        window_left=-1,
+        window_right=-1,
+        bias="none",
+        bias_range=0,
     )
     unpack(editor, result, boundary, dtype, item.context)
 
@@ -191,7 +196,7 @@ def _replace(editor: Editor, analysis: Analysis, boundary: Boundary, projections
 def _arranged(
     editor: Editor, analysis: Analysis, projections: Projections, item: Attention
 ) -> tuple[str, list[gs.Tensor]]:
-    """The layout and the tensors [B,S,...] that hold Q, K and V."""
+    """The attribute qkv_layout, and the tensors [B,S,...] that hold Q, K and V."""
     heads, size = item.num_heads, item.head_size
     sources = (item.q, item.k, item.v)
     plain = np.arange(heads * size).reshape(heads, size)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, is_padfree
+from ...analysis.graph import Editor, is_padfree, padfree_inputs, set_padfree_inputs
 from ...analysis.symbolic import Analysis
 from ..base import PassResult
 
@@ -19,12 +19,12 @@ def attention_tasks(graph: gs.Graph, _: Analysis) -> PassResult:
     lists: dict[tuple[str, int], gs.Tensor] = {}
     attentions = [node for node in graph.nodes if is_padfree(node, "PadfreeAttention")]
     for node in attentions:
-        cu_seqlens, heads = node.inputs[-1], int(node.attrs["num_heads"])
+        inputs, heads = padfree_inputs(node), int(node.attrs["num_heads"])
+        cu_seqlens = inputs["cu_seqlens"]
         key = (cu_seqlens.name, heads)
         if key not in lists:
             lists[key] = _add_list(editor, cu_seqlens.inputs[0], heads)
-        node.inputs.append(lists[key])
-        node.attrs["has_tasks"] = 1
+        set_padfree_inputs(node, {**inputs, "tasks": lists[key]}, has_tasks=1)
     return PassResult(NAME, len(attentions))
 
 

@@ -20,7 +20,7 @@ from ...analysis.graph import (
     set_padfree_inputs,
     used_once,
 )
-from ...operators import MAX_NORMED_WIDTH, MOMENTS_GROUP
+from ...operators import MAX_NORMED_WIDTH, MOMENTS_GROUP, AttributeValue
 from ..base import Miss, NoMatch, PassResult
 from .folded_weights import FoldedWeights
 
@@ -67,7 +67,8 @@ def norm_folding(graph: gs.Graph, precision: str) -> PassResult:
 
     With z the rows before the norm, W' = diag(gamma) W and b' = b + beta W, LN(z) W + b is
     (z W' - mean(z) colsum(W')) / deviation(z) + b'. A product that adds LN(z) to its result adds beta with its bias and
-    computes the rest from z. The product that makes z takes over what the norm adds, and gives the moments of z. `precision` is the graph's: the new weights must fit it.
+    computes the rest from z. The product that makes z takes over what the norm adds, and gives the moments of z. With RMS
+    norms no mean is taken away. `precision` is the graph's: the new weights must fit it.
     """
     return _Folding(graph, precision).run()
 
@@ -153,12 +154,12 @@ class _Folding:
     def _check_norm(self, norm: _Norm) -> bool:
         """Whether the product can make all of z and its moments."""
         product, width = norm.product, int(norm.inputs["gamma"].shape[0])
-        if norm.node.attrs["rms"]:
-            raise NoMatch(f"'{norm.name}' is an RMS norm; only layer norms are folded")
         if width % MOMENTS_GROUP:
             raise NoMatch(f"'{norm.name}' is {width} wide, which is no multiple of {MOMENTS_GROUP}")
         if width > MAX_NORMED_WIDTH:
             raise NoMatch(f"'{norm.name}' is {width} wide; at most {MAX_NORMED_WIDTH} are folded")
+        if product.attrs["gated"] or product.attrs["rotary_features"]:
+            raise NoMatch(f"'{norm.name}' norms what '{node_name(product)}' makes by gates or turns")
         if product.attrs["activation"] != "none":
             raise NoMatch(f"'{norm.name}' norms what '{node_name(product)}' makes by an activation")
         if product.attrs["has_residual"] and "residual" in norm.inputs:
@@ -194,13 +195,13 @@ class _Folding:
             raise NoMatch(f"'{norm.name}' cannot go into the products around it: {reason}") from reason
         return True
 
-    def _inputs(self, product: gs.Node) -> tuple[dict[str, gs.Tensor], dict[str, float]]:
+    def _inputs(self, product: gs.Node) -> tuple[dict[str, gs.Tensor], dict[str, AttributeValue]]:
         """The inputs that a product gets, and its norm's numbers. Raises NoMatch where the type cannot hold a constant.
         """
         inputs, taken = padfree_inputs(product), self._taken_over(product)
         terms = [source["bias"] for source in (inputs, taken) if "bias" in source]
         inputs |= taken
-        weight, beta, numbers = inputs["weight"], None, dict[str, float]()
+        weight, beta, numbers = inputs["weight"], None, dict[str, AttributeValue]()
         ahead, beside = self._folded(inputs["x"]), self._folded(inputs.get("residual"))
         if ahead is not None and beside is not None:
             raise NoMatch(f"'{node_name(product)}' would norm what it multiplies and what it adds")
@@ -208,12 +209,12 @@ class _Folding:
             beta = ahead.inputs.get("beta")
             inputs["weight"], inputs["column_sums"] = self._weights.scaled(weight, ahead.inputs["gamma"])
             inputs["x"], inputs["x_moments"] = ahead.z, self._moments_of(ahead)
-            numbers["x_epsilon"] = float(ahead.node.attrs["epsilon"])
+            numbers |= {"x_epsilon": float(ahead.node.attrs["epsilon"]), "rms": ahead.node.attrs["rms"]}
         if beside is not None:
             terms += [beside.inputs["beta"]] if "beta" in beside.inputs else []
             inputs["residual_scale"] = beside.inputs["gamma"]
             inputs["residual"], inputs["residual_moments"] = beside.z, self._moments_of(beside)
-            numbers["residual_epsilon"] = float(beside.node.attrs["epsilon"])
+            numbers |= {"residual_epsilon": float(beside.node.attrs["epsilon"]), "rms": beside.node.attrs["rms"]}
         bias = self._weights.bias(terms, weight, beta)
         return (inputs if bias is None else inputs | {"bias": bias}), numbers
 

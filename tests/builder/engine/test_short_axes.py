@@ -64,55 +64,6 @@ def test_products_of_half_precision_are_found() -> None:
     assert all(not padded.isdisjoint(node.input) for node in products(model))
 
 
-@pytest.mark.parametrize("length", [1, 2, 5])
-@pytest.mark.parametrize("pads", [(1, 1), (2, 0), (0, 3)])
-@pytest.mark.parametrize("dilation", [1, 2])
-def test_convolutions_give_the_same(pads: tuple[int, int], dilation: int, length: int) -> None:
-    """Sums along S, whose axis is lengthened, and along a fixed axis beside it, which is not."""
-    text = f"""<ir_version: 9, opset_import: ["" : 17]>
-        g (float[B,4,S] x, float[B,4,S,3] y, float[6,2,3] v, float[5,4,3,2] w, float[6] b)
-        => (float[B,6,R] o, float[B,5,R,2] p)
-        {{ o = Conv<group = 2, pads = [{pads[0]}, {pads[1]}]>(x, v, b)
-           p = Conv<dilations = [{dilation}, 1], pads = [{dilation * pads[0]}, 0, {dilation * pads[1]}, 0]>(y, w) }}"""
-    model, rng = parser.parse_model(text), np.random.default_rng(0)
-    given = {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in model.graph.input}
-    for value in [item for item in model.graph.input if item.name in "vwb"]:
-        weights = rng.standard_normal(given.pop(value.name)).astype(np.float32)
-        model.graph.initializer.append(numpy_helper.from_array(weights, value.name))
-        model.graph.input.remove(value)
-    feeds = {
-        "x": rng.standard_normal((3, 4, length)).astype(np.float32),
-        "y": rng.standard_normal((3, 4, length, 3)).astype(np.float32),
-    }
-    wanted = run(model, feeds)
-    lengthen_short_axes(model)
-    inside = [node.input[0] for node in model.graph.node if node.op_type == "Conv"]
-    *found, one, two = run(model, feeds, *inside)
-    for a, b in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-    assert one.shape == (3, 4, max(2, length))
-    assert two.shape == (3, 4, max(2, length), 3)
-
-
-def test_convolutions_in_strides_are_left_alone() -> None:
-    text = """<ir_version: 9, opset_import: ["" : 17]>
-        g (float[B,4,S] x) => (float[B,4,R] o) <float[1,4,1] w = {1, 2, 3, 4}> { o = Conv<strides = [2]>(x, w) }"""
-    model = parser.parse_model(text)
-    assert [tensor.name for tensor in model.graph.initializer] == ["w"]
-    before = model.SerializeToString()
-    lengthen_short_axes(model)
-    assert model.SerializeToString() == before
-
-
-def test_the_convolution_of_deberta_v2_is_found() -> None:
-    path = FAMILIES / "deberta_v2_torchscript_eager.onnx"
-    for precision in ("fp16", "bf16"):
-        model = rewrite(path, interface="padded", precision=precision, verify=False).model
-        lengthen_short_axes(model)
-        padded = {name for node in model.graph.node if node.op_type == "Pad" for name in node.output}
-        assert [node.input[0] in padded for node in model.graph.node if node.op_type == "Conv"] == [True]
-
-
 def test_sizes_that_are_fixed_are_left_alone() -> None:
     text = """<ir_version: 9, opset_import: ["" : 17]>
         g (float[B,4,1] x, float[B,1,4] y, float[B,S,4] z, float[4,4] w) => (float[B,4,4] o, float[B,S,4] p)

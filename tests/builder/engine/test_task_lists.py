@@ -13,8 +13,10 @@ from padfree.builder.engine.network import for_parser, needed_plugin_names
 from padfree.builder.engine.task_lists import SHORT_LENGTH
 from padfree.onnx_tools.operators import check_nodes, make_node, node_attributes
 
+from tests.support.samples import PLAIN_ATTENTION
+
 ROOT = Path(__file__).parents[3]
-LAYER = {"head_size": 8, "scale": 1.0, "qkv_layout": "3HD", "has_qkv_bias": 0, "max_seq_len": 0}
+LAYER = {**PLAIN_ATTENTION, "head_size": 8, "scale": 1.0}
 
 
 def two_layers() -> onnx.ModelProto:
@@ -22,7 +24,8 @@ def two_layers() -> onnx.ModelProto:
 
     def attention(name: str, qkv: str, lists: list[str], heads: int) -> onnx.NodeProto:
         inputs = [qkv, "sums", *lists]
-        return make_node("PadfreeAttention", inputs, [name], name=name, num_heads=heads, has_tasks=len(lists), **LAYER)
+        own = {"num_heads": heads, "num_kv_heads": heads, "has_tasks": len(lists)}
+        return make_node("PadfreeAttention", inputs, [name], name=name, **{**LAYER, **own})
 
     schedule = {"has_extent": 0, "has_positions": 0, "has_tasks": 1}
     nodes = [

@@ -96,11 +96,11 @@ REFUSED: dict[str, tuple[str, dict[str, np.ndarray], dict[str, Any], str]] = {
     ),
     "decoder": ("GroupQueryAttention", {"x": X}, {}, "it is a decoder's attention; padfree rewrites encoders"),
     "unknown": ("LongformerAttention", {"x": X}, {}, "known are Attention, BiasAdd"),
-    "layout": (
+    "blocked channels": (
         "Conv",
         {"x": X},
         {"domain": "com.microsoft.nchwc"},
-        "its layout is made for one machine; save the optimised",
+        "its tensors are arranged for one machine; save the optimised",
     ),
 }
 

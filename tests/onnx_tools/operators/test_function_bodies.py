@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from padfree.onnx_tools import RewriteError, without_functions
 from padfree.onnx_tools.operators import DOMAIN, OPERATORS, functions_for, make_node, with_functions
 
 from tests.support import reference as ref
+from tests.support.samples import PLAIN_ATTENTION
 
 OPSETS = (14, 17, 20, 23)
 HEADS, SIZE = 3, 8
@@ -206,21 +208,25 @@ def test_embedding(batch: str, types: int, positions: str, beta: int) -> None:
         check(y, ref.embedding(**tensors, epsilon=EPSILON, position_offset=offset))
 
 
+def attention_attributes(**given: Any) -> dict[str, Any]:
+    return {**PLAIN_ATTENTION, "num_heads": HEADS, "num_kv_heads": HEADS, "head_size": SIZE, **given}
+
+
 @batches
-@pytest.mark.parametrize("layout", ["3HD", "H3D", "separate"])
+@pytest.mark.parametrize("qkv_layout", ["3HD", "H3D", "separate"])
 @pytest.mark.parametrize("bias", [0, 1])
-def test_attention(batch: str, layout: str, bias: int) -> None:
+def test_attention(batch: str, qkv_layout: str, bias: int) -> None:
     for opset in OPSETS if batch == "filler and empty" else (17,):
         cu, tokens = cu_of(batch)
         r = rng()
         scale = 0.9  # scores of standard deviation 0.9 * sqrt(8): the softmax is far from flat
         qkv = poison(r.standard_normal((tokens, 3 * WIDTH)).astype(np.float32), cu)
         qkv_bias = r.standard_normal(3 * WIDTH).astype(np.float32)
-        parts = "3HD" if layout == "separate" else layout
+        parts = "3HD" if qkv_layout == "separate" else qkv_layout
         q, k, v = ref.split_qkv(qkv, HEADS, SIZE, parts)
-        feeds = {"q": q, "k": k, "v": v} if layout == "separate" else {"qkv": qkv}
+        feeds = {"q": q, "k": k, "v": v} if qkv_layout == "separate" else {"qkv": qkv}
         feeds["cu_seqlens"] = cu
-        has_tasks = int(layout == "H3D")
+        has_tasks = int(qkv_layout == "H3D")
         if has_tasks:
             feeds["tasks"] = np.zeros((1, 4), np.int32)
         if bias:
@@ -230,24 +236,48 @@ def test_attention(batch: str, layout: str, bias: int) -> None:
             "PadfreeAttention",
             feeds,
             opset,
-            num_heads=HEADS,
-            head_size=SIZE,
-            scale=scale,
-            qkv_layout=layout,
-            has_qkv_bias=bias,
-            has_tasks=has_tasks,
-            max_seq_len=0,
+            **attention_attributes(scale=scale, qkv_layout=qkv_layout, has_qkv_bias=bias, has_tasks=has_tasks),
         )
         check(y, ref.attention(q, k, v, cu, num_heads=HEADS, head_size=SIZE, scale=scale))
+
+
+@batches
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (0, 0), (2, 1), (3, -1), (100, 100)])
+@pytest.mark.parametrize("kind", ["none", "slope", "distance"])
+@pytest.mark.parametrize("ratio", [1, 2, 6])
+def test_attention_with_positions(batch: str, window: tuple[int, int], kind: str, ratio: int) -> None:
+    heads = 6
+    for opset, qkv_layout in itertools.product(OPSETS if batch == "filler and empty" else (17,), ("3HD", "separate")):
+        cu, tokens = cu_of(batch)
+        r = rng()
+        widths = [heads * SIZE, heads // ratio * SIZE, heads // ratio * SIZE]
+        q, k, v = (poison(r.standard_normal((tokens, width)).astype(np.float32), cu) for width in widths)
+        bias = r.standard_normal(sum(widths)).astype(np.float32)
+        feeds = {"q": q, "k": k, "v": v} if qkv_layout == "separate" else {"qkv": np.concatenate([q, k, v], 1)}
+        feeds |= {"cu_seqlens": cu, "qkv_bias": bias}
+        # At 3 of 2 * 2 + 1 distances the bias decides alone.
+        given = {"slope": {"slopes": 2.0 ** -np.arange(heads, dtype=np.float32)}, "none": {}}.get(kind)
+        if given is None:
+            given = {"distance_bias": (r.standard_normal((heads, 5)) * [1, 30, 1, 30, 30]).astype(np.float32)}
+        sides = {"window_left": window[0], "window_right": window[1]}
+        attributes = attention_attributes(
+            scale=0.9, qkv_layout=qkv_layout, has_qkv_bias=1, num_heads=heads, num_kv_heads=heads // ratio, bias=kind,
+            bias_range=2, **sides,
+        )  # fmt: skip
+        (y,) = run("PadfreeAttention", {**feeds, **given}, opset, **attributes)
+        parts = np.split(bias, np.cumsum(widths)[:2])
+        biased = [operand + part for operand, part in zip((q, k, v), parts, strict=True)]
+        expected = ref.attention(*biased, cu, num_heads=heads, head_size=SIZE, scale=0.9, window=window, **given)
+        check(y, expected)
 
 
 def test_attention_makes_nothing_of_tokens_by_tokens() -> None:
     """20,000 sequences of one token: T x T floats would be 1.6 GB a head, the body's largest value is [T,3*H*D]."""
     tokens = 20_000
     qkv = rng().standard_normal((tokens, 3 * WIDTH)).astype(np.float32)
-    attributes = {"num_heads": HEADS, "head_size": SIZE, "scale": 1.0, "qkv_layout": "3HD", "max_seq_len": 0}
+    attributes = attention_attributes(scale=1.0)
     cu = np.arange(tokens + 1, dtype=np.int32)
-    (y,) = run("PadfreeAttention", {"qkv": qkv, "cu_seqlens": cu}, 17, has_qkv_bias=0, has_tasks=0, **attributes)
+    (y,) = run("PadfreeAttention", {"qkv": qkv, "cu_seqlens": cu}, 17, **attributes)
     np.testing.assert_allclose(y, qkv[:, 2 * WIDTH :], **TOLERANCE)
 
 
@@ -360,7 +390,12 @@ def test_rotary(opset: int, pairing: str, heads: int, dtype: type) -> None:
         feeds = {"x": x, "positions": places, "frequencies": frequencies(SIZE // 2)[None]}
         options = {"head_size": SIZE, "num_heads": heads, "pairing": pairing}
         (y,) = run("PadfreeRotary", feeds, opset, **options)
-        check(y, ref.rotary(**feeds, **options), dtype, **(TOLERANCE if dtype == np.float32 else {"rtol": 1e-3, "atol": 1e-3}))
+        check(
+            y,
+            ref.rotary(**feeds, **options),
+            dtype,
+            **(TOLERANCE if dtype == np.float32 else {"rtol": 1e-3, "atol": 1e-3}),
+        )
         np.testing.assert_array_equal(y[:, heads * SIZE :], x[:, heads * SIZE :])
 
 
@@ -430,8 +465,8 @@ def test_half_precision_bodies_compute_in_float32(opset: int) -> None:
     """fp16 in and out; between them only the output's rounding (2^-11 of values up to 8) may show."""
     cu, tokens = cu_of("filler and empty")
     qkv = poison((rng().standard_normal((tokens, 3 * WIDTH)) * 2).astype(np.float16), cu)
-    attributes = {"num_heads": HEADS, "head_size": SIZE, "scale": 1.0, "qkv_layout": "3HD", "max_seq_len": 0}
-    (y,) = run("PadfreeAttention", {"qkv": qkv, "cu_seqlens": cu}, opset, has_qkv_bias=0, has_tasks=0, **attributes)
+    attributes = attention_attributes(scale=1.0)
+    (y,) = run("PadfreeAttention", {"qkv": qkv, "cu_seqlens": cu}, opset, **attributes)
     q, k, v = ref.split_qkv(qkv, HEADS, SIZE, "3HD")
     expected = ref.attention(q, k, v, cu, num_heads=HEADS, head_size=SIZE, scale=1.0)
     check(y, expected, np.float16, rtol=1e-3, atol=1e-3)

@@ -9,15 +9,9 @@ from onnx import TensorProto, helper
 from padfree.onnx_tools import RewriteError
 from padfree.onnx_tools.operators import DOMAIN, OPERATORS, check_nodes, make_node
 
-ATTENTION = {
-    "num_heads": 4,
-    "head_size": 16,
-    "scale": 0.25,
-    "qkv_layout": "3HD",
-    "has_qkv_bias": 0,
-    "has_tasks": 0,
-    "max_seq_len": 0,
-}
+from tests.support.samples import PLAIN_ATTENTION
+
+ATTENTION = {**PLAIN_ATTENTION, "num_heads": 4, "num_kv_heads": 4, "head_size": 16, "scale": 0.25}
 
 
 def attention_node(inputs: list[str] | None = None, **changes: object) -> onnx.NodeProto:

@@ -139,6 +139,11 @@ def flags(model: ModelProto) -> list[set[str]]:
     ]
 
 
+def rms_flags(model: ModelProto) -> list[int]:
+    """Of every PadfreeLinear."""
+    return [item.i for node in model.graph.node for item in node.attribute if item.name == "rms"]
+
+
 def encoder(p: Packed, x: str) -> str:
     """A norm, a feed-forward network, its residual and a norm that a product reads."""
     hidden = p.norm(p.linear(x), x)
@@ -172,6 +177,20 @@ def test_norms_ahead_of_layers_go(precision: str) -> None:
     assert [node.output[0] for node in made.graph.node if node.op_type != "PadfreeLayerNorm"] == [
         "norm1_total", "linear2", "norm4_total", "linear5", "linear6",
     ]  # fmt: skip
+    assert_same(model, made, precision)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_rms_norms_go(precision: str) -> None:
+    """One ahead of a layer, and one whose rows, far from a mean of 0, are multiplied and added."""
+    p = Packed("float32" if precision == "fp32" else "float16")
+    ahead = p.norm("x", p.linear("x", bias=p.constant(WIDTH, center=3.0)), beta=False, rms=1, sum_output=True)
+    behind = p.norm(p.linear(p.linear(ahead), residual=f"{ahead}_total"), beta=False, rms=1)
+    model = p.model(p.linear(behind), p.linear("x", residual=behind))
+    made, result = folded(model, precision)
+    assert (result, operators(made)) == (PassResult("norm folding", 2), ["Linear"] * 5)
+    assert [item for item in flags(made) if "x_moments" in item] == [{"bias", "x_moments"}] * 2
+    assert rms_flags(made) == [0, 1, 0, 1, 1]
     assert_same(model, made, precision)
 
 
@@ -310,10 +329,6 @@ def great_width(p: Packed) -> list[str]:
     return [p.linear(p.norm(p.linear("x", columns=1088), width=1088), rows=1088)]
 
 
-def rms(p: Packed) -> list[str]:
-    return [p.linear(p.norm(p.linear("x"), "x", rms=1))]
-
-
 def behind_an_activation(p: Packed) -> list[str]:
     norm = p.norm(p.linear("x"))
     return [p.linear("x", activation="gelu", residual=norm)]
@@ -339,7 +354,6 @@ def sum_of_a_product_that_is_needed(p: Packed) -> list[str]:
         (other_reader, "'norm1' is read by 'relu3' (Relu), which cannot apply it"),
         (odd_width, "'norm1' is 72 wide, which is no multiple of 64"),
         (great_width, "'norm1' is 1088 wide; at most 1024 are folded"),
-        (rms, "'norm1' is an RMS norm; only layer norms are folded"),
         (behind_an_activation, "'norm1' is added behind the activation of 'linear2'"),
         (sum_behind_an_activation, "'norm1' norms what 'linear0' makes by an activation"),
         (second_residual, "'norm1' adds to what 'linear0' has added a residual to"),

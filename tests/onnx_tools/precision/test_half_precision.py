@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError, VerificationError, rewrite
+from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.operators import with_functions
 from padfree.onnx_tools.precision.norm_nodes import standard_norm
 from padfree.onnx_tools.precision.precision import convert
@@ -16,6 +17,8 @@ from padfree.onnx_tools.precision.ranges import run, unfit_reason
 from padfree.onnx_tools.synthetic import bert_model
 from padfree.onnx_tools.verification.half_precision import check_outputs
 from padfree.onnx_tools.verification.sample_batches import sample_of
+
+from tests.support.encoder import HIDDEN, one_layer
 
 E, T = 8, 5
 
@@ -52,6 +55,40 @@ def test_activations_that_overflow_stay_float32(interface: str) -> None:
     held = [weights[node.input[1]] for node in products]
     assert held.count(TensorProto.FLOAT) == 2
     assert held.count(TensorProto.FLOAT16) == len(products) - 2
+
+
+def with_norms_ahead(factor: float) -> ModelProto:
+    """Two feed-forward layers behind an attention, each with its norm ahead, that add to a stream times `factor`."""
+    e, hidden = one_layer()
+    for _ in range(2):
+        inner = e.op("Relu", e.linear(e.norm(hidden), HIDDEN, 24))
+        layer = e.op("MatMul", inner, e.constant(np.random.default_rng(1).standard_normal((24, HIDDEN)) * factor))
+        hidden = e.op("Add", hidden, layer)
+    e.op("Identity", e.norm(hidden), output="y")
+    return e.model({"y": ["batch", "sequence", HIDDEN]})
+
+
+def test_a_stream_beyond_fp16_makes_the_model_bf16() -> None:
+    """Numbers around 1e5 that all layers add to: no product loses its kernel."""
+    result = rewrite(with_norms_ahead(3e4), precision="half").model
+    metadata = metadata_of(result)
+    assert (metadata["precision"], metadata["kept_float32"]) == ("bf16", {})
+    assert "e+05, fp16 holds at most 65504" in str(metadata["bf16_because"])
+    products = [node.op_type for node in with_linear(result).graph.node]
+    assert (products.count("PadfreeLinear"), products.count("MatMul")) == (6, 0)
+
+
+def test_fp16_that_is_asked_for_keeps_the_stream_in_float32() -> None:
+    result = rewrite(with_norms_ahead(3e4), precision="fp16").model
+    assert metadata_of(result)["kept_float32"]
+    assert [node.op_type for node in with_linear(result).graph.node].count("MatMul") == 2
+
+
+def test_half_is_fp16_where_that_costs_nothing() -> None:
+    metadata = metadata_of(rewrite(with_norms_ahead(1.0), precision="half").model)
+    assert (metadata["precision"], metadata["kept_float32"]) == ("fp16", {})
+    assert "bf16_because" not in metadata
+    assert metadata_of(rewrite(with_norms_ahead(3e4), precision="half", verify=False).model)["precision"] == "fp16"
 
 
 def test_norms_of_large_sums_stay_float32() -> None:

@@ -248,11 +248,15 @@ def test_a_padfree_node_of_another_type_is_noticed() -> None:
 
 
 def test_operators_without_the_type_stay_float32() -> None:
-    """Convolutions have bfloat16 from opset 22 on; DeBERTa v2 has one."""
-    model = rewrite(FAMILIES / "deberta_v2_torchscript_eager.onnx", precision="bf16", verify=False).model
-    (convolution,) = (node for node in model.graph.node if node.op_type == "Conv")
-    types = check_element_types(without_functions(model), "bf16")
-    assert {types[name] for name in (*convolution.input, *convolution.output)} == {TensorProto.FLOAT}
+    """Convolutions have bfloat16 from opset 22 on."""
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+        g (float[B,4,S] x) => (float[B,4,R] y) <float[4,4,1] w = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}>
+        { h = Mul(x, x)  c = Conv<strides = [2]>(h, w)  y = Mul(c, c) }"""
+    for precision, type_of_sums in (("bf16", TensorProto.FLOAT), ("fp16", TensorProto.FLOAT16)):
+        model = convert(onnx.parser.parse_model(text), precision)
+        (convolution,) = (node for node in model.graph.node if node.op_type == "Conv")
+        types = check_element_types(without_functions(model), precision)
+        assert {types[name] for name in (*convolution.input, *convolution.output)} == {type_of_sums}
 
 
 def test_products_of_positions_stay_float32() -> None:

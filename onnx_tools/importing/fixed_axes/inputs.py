@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What nodes read: facts of tensors, and constants whose sizes and numbers may be those of fixed axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ...analysis.layout_rules import ELEMENTWISE
+from ...analysis.symbolic.analysis import constant_of, facts_of_inputs
+from ...analysis.symbolic.expr import Index
+from ...analysis.symbolic.facts import Facts
+from ...analysis.symbolic.poly import Poly
+from .findings import Findings
+
+_FEW = 8  # elements; longer integer tensors are no shapes
+
+# Inputs that say what an operator does; in them a number is read as it is, or by a rule of its own.
+_STRUCTURE: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {
+        "CumSum": (1,), "Expand": (1,), "OneHot": (1,), "Pad": (1, 2, 3), "Reshape": (1,), "Resize": (1, 2, 3),
+        "Slice": (1, 2, 3, 4), "Split": (1,), "Squeeze": (1,), "Tile": (1,), "TopK": (1,), "Unsqueeze": (1,),
+    }
+)  # fmt: skip
+# Operators through which numbers reach shapes and indices.
+_NUMBERS = ELEMENTWISE | {"Concat", "ConstantOfShape", "Expand", "Range", "Reshape", "Squeeze", "Unsqueeze"}
+
+
+class Inputs:
+    """The inputs of nodes, with what is known by now of their sizes."""
+
+    def __init__(self, graph: gs.Graph, findings: Findings) -> None:
+        self.facts: dict[str, Facts] = facts_of_inputs(graph)  # of tensors, by name
+        self._findings = findings
+        self._unknowns = findings.unknowns
+
+    def known(self, tensor: gs.Tensor) -> Facts:
+        """What is known of a tensor."""
+        return self._unknowns.known(self.facts.get(tensor.name, Facts()))
+
+    def read(self, node: gs.Node, position: int, tensor: gs.Tensor) -> Facts:
+        """What is known of an input of a node; the sizes and numbers of a constant become unknowns."""
+        if not isinstance(tensor, gs.Constant):
+            return self.known(tensor)
+        facts, unknowns = constant_of(tensor), self._unknowns
+        if position in _STRUCTURE.get(node.op, ()):
+            return facts
+        integers = facts.integers()
+        counts = isinstance(facts.expr, Index) and facts.expr.poly.constant() is None
+        if integers is not None and len(integers) <= _FEW and not counts:
+            plain = [item.constant() or 0 for item in integers]
+            if node.op not in _NUMBERS or (node.op == "ConstantOfShape" and len(plain) == 1 and plain[0] <= _FEW):
+                return facts  # the latter makes numbers for shapes too
+            polys = [unknowns.fresh(i) if unknowns.may_be_axis(i) else Poly.of(i) for i in plain]
+            self._findings.numbers[id(node), position] = tuple(polys)
+            elements = np.empty(len(polys), dtype=object)
+            elements[:] = [Index(poly, facts.dtype or "int64") for poly in polys]
+            elements = elements.reshape(tensor.shape)
+            expr = elements.reshape(-1)[0] if len(polys) == 1 else facts.expr
+            return Facts(facts.shape, facts.dtype, expr, elements, True)
+        if not any(unknowns.may_be_axis(int(size)) for size in tensor.shape):
+            return facts
+        shape = tuple(unknowns.fresh(int(i)) if unknowns.may_be_axis(int(i)) else Poly.of(int(i)) for i in tensor.shape)
+        self._findings.axes[id(node), position] = shape
+        return Facts(shape, facts.dtype, facts.expr, None, True)

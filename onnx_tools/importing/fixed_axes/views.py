@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gathers that move nothing: their indices count through a tensor's own places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ...analysis.graph import made_by
+from ...analysis.symbolic import movement
+from ...analysis.symbolic.expr import Index
+from ...analysis.symbolic.facts import Facts, Shape
+from ...analysis.symbolic.poly import Poly
+from ...analysis.symbolic.rules import Known
+from .findings import Findings
+from .inputs import Inputs
+from .reshape import aligned
+
+
+class Views:
+    """Rules by operator: the view that a gather is of its tensor, if it is one."""
+
+    def __init__(self, findings: Findings, inputs: Inputs) -> None:
+        self._findings = findings
+        self._unknowns = findings.unknowns
+        self._inputs = inputs
+        self.rules: Mapping[str, Callable[[gs.Node, Known], Facts | None]] = {
+            "Gather": self._gather, "GatherND": self._gather_nd,
+        }  # fmt: skip
+
+    def _gather(self, node: gs.Node, known: Known) -> Facts | None:
+        """Elements of [B*S] in their own order are a view of it."""
+        x, index = known[0], known[1]
+        if not x.shape or x.constant or int(node.attrs.get("axis", 0)) != 0 or not self._findings.is_axis(x.shape[0]):
+            return None
+        if index.shape is None or not isinstance(index.expr, Index):
+            return None
+        places = self._unknowns.grid(index.expr.poly, index.shape)
+        if not np.array_equal(places.reshape(-1), np.arange(self._unknowns.value(x.shape[0]))):
+            return None
+        shape = aligned(x.shape[:1], places.shape, self._unknowns.value)
+        return None if shape is None else self._view(node, x, index.shape, shape + x.shape[1:])
+
+    def _gather_nd(self, node: gs.Node, known: Known) -> Facts | None:
+        """Elements x[b, s] at the places b, s of a grid are x with more axes."""
+        x, shape = known[0], known[1].shape
+        columns = self._columns(node, known[1])
+        if x.shape is None or shape is None or columns is None or len(columns) != len(x.shape) or x.constant:
+            return None
+        target, axis = [Poly.of(1)] * (len(shape) - 1), -1
+        for size, places in zip(x.shape, columns, strict=True):
+            counting = [i for i, n in enumerate(places.shape) if n > 1 and np.any(np.diff(places, axis=i))]
+            number = self._unknowns.value(size)
+            free = axis + 1 if number == 1 else None
+            place = counting[0] if len(counting) == 1 else free if not counting else None
+            if place is None or place <= axis or place >= len(target):
+                return None
+            along = np.arange(number).reshape([-1 if i == place else 1 for i in range(places.ndim)])
+            if not np.array_equal(places, np.broadcast_to(along, places.shape)):
+                return None
+            target[place], axis = size, place
+        numbers = [self._unknowns.value(size) for size in target]
+        return self._view(node, x, shape[:-1], tuple(target)) if numbers == list(columns[0].shape) else None
+
+    def _columns(self, node: gs.Node, index: Facts) -> list[np.ndarray] | None:
+        """The places along each axis: of a constant, or of what a Concat put together."""
+        tensor, shape = node.inputs[1], index.shape
+        if isinstance(tensor, gs.Constant):
+            return [tensor.values[..., column] for column in range(tensor.shape[-1])]
+        concat = made_by(tensor, "Concat")
+        if concat is None or shape is None or int(concat.attrs["axis"]) not in (-1, len(shape) - 1):
+            return None
+        found = []
+        for position, item in enumerate(concat.inputs):
+            facts = self._inputs.read(concat, position, item)
+            if facts.shape is None or not isinstance(facts.expr, Index) or facts.shape[-1].constant() != 1:
+                return None
+            found.append(self._unknowns.grid(facts.expr.poly, facts.shape)[..., 0])
+        return found
+
+    def _view(self, node: gs.Node, x: Facts, before: Shape, shape: Shape) -> Facts:
+        for size, wanted in zip(before, shape, strict=False):
+            if self._unknowns.resolve(size) != Poly.of(1):
+                self._findings.unify(node, size, wanted)
+        self._findings.views[id(node)] = shape
+        return movement.reshape(x, shape, True)

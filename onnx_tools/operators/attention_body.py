@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What PadfreeAttention computes, in standard ONNX operators."""
+
+from __future__ import annotations
+
+from onnx import TensorProto
+
+from .body_builder import BodyBuilder
+from .ragged import Ragged, bool_to_bias, grid_token, ragged_from_cu_seqlens
+
+
+def attention(b: BodyBuilder) -> None:
+    """Writes the body: Smax * Smax scores a head and sequence, and nothing of size T * T."""
+    heads, kv_heads, size = (b.as_vector(b.attribute(name)) for name in ("num_heads", "num_kv_heads", "head_size"))
+    width = b.op("Mul", heads, size)
+    ragged = ragged_from_cu_seqlens(b, b.load_index("cu_seqlens"))
+    batch = b.op("Shape", ragged.lens)
+    tokens, q, k, v = _query_key_value(b, ragged, heads, kv_heads, size)
+
+    ratio = b.op("Div", heads, kv_heads)  # of query heads that read the same keys: an axis of their own
+    q = b.op("Mul", b.op("Transpose", q, perm=[0, 2, 1, 3]), b.attribute("scale"))
+    q = b.reshape(q, batch, kv_heads, ratio, ragged.smax, size)
+    k = b.unsqueeze(b.op("Transpose", k, perm=[0, 2, 3, 1]), 2)  # [B,KVH,1,D,Smax]
+    v = b.unsqueeze(b.op("Transpose", v, perm=[0, 2, 1, 3]), 2)
+    scores = b.op("MatMul", q, k)  # [B,KVH,H/KVH,Smax,Smax]
+    places = b.range(ragged.smax)
+    distance = b.op("Sub", b.unsqueeze(places, 0), b.unsqueeze(places, 1))  # [Smax,Smax]: key - query
+    if b.attributes["bias"] != "none":
+        by_head = b.reshape(_distance_bias(b, distance), kv_heads, ratio, ragged.smax, ragged.smax)
+        scores = b.op("Add", scores, by_head)
+    visible = b.op("And", b.unsqueeze(ragged.mask, 1), b.unsqueeze(_in_window(b, distance), 0))  # [B,Smax,Smax]
+    scores = b.op("Add", scores, b.unsqueeze(bool_to_bias(b, visible), 1, 2))
+    context = b.op("MatMul", b.op("Softmax", scores, axis=-1), v)
+    rows = b.reshape(b.op("Transpose", context, perm=[0, 3, 1, 2, 4]), b.op("Mul", batch, ragged.smax), width)
+
+    flat_mask = b.op("Reshape", ragged.mask, b.const([-1]))
+    live = b.op("Squeeze", b.op("NonZero", flat_mask), b.const([0]))
+    missing = b.op("Concat", b.op("Sub", tokens, ragged.total), width, axis=0)
+    filler = b.op("ConstantOfShape", missing)
+    b.output("y", b.op("Concat", b.op("Gather", rows, live, axis=0), filler, axis=0))
+
+
+def _query_key_value(b: BodyBuilder, ragged: Ragged, heads: str, kv_heads: str, size: str) -> tuple[str, str, str, str]:
+    """T as int64 [1]; q [B,Smax,H,D], k and v [B,Smax,KVH,D] with their biases."""
+    grid, batch = grid_token(b, ragged), b.op("Shape", ragged.lens)
+    zero, firsts = b.const([0]), b.op("Add", heads, kv_heads)
+    every = b.op("Add", firsts, kv_heads)
+    bounds = ((zero, heads), (heads, firsts), (firsts, every))  # of q, k and v among all heads
+    if b.attributes["qkv_layout"] == "separate":
+        parts = [b.load(name) for name in ("q", "k", "v")]
+        if b.attributes["has_qkv_bias"]:
+            bias = b.load("qkv_bias")
+            for i, (first, end) in enumerate(bounds):
+                own = b.op("Slice", bias, b.op("Mul", first, size), b.op("Mul", end, size))
+                parts[i] = b.op("Add", parts[i], own)
+        counts = (heads, kv_heads, kv_heads)
+        split = [
+            b.reshape(b.gather_rows(part, grid), batch, ragged.smax, count, size)
+            for part, count in zip(parts, counts, strict=True)
+        ]
+        return b.dim("q", 0), split[0], split[1], split[2]
+    qkv = b.load("qkv")
+    if b.attributes["has_qkv_bias"]:
+        qkv = b.op("Add", qkv, b.load("qkv_bias"))
+    rows = b.gather_rows(qkv, grid)
+    if b.attributes["qkv_layout"] == "H3D":
+        padded = b.reshape(rows, batch, ragged.smax, heads, b.const([3]), size)
+        split = [b.op("Gather", padded, b.const(i), axis=3) for i in range(3)]
+    else:
+        padded = b.reshape(rows, batch, ragged.smax, every, size)
+        split = [b.op("Slice", padded, first, end, b.const([2])) for first, end in bounds]
+    return b.dim("qkv", 0), split[0], split[1], split[2]
+
+
+def _in_window(b: BodyBuilder, distance: str) -> str:
+    """Bool of the shape of `distance` (key - query): whether the query sees the key."""
+    sides = []
+    for name, behind in (("window_left", b.op("Neg", distance)), ("window_right", distance)):
+        limit = b.attribute(name)
+        near = b.op("Not", b.op("Greater", behind, limit))
+        sides.append(b.op("Or", near, b.op("Less", limit, b.const(0))))
+    return b.op("And", *sides)
+
+
+def _distance_bias(b: BodyBuilder, distance: str) -> str:
+    """float32 [H,Smax,Smax]: what is added to the scores at these distances (key - query)."""
+    if b.attributes["bias"] == "slope":
+        away = b.op("Cast", b.op("Abs", distance), to=TensorProto.FLOAT)
+        return b.op("Mul", b.op("Neg", b.unsqueeze("slopes", 1, 2)), away)
+    farthest = b.attribute("bias_range")
+    near = b.op("Max", b.op("Min", distance, farthest), b.op("Neg", farthest))
+    return b.op("Gather", "distance_bias", b.op("Add", near, farthest), axis=1)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns of constants in other places, as PadfreeLinear's pairs ask for: bit by bit, whatever the type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_graphsurgeon as gs
+from onnx import TensorProto
+
+from ...analysis.graph import Editor
+from ...files.weights import HeldValues, array_of, bytes_of_array
+from ...operators.functions import ACT_TYPES
+
+PAIR_BLOCK = 16
+"""Columns of a block: 8, and the 8 that belong to them."""
+
+Places = npt.NDArray[np.int64]
+
+
+def places_of_pairs(count: int) -> tuple[Places, Places]:
+    """Where as many columns, and where their partners stand. `count` is a multiple of 8."""
+    blocks = np.arange(2 * count).reshape(-1, 2, PAIR_BLOCK // 2)
+    return blocks[:, 0].reshape(-1), blocks[:, 1].reshape(-1)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Columns of a constant [K,N] or [N], and their places in another one; without a constant those are zeros."""
+
+    constant: gs.Constant | None
+    columns: Places
+    places: Places
+
+
+class Columns:
+    """Makes such constants for one graph of one precision, equal ones once."""
+
+    def __init__(self, editor: Editor, precision: str) -> None:
+        self._editor = editor
+        self._precision = precision
+        self._made: dict[tuple[tuple[str, bytes, bytes], ...], gs.Constant] = {}
+
+    def put(self, parts: Sequence[Part], stem: str) -> gs.Constant:
+        """A constant of these parts, which fill it; one of them is of a constant."""
+        names = ["" if part.constant is None else part.constant.name for part in parts]
+        key = tuple(
+            (name, part.columns.tobytes(), part.places.tobytes()) for name, part in zip(names, parts, strict=True)
+        )
+        if key not in self._made:
+            self._made[key] = self._constant(stem, _filled(parts))
+        return self._made[key]
+
+    def _constant(self, stem: str, values: npt.NDArray[Any]) -> gs.Constant:
+        if self._precision == "fp32":
+            return self._editor.constant(stem, values)
+        message = TensorProto(data_type=ACT_TYPES[self._precision], dims=values.shape)
+        return gs.Constant(self._editor.fresh(stem), HeldValues(message, bytes_of_array(values)))
+
+
+def _filled(parts: Sequence[Part]) -> npt.NDArray[Any]:
+    sources = [None if part.constant is None else _values(part.constant) for part in parts]
+    first = next(source for source in sources if source is not None)
+    result = np.zeros((*first.shape[:-1], sum(part.places.size for part in parts)), first.dtype)
+    for part, source in zip(parts, sources, strict=True):
+        if source is not None:
+            result[..., part.places] = source[..., part.columns]
+    return result
+
+
+def _values(constant: gs.Constant) -> npt.NDArray[Any]:
+    """A constant's values in its own type, which need not be one of numpy's."""
+    held = constant._values
+    if isinstance(held, HeldValues):
+        return array_of(held.message, held.data)
+    lazy = getattr(held, "tensor", None)
+    return np.asarray(held) if lazy is None else array_of(lazy)

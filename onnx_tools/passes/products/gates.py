@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gated feed-forwards (GeGLU, SwiGLU, GLU): activation(u) * v of two products, or two halves of one, of the same rows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ...analysis.graph import Editor, is_output, is_standard, node_name, used_once
+from ...analysis.symbolic import Analysis
+from ...analysis.symbolic.rules import slice_arguments, split_sizes
+from ..activation import find_activation
+from ..base import Miss, NoMatch, PassResult
+from .columns import Columns, Part, Places, places_of_pairs
+from .match import MULTIPLE, added_bias, check, is_candidate, padfree_linear
+
+NAME = "gates"
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """A factor of a gate: columns of a product with their bias and their activation, which `nodes` make.
+
+    `is_piece`: the product is cut into pieces, and this is one.
+    """
+
+    product: gs.Node
+    columns: Places
+    bias: gs.Tensor | None
+    bias_columns: Places
+    output: gs.Tensor
+    nodes: tuple[gs.Node, ...]
+    activation: str = "none"
+    is_piece: bool = False
+
+
+def gates(graph: gs.Graph, analysis: Analysis, precision: str) -> PassResult:
+    """Replaces products of packed tokens whose results gate each other by one PadfreeLinear.
+
+    The weights' columns come in blocks of 16: 8 of u and the 8 of v that belong to them. `precision` is the graph's.
+    """
+    return _Gates(graph, analysis, precision).run()
+
+
+class _Gates:
+    """The gates of one graph."""
+
+    def __init__(self, graph: gs.Graph, analysis: Analysis, precision: str) -> None:
+        self._graph = graph
+        self._analysis = analysis
+        self._precision = precision
+        self._editor = Editor(graph)
+        self._columns = Columns(self._editor, precision)
+        self._missed: list[Miss] = []
+
+    def run(self) -> PassResult:
+        """Finds what products lead to, then replaces the gates."""
+        factors: dict[int, list[_Branch]] = {}  # by the id of the node that reads them
+        for product in self._graph.nodes:
+            for branch in self._branches(product) if is_candidate(self._analysis, product) else ():
+                for reader in branch.output.outputs:
+                    factors.setdefault(id(reader), []).append(branch)
+        replaced = 0
+        for node in list(self._graph.nodes):
+            pair = factors.get(id(node), [])
+            if not is_standard(node, "Mul") or len(pair) != 2 or not _belong_together(*pair):
+                continue
+            try:
+                self._replace(node, *_ordered(node, *pair))
+                replaced += 1
+            except NoMatch as reason:
+                self._missed.append(Miss(node_name(node), str(reason)))
+        return PassResult(NAME, replaced, tuple(self._missed))
+
+    def _branches(self, product: gs.Node) -> Iterator[_Branch]:
+        """What becomes of a product [T,N]: of all its columns, or of the two pieces that it is cut into."""
+        bias = added_bias(self._graph, self._analysis, product.outputs[0])
+        shape = self._analysis[bias.output].shape
+        width = shape[-1].constant() if shape is not None and len(shape) == 2 else None
+        if width is None:
+            return
+        every = np.arange(width)
+        whole = _Branch(product, every, bias.added, every, bias.output, bias.nodes)
+        cuts = [(reader, _cut_columns(self._analysis, reader, every)) for reader in bias.output.outputs]
+        if not cuts or is_output(self._graph, bias.output) or any(pieces is None for _, pieces in cuts):
+            if sum(is_candidate(self._analysis, reader) for reader in product.inputs[0].outputs) > 1:
+                with contextlib.suppress(NoMatch):  # which the pass on products says
+                    yield self._activated(whole)
+            return
+        pieces = [(reader, *piece) for reader, found in cuts for piece in zip(reader.outputs, found or (), strict=True)]
+        for reader, output, columns in pieces if len(pieces) == 2 else ():
+            nodes = (*bias.nodes, reader)
+            piece = replace(whole, columns=columns, bias_columns=columns, output=output, nodes=nodes, is_piece=True)
+            try:
+                yield self._activated(piece if bias.added is not None else self._biased(piece))
+            except NoMatch as reason:
+                self._missed.append(Miss(node_name(product), str(reason)))
+
+    def _biased(self, piece: _Branch) -> _Branch:
+        """A piece with the bias that is added to it alone."""
+        bias = added_bias(self._graph, self._analysis, piece.output)
+        every, nodes = np.arange(piece.columns.size), (*piece.nodes, *bias.nodes)
+        return replace(piece, bias=bias.added, bias_columns=every, output=bias.output, nodes=nodes)
+
+    def _activated(self, branch: _Branch) -> _Branch:
+        """A branch with its activation, and the Cast behind it. Raises NoMatch for an unknown activation."""
+        found = find_activation(self._graph, self._analysis, branch.output, any_type=True)
+        if found is not None:
+            nodes = (*branch.nodes, *found.nodes)
+            branch = replace(branch, activation=found.kind, output=found.output, nodes=nodes)
+        cast = self._cast_behind(branch.output)
+        if cast is not None:
+            branch = replace(branch, output=cast.outputs[0], nodes=(*branch.nodes, cast))
+        return branch
+
+    def _cast_behind(self, tensor: gs.Tensor) -> gs.Node | None:
+        """The only reader of the tensor, if it makes another float type of it."""
+        reader = tensor.outputs[0] if used_once(self._graph, tensor) else None
+        if reader is None or not is_standard(reader, "Cast"):
+            return None
+        return reader if "float" in str(self._analysis[reader.outputs[0]].dtype) else None
+
+    def _replace(self, gate: gs.Node, u: _Branch, v: _Branch) -> None:
+        """Puts PadfreeLinear in the place of a gate. Raises NoMatch where it cannot compute it."""
+        result, count = gate.outputs[0], u.columns.size
+        for branch in (u, v):
+            check(self._analysis, branch.product, self._precision)
+            if not used_once(self._graph, branch.output):
+                raise NoMatch(f"'{node_name(gate)}' multiplies '{branch.output.name}', which something else needs too")
+        if count % MULTIPLE:
+            raise NoMatch(
+                f"'{node_name(gate)}' multiplies [T,{count}] of products, and {count} is no multiple of {MULTIPLE}"
+            )
+        act = self._analysis[u.product.outputs[0]].dtype
+        cast = self._cast_behind(result) if self._analysis[result].dtype != act else None
+        result = result if cast is None else cast.outputs[0]
+        if self._analysis[result].dtype != act:
+            raise NoMatch(f"'{node_name(gate)}' makes {self._analysis[result].dtype} of products in {act}")
+        x, name = u.product.inputs[0], u.product.name
+        weight = self._pairs("gated_weight", (u.product.inputs[1], u.columns), (v.product.inputs[1], v.columns))
+        bias = None
+        if u.bias is not None or v.bias is not None:
+            bias = self._pairs("gated_bias", (u.bias, u.bias_columns), (v.bias, v.bias_columns))
+        output = self._editor.take_over(result)
+        for gone in (u.product, v.product, *u.nodes, *v.nodes, gate, *((cast,) if cast is not None else ())):
+            gone.inputs.clear()
+            gone.outputs.clear()
+        padfree_linear(self._editor, name, [x, weight, bias, None], output, activation=u.activation, gated=True)
+
+    def _pairs(self, stem: str, *sources: tuple[gs.Constant | None, Places]) -> gs.Constant:
+        """Columns of u's and v's constants as pairs."""
+        places = places_of_pairs(sources[0][1].size)
+        parts = [Part(constant, columns, place) for (constant, columns), place in zip(sources, places, strict=True)]
+        return self._columns.put(parts, stem)
+
+
+def _cut_columns(analysis: Analysis, node: gs.Node, every: Places) -> list[Places] | None:
+    """Which columns of its first input [T,N] each output of a Split or Slice has; None for other nodes."""
+    known = [analysis[tensor] for tensor in node.inputs]
+    if is_standard(node, "Split") and int(node.attrs.get("axis", 0)) in (-1, 1):
+        sizes = split_sizes(node, known)
+        return None if sizes is None else np.split(every, np.cumsum(sizes)[:-1])
+    limits = slice_arguments(node, known) if is_standard(node, "Slice") else None
+    if limits is None or limits[2] != [1] or limits[3][0] < 1:
+        return None
+    start, end = limits[0][0].constant(), limits[1][0].constant()
+    return None if start is None or end is None else [every[start : end : limits[3][0]]]
+
+
+def _belong_together(one: _Branch, other: _Branch) -> bool:
+    """Whether both multiply the same rows, are as wide, and leave nothing of their products over."""
+    if one is other or one.columns.size != other.columns.size:
+        return False
+    same_rows = one.product.inputs[0] is other.product.inputs[0]
+    return same_rows and one.is_piece == other.is_piece == (one.product is other.product)
+
+
+def _ordered(gate: gs.Node, one: _Branch, other: _Branch) -> tuple[_Branch, _Branch]:
+    """The factor with the activation, and the other. Raises NoMatch where both have one."""
+    if one.activation != "none" and other.activation != "none":
+        raise NoMatch(f"'{node_name(gate)}' multiplies '{one.output.name}' and '{other.output.name}', both activated")
+    return (one, other) if other.activation == "none" else (other, one)

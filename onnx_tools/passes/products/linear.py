@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of packed tokens by a weight, with what follows them element by element: bias, activation, residual."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from ...analysis.graph import Editor, is_padfree, is_standard, node_name, used_once
+from ...analysis.symbolic import Analysis
+from ..activation import find_activation
+from ..base import Miss, NoMatch, PassResult
+from .match import Step, added_bias, check, is_bias, is_candidate, padfree_linear
+
+NAME = "linear"
+
+
+def linear(graph: gs.Graph, analysis: Analysis, precision: str) -> PassResult:
+    """Replaces every product [T,K] x [K,N] with a constant weight by PadfreeLinear.
+
+    `precision` is the type that padfree operators compute in; products that stay float32 in a half precision model,
+    because their numbers do not fit, are left to TensorRT.
+
+    The bias of a product comes from an Add behind it, or from the padfree operator that would add it. A residual goes
+    to PadfreeLinear only where no PadfreeLayerNorm adds it: the norm reads its input once in any case, so that it adds
+    the residual for one read, and has the sum in float32.
+    """
+    editor = Editor(graph)
+    replaced, missed = 0, list[Miss]()
+    for node in list(graph.nodes):
+        if not is_candidate(analysis, node):
+            continue
+        try:
+            check(analysis, node, precision)
+        except NoMatch as reason:
+            missed.append(Miss(node_name(node), str(reason)))
+            continue
+        name, left = node_name(node), _replace(editor, analysis, node)
+        replaced += 1
+        if left is not None:
+            missed.append(Miss(name, left))
+    return PassResult(NAME, replaced, tuple(missed))
+
+
+def _replace(editor: Editor, analysis: Analysis, node: gs.Node) -> str | None:
+    """Puts PadfreeLinear in the place of a product and of what follows it; returns why an activation stays outside."""
+    graph, name, (x, weight) = editor.graph, node.name, node.inputs
+    bias = _bias(graph, analysis, node.outputs[0])
+    kind, activated, reason = "none", Step(bias.output), None
+    try:
+        found = find_activation(graph, analysis, bias.output)
+        if found is not None:
+            kind, activated = found.kind, Step(found.output, nodes=found.nodes)
+    except NoMatch as refused:
+        reason = str(refused)
+    residual = _residual(graph, analysis, activated.output)
+    output = editor.take_over(residual.output)
+    for gone in (node, *bias.nodes, *activated.nodes, *residual.nodes):
+        gone.inputs.clear()
+        gone.outputs.clear()
+    padfree_linear(editor, name, [x, weight, bias.added, residual.added], output, activation=kind)
+    if bias.added is not None and not bias.nodes:
+        output.name = editor.fresh(f"{output.name}_biased")  # it is no longer what the original has under the old one
+    return reason
+
+
+def _bias(graph: gs.Graph, analysis: Analysis, y: gs.Tensor) -> Step:
+    """The bias [N] that the only reader of a product adds: an Add, or a padfree operator, which then adds none."""
+    if not used_once(graph, y):
+        return Step(y)
+    reader = y.outputs[0]
+    flag = {"PadfreeLayerNorm": "has_bias", "PadfreeAttention": "has_qkv_bias"}.get(reader.op)
+    if flag is None or not is_padfree(reader, reader.op):
+        return added_bias(graph, analysis, y)
+    if not reader.attrs[flag] or reader.inputs[0] is not y:
+        return Step(y)
+    added = reader.inputs[1]  # the bias follows the tensor that it is added to
+    if not is_bias(analysis, added, y):
+        return Step(y)
+    del reader.inputs[1]
+    reader.attrs[flag] = 0
+    return Step(y, added)
+
+
+def _residual(graph: gs.Graph, analysis: Analysis, y: gs.Tensor) -> Step:
+    """The tensor [T,N] that the only reader of y adds to it."""
+    reader = y.outputs[0] if used_once(graph, y) else None
+    if reader is None or not is_standard(reader, "Add"):
+        return Step(y)
+    other = reader.inputs[1] if reader.inputs[0] is y else reader.inputs[0]
+    same = analysis[other].shape == analysis[y].shape and analysis[other].dtype == analysis[y].dtype
+    return Step(reader.outputs[0], other, (reader,)) if same and analysis[y].shape is not None else Step(y)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which nodes are products of packed tokens by a weight, and what is added to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+from ...analysis.graph import Editor, is_standard, node_name, used_once
+from ...analysis.layout import T
+from ...analysis.symbolic import Analysis
+from ..base import NoMatch
+
+MULTIPLE = 8
+"""K and N are multiples of it: rows start at multiples of 16 bytes."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A value that a product leads to, what was added for it, and the nodes that are not needed then."""
+
+    output: gs.Tensor
+    added: gs.Tensor | None = None
+    nodes: tuple[gs.Node, ...] = ()
+
+
+def is_candidate(analysis: Analysis, node: gs.Node) -> bool:
+    """Whether the node multiplies packed tokens [T,K] by a constant."""
+    if not is_standard(node, "MatMul") or not isinstance(node.inputs[1], gs.Constant):
+        return False
+    shape = analysis[node.inputs[0]].shape
+    return shape is not None and len(shape) > 1 and shape[0] == T
+
+
+def check(analysis: Analysis, node: gs.Node, precision: str) -> None:
+    """Raises NoMatch where PadfreeLinear does not compute this candidate in a graph of this precision."""
+    weight = node.inputs[1]
+    if precision != "fp32" and analysis[node.inputs[0]].dtype == "float32":
+        raise NoMatch(f"'{node_name(node)}' multiplies numbers that {precision} cannot hold, in float32; bf16 can")
+    sizes = [int(size) for size in weight.shape]
+    if len(sizes) != 2:
+        raise NoMatch(f"'{node_name(node)}' has a weight '{weight.name}' of {len(sizes)} axes instead of 2")
+    if any(size % MULTIPLE or not size for size in sizes):
+        raise NoMatch(
+            f"'{node_name(node)}' multiplies by [{sizes[0]},{sizes[1]}], whose sizes are not multiples of {MULTIPLE}"
+        )
+
+
+def added_bias(graph: gs.Graph, analysis: Analysis, y: gs.Tensor) -> Step:
+    """The bias [N] that the only reader of y [T,N], an Add, adds to it."""
+    reader = y.outputs[0] if used_once(graph, y) else None
+    if reader is None or not is_standard(reader, "Add"):
+        return Step(y)
+    other = reader.inputs[1] if reader.inputs[0] is y else reader.inputs[0]
+    return Step(reader.outputs[0], other, (reader,)) if is_bias(analysis, other, y) else Step(y)
+
+
+def is_bias(analysis: Analysis, bias: gs.Tensor, y: gs.Tensor) -> bool:
+    """Whether a tensor is a constant [N] of the type of y [T,N]."""
+    facts, shape = analysis[y], analysis[y].shape
+    if not isinstance(bias, gs.Constant) or shape is None or analysis[bias].dtype != facts.dtype:
+        return False
+    return list(bias.shape) == [shape[-1].constant()]
+
+
+def padfree_linear(
+    editor: Editor,
+    name: str,
+    tensors: Sequence[gs.Tensor | None],
+    output: gs.Tensor,
+    *,
+    activation: str,
+    gated: bool = False,
+) -> gs.Node:
+    """A PadfreeLinear without norms under the name of the product that it replaces: profiles tell layers by it.
+
+    `tensors` are x, weight, bias and residual; the last two may be None.
+    """
+    _, _, bias, residual = tensors
+    made = editor.padfree(
+        "PadfreeLinear",
+        [tensor for tensor in tensors if tensor is not None],
+        [output],
+        activation=activation,
+        has_bias=int(bias is not None),
+        has_residual=int(residual is not None),
+        has_x_moments=0,
+        has_residual_moments=0,
+        has_moments=0,
+        gated=int(gated),
+        rms=0,
+        rotary_features=0,
+        x_epsilon=0.0,
+        residual_epsilon=0.0,
+    )
+    made.name = name or made.name
+    return made

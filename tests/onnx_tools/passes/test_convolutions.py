@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions along the sequence become products: the same numbers, at lengths of one and more."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from padfree.onnx_tools.analysis.graph import tidy
+from padfree.onnx_tools.analysis.symbolic import analyse
+from padfree.onnx_tools.passes.convolutions import MOST_TAPS, expand_convolutions
+
+from tests.onnx_tools.agreement import run
+
+CHANNELS, FEATURES = 4, 6
+
+
+def _model(taps: int, *, turned: bool = True, bias: bool = True, groups: int = 1, **attributes: object) -> ModelProto:
+    """[B,S,C] -> Transpose -> Conv -> Transpose, or [B,C,S] -> Conv."""
+    rng = np.random.default_rng(0)
+    weights = [numpy_helper.from_array(rng.standard_normal((FEATURES, CHANNELS // groups, taps)).astype(np.float32), "w")]
+    if bias:
+        weights.append(numpy_helper.from_array(rng.standard_normal(FEATURES).astype(np.float32), "b"))
+    shape = ["B", "S", CHANNELS] if turned else ["B", CHANNELS, "S"]
+    x = "t" if turned else "x"
+    nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1])] if turned else []
+    names = [x, "w", "b"] if bias else [x, "w"]
+    nodes.append(helper.make_node("Conv", names, ["c" if turned else "y"], group=groups, **attributes))
+    if turned:
+        nodes.append(helper.make_node("Transpose", ["c"], ["y"], perm=[0, 2, 1]))
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * 3)], weights,
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+SAME = (
+    (3, {"pads": [1, 1]}), (2, {"pads": [0, 1]}), (2, {"pads": [1, 0]}), (5, {"pads": [4, 0]}), (4, {"pads": [1, 2]}),
+    (3, {"pads": [2, 2], "dilations": [2]}), (2, {"auto_pad": "SAME_UPPER"}), (4, {"auto_pad": "SAME_LOWER"}),
+    (MOST_TAPS, {"pads": [3, 4]}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("taps", "attributes"), SAME)
+def test_convolutions_become_products(taps: int, attributes: dict[str, object], turned: bool) -> None:
+    model = _model(taps, turned=turned, bias=taps != 2, **attributes)
+    graph = gs.import_onnx(model)
+    assert expand_convolutions(graph, analyse(graph))
+    tidy(graph)
+    kinds = [node.op for node in graph.nodes]
+    assert "Conv" not in kinds
+    assert kinds.count("Transpose") == (0 if turned else 2)
+    for length in (1, 2, 3, 9):
+        shape = (2, length, CHANNELS) if turned else (2, CHANNELS, length)
+        x = np.random.default_rng(length).standard_normal(shape).astype(np.float32)
+        np.testing.assert_allclose(
+            run(gs.export_onnx(graph), {"x": x})[0], run(model, {"x": x})[0], rtol=1e-5, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize(
+    ("taps", "attributes"),
+    [
+        (1, {}),
+        (MOST_TAPS + 1, {"pads": [4, 4]}),
+        (3, {"pads": [1, 1], "strides": [2]}),
+        (3, {"pads": [1, 1], "groups": 2}),
+        (3, {}),  # the result is shorter
+        (3, {"pads": [3, -1]}),
+    ],
+)
+def test_what_is_no_product_of_neighbours_stays(taps: int, attributes: dict[str, object]) -> None:
+    graph = gs.import_onnx(_model(taps, **attributes))
+    assert not expand_convolutions(graph, analyse(graph))
+    assert [node.op for node in graph.nodes].count("Conv") == 1
