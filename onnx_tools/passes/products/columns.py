@@ -55,6 +55,15 @@ class Columns:
             self._made[key] = self._constant(stem, _filled(parts))
         return self._made[key]
 
+    def of_heads(self, values: gs.Constant, heads: int) -> gs.Constant:
+        """Numbers of one head [1,P], float32, once for every head."""
+        count = int(values.shape[-1])
+        key = ((values.name, b"", heads.to_bytes(4, "little")),)
+        if key not in self._made:
+            repeated = np.tile(np.asarray(values.values, np.float32).reshape(count), heads)
+            self._made[key] = self._editor.constant(f"{values.name}_of_heads", repeated)
+        return self._made[key]
+
     def _constant(self, stem: str, values: npt.NDArray[Any]) -> gs.Constant:
         if self._precision == "fp32":
             return self._editor.constant(stem, values)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rotary embeddings in the finish of the products that make Q and K: columns in another order, so that pairs meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ...analysis.graph import Editor, is_padfree, node_name, padfree_inputs, producer, set_padfree_inputs, used_once
+from ..base import Miss, NoMatch, PassResult
+from .columns import PAIR_BLOCK, Columns, Part, Places, places_of_pairs
+
+NAME = "turns"
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """A PadfreeRotary of what a product makes, for an attention alone."""
+
+    node: gs.Node
+    product: gs.Node
+
+    @property
+    def heads(self) -> int:
+        return int(self.node.attrs["num_heads"])
+
+    @property
+    def head_size(self) -> int:
+        return int(self.node.attrs["head_size"])
+
+
+def turns(graph: gs.Graph, precision: str) -> PassResult:
+    """Removes every PadfreeRotary between a PadfreeLinear and PadfreeAttention alone; the product turns its columns.
+
+    Q K^T stays the same when the columns of a head change places in Q and K alike. They come in blocks of 16: 8, and
+    the 8 that are their pairs. What reads Q or K beside attention would see them in that order. `precision` is the
+    graph's.
+    """
+    editor = Editor(graph)
+    columns = Columns(editor, precision)
+    replaced, missed = 0, list[Miss]()
+    for node in list(graph.nodes):
+        if not is_padfree(node, "PadfreeAttention"):
+            continue
+        try:
+            found = _match(graph, node)
+        except NoMatch as reason:
+            missed.append(Miss(node_name(node), str(reason)))
+            continue
+        for turn in found:
+            _replace(editor, columns, turn)
+        replaced += len(found)
+    return PassResult(NAME, replaced, tuple(missed))
+
+
+def _match(graph: gs.Graph, attention: gs.Node) -> list[_Turn]:
+    """What turns the Q and K of an attention. Raises NoMatch where not all of them can go into products."""
+    inputs = padfree_inputs(attention)
+    sources = [inputs[name] for name in ("qkv", "q", "k") if name in inputs]
+    rotaries = [_rotary(source) for source in sources]
+    if not any(rotaries):
+        return []
+    name = node_name(attention)
+    found = [_turn(graph, node) for node in rotaries if node is not None]
+    if len(found) != len(sources):
+        raise NoMatch(f"'{name}' reads a Q and a K of which one alone is turned")
+    heads, of_keys = (int(attention.attrs[key]) for key in ("num_heads", "num_kv_heads"))
+    wanted = [heads + of_keys] if len(sources) == 1 else [heads, of_keys]
+    size = int(attention.attrs["head_size"])
+    if [turn.heads for turn in found] != wanted or any(turn.head_size != size for turn in found):
+        raise NoMatch(f"'{name}' has other heads than those that are turned ahead of it")
+    if len({turn.node.attrs["pairing"] for turn in found}) > 1:
+        raise NoMatch(f"'{name}' reads a Q and a K whose pairs are different columns")
+    if attention.attrs["has_qkv_bias"] or attention.attrs["qkv_layout"] == "H3D":
+        raise NoMatch(f"'{name}' adds a bias to what is turned, or has Q, K and V of each head side by side")
+    return found
+
+
+def _rotary(tensor: gs.Tensor) -> gs.Node | None:
+    node = producer(tensor)
+    return node if node is not None and is_padfree(node, "PadfreeRotary") else None
+
+
+def _turn(graph: gs.Graph, node: gs.Node) -> _Turn:
+    """A PadfreeRotary with its product. Raises NoMatch where the product cannot do what it does."""
+    name, x = node_name(node), node.inputs[0]
+    product = producer(x)
+    if product is None or not is_padfree(product, "PadfreeLinear"):
+        raise NoMatch(f"'{name}' turns '{x.name}', which no PadfreeLinear makes")
+    if any(not used_once(graph, tensor) for tensor in (x, node.outputs[0])):
+        raise NoMatch(f"'{name}' turns what something else than one attention needs, which would see other columns")
+    if product.attrs["activation"] != "none" or product.attrs["has_residual"] or product.attrs["gated"]:
+        raise NoMatch(f"'{name}' turns what '{node_name(product)}' makes by an activation, a gate or a residual")
+    if int(node.attrs["head_size"]) % PAIR_BLOCK:
+        raise NoMatch(
+            f"'{name}' turns heads of {node.attrs['head_size']} columns, which are no multiple of {PAIR_BLOCK}"
+        )
+    if not isinstance(node.inputs[2], gs.Constant):
+        raise NoMatch(f"'{name}' turns by frequencies that are no constant")
+    return _Turn(node, product)
+
+
+def _replace(editor: Editor, columns: Columns, turn: _Turn) -> None:
+    """Lets the product turn its columns, which it has in another order then."""
+    product, (_, positions, frequencies) = turn.product, turn.node.inputs
+    inputs = padfree_inputs(product)
+    order = _order(turn, int(inputs["weight"].shape[-1]))
+    for name in ("weight", "bias"):
+        if name in inputs:
+            constant = inputs[name]
+            inputs[name] = columns.put([Part(constant, order, np.arange(order.size))], f"{constant.name}_pairs")
+    inputs["positions"] = positions
+    inputs["frequencies"] = columns.of_heads(frequencies, turn.heads)
+    features = turn.heads * turn.head_size
+    output = editor.take_over(turn.node.outputs[0])
+    output.name = editor.fresh(f"{output.name}_pairs")
+    turn.node.inputs.clear()
+    turn.node.outputs.clear()
+    product.outputs = [output]
+    set_padfree_inputs(product, inputs, rotary_features=features)
+
+
+def _order(turn: _Turn, width: int) -> Places:
+    """Which of `width` columns stand where: those of turned heads in pairs, the others as they are."""
+    pairs, every = turn.head_size // 2, np.arange(turn.head_size)
+    firsts, seconds = every.reshape(2, -1) if turn.node.attrs["pairing"] == "half" else every.reshape(-1, 2).T
+    head, places = np.empty(turn.head_size, np.int64), places_of_pairs(pairs)
+    head[places[0]], head[places[1]] = firsts, seconds
+    turned = (np.arange(turn.heads)[:, np.newaxis] * turn.head_size + head).reshape(-1)
+    return np.concatenate([turned, np.arange(turned.size, width)])
