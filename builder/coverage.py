@@ -12,11 +12,12 @@ from typing import Any
 
 from padfree.contract.fields import MOST_INT64, Fields
 from padfree.contract.names import ONNX_SUFFIX
-from padfree.onnx_tools import load_model, rewrite
 from padfree.onnx_tools.cost import DEFAULT_GPU, Lengths, costs
-from padfree.onnx_tools.files.weights import Weights
+from padfree.onnx_tools.files.model_file import open_model
+from padfree.onnx_tools.files.weights import Storage
 from padfree.onnx_tools.products import Product
 from padfree.onnx_tools.report import IN_BETWEEN
+from padfree.onnx_tools.rewrite import rewrite_model
 from padfree.runtime.plan_files import open_plan, parse_metadata
 
 from .engine.preparation import is_rewritten, metadata_of
@@ -54,12 +55,11 @@ def inspect_file(path: Path, mask: str | None = None) -> Inspected:
         raw = open_plan(path).raw
         check_report(raw, str(path))
         return Inspected(path, "plan", raw)
-    # Held elsewhere, weights are not copied into messages and out of them, which takes four times the file's size.
-    model = load_model(path, Weights())
-    kind = None
-    if not is_rewritten(model):
-        kind, model = "original", rewrite(path, verify=False, mask=mask, weights=Weights(in_memory=True)).model
-    raw = parse_metadata(metadata_of(model), str(path)).raw
+    model, kind = open_model(path), None  # mapped: weights that nobody asks for are not read
+    if not is_rewritten(model.proto):
+        given, kind = open_model(path, Storage.MEMORY), "original"
+        model = rewrite_model(given, interface="packed", precision="fp32", strict=False, verify=False, mask=mask).model
+    raw = parse_metadata(metadata_of(model.proto), str(path)).raw
     check_report(raw, str(path))
     return Inspected(path, kind or str(raw["interface"]), raw)
 

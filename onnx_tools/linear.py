@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from onnx import ModelProto
 from onnx_graphsurgeon.logger import G_LOGGER
 from padfree.contract.names import ONNX_METADATA_KEY
 
@@ -16,7 +15,7 @@ from .analysis.graph import names_in_use, tidy
 from .analysis.symbolic import analyse
 from .errors import RewriteError
 from .files.graph_io import export_model, import_graph
-from .files.weights import Weights
+from .files.model import Model
 from .operators import add_functions, check_nodes, without_functions
 from .passes import Pass, PassResult
 from .passes.norms.norm_folding import norm_folding
@@ -31,20 +30,20 @@ _NAMED_ALWAYS = ("linear", "norm folding")
 """Passes that the report names whether they found anything or not."""
 
 
-def with_linear(model: ModelProto, *, fold_norms: bool = True, weights: Weights | None = None) -> ModelProto:
+def with_linear(model: Model, *, fold_norms: bool = True) -> Model:
     """A copy of a rewritten model of any precision whose products of packed tokens are PadfreeLinear.
 
-    With `fold_norms` the products apply the layer norms between them, where these have no other reader. `weights` has
-    the data of weights that the model has not, and gets the result's.
+    With `fold_norms` the products apply the layer norms between them, where these have no other reader.
     Its metadata tell: number of operators, what the passes replaced and why not more. Raises RewriteError for a model
     that `rewrite` did not make.
     """
-    entry = next((item for item in model.metadata_props if item.key == ONNX_METADATA_KEY), None)
+    given = model.proto
+    entry = next((item for item in given.metadata_props if item.key == ONNX_METADATA_KEY), None)
     if entry is None:
         raise RewriteError("the model carries no padfree metadata; rewrite it first (padfree optimize)")
     metadata = json.loads(entry.value)
     with G_LOGGER.suppress(G_LOGGER.ERROR):  # it warns of every bfloat16 tensor, whose type it keeps
-        graph = import_graph(without_functions(model), weights)
+        graph = import_graph(model.with_proto(without_functions(given)))
     precision, analysis, results = metadata["precision"], analyse(graph), list[PassResult]()
     for step in _steps(precision, fold_norms):
         result = step(graph, analysis)
@@ -63,18 +62,19 @@ def with_linear(model: ModelProto, *, fold_norms: bool = True, weights: Weights 
     coverage["plugins"] = metadata["plugins"] = plugin_counts(graph)
     metadata["origins"] = {name: origin for name, origin in metadata.get("origins", {}).items() if name in names}
 
-    made = export_model(graph, weights)
-    made.ir_version = model.ir_version
-    made.producer_name, made.producer_version = model.producer_name, model.producer_version
+    exported = export_model(graph, model)
+    made = exported.proto
+    made.ir_version = given.ir_version
+    made.producer_name, made.producer_version = given.producer_name, given.producer_version
     del made.metadata_props[:]
-    for item in model.metadata_props:
+    for item in given.metadata_props:
         made.metadata_props.add(
             key=item.key, value=json.dumps(metadata) if item.key == ONNX_METADATA_KEY else item.value
         )
     check_nodes(made)
     check_element_types(made, metadata["precision"])
     add_functions(made, metadata["precision"])
-    return made
+    return exported
 
 
 def _steps(precision: str, fold_norms: bool) -> Iterator[Pass]:

@@ -26,8 +26,9 @@ from .analysis.special_ids import SpecialIds, special_ids
 from .analysis.symbolic import Analysis, analyse
 from .errors import RewriteError
 from .files.graph_io import export_model
-from .files.model_file import check_model_data, load_model, with_large_data, without_large_data
-from .files.weights import Weights
+from .files.model import Model
+from .files.model_file import check_model_data, open_model
+from .files.weights import Storage
 from .importing.axes import check_axes
 from .importing.canonical import name_outputs, runnable
 from .importing.fixed_axes import fixed_sizes
@@ -59,6 +60,14 @@ class RewriteResult:
 
 
 @dataclass(frozen=True)
+class Rewritten:
+    """The same, with its weights wherever they lie."""
+
+    model: Model
+    report: CoverageReport
+
+
+@dataclass(frozen=True)
 class PassedGraph:
     """A graph after all passes. `origins`: tensor [T,...] -> the tensor [B,S,...] of the original that it replaces.
 
@@ -78,26 +87,24 @@ class PassedGraph:
     special: Mapping[str, SpecialIds]
 
 
-def rewrite_graph(
-    model: ModelProto, interface: str, weights: Weights | None = None, mask: str | None = None
-) -> PassedGraph:
+def rewrite_graph(model: Model, interface: str, mask: str | None = None) -> PassedGraph:
     """Runs all passes; the graph is checked after each. Raises RewriteError.
 
-    `weights` has the data of weights that the model has not, `mask` is the input that the user calls the padding mask.
+    `mask` is the input that the user calls the padding mask.
     What the last passes make of it may read padding; then they are tried again, with more nodes that stay padded.
     """
-    graph = import_model(model, weights)
-    check_axes(model, token_inputs_of(model), weights)
+    graph = import_model(model)
+    check_axes(model, token_inputs_of(model.proto))
     add_domain(graph)
     first, *others = KEPT_MASKING
     prepared = _Progress(graph, interface, names_in_use(graph))
     prepared.run(preparation(interface, mask))
     try:
-        return _named(prepared.copy().finish(first), model)
+        return _named(prepared.copy().finish(first), model.proto)
     except PaddingIsReadError as refused:
         for keep in others:
             with contextlib.suppress(PaddingIsReadError):
-                return _named(prepared.copy().finish(keep), model)
+                return _named(prepared.copy().finish(keep), model.proto)
         raise refused
 
 
@@ -189,7 +196,6 @@ def rewrite(
     strict: bool = False,
     verify: bool = True,
     seed: int = 0,
-    weights: Weights | None = None,
     mask: str | None = None,
 ) -> RewriteResult:
     """Rewrites an exported encoder so that it computes no padding.
@@ -202,31 +208,52 @@ def rewrite(
         strict: whether anything that stays padded is an error.
         verify: whether original and rewritten model are run in onnxruntime on ragged batches and compared.
         seed: of the batches that `verify` draws.
-        weights: the data of weights that the model has not; gets that of the result, which then has small ones alone.
-            Who is done with it calls its check_files().
         mask: the padding mask's input, where attention does not prove which one that is: 1 at tokens, 0 at padding.
 
     Raises RewriteError where the model cannot be rewritten (VerificationError: the results differ).
     """
+    _check_options(interface, precision)
+    found = rewrite_model(
+        _given(model), interface=interface, precision=precision, strict=strict, verify=verify, seed=seed, mask=mask
+    )
+    result = found.model.whole()
+    found.model.weights.check_files()
+    return RewriteResult(result, found.report)
+
+
+def _given(model: str | os.PathLike[str] | ModelProto) -> Model:
+    if not isinstance(model, ModelProto):
+        return open_model(model, Storage.MEMORY)
+    check_model_data(Model(model), "the model")
+    return Model.of(model)
+
+
+def _check_options(interface: str, precision: str) -> None:
     if interface not in INTERFACES:
         raise RewriteError(f"interface is '{interface}', allowed are {', '.join(INTERFACES)}; choose one of them")
     precisions = (*PRECISIONS, HALF)
     if precision not in precisions:
         raise RewriteError(f"precision is '{precision}', allowed are {', '.join(precisions)}; choose one of them")
-    held = Weights(in_memory=True) if weights is None else weights
-    if isinstance(model, ModelProto):
-        check_model_data(model, "the model")
-        given = without_large_data(model, held)
-    else:
-        given = load_model(model, held)
+
+
+def rewrite_model(
+    model: Model, *, interface: str, precision: str, strict: bool, verify: bool, seed: int = 0, mask: str | None = None
+) -> Rewritten:
+    """As rewrite; weights that lie outside of the model's message stay outside of the result's.
+
+    Whoever is done with the result calls check_files() of its weights.
+    """
+    _check_options(interface, precision)
     if verify:
-        held.align()
-    original = runnable(widen(given, held))
+        model.weights.align()
+    given, model = model.proto, widen(model)
+    original = model.with_proto(runnable(model.proto))
+    source = original.proto
     try:
-        passed = rewrite_graph(original, interface, held, mask)
+        passed = rewrite_graph(original, interface, mask)
     except RecursionError as error:
         raise RewriteError(
-            f"the graph ({len(original.graph.node)} nodes) holds expressions nested too deeply to be followed; "
+            f"the graph ({len(source.graph.node)} nodes) holds expressions nested too deeply to be followed; "
             "simplify it (onnxruntime's offline optimisation, for one) and rewrite the result"
         ) from error
     graph, analysis = passed.graph, passed.analysis
@@ -236,7 +263,7 @@ def rewrite(
         raise RewriteError(
             f"{count} node{'s' * (count != 1)} stayed padded: {reasons}; rewrite without strict to accept that"
         )
-    fixed = fixed_sizes(original, token_inputs_of(original))
+    fixed = fixed_sizes(source, token_inputs_of(source))
     if passed.mask.source is None and fixed.sequence is not None:
         raise RewriteError(
             f"the model has no mask, and its inputs have the fixed size {fixed}: every sequence has {fixed.sequence} "
@@ -248,44 +275,40 @@ def rewrite(
     metadata = {**described, "origins": dict(passed.origins)}
     for output, dims in zip(metadata["outputs"], passed.original_dims, strict=True):
         output["original_dims"] = dims
-    before = held.copy()
-    result = _exported(graph, analysis, original, held)
+    result = _exported(graph, analysis, original)
     if verify:
-        _, rules = verify_ids(
-            original, with_functions(result), metadata, seed=seed, weights=(before, held), special=passed.special
-        )
+        runs = result.with_proto(with_functions(result.proto))
+        _, rules = verify_ids(original, runs, metadata, seed=seed, special=passed.special)
         if rules:
             metadata["id_rules"] = {name: rule.to_dict() for name, rule in rules.items()}
     if precision != "fp32":
-        sample = sample_of(original, metadata, seed=seed) if verify else None
-        made = convert_and_check(result, precision, sample, held)
+        sample = sample_of(source, metadata, seed=seed) if verify else None
+        made = convert_and_check(result, precision, sample)
         result, precision = made.model, made.precision
         metadata |= {"precision": precision, "kept_float32": dict(made.kept_float32)}
         if made.against_fp16:
             metadata["bf16_because"] = made.against_fp16
-    narrow_outputs(result, given)
-    types = {value.name: value.type.tensor_type for value in result.graph.output}
+    proto = result.proto
+    narrow_outputs(proto, given)
+    types = {value.name: value.type.tensor_type for value in proto.graph.output}
     for output in metadata["outputs"]:
         output["dtype"] = dtype_name(types[output["name"]].elem_type)
         output["shape"] = [dim.dim_value or None for dim in types[output["name"]].shape.dim]
-    entry = result.metadata_props.add()
-    entry.key, entry.value = ONNX_METADATA_KEY, json.dumps(metadata)
-    add_functions(result, precision)
-    if weights is None:
-        result = with_large_data(result, held)
-        held.check_files()
-    return RewriteResult(result, report)
+    proto.metadata_props.add(key=ONNX_METADATA_KEY, value=json.dumps(metadata))
+    add_functions(proto, precision)
+    return Rewritten(result, report)
 
 
-def _exported(graph: gs.Graph, analysis: Analysis, original: ModelProto, weights: Weights) -> ModelProto:
+def _exported(graph: gs.Graph, analysis: Analysis, original: Model) -> Model:
     """The graph as a model, with the original's metadata."""
     _write_shapes(graph, analysis)
-    result = export_model(graph, weights)
-    result.ir_version = max(original.ir_version, 10)  # overloads of functions
-    result.producer_name, result.producer_version = "padfree", VERSION
-    del result.metadata_props[:]
-    result.metadata_props.extend(item for item in original.metadata_props if item.key != ONNX_METADATA_KEY)
-    check_nodes(result)
+    result = export_model(graph, original)
+    proto, source = result.proto, original.proto
+    proto.ir_version = max(source.ir_version, 10)  # overloads of functions
+    proto.producer_name, proto.producer_version = "padfree", VERSION
+    del proto.metadata_props[:]
+    proto.metadata_props.extend(item for item in source.metadata_props if item.key != ONNX_METADATA_KEY)
+    check_nodes(proto)
     return result
 
 

@@ -21,6 +21,7 @@ from padfree.builder.compare.comparison import CompareOptions, compare
 from padfree.builder.compare.data import DataOptions
 from padfree.builder.peers.padded import build_padded_engine
 from padfree.onnx_tools import load_model, rewrite, save_model
+from padfree.onnx_tools.files.model import Model as OnnxModel
 from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.runtime import Session
 
@@ -96,7 +97,7 @@ def contenders(
     for precision, file in packed.items():
         if without_tensorrt:
             path = folder / f"rounded_{precision}.onnx"
-            save_model(with_rounding(load_model(file), precision), path)
+            save_model(with_rounding(OnnxModel(load_model(file)), precision).proto, path)
         else:
             path = file.with_suffix(".plan")
             build_engine(file, path, max_batch=SCORE_BATCH, max_seq_len=MAX_LENGTH)

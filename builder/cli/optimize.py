@@ -44,20 +44,25 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.engine.preparation import metadata_of
     from padfree.builder.files import write_files
     from padfree.builder.lengths import choose_lengths
-    from padfree.onnx_tools import rewrite, save_model
+    from padfree.onnx_tools import save_model
+    from padfree.onnx_tools.files.model_file import open_model
+    from padfree.onnx_tools.files.weights import Storage
+    from padfree.onnx_tools.rewrite import rewrite_model
 
     console = output_console()
     check_destinations([("-o", arguments.output), ("--report", arguments.report)], [("the model", arguments.model)])
     with status(console, "rewriting"):
-        result = rewrite(
-            arguments.model,
+        result = rewrite_model(
+            open_model(arguments.model, Storage.MEMORY),
             interface=arguments.interface,
             precision=arguments.precision,
             strict=arguments.strict,
             verify=arguments.verify,
             mask=arguments.mask,
         )
-        model = apply_linear(arguments.linear, result.model, norms=arguments.norms)
+        made = apply_linear(arguments.linear, result.model, norms=arguments.norms)
+        model = made.whole()
+        made.weights.check_files()
         metadata = metadata_of(model)
         lengths = choose_lengths(
             metadata["max_positions"], arguments.batch, arguments.mean_length, arguments.max_length

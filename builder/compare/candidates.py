@@ -12,6 +12,7 @@ from typing import Any
 
 from onnx import ModelProto
 from padfree.onnx_tools import VerificationError, load_model, rewrite, save_model
+from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.runtime import Metadata
 from padfree.runtime.plan_files import parse_metadata, read_sidecar
@@ -182,7 +183,7 @@ def _runnable_on_cpu(path: Path, precision: str, settings: Settings) -> Path:
     if precision == "fp32":
         return path
     target = settings.scratch("rounding.onnx")
-    save_model(with_rounding(load_model(path), precision), target)
+    save_model(with_rounding(Model(load_model(path)), precision).proto, target)
     return target
 
 

@@ -14,6 +14,7 @@ import onnx
 from onnx import GraphProto, ModelProto, TensorProto
 from padfree.contract.names import ONNX_METADATA_KEY
 from padfree.onnx_tools import load_model, without_functions
+from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.ort_session import open_session
 from padfree.onnx_tools.precision.element_types import infer_element_types
 from padfree.onnx_tools.precision.rounding import with_rounding
@@ -49,7 +50,9 @@ class CpuInside:
     def __init__(self, model: ModelProto, precision: str) -> None:
         self.graph = without_functions(model).graph
         self.tensors: Collection[str] = [name for node in self.graph.node for name in node.output if name]
-        self._session = open_marked(model if precision == "fp32" else with_rounding(model, precision), self.tensors)
+        self._session = open_marked(
+            model if precision == "fp32" else with_rounding(Model(model), precision).proto, self.tensors
+        )
 
     def fetch(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """The tensors of these names on one batch."""
@@ -113,7 +116,7 @@ def open_marked(model: ModelProto, names: Sequence[str]) -> Any:
     marked.CopyFrom(model)
     there = {value.name for value in marked.graph.output}
     marked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names) if name not in there)
-    return open_session(marked, optimize=False)
+    return open_session(Model(marked), optimize=False)
 
 
 def inside_on_cpu(path: Path, precision: str) -> Inside:
@@ -127,4 +130,5 @@ def inside_engine(path: Path, precision: str, build: Callable[[ModelProto], Path
 
     model = load_model(path)
     linear = choose_linear(AUTO, model, precision, open_device(device))
-    return EngineInside(apply_linear(linear, model, norms=FOLDED), precision, build, device=device)
+    made = apply_linear(linear, Model(model), norms=FOLDED).whole()
+    return EngineInside(made, precision, build, device=device)

@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx
 from padfree.onnx_tools import load_model, save_model
 from padfree.onnx_tools.analysis.kept import BATCH, SLOTS, Dims, padded_dims
+from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.importing.fixed_axes import FixedSizes, fixed_sizes
 from padfree.onnx_tools.precision.widen import widen
 from padfree.runtime import Metadata
@@ -89,7 +90,7 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
         BuildError: other inputs are left than the mask; the models have no output in common.
     """
     given = load_model(path)
-    model = widen(given)
+    model = widen(Model(given)).proto
     if model is not given:
         path = folder / widened_name(path)
         save_model(model, path)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 
 import onnx
-from padfree.onnx_tools.files.weights import Weights
+from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes
 from padfree.runtime.gpu.device import Device
@@ -45,29 +45,28 @@ def choose_linear(wanted: str, model: onnx.ModelProto, precision: str, device: D
     return TENSORRT if wanted == TENSORRT or problem else PADFREE
 
 
-def apply_linear(choice: str, model: onnx.ModelProto, *, norms: str, weights: Weights | None = None) -> onnx.ModelProto:
+def apply_linear(choice: str, model: Model, *, norms: str) -> Model:
     """The model with the products of `choice`; a model that has PadfreeLinear is left as it is.
 
     Args:
         choice: "padfree" or "tensorrt".
         model: rewritten.
         norms: one of NORMS: whether PadfreeLinear computes the layer norms between products, where it can.
-        weights: the data of weights that the model has not; gets the result's.
 
     Raises:
         BuildError: `norms` is something else, or not what the model has.
     """
     if norms not in NORMS:
         raise BuildError(f"norms is '{norms}', allowed are {', '.join(NORMS)}; choose one of them")
-    if norms == SEPARATE and norms_of(model) == FOLDED:
+    if norms == SEPARATE and norms_of(model.proto) == FOLDED:
         raise BuildError(
             f"the model was rewritten with norms folded and --norms {SEPARATE} was asked for; rewrite the original "
             f"with --norms {SEPARATE}"
         )
-    if choice != PADFREE or linear_of(model) == PADFREE:
+    if choice != PADFREE or linear_of(model.proto) == PADFREE:
         return model
     _log.info("packed tokens are multiplied by %s", OPERATOR)
-    return with_linear(model, fold_norms=norms == FOLDED, weights=weights)
+    return with_linear(model, fold_norms=norms == FOLDED)
 
 
 def linear_of(model: onnx.ModelProto) -> str:

@@ -12,8 +12,7 @@ from typing import Any
 import onnx
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from padfree.onnx_tools import without_functions
-from padfree.onnx_tools.files.model_file import Piece, bytes_in_pieces
-from padfree.onnx_tools.files.weights import Weights
+from padfree.onnx_tools.files.model import Model, Piece, bytes_in_pieces
 from padfree.onnx_tools.operators import DOMAIN, padfree_nodes
 from padfree.onnx_tools.passes.interface import MAX_SEQLEN
 
@@ -147,7 +146,7 @@ def parse(
         BuildError: the parser refused a node; the message names node, operator and reason.
     """
     parser = trt.OnnxParser(network, logger)
-    if content is None and (pieces := serialized(model)) is not None:
+    if content is None and (pieces := serialized(Model(model))) is not None:
         content = b"".join(pieces)
     if content is not None:
         parsed = parser.parse(content)
@@ -161,10 +160,10 @@ def parse(
     return parser
 
 
-def serialized(model: onnx.ModelProto, weights: Weights | None = None) -> Iterator[Piece] | None:
-    """A model's bytes in pieces; None beyond protobuf's 2 GB. `weights` has the data of weights that it has not."""
+def serialized(model: Model) -> Iterator[Piece] | None:
+    """A model's bytes in pieces; None beyond protobuf's 2 GB."""
     try:
-        size, pieces = bytes_in_pieces(model, weights)
+        size, pieces = bytes_in_pieces(model)
     except (EncodeError, ValueError):  # of one weight, in some versions; others serialise any size
         return None
     return pieces if size <= MAX_PROTOBUF_BYTES else None

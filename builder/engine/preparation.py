@@ -8,7 +8,6 @@ takes as long.
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 import json
 import mmap
@@ -26,10 +25,11 @@ from typing import IO, Any, NoReturn
 import onnx
 from padfree.contract.fields import decode
 from padfree.contract.names import HALF, ONNX_METADATA_KEY
-from padfree.onnx_tools import load_model
-from padfree.onnx_tools.files.model_file import without_initializers
-from padfree.onnx_tools.files.weights import Weights
+from padfree.onnx_tools.files.model import Model, without_initializers
+from padfree.onnx_tools.files.model_file import open_model
+from padfree.onnx_tools.files.weights import Storage
 from padfree.onnx_tools.operators import DOMAIN, check_nodes
+from padfree.onnx_tools.rewrite import rewrite_model
 from padfree.runtime.gpu.device import Device
 from padfree.runtime.plan_files import parse_metadata
 
@@ -74,8 +74,17 @@ class Prepared:
     content: memoryview | None = None
 
 
-def prepare_model(
-    model: str | Path | onnx.ModelProto,
+def prepare_model(model: str | Path | onnx.ModelProto, **options: Any) -> onnx.ModelProto:
+    """As prepare, from a file, whose weights are read into memory, or a message; to a message with all weights."""
+    given = Model.of(model) if isinstance(model, onnx.ModelProto) else open_model(model, Storage.MEMORY)
+    made = prepare(given, **options)
+    result = made.whole()
+    made.weights.check_files()
+    return result
+
+
+def prepare(
+    model: Model,
     *,
     interface: str | None,
     precision: str | None,
@@ -83,57 +92,47 @@ def prepare_model(
     verify: bool,
     products: Products,
     profile: ProfileOptions,
-    weights: Weights | None = None,
     mask: str | None = None,
-) -> onnx.ModelProto:
+) -> Model:
     """The model as TensorRT's parser gets it: rewritten, unless it carries padfree's metadata, with these products.
 
-    `weights`, if given, holds the large weights instead of the model, without which they are copied several times.
     `mask` is the padding mask's input where attention does not prove which one that is.
 
     Raises:
         BuildError: a rewritten model of another interface or precision than asked for, a profile that does not fit it,
             or products that are not to be had; RewriteError: the model.
     """
-    made = rewritten(
-        model, interface=interface, precision=precision, strict=strict, verify=verify, weights=weights, mask=mask
-    )
-    metadata = parse_metadata(metadata_of(made), "the rewritten model")
+    made = rewritten(model, interface=interface, precision=precision, strict=strict, verify=verify, mask=mask)
+    metadata = parse_metadata(metadata_of(made.proto), "the rewritten model")
     longest = choose_profile(metadata, profile).max_seq_len
     device = products.device()
     if device is not None:
-        choice = choose_linear(products.linear, made, metadata.precision, device)
-        made = apply_linear(choice, made, norms=products.norms, weights=weights)
-    check_nodes(made)
-    return for_parser(made, longest)
+        choice = choose_linear(products.linear, made.proto, metadata.precision, device)
+        made = apply_linear(choice, made, norms=products.norms)
+    check_nodes(made.proto)
+    return made.with_proto(for_parser(made.proto, longest))
 
 
 def rewritten(
-    model: str | Path | onnx.ModelProto,
+    model: Model,
     *,
     interface: str | None,
     precision: str | None,
     strict: bool,
     verify: bool,
-    weights: Weights | None = None,
     mask: str | None = None,
-) -> onnx.ModelProto:
-    """The model rewritten, or as it is where it carries padfree's metadata. Arguments and errors: see prepare_model."""
-    loaded = load_model(model, weights) if isinstance(model, (str, Path)) else model
-    if not is_rewritten(loaded):
-        from padfree.onnx_tools import rewrite  # brings onnxruntime, which a rewritten model does not need
-
-        result = rewrite(
-            loaded,
+) -> Model:
+    """The model rewritten, or itself where it carries padfree's metadata. Arguments and errors: see prepare."""
+    if not is_rewritten(model.proto):
+        return rewrite_model(
+            model,
             interface=interface or "packed",
             precision=precision or HALF,
             strict=strict,
             verify=verify,
-            weights=weights,
             mask=mask,
-        )
-        return result.model
-    raw = metadata_of(loaded)
+        ).model
+    raw = metadata_of(model.proto)
     own = (raw.get("mask") or {}).get("input")
     if mask is not None and "mask" in raw and own != mask:
         raise BuildError(
@@ -146,7 +145,7 @@ def rewritten(
                 f"the model was rewritten with {what} {raw.get(what)}, {wanted} was asked for; leave --{what} out, or "
                 f"build from the original model with --{what} {wanted}"
             )
-    return copy.deepcopy(loaded) if loaded is model else loaded
+    return model
 
 
 @contextlib.contextmanager
@@ -228,15 +227,15 @@ def serve(request: str, answer: int) -> NoReturn:
     code = 0
     with os.fdopen(answer, "wb") as file:
         try:
-            weights = Weights()
-            model = prepare_model(**options, products=products, profile=profile, weights=weights)
-            content = serialized(model, weights)
+            given = open_model(options.pop("model"))
+            model = prepare(given, **options, products=products, profile=profile)
+            content = serialized(model)
             if content is None:
                 code = _TOO_LARGE
             else:
-                graph = without_initializers(model).SerializeToString()
+                graph = without_initializers(model.proto).SerializeToString()
                 file.writelines(itertools.chain([_LENGTH.pack(len(graph)), graph], content))
-                weights.check_files()
+                model.weights.check_files()
         except Exception as error:
             code = _FAILED
             file.seek(0)

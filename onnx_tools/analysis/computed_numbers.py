@@ -14,6 +14,7 @@ import onnxruntime as ort
 from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
 from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 
+from ..files.model import Model
 from ..files.ort_session import open_session
 from .graph import STANDARD_DOMAINS, dtype_name, is_standard
 from .limits import limit_of
@@ -69,7 +70,7 @@ class ComputedNumbers:
             column = row // _IDS if limit is None else np.minimum(row % _IDS, limit - 1)
             feeds[name] = np.broadcast_to(column[:, None], (batch, length)).astype(self._types[name])
         try:
-            self._session = self._session or open_session(self._model, optimize=False)
+            self._session = self._session or open_session(Model(self._model), optimize=False)
             values = self._session.run(None, feeds)[0]
         except Exception as error:  # onnxruntime's exceptions share no base class of their own
             raise NotComputedError(str(error)) from error

@@ -46,12 +46,9 @@ def own_data_files(file: Path) -> list[Path]:
 
 def _read(file: Path) -> ModelProto | None:
     """A model file as it is, its large weights left where they lie; None for what cannot be read as one."""
-    weights = Weights()
     try:
         with file.open("rb") as stream:
-            content = weights.map_file(stream)
-            size = os.fstat(stream.fileno()).st_size
-            return read_model(stream, size, None if content is None else Mapped(content, weights))
+            return read_model(stream, os.fstat(stream.fileno()).st_size, Mapped.of(stream, Weights()))
     except (OSError, DecodeError):
         return None
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from onnx import TensorProto, helper
 
 from ..errors import ModelFileError
-from .weights import LARGE_BYTES, Weights, data_in
+from .weights import LARGE_BYTES, Weights
 from .wire import message_head
 
 
-def check_data(tensors: Iterable[TensorProto], where: str, weights: Weights | None = None) -> None:
+def check_data(tensors: Iterable[TensorProto], where: str, weights: Weights) -> None:
     """Compares the data that tensors hold, or that is held for them, with type and dims.
 
     Data in other files is left to `read_external_data`.
@@ -27,7 +27,7 @@ def check_data(tensors: Iterable[TensorProto], where: str, weights: Weights | No
         ModelFileError: a tensor has more or less data, or a negative size.
     """
     for tensor in tensors:
-        held = data_in(weights, tensor)
+        held = weights.data_of(tensor)
         if held is None and tensor.data_location == TensorProto.EXTERNAL:
             continue
         if min(tensor.dims, default=0) < 0:
@@ -40,7 +40,7 @@ def check_data(tensors: Iterable[TensorProto], where: str, weights: Weights | No
             if size_bytes is None:
                 continue  # onnx itself refuses what has no such data
             wanted, unit = size_bytes, "bytes"
-            found = len(held) if held is not None else _raw_bytes(tensor, wanted)
+            found = len(held) if held is not None else _found_bytes(tensor, wanted)
         else:
             if size_bytes is None and tensor.data_type != TensorProto.STRING:
                 continue
@@ -69,7 +69,15 @@ def bytes_of(tensor: TensorProto) -> int | None:
     return size
 
 
-def _raw_bytes(tensor: TensorProto, wanted: int) -> int:
+def raw_bytes(tensor: TensorProto) -> int:
+    """The length of `raw_data` that is what type and shape ask for: looking at it would copy it."""
+    if not tensor.HasField("raw_data"):
+        return 0
+    size = bytes_of(tensor)
+    return len(tensor.raw_data) if size is None else size
+
+
+def _found_bytes(tensor: TensorProto, wanted: int) -> int:
     """The length of `raw_data`: of much, told from the message's size where that is right, for looking copies it."""
     if wanted >= LARGE_BYTES:
         others = TensorProto(

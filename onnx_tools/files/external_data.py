@@ -16,13 +16,10 @@ from .weights import LARGE_BYTES, Weights
 _MOST_READS = 4  # tensors that lie over each other, as tied weights do, may take a data file so many times
 
 
-def read_external_data(
-    tensors: Iterable[TensorProto], file: Path, weights: Weights | None = None, *, initializers: int = 0
-) -> None:
+def read_external_data(tensors: Iterable[TensorProto], file: Path, weights: Weights, *, initializers: int = 0) -> None:
     """Reads the tensors that lie outside the model's file into it, one by one, so that nothing is held twice.
 
-    With `weights`, which may have some already, it holds the large ones of the first `initializers`: they stay in their
-    files, mapped into memory.
+    `weights`, which may have some already, holds the large ones of the first `initializers` where its storage says so.
     Raises ModelFileError for data that is missing, outside the model's folder, or of another size than its tensor.
     """
     sizes: dict[Path, int] = {}
@@ -31,7 +28,7 @@ def read_external_data(
     for number, tensor in enumerate(tensors):
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
-        if weights is not None and tensor in weights:
+        if tensor in weights:
             continue
         entries = {entry.key: entry.value for entry in tensor.external_data}
         data = _data_file(file, tensor.name, entries.get("location", ""))
@@ -46,7 +43,7 @@ def read_external_data(
             )
         try:
             with data.open("rb") as stream:
-                if weights is not None and number < initializers and length >= LARGE_BYTES:
+                if number < initializers and length >= LARGE_BYTES:
                     if data not in mapped:
                         mapped[data] = weights.map_file(stream)
                     if (content := mapped[data]) is not None:

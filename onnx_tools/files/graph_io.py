@@ -7,55 +7,54 @@ from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import TensorProto, numpy_helper
 
+from .model import Model
 from .weights import LARGE_BYTES, HeldValues, Weights
 
 _HELD = (np.dtype(np.float32), np.dtype(np.float16))  # numpy has no name for what other arrays may hold
 
 
-def import_graph(model: ModelProto, weights: Weights | None = None) -> gs.Graph:
-    """The model as a graph, which shares its weights; `weights` has those that are not in the model."""
-    graph = gs.import_onnx(model)
-    if weights is not None:
-        constants = graph.tensors()
-        for tensor in model.graph.initializer:
-            data, constant = weights.data_of(tensor), constants.get(tensor.name)
-            if data is not None and constant is not None:
-                constant.values, constant.data_location = HeldValues(tensor, data), None
+def import_graph(model: Model) -> gs.Graph:
+    """The model as a graph, which shares its weights."""
+    graph = gs.import_onnx(model.proto)
+    constants = graph.tensors()
+    for tensor in model.proto.graph.initializer:
+        data, constant = model.weights.data_of(tensor), constants.get(tensor.name)
+        if data is not None and constant is not None:
+            constant.values, constant.data_location = HeldValues(tensor, data), None
     return graph
 
 
-def export_model(graph: gs.Graph, weights: Weights | None = None) -> ModelProto:
-    """The graph as a model; the graph itself stays as it is.
+def export_model(graph: gs.Graph, source: Model) -> Model:
+    """The graph as a model; the graph itself stays as it is. `source` is the model that it was imported from.
 
-    Graph, model and file messages each copy what they are made of, so that large weights are put in at the end, or into
-    `weights` if that is given, without a copy.
+    Graph, model and file messages each copy what they are made of, so that large weights stay outside of them.
     """
     constants = [tensor for tensor in graph.tensors().values() if isinstance(tensor, gs.Constant)]
     large = [(item, item._values, item._export_dtype) for item in constants if item._values.nbytes >= LARGE_BYTES]
     try:
         for item, _, _ in large:
             item._values, item._export_dtype = np.zeros(0, np.float32), None  # of a copied graph, that is its own
-        model: ModelProto = gs.export_onnx(graph, do_type_check=False)
+        model = Model(gs.export_onnx(graph, do_type_check=False), source.weights.without_data())
     finally:
         for item, values, export_dtype in large:
             item._values, item._export_dtype = values, export_dtype
     named = {item.name: values for item, values, _ in large}
-    for tensor in model.graph.initializer:
+    for tensor in model.proto.graph.initializer:
         if tensor.name in named:
-            _fill(tensor, named[tensor.name], weights)
+            _fill(tensor, named[tensor.name], model.weights)
     return model
 
 
-def _fill(tensor: TensorProto, values: Any, weights: Weights | None) -> None:
+def _fill(tensor: TensorProto, values: Any, weights: Weights) -> None:
     """Gives a tensor its values, an array or a graph's lazy ones."""
     name = tensor.name
-    if weights is not None and isinstance(values, HeldValues):
+    if isinstance(values, HeldValues):
         tensor.CopyFrom(values.message)
         tensor.name = name
         weights.hold(tensor, values.data)
-    elif weights is not None and isinstance(values, np.ndarray) and values.dtype in _HELD:
+    elif isinstance(values, np.ndarray) and values.dtype in _HELD:
         weights.hold_array(tensor, values)
     else:
         lazy = getattr(values, "tensor", None)

@@ -7,11 +7,11 @@ import tempfile
 from pathlib import Path
 
 import onnxruntime as ort
-from onnx import ModelProto
 
+from .data_sizes import raw_bytes
 from .external_data import model_tensors
-from .model_file import EXTERNAL_DATA_BYTES, raw_bytes, save_model
-from .weights import Weights
+from .model import Model
+from .model_file import EXTERNAL_DATA_BYTES, save_model
 
 PROVIDERS = ["CPUExecutionProvider"]
 SILENT = 4  # onnxruntime's log: what goes wrong comes as an exception, too
@@ -25,26 +25,27 @@ class _Session(ort.InferenceSession):  # type: ignore[misc]
         super().__init__(content, options, providers=PROVIDERS)
 
 
-def open_session(model: ModelProto, weights: Weights | None = None, *, optimize: bool = True) -> ort.InferenceSession:
-    """A session on the CPU; models beyond protobuf's limit go through a file.
+def open_session(model: Model, *, optimize: bool = True) -> ort.InferenceSession:
+    """A session on the CPU; messages beyond protobuf's limit go through a file.
 
-    Sessions share the weights that `weights` holds, aligned. Without `optimize` no node is fused or moved: every
-    tensor is computed as the graph says. Raises what onnxruntime raises; its exceptions share no base class.
+    Sessions share the weights that lie outside of the message, aligned. Without `optimize` no node is fused or moved:
+    every tensor is computed as the graph says. Raises what onnxruntime raises; its exceptions share no base class.
     """
     options = ort.SessionOptions()
     options.log_severity_level = SILENT
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a thread that waits leaves its core
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if weights is not None:
-        held = {tensor.name: weights.array(tensor) for tensor in model.graph.initializer if tensor in weights}
+    proto = model.proto
+    held = {tensor.name: model.array(tensor) for tensor in proto.graph.initializer if tensor in model.weights}
+    if held:
         values = [ort.OrtValue.ortvalue_from_numpy(array) for array in held.values()]
         options.add_external_initializers(list(held), values)
         options.add_session_config_entry("session.disable_prepacking", "1")  # copies of all weights, for a few tokens
-        return _Session(model.SerializeToString(), options, values)
-    if sum(raw_bytes(tensor) for tensor in model_tensors(model.graph)) <= EXTERNAL_DATA_BYTES:
-        return ort.InferenceSession(model.SerializeToString(), options, providers=PROVIDERS)
+        return _Session(proto.SerializeToString(), options, values)
+    if sum(raw_bytes(tensor) for tensor in model_tensors(proto.graph)) <= EXTERNAL_DATA_BYTES:
+        return ort.InferenceSession(proto.SerializeToString(), options, providers=PROVIDERS)
     with tempfile.TemporaryDirectory(prefix="padfree-") as folder:
         path = Path(folder) / "model.onnx"
-        save_model(model, path)
+        save_model(proto, path)
         return ort.InferenceSession(str(path), options, providers=PROVIDERS)

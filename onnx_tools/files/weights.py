@@ -10,6 +10,7 @@ import contextlib
 import mmap
 import os
 from collections.abc import Mapping
+from enum import Enum, auto
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
@@ -29,30 +30,49 @@ _ALIGNMENT_BYTES = 8  # of the widest numbers
 _VIEWED: Mapping[int, str] = MappingProxyType({TensorProto.FLOAT: "<f4", TensorProto.FLOAT16: "<f2"})
 
 
+class Storage(Enum):
+    """Where the large weights of a file are once it is read.
+
+    The end of the process is what comes of a mapped file that becomes shorter (SIGBUS): whoever maps files does it in a
+    process whose end is no more than an error.
+    """
+
+    MAPPED = auto()
+    MEMORY = auto()
+    MESSAGES = auto()
+
+
 class Weights:
     """The data of initializers whose messages hold none, by their names.
 
     Args:
-        in_memory: files are copied into memory, not mapped. The end of the process is what comes of a mapped file that
-            becomes shorter (SIGBUS): whoever maps files does it in a process whose end is no more than an error.
+        storage: of files that are read; none of them in MESSAGES is held here.
     """
 
-    def __init__(self, *, in_memory: bool = False) -> None:
-        self._in_memory = in_memory
+    def __init__(self, storage: Storage = Storage.MAPPED) -> None:
+        self._storage = storage
         self._data: dict[str, memoryview] = {}
         self._files: dict[Path, os.stat_result] = {}
 
     def copy(self) -> Weights:
         """The same weights; the data is shared."""
-        result = Weights(in_memory=self._in_memory)
-        result._data, result._files = dict(self._data), dict(self._files)
+        result = self.without_data()
+        result._data = dict(self._data)
+        return result
+
+    def without_data(self) -> Weights:
+        """None yet, for a model that is made of one with these: the files are the same."""
+        result = Weights(self._storage)
+        result._files = dict(self._files)
         return result
 
     def map_file(self, stream: BinaryIO) -> memoryview | None:
-        """An open file's bytes, in memory; None where they cannot be mapped: of an empty one, on some file systems."""
+        """An open file's bytes, in memory; None for MESSAGES, for empty files, and on some file systems."""
+        if self._storage is Storage.MESSAGES:
+            return None
         status = os.fstat(stream.fileno())
         try:
-            if self._in_memory:
+            if self._storage is Storage.MEMORY:
                 content, done = _copied(stream, status.st_size)
             else:
                 content = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
@@ -103,10 +123,6 @@ class Weights:
     def __contains__(self, tensor: TensorProto) -> bool:
         return self.data_of(tensor) is not None
 
-    def array(self, tensor: TensorProto) -> Array:
-        """A tensor's values, wherever they are; not to be written to."""
-        return array_of(tensor, self.data_of(tensor))
-
     def data_of(self, tensor: TensorProto) -> memoryview | None:
         """A tensor's data where it is held: external, but in no file that is named. Otherwise None."""
         held = tensor.data_location == TensorProto.EXTERNAL and not tensor.external_data
@@ -123,11 +139,6 @@ def _copied(stream: BinaryIO, size: int) -> tuple[memoryview, int]:
     while done < size and (count := os.preadv(stream.fileno(), [view[done:]], done)):
         done += count
     return view.toreadonly(), done
-
-
-def data_in(weights: Weights | None, tensor: TensorProto) -> memoryview | None:
-    """A tensor's data where it is held by `weights`, if there are any."""
-    return None if weights is None else weights.data_of(tensor)
 
 
 def bytes_of_array(values: Array) -> memoryview:

@@ -32,6 +32,12 @@ class Mapped:
     content: memoryview
     weights: Weights
 
+    @classmethod
+    def of(cls, stream: BinaryIO, weights: Weights) -> Mapped | None:
+        """An open file; None where `weights` does not map it."""
+        content = weights.map_file(stream)
+        return None if content is None else cls(content, weights)
+
 
 def read_model(stream: BinaryIO, size: int, mapped: Mapped | None = None) -> ModelProto:
     """The model in the next `size` bytes of a stream. Raises DecodeError where these are none.

@@ -15,8 +15,8 @@ import onnxruntime as ort
 from onnx import ModelProto, helper
 
 from ..errors import RewriteError
+from ..files.model import Model
 from ..files.ort_session import open_session
-from ..files.weights import Weights
 
 _SIZES = (3, 5)  # of batch and sequence; none is 1, which would broadcast
 _OTHERS = ((5, 2), (7, 3))  # sizes that another batch or sequence is tried with: a longer one, and a shorter one
@@ -26,14 +26,13 @@ _MOST_GROUPS = 8  # inputs named in more ways than this are not told apart
 Sizes = Mapping[str, tuple[int, int]]
 
 
-def check_axes(model: ModelProto, token_inputs: Sequence[str], weights: Weights | None = None) -> None:
-    """Raises RewriteError where token inputs have other batches or sequences than the rest; `weights` as in verify."""
-    named = [_groups(model, token_inputs, axis) for axis in (0, 1)]
+def check_axes(model: Model, token_inputs: Sequence[str]) -> None:
+    """Raises RewriteError where token inputs have other batches or sequences than the rest."""
+    named = [_groups(model.proto, token_inputs, axis) for axis in (0, 1)]
     if all(len(groups) < 2 for groups in named):
         return
-    if weights is not None:
-        weights.align()
-    trial = _Trial(model, token_inputs, weights)
+    model.weights.align()
+    trial = _Trial(model, token_inputs)
     if not trial.runs({}):
         return  # nothing is learnt from a file that onnxruntime does not run; its verification says why
     for axis in (1, 0):
@@ -42,7 +41,7 @@ def check_axes(model: ModelProto, token_inputs: Sequence[str], weights: Weights 
             for others in combinations(groups[1:], count):
                 apart = [name for group in others for name in group]
                 if all(trial.runs({name: _with(axis, size) for name in apart}) for size in _OTHERS[axis]):
-                    raise _different(model, token_inputs, apart, axis)
+                    raise _different(model.proto, token_inputs, apart, axis)
 
 
 def _groups(model: ModelProto, token_inputs: Sequence[str], axis: int) -> list[list[str]]:
@@ -64,10 +63,10 @@ def _with(axis: int, size: int) -> tuple[int, int]:
 class _Trial:
     """Runs a file with inputs of chosen sizes."""
 
-    def __init__(self, model: ModelProto, token_inputs: Sequence[str], weights: Weights | None) -> None:
+    def __init__(self, model: Model, token_inputs: Sequence[str]) -> None:
         self._session: ort.InferenceSession | None
         try:
-            self._session = open_session(model, weights, optimize=False)
+            self._session = open_session(model, optimize=False)
         except Exception:  # onnxruntime's exceptions share no base class of their own
             self._session = None
         self._inputs = {
@@ -75,7 +74,7 @@ class _Trial:
                 helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type),
                 [dim.dim_value or None for dim in value.type.tensor_type.shape.dim],
             )
-            for value in model.graph.input
+            for value in model.proto.graph.input
             if value.name in token_inputs
         }
         self._value: int | None = None  # what the inputs hold

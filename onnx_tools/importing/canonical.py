@@ -25,7 +25,7 @@ from onnx import (
 
 from ..analysis.graph import names_in_use
 from ..errors import RewriteError
-from ..files.model_file import without_initializers
+from ..files.model import without_initializers
 from ..precision.widen import HALVES
 from .calls import in_line
 from .expansion import check_expansion

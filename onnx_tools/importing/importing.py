@@ -14,7 +14,7 @@ from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 from ..analysis.graph import drops_nothing, dtype_name, inline_constants, is_standard, node_name, tidy
 from ..errors import RewriteError
 from ..files.graph_io import export_model, import_graph
-from ..files.weights import Weights
+from ..files.model import Model
 from ..operators import DOMAIN
 from ..precision.widen import narrow_outputs, widen
 from .canonical import canonical
@@ -29,21 +29,21 @@ _TOKEN_TYPES = frozenset(
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
 
-def import_model(model: ModelProto, weights: Weights | None = None) -> gs.Graph:
-    """Imports a model; its weights, and those of `weights`, are shared, not copied.
+def import_model(given: Model) -> gs.Graph:
+    """Imports a model; its weights are shared, not copied.
 
     Fixed sizes of the batch or the sequence become dynamic, onnxruntime's fused operators standard ones. Raises
     RewriteError for a model that is rewritten already, whose inputs are not [B,S], or that has control flow or a fused
     operator that cannot be imported.
     """
-    _refuse(model)
-    model = canonical(model)
+    _refuse(given.proto)
+    model = canonical(given.proto)
     token_inputs = token_inputs_of(model)
     fixed = fixed_sizes(model, token_inputs)
     sizes: list[int | str] = [fixed.batch or "B", fixed.sequence or "S"]
     skeleton = skeleton_of(model, dict.fromkeys(token_inputs, sizes))
     types = _inferred(skeleton)
-    graph = import_graph(model, weights)
+    graph = import_graph(given.with_proto(model))
     for tensor in graph.inputs:
         tensor.shape = ["B", "S"]
     _write_types(graph, types)
@@ -64,7 +64,8 @@ def standard_model(model: ModelProto) -> ModelProto:
     """
     if not holds_fused(model):
         return model
-    result = export_model(import_model(widen(model)))
+    wide = widen(Model(model))
+    result = export_model(import_model(wide), wide).whole()
     result.ir_version = model.ir_version
     narrow_outputs(result, model)
     return result

@@ -26,8 +26,8 @@ import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from ..errors import RewriteError, VerificationError
-from ..files.model_file import without_initializers
-from ..files.weights import LARGE_BYTES, Weights, array_of, bytes_of_array, data_in
+from ..files.model import Model, without_initializers
+from ..files.weights import LARGE_BYTES, array_of, bytes_of_array
 from ..operators import DOMAIN, opset_of, without_functions
 from ..operators.functions import ACT_TYPES
 from .blocks import blocks, finite_of, largest_of
@@ -57,31 +57,27 @@ _ROUNDOFF: Mapping[str, float] = MappingProxyType({"fp16": 2.0**-11, "bf16": 2.0
 _SMALLEST: Mapping[str, float] = MappingProxyType({"fp16": 2.0**-25, "bf16": 2.0**-134})  # half of the last step
 
 
-def convert(
-    model: ModelProto, precision: str, unfit: Mapping[str, str] | None = None, *, weights: Weights | None = None
-) -> ModelProto:
+def convert(model: Model, precision: str, unfit: Mapping[str, str] | None = None) -> Model:
     """A copy of a rewritten float32 model with activations and weights of type `precision`, without function bodies.
 
     Precision is "fp32" (nothing changes), "fp16" or "bf16". `unfit` are activations that it cannot hold, with the
-    reasons. `weights` has the data of weights that the model has not, and gets the result's. The result is checked:
-    every weight against the original, and every node's types. Raises RewriteError for what the type cannot hold and for
-    subgraphs, VerificationError when the result is not consistent.
+    reasons. The result is checked: every weight against the original, and every node's types. Raises RewriteError for
+    what the type cannot hold and for subgraphs, VerificationError when the result is not consistent.
     """
     if precision not in ACT_TYPES:
         raise RewriteError(f"precision is {precision!r}, allowed are {', '.join(ACT_TYPES)}; choose one of them")
     if precision == "fp32":
-        return without_functions(model)
-    result = without_functions(_skeleton(model))
-    for node in result.graph.node:
+        return model.with_proto(without_functions(model.proto))
+    result = Model(without_functions(_skeleton(model.proto)), model.weights.copy())
+    for node in result.proto.graph.node:
         if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
             raise RewriteError(
                 f"{node.op_type} '{node.name}' holds a subgraph, which precision {precision} does not allow; "
                 f"choose precision fp32"
             )
-    before = weights and weights.copy()
-    _Conversion(result, model, precision, dict(unfit or {}), weights).run()
-    check_element_types(result, precision)
-    check_weights(model, result, precision, before, weights)
+    _Conversion(result, model, precision, dict(unfit or {})).run()
+    check_element_types(result.proto, precision)
+    check_weights(model, result, precision)
     return result
 
 
@@ -117,24 +113,14 @@ def to_float32(tensor: TensorProto, data: memoryview | None = None) -> Floats:
     return to_float(array_of(tensor, data))
 
 
-def check_weights(
-    original: ModelProto,
-    converted: ModelProto,
-    precision: str,
-    before: Weights | None = None,
-    after: Weights | None = None,
-) -> None:
-    """Checks that each converted weight is the original's, rounded. Raises VerificationError naming one that is not.
-
-    `before` and `after` have the data of weights that the original and the converted model have not.
-    """
-    sources = {tensor.name: tensor for tensor in original.graph.initializer}
-    for tensor in converted.graph.initializer:
+def check_weights(original: Model, converted: Model, precision: str) -> None:
+    """Checks that each converted weight is the original's, rounded. Raises VerificationError naming one that is not."""
+    sources = {tensor.name: tensor for tensor in original.proto.graph.initializer}
+    for tensor in converted.proto.graph.initializer:
         source = sources.get(tensor.name) or sources.get(tensor.name.removesuffix(f".{precision}"))
         if source is None or tensor.data_type == source.data_type:
             continue
-        wanted, found = array_of(source, data_in(before, source)), array_of(tensor, data_in(after, tensor))
-        pairs = zip(blocks(wanted), blocks(found), strict=True)
+        pairs = zip(blocks(original.array(source)), blocks(converted.array(tensor)), strict=True)
         far = sum(_far(to_float(a), to_float(b), precision) for a, b in pairs)
         if far:
             raise VerificationError(
@@ -156,15 +142,13 @@ def _far(wanted: Floats, found: Floats, precision: str) -> int:
 class _Conversion:
     """Rewrites one model's graph in place, whose weights are those of `original` and are put in at the end."""
 
-    def __init__(
-        self, model: ModelProto, original: ModelProto, precision: str, unfit: dict[str, str], weights: Weights | None
-    ) -> None:
-        self.model, self.graph, self.precision, self.unfit = model, model.graph, precision, unfit
-        self.weights = weights
-        self.originals = {tensor.name: tensor for tensor in original.graph.initializer}
+    def __init__(self, model: Model, original: Model, precision: str, unfit: dict[str, str]) -> None:
+        self.model, self.graph, self.precision, self.unfit = model, model.proto.graph, precision, unfit
+        self.original = original
+        self.originals = {tensor.name: tensor for tensor in original.proto.graph.initializer}
         self._expand_norms()
-        self.act, self.opset = ACT_TYPES[precision], opset_of(model)
-        self.types = infer_element_types(model, "fp32")
+        self.act, self.opset = ACT_TYPES[precision], opset_of(model.proto)
+        self.types = infer_element_types(model.proto, "fp32")
         self.nodes: list[NodeProto] = []
         self.counts: set[str] = set()  # float32 tensors that were whole numbers, and what is made of them alone
         self.casts: set[str] = set()
@@ -188,8 +172,7 @@ class _Conversion:
 
     def _values(self, name: str) -> Floats:
         """Those of a constant."""
-        tensor = self.constants[name]
-        return to_float32(tensor, data_in(self.weights, tensor))
+        return to_float(self.original.array(self.constants[name]))
 
     def _expand_norms(self) -> None:
         """Norms that make or read what does not fit become standard operators, which may be float32."""
@@ -197,7 +180,7 @@ class _Conversion:
         del self.graph.node[:]
         for node in nodes:
             if node.op_type == "PadfreeLayerNorm" and self._is_unfit(node):
-                made, constants = standard_norm(self.model, node)
+                made, constants = standard_norm(self.model.proto, node)
                 self.graph.node.extend(made)
                 self.graph.initializer.extend(constants)
             else:
@@ -387,7 +370,7 @@ class _Conversion:
             copy, dims = f"{name}.{self.precision}", self.constants[name].dims
             content = self.copies.pop(name)  # which is not to be there twice
             tensor = self.graph.initializer.add(name=renamed.get(copy, copy), data_type=self.act, dims=dims)
-            if self.weights is not None and content.nbytes >= LARGE_BYTES:
-                self.weights.hold(tensor, bytes_of_array(content))
+            if content.nbytes >= LARGE_BYTES:
+                self.model.weights.hold(tensor, bytes_of_array(content))
             else:
                 tensor.raw_data = content.tobytes()

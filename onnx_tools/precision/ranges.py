@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import ModelProto, TensorProto
+from onnx import TensorProto
 
+from ..files.model import Model
 from ..files.ort_session import open_session
-from ..files.weights import Weights
 from ..operators import with_functions
 from .blocks import blocks, finite_of, largest_of
 from .element_types import infer_element_types
@@ -57,26 +57,25 @@ def unfit_reason(values: Array, precision: str, *, headroom: float = 1.0, rounde
     return ""
 
 
-def find_unfit(model: ModelProto, feeds: Feeds, precision: str, weights: Weights | None = None) -> dict[str, str]:
+def find_unfit(model: Model, feeds: Feeds, precision: str) -> dict[str, str]:
     """Activations of a rewritten fp32 model that a half precision type cannot hold, with the reason for each.
 
     Args:
         model: without function bodies.
         feeds: sample inputs.
         precision: see unfit_reason.
-        weights: the data of weights that the model has not.
     """
-    types = infer_element_types(model, "fp32")
-    made = [name for node in model.graph.node for name in node.output if name and types[name] == TensorProto.FLOAT]
-    marked = with_functions(model)
+    nodes, types = model.proto.graph.node, infer_element_types(model.proto, "fp32")
+    made = [name for node in nodes for name in node.output if name and types[name] == TensorProto.FLOAT]
+    marked = with_functions(model.proto)
     there = {value.name for value in marked.graph.output}
     marked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made if name not in there)
     reasons = {}
-    for name, array in zip(made, run(marked, feeds, made, weights), strict=True):
+    for name, array in zip(made, run(model.with_proto(marked), feeds, made), strict=True):
         reasons[name] = unfit_reason(array, precision, headroom=HEADROOM)
     return {name: reason for name, reason in reasons.items() if reason}
 
 
-def run(model: ModelProto, feeds: Feeds, names: Sequence[str], weights: Weights | None = None) -> list[Array]:
+def run(model: Model, feeds: Feeds, names: Sequence[str]) -> list[Array]:
     """Outputs of a model in onnxruntime on the CPU; no graph is optimised, so that every tensor is what it is."""
-    return list(open_session(model, weights, optimize=False).run(list(names), dict(feeds)))
+    return list(open_session(model, optimize=False).run(list(names), dict(feeds)))

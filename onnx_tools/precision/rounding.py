@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from onnx import ModelProto, TensorProto, helper
+from onnx import TensorProto, helper
 
-from ..files.weights import Weights
+from ..files.model import Model
 from ..operators import with_functions, without_functions
 from .element_types import infer_element_types
 from .widen import widen
@@ -21,15 +21,13 @@ from .widen import widen
 HALF_TYPES: Mapping[str, int] = MappingProxyType({"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16})
 
 
-def with_rounding(model: ModelProto, precision: str, weights: Weights | None = None) -> ModelProto:
-    """A copy of a rewritten model that computes in fp32 and rounds what has the type `precision` where it is made.
-
-    `weights` has the data of weights that the model has not, and gets the copy's.
-    """
+def with_rounding(model: Model, precision: str) -> Model:
+    """A copy of a rewritten model that computes in fp32 and rounds what has the type `precision` where it is made."""
     half = HALF_TYPES[precision]
-    plain = without_functions(model)
+    plain = without_functions(model.proto)
     types = infer_element_types(plain, precision)
-    result = widen(plain, weights)
+    wide = widen(model.with_proto(plain))
+    result = wide.proto
     nodes = list(result.graph.node)
     del result.graph.node[:]
     for node in nodes:
@@ -40,4 +38,4 @@ def with_rounding(model: ModelProto, precision: str, weights: Weights | None = N
         for _, name in rounded:
             result.graph.node.append(helper.make_node("Cast", [f"{name}.exact"], [f"{name}.rounded"], to=half))
             result.graph.node.append(helper.make_node("Cast", [f"{name}.rounded"], [name], to=TensorProto.FLOAT))
-    return with_functions(result)
+    return wide.with_proto(with_functions(result))

@@ -9,7 +9,8 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from ..files.external_data import model_tensors
-from ..files.weights import Weights, array_of, data_in
+from ..files.model import Model
+from ..files.weights import Weights, array_of
 from .output_casts import cast_output
 
 HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
@@ -19,17 +20,18 @@ _FLOAT = TensorProto.FLOAT
 _TYPE_ATTRIBUTES = ("to", "dtype")
 
 
-def widen(model: ModelProto, weights: Weights | None = None) -> ModelProto:
+def widen(model: Model) -> Model:
     """The model with float32 in the place of float16, bfloat16 and double; itself where it computes in none of them.
 
-    `weights` has the data of weights that the model has not, and gets what becomes of them.
+    Weights in the message stay there.
     """
-    nodes = [*_nodes(model.graph), *(node for function in model.functions for node in function.node)]
-    halves = any(tensor.data_type in HALVES for tensor in model_tensors(model.graph)) or _names_half(nodes)
-    if not halves and not any(_is_wide_weight(tensor) for tensor in model.graph.initializer):
+    given = model.proto
+    nodes = [*_nodes(given.graph), *(node for function in given.functions for node in function.node)]
+    halves = any(tensor.data_type in HALVES for tensor in model_tensors(given.graph)) or _names_half(nodes)
+    if not halves and not any(_is_wide_weight(tensor) for tensor in given.graph.initializer):
         return model
-    result = ModelProto()
-    result.CopyFrom(model)
+    result, weights = ModelProto(), model.weights.copy()
+    result.CopyFrom(given)
     for tensor in model_tensors(result.graph):
         _widen_tensor(tensor, weights)
     for function in result.functions:
@@ -37,13 +39,13 @@ def widen(model: ModelProto, weights: Weights | None = None) -> ModelProto:
         for node in function.node:
             for attribute in node.attribute:
                 if attribute.HasField("t"):
-                    _widen_tensor(attribute.t)
+                    _widen_tensor(attribute.t, weights)
     _widen_nodes(_nodes(result.graph))
     del result.graph.value_info[:]
     for value in (*result.graph.input, *result.graph.output):
         if value.type.tensor_type.elem_type in _REPLACED:
             value.type.tensor_type.elem_type = _FLOAT
-    return result
+    return Model(result, weights)
 
 
 def narrow_outputs(model: ModelProto, original: ModelProto) -> None:
@@ -83,12 +85,12 @@ def _widen_nodes(nodes: Iterable[NodeProto]) -> None:
                 attribute.i = _FLOAT
 
 
-def _widen_tensor(tensor: TensorProto, weights: Weights | None = None) -> None:
+def _widen_tensor(tensor: TensorProto, weights: Weights) -> None:
     if tensor.data_type not in _REPLACED:
         return
-    data = data_in(weights, tensor)
+    data = weights.data_of(tensor)
     values = array_of(tensor, data).astype(np.float32)
-    if weights is None or data is None:
+    if data is None:
         tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
     else:
         weights.hold_array(tensor, values)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fp16 without surprises: what it cannot hold is found with sample data and kept in float32, or the whole model is bf16;
-the result is tried.
+"""fp16 without surprises: what it cannot hold is found with sample data and stays float32, or the whole model is bf16.
+
+The result is tried.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from padfree.contract.names import HALF
 
 from ..analysis.kept import Dims, kept_rows
 from ..errors import VerificationError
-from ..files.weights import Weights
+from ..files.model import Model
 from ..operators import DOMAIN, with_functions
 from ..precision.precision import convert
 from ..precision.ranges import LARGEST, find_unfit, run
@@ -35,15 +36,13 @@ ALLOWED: Mapping[str, float] = MappingProxyType({"fp16": 3e-2, "bf16": 2e-1})
 class HalfPrecision:
     """A model in fp16 or bf16, the tensors that stay float32, and why it is not fp16, where that was left open."""
 
-    model: ModelProto
+    model: Model
     precision: str
     kept_float32: Mapping[str, str]
     against_fp16: str = ""
 
 
-def convert_and_check(
-    model: ModelProto, precision: str, sample: Sample | None, weights: Weights | None = None
-) -> HalfPrecision:
+def convert_and_check(model: Model, precision: str, sample: Sample | None) -> HalfPrecision:
     """A rewritten float32 model in half precision.
 
     Args:
@@ -51,7 +50,6 @@ def convert_and_check(
         precision: "fp16", "bf16", or "half": fp16, unless products of tokens would have to stay float32 for it, whose
             kernels are several times slower.
         sample: inputs; None skips what needs them, so that only weights are looked at.
-        weights: the data of weights that the model has not; gets the result's.
 
     Raises:
         RewriteError: something does not fit and cannot stay float32.
@@ -59,17 +57,16 @@ def convert_and_check(
     """
     if sample is None:
         precision = "fp16" if precision == HALF else precision
-        return HalfPrecision(convert(model, precision, weights=weights), precision, {})
-    before = weights and weights.copy()
+        return HalfPrecision(convert(model, precision), precision, {})
     unfit, against_fp16 = dict[str, str](), ""
     if precision != "bf16":
-        unfit = find_unfit(model, sample.feeds, "fp16", weights)
-        against_fp16 = _reason_against_fp16(model, unfit) if precision == HALF else ""
+        unfit = find_unfit(model, sample.feeds, "fp16")
+        against_fp16 = _reason_against_fp16(model.proto, unfit) if precision == HALF else ""
         precision, unfit = ("bf16", {}) if against_fp16 else ("fp16", unfit)
     for name, reason in unfit.items():
         logger.info("'%s' stays float32: it %s", name, reason)
-    converted = convert(model, precision, unfit, weights=weights)
-    check_outputs(model, converted, precision, sample, before, weights)
+    converted = convert(model, precision, unfit)
+    check_outputs(model, converted, precision, sample)
     return HalfPrecision(converted, precision, unfit, against_fp16)
 
 
@@ -84,22 +81,11 @@ def _reason_against_fp16(model: ModelProto, unfit: Mapping[str, str]) -> str:
     return ""
 
 
-def check_outputs(
-    model: ModelProto,
-    converted: ModelProto,
-    precision: str,
-    sample: Sample,
-    before: Weights | None = None,
-    after: Weights | None = None,
-) -> None:
-    """Runs both on sample inputs. Raises VerificationError naming the output that is not finite or too far off.
-
-    `before` and `after` have the data of weights that the model and the converted one have not.
-    """
-    outputs = {item.name: _dims(item) for item in model.graph.output}
-    wanted = run(with_functions(model), sample.feeds, [*outputs], before)
-    wide = after and after.copy()
-    found = run(with_rounding(converted, precision, wide), sample.feeds, [*outputs], wide)
+def check_outputs(model: Model, converted: Model, precision: str, sample: Sample) -> None:
+    """Runs both on sample inputs. Raises VerificationError naming the output that is not finite or too far off."""
+    outputs = {item.name: _dims(item) for item in model.proto.graph.output}
+    wanted = run(model.with_proto(with_functions(model.proto)), sample.feeds, [*outputs])
+    found = run(with_rounding(converted, precision), sample.feeds, [*outputs])
     for (name, dims), a, b in zip(outputs.items(), wanted, found, strict=True):
         if a.dtype.kind != "f":
             continue

@@ -22,6 +22,7 @@ from ..analysis.limits import limit_of
 from ..analysis.special_ids import IdRule, SpecialIds, rules_for
 from ..analysis.symbolic import Analysis, Poly
 from ..errors import RewriteError
+from ..files.model import Model
 from ..files.ort_session import open_session
 from ..importing.fixed_axes.sizes import joined
 from ..passes.base import boundary_of
@@ -57,7 +58,7 @@ class _Part:
     @cached_property
     def session(self) -> ort.InferenceSession:
         """What runs the graph, for all masks and ids."""
-        return open_session(gs.export_onnx(self.graph, do_type_check=False), optimize=False)
+        return open_session(Model(gs.export_onnx(self.graph, do_type_check=False)), optimize=False)
 
 
 def probe(

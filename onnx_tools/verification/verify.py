@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
-from onnx import ModelProto
 
 from ..analysis.kept import BATCH, BOTH, SLOTS, Dims, Rows, fits, kept_rows, packed_rows, padded_dims
 from ..analysis.layout import Layout
 from ..analysis.special_ids import IdRule, SpecialIds, rules_for
 from ..errors import VerificationError
+from ..files.model import Model
 from ..files.ort_session import open_session
-from ..files.weights import Weights
 from ..importing.fixed_axes import fixed_sizes
 from ..importing.importing import token_inputs_of
 from .agreement import Scale, measure, row_blocks
@@ -34,32 +33,23 @@ Array = npt.NDArray[Any]
 RELATIVE_TOLERANCE = 2e-4
 
 
-def verify(
-    original: ModelProto,
-    rewritten: ModelProto,
-    metadata: Mapping[str, Any],
-    *,
-    seed: int = 0,
-    weights: tuple[Weights | None, Weights | None] = (None, None),
-) -> dict[str, float]:
+def verify(original: Model, rewritten: Model, metadata: Mapping[str, Any], *, seed: int = 0) -> dict[str, float]:
     """Compares the two models on seeded ragged batches; padded slots hold random ids.
 
-    The rewritten model carries function bodies and is still float32; `metadata` is the object that goes into it;
-    `weights` are those that original and rewritten model have not.
+    The rewritten model carries function bodies and is still float32; `metadata` is the object that goes into it.
     Returns each output's largest difference, in parts of a column's root mean square (see agreement.py); numbers that
     are infinite or not a number, integers and stand-ins for infinity have to be equal.
     Raises VerificationError for the first output value that differs by more than RELATIVE_TOLERANCE.
     """
-    return verify_ids(original, rewritten, metadata, seed=seed, weights=weights)[0]
+    return verify_ids(original, rewritten, metadata, seed=seed)[0]
 
 
 def verify_ids(
-    original: ModelProto,
-    rewritten: ModelProto,
+    original: Model,
+    rewritten: Model,
     metadata: Mapping[str, Any],
     *,
     seed: int = 0,
-    weights: tuple[Weights | None, Weights | None] = (None, None),
     special: Mapping[str, SpecialIds] | None = None,
 ) -> tuple[dict[str, float], dict[str, IdRule]]:
     """As verify, and how ids have to be for that: any, where nothing is said of them.
@@ -68,7 +58,7 @@ def verify_ids(
     looks for ids that it knows (`special`): then ids are tried that end in one of them, with padding that is none. The
     original's answers must not depend on how much padding there is. Where it knows none, such an original is refused.
     """
-    models = _Models(original, rewritten, metadata, weights)
+    models = _Models(original, rewritten, metadata)
     try:
         return models.compare(metadata, seed), {}
     except VerificationError as error:
@@ -105,16 +95,10 @@ def verify_ids(
 class _Models:
     """The original and the rewritten model, open for any batches."""
 
-    def __init__(
-        self,
-        original: ModelProto,
-        rewritten: ModelProto,
-        metadata: Mapping[str, Any],
-        weights: tuple[Weights | None, Weights | None],
-    ) -> None:
-        self._original = original
-        self._fixed = fixed_sizes(original, token_inputs_of(original))
-        self._sessions = (_session(original, "original", weights[0]), _session(rewritten, "rewritten", weights[1]))
+    def __init__(self, original: Model, rewritten: Model, metadata: Mapping[str, Any]) -> None:
+        self._original = original.proto
+        self._fixed = fixed_sizes(original.proto, token_inputs_of(original.proto))
+        self._sessions = (_session(original, "original"), _session(rewritten, "rewritten"))
         self._dims = [padded_dims(item) for item in metadata["outputs"]]
         self._names = [item["name"] for item in metadata["outputs"]]
         self._is_alone = has_no_mask(metadata) and metadata["interface"] == "packed"
@@ -332,9 +316,9 @@ def _run(
         ) from error
 
 
-def _session(model: ModelProto, kind: str, weights: Weights | None) -> ort.InferenceSession:
+def _session(model: Model, kind: str) -> ort.InferenceSession:
     try:
-        return open_session(model, weights)
+        return open_session(model)
     except Exception as error:  # onnxruntime's exceptions share no base class of their own
         raise VerificationError(
             f"onnxruntime {ort.__version__} does not load the {kind} model: {error}; "

@@ -24,10 +24,10 @@ from onnx import ModelProto
 from padfree.builder import build_engine
 from padfree.builder.engine.engine_builder import EngineBuilder, TacticOptions
 from padfree.onnx_tools import RewriteError, rewrite, save_model
-from padfree.onnx_tools.precision.widen import widen
 from padfree.runtime import Session
 
 from tests.support import exports
+from tests.support.messages import widen
 
 from .engine_cases import Entry
 from .engine_matrix import MARK

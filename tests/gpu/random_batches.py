@@ -23,10 +23,10 @@ import numpy as np
 import onnx
 from padfree.builder import build_engine
 from padfree.builder.bench.environment import append_record, environment
-from padfree.onnx_tools.precision.widen import widen
 from padfree.runtime import Session
 
 from tests.support import exports
+from tests.support.messages import widen
 
 from .engine_cases import Entry
 from .engine_check import error_of

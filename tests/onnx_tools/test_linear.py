@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
 from padfree.onnx_tools import RewriteError, RewriteResult, rewrite
-from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.precision.element_types import check_element_types
 
 from tests.support.encoder import HIDDEN, EncoderBuilder, one_layer
+from tests.support.messages import with_linear
 
 from .agreement import assert_agree, run
 
@@ -239,7 +239,9 @@ def test_products_that_fp16_cannot_hold_are_left_alone(precision: str) -> None:
     result = with_linear(plain)
     kept = [node.name for node in result.graph.node if node.op_type == "MatMul"]
     assert len(kept) == (1 if precision == "fp16" else 0)
-    assert missed(result) == [f"'{name}' multiplies numbers that fp16 cannot hold, in float32; bf16 can" for name in kept]
+    assert missed(result) == [
+        f"'{name}' multiplies numbers that fp16 cannot hold, in float32; bf16 can" for name in kept
+    ]
     assert len(linear_layers(result)) == 4 - len(kept)
     check_element_types(result, precision)
 

@@ -13,11 +13,11 @@ from padfree.builder.batches import write_results
 from padfree.onnx_tools import RewriteError, VerificationError, rewrite, save_model
 from padfree.onnx_tools.operators import with_functions
 from padfree.onnx_tools.synthetic import bert_model
-from padfree.onnx_tools.verification.verify import verify
 from padfree.runtime import Session
 from padfree.runtime.triton.items import Item, stack
 
 from tests.support.exports import assert_right, inputs_of, load, metadata_of
+from tests.support.messages import verify
 
 LENGTHS, HIDDEN = (5, 1, 9), 32
 TOLERANCE = 1e-5

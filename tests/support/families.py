@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, helper
 from padfree.onnx_tools import CoverageReport, RewriteResult, load_model
-from padfree.onnx_tools.precision.widen import widen
 from padfree.onnx_tools.verification.agreement import measure
 
 from .exports import assert_valid, metadata_of, session
+from .messages import widen
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 FOLDER, OPTIMUM_FOLDER = FIXTURES / "families", FIXTURES / "optimum"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 from padfree.onnx_tools import load_model, save_model
+from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.onnx_tools.precision.widen import widen
 from polygraphy.logger import G_LOGGER
@@ -38,7 +39,7 @@ def find_roundoff(original: Original, subject: Subject, outcome: Outcome) -> tup
         return ()
     at = _worst_batch(outcome)
     batch = outcome.batches[at]
-    model = load_model(item.path)
+    model = Model(load_model(item.path))
     with tempfile.TemporaryDirectory(prefix="padfree-compare-") as folder:
 
         def measure(changed: ModelProto) -> float:
@@ -47,7 +48,7 @@ def find_roundoff(original: Original, subject: Subject, outcome: Outcome) -> tup
             with G_LOGGER.verbosity(G_LOGGER.CRITICAL), SessionRunner(original, "rounding", lambda: path) as runner:
                 return _largest_error(original, outcome, at, runner.infer(dict(batch.feeds)))
 
-        weights, rounded = measure(widen(model)), measure(with_rounding(model, precision))
+        weights, rounded = (measure(item.proto) for item in (widen(model), with_rounding(model, precision)))
     found = _largest_error(original, outcome, at, {name: rows[at] for name, rows in outcome.found.items()})
     facts = (
         f"in onnxruntime the same file is {rounded:.2g} relative off with every tensor rounded to {precision}, and "

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from onnx import ModelProto, TensorProto, helper
 from padfree.onnx_tools import load_model, save_model
-from padfree.onnx_tools.linear import with_linear
 
 pytest.importorskip("polygraphy")
 
@@ -21,6 +20,8 @@ from padfree.builder.compare.tolerances import TOLERANCES
 from padfree.contract.names import ONNX_METADATA_KEY
 from padfree.runtime import Metadata
 from padfree.runtime.plan_files import parse_metadata
+
+from tests.support.messages import with_linear
 
 from . import planted
 

@@ -15,7 +15,9 @@ from padfree.builder.cli import main
 from padfree.builder.engine import build
 from padfree.builder.engine.engine_builder import BuiltEngine, EngineBuilder, TacticOptions
 from padfree.builder.engine.phases import STARTING, Phases
-from padfree.builder.engine.preparation import rewritten
+from padfree.builder.engine.preparation import Products, prepare_model, rewritten
+from padfree.builder.engine.profile import ProfileOptions
+from padfree.onnx_tools.files.model import Model
 from padfree.runtime import Profile, SessionError
 from padfree.runtime.gpu.device import Device
 from padfree.runtime.plan_files import open_plan
@@ -25,20 +27,23 @@ Capture = pytest.CaptureFixture[str]
 
 
 def test_a_rewritten_model_keeps_interface_and_precision(packed_model: ModelWriter) -> None:
-    path = packed_model()
-    same = rewritten(path, interface="packed", precision="fp32", strict=False, verify=True)
-    assert same == onnx.load(str(path))
+    model = Model(onnx.load(str(packed_model())))
+    assert rewritten(model, interface="packed", precision="fp32", strict=False, verify=True) is model
     for option, value in (("interface", "padded"), ("precision", "fp16")):
         wanted: dict[str, Any] = {"interface": None, "precision": None, option: value}
         with pytest.raises(BuildError, match=f"{value} was asked for; leave --{option} out"):
-            rewritten(path, **wanted, strict=False, verify=True)
+            rewritten(model, **wanted, strict=False, verify=True)
 
 
 def test_the_callers_model_is_not_changed(packed_model: ModelWriter) -> None:
     model = onnx.load(str(packed_model()))
-    made = rewritten(model, interface=None, precision=None, strict=False, verify=True)
+    before = model.SerializeToString(deterministic=True)
+    products, profile = Products("auto", "folded", lambda: None), ProfileOptions(max_seq_len=8)
+    made = prepare_model(
+        model, interface=None, precision=None, strict=False, verify=True, products=products, profile=profile
+    )
     made.graph.node[0].name = "changed"
-    assert model.graph.node[0].name != "changed"
+    assert model.SerializeToString(deterministic=True) == before
 
 
 def test_damaged_metadata_in_a_model(packed_model: ModelWriter) -> None:

@@ -14,6 +14,7 @@ from padfree.builder.cli.options import LINEAR, NORMS
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.engine.linear import CHOICES, apply_linear, choose_linear, norms_of
 from padfree.builder.engine.linear import NORMS as KNOWN_NORMS
+from padfree.onnx_tools.files.model import Model
 from padfree.runtime.gpu.device import Device
 
 Capture = pytest.CaptureFixture[str]
@@ -42,14 +43,15 @@ def test_the_command_offers_what_the_builder_knows() -> None:
 def test_optimize_writes_products_that_run_anywhere_unless_asked(models: dict[str, onnx.ModelProto]) -> None:
     plain, fused = plugins(models["tensorrt"]), plugins(models["padfree"])
     assert fused - plain == Counter(PadfreeLinear=4 * plain["PadfreeAttention"])
-    assert plugins(apply_linear("padfree", models["tensorrt"], norms="folded")) == fused
-    for name, model in models.items():
+    assert plugins(apply_linear("padfree", Model(models["tensorrt"]), norms="folded").proto) == fused
+    for name, message in models.items():
+        model = Model(message)
         assert apply_linear(name, model, norms="folded") is model
 
 
 def test_norms_are_folded_or_not(models: dict[str, onnx.ModelProto]) -> None:
     plain = models["tensorrt"]
-    separate = apply_linear("padfree", plain, norms="separate")
+    separate = apply_linear("padfree", Model(plain), norms="separate").proto
     layers = plugins(plain)["PadfreeAttention"]
     norms = {name: plugins(model)["PadfreeLayerNorm"] for name, model in {**models, "separate": separate}.items()}
     # The last one is read by something else than a product.
@@ -59,9 +61,9 @@ def test_norms_are_folded_or_not(models: dict[str, onnx.ModelProto]) -> None:
 
 def test_norms_that_are_not_to_be_had(models: dict[str, onnx.ModelProto]) -> None:
     with pytest.raises(BuildError, match="with norms folded and --norms separate was asked for; rewrite the original"):
-        apply_linear("padfree", models["padfree"], norms="separate")
+        apply_linear("padfree", Model(models["padfree"]), norms="separate")
     with pytest.raises(BuildError, match="norms is 'fused', allowed are folded, separate; choose one of them"):
-        apply_linear("padfree", models["tensorrt"], norms="fused")
+        apply_linear("padfree", Model(models["tensorrt"]), norms="fused")
 
 
 def test_inspect_shows_the_products(models: dict[str, onnx.ModelProto], tmp_path: Path, capsys: Capture) -> None:

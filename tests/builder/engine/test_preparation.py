@@ -23,6 +23,8 @@ from padfree.builder.engine.network import for_parser, serialized
 from padfree.builder.engine.preparation import Products, prepare_model, preparing, rewritten
 from padfree.builder.engine.profile import ProfileOptions
 from padfree.onnx_tools import RewriteError
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.files.model_file import open_model
 from padfree.runtime.gpu.device import Device
 
 ModelWriter = Callable[..., Path]
@@ -77,16 +79,16 @@ def test_a_model_is_rewritten_here(children: list[subprocess.Popen[bytes]]) -> N
 
 @pytest.mark.parametrize("norms", ["folded", "separate"])
 def test_products_are_chosen_where_the_model_is_rewritten(children: list[subprocess.Popen[bytes]], norms: str) -> None:
-    plain = rewritten(EXPORTED, **{**REWRITING, "precision": "fp16"})
+    plain = rewritten(open_model(EXPORTED), **{**REWRITING, "precision": "fp16"})
     products = Products("auto", norms, lambda: Device(0, "NVIDIA H200", 9, 0))
     made = prepared(EXPORTED, precision="fp16", products=products)
-    assert made == for_parser(apply_linear("padfree", plain, norms=norms), MAX_SEQ_LEN)
+    assert made == for_parser(apply_linear("padfree", plain, norms=norms).whole(), MAX_SEQ_LEN)
     assert linear_of(made) == "padfree"
     assert len(children) == 1
     elsewhere = Device(0, "NVIDIA A100", 8, 0)
     for device in (elsewhere, None):
         asked = Products("auto", norms, lambda device=device: device)
-        assert prepared(EXPORTED, precision="fp16", products=asked) == for_parser(plain, MAX_SEQ_LEN)
+        assert prepared(EXPORTED, precision="fp16", products=asked) == for_parser(plain.whole(), MAX_SEQ_LEN)
     with pytest.raises(BuildError, match=r"--linear padfree: PadfreeLinear needs compute capability 9\.0, NVIDIA A100"):
         prepared(EXPORTED, precision="fp16", products=Products("padfree", norms, lambda: elsewhere))
 
@@ -116,7 +118,7 @@ def test_bytes_are_those_of_the_model() -> None:
     assert content is not None
     model = prepare_model(EXPORTED, **OPTIONS)
     assert onnx.load_model_from_string(bytes(content)) == model
-    pieces = serialized(model)
+    pieces = serialized(Model(model))
     assert pieces is not None
     assert content == b"".join(pieces)
 
@@ -129,7 +131,7 @@ def test_a_weight_beyond_protobufs_limit_is_none_to_hand_on(
         raise error("too large")
 
     monkeypatch.setattr(network, "bytes_in_pieces", refuse)
-    assert serialized(onnx.ModelProto()) is None
+    assert serialized(Model(onnx.ModelProto())) is None
 
 
 def test_errors_are_those_of_rewriting(tmp_path: Path, packed_model: ModelWriter) -> None:

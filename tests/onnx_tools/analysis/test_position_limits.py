@@ -15,15 +15,16 @@ from padfree.onnx_tools.analysis.computed_numbers import ComputedNumbers
 from padfree.onnx_tools.analysis.limits import limit_of
 from padfree.onnx_tools.analysis.position_limits import longest_sequence
 from padfree.onnx_tools.analysis.symbolic import analyse
+from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.importing.fixed_axes import fixed_sizes
 from padfree.onnx_tools.importing.importing import import_model, token_inputs_of
-from padfree.onnx_tools.precision.widen import widen
 
 from tests.onnx_tools.agreement import INTERFACES
 from tests.onnx_tools.rewritings import Rewritings
 from tests.support import exports, families
 from tests.support.encoder import HIDDEN, TOKENS, VOCABULARY, EncoderBuilder, with_output
 from tests.support.exports import metadata_of, session
+from tests.support.messages import widen
 
 FAR = 1000  # tokens: no table of the fixtures has as many rows
 ROWS = 24
@@ -36,7 +37,7 @@ Recorded = tuple[int | None, dict[str, int | None]]
 
 def recorded(model: ModelProto) -> Recorded:
     """The longest sequence, and how many values each input takes."""
-    graph = import_model(model)
+    graph = import_model(Model(model))
     limits = [longest_sequence(graph, analyse(graph)), fixed_sizes(model, token_inputs_of(model)).sequence]
     longest = min((item for item in limits if item is not None), default=None)
     return longest, {str(tensor.name): limit_of(graph, tensor.name) for tensor in graph.inputs}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from padfree.onnx_tools.analysis.symbolic import analyse
+from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.importing.importing import import_model
 
 from tests.support.encoder import HIDDEN, VOCABULARY, EncoderBuilder
@@ -100,7 +101,7 @@ def test_sizes(name: str) -> None:
     model = builder.model({"y": ["a"], "sizes": ["r"]})
     model.graph.output[1].type.tensor_type.elem_type = TensorProto.INT64
     model.graph.output[0].type.tensor_type.ClearField("shape")
-    graph = import_model(model)
+    graph = import_model(Model(model))
     facts = analyse(graph)[graph.outputs[0]]
     ids = np.random.default_rng(0).integers(0, VOCABULARY, (BATCH, LENGTH))
     wanted = session(model).run(["sizes"], {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0]
@@ -113,6 +114,6 @@ def test_a_slice_between_both_ends_has_no_size_that_is_wrong_for_short_sequences
     builder = EncoderBuilder()
     x = builder.op("Gather", builder.weight(VOCABULARY, HIDDEN), "input_ids")
     builder.op("Slice", x, builder.axes(1), builder.axes(-1), builder.axes(1), output="y")
-    graph = import_model(builder.model({"y": ["a", "b", "c"]}))
+    graph = import_model(Model(builder.model({"y": ["a", "b", "c"]})))
     shape = analyse(graph)[graph.outputs[0]].shape
     assert shape is None or str(shape[1]) not in ("S + -2", "-2 + S")

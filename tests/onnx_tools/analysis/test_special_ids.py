@@ -11,13 +11,14 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError, VerificationError, rewrite, save_model
 from padfree.onnx_tools.analysis.special_ids import IdRule, SpecialIds, rules_for, special_ids
+from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.importing.importing import import_model
 from padfree.onnx_tools.operators import with_functions
 from padfree.onnx_tools.synthetic import bert_model
-from padfree.onnx_tools.verification.verify import verify_ids
 from padfree.runtime import Session
 
 from tests.support.exports import assert_right, inputs_of, load, metadata_of
+from tests.support.messages import verify_ids
 
 HIDDEN, END = 32, 2
 TOLERANCE = 1e-5
@@ -143,9 +144,9 @@ def test_wrong_models_are_found_with_any_ids() -> None:
 
 
 def test_what_is_looked_for_is_read_off_the_graph() -> None:
-    assert special_ids(import_model(pooled_at(END))) == {"input_ids": SpecialIds((END,))}
-    assert special_ids(import_model(load("clip_text_ts17"))) == {"input_ids": SpecialIds((), True)}
-    assert special_ids(import_model(bert_model(1, HIDDEN, 4, 64))) == {}
+    assert special_ids(import_model(Model(pooled_at(END)))) == {"input_ids": SpecialIds((END,))}
+    assert special_ids(import_model(Model(load("clip_text_ts17")))) == {"input_ids": SpecialIds((), True)}
+    assert special_ids(import_model(Model(bert_model(1, HIDDEN, 4, 64)))) == {}
 
 
 def test_ids_of_a_rule() -> None:

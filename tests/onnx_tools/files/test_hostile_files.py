@@ -16,7 +16,8 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.onnx_tools import ModelFileError, RewriteError, load_model, rewrite
-from padfree.onnx_tools.files.weights import Weights
+from padfree.onnx_tools.files.model_file import open_model
+from padfree.onnx_tools.files.weights import Storage
 from padfree.onnx_tools.importing.expansion import MOST_NODES
 
 FILE = DEMO_DATA / "bert_tiny.onnx"
@@ -79,9 +80,9 @@ def test_tensors_without_the_data_that_they_ask_for(
     model = planted(made, place)
     file = tmp_path / "model.onnx"
     file.write_bytes(model.SerializeToString())
-    for weights in (None, Weights(), Weights(in_memory=True)):
+    for storage in Storage:
         with pytest.raises(ModelFileError, match=message):
-            load_model(file, weights)
+            open_model(file, storage)
     with pytest.raises(ModelFileError, match=message):
         rewrite(model)
 
@@ -112,12 +113,12 @@ import os, sys
 from padfree.onnx_tools import ModelFileError, rewrite
 module = sys.modules["padfree.onnx_tools.rewrite"]
 file = sys.argv[1]
-loads = module.load_model
+loads = module.open_model
 def load(*arguments):
     loaded = loads(*arguments)
     os.truncate(file, 5000)
     return loaded
-module.load_model = load
+module.open_model = load
 try:
     rewrite(file, verify=False)
 except ModelFileError as error:

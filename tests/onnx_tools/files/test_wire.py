@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto
 from padfree.onnx_tools import synthetic
 from padfree.onnx_tools.files import wire
-from padfree.onnx_tools.files.model_file import bytes_in_pieces
+from padfree.onnx_tools.files.model import Model, bytes_in_pieces
 from padfree.onnx_tools.files.weights import Weights
 from padfree.onnx_tools.files.wire import message_head, read_model
 
@@ -111,7 +111,7 @@ def test_what_is_no_model_is_refused(content: bytes) -> None:
 
 
 def test_pieces_are_the_model() -> None:
-    size, pieces = bytes_in_pieces(MODEL)
+    size, pieces = bytes_in_pieces(Model(MODEL))
     parts = list(pieces)
     content = b"".join(parts)
     assert len(content) == size

@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import pytest
 from padfree.onnx_tools import load_model, rewrite, standard_model
-from padfree.onnx_tools.precision.widen import widen
 
 from tests.onnx_tools.rewritings import Rewritings
 from tests.support.exports import metadata_of, session
@@ -23,6 +22,7 @@ from tests.support.families import (
     masks,
     optimum_cases,
 )
+from tests.support.messages import widen
 
 CASES = optimum_cases()
 BY_LENGTHS = {"O2", "O3", "O4", "lengths", "mha"}  # where attention is fused, it takes lengths

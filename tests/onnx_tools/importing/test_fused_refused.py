@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError
 from padfree.onnx_tools.importing.fused import IMPORTERS
-from padfree.onnx_tools.precision.widen import widen
+
+from tests.support.messages import widen
 
 from .fused_nodes import BATCH, HEADS, LENGTHS, NONE, SIZE, TOLERANCE, WIDTH, X, expanded, numbers, one_node, run
 

@@ -12,13 +12,12 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteResult, rewrite
 from padfree.onnx_tools.cost import Lengths, flops
-from padfree.onnx_tools.linear import with_linear
-from padfree.onnx_tools.precision.ranges import run as run_exact
-from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.onnx_tools.products import Product
 
 from tests.onnx_tools.agreement import INTERFACES, assert_agree
 from tests.support.encoder import HIDDEN, EncoderBuilder, one_layer
+from tests.support.messages import run as run_exact
+from tests.support.messages import with_linear, with_rounding
 
 INNER = 24
 # Outputs of a norm, of magnitude 1 to 4: a few roundings to 11 or 8 bits more or less on the way.
@@ -190,7 +189,9 @@ def test_columns_come_in_blocks_with_their_bits(precision: str) -> None:
     plain = rewrite(model, precision=precision, verify=False).model
     made = with_linear(plain)
     before, after = ({item.name: item for item in one.graph.initializer} for one in (plain, made))
-    node = next(node for node in made.graph.node if node.name in {x.name for x in plain.graph.node} and "gated" in node.input[1])
+    node = next(
+        node for node in made.graph.node if node.name in {x.name for x in plain.graph.node} and "gated" in node.input[1]
+    )
     source = next(item for item in plain.graph.node if item.name == node.name)
     weight, moved = before[source.input[1]], after[node.input[1]]
     assert moved.data_type == weight.data_type

@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteResult, rewrite
 from padfree.onnx_tools.analysis.graph import tidy
 from padfree.onnx_tools.files.graph_io import export_model
-from padfree.onnx_tools.linear import with_linear
+from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.operators import DOMAIN, check_nodes, make_node, with_functions
 from padfree.onnx_tools.passes import PassResult
 from padfree.onnx_tools.passes.norms.norm_folding import norm_folding
@@ -21,6 +21,7 @@ from padfree.onnx_tools.precision.element_types import check_element_types
 from padfree.onnx_tools.synthetic import bert_model
 
 from tests.onnx_tools.agreement import assert_agree, run
+from tests.support.messages import with_linear
 
 WIDTH, TOKENS = 64, 5
 EPSILON = 0.1  # large, so that one that is left out shows
@@ -110,7 +111,7 @@ def folded(model: ModelProto, precision: str = "fp32") -> tuple[ModelProto, Pass
     graph = gs.import_onnx(model)
     result = norm_folding(graph, precision)
     tidy(graph)
-    made = export_model(graph)
+    made = export_model(graph, Model(model)).whole()
     made.ir_version = model.ir_version
     check_nodes(made)
     check_element_types(made, precision)

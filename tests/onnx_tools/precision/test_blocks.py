@@ -8,8 +8,10 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 from padfree.onnx_tools import VerificationError
 from padfree.onnx_tools.precision.blocks import blocks, exact_product, largest_of
-from padfree.onnx_tools.precision.precision import check_weights, round_to
+from padfree.onnx_tools.precision.precision import round_to
 from padfree.onnx_tools.precision.ranges import unfit_reason
+
+from tests.support.messages import check_weights
 
 SHAPE = (300, 701)  # more than three blocks, the last one shorter
 

@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError, VerificationError, rewrite
-from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.operators import with_functions
 from padfree.onnx_tools.precision.norm_nodes import standard_norm
-from padfree.onnx_tools.precision.precision import convert
-from padfree.onnx_tools.precision.ranges import run, unfit_reason
+from padfree.onnx_tools.precision.ranges import unfit_reason
 from padfree.onnx_tools.synthetic import bert_model
-from padfree.onnx_tools.verification.half_precision import check_outputs
 from padfree.onnx_tools.verification.sample_batches import sample_of
 
 from tests.support.encoder import HIDDEN, one_layer
+from tests.support.messages import check_outputs, convert, run, with_linear
 
 E, T = 8, 5
 

@@ -11,12 +11,12 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from padfree.onnx_tools import RewriteError, VerificationError, rewrite, without_functions
+from padfree.onnx_tools import RewriteError, VerificationError, without_functions
 from padfree.onnx_tools.operators import DOMAIN, make_node, with_functions
 from padfree.onnx_tools.precision.element_types import check_element_types
-from padfree.onnx_tools.precision.precision import check_weights, convert, round_to, to_float32
+from padfree.onnx_tools.precision.precision import round_to, to_float32
 
-from tests.support.families import FOLDER as FAMILIES
+from tests.support.messages import check_weights, convert
 
 E = 8
 HALF = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}

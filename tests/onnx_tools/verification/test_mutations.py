@@ -17,12 +17,11 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError, VerificationError, load_model, rewrite
 from padfree.onnx_tools.operators import with_functions, without_functions
-from padfree.onnx_tools.precision.precision import convert
-from padfree.onnx_tools.precision.ranges import run
 from padfree.onnx_tools.synthetic import bert_model
-from padfree.onnx_tools.verification.half_precision import ALLOWED, check_outputs
+from padfree.onnx_tools.verification.half_precision import ALLOWED
 from padfree.onnx_tools.verification.sample_batches import sample_of
-from padfree.onnx_tools.verification.verify import verify
+
+from tests.support.messages import check_outputs, convert, run, verify
 
 from .mutations import mutated
 

@@ -12,7 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from padfree.onnx_tools import VerificationError
 from padfree.onnx_tools.operators import DOMAIN, make_node, with_functions
 from padfree.onnx_tools.verification.sample_batches import make_batches
-from padfree.onnx_tools.verification.verify import verify
+
+from tests.support.messages import verify
 
 TABLE = np.random.default_rng(0).standard_normal((50, 8)).astype(np.float32)
 SCHEDULE = {"has_extent": 0, "has_positions": 0, "has_tasks": 0, "num_heads": 1}

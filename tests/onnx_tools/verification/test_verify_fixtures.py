@@ -14,8 +14,8 @@ import pytest
 from onnx import numpy_helper
 from padfree.onnx_tools import RewriteResult, VerificationError, load_model, rewrite
 from padfree.onnx_tools.operators import with_functions
-from padfree.onnx_tools.precision.precision import convert
-from padfree.onnx_tools.verification.verify import verify
+
+from tests.support.messages import convert, verify
 
 ROOT = Path(__file__).resolve().parents[3]
 FILES = [ROOT / "builder" / "demo" / "data" / "bert_tiny.onnx", *sorted((ROOT / "tests" / "fixtures").glob("*.onnx"))]

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model as the rewriter hands it on: its message, and its weights, wherever they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from google.protobuf.message import Message  # type: ignore[import-untyped]
+from onnx import GraphProto, ModelProto, TensorProto
+
+from .data_sizes import raw_bytes
+from .weights import LARGE_BYTES, Array, Weights, array_of
+from .wire import message_head
+
+Piece = bytes | memoryview
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A message, and the data of weights that it has not.
+
+    What changes a model makes another one, with weights of its own; the data of those that stay the same is shared.
+    """
+
+    proto: ModelProto
+    weights: Weights = field(default_factory=Weights)
+
+    @classmethod
+    def of(cls, proto: ModelProto) -> Model:
+        """A copy of a message, whose large weights lie outside of it."""
+        result = cls(without_initializers(proto))
+        for tensor in proto.graph.initializer:
+            if tensor.HasField("raw_data") and raw_bytes(tensor) >= LARGE_BYTES:
+                result.weights.hold(_described(result.proto.graph, tensor), memoryview(tensor.raw_data))
+            else:
+                result.proto.graph.initializer.append(tensor)
+        return result
+
+    def whole(self) -> ModelProto:
+        """A copy of the message with all weights in it."""
+        result = without_initializers(self.proto)
+        for tensor in self.proto.graph.initializer:
+            data = self.weights.data_of(tensor)
+            if data is None:
+                result.graph.initializer.append(tensor)
+            else:  # protobuf appends messages through their bytes, which end at 2 GB
+                _described(result.graph, tensor).raw_data = bytes(data)
+        return result
+
+    def with_proto(self, proto: ModelProto) -> Model:
+        """Another message that has the same weights."""
+        return replace(self, proto=proto)
+
+    def array(self, tensor: TensorProto) -> Array:
+        """The values of one of the initializers; not to be written to."""
+        return array_of(tensor, self.weights.data_of(tensor))
+
+
+def without_initializers(model: ModelProto) -> ModelProto:
+    """A copy of the message without its weights, which are most of it."""
+    result = ModelProto()
+    _copy_fields(model, result, "graph")
+    _copy_fields(model.graph, result.graph, "initializer")
+    return result
+
+
+def bytes_in_pieces(model: Model) -> tuple[int, Iterator[Piece]]:
+    """How many bytes a model takes, and these bytes, the weights one by one.
+
+    Their length stands in front of them: each that is in the message is serialised twice, so that they are never held
+    all at once.
+    """
+    proto = model.proto
+    skeleton = without_initializers(proto)
+    graph = skeleton.graph.SerializeToString()
+    skeleton.ClearField("graph")
+    sizes = [sum(map(len, _tensor_pieces(tensor, model.weights))) for tensor in proto.graph.initializer]
+    heads = [message_head(GraphProto.INITIALIZER_FIELD_NUMBER, size) for size in sizes]
+    total = sum(sizes) + sum(map(len, heads))
+    begin = skeleton.SerializeToString() + message_head(ModelProto.GRAPH_FIELD_NUMBER, len(graph) + total) + graph
+
+    def pieces() -> Iterator[Piece]:
+        yield begin
+        for head, tensor in zip(heads, proto.graph.initializer, strict=True):
+            yield head
+            yield from _tensor_pieces(tensor, model.weights)
+
+    return len(begin) + total, pieces()
+
+
+def _tensor_pieces(tensor: TensorProto, weights: Weights) -> Iterator[Piece]:
+    """The bytes of a tensor's message, with the data that it holds or that is held for it."""
+    data = weights.data_of(tensor)
+    if data is None:
+        yield tensor.SerializeToString()
+        return
+    described = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    yield described.SerializeToString() + message_head(TensorProto.RAW_DATA_FIELD_NUMBER, len(data))
+    yield data
+
+
+def _described(graph: GraphProto, tensor: TensorProto) -> TensorProto:
+    """An initializer with a tensor's name, type and shape alone, added to the graph."""
+    result: TensorProto = graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    return result
+
+
+def _copy_fields(source: Message, target: Message, without: str) -> None:
+    """Copies all fields of a message but one."""
+    for described, value in source.ListFields():
+        if described.name != without:
+            if hasattr(value, "MergeFrom"):  # a message, or a list
+                getattr(target, described.name).MergeFrom(value)
+            else:
+                setattr(target, described.name, value)

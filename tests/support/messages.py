@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rewriter does to models, for messages that have all of their weights inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onnx import ModelProto
+from padfree.onnx_tools import linear
+from padfree.onnx_tools.analysis.special_ids import IdRule, SpecialIds
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.precision import precision as conversion
+from padfree.onnx_tools.precision import ranges, rounding
+from padfree.onnx_tools.precision import widen as widening
+from padfree.onnx_tools.verification import half_precision
+from padfree.onnx_tools.verification import verify as verification
+from padfree.onnx_tools.verification.sample_batches import Sample
+
+
+def widen(model: ModelProto) -> ModelProto:
+    return widening.widen(Model(model)).proto
+
+
+def convert(model: ModelProto, precision: str, unfit: Mapping[str, str] | None = None) -> ModelProto:
+    return conversion.convert(Model(model), precision, unfit).whole()
+
+
+def with_rounding(model: ModelProto, precision: str) -> ModelProto:
+    return rounding.with_rounding(Model(model), precision).proto
+
+
+def check_weights(original: ModelProto, converted: ModelProto, precision: str) -> None:
+    conversion.check_weights(Model(original), Model(converted), precision)
+
+
+def check_outputs(model: ModelProto, converted: ModelProto, precision: str, sample: Sample) -> None:
+    half_precision.check_outputs(Model(model), Model(converted), precision, sample)
+
+
+def with_linear(model: ModelProto, *, fold_norms: bool = True) -> ModelProto:
+    return linear.with_linear(Model(model), fold_norms=fold_norms).whole()
+
+
+def run(model: ModelProto, feeds: ranges.Feeds, names: Sequence[str]) -> list[ranges.Array]:
+    return ranges.run(Model(model), feeds, names)
+
+
+def verify(
+    original: ModelProto, rewritten: ModelProto, metadata: Mapping[str, Any], *, seed: int = 0
+) -> dict[str, float]:
+    return verification.verify(Model(original), Model(rewritten), metadata, seed=seed)
+
+
+def verify_ids(
+    original: ModelProto, rewritten: ModelProto, metadata: Mapping[str, Any], *, special: Mapping[str, SpecialIds]
+) -> tuple[dict[str, float], dict[str, IdRule]]:
+    return verification.verify_ids(Model(original), Model(rewritten), metadata, special=special)
