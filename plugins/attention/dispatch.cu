@@ -16,10 +16,16 @@ bool isNear(const AttentionParams& params) {
   return near(params.window_left) && near(params.window_right) && params.bias == AttentionBias::kNone;
 }
 
-// What the Hopper kernels can do.
+// What the Hopper kernels can do; the kernel on mma.sync takes the rest.
 bool fitsHopper(const AttentionParams& params) {
   return params.D <= kMaxHopperHeadSize &&
          (params.bias != AttentionBias::kDistance || params.bias_range <= kMaxHopperBiasRange);
+}
+
+// What a bias reads is there.
+bool hasBias(const AttentionParams& params) {
+  if (params.bias == AttentionBias::kSlope) return params.slopes;
+  return params.bias == AttentionBias::kNone || (params.distance_bias && params.bias_range >= 0);
 }
 
 #ifdef PADFREE_ARCH_90
@@ -40,6 +46,7 @@ cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream) 
   if (params.D <= 0 || params.D > kMaxHeadSize || params.D % 8 != 0 || !(params.scale > 0.f)) {
     return cudaErrorInvalidValue;
   }
+  if (params.kv_heads <= 0 || params.H % params.kv_heads != 0 || !hasBias(params)) return cudaErrorInvalidValue;
   if (attentionBlocks(params.T, params.B, params.H) > kMaxGridX) return cudaErrorInvalidValue;
   if (params.type == DataType::kFloat32) return launchAttentionFp32(params, stream);
   if (!isVectorAligned(params.q) || !isVectorAligned(params.k) || !isVectorAligned(params.v)) {

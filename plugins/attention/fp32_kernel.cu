@@ -5,6 +5,7 @@
 
 #include "attention/kernels.h"
 #include "attention/query_tiles.cuh"
+#include "attention/window.cuh"
 
 namespace padfree {
 namespace {
@@ -13,8 +14,7 @@ constexpr int kRows = 16;
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarpSize;
 constexpr int kKeys = kWarpSize;
-constexpr int kColumns = kMaxHeadSize / kWarpSize;
-constexpr int kStride = kMaxHeadSize + 1;  // odd: lanes that read one column of different rows hit different banks
+constexpr int kSharedRows = kRows + 2 * kKeys;  // of Q, K and V
 
 __device__ float element(const AttentionOperand& operand, int64_t token, int head, int d) {
   return static_cast<const float*>(operand.data)[token * operand.token_stride + head * operand.head_stride + d];
@@ -24,11 +24,28 @@ __device__ float bias(const AttentionOperand& operand, int head, int d) {
   return operand.bias ? static_cast<const float*>(operand.bias)[head * operand.bias_head_stride + d] : 0.f;
 }
 
+// What the score of a row and a key, `distance` = key - row places further on, gets; -inf where the row does not see
+// it.
+__device__ float scoreBias(const AttentionParams& p, int head, int distance) {
+  if (p.window_left >= 0 && -distance > p.window_left) return -INFINITY;
+  if (p.window_right >= 0 && distance > p.window_right) return -INFINITY;
+  if (p.bias == AttentionBias::kSlope) return -p.slopes[head] * fabsf(static_cast<float>(distance));
+  if (p.bias == AttentionBias::kNone) return 0.f;
+  const int near = max(min(distance, p.bias_range), -p.bias_range) + p.bias_range;
+  return p.distance_bias[head * (2 * static_cast<int64_t>(p.bias_range) + 1) + near];
+}
+
+// A row of shared memory has p.D + 1 elements, which is odd: lanes that read one column of different rows hit different
+// banks.
+template <int kColumns>
 __global__ void __launch_bounds__(kThreads) attentionFp32Kernel(AttentionParams p) {
-  __shared__ float q[kRows][kStride];
-  __shared__ float keys[kKeys][kStride];
-  __shared__ float values[kKeys][kStride];
-  const int head = blockIdx.y, warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  extern __shared__ float shared[];
+  const int stride = p.D + 1;
+  float* const q = shared;
+  float* const keys = q + kRows * stride;
+  float* const values = keys + kKeys * stride;
+  const int head = blockIdx.y, kv_head = head / (p.H / p.kv_heads), warp = threadIdx.x / kWarpSize,
+            lane = threadIdx.x % kWarpSize;
   const QueryTile tile = findQueryTile<kRows>(p.cu_seqlens, p.B, p.T, blockIdx.x);
   if (tile.rows <= 0) return;
   float* const y = static_cast<float*>(p.y) + static_cast<int64_t>(tile.begin + tile.first) * p.H * p.D + head * p.D;
@@ -40,19 +57,20 @@ __global__ void __launch_bounds__(kThreads) attentionFp32Kernel(AttentionParams 
   }
   for (int i = threadIdx.x; i < tile.rows * p.D; i += kThreads) {
     const int d = i % p.D;
-    q[i / p.D][d] = element(p.q, tile.begin + tile.first + i / p.D, head, d) + bias(p.q, head, d);
+    q[i / p.D * stride + d] = element(p.q, tile.begin + tile.first + i / p.D, head, d) + bias(p.q, head, d);
   }
   constexpr int kRowsPerWarp = kRows / kWarps;
   float output[kRowsPerWarp][kColumns] = {}, maximum[kRowsPerWarp], sum[kRowsPerWarp] = {};
   for (float& value : maximum) value = -INFINITY;
 
-  for (int first = 0; first < tile.length; first += kKeys) {
-    const int count = min(kKeys, tile.length - first);
+  const KeyRange range = visibleKeys(p, tile.first, tile.first + tile.rows - 1, tile.length);
+  for (int first = range.begin; first < range.end; first += kKeys) {
+    const int count = min(kKeys, range.end - first);
     __syncthreads();  // the tile before is used up
     for (int i = threadIdx.x; i < count * p.D; i += kThreads) {
       const int key = i / p.D, d = i % p.D;
-      keys[key][d] = element(p.k, tile.begin + first + key, head, d) + bias(p.k, head, d);
-      values[key][d] = element(p.v, tile.begin + first + key, head, d) + bias(p.v, head, d);
+      keys[key * stride + d] = element(p.k, tile.begin + first + key, kv_head, d) + bias(p.k, kv_head, d);
+      values[key * stride + d] = element(p.v, tile.begin + first + key, kv_head, d) + bias(p.v, kv_head, d);
     }
     __syncthreads();
 #pragma unroll
@@ -62,11 +80,12 @@ __global__ void __launch_bounds__(kThreads) attentionFp32Kernel(AttentionParams 
       float score = -INFINITY;
       if (lane < count) {
         score = 0.f;
-        for (int d = 0; d < p.D; ++d) score = fmaf(q[row][d], keys[lane][d], score);
-        score *= p.scale;
+        for (int d = 0; d < p.D; ++d) score = fmaf(q[row * stride + d], keys[lane * stride + d], score);
+        score = score * p.scale + scoreBias(p, head, first + lane - (tile.first + row));
       }
       const float peak = fmaxf(maximum[r], warpMax(score));
-      const float weight = expf(score - peak), correction = expf(maximum[r] - peak);
+      const float reference = peak == -INFINITY ? 0.f : peak;  // before the row has seen a key
+      const float weight = expf(score - reference), correction = expf(maximum[r] - reference);
       maximum[r] = peak;
       sum[r] = sum[r] * correction + warpSum(weight);
 #pragma unroll
@@ -76,7 +95,7 @@ __global__ void __launch_bounds__(kThreads) attentionFp32Kernel(AttentionParams 
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) {
           const int d = c * kWarpSize + lane;
-          if (d < p.D) output[r][c] = fmaf(shared_weight, values[key][d], output[r][c]);
+          if (d < p.D) output[r][c] = fmaf(shared_weight, values[key * stride + d], output[r][c]);
         }
       }
     }
@@ -93,12 +112,22 @@ __global__ void __launch_bounds__(kThreads) attentionFp32Kernel(AttentionParams 
   }
 }
 
+template <int kColumns>
+cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
+  const auto kernel = attentionFp32Kernel<kColumns>;
+  constexpr int kMostBytes = kSharedRows * (kColumns * kWarpSize + 1) * static_cast<int>(sizeof(float));
+  static_assert(kMostBytes <= 99 * 1024, "sm_86, sm_89 and sm_120 give a block 99 KB");
+  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes);
+  if (status != cudaSuccess) return status;
+  const dim3 grid(countQueryTiles(params.T, params.B, kRows), params.H);
+  kernel<<<grid, kThreads, kSharedRows*(params.D + 1) * sizeof(float), stream>>>(params);
+  return cudaGetLastError();
+}
+
 }  // namespace
 
 cudaError_t launchAttentionFp32(const AttentionParams& params, cudaStream_t stream) {
-  const dim3 grid(countQueryTiles(params.T, params.B, kRows), params.H);
-  attentionFp32Kernel<<<grid, kThreads, 0, stream>>>(params);
-  return cudaGetLastError();
+  return params.D <= 128 ? launch<4>(params, stream) : launch<kMaxHeadSize / kWarpSize>(params, stream);
 }
 
 }  // namespace padfree

@@ -31,19 +31,19 @@ struct AttentionParams {
   int num_tasks;               // at most
   void* y;                     // [T, H*D]; filler rows become zeros
   int T, B, H;
-  int kv_heads;     // of K and V, H % kv_heads == 0: head h reads theirs number h / (H / kv_heads)
   int D;            // head size, at most kMaxHeadSize, a multiple of 8
   int max_seq_len;  // longest sequence the caller expects, 0 if unknown: a hint, longer ones stay right
   float scale;
+  DataType type;                  // of q, k, v, biases and y; softmax and accumulation are fp32
+  int kv_heads;                   // of K and V, H % kv_heads == 0: head h reads theirs number h / (H / kv_heads)
   int window_left, window_right;  // row i sees keys i - window_left to i + window_right; -1: open
   AttentionBias bias;
   int bias_range;              // with kDistance
   const float* slopes;         // [H], with kSlope
   const float* distance_bias;  // [H, 2 * bias_range + 1], with kDistance
-  DataType type;               // of q, k, v, biases and y; softmax and accumulation are fp32
 };
 
-constexpr int kMaxHeadSize = 128;
+constexpr int kMaxHeadSize = 256;
 
 // The blocks of a launch at most, which have to be no more than kMaxGridX: no kernel gives a block fewer than kTaskRows
 // query rows of a head and a sequence, but that for fp32, which counts heads by themselves.

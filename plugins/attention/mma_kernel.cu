@@ -5,6 +5,8 @@
 //
 // Biases cost no pass of their own: that of K shifts every score of a row by the same amount and leaves the softmax as
 // it is, that of V is added to the output because the weights of a row sum to 1, that of Q is added to the fragments.
+#include <type_traits>
+
 #include "attention/kernels.h"
 #include "attention/mma_rows.cuh"
 #include "attention/query_tiles.cuh"
@@ -21,8 +23,10 @@ constexpr int kPad = 8;  // elements: an odd number of 16-byte chunks a row keep
 
 // Blocks of few registers hide each other's waits: four of them on a multiprocessor beat two of twice the rows where
 // sequences are short. kBlocks is how many the registers are cut for.
-template <int kHeadSize_, int kFragments_, int kKeys_, int kBlocks_>
+template <int kHeadSize_, int kFragments_, int kKeys_, int kBlocks_, class Adjust_ = PlainScores>
 struct Shape {
+  using Adjust = Adjust_;
+  static constexpr bool kPlain = std::is_same_v<Adjust, PlainScores>;
   static constexpr int kHeadSize = kHeadSize_;
   static constexpr int kFragments = kFragments_;
   static constexpr int kKeys = kKeys_;
@@ -95,42 +99,47 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
     return;
   }
 
-  const RowCopier<T, S::kHeadSize> copier(head, p.D);
+  const KeyRange range = S::Adjust::keys(p, tile.first, tile.first + tile.rows - 1, tile.length);
+  const int kv_head = S::kPlain ? head : head / (p.H / p.kv_heads);
+  const RowCopier<T, S::kHeadSize> copier(head, p.D), kv_copier(kv_head, p.D);
   const auto load = [&](T* stage, int first) {
-    if (first < tile.length) {
-      copier.template copy<S::kKeys>(stage, p.k, tile.begin + first, tile.length - first);
-      copier.template copy<S::kKeys>(stage + S::kKeys * S::kStride, p.v, tile.begin + first, tile.length - first);
+    if (first < range.end) {
+      kv_copier.template copy<S::kKeys>(stage, p.k, tile.begin + first, range.end - first);
+      kv_copier.template copy<S::kKeys>(stage + S::kKeys * S::kStride, p.v, tile.begin + first, range.end - first);
     }
     commitCopies();  // an empty group if nothing is left: waitCopies counts groups
   };
   copier.template copy<S::kRows>(shared_q, p.q, tile.begin + tile.first, tile.rows);
 #pragma unroll
-  for (int i = 0; i < kStages; ++i) load(shared_kv + i * S::kStageElements, i * S::kKeys);
+  for (int i = 0; i < kStages; ++i) load(shared_kv + i * S::kStageElements, range.begin + i * S::kKeys);
 
   const int warp_row = static_cast<int>(threadIdx.x) / kWarpSize * S::kWarpRows;
   const bool busy = warp_row < tile.rows;  // a warp without rows helps with the copies only
-  const float scale_log2 = p.scale * kLog2E;
-  WarpRows<T, S::kHeadSize, S::kFragments, S::kKeys, S::kStride> rows;
+  const int first_row = tile.first + warp_row;
+  const typename S::Adjust adjust(p, head);
+  WarpRows<T, S::kHeadSize, S::kFragments, S::kKeys, S::kStride, typename S::Adjust> rows;
   int stage = 0;
-  for (int first = 0; first < tile.length; first += S::kKeys) {
+  for (int first = range.begin; first < range.end; first += S::kKeys) {
     T* const k = shared_kv + stage * S::kStageElements;
     const T* const v = k + S::kKeys * S::kStride;
     waitCopies<kStages - 1>();
     __syncthreads();
     if (busy) {
-      if (first == 0) rows.begin(shared_q + warp_row * S::kStride, biasOf<T>(p.q, head), p.D);
-      const int keys = tile.length - first;
-      if (keys < S::kKeys) {
-        rows.template step<true>(k, v, keys, scale_log2);
+      if (first == range.begin) rows.begin(shared_q + warp_row * S::kStride, biasOf<T>(p.q, head), p.D);
+      const int keys = range.end - first;
+      if (!adjust.seesAny(first_row, first_row + S::kWarpRows - 1, first, S::kKeys)) {
+        // None of this warp's rows does, though one of the tile's may.
+      } else if (keys < S::kKeys) {
+        rows.template step<true>(k, v, keys, adjust, first_row, first);
       } else {
-        rows.template step<false>(k, v, keys, scale_log2);
+        rows.template step<false>(k, v, keys, adjust, first_row, first);
       }
     }
     __syncthreads();  // every warp is done with this stage
     load(k, first + kStages * S::kKeys);
     stage = (stage + 1) % kStages;
   }
-  if (busy) rows.finish(y + warp_row * y_stride, y_stride, tile.rows - warp_row, biasOf<T>(p.v, head), p.D);
+  if (busy) rows.finish(y + warp_row * y_stride, y_stride, tile.rows - warp_row, biasOf<T>(p.v, kv_head), p.D);
 }
 
 template <typename T, class S>
@@ -158,10 +167,23 @@ bool wantsTallTiles(const AttentionParams& params) {
          static_cast<int64_t>(params.T / kTallRows) * params.H >= kTilesToFillTheChip;
 }
 
-// All instances, chosen on an H200. Steps of the same number of keys keep the results of tall and ordinary tiles equal
-// bit by bit.
+// The instances for positions, for keys that heads share, and for heads above 128, where the output alone takes half of
+// the registers.
+template <typename T>
+cudaError_t choosePositionedShape(const AttentionParams& params, cudaStream_t stream) {
+  if (params.D <= 32) return launch<T, Shape<32, 1, 64, 4, PositionedScores>>(params, stream);
+  if (params.D <= 64) return launch<T, Shape<64, 1, 64, 3, PositionedScores>>(params, stream);
+  if (params.D <= 128) return launch<T, Shape<128, 1, 32, 2, PositionedScores>>(params, stream);
+  return launch<T, Shape<256, 1, 32, 1, PositionedScores>>(params, stream);
+}
+
+// All plain instances, chosen on an H200. Steps of the same number of keys keep the results of tall and ordinary tiles
+// equal bit by bit.
 template <typename T>
 cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
+  if (hasPositions(params) || params.kv_heads != params.H || params.D > 128) {
+    return choosePositionedShape<T>(params, stream);
+  }
   const bool tall = wantsTallTiles(params);
   if (params.D <= 32) return (tall ? launch<T, Shape<32, 2, 64, 3>> : launch<T, Shape<32, 1, 64, 4>>)(params, stream);
   if (params.D <= 64) return (tall ? launch<T, Shape<64, 2, 64, 2>> : launch<T, Shape<64, 1, 64, 4>>)(params, stream);

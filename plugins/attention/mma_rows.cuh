@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "attention/launch.h"
+#include "attention/mma_scores.cuh"
 #include "common/device.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/mma.cuh"
@@ -18,7 +18,9 @@ namespace padfree {
 // Of each fragment a lane holds rows lane / 4 and lane / 4 + 8, and of each 8 columns the two from lane % 4 * 2 on (PTX
 // ISA, matrix fragments of mma.m16n8k16). The accumulators of scores so lie in the lanes as the weights of the
 // second product have to.
-template <typename T, int kHeadSize, int kFragments, int kKeys, int kStride>
+//
+// Adjust: PlainScores or PositionedScores.
+template <typename T, int kHeadSize, int kFragments, int kKeys, int kStride, class Adjust>
 class WarpRows {
  public:
   // Takes the rows from shared memory, and adds Q's bias [D] unless it is null.
@@ -33,20 +35,22 @@ class WarpRows {
 #pragma unroll
         for (int i = 0; i < 4; ++i) output_[f][d][i] = 0.f;
       }
-      shift_[f][0] = shift_[f][1] = -INFINITY;
+      shift_[f][0] = shift_[f][1] = kNoReference;
       sum_[f][0] = sum_[f][1] = 0.f;
     }
     if (bias) addToQueries(bias, D);
   }
 
-  // Takes in the keys and values of one step. kMasked: of the keys only the first `keys` count; shared memory holds
-  // zeros up to the next multiple of 16, and nothing behind that is read.
+  // Takes in the keys and values of one step, the first of which is number first_key of the sequence; first_row: that
+  // of the first row. kMasked: of the keys only the first `keys` count; shared memory holds zeros up to the next
+  // multiple of 16, and nothing behind that is read.
   template <bool kMasked>
-  __device__ void step(const T* k, const T* v, int keys, float scale_log2) {
+  __device__ void step(const T* k, const T* v, int keys, const Adjust& adjust, int first_row, int first_key) {
     Scores scores;
     multiplyQueries<kMasked>(scores, k, keys);
-    moveShifts(scores, scale_log2);
-    addValues<kMasked>(scores, v, keys, scale_log2);
+    adjust.adjust(scores, first_row, first_key);
+    moveShifts(scores, adjust.factor());
+    addValues<kMasked>(scores, v, keys, adjust.factor());
   }
 
   // Writes the first `rows` rows to y, `stride` elements apart, and adds V's bias [D] unless it is null. Neighbouring
@@ -84,6 +88,8 @@ class WarpRows {
   // The reference of the exponentials only has to keep them in range. It follows a row's maximum when they would grow
   // beyond 2^8, which spares most steps the pass over the output. (2^8 times 2^-24 is far from fp16's smallest weight.)
   static constexpr float kLargestExponent = 8.f;
+  // Before a row has seen a key. Finite: what a row does not see has the exponent -inf, and their difference is no NaN.
+  static constexpr float kNoReference = -1e38f;
   static constexpr int kKeyBlocks = kKeys / 8;
   static constexpr int kColumnBlocks = kHeadSize / 8;
   using Scores = float[kFragments][kKeyBlocks][4];
@@ -149,7 +155,7 @@ class WarpRows {
 
   // Moves the reference of each row that needs it. What a row gets depends on no other row, so that a sequence has the
   // same result, bit by bit, wherever it stands in a batch.
-  __device__ void moveShifts(const Scores& scores, float scale_log2) {
+  __device__ void moveShifts(const Scores& scores, float factor) {
     float peak[kFragments][2];
     bool moves = false;
 #pragma unroll
@@ -161,7 +167,7 @@ class WarpRows {
         for (int n = 0; n < kKeyBlocks; ++n) {
           peak[f][part] = fmaxf(peak[f][part], fmaxf(scores[f][n][part * 2], scores[f][n][part * 2 + 1]));
         }
-        moves = moves || exceeds(peak[f][part], f, part, scale_log2);
+        moves = moves || exceeds(peak[f][part], f, part, factor);
       }
     }
     if (!__any_sync(kFullMask, moves)) return;
@@ -172,8 +178,8 @@ class WarpRows {
         float& top = peak[f][part];
         top = fmaxf(top, __shfl_xor_sync(kFullMask, top, 1));
         top = fmaxf(top, __shfl_xor_sync(kFullMask, top, 2));
-        const bool row_moves = exceeds(top, f, part, scale_log2);
-        const float moved = top * scale_log2;
+        const bool row_moves = exceeds(top, f, part, factor);
+        const float moved = top * factor;
         const float correction = row_moves ? exp2Fast(shift_[f][part] - moved) : 1.f;
         shift_[f][part] = row_moves ? moved : shift_[f][part];
         sum_[f][part] *= correction;
@@ -186,14 +192,14 @@ class WarpRows {
     }
   }
 
-  __device__ bool exceeds(float score, int f, int part, float scale_log2) const {
-    return fmaf(score, scale_log2, -shift_[f][part]) > kLargestExponent;
+  __device__ bool exceeds(float score, int f, int part, float factor) const {
+    return fmaf(score, factor, -shift_[f][part]) > kLargestExponent;
   }
 
-  // output += 2^(scores * scale - shift) v; 16 keys at a time, so that the exponentials of the next run beside the
+  // output += 2^(scores * factor - shift) v; 16 keys at a time, so that the exponentials of the next run beside the
   // products of these.
   template <bool kMasked>
-  __device__ void addValues(const Scores& scores, const T* v, int keys, float scale_log2) {
+  __device__ void addValues(const Scores& scores, const T* v, int keys, float factor) {
     const T* const row = v + lane_ % 16 * kStride + lane_ / 16 * 8;
 #pragma unroll
     for (int n = 0; n < kKeyBlocks; n += 2) {
@@ -205,8 +211,8 @@ class WarpRows {
         for (int i = 0; i < 4; ++i) {
           const int part = i % 2;
           const float* const pair = &scores[f][n + i / 2][part * 2];
-          const float a = exp2Fast(fmaf(pair[0], scale_log2, -shift_[f][part]));
-          const float b = exp2Fast(fmaf(pair[1], scale_log2, -shift_[f][part]));
+          const float a = exp2Fast(fmaf(pair[0], factor, -shift_[f][part]));
+          const float b = exp2Fast(fmaf(pair[1], factor, -shift_[f][part]));
           sum_[f][part] += a + b;
           weights[f][i] = packPair<T>(a, b);
         }
@@ -227,7 +233,7 @@ class WarpRows {
   const int lane_ = threadIdx.x % kWarpSize;
   unsigned queries_[kFragments][kHeadSize / 16][4];
   float output_[kFragments][kColumnBlocks][4];
-  float shift_[kFragments][2];  // reference of the exponentials, times scale * log2(e)
+  float shift_[kFragments][2];  // reference of the exponentials
   float sum_[kFragments][2];    // of the weights in this lane's columns
 };
 

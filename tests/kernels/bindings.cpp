@@ -109,9 +109,8 @@ PADFREE_TEST_EXPORT int padfreeLinear(const void* x, const void* weight, const v
 // not null say what is there.
 PADFREE_TEST_EXPORT int padfreeMeasureLinear(const void* bias, const void* residual, const float* x_moments,
                                              const float* residual_moments, float* moments, int K, int N,
-                                             int rotary_features, int activation, int gated, int type,
-                                             int min_tokens, int max_tokens, int capacity, int* ranges, int* count,
-                                             cudaStream_t) {
+                                             int rotary_features, int activation, int gated, int type, int min_tokens,
+                                             int max_tokens, int capacity, int* ranges, int* count, cudaStream_t) {
   padfree::LinearParams shape{};
   shape.bias = bias;
   shape.residual = residual;
@@ -152,30 +151,29 @@ PADFREE_TEST_EXPORT int padfreeAttention(
   const AttentionOperand query{q, q_bias, q_token_stride, q_head_stride, bias_head_stride};
   const AttentionOperand key{k, k_bias, k_token_stride, k_head_stride, bias_head_stride};
   const AttentionOperand value{v, v_bias, v_token_stride, v_head_stride, bias_head_stride};
-  constexpr decltype(&padfree::launchAttention) kLaunchers[] = {padfree::launchAttention, padfree::launchAttentionMma,
-                                                                padfree::launchAttentionSm90,
-                                                                padfree::launchAttentionSm90Short,
-                                                                padfree::launchAttentionSm90Window};
-  return kLaunchers[kernel]({query,
-                             key,
-                             value,
-                             cu_seqlens,
-                             static_cast<const padfree::AttentionTask*>(tasks),
-                             num_tasks,
-                             y,
-                             T,
-                             B,
-                             H,
-                             kv_heads,
-                             D,
-                             max_seq_len,
-                             scale,
-                             window_left,
-                             window_right,
-                             static_cast<padfree::AttentionBias>(bias),
-                             bias_range,
-                             slopes,
-                             distance_bias,
-                             static_cast<DataType>(type)},
-                            stream);
+  constexpr decltype(&padfree::launchAttention) kLaunchers[] = {
+      padfree::launchAttention, padfree::launchAttentionMma, padfree::launchAttentionSm90,
+      padfree::launchAttentionSm90Short, padfree::launchAttentionSm90Window};
+  padfree::AttentionParams params{query,
+                                  key,
+                                  value,
+                                  cu_seqlens,
+                                  static_cast<const padfree::AttentionTask*>(tasks),
+                                  num_tasks,
+                                  y,
+                                  T,
+                                  B,
+                                  H,
+                                  D,
+                                  max_seq_len,
+                                  scale,
+                                  static_cast<DataType>(type)};
+  params.kv_heads = kv_heads;
+  params.window_left = window_left;
+  params.window_right = window_right;
+  params.bias = static_cast<padfree::AttentionBias>(bias);
+  params.bias_range = bias_range;
+  params.slopes = slopes;
+  params.distance_bias = distance_bias;
+  return kLaunchers[kernel](params, stream);
 }

@@ -8,6 +8,7 @@ import torch
 
 from tests.support.launchers import attention, make_tasks
 
+from .attention_cases import TYPES, choose
 from .cases import (
     DEVICE,
     LENGTHS,
@@ -20,7 +21,6 @@ from .cases import (
 )
 
 QKV_LAYOUTS = ["3HD", "H3D", "separate"]
-TYPES = [torch.float16, torch.bfloat16, torch.float32]
 MANY_HEADS = 48
 """Enough for the mma kernel's tiles of 128 query rows in a batch of a few hundred tokens, if it may be long."""
 
@@ -28,15 +28,6 @@ MANY_HEADS = 48
 KERNELS = ["auto", "mma", "sm90", "short"]
 SHAPES = [(3, 0), (MANY_HEADS, 4096), (3, 4096), (3, 64)]
 """Heads and max_seq_len: between them they reach every tile shape of the tensor-core kernels."""
-
-
-def choose(kernel: str, dtype: torch.dtype) -> str:
-    """The kernel to launch, or a skip: fp32 has one kernel, and only Hopper has sm90's and short."""
-    if kernel != "auto" and dtype == torch.float32:
-        pytest.skip("fp32 has one kernel")
-    if kernel in ("sm90", "short") and torch.cuda.get_device_capability()[0] != 9:
-        pytest.skip(f"the {kernel} kernel needs a Hopper GPU")
-    return kernel
 
 
 def make_operands(

@@ -1,0 +1,67 @@
+"""What all tests of attention's kernels share: types, kernels, and the truth for positions of every kind."""
+
+# SPDX-License-Identifier: Apache-2.0
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from tests.support.launchers import Positions
+
+from .cases import DEVICE
+
+TYPES = [torch.float16, torch.bfloat16, torch.float32]
+ROWS = 1024
+"""Query rows whose scores the truth holds at a time."""
+
+
+def choose(kernel: str, dtype: torch.dtype) -> str:
+    """The kernel to launch, or a skip: fp32 has one kernel, and only Hopper has sm90's and short."""
+    if kernel != "auto" and dtype == torch.float32:
+        pytest.skip("fp32 has one kernel")
+    if kernel in ("sm90", "short") and torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip(f"the {kernel} kernel needs a Hopper GPU")
+    return kernel
+
+
+def score_bias(positions: Positions, rows: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """[H, rows, keys], or [1, rows, keys] without a bias: what is added to scores, -inf outside the window."""
+    distance = keys - rows[:, None]
+    if positions.slopes is not None:
+        added = -positions.slopes.to(dtype)[:, None, None] * distance.abs()
+    elif positions.distance_bias is not None:
+        reach = positions.bias_range
+        added = positions.distance_bias.to(dtype)[:, distance.clamp(-reach, reach) + reach]
+    else:
+        added = torch.zeros(1, *distance.shape, device=DEVICE, dtype=dtype)
+    left, right = positions.window
+    hidden = torch.zeros_like(distance, dtype=torch.bool)
+    if left >= 0:
+        hidden |= -distance > left
+    if right >= 0:
+        hidden |= distance > right
+    return added.masked_fill(hidden, float("-inf"))
+
+
+def attend(
+    operands: Sequence[torch.Tensor], lengths: Sequence[int], scale: float, positions: Positions, dtype: torch.dtype
+) -> torch.Tensor:
+    """softmax(QK^T * scale + bias)V of q [T, H, D], k and v [T, KVH, D], each sequence by itself, as [T, H*D].
+
+    The products have the given type and the softmax has float64 with float64 and float32 otherwise, as in PyTorch's
+    fused attention.
+    """
+    inner = torch.float64 if dtype == torch.float64 else torch.float32
+    ratio = operands[0].shape[1] // operands[1].shape[1]
+    q, k, v = (operand.to(dtype) for operand in operands)
+    k, v = (part.repeat_interleave(ratio, dim=1) for part in (k, v))
+    results, start = [], 0
+    for length in lengths:
+        part = slice(start, start + length)
+        keys = torch.arange(length, device=DEVICE)
+        for rows in keys.split(ROWS):
+            scores = torch.einsum("qhd,khd->hqk", q[part][rows].to(inner), k[part].to(inner)) * scale
+            weights = (scores + score_bias(positions, rows, keys, inner)).softmax(-1)
+            results.append(torch.einsum("hqk,khd->qhd", weights.to(dtype), v[part]).flatten(1))
+        start += length
+    return torch.cat(results)
