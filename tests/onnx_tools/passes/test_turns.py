@@ -12,6 +12,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools.analysis.graph import tidy
 from padfree.onnx_tools.files.graph_io import export_model
+from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.operators import DOMAIN, check_nodes, make_node, with_functions
 from padfree.onnx_tools.passes import PassResult
 from padfree.onnx_tools.passes.norms.norm_folding import norm_folding
@@ -95,7 +96,7 @@ def turned(model: ModelProto, precision: str = "fp32", *, norms: bool = False) -
     if norms:
         assert norm_folding(graph, precision).replaced
         tidy(graph)
-    made = export_model(graph)
+    made = export_model(graph, Model(model)).whole()
     made.ir_version = model.ir_version
     check_nodes(made)
     check_element_types(made, precision)
