@@ -14,7 +14,7 @@ from ...analysis.graph import Editor
 from ...files.weights import HeldValues, bytes_of_array
 from ...operators.functions import ACT_TYPES
 from ...precision.blocks import exact_product
-from ...precision.precision import rounded, to_float32
+from ...precision.rounded_weights import rounded, to_float32
 from ...precision.ranges import unfit_reason
 from ..base import NoMatch
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 from padfree.onnx_tools import RewriteError, rewrite
-from padfree.onnx_tools.precision.precision import rounded
+from padfree.onnx_tools.precision.rounded_weights import rounded
 
 from tests.onnx_tools.agreement import INTERFACES, assert_agree
 from tests.onnx_tools.rewritings import Rewritings

@@ -23,7 +23,7 @@ from padfree.onnx_tools.files.model_file import open_model
 from padfree.onnx_tools.files.ort_session import open_session
 from padfree.onnx_tools.files.weights import LARGE_BYTES, HeldValues, Storage, Weights, array_of
 from padfree.onnx_tools.linear import with_linear
-from padfree.onnx_tools.precision.precision import round_to
+from padfree.onnx_tools.precision.rounded_weights import round_to
 from padfree.onnx_tools.rewrite import rewrite_model
 
 rewrite_module = importlib.import_module("padfree.onnx_tools.rewrite")  # the package has a function of that name
@@ -154,7 +154,7 @@ def test_exports_are_rewritten_alike_whatever_is_held(
 ) -> None:
     options: dict[str, Any] = {"interface": interface, "precision": "fp16", "strict": False, "verify": True}
     wanted = rewrite(path, **options).model
-    for module in ("files.graph_io", "files.external_data", "files.model", "precision.precision", "files.wire"):
+    for module in ("files.graph_io", "files.external_data", "files.model", "precision.constants", "files.wire"):
         monkeypatch.setattr(f"padfree.onnx_tools.{module}.LARGE_BYTES", 1 << 10)
     found = rewrite_model(open_model(path), **options).model
     assert held(found)

@@ -8,8 +8,8 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 from padfree.onnx_tools import VerificationError
 from padfree.onnx_tools.precision.blocks import blocks, exact_product, largest_of
-from padfree.onnx_tools.precision.precision import round_to
 from padfree.onnx_tools.precision.ranges import unfit_reason
+from padfree.onnx_tools.precision.rounded_weights import round_to
 
 from tests.support.messages import check_weights
 

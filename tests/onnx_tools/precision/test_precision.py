@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError, VerificationError, without_functions
 from padfree.onnx_tools.operators import DOMAIN, make_node, with_functions
 from padfree.onnx_tools.precision.element_types import check_element_types
-from padfree.onnx_tools.precision.precision import round_to, to_float32
+from padfree.onnx_tools.precision.rounded_weights import round_to, to_float32
 
 from tests.support.messages import check_weights, convert
 

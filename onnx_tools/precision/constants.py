@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The float32 constants of a graph whose type changes: each is stored once, in the type or types that nodes read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import NodeProto, TensorProto
+
+from ..errors import RewriteError
+from ..files.model import Model
+from ..files.weights import LARGE_BYTES, bytes_of_array
+from ..operators.functions import ACT_TYPES
+from .blocks import largest_of
+from .halves import to_float
+from .ranges import LARGEST, unfit_reason
+from .rounded_weights import rounded
+
+Floats = npt.NDArray[np.float32]
+
+
+class Constants:
+    """Those of one model, whose initializers have no data until all nodes have said how they read them.
+
+    Args:
+        model: gets its initializers from `store`.
+        original: has their values.
+        precision: the new type, "fp16" or "bf16".
+    """
+
+    def __init__(self, model: Model, original: Model, precision: str) -> None:
+        self._model, self._original, self._precision = model, original, precision
+        self._originals = {tensor.name: tensor for tensor in original.proto.graph.initializer}
+        self._tensors = {
+            tensor.name: self._originals.get(tensor.name, tensor)
+            for tensor in model.proto.graph.initializer
+            if tensor.data_type == TensorProto.FLOAT
+        }
+        self._tried: dict[str, npt.NDArray[Any]] = {}  # what some become, if they are read in the new type
+        self._rounded: dict[str, npt.NDArray[Any]] = {}  # those that are read in the new type
+        self._read_as_float32: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def values(self, name: str) -> Floats:
+        """Those of a constant."""
+        return to_float(self._original.array(self._tensors[name]))
+
+    def add(self, tensor: TensorProto) -> None:
+        """One more, which holds its values."""
+        self._model.proto.graph.initializer.append(tensor)
+        self._tensors[tensor.name] = tensor
+
+    def find_unfit(self, names: Iterable[str]) -> dict[str, str]:
+        """Those of these names that the new type cannot hold, with the reasons."""
+        reasons = {}
+        for name in sorted(name for name in set(names) if name in self):
+            values = self.values(name)
+            content = rounded(values, self._precision)
+            if reason := unfit_reason(values, self._precision, rounded=content):
+                reasons[name] = reason
+            else:
+                self._tried[name] = content
+        return reasons
+
+    def keep(self, name: str) -> None:
+        """Notes that a constant is read as float32."""
+        self._read_as_float32.add(name)
+
+    def rounded_name(self, name: str, reader: NodeProto) -> str:
+        """The name under which a node reads a constant in the new type. Raises RewriteError where it overflows."""
+        if name not in self._rounded:
+            values = self.values(name)
+            self._refuse_overflow(name, values, reader)
+            tried = self._tried.pop(name, None)
+            self._rounded[name] = rounded(values, self._precision) if tried is None else tried
+        return f"{name}.{self._precision}"
+
+    def _refuse_overflow(self, name: str, values: Floats, reader: NodeProto) -> None:
+        largest = largest_of(values)
+        if largest > LARGEST[self._precision]:
+            advice = "bf16 or fp32" if self._precision == "fp16" else "fp32"
+            raise RewriteError(
+                f"weight '{name}' of {reader.op_type} '{reader.name or reader.output[0]}' holds {largest:g}, "
+                f"{self._precision} holds at most {LARGEST[self._precision]:g}; choose precision {advice}"
+            )
+
+    def store(self) -> None:
+        """Puts them in: in the new type under a constant's own name, unless it is read as float32 too."""
+        graph = self._model.proto.graph
+        renamed = {f"{name}.{self._precision}": name for name in self._rounded if name not in self._read_as_float32}
+        for node in graph.node:
+            for position, name in enumerate(node.input):
+                if name in renamed:
+                    node.input[position] = renamed[name]
+        replaced = set(renamed.values())
+        kept = [self._originals.get(tensor.name, tensor) for tensor in graph.initializer if tensor.name not in replaced]
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
+        for name in list(self._rounded):
+            copy, dims = f"{name}.{self._precision}", self._tensors[name].dims
+            content = self._rounded.pop(name)  # which is not to be there twice
+            tensor = graph.initializer.add(
+                name=renamed.get(copy, copy), data_type=ACT_TYPES[self._precision], dims=dims
+            )
+            if content.nbytes >= LARGE_BYTES:
+                self._model.weights.hold(tensor, bytes_of_array(content))
+            else:
+                tensor.raw_data = content.tobytes()

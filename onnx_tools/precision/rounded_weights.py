@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What weights become in half precision, and the check that they became it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto
+
+from ..errors import VerificationError
+from ..files.model import Model
+from ..files.weights import array_of
+from ..operators.functions import ACT_TYPES
+from .blocks import blocks, finite_of, largest_of
+from .halves import to_float, to_half
+from .ranges import LARGEST
+
+Floats = npt.NDArray[np.float32]
+
+_ROUNDOFF: Mapping[str, float] = MappingProxyType({"fp16": 2.0**-11, "bf16": 2.0**-8})
+_SMALLEST: Mapping[str, float] = MappingProxyType({"fp16": 2.0**-25, "bf16": 2.0**-134})  # half of the last step
+
+
+def round_to(values: Floats, precision: str) -> TensorProto:
+    """A nameless tensor with the values rounded to nearest, ties to even; infinite beyond the largest number."""
+    content = rounded(values, precision).tobytes()
+    return TensorProto(data_type=ACT_TYPES[precision], dims=values.shape, raw_data=content)
+
+
+def rounded(values: Floats, precision: str) -> npt.NDArray[Any]:
+    """What `round_to` holds, as an array: of bf16 the bits."""
+    if precision == "fp16":
+        return to_half(values)
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    result: npt.NDArray[np.uint16] = ((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16).astype("<u2")
+    result[np.isnan(values)] = 0x7FC0
+    return result.reshape(values.shape)  # a scalar had become 1-D
+
+
+def to_float32(tensor: TensorProto, data: memoryview | None = None) -> Floats:
+    """The values of a float tensor of any precision, of `data` where its message holds none.
+
+    They may be those that the tensor holds, not to be written to.
+    """
+    return to_float(array_of(tensor, data))
+
+
+def survives(values: Floats, precision: str) -> bool:
+    """Whether a constant can be rounded: nothing overflows, and single numbers keep their value but for rounding."""
+    if largest_of(values) > LARGEST[precision]:
+        return False
+    if values.size > 1:
+        return True
+    finite = finite_of(values)
+    found = to_float32(round_to(finite, precision))
+    return bool(np.all(np.abs(found - finite) <= np.abs(finite) * _ROUNDOFF[precision]))
+
+
+def check_weights(original: Model, converted: Model, precision: str) -> None:
+    """Checks that each converted weight is the original's, rounded. Raises VerificationError naming one that is not."""
+    sources = {tensor.name: tensor for tensor in original.proto.graph.initializer}
+    for tensor in converted.proto.graph.initializer:
+        source = sources.get(tensor.name) or sources.get(tensor.name.removesuffix(f".{precision}"))
+        if source is None or tensor.data_type == source.data_type:
+            continue
+        pairs = zip(blocks(original.array(source)), blocks(converted.array(tensor)), strict=True)
+        far = sum(_far(to_float(a), to_float(b), precision) for a, b in pairs)
+        if far:
+            raise VerificationError(
+                f"weight '{tensor.name}' is not the original rounded to {precision} ({far} of {math.prod(tensor.dims)} "
+                f"values differ); this is a defect of padfree's conversion: please report it, or choose precision fp32"
+            )
+
+
+def _far(wanted: Floats, found: Floats, precision: str) -> int:
+    """How many numbers are not what they are to be when rounded."""
+    finite = np.isfinite(wanted)
+    if finite.all():
+        allowed = np.abs(wanted) * _ROUNDOFF[precision] + _SMALLEST[precision]
+        return int((~(np.abs(found - wanted) <= allowed)).sum())
+    equal = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
+    return int((~equal[~finite]).sum()) + _far(wanted[finite], found[finite], precision)

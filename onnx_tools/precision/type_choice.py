@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In which type the nodes of a half precision graph compute: the rules that precision.py lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from onnx import NodeProto, TensorProto
+
+from ..errors import RewriteError
+from ..operators import DOMAIN
+from ..operators.functions import ACT_TYPES
+from .constants import Constants
+from .element_types import takes
+from .rounded_weights import survives, to_float32
+
+_FLOAT = TensorProto.FLOAT
+PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention"})
+_FLOAT32_ONLY = frozenset(
+    (
+        *("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceProd"),
+        *("ReduceLogSum", "ReduceLogSumExp", "CumSum", "Softmax", "LogSoftmax"),
+        *("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization"),
+        *("BatchNormalization", "LpNormalization", "Pow", "Sqrt", "Exp", "Log", "Reciprocal"),
+        *("Range", "RandomNormal", "RandomUniform", "Resize"),
+        *("Sin", "Cos", "Tan"),  # of angles far beyond 2 pi; and no bfloat16 before opset 22
+        *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"),  # their scales are exact numbers
+        *("QLinearMatMul", "QLinearConv"),
+    )
+)
+
+
+class TypeChoice:
+    """Chooses for one node after the other, in their order.
+
+    Args:
+        precision: the new type, "fp16" or "bf16".
+        opset: the model's.
+        constants: its constants.
+        types: tensors by name, as they are by now.
+        unfit: tensors that the new type cannot hold, with the reasons.
+    """
+
+    def __init__(
+        self, precision: str, opset: int, constants: Constants, types: Mapping[str, int], unfit: Mapping[str, str]
+    ) -> None:
+        self._precision, self._opset = precision, opset
+        self._constants, self._types, self._unfit = constants, types, unfit
+        self._act = ACT_TYPES[precision]
+        self._counts: set[str] = set()  # float32 tensors that were whole numbers, and what is made of them alone
+
+    def of(self, node: NodeProto, floats: Iterable[str]) -> int:
+        """The type in which a node computes that reads these tensors of floats."""
+        if any(name in self._unfit for name in (*node.input, *node.output)):
+            self._refuse_unfit(node)
+            return _FLOAT
+        if node.domain == DOMAIN:
+            return self._act
+        if node.domain != "" or node.op_type in _FLOAT32_ONLY or not takes(node, self._act, self._opset):
+            return _FLOAT
+        if node.op_type in PRODUCTS:
+            return _FLOAT if self._reads_counts_alone(floats) else self._act
+        if node.op_type == "Cast":
+            # Whole numbers may be too large for the type; what was float already keeps its type.
+            return self._act if self._types[node.input[0]] in (TensorProto.BOOL, self._act) else _FLOAT
+        if node.op_type == "ConstantOfShape":
+            value = [to_float32(attribute.t) for attribute in node.attribute if attribute.name == "value"]
+            return self._act if all(survives(item, self._precision) for item in value) else _FLOAT
+        return self._act if all(self._is_half(name) for name in floats) else _FLOAT
+
+    def _is_half(self, name: str) -> bool:
+        """Whether what a node reads leaves it the new type."""
+        if name in self._constants:
+            return survives(self._constants.values(name), self._precision)
+        return self._types[name] != _FLOAT
+
+    def _reads_counts_alone(self, floats: Iterable[str]) -> bool:
+        """Whether all that a node reads, constants aside, was whole numbers: positions, whose angles need digits."""
+        read = [name for name in floats if name not in self._constants]
+        return bool(read) and all(name in self._counts for name in read)
+
+    def follow_counts(self, node: NodeProto, floats: Iterable[str], target: int) -> None:
+        """Notes what a node that computes in the type `target` makes of whole numbers; before its outputs have it."""
+        if node.op_type == "Cast" and node.domain == "":
+            source = self._types.get(node.input[0], _FLOAT)
+            became_float = source not in (_FLOAT, self._act, TensorProto.BOOL) and target == _FLOAT
+            counted = became_float or node.input[0] in self._counts
+        else:
+            counted = target == _FLOAT and self._reads_counts_alone(floats)
+        if counted:
+            self._counts.update(node.output)
+
+    def _refuse_unfit(self, node: NodeProto) -> None:
+        name = next(item for item in (*node.input, *node.output) if item in self._unfit)
+        if node.domain == DOMAIN:
+            raise RewriteError(
+                f"'{name}' of {node.op_type} '{node.name or node.output[0]}' {self._unfit[name]}, and this operator is "
+                f"not kept in float32 by itself; choose precision bf16 or fp32"
+            )
