@@ -14,8 +14,8 @@ from ...analysis.graph import Editor
 from ...files.weights import HeldValues, bytes_of_array
 from ...operators.functions import ACT_TYPES
 from ...precision.blocks import exact_product
-from ...precision.rounded_weights import rounded, to_float32
 from ...precision.ranges import unfit_reason
+from ...precision.rounded_weights import rounded, to_float32
 from ..base import NoMatch
 
 Floats = npt.NDArray[np.float32]
