@@ -25,7 +25,9 @@ def attention(b: BodyBuilder) -> None:
     scores = b.op("MatMul", q, k)  # [B,KVH,H/KVH,Smax,Smax]
     places = b.range(ragged.smax)
     distance = b.op("Sub", b.unsqueeze(places, 0), b.unsqueeze(places, 1))  # [Smax,Smax]: key - query
-    if b.attributes["bias"] != "none":
+    if b.attributes["bias"] == "disentangled":
+        scores = _add_disentangled(b, scores, q, k, distance)
+    elif b.attributes["bias"] != "none":
         by_head = b.reshape(_distance_bias(b, distance), kv_heads, ratio, ragged.smax, ragged.smax)
         scores = b.op("Add", scores, by_head)
     visible = b.op("And", b.unsqueeze(ragged.mask, 1), b.unsqueeze(_in_window(b, distance), 0))  # [B,Smax,Smax]
@@ -87,6 +89,40 @@ def _distance_bias(b: BodyBuilder, distance: str) -> str:
     if b.attributes["bias"] == "slope":
         away = b.op("Cast", b.op("Abs", distance), to=TensorProto.FLOAT)
         return b.op("Mul", b.op("Neg", b.unsqueeze("slopes", 1, 2)), away)
+    return b.op("Gather", "distance_bias", _table_index(b, distance), axis=1)
+
+
+def _table_index(b: BodyBuilder, distance: str) -> str:
+    """Which of the 2R + 1 entries of a table belongs to each distance."""
     farthest = b.attribute("bias_range")
     near = b.op("Max", b.op("Min", distance, farthest), b.op("Neg", farthest))
-    return b.op("Gather", "distance_bias", b.op("Add", near, farthest), axis=1)
+    return b.op("Add", near, farthest)
+
+
+def _add_disentangled(b: BodyBuilder, scores: str, q: str, k: str, distance: str) -> str:
+    """The scores [B,H,1,Smax,Smax] and the products of q and k with rows of the tables.
+
+    q is [B,H,1,Smax,D] and scaled, k [B,H,1,D,Smax] and not. Batch and places are one axis in the products: onnxruntime's MatMul
+    does not repeat a table for a batch of none.
+    """
+    heads, size = (b.as_vector(b.attribute(name)) for name in ("num_heads", "head_size"))
+    index = _table_index(b, distance)
+    batch, length = b.dim(scores, 0), b.dim(scores, -1)
+
+    def gathered(rows: str, table: str, index: str, perm: list[int]) -> str:
+        """[B,H,1,Smax,Smax] of rows [H,1,B,Smax,D]; perm is of [H,B,Smax,Smax], the last axis along the index's."""
+        by_head = b.op("Transpose", b.reshape(b.load(table), b.dim(table, 0), heads, size), perm=[1, 2, 0])
+        products = b.op("MatMul", b.reshape(rows, heads, b.op("Mul", batch, length), size), by_head)
+        products = b.reshape(products, heads, batch, length, b.dim(table, 0))
+        everywhere = b.op("Expand", index, b.op("Concat", heads, batch, length, length, axis=0))
+        near = b.op("GatherElements", products, everywhere, axis=-1)
+        return b.unsqueeze(b.op("Transpose", near, perm=perm), 2)
+
+    if b.attributes["has_k_position"]:
+        rows = b.op("Transpose", q, perm=[1, 2, 0, 3, 4])
+        scores = b.op("Add", scores, gathered(rows, "k_position", index, [1, 0, 2, 3]))
+    if b.attributes["has_q_position"]:
+        rows = b.op("Transpose", b.op("Mul", k, b.attribute("scale")), perm=[1, 2, 0, 4, 3])
+        of_keys = b.op("Transpose", index, perm=[1, 0])
+        scores = b.op("Add", scores, gathered(rows, "q_position", of_keys, [1, 0, 3, 2]))
+    return scores

@@ -122,12 +122,15 @@ _EMBEDDING = OperatorSpec(
     requires=((_when("has_positions"), _when("has_position_table")),),
 )
 
+_DISENTANGLED = Condition("bias", ("disentangled",))
+
 _ATTENTION = OperatorSpec(
     "PadfreeAttention",
     "softmax(Q K^T * scale + bias) V inside each sequence, head and window, softmax in float32. Filler rows are zeros. "
     "Query i sees the keys j from i - window_left to i + window_right; i and j count from 0 in every sequence. bias is "
-    "-slopes[h] * |j - i|, or distance_bias[h, t] where t is j - i + R, but not below 0 nor above 2R. Head h reads "
-    "head h / (H / KVH) of K and V.",
+    "-slopes[h] * |j - i|, or distance_bias[h, t] where t is j - i + R, but not below 0 nor above 2R, or, disentangled, "
+    "scale * (q_i k_position[t] + k_j q_position[t]), each head with its own columns, of which either may be missing. "
+    "Head h reads head h / (H / KVH) of K and V; with a disentangled bias KVH is H.",
     inputs=(
         TensorSpec("qkv", "act", "[T,H*D+2*KVH*D]", Condition("qkv_layout", _FUSED_QKV)),
         TensorSpec("q", "act", "[T,H*D]", Condition("qkv_layout", ("separate",))),
@@ -138,6 +141,8 @@ _ATTENTION = OperatorSpec(
         TensorSpec("tasks", "int32", "[L,4]", _when("has_tasks")),
         TensorSpec("slopes", "float32", "[H]", Condition("bias", ("slope",))),
         TensorSpec("distance_bias", "float32", "[H,2*R+1]", Condition("bias", ("distance",))),
+        TensorSpec("k_position", "act", "[2*R+1,H*D]", _when("has_k_position")),
+        TensorSpec("q_position", "act", "[2*R+1,H*D]", _when("has_q_position")),
     ),
     outputs=(TensorSpec("y", "act", "[T,H*D]"),),
     attributes=(
@@ -173,9 +178,27 @@ _ATTENTION = OperatorSpec(
             maximum=INT32_MAX,
         ),
         AttributeSpec(
-            "bias", "string", "what is added to the scores", allowed=("none", "slope", "distance"), selects_body=True
+            "bias",
+            "string",
+            "what is added to the scores",
+            allowed=("none", "slope", "distance", "disentangled"),
+            selects_body=True,
         ),
-        AttributeSpec("bias_range", "int", "R of distance_bias, without it any", minimum=0, maximum=MAX_BIAS_RANGE),
+        AttributeSpec(
+            "bias_range",
+            "int",
+            "R of distance_bias, k_position and q_position, without them any",
+            minimum=0,
+            maximum=MAX_BIAS_RANGE,
+        ),
+        _flag("has_k_position", "whether k_position, which rows of Q are multiplied by, is there"),
+        _flag("has_q_position", "whether q_position, which rows of K are multiplied by, is there"),
+    ),
+    requires=(
+        (_when("has_k_position"), _DISENTANGLED),
+        (_when("has_q_position"), _DISENTANGLED),
+        (_DISENTANGLED, Condition("window_left", (-1,))),
+        (_DISENTANGLED, Condition("window_right", (-1,))),
     ),
 )
 

@@ -22,9 +22,12 @@ bool fitsHopper(const AttentionParams& params) {
          (params.bias != AttentionBias::kDistance || params.bias_range <= kMaxHopperBiasRange);
 }
 
-// What a bias reads is there.
+// What a bias reads is there, and nothing that it cannot be together with.
 bool hasBias(const AttentionParams& params) {
   if (params.bias == AttentionBias::kSlope) return params.slopes;
+  if (params.bias == AttentionBias::kDisentangled) {
+    return params.bias_range >= 0 && params.kv_heads == params.H && params.window_left < 0 && params.window_right < 0;
+  }
   return params.bias == AttentionBias::kNone || (params.distance_bias && params.bias_range >= 0);
 }
 
@@ -48,6 +51,7 @@ cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream) 
   }
   if (params.kv_heads <= 0 || params.H % params.kv_heads != 0 || !hasBias(params)) return cudaErrorInvalidValue;
   if (attentionBlocks(params.T, params.B, params.H) > kMaxGridX) return cudaErrorInvalidValue;
+  if (params.bias == AttentionBias::kDisentangled) return cudaErrorNotSupported;
   if (params.type == DataType::kFloat32) return launchAttentionFp32(params, stream);
   if (!isVectorAligned(params.q) || !isVectorAligned(params.k) || !isVectorAligned(params.v)) {
     return cudaErrorMisalignedAddress;

@@ -21,7 +21,9 @@ struct AttentionOperand {
 enum class AttentionBias : int32_t {
   kNone = 0,
   kSlope = 1,     // -slopes[h] * |j - i|
-  kDistance = 2,  // distance_bias[h][clamp(j - i, -bias_range, bias_range) + bias_range]
+  kDistance = 2,  // distance_bias[h][t], t = clamp(j - i, -bias_range, bias_range) + bias_range
+  // scale * (q_i . k_position[t] + k_j . q_position[t]), q_i and k_j with their biases; kv_heads == H, no window
+  kDisentangled = 3,
 };
 
 struct AttentionParams {
@@ -38,9 +40,11 @@ struct AttentionParams {
   int kv_heads;                   // of K and V, H % kv_heads == 0: head h reads theirs number h / (H / kv_heads)
   int window_left, window_right;  // row i sees keys i - window_left to i + window_right; -1: open
   AttentionBias bias;
-  int bias_range;              // with kDistance
+  int bias_range;              // with kDistance and kDisentangled
   const float* slopes;         // [H], with kSlope
   const float* distance_bias;  // [H, 2 * bias_range + 1], with kDistance
+  // [2 * bias_range + 1, H*D] of the type, with kDisentangled; either may be null
+  const void *k_position, *q_position;
 };
 
 constexpr int kMaxHeadSize = 256;

@@ -31,7 +31,8 @@ QkvPlaces placesOf(const std::string& name, int64_t heads, int64_t kv_heads, int
 
 AttentionBias biasOf(const std::string& name) {
   if (name == "slope") return AttentionBias::kSlope;
-  return name == "distance" ? AttentionBias::kDistance : AttentionBias::kNone;
+  if (name == "distance") return AttentionBias::kDistance;
+  return name == "disentangled" ? AttentionBias::kDisentangled : AttentionBias::kNone;
 }
 
 const void* advance(const void* data, int64_t elements, DataType type) {
@@ -60,6 +61,7 @@ class Attention final : public Operator {
       throw std::invalid_argument(text("num_kv_heads is ", num_kv_heads_, " with num_heads ", num_heads_,
                                        " and qkv_layout \"H3D\"; allowed: equal numbers, or another qkv_layout"));
     }
+    checkDisentangled(attributes);
     const int hidden = num_heads_ * head_size_, kv_hidden = num_kv_heads_ * head_size_;
     const std::string part = text("[T,", hidden, "]"), kv_part = text("[T,", kv_hidden, "]");
     if (separate_) {
@@ -75,6 +77,9 @@ class Attention final : public Operator {
     slopes_ = addInput("slopes", TensorKind::kFloat, text("[", num_heads_, "]"), bias_kind_ == AttentionBias::kSlope);
     distance_bias_ = addInput("distance_bias", TensorKind::kFloat, text("[", num_heads_, ",", 2 * bias_range_ + 1, "]"),
                               bias_kind_ == AttentionBias::kDistance);
+    const std::string table = text("[", 2 * bias_range_ + 1, ",", hidden, "]");
+    k_position_ = addInput("k_position", TensorKind::kActivation, table, attributes.flag("has_k_position"));
+    q_position_ = addInput("q_position", TensorKind::kActivation, table, attributes.flag("has_q_position"));
     addOutput("y", TensorKind::kActivation, part);
   }
 
@@ -122,17 +127,39 @@ class Attention final : public Operator {
     params.bias_range = bias_range_;
     params.slopes = tensors.input<float>(slopes_);
     params.distance_bias = tensors.input<float>(distance_bias_);
+    params.k_position = tensors.input(k_position_);
+    params.q_position = tensors.input(q_position_);
     return launchAttention(params, stream);
   }
 
  private:
+  void checkDisentangled(const Attributes& attributes) const {
+    if (bias_kind_ != AttentionBias::kDisentangled) {
+      for (const char* name : {"has_k_position", "has_q_position"}) {
+        if (attributes.flag(name)) {
+          throw std::invalid_argument(text(name, " is 1 with bias \"", attributes.choice("bias"),
+                                           "\"; allowed: 0, or bias \"disentangled\""));
+        }
+      }
+      return;
+    }
+    if (num_kv_heads_ != num_heads_) {
+      throw std::invalid_argument(text("num_kv_heads is ", num_kv_heads_, " with num_heads ", num_heads_,
+                                       " and bias \"disentangled\"; allowed: equal numbers"));
+    }
+    if (window_left_ >= 0 || window_right_ >= 0) {
+      throw std::invalid_argument(text("the window is (", window_left_, ", ", window_right_,
+                                       ") with bias \"disentangled\"; allowed: -1 for both sides"));
+    }
+  }
+
   const int num_heads_, num_kv_heads_, head_size_, max_seq_len_;
   const int window_left_, window_right_, bias_range_;
   const float scale_;
   const bool separate_;
   const AttentionBias bias_kind_;
   const QkvPlaces places_;
-  int qkv_bias_, cu_seqlens_, tasks_, slopes_, distance_bias_;
+  int qkv_bias_, cu_seqlens_, tasks_, slopes_, distance_bias_, k_position_, q_position_;
 };
 
 }  // namespace
@@ -144,8 +171,8 @@ OperatorInfo attentionOperator() {
            integerField("head_size", 8, kMaxHeadSize, 8), realField("scale"),
            choiceField("qkv_layout", {"3HD", "H3D", "separate"}), flagField("has_qkv_bias"), flagField("has_tasks"),
            integerField("max_seq_len", 0, kInt32Max), integerField("window_left", -1, kInt32Max),
-           integerField("window_right", -1, kInt32Max), choiceField("bias", {"none", "slope", "distance"}),
-           integerField("bias_range", 0, kMaxBiasRange)},
+           integerField("window_right", -1, kInt32Max), choiceField("bias", {"none", "slope", "distance", "disentangled"}),
+           integerField("bias_range", 0, kMaxBiasRange), flagField("has_k_position"), flagField("has_q_position")},
           makeOperator<Attention>};
 }
 

@@ -73,12 +73,14 @@ def _attention(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     assert not attributes["has_qkv_bias"]
     cu_seqlens = next(inputs)
     _given(inputs, attributes, "has_tasks")
-    table = next(inputs) if attributes["bias"] != "none" else None
+    table = next(inputs) if attributes["bias"] in ("slope", "distance") else None
+    k_position, q_position = (_given(inputs, attributes, name) for name in ("has_k_position", "has_q_position"))
     result = ref.attention(
         q, k, v, cu_seqlens, num_heads=heads, head_size=size, scale=attributes["scale"],
         window=(attributes["window_left"], attributes["window_right"]),
         slopes=table if attributes["bias"] == "slope" else None,
-        distance_bias=table if attributes["bias"] == "distance" else None,
+        distance_bias=table if attributes["bias"] == "distance" else None, k_position=k_position,
+        q_position=q_position,
     )  # fmt: skip
     return (result,)
 

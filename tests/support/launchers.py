@@ -12,7 +12,7 @@ import torch
 DATA_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int32: 3}
 ATTENTION_KERNELS = {"auto": 0, "mma": 1, "sm90": 2, "short": 3, "window": 4}
 ACTIVATIONS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "silu": 4, "sigmoid": 5}
-ATTENTION_BIASES = {"none": 0, "slope": 1, "distance": 2}
+ATTENTION_BIASES = {"none": 0, "slope": 1, "distance": 2, "disentangled": 3}
 POOL_MODES = {"first": 0, "last": 1, "mean": 2, "max": 3}
 
 LIBRARY = os.environ.get("PADFREE_KERNELS_LIBRARY", "")
@@ -72,24 +72,31 @@ def make_tasks(cu_seqlens: torch.Tensor, tokens: int, heads: int) -> torch.Tenso
 class Positions:
     """What attention does with the places i of a row and j of a key (see attention/launch.h).
 
-    window: keys that a row sees on its left and on its right, -1: all. At most one of slopes [H] and distance_bias
-    [H, 2R + 1], both float32.
+    window: keys that a row sees on its left and on its right, -1: all. At most one of slopes [H], distance_bias
+    [H, 2R + 1], both float32, and the pair k_position and q_position [2R + 1, H*D], of which one may be missing.
     """
 
     window: tuple[int, int] = (-1, -1)
     slopes: torch.Tensor | None = None
     distance_bias: torch.Tensor | None = None
+    k_position: torch.Tensor | None = None
+    q_position: torch.Tensor | None = None
 
     @property
     def bias(self) -> str:
-        """The kind of bias: none, slope or distance."""
+        """The kind of bias: none, slope, distance or disentangled."""
+        if self.k_position is not None or self.q_position is not None:
+            return "disentangled"
         if self.slopes is not None:
             return "slope"
         return "none" if self.distance_bias is None else "distance"
 
     @property
     def bias_range(self) -> int:
-        """R, or 0 without a distance_bias."""
+        """R, or 0 without a table."""
+        for table in (self.k_position, self.q_position):
+            if table is not None:
+                return len(table) // 2
         return 0 if self.distance_bias is None else self.distance_bias.shape[1] // 2
 
 
@@ -139,6 +146,8 @@ def attention(
         places.bias_range,
         places.slopes,
         places.distance_bias,
+        places.k_position,
+        places.q_position,
         DATA_TYPES[y.dtype],
         ATTENTION_KERNELS[kernel],
     )

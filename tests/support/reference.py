@@ -136,11 +136,13 @@ def attention(
     window: tuple[int, int] = (-1, -1),
     slopes: Array | None = None,
     distance_bias: Array | None = None,
+    k_position: Array | None = None,
+    q_position: Array | None = None,
 ) -> Floats:
     """[T,H*D] of q [T,H*D], k and v [T,KVH*D]; zeros for filler tokens.
 
-    window: keys that a query sees before and behind its own, -1: all. slopes [H] and distance_bias [H,2R+1] as in the
-    operator's description.
+    window: keys that a query sees before and behind its own, -1: all. slopes [H], distance_bias [H,2R+1], k_position and
+    q_position [2R+1,H*D] as in the operator's description.
     """
     y = np.zeros(q.shape)
     ratio = q.shape[1] // k.shape[1]
@@ -154,12 +156,19 @@ def attention(
             hidden |= (limit >= 0) & (side > limit)
         for head in range(num_heads):
             columns, shared = (slice(i * head_size, (i + 1) * head_size) for i in (head, head // ratio))
-            scores = f64(q[start:end, columns]) @ f64(k[start:end, shared]).T * scale
+            rows, keys = f64(q[start:end, columns]), f64(k[start:end, shared])
+            scores = rows @ keys.T * scale
             if slopes is not None:
                 scores -= f64(slopes[head]) * abs(distance)
             if distance_bias is not None:
                 reach = distance_bias.shape[1] // 2
                 scores += f64(distance_bias[head])[np.clip(distance, -reach, reach) + reach]
+            for table, side, axis in ((k_position, rows, 1), (q_position, keys, 0)):
+                if table is not None:
+                    reach = len(table) // 2
+                    index = np.clip(distance, -reach, reach) + reach
+                    products = side @ f64(table[:, columns]).T * scale  # [S,2R+1]
+                    scores += np.take_along_axis(products if axis else products.T, index, axis)
             scores[hidden] = -np.inf
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             y[start:end, columns] = weights / weights.sum(-1, keepdims=True) @ f64(v[start:end, shared])

@@ -23,7 +23,7 @@ FIXED: dict[str, tuple[int, ...]] = {
     "num_kv_heads": (LETTERS["KVH"],),
     "head_size": (LETTERS["D"],),
     "max_seq_len": (512,),
-    "window_left": (64,),
+    "window_left": (64, -1),
     "window_right": (-1,),
     "bias_range": (LETTERS["R"],),
     "position_offset": (2,),
@@ -39,6 +39,8 @@ PLAIN_ATTENTION: dict[str, AttributeValue] = {
     "window_right": -1,
     "bias": "none",
     "bias_range": 0,
+    "has_k_position": 0,
+    "has_q_position": 0,
 }
 PLAIN_LINEAR: dict[str, AttributeValue] = {
     "activation": "none",

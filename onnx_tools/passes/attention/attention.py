@@ -189,6 +189,8 @@ def _replace(editor: Editor, analysis: Analysis, boundary: Boundary, projections
         window_right=-1,
         bias="none",
         bias_range=0,
+        has_k_position=0,
+        has_q_position=0,
     )
     unpack(editor, result, boundary, dtype, item.context)
 

@@ -271,6 +271,29 @@ def test_attention_with_positions(batch: str, window: tuple[int, int], kind: str
         check(y, expected)
 
 
+@batches
+@pytest.mark.parametrize("reach", [0, 1, 2, 40])
+@pytest.mark.parametrize("tables", [("k_position", "q_position"), ("k_position",), ("q_position",)])
+def test_disentangled_attention(batch: str, reach: int, tables: tuple[str, ...]) -> None:
+    for opset, qkv_layout in itertools.product(OPSETS if batch == "filler and empty" else (17,), ("H3D", "separate")):
+        cu, tokens = cu_of(batch)
+        r = rng()
+        qkv = poison(r.standard_normal((tokens, 3 * WIDTH)).astype(np.float32), cu)
+        bias = r.standard_normal(3 * WIDTH).astype(np.float32)
+        parts = "3HD" if qkv_layout == "separate" else qkv_layout
+        q, k, v = ref.split_qkv(qkv, HEADS, SIZE, parts)
+        feeds = {"q": q, "k": k, "v": v} if qkv_layout == "separate" else {"qkv": qkv}
+        feeds |= {"cu_seqlens": cu, "qkv_bias": bias}
+        given = {name: r.standard_normal((2 * reach + 1, WIDTH)).astype(np.float32) for name in tables}
+        attributes = attention_attributes(
+            scale=0.9, qkv_layout=qkv_layout, has_qkv_bias=1, bias="disentangled", bias_range=reach,
+            **{f"has_{name}": 1 for name in tables},
+        )  # fmt: skip
+        (y,) = run("PadfreeAttention", {**feeds, **given}, opset, **attributes)
+        q, k, v = ref.split_qkv(qkv + bias, HEADS, SIZE, parts)
+        check(y, ref.attention(q, k, v, cu, num_heads=HEADS, head_size=SIZE, scale=0.9, **given))
+
+
 def test_attention_makes_nothing_of_tokens_by_tokens() -> None:
     """20,000 sequences of one token: T x T floats would be 1.6 GB a head, the body's largest value is [T,3*H*D]."""
     tokens = 20_000

@@ -73,7 +73,7 @@ class Packed:
         return self.add(
             "PadfreeAttention", [*qkv, "cu_seqlens"], **flags, num_heads=heads, num_kv_heads=kv_heads or heads,
             head_size=size, scale=0.3, qkv_layout=layout or ("3HD" if len(qkv) == 1 else "separate"), bias="none",
-            bias_range=0,
+            bias_range=0, has_k_position=0, has_q_position=0,
         )  # fmt: skip
 
     def model(self, *outputs: str) -> ModelProto:
