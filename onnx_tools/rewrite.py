@@ -98,7 +98,7 @@ def rewrite_graph(model: Model, interface: str, mask: str | None = None) -> Pass
     add_domain(graph)
     first, *others = KEPT_MASKING
     prepared = _Progress(graph, interface, names_in_use(graph))
-    prepared.run(preparation(interface, mask))
+    prepared.run(preparation(interface, mask, prepared.longest))
     try:
         return _named(prepared.copy().finish(first), model.proto)
     except PaddingIsReadError as refused:
@@ -124,7 +124,7 @@ class _Progress:
         self._interface = interface
         self._names = names  # of the original
         self._analysis: Analysis = analyse(graph)
-        self._longest = longest_sequence(graph, self._analysis)
+        self.longest = longest_sequence(graph, self._analysis)
         self._special = special_ids(graph)
         self._products: Products | None = None
         self._results: list[PassResult] = []
@@ -173,7 +173,7 @@ class _Progress:
         kept = {name: origin for name, origin in self._origins.items() if name in names}
         results = tuple(self._results)
         return PassedGraph(
-            self._graph, self._analysis, results, kept, self._products, self._longest, dims, self._mask, self._special
+            self._graph, self._analysis, results, kept, self._products, self.longest, dims, self._mask, self._special
         )
 
     def _probe(self) -> None:

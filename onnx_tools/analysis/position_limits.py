@@ -14,7 +14,8 @@ from functools import partial
 
 import onnx_graphsurgeon as gs
 
-from .computed_numbers import ComputedNumbers, NotComputedError, computed_numbers
+from .computation import NotComputedError
+from .computed_numbers import ComputedNumbers, computed_numbers
 from .graph import argument, is_standard
 from .symbolic import Analysis, Apply, Axis, Index, Poly
 from .symbolic.expr import ELEMENTWISE, Expr

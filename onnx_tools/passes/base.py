@@ -73,9 +73,17 @@ def add_boundary(editor: Editor, mask: gs.Tensor) -> Boundary:
     return Boundary(mask, token_index, seq_lens, cu_seqlens)
 
 
-def add_schedule(editor: Editor, inputs: list[gs.Tensor], outputs: list[gs.Tensor]) -> None:
-    """PadfreeSchedule of lengths and tokens, with the slots of tokens where there is an extent; without tasks."""
-    editor.padfree("PadfreeSchedule", inputs, outputs, has_extent=len(inputs) - 2, has_positions=0, has_tasks=0, num_heads=1)
+def add_schedule(
+    editor: Editor, inputs: list[gs.Tensor], outputs: list[gs.Tensor], positions: gs.Tensor | None = None
+) -> None:
+    """PadfreeSchedule of lengths and tokens, with the slots of tokens where there is an extent; without tasks.
+
+    It makes `positions` where something reads them.
+    """
+    read = positions is not None and bool(positions.outputs)
+    made = [*outputs, positions] if read else outputs
+    flags = {"has_extent": len(inputs) - 2, "has_positions": int(read), "has_tasks": 0}
+    editor.padfree("PadfreeSchedule", inputs, made, num_heads=1, **flags)
 
 
 def pack(editor: Editor, tensor: gs.Tensor, boundary: Boundary, dtype: str | None) -> gs.Tensor:

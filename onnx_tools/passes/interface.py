@@ -49,9 +49,9 @@ def packed_interface(graph: gs.Graph, analysis: Analysis) -> PassResult:
         )
     for padded, packed in zip(inputs, tokens, strict=True):
         _feed(padded, packed)
-    _count_positions(editor, analysis, seq_lens, tokens[0])
+    positions = _count_positions(editor, analysis, seq_lens, tokens[0])
     graph.inputs = [*tokens, seq_lens, *others]
-    _schedule(graph, editor, seq_lens, tokens[0], boundary, inputs if mask is None else [*inputs, mask])
+    _schedule(graph, editor, seq_lens, tokens[0], boundary, inputs if mask is None else [*inputs, mask], positions)
     tidy(graph)
     filler = known.masked[0] if known.masked else 0
     for padded, packed in zip(inputs, tokens, strict=True):
@@ -155,8 +155,9 @@ def _schedule(
     tokens: gs.Tensor,
     boundary: Boundary,
     padded: list[gs.Tensor],
+    positions: gs.Tensor,
 ) -> None:
-    """Lengths come from the input; slots from the schedule; shapes from both."""
+    """Lengths come from the input; slots and positions from the schedule; shapes from both."""
     extent = gs.Variable(MAX_SEQLEN, _INT32, ["S"])
     graph.inputs = [*graph.inputs, extent]
     _full_shapes(editor, seq_lens, extent, padded)
@@ -176,7 +177,7 @@ def _schedule(
         node.inputs.clear()
         node.outputs.clear()
         graph.nodes.remove(node)
-    add_schedule(editor, [seq_lens, tokens, extent], [cu_seqlens, token_index])
+    add_schedule(editor, [seq_lens, tokens, extent], [cu_seqlens, token_index], positions)
 
 
 def _boundary_nodes(graph: gs.Graph, boundary: Boundary) -> list[gs.Node]:
@@ -189,8 +190,12 @@ def _boundary_nodes(graph: gs.Graph, boundary: Boundary) -> list[gs.Node]:
     ]
 
 
-def _count_positions(editor: Editor, analysis: Analysis, seq_lens: gs.Tensor, tokens: gs.Tensor) -> None:
-    """Places that were packed from a row of slots, or a column of sequences, are counted from the lengths."""
+def _count_positions(editor: Editor, analysis: Analysis, seq_lens: gs.Tensor, tokens: gs.Tensor) -> gs.Tensor:
+    """Places that were packed from a row of slots, or a column of sequences, are counted from the lengths.
+
+    Returns the tensor for every token's place in its sequence, which the schedule makes where it is read.
+    """
+    positions = editor.variable("padfree_positions", _INT32)
     packs = [
         (node, [counted(analysis[node.inputs[0]], axis) for axis in (1, 0)])
         for node in editor.graph.nodes
@@ -198,32 +203,28 @@ def _count_positions(editor: Editor, analysis: Analysis, seq_lens: gs.Tensor, to
     ]
     for node, offsets in packs:
         offset = next((item for item in offsets if item is not None), None)
-        if offset is not None:
-            result = node.outputs[0]
-            node.inputs.clear()
-            node.outputs.clear()
-            _places(editor, seq_lens, tokens, "Div" if offsets[0] is None else "Mod", offset, result)
+        if offset is None:
+            continue
+        result = node.outputs[0]
+        node.inputs.clear()
+        node.outputs.clear()
+        places = positions if offsets[0] is not None else _sequences(editor, seq_lens, tokens)
+        if offset:
+            shift = editor.constant("offset", np.asarray([offset], np.int32))
+            editor.node("Add", [places, shift], stem="positions", output=result)
+        else:
+            editor.redirect(result, places)
+    return positions
 
 
-def _places(editor: Editor, seq_lens: gs.Tensor, tokens: gs.Tensor, part: str, offset: int, output: gs.Tensor) -> None:
-    """int32 [T]: place of every token in its sequence ("Mod"), or of that in the batch ("Div"), plus an offset.
-
-    Slots of rows as long as T show both.
-    """
+def _sequences(editor: Editor, seq_lens: gs.Tensor, tokens: gs.Tensor) -> gs.Tensor:
+    """int32 [T]: the number of every token's sequence, 0 for filler. Slots of rows as long as T show it."""
     cu_seqlens, slots = editor.variable("cu_seqlens", _INT32), editor.variable("slots", _INT32)
     add_schedule(editor, [seq_lens, tokens, tokens], [cu_seqlens, slots])
     size = editor.node("Shape", [tokens], stem="token_count", dtype=np.dtype(np.int64))
     zero = editor.constant("zero", np.asarray(0, np.int32))
     known = editor.node("Max", [slots, zero], stem="slots", dtype=_INT32)  # filler has none
-    inputs, shift = (
-        [known, editor.cast(size, _INT32, "row_length")],
-        editor.constant("offset", np.asarray([offset], np.int32)),
-    )
-    if offset == 0:
-        editor.node(part, inputs, stem="positions", output=output)
-    else:
-        places = editor.node(part, inputs, stem="places", dtype=_INT32)
-        editor.node("Add", [places, shift], stem="positions", output=output)
+    return editor.node("Div", [known, editor.cast(size, _INT32, "row_length")], stem="sequences", dtype=_INT32)
 
 
 def boundary_of_packed(graph: gs.Graph) -> Boundary:
@@ -321,10 +322,10 @@ def _drop_extent(graph: gs.Graph, editor: Editor) -> None:
     others = [node for node in extent.outputs if node is not schedule]
     if others or schedule.outputs[1].outputs:
         return
-    cu_seqlens = schedule.outputs[0]
+    cu_seqlens, positions = schedule.outputs[0], schedule.outputs[2] if schedule.attrs["has_positions"] else None
     schedule.inputs.clear()
     schedule.outputs.clear()
     graph.nodes.remove(schedule)
-    if cu_seqlens.outputs:
-        add_schedule(editor, [seq_lens, tokens], [cu_seqlens])
+    if cu_seqlens.outputs or positions is not None:
+        add_schedule(editor, [seq_lens, tokens], [cu_seqlens], positions)
     graph.inputs = [tensor for tensor in graph.inputs if tensor is not extent]

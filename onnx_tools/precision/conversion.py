@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from ..operators import opset_of
+from ..operators import DOMAIN, OPERATORS, node_attributes, opset_of
 from ..operators.functions import ACT_TYPES
 from .constants import Constants
 from .element_types import infer_element_types
@@ -93,10 +93,11 @@ class Conversion:
             self._constants.keep(node.input[0])
 
     def _convert_operands(self, node: NodeProto, target: int) -> None:
-        """Lets a node read and make floats of one type."""
+        """Lets a node read and make floats of one type, but for inputs that are float32 by their description."""
+        kept = _float32_inputs(node)
         for position, name in enumerate(node.input):
             if name and self._is_float(name):
-                node.input[position] = self._as_type(name, target, node)
+                node.input[position] = self._as_type(name, _FLOAT if position in kept else target, node)
         for attribute in node.attribute:
             if attribute.name == "dtype" and attribute.i == _FLOAT:
                 attribute.i = target
@@ -131,3 +132,11 @@ class Conversion:
             cast_output(self._nodes, name, inner, f"{name}.to_float", _FLOAT)
             self._types[inner] = self._types[name]
             self._types[name] = _FLOAT
+
+
+def _float32_inputs(node: NodeProto) -> set[int]:
+    """Places of a padfree node's inputs that are float32 whatever the activations' type."""
+    if node.domain != DOMAIN:
+        return set()
+    specs = OPERATORS[node.op_type].inputs_for(node_attributes(node))
+    return {position for position, spec in enumerate(specs) if spec.type == "float32"}

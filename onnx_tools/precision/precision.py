@@ -2,7 +2,8 @@
 """Gives a rewritten float32 model another activation type, with every cast written out (strong typing).
 
 Rules, node by node in order:
-- padfree operators and matrix products compute in the new type (their statistics and sums are float32 inside);
+- padfree operators and matrix products compute in the new type (their statistics and sums are float32 inside), but for
+  inputs that are float32 by their description: angles' frequencies, biases of attention;
 - reductions, softmax, norms, exponentials and logarithms that stand outside padfree operators stay float32, and so does
   what is computed element by element from their results, up to the next matrix product or padfree operator;
 - a constant that the new type cannot hold (a mask's finfo.min, an epsilon of 1e-12) keeps the nodes that read it in

@@ -24,12 +24,13 @@ LENGTHS, LENGTH = (9, 1, 4, 17, 6), 17
 # at other places, and two layers of scores with a deviation of 3 carry that on.
 TOLERANCE = {"fp32": 1e-4, "fp16": 4e-2}
 # Attentions of two layers that PadfreeAttention computes, and why it leaves the others padded.
-PARTLY_PACKED = {
-    "modernbert": (1, "it depends on the query position"),  # sliding window in every other layer
-    "mpnet": (0, "cannot be followed back to a [batch, sequence] input"),  # bias by distance
-    "t5": (0, "cannot be followed back to a [batch, sequence] input"),
-    "deberta_v2": (0, "between Q K^T and the Softmax"),  # content to position and back
-    "deberta_v3": (0, "between Q K^T and the Softmax"),
+CONTENT_AND_POSITIONS = "between Q K^T and the Softmax"  # content to position and back
+_PARTLY_PACKED = {"deberta_v2": (0, CONTENT_AND_POSITIONS), "deberta_v3": (0, CONTENT_AND_POSITIONS)}
+# Further ones in the padded interface, where masks may have holes.
+BY_DISTANCE = {
+    "modernbert": (1, "has a window: under a mask with holes"),  # every other layer
+    "mpnet": (0, "has a bias by distance: under a mask with holes"),
+    "t5": (0, "has a bias by distance: under a mask with holes"),
 }
 
 
@@ -54,6 +55,11 @@ class Case:
     @property
     def path(self) -> Path:
         return (OPTIMUM_FOLDER if self.exporter == "optimum" else FOLDER) / f"{self.name}.onnx"
+
+
+def partly_packed(interface: str) -> dict[str, tuple[int, str]]:
+    """By family how many attentions of two layers are packed, and the reason for the others; of packed ones nothing."""
+    return _PARTLY_PACKED if interface == "packed" else _PARTLY_PACKED | BY_DISTANCE
 
 
 def all_cases() -> list[Case]:

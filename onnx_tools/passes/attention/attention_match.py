@@ -9,17 +9,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import argument, is_standard, made_by, node_name, producer
+from ...analysis.graph import argument, is_standard, made_by, node_name
+from ...analysis.positional import Positional
 from ...analysis.symbolic import Analysis, Poly, movement
 from ...analysis.symbolic.facts import Shape
 from ..base import NoMatch
 from ..masks.mask import MaskUse, PaddingMask, Rows, prove
-from .heads import HeadsSource, follow_context, scale_of, trace_heads
+from ..masks.mask_values import table_rows
+from ..masks.window import OPEN, Window
+from ..positions.distances import Bias, Biases
+from ..positions.rotary import Rotations
+from .heads import HEADS_FIRST, KEYS_LAST, HeadsSource, follow_context, trace_heads
+from .scores import Scores, scores_of
 
 
 @dataclass(frozen=True)
 class Attention:
-    """An attention that PadfreeAttention can compute."""
+    """An attention that PadfreeAttention can compute; K and V may have fewer heads than Q."""
 
     node: str
     q: HeadsSource
@@ -27,12 +33,18 @@ class Attention:
     v: HeadsSource
     scale: float
     mask: PaddingMask
+    bias: Bias | None
     context: gs.Tensor  # [B,S,H*D]
 
     @property
     def num_heads(self) -> int:
         """H."""
-        return int(self.q.columns.shape[0])
+        return self.q.num_heads
+
+    @property
+    def by_distance(self) -> bool:
+        """Whether distances between tokens take part, which padding between them changes."""
+        return self.bias is not None or not self.mask.window.by_order
 
     @property
     def head_size(self) -> int:
@@ -50,28 +62,75 @@ def is_candidate(analysis: Analysis, node: gs.Node) -> bool:
     return shape is None or (len(shape) >= 3 and not shape[-1].atoms() <= {"B", "T"})
 
 
-def match(analysis: Analysis, node: gs.Node, rows: Rows) -> Attention:
-    """Checks the attention around a candidate; `rows`: of the tables that inputs choose from. Raises NoMatch."""
+@dataclass(frozen=True)
+class Surroundings:
+    """What is known of the graph that attentions stand in; `rows`: of the tables that inputs choose from."""
+
+    positional: Positional
+    rotations: Rotations
+    biases: Biases
+    rows: Rows
+
+    @property
+    def analysis(self) -> Analysis:
+        """Of the graph."""
+        return self.positional.analysis
+
+
+def surroundings(graph: gs.Graph, analysis: Analysis, longest: int | None) -> Surroundings:
+    """Of a sorted graph; `longest` is the length that its tables allow, None: any."""
+    positional = Positional(graph, analysis, longest)
+    rows = {tensor.name: table_rows(tensor) for tensor in graph.inputs}
+    return Surroundings(positional, Rotations(positional), Biases(positional), rows)
+
+
+def match(around: Surroundings, node: gs.Node) -> Attention:
+    """Checks the attention around a candidate. Raises NoMatch."""
+    analysis = around.analysis
     if is_standard(node, "Attention"):
-        return _match_operator(analysis, node, rows)
+        return _match_operator(around, node)
     name = node_name(node)
     rank = analysis[node.inputs[0]].rank
     if int(node.attrs.get("axis", -1)) not in (-1, (rank or 0) - 1):
         raise NoMatch(f"Softmax '{name}' is not over the last axis")
-    product, scale, uses = _scores(analysis, node)
+    product, found = scores_of(around.positional, node)
     readers = _weights_readers(node.outputs[0])
     if len(readers) != 1:
         raise NoMatch(f"the weights of Softmax '{name}' are read by {len(readers)} MatMuls instead of one")
-    q = trace_heads(analysis, product.inputs[0], "Q")
-    k = trace_heads(analysis, product.inputs[1], "K", transposed=True)
-    v = trace_heads(analysis, readers[0].inputs[1], "V")
+    q, k, v = _heads(around, product.inputs[0], product.inputs[1], readers[0].inputs[1], keys=KEYS_LAST)
     _check_heads(q, k, v)
-    scores = _four_axes(analysis[product.outputs[0]].shape, q)
+    shape = _four_axes(analysis[product.outputs[0]].shape, q)
+    found.sort_positions(shape, name, around.rows, analysis)
     if analysis[product.outputs[0]].rank == 3:
-        uses = [_with_heads(use, q) for use in uses]
-    mask = prove(uses, scores, name, rows)
+        found.uses = [_with_heads(use, q) for use in found.uses]
+    mask = prove(found.uses, shape, name, around.rows)
+    bias = around.biases.total(found.positions, q.num_heads)
     context = follow_context(analysis, readers[0].outputs[0], *q.columns.shape, by_head=q.by_head)
-    return Attention(name, q, k, v, scale * q.factor * k.factor, mask, context)
+    return Attention(name, q, *_shared(k, v), found.factor * q.factor * k.factor, mask, bias, context)
+
+
+def _heads(
+    around: Surroundings, *tensors: gs.Tensor, keys: tuple[int, ...] = HEADS_FIRST
+) -> tuple[HeadsSource, HeadsSource, HeadsSource]:
+    """Where Q, K and V come from; before their rotations, where Q and K are turned alike.
+
+    `keys` makes [B,H,S,D] of K. Raises NoMatch.
+    """
+    try:
+        q, k = _turned(around, tensors[0], tensors[1], keys)
+    except NoMatch:
+        q = trace_heads(around.analysis, tensors[0], "Q")
+        k = trace_heads(around.analysis, tensors[1], "K", perm=keys)
+    return q, k, trace_heads(around.analysis, tensors[2], "V")
+
+
+def _turned(around: Surroundings, q: gs.Tensor, k: gs.Tensor, keys: tuple[int, ...]) -> tuple[HeadsSource, HeadsSource]:
+    """Where Q and K come from before their rotations. Raises NoMatch where there is none, or they are turned apart."""
+    queries = trace_heads(around.analysis, q, "Q", rotations=around.rotations)
+    found = trace_heads(around.analysis, k, "K", perm=keys, rotations=around.rotations)
+    if queries.rotation is None or found.rotation is None or queries.rotation.pairs != found.rotation.pairs:
+        raise NoMatch("Q and K are not turned alike")
+    return queries.in_pairs(), found.in_pairs()
 
 
 def _check_heads(q: HeadsSource, k: HeadsSource, v: HeadsSource) -> None:
@@ -83,6 +142,12 @@ def _check_heads(q: HeadsSource, k: HeadsSource, v: HeadsSource) -> None:
         raise NoMatch("Q, K and V have batch and heads merged in different orders")
     if v.factor != 1.0:
         raise NoMatch(f"V is multiplied by {v.factor}")
+
+
+def _shared(k: HeadsSource, v: HeadsSource) -> tuple[HeadsSource, HeadsSource]:
+    """K and V with every head once, where query heads share theirs."""
+    once = k.shared(), v.shared()
+    return once if once[0].num_heads == once[1].num_heads else (k, v)
 
 
 def _four_axes(shape: Shape | None, q: HeadsSource) -> Shape:
@@ -107,57 +172,6 @@ def _with_heads(use: MaskUse, q: HeadsSource) -> MaskUse:
     return replace(use, facts=movement.transpose(apart, [1, 0, 2, 3]))
 
 
-def _scores(analysis: Analysis, softmax: gs.Node) -> tuple[gs.Node, float, list[MaskUse]]:
-    """From the Softmax back to Q K^T: the MatMul, the factor and the masks on the way."""
-    factor, uses, current = 1.0, list[MaskUse](), softmax.inputs[0]
-    while True:
-        node = producer(current)
-        if node is None:
-            raise NoMatch(f"the scores of '{node_name(softmax)}' are no product of Q and K: they are an input")
-        if is_standard(node, "MatMul"):
-            return node, factor, uses
-        scaled = scale_of(analysis, current)
-        if scaled is not None:
-            current, part = scaled
-            factor *= part
-            if factor <= 0:
-                raise NoMatch(f"'{node_name(node)}' multiplies the scores by {part}")
-        elif is_standard(node, "Add"):
-            position = _mask_position(analysis, node)
-            uses.append(MaskUse(analysis[node.inputs[position]], "add", factor))
-            current = node.inputs[1 - position]
-        elif is_standard(node, "Where"):
-            use, current = _selection(analysis, node, factor)
-            uses.append(use)
-        elif is_standard(node, "Cast"):
-            current = node.inputs[0]
-        else:
-            raise NoMatch(f"the scores go through '{node_name(node)}' ({node.op}) between Q K^T and the Softmax")
-
-
-def _mask_position(analysis: Analysis, node: gs.Node) -> int:
-    """Which operand of an Add is the mask."""
-    for position in (0, 1):
-        if analysis[node.inputs[position]].expr is not None and analysis[node.inputs[1 - position]].expr is None:
-            return position
-    # Neither is understood: the one that no MatMul makes is called the mask, and refused with its reason.
-    for position in (1, 0):
-        if made_by(node.inputs[position], "MatMul") is None and analysis[node.inputs[position]].rank is not None:
-            other = node.inputs[1 - position]
-            if made_by(other, "MatMul") is not None or scale_of(analysis, other) is not None:
-                return position
-    raise NoMatch(f"'{node_name(node)}' (Add) adds two tensors of which neither is a mask")
-
-
-def _selection(analysis: Analysis, node: gs.Node, factor: float) -> tuple[MaskUse, gs.Tensor]:
-    condition = analysis[node.inputs[0]]
-    for position, keeps in ((2, True), (1, False)):
-        value = analysis[node.inputs[position]].scalar()
-        if value is not None:
-            return MaskUse(condition, "select", factor, keeps, value), node.inputs[3 - position]
-    raise NoMatch(f"'{node_name(node)}' (Where) chooses between two tensors instead of a tensor and a number")
-
-
 def _weights_readers(weights: gs.Tensor) -> list[gs.Node]:
     """The MatMuls that multiply the attention weights with V, through casts and guards against NaN."""
     found = []
@@ -177,11 +191,9 @@ def _is_guard(node: gs.Node, weights: gs.Tensor) -> bool:
     return test is not None and test.inputs[0] is weights
 
 
-def _match_operator(analysis: Analysis, node: gs.Node, rows: Rows) -> Attention:
+def _match_operator(around: Surroundings, node: gs.Node) -> Attention:
     """The Attention operator of opset 23."""
-    name = node_name(node)
-    if int(node.attrs.get("is_causal", 0)):
-        raise NoMatch(f"Attention '{name}' is causal (is_causal=1)")
+    analysis, name = around.analysis, node_name(node)
     if float(node.attrs.get("softcap", 0.0)) != 0.0:
         raise NoMatch(f"Attention '{name}' caps its scores (softcap)")
     if any(argument(node, position) is not None for position in (4, 5, 6)):
@@ -190,26 +202,40 @@ def _match_operator(analysis: Analysis, node: gs.Node, rows: Rows) -> Attention:
         raise NoMatch(f"Attention '{name}' gives out its keys or scores")
     tensors = node.inputs[:3]
     if analysis[tensors[0]].rank == 3:
-        heads = int(node.attrs.get("q_num_heads", 0))
-        if heads == 0 or int(node.attrs.get("kv_num_heads", 0)) != heads:
-            raise NoMatch(f"Attention '{name}' has other numbers of heads for Q and for K and V")
-        q, k, v = (_whole(analysis, tensor, heads, what) for tensor, what in zip(tensors, "QKV", strict=True))
+        heads, fewer = (int(node.attrs.get(key, 0)) for key in ("q_num_heads", "kv_num_heads"))
+        if heads == 0 or fewer == 0 or heads % fewer:
+            raise NoMatch(f"Attention '{name}' has {heads} heads for Q and {fewer} for K and V")
+        q = _whole(analysis, tensors[0], heads, "Q")
+        k, v = (_repeated(_whole(analysis, tensor, fewer, what), heads) for tensor, what in zip(tensors[1:], "KV", strict=True))
     else:
-        q, k, v = (trace_heads(analysis, tensor, what) for tensor, what in zip(tensors, "QKV", strict=True))
+        q, k, v = _heads(around, *tensors)
+        k, v = (_repeated(item, q.num_heads) for item in (k, v))
     _check_heads(q, k, v)
     heads, size = q.columns.shape
     scale = float(node.attrs.get("scale", 1.0 / math.sqrt(size)))
-    mask = argument(node, 3)
-    uses = list[MaskUse]()
-    if mask is not None:
-        facts = analysis[mask]
-        uses.append(MaskUse(facts, "select") if facts.dtype == "bool" else MaskUse(facts, "add"))
+    mask, found = argument(node, 3), Scores()
+    if mask is not None and analysis[mask].dtype == "bool":
+        found.uses.append(MaskUse(analysis[mask], "select"))
+    elif mask is not None:
+        found.add(around.positional, mask, 1.0)
     batch, length = Poly.atom("B"), Poly.atom("S")
-    source = prove(uses, (batch, Poly.of(int(heads)), length, length), name, rows)
+    shape = (batch, Poly.of(int(heads)), length, length)
+    found.sort_positions(shape, name, around.rows, analysis)
+    proved = prove(found.uses, shape, name, around.rows)
+    if int(node.attrs.get("is_causal", 0)):
+        proved = replace(proved, window=proved.window & Window(OPEN, 0))
+    bias = around.biases.total(found.positions, q.num_heads)
     context = node.outputs[0]
     if analysis[tensors[0]].rank == 4:
         context = follow_context(analysis, context, heads, size)
-    return Attention(name, q, k, v, scale * q.factor * k.factor, source, context)
+    return Attention(name, q, *_shared(k, v), scale * q.factor * k.factor, proved, bias, context)
+
+
+def _repeated(source: HeadsSource, heads: int) -> HeadsSource:
+    """The source with every head as often as there are query heads to it."""
+    if heads % source.num_heads:
+        raise NoMatch(f"{heads} query heads do not share {source.num_heads} heads of K and V alike")
+    return replace(source, columns=np.repeat(source.columns, heads // source.num_heads, axis=0))
 
 
 def _whole(analysis: Analysis, tensor: gs.Tensor, heads: int, what: str) -> HeadsSource:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -14,8 +14,12 @@ from ...analysis.layout import token_axis
 from ...analysis.symbolic import Analysis, Poly
 from ...analysis.symbolic.rules import slice_arguments, split_sizes
 from ..base import NoMatch
+from ..positions.rotary import Rotation, Rotations
 
 MOVEMENTS = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Split", "Slice", "Gather", "Identity")
+REPEATS = ("Concat", "Expand", "Tile")  # of heads that several query heads read
+HEADS_FIRST, TOKENS_FIRST, KEYS_LAST = (0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2)
+"""What makes [B,H,S,D] of that, of [B,S,H,D], and of [B,H,D,S]."""
 _SIZES = ((2, 3), (3, 5))  # B, S to try movements with; two pairs tell B, S and constants apart
 
 
@@ -23,8 +27,9 @@ _SIZES = ((2, 3), (3, 5))  # B, S to try movements with; two pairs tell B, S and
 class HeadsSource:
     """A tensor [B,S,N] and the column that each head's element is read from.
 
-    Where heads are worked on before the scores, as rotary embeddings do it, there is no such tensor: then `order` is
+    Where heads are worked on before the scores, as norms of Q and K do it, there is no such tensor: then `order` is
     the permutation that makes [B,S,H,D] of the tensor, and N is H*D. `by_head`: heads are [H*B,S,D] and not [B*H,S,D].
+    `rotation`: how heads are turned after they were read.
     """
 
     tensor: gs.Tensor
@@ -32,12 +37,42 @@ class HeadsSource:
     factor: float
     order: tuple[int, ...] | None = None
     by_head: bool = False
+    rotation: Rotation | None = None
+
+    @property
+    def num_heads(self) -> int:
+        """H."""
+        return int(self.columns.shape[0])
+
+    def in_pairs(self) -> HeadsSource:
+        """The same with the elements of a head in an order that PadfreeRotary knows: scores are the same for any."""
+        turned = self.rotation
+        if turned is None or turned.pairing is not None:
+            return self
+        order, half = [*turned.first, *turned.second], len(turned.first)
+        paired = replace(turned, first=tuple(range(half)), second=tuple(range(half, 2 * half)))
+        return replace(self, columns=self.columns[:, order], rotation=paired)
+
+    def shared(self) -> HeadsSource:
+        """The same with every head once, where the same number of neighbouring heads are one."""
+        first = self.columns[:1]
+        copies = next((i for i, row in enumerate(self.columns) if not np.array_equal(row, first[0])), self.num_heads)
+        once = self.columns[::copies]
+        return replace(self, columns=once) if np.array_equal(np.repeat(once, copies, 0), self.columns) else self
 
 
-def trace_heads(analysis: Analysis, tensor: gs.Tensor, what: str, *, transposed: bool = False) -> HeadsSource:
-    """Where Q, K or V [B,H,S,D] (transposed: [B,H,D,S]) comes from; with batch and heads merged, in either order.
+def trace_heads(
+    analysis: Analysis,
+    tensor: gs.Tensor,
+    what: str,
+    *,
+    perm: tuple[int, ...] = HEADS_FIRST,
+    rotations: Rotations | None = None,
+) -> HeadsSource:
+    """Where Q, K or V [B,H,S,D] comes from, which `perm` makes of the tensor; with batch and heads merged, in either
+    order.
 
-    Raises NoMatch with the reason.
+    With `rotations` before what turns them. Raises NoMatch with the reason.
     """
     chain: list[tuple[gs.Node, gs.Tensor]] = []
     factor, current = 1.0, tensor
@@ -53,8 +88,8 @@ def trace_heads(analysis: Analysis, tensor: gs.Tensor, what: str, *, transposed:
             current, part = scaled
             factor *= part
             continue
-        node = made_by(current, *MOVEMENTS)
-        if node is None:
+        node = made_by(current, *MOVEMENTS, *REPEATS)
+        if node is None or (is_standard(node, "Concat") and any(item is not node.inputs[0] for item in node.inputs)):
             break
         if not is_standard(node, "Identity"):
             chain.append((node, current))
@@ -63,15 +98,31 @@ def trace_heads(analysis: Analysis, tensor: gs.Tensor, what: str, *, transposed:
     if found is None:
         made = current.inputs[0].op if current.inputs else "input"
         raise NoMatch(f"{what} is no [batch, sequence, hidden] tensor split into heads: it comes from {made}")
-    source, length, total = found
+    turned = None if split is None or rotations is None or (best and best[1] >= split[1]) else rotations.of(split[0])
+    source, length, total = split if turned is not None and split is not None else found
+    best = None if turned is not None else best
     moves, order = chain[:length][::-1], _order(analysis, source) if best is None else None
     try:
-        columns, by_head = _columns(analysis, source, moves, tensor, what, transposed, False), False
+        columns, by_head = _columns(analysis, source, moves, tensor, what, perm, False), False
     except NoMatch:
         if analysis[tensor].rank != 3:
             raise
-        columns, by_head = _columns(analysis, source, moves, tensor, what, transposed, True), True
-    return HeadsSource(source, columns, total, order, by_head)
+        columns, by_head = _columns(analysis, source, moves, tensor, what, perm, True), True
+    plain = HeadsSource(source, columns, total, order, by_head)
+    return plain if turned is None else _before(analysis, plain, *turned, what)
+
+
+def _before(
+    analysis: Analysis, after: HeadsSource, heads: gs.Tensor, rotation: Rotation, what: str
+) -> HeadsSource:
+    """Where heads come from that a rotation turns before they are read as `after` says."""
+    first = token_axis(analysis[heads].shape) == 1
+    before = trace_heads(analysis, heads, what, perm=TOKENS_FIRST if first else HEADS_FIRST)
+    head, element = np.divmod(after.columns, before.columns.shape[1])
+    if not np.array_equal(element, np.broadcast_to(np.arange(before.columns.shape[1]), element.shape)):
+        raise NoMatch(f"{what} mixes elements of heads that are turned")
+    factor = after.factor * before.factor * rotation.factor
+    return HeadsSource(before.tensor, before.columns[head, element], factor, before.order, after.by_head, rotation)
 
 
 def _order(analysis: Analysis, tensor: gs.Tensor) -> tuple[int, ...] | None:
@@ -111,7 +162,7 @@ def _columns(
     moves: Sequence[tuple[gs.Node, gs.Tensor]],
     target: gs.Tensor,
     what: str,
-    transposed: bool,
+    perm: tuple[int, ...],
     by_head: bool,
 ) -> np.ndarray:
     shape, order = analysis[source].shape or (), _order(analysis, source)
@@ -124,9 +175,7 @@ def _columns(
             values = values.transpose(order)  # its own inverse
         for node, output in moves:
             values = _moved(analysis, node, output, values, {"B": batch, "S": length})
-        values = _as_heads(values, batch, what, target, by_head)
-        if transposed:
-            values = values.transpose(0, 1, 3, 2)
+        values = _as_heads(values, batch, what, target, by_head).transpose(perm)
         if values.shape[0] != batch or values.shape[2] != length:
             raise NoMatch(f"{what} has the shape {values.shape} for B={batch}, S={length}, not [B, heads, S, size]")
         columns = values[0, :, 0, :]
@@ -166,11 +215,18 @@ def _moved(
     if node.op == "Transpose":
         moved: np.ndarray = values.transpose(node.attrs.get("perm"))
         return moved
-    if node.op in ("Reshape", "Squeeze", "Unsqueeze"):
+    if node.op == "Concat":
+        return np.concatenate([values] * len(node.inputs), axis=int(node.attrs["axis"]))
+    if node.op in ("Expand", "Reshape", "Squeeze", "Tile", "Unsqueeze"):
         shape = analysis[output].shape
         if shape is None:
             raise NoMatch(f"the shape that '{node_name(node)}' ({node.op}) makes is not known")
-        return values.reshape([number(size) for size in shape])
+        sizes_made = [number(size) for size in shape]
+        if node.op == "Expand":
+            return np.broadcast_to(values, sizes_made)
+        if node.op == "Tile":
+            return np.tile(values, [new // old for new, old in zip(sizes_made, values.shape, strict=True)])
+        return values.reshape(sizes_made)
     if node.op == "Split":
         parts = split_sizes(node, known)
         if parts is None:

@@ -3,18 +3,23 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 
 from ...analysis.symbolic import Apply, Axis, Element, Expr, Index, Poly, RowSum
-from ...analysis.symbolic.bounds import bounds
+from ...analysis.symbolic.bounds import Values, bounds
 from ...analysis.symbolic.expr import apply, leaves
 from ...analysis.symbolic.facts import Facts, Shape, broadcast_expr
 from ..base import NoMatch
+from ..positions.distances import DISTANCE, at_distance, by_distance
 from .mask_values import Domain, Keeping, domain_of, is_binary, keeping
+from .window import Window, tried_distances, window_of
 
 # exp(-1000) is 0 in every type, whatever the scores of a trained model are.
 VERY_NEGATIVE = -1000.0
@@ -38,13 +43,15 @@ class MaskUse:
 class PaddingMask:
     """The mask input [B,S] and which of its values keep a key; `by_length`: scores see the number of kept keys alone.
 
-    `keeps` is None where attention has no mask: it reads every slot.
+    `keeps` is None where attention has no mask: it reads every slot. `window` says which keys a query sees of those.
     """
 
     keeps: Keeping | None
     by_length: bool = False
+    window: Window = Window()
 
 
+Truths = npt.NDArray[np.bool_]
 Rows = Mapping[str, int | None]  # by input: the rows of the table that its values choose from
 
 
@@ -53,40 +60,73 @@ def prove(uses: list[MaskUse], scores: Shape, node: str, rows: Rows) -> PaddingM
 
     A use by length keeps as many keys from the first on: the same keys, where the mask is right-padded.
     """
-    found = {_prove_one(use, scores, node, rows) for use in uses}
-    if not found:
-        return PaddingMask(None)
-    rules = sorted({str(mask.keeps) for mask in found})
+    found = {prove_one(use, scores, node, rows) for use in uses}
+    masks = [mask for mask in found if mask.keeps is not None]
+    rules = sorted({str(mask.keeps) for mask in masks})
     if len(rules) > 1:
         raise NoMatch(f"masks of node '{node}' are several: {', '.join(rules)}")
-    return PaddingMask(next(iter(found)).keeps, any(mask.by_length for mask in found))
+    window = functools.reduce(operator.and_, (mask.window for mask in found), Window())
+    return PaddingMask(masks[0].keeps if masks else None, any(mask.by_length for mask in masks), window)
 
 
-def _prove_one(use: MaskUse, scores: Shape, node: str, rows: Rows) -> PaddingMask:
+def prove_one(use: MaskUse, scores: Shape, node: str, rows: Rows) -> PaddingMask:
+    """What one use keeps. Raises NoMatch."""
     prefix = f"mask of node '{node}' is not a plain padding mask because"
     expr = broadcast_expr(use.facts, scores)
     if expr is None:
         raise NoMatch(f"{prefix} it cannot be followed back to a [batch, sequence] input: a bias by position, for one")
     slots = _slots_of_lengths(expr)
     by_length, expr = slots != expr, slots
+    apart = by_distance(expr, 2, 3)
+    if use.kind == "select" and not use.masked_value * use.factor <= VERY_NEGATIVE:
+        raise NoMatch(f"{prefix} masked scores become {use.masked_value}, not below {VERY_NEGATIVE}")
+    if apart is None or DISTANCE not in leaves(apart):
+        return PaddingMask(_padding_rule(use, expr, prefix, rows), by_length)
+    window = _window(use, apart, prefix)
+    own = at_distance(apart, 0)
+    elements = any(isinstance(leaf, Element) for leaf in leaves(own))
+    return PaddingMask(_padding_rule(use, own, prefix, rows) if elements else None, by_length, window)
+
+
+def _padding_rule(use: MaskUse, expr: Expr, prefix: str, rows: Rows) -> Keeping:
+    """Which values of one input keep a key, of an expression that reads nothing else."""
     element = _only_element(expr, prefix)
     domain = domain_of(element.dtype, rows.get(element.source), [expr])
     low, high = bounds(expr, {element: domain.values})
-    if use.kind == "select":
-        kept, masked = (low > 0) == use.keeps, (high > 0) != use.keeps
-        value = use.masked_value * use.factor
-        if not value <= VERY_NEGATIVE:
-            raise NoMatch(f"{prefix} masked scores become {use.masked_value}, not below {VERY_NEGATIVE}")
-    else:
-        kept, masked = low == 0, high * use.factor <= VERY_NEGATIVE
+    kept, masked = _states(use, low, high)
     size = domain.values.shape
     try:
         wide = np.broadcast_to(kept, size), np.broadcast_to(masked, size)
-        rule = keeping(element.source, domain, *wide, is_binary(expr, element))
+        return keeping(element.source, domain, *wide, is_binary(expr, element))
     except NoMatch as reason:
         said = "" if domain.complete else _said_of_two(use, low, domain)
         raise NoMatch(f"{prefix} {said or reason}") from None
-    return PaddingMask(rule, by_length)
+
+
+def _states(use: MaskUse, low: Values, high: Values) -> tuple[Truths, Truths]:
+    """Where a mask between these bounds keeps keys, and where it masks them."""
+    if use.kind == "select":
+        return (low > 0) == use.keeps, (high > 0) != use.keeps
+    return low == 0, high * use.factor <= VERY_NEGATIVE
+
+
+def _window(use: MaskUse, expr: Expr, prefix: str) -> Window:
+    """The window of an expression of the distance, and of one input."""
+    elements = [leaf for leaf in leaves(expr) if isinstance(leaf, Element) and leaf != DISTANCE]
+    if len(elements) > 1:
+        raise NoMatch(f"{prefix} it depends on the distance and on {len(elements)} elements of inputs")
+    distances = tried_distances()
+    values = np.zeros(1, np.int64)
+    if elements:
+        own = at_distance(expr, 0)
+        values = domain_of(elements[0].dtype, 2 if is_binary(own, elements[0]) else None, [own]).values
+    known = {element: np.broadcast_to(values[:, None], (len(values), len(distances))) for element in elements}
+    known[DISTANCE] = np.broadcast_to(distances, (len(values), len(distances)))
+    states = _states(use, *bounds(expr, known))
+    try:
+        return window_of(distances, *(np.broadcast_to(state, known[DISTANCE].shape) for state in states))
+    except NoMatch as reason:
+        raise NoMatch(f"{prefix} {reason}") from None
 
 
 def _said_of_two(use: MaskUse, values: np.ndarray, domain: Domain) -> str:

@@ -186,7 +186,7 @@ class Positions:
         if len(facts.shape or ()) == rank:  # the batch's axis of size 1
             axis = editor.constant("axis", np.asarray([1], np.int64))
             rows = editor.node("Squeeze", [rows, axis], stem="rows", dtype=dtype)
-        return editor.node("Gather", [rows, self._slots()], stem="own_row", dtype=dtype, attrs={"axis": 0})
+        return editor.node("Gather", [rows, self.slots()], stem="own_row", dtype=dtype, attrs={"axis": 0})
 
     def packed(self, facts: Facts) -> gs.Tensor | None:
         """A tensor [B,...,S,...] made of positions as [T,...]; None where it holds something else."""
@@ -217,14 +217,14 @@ class Positions:
         step, offset = _line(expr, sequence) or (0, 0)
         if step == 0:
             return editor.constant("number", np.asarray(offset, expr.dtype))
-        result = self._slots()
+        result = self.slots()
         for op, number, nothing in (("Mul", step, 1), ("Add", offset, 0)):
             if number != nothing:
                 constant = editor.constant("number", np.asarray(number, np.int32))
                 result = editor.node(op, [result, constant], stem="positions", dtype=np.dtype(np.int32))
         return result if result.dtype == np.dtype(expr.dtype) else editor.cast(result, expr.dtype, "positions")
 
-    def _slots(self) -> gs.Tensor:
+    def slots(self) -> gs.Tensor:
         """int32 [T]: the slot of each token in its row."""
         if self._packed is None:
             self._packed = self._along(1)

@@ -25,6 +25,10 @@ in this list go the same way.
 "Linear" is the packed share of the linear layers' multiplications, rounded down ([report.md](report.md) says what
 counts). "Attention" says how many of the attentions PadfreeAttention computes. The others stay padded between an unpack
 and a pack, with the reason given.
+
+The tables show the packed interface. In the padded one masks may have holes, and models with windows or biases by
+distance (ModernBERT's local layers, MPNet, T5) measure distances between slots: those attentions stay padded there
+([rewriting.md](rewriting.md#positions-in-attention)).
 """
 
 
@@ -126,8 +130,6 @@ def _reason(report: CoverageReport) -> str:
     if not missed:
         return ""
     for text, reason in (
-        ("query position", "the mask is no plain padding mask: it depends on the query's position"),
-        ("cannot be followed back", "a bias by distance is added to the scores"),
         ("between Q K^T and the Softmax", "terms of positions are added to the scores"),
     ):
         if text in missed[0]:

@@ -10,10 +10,11 @@ from padfree.onnx_tools import rewrite
 
 from tests.onnx_tools.rewritings import Rewritings
 from tests.support import families
-from tests.support.families import PARTLY_PACKED, Case, all_cases, assert_same
+from tests.support.families import Case, all_cases, assert_same, partly_packed
 
 CASES = [case for case in all_cases() if not case.static]
-PACKED_FAMILIES = {"bert", "roberta", "xlm_roberta", "camembert", "distilbert", "albert", "electra", "nomic_bert"}
+PACKED_FAMILIES = {"bert", "roberta", "xlm_roberta", "camembert", "distilbert", "albert", "electra", "nomic_bert",
+                   "modernbert", "mpnet", "t5"}  # fmt: skip
 OUTPUTS = {"hidden": "packed", "token_classification": "packed", "question_answering": "packed", "masked_lm": "packed",
            "colbert": "packed"}  # fmt: skip
 
@@ -21,7 +22,7 @@ interfaces = pytest.mark.parametrize("interface", ["packed", "padded"])
 
 
 def test_every_choice_is_there() -> None:
-    assert {case.family for case in CASES} == PACKED_FAMILIES | set(PARTLY_PACKED)
+    assert {case.family for case in CASES} == PACKED_FAMILIES | set(partly_packed("packed"))
     assert len({case.head for case in CASES}) == 14
     assert {case.opset for case in CASES} == set(range(14, 24))
     pairs = {(case.exporter, case.attention, case.dtype, case.external) for case in CASES}
@@ -32,17 +33,15 @@ def test_every_choice_is_there() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_same_answers(case: Case, interface: str, rewritings: Rewritings) -> None:
     report = assert_same(case, interface, rewritings.of_case(case, interface))
-    share = report.packed_gemm_share
-    assert share is not None
-    # DeBERTa-v2 has a convolution over neighbouring tokens, 48 x 16 for each beside layers of 3584.
-    assert share == (pytest.approx(3584 / (3584 + 48 * 16)) if case.family == "deberta_v2" else 1.0)
+    assert report.packed_gemm_share == 1.0
     layers = 2 if case.head == "hidden" and not case.activation else 1
     missed = [miss.reason for item in report.passes if item.name == "attention" for miss in item.missed]
-    if case.family in PACKED_FAMILIES:
+    partly = partly_packed(interface)
+    if case.family not in partly:
         assert report.plugins["PadfreeAttention"] == layers
         assert report.complete, str(report)
     else:
-        count, reason = PARTLY_PACKED[case.family]
+        count, reason = partly[case.family]
         assert report.plugins.get("PadfreeAttention", 0) == count
         assert len(missed) == layers - count
         assert all(reason in item for item in missed), missed
@@ -61,13 +60,13 @@ def test_shared_weights_stand_once(family: str, rewritings: Rewritings) -> None:
 
 
 @interfaces
-@pytest.mark.parametrize("name", ["nomic_bert_torchscript_sdpa", "t5_dynamo_eager", "roberta_dynamo_sdpa"])
+@pytest.mark.parametrize("name", ["nomic_bert_torchscript_sdpa", "deberta_v3_dynamo_eager", "modernbert_dynamo_sdpa"])
 def test_verified(name: str, interface: str) -> None:
     case = next(case for case in CASES if case.name == name)
     result = rewrite(case.path, interface=interface)
     inputs = [item["name"] for item in families.metadata_of(result)["inputs"]]
     if interface == "packed":
-        assert ("max_seqlen" in inputs) == (case.family == "t5")
+        assert ("max_seqlen" in inputs) == (case.family == "deberta_v3")
 
 
 def test_padding_ids_are_named(rewritings: Rewritings) -> None:

@@ -13,7 +13,7 @@ from padfree.onnx_tools import load_model, rewrite, standard_model
 from tests.onnx_tools.rewritings import Rewritings
 from tests.support.exports import metadata_of, session
 from tests.support.families import (
-    PARTLY_PACKED,
+    BY_DISTANCE,
     SPECIAL_IDS,
     TOLERANCE,
     Case,
@@ -21,6 +21,7 @@ from tests.support.families import (
     feeds_for,
     masks,
     optimum_cases,
+    partly_packed,
 )
 from tests.support.messages import widen
 
@@ -44,14 +45,15 @@ def test_every_choice_is_there() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_same_answers(case: Case, interface: str, rewritings: Rewritings) -> None:
     report = assert_same(case, interface, rewritings.of_case(case, interface))
-    assert (report.packed_gemm_share == 1.0) == (case.family != "deberta_v2")  # which has a convolution
+    assert report.packed_gemm_share == 1.0
     layers = 2 if case.head == "hidden" else 1
-    count, reason = PARTLY_PACKED.get(case.family, (layers, ""))
+    count, reason = partly_packed(interface).get(case.family, (layers, ""))
     missed = [miss.reason for item in report.passes if item.name == "attention" for miss in item.missed]
     assert (report.plugins.get("PadfreeAttention", 0), len(missed)) == (count, layers - count)
     assert all(reason in item for item in missed), missed
     assert report.complete == (count == layers), str(report)
-    assert report.right_padded_only == (case.level in BY_LENGTHS and count == layers)
+    fused = case.level in BY_LENGTHS and case.family not in BY_DISTANCE.keys() | partly_packed("packed").keys()
+    assert report.right_padded_only == fused
 
 
 def test_lengths_are_said() -> None:

@@ -70,21 +70,28 @@ def _without_positions(model: ModelProto, interface: str, *others: Input) -> Rew
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-@pytest.mark.parametrize("what", ["causal", "bias", "look-up"])
-def test_mask_that_attention_on_an_island_proves(what: str, interface: str) -> None:
-    """The mask is added together with something else, and so the attention stays padded."""
+@pytest.mark.parametrize("what", ["causal", "bias", "look-up", "places"])
+def test_mask_that_is_added_together_with_something_else(what: str, interface: str) -> None:
+    """The mask is proved whether the attention is understood or stays padded: places alone are nothing known."""
     builder = Builder()
     x = builder.embedding()
     other = {
         "causal": builder.causal_mask,
         "bias": lambda: _distance_bias(builder),
         "look-up": lambda: _position_look_up(builder),
+        "places": lambda: _products_of_places(builder),
     }[what]()
     mask = builder.op("Add", builder.padding_mask(), other)
     model = builder.finished(builder.layer(x, mask), {"input_ids": INT64, "attention_mask": INT64})
     result = assert_right(model, [IDS, MASK], interface)
     assert metadata_of(result)["mask"] == {"input": "attention_mask", "kept": [1], "masked": [0], "plain": True}
-    assert "PadfreeAttention" not in result.report.plugins
+    understood = what == "causal" or (interface == "packed" and what != "places")
+    assert result.report.plugins.get("PadfreeAttention", 0) == understood
+
+
+def _products_of_places(builder: Builder) -> str:
+    """(i + j) / 8: no function of the distance."""
+    return builder.op("Mul", builder.op("Cast", builder.op("Add", *_steps(builder)), to=FLOAT), builder.constant(0.125))
 
 
 def _steps(builder: Builder) -> tuple[str, str]:

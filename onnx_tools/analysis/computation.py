@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The few nodes that make a tensor, taken out of their graph and run by themselves for sizes of any kind."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_graphsurgeon as gs
+import onnxruntime as ort
+from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
+
+from ..files.model import Model
+from ..files.ort_session import open_session
+from .graph import STANDARD_DOMAINS, dtype_name, is_standard
+from .symbolic import Analysis, Index, Poly
+
+Array = npt.NDArray[Any]
+
+
+class NotComputedError(Exception):
+    """Raised where the nodes do not run for sequences of a length."""
+
+
+class Computation:
+    """Nodes between sizes, inputs of the graph and tensors that are `given`, and the one tensor that they make.
+
+    `tokens` are the types of the inputs [B,S] that they read. `key` is the same for tensors that are computed alike, as
+    every layer may do it again.
+    """
+
+    def __init__(
+        self, model: ModelProto, sizes: Mapping[str, tuple[Array, str]], tokens: Mapping[str, str], given: Mapping[str, str]
+    ) -> None:  # fmt: skip
+        self.tokens = tokens
+        self._model = model
+        self._sizes = sizes  # of what is known of the tensor's origins: the formulas and the type
+        self._given = given
+        self._session: ort.InferenceSession | None = None
+        self.key = _key(model, sizes, given)
+
+    @property
+    def depends_on_sizes(self) -> bool:
+        """Whether B or S take part."""
+        return any(item.constant() is None for formulas, _ in self._sizes.values() for item in formulas.flat)
+
+    def run(self, batch: int, length: int, values: Mapping[str, Array]) -> Array:
+        """The tensor for B and S, of the `values` of inputs and of given tensors. Raises NotComputedError."""
+        known = {"B": batch, "S": length}
+        feeds = {
+            name: np.vectorize(lambda item: item.evaluate(lambda size: known[size]), otypes=[np.int64])(formulas)
+            .reshape(formulas.shape)
+            .astype(dtype)
+            for name, (formulas, dtype) in self._sizes.items()
+        }
+        for name, dtype in [*self.tokens.items(), *self._given.items()]:
+            feeds[name] = np.ascontiguousarray(values[name]).astype(dtype)
+        try:
+            self._session = self._session or open_session(Model(self._model), optimize=False)
+            return np.asarray(self._session.run(None, feeds)[0])
+        except Exception as error:  # onnxruntime's exceptions share no base class of their own
+            raise NotComputedError(str(error)) from error
+
+
+def computation_of(
+    graph: gs.Graph, analysis: Analysis, tensor: gs.Tensor, *, given: Collection[str] = (), tables: bool = True
+) -> Computation | None:
+    """How a tensor of a sorted graph is made of sizes, inputs [B,S] and the tensors named as `given`.
+
+    None where nothing depends on these, or other operators than standard ones take part; without `tables` also where
+    rows of numbers are looked up: activations begin there.
+    """
+    needed, constants = set[int](), dict[str, gs.Constant]()
+    sizes, tokens, cuts = dict[str, tuple[Array, str]](), dict[str, gs.Tensor](), dict[str, gs.Tensor]()
+    seen, waiting = {tensor.name}, [tensor]
+    while waiting:
+        current = waiting.pop()
+        formulas = _formulas(analysis, current)
+        if isinstance(current, gs.Constant):
+            constants[current.name] = current
+        elif current.name in given:
+            cuts[current.name] = current
+        elif formulas is not None:
+            sizes[current.name] = formulas
+        elif not current.inputs:
+            tokens[current.name] = current
+        else:
+            node = current.inputs[0]
+            if node.domain not in STANDARD_DOMAINS or (not tables and _takes_rows(analysis, node)):
+                return None
+            needed.add(id(node))
+            waiting += [item for item in node.inputs if not item.is_empty() and item.name not in seen]
+            seen.update(item.name for item in node.inputs)
+    if not needed or not (sizes or tokens or cuts):
+        return None
+    if any(list(item.shape or ()) != ["B", "S"] for item in tokens.values()):
+        return None
+    types = {name: str(dtype_name(item.dtype)) for name, item in tokens.items()}
+    kinds = {name: str(analysis[item].dtype) for name, item in cuts.items()}
+    model = ModelProto(ir_version=10, opset_import=[onnx.helper.make_opsetid("", int(graph.opset))])
+    model.graph.name = "numbers"
+    for node in graph.nodes:
+        if id(node) in needed:
+            model.graph.node.append(OnnxExporter.export_node(node))
+    made = [(name, dtype) for name, (_, dtype) in sizes.items()]
+    for name, dtype in [*types.items(), *kinds.items(), *made]:
+        element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        model.graph.input.append(onnx.helper.make_tensor_value_info(name, element, None))
+    for name, constant in constants.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(constant.values), name))
+    model.graph.output.append(ValueInfoProto(name=tensor.name))
+    return Computation(model, sizes, types, kinds)
+
+
+def _key(model: ModelProto, sizes: Mapping[str, tuple[Array, str]], given: Mapping[str, str]) -> str:
+    """What the result is computed from and how, without the names of tensors but those of the inputs."""
+    keys = {
+        name: f"{dtype} {formulas.shape} {[str(item) for item in formulas.flat]}"
+        for name, (formulas, dtype) in sizes.items()
+    }
+    keys |= {name: f"given {place} {given[name]}" for place, name in enumerate(given)}
+    for tensor in model.graph.initializer:
+        content = TensorProto.FromString(tensor.SerializeToString())
+        content.name = ""
+        keys[tensor.name] = hashlib.sha256(content.SerializeToString()).hexdigest()
+    for node in model.graph.node:
+        attributes = sorted(str(item) for item in node.attribute)
+        text = repr((node.op_type, attributes, [keys.get(name, name) for name in node.input]))
+        made = hashlib.sha256(text.encode()).hexdigest()
+        keys.update({name: f"{made} {place}" for place, name in enumerate(node.output)})
+    return keys[model.graph.output[0].name]
+
+
+def _takes_rows(analysis: Analysis, node: gs.Node) -> bool:
+    """Whether the node looks up rows of numbers: activations begin there."""
+    if not is_standard(node, "Gather") or not analysis[node.inputs[0]].constant:
+        return False
+    return (analysis[node.inputs[0]].rank or 0) > 1 and (analysis[node.inputs[0]].dtype or "").startswith("float")
+
+
+def _formulas(analysis: Analysis, tensor: gs.Tensor) -> tuple[Array, str] | None:
+    """Every element of a small integer tensor as a sum of sizes, and its type; None where they are not known."""
+    facts = analysis[tensor]
+    if isinstance(tensor, gs.Constant) or facts.elements is None or not (facts.dtype or "").startswith("int"):
+        return None
+    found = np.empty(facts.elements.shape, dtype=object)
+    for place in np.ndindex(*found.shape):
+        item = facts.elements[place]
+        poly = item.poly if isinstance(item, Index) else Poly.atom("?")
+        if not poly.atoms() <= {"B", "S"}:
+            return None
+        found[place] = poly
+    return found, str(facts.dtype)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors that are made of positions, sizes and constants alone, and what they hold."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from .computation import Computation, computation_of
+from .graph import STANDARD_DOMAINS, is_standard, present
+from .symbolic import Analysis
+
+TRIED = 16384
+"""Positions that are tried of what nothing limits."""
+
+
+class Positional:
+    """Tells such tensors of one sorted graph; `longest` is the length that its tables allow, None: any."""
+
+    def __init__(self, graph: gs.Graph, analysis: Analysis, longest: int | None) -> None:
+        self.graph, self.analysis, self.longest = graph, analysis, longest
+        self._names = set[str]()
+        for node in graph.nodes:
+            inputs = present(node.inputs)
+            sized = is_standard(node, "Shape", "Size")
+            if node.domain in STANDARD_DOMAINS and inputs and (sized or all(item in self for item in inputs)):
+                self._names.update(tensor.name for tensor in node.outputs)
+
+    def __contains__(self, tensor: gs.Tensor) -> bool:
+        return isinstance(tensor, gs.Constant) or tensor.name in self._names
+
+    @property
+    def tried(self) -> int:
+        """How many positions are looked at."""
+        return min(self.longest or TRIED, TRIED)
+
+    def computation(self, tensor: gs.Tensor, *given: gs.Tensor) -> Computation | None:
+        """How a tensor is made of positions and of what is given; None where other inputs take part."""
+        found = computation_of(self.graph, self.analysis, tensor, given=[item.name for item in given])
+        return None if found is None or found.tokens else found
+

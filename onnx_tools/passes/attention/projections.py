@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors that hold Q, K and V: one where projections of one input can be put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ...analysis.graph import Editor, made_by
+from ...analysis.symbolic import Analysis
+from .attention_match import Attention
+from .heads import HeadsSource
+
+
+@dataclass(frozen=True)
+class Linear:
+    """x W + b, of which some columns are taken; the bias may be absent."""
+
+    x: gs.Tensor
+    weight: gs.Constant  # [K,N]
+    bias: gs.Constant | None
+    columns: np.ndarray  # of W and b, in the order in which they are wanted
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all columns are taken in their order."""
+        return np.array_equal(self.columns, np.arange(self.weight.shape[1]))
+
+
+class Projections:
+    """Puts the Q, K and V projections of one input together, once for weights that layers share."""
+
+    def __init__(self, editor: Editor, analysis: Analysis) -> None:
+        self._editor = editor
+        self._analysis = analysis
+        self._weights: dict[tuple[tuple[str, bytes], ...], gs.Constant] = {}
+
+    def arranged(self, item: Attention) -> tuple[str, list[gs.Tensor]]:
+        """The order (`qkv_layout`) and the tensors [B,S,...] that hold Q, K and V."""
+        heads, fewer, size = item.num_heads, item.k.num_heads, item.head_size
+        sources = (item.q, item.k, item.v)
+        plain = np.arange((heads + 2 * fewer) * size).reshape(-1, size)
+        parts = (plain[:heads], plain[heads : heads + fewer], plain[heads + fewer :])
+        alike = _frequencies(item.q) == _frequencies(item.k)
+        together = all(source.tensor is item.q.tensor and source.order is None for source in sources)
+        if together and self._width(item.q) == plain.size:
+            if alike and _are(sources, parts):
+                return "3HD", [item.q.tensor]
+            by_head = np.arange(plain.size).reshape(-1, 3, size)
+            if heads == fewer and item.q.rotation is None and _are(sources, [by_head[:, i] for i in range(3)]):
+                return "H3D", [item.q.tensor]
+        fused = self._fused(sources) if alike else None
+        if fused is not None:
+            return "3HD", [fused]
+        return "separate", [self._selected(source) for source in sources]
+
+    def _fused(self, sources: Sequence[HeadsSource]) -> gs.Tensor | None:
+        """The tensor [B,S,...] with q, k and v side by side, or None where they are not projections of one input."""
+        found = [self._linear(source) for source in sources]
+        linears = [item for item in found if item is not None]
+        if len(linears) != len(sources) or any(item.x is not linears[0].x for item in linears):
+            return None
+        if len({str(item.weight.dtype) for item in linears}) != 1 or not _take_all(linears):
+            return None
+        editor = self._editor
+        weight = self._joined([(item.weight, item) for item in linears], "qkv_weight")
+        result = editor.node("MatMul", [linears[0].x, weight], stem="qkv", dtype=weight.dtype)
+        if all(item.bias is None for item in linears):
+            return result
+        bias = self._joined([(item.bias or self._zeros(item), item) for item in linears], "qkv_bias")
+        return editor.node("Add", [result, bias], stem="qkv_with_bias", dtype=weight.dtype)
+
+    def _zeros(self, linear: Linear) -> gs.Constant:
+        return gs.Constant(f"zeros_for_{linear.weight.name}", np.zeros(linear.weight.shape[-1], linear.weight.dtype))
+
+    def _joined(self, constants: list[tuple[gs.Constant, Linear]], stem: str) -> gs.Constant:
+        key = tuple((constant.name, linear.columns.tobytes()) for constant, linear in constants)
+        if key not in self._weights:
+            parts = [
+                constant.values if linear.is_whole else constant.values[..., linear.columns]
+                for constant, linear in constants
+            ]
+            self._weights[key] = self._editor.constant(stem, np.concatenate(parts, axis=-1))
+        return self._weights[key]
+
+    def _linear(self, source: HeadsSource) -> Linear | None:
+        tensor, bias = source.tensor, None
+        if source.order is not None:
+            return None
+        add = made_by(tensor, "Add")
+        if add is not None:
+            constants = [item for item in add.inputs if isinstance(item, gs.Constant)]
+            others = [item for item in add.inputs if not isinstance(item, gs.Constant)]
+            if len(constants) != 1 or len(constants[0].shape) != 1:
+                return None
+            bias, tensor = constants[0], others[0]
+        product = made_by(tensor, "MatMul")
+        if product is None or not isinstance(product.inputs[1], gs.Constant) or len(product.inputs[1].shape) != 2:
+            return None
+        if bias is not None and tuple(bias.shape) != tuple(product.inputs[1].shape[1:]):
+            return None
+        if self._analysis[product.inputs[0]].rank != 3:
+            return None
+        return Linear(product.inputs[0], product.inputs[1], bias, source.columns.reshape(-1))
+
+    def _width(self, source: HeadsSource) -> int | None:
+        shape = self._analysis[source.tensor].shape
+        return None if shape is None else shape[2].constant()
+
+    def _selected(self, source: HeadsSource) -> gs.Tensor:
+        """The source's columns in the order [H,D]: itself, or a Gather of its last axis."""
+        tensor, width = source.tensor, self._width(source)
+        count = source.columns.size
+        if source.order is not None:
+            shape = self._analysis[tensor].shape or ()
+            width = int(np.prod([shape[axis].constant() or 0 for axis in source.order[2:]]))
+            tensor = self._joined_heads(source, width)
+        if np.array_equal(source.columns.reshape(-1), np.arange(count)) and width == count:
+            return tensor
+        columns = self._editor.constant("columns", source.columns.reshape(-1).astype(np.int64))
+        return self._editor.node("Gather", [tensor, columns], stem="heads", dtype=tensor.dtype, attrs={"axis": 2})
+
+    def _joined_heads(self, source: HeadsSource, width: int) -> gs.Tensor:
+        """Heads [B,S,H,D] or [B,H,S,D] as [B,S,H*D]."""
+        editor, tensor, order = self._editor, source.tensor, source.order
+        if order is not None and order != (0, 1, 2, 3):
+            tensor = editor.node("Transpose", [tensor], stem="heads", dtype=tensor.dtype, attrs={"perm": list(order)})
+        shape = editor.constant("heads_shape", np.asarray([0, 0, width], np.int64))
+        return editor.node("Reshape", [tensor, shape], stem="heads", dtype=tensor.dtype)
+
+
+def _are(sources: Sequence[HeadsSource], parts: Sequence[np.ndarray]) -> bool:
+    return all(np.array_equal(source.columns, part) for source, part in zip(sources, parts, strict=True))
+
+
+def _frequencies(source: HeadsSource) -> tuple[float, ...] | None:
+    return None if source.rotation is None else source.rotation.frequencies
+
+
+def _take_all(linears: Sequence[Linear]) -> bool:
+    """Whether no column of a product is left over, which would be computed twice."""
+    taken: dict[str, set[int]] = {}
+    for item in linears:
+        taken.setdefault(item.weight.name, set()).update(item.columns.tolist())
+    return all(len(taken[item.weight.name]) == item.weight.shape[1] for item in linears)

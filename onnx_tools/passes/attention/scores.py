@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the Softmax back to Q K^T: what scores are multiplied by, masked by, and what is added to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import onnx_graphsurgeon as gs
+
+from ...analysis.graph import is_standard, made_by, node_name, producer
+from ...analysis.layout import S
+from ...analysis.positional import Positional
+from ...analysis.symbolic import Analysis
+
+from ...analysis.symbolic.facts import Shape
+from ..base import NoMatch
+from ..masks.mask import MaskUse, Rows, prove_one
+from .heads import scale_of
+
+_THROUGH = ("Cast", "Expand", "Identity")
+
+
+@dataclass
+class Scores:
+    """What becomes of Q K^T: it is scaled, masked, and tensors of positions are added to it, each times a factor."""
+
+    factor: float = 1.0
+    uses: list[MaskUse] = field(default_factory=list)
+    positions: list[tuple[gs.Tensor, float]] = field(default_factory=list)
+
+    def add(self, positional: Positional, tensor: gs.Tensor, factor: float) -> None:
+        """Takes in a tensor that is added to the scores, or a mask of the Attention operator. Raises NoMatch."""
+        analysis, node = positional.analysis, producer(tensor)
+        facts = analysis[tensor]
+        if tensor in positional:
+            self.positions.append((tensor, factor))
+        elif facts.expr is not None and not _adds_positions(positional, node):
+            self.uses.append(MaskUse(facts, "add", factor))
+        elif node is not None and is_standard(node, "Add"):
+            for item in node.inputs:
+                self.add(positional, item, factor)
+        elif node is not None and is_standard(node, "Where") and _chosen(analysis, node) is not None:
+            use, rest = _selection(analysis, node, factor)
+            self.uses.append(use)
+            self.add(positional, rest, factor)
+        elif node is not None and is_standard(node, *_THROUGH):
+            self.add(positional, node.inputs[0], factor)
+        else:
+            scaled = scale_of(analysis, tensor)
+            if scaled is None or scaled[1] <= 0:
+                raise NoMatch(f"'{tensor.name}' is added to the scores and is neither a mask nor made of positions alone")
+            self.add(positional, scaled[0], factor * scaled[1])
+
+    def sort_positions(self, shape: Shape, node: str, rows: Rows, analysis: Analysis) -> None:
+        """Tells masks from biases: what is made of positions alone may be a window."""
+        biases = list[tuple[gs.Tensor, float]]()
+        for tensor, factor in self.positions:
+            use = MaskUse(analysis[tensor], "add", factor)
+            try:
+                prove_one(use, shape, node, rows)
+                self.uses.append(use)
+            except NoMatch:
+                biases.append((tensor, factor))
+        self.positions = biases
+
+
+def scores_of(positional: Positional, softmax: gs.Node) -> tuple[gs.Node, Scores]:
+    """The MatMul of Q and K, and what becomes of its result. Raises NoMatch."""
+    analysis, found, current = positional.analysis, Scores(), softmax.inputs[0]
+    while True:
+        node = producer(current)
+        if node is None:
+            raise NoMatch(f"the scores of '{node_name(softmax)}' are no product of Q and K: they are an input")
+        if is_standard(node, "MatMul"):
+            return node, found
+        scaled = scale_of(analysis, current)
+        if scaled is not None:
+            current, part = scaled
+            found.factor *= part
+            if found.factor <= 0:
+                raise NoMatch(f"'{node_name(node)}' multiplies the scores by {part}")
+        elif is_standard(node, "Add"):
+            position = _added(positional, node)
+            found.add(positional, node.inputs[position], found.factor)
+            current = node.inputs[1 - position]
+        elif is_standard(node, "Where"):
+            use, current = _selection(analysis, node, found.factor)
+            found.uses.append(use)
+        elif is_standard(node, "Cast"):
+            current = node.inputs[0]
+        else:
+            raise NoMatch(f"the scores go through '{node_name(node)}' ({node.op}) between Q K^T and the Softmax")
+
+
+def _added(positional: Positional, node: gs.Node) -> int:
+    """Which operand of an Add is added to the scores."""
+    known = [_is_known(positional, tensor) for tensor in node.inputs]
+    if known[0] != known[1]:
+        return known.index(True)
+    # Neither is understood: the one that no MatMul makes is added, and refused with its reason.
+    analysis = positional.analysis
+    for position in (1, 0):
+        if made_by(node.inputs[position], "MatMul") is None and analysis[node.inputs[position]].rank is not None:
+            other = node.inputs[1 - position]
+            if made_by(other, "MatMul") is not None or scale_of(analysis, other) is not None:
+                return position
+    raise NoMatch(f"'{node_name(node)}' (Add) adds two tensors of which neither is a mask")
+
+
+def _adds_positions(positional: Positional, node: gs.Node | None) -> bool:
+    """Whether a node adds something for every query and key that is made of positions alone."""
+    if node is None or not is_standard(node, "Add"):
+        return False
+    shapes = [positional.analysis[item].shape or () for item in node.inputs if item in positional]
+    return any(shape[-2:] == (S, S) for shape in shapes)
+
+
+def _is_known(positional: Positional, tensor: gs.Tensor) -> bool:
+    """Whether a tensor is made of masks and positions."""
+    if tensor in positional or positional.analysis[tensor].expr is not None:
+        return True
+    node = producer(tensor)
+    if node is None or not is_standard(node, "Add", "Div", "Mul", "Where", *_THROUGH):
+        return False
+    return all(_is_known(positional, item) for item in node.inputs)
+
+
+def _chosen(analysis: Analysis, node: gs.Node) -> tuple[int, float] | None:
+    """Of a Where the place of the operand that is one number, and the number."""
+    for position in (2, 1):
+        value = analysis[node.inputs[position]].scalar()
+        if value is not None:
+            return position, value
+    return None
+
+
+def _selection(analysis: Analysis, node: gs.Node, factor: float) -> tuple[MaskUse, gs.Tensor]:
+    chosen = _chosen(analysis, node)
+    if chosen is None:
+        raise NoMatch(f"'{node_name(node)}' (Where) chooses between two tensors instead of a tensor and a number")
+    position, value = chosen
+    return MaskUse(analysis[node.inputs[0]], "select", factor, position == 2, value), node.inputs[3 - position]

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What depends on the distance between a query and a key alone: key position - query position."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnx_graphsurgeon as gs
+
+from ...analysis.graph import is_standard, present, producer
+from ...analysis.computation import Computation, NotComputedError
+from ...analysis.layout import S
+from ...analysis.layout_rules import ELEMENTWISE
+from ...analysis.positional import Positional
+from ...analysis.symbolic import Apply, Element, Expr, Index, Number, Poly, evaluate
+from ...analysis.symbolic.expr import apply, axis_index, number
+from ..base import NoMatch
+
+Array = npt.NDArray[np.float64]
+
+DISTANCE = Element("", (), "int64")
+"""Stands in expressions for the key's position less the query's."""
+_DIFFERENCES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Sub")
+_NUMBERS = ("float32", "float64", "int32", "int64")  # which hold every position
+_FARTHEST = 1 << 16  # tokens: distances that are tried of what nothing limits
+_GRID = 1024  # tokens: queries and keys that are tried where nothing but a grid of all of them can be computed
+_MOST_RANGE = 1 << 13  # the longest table
+_SAME_ELEMENTS = ("Gather", "Squeeze", "Transpose", "Unsqueeze")
+_LINEAR = 1e-6  # the share by which slopes differ between distances: roundoff of float32
+
+
+def by_distance(expr: Expr, query: int, key: int) -> Expr | None:
+    """The expression with DISTANCE in the place of the indices along both axes; None where it reads them otherwise."""
+    if isinstance(expr, Apply):
+        pair = [_whole(arg) for arg in expr.args] if expr.op in _DIFFERENCES else []
+        if len(pair) == 2 and pair[0] is not None and pair[1] is not None:
+            apart = by_distance(Index(pair[0] - pair[1]), query, key)
+            if apart is None:
+                return None
+            if expr.op == "Sub":
+                return Apply("Cast", (apart,), expr.dtype)
+            return Apply(expr.op, (apart, number(0, "int64")), "bool")
+        args = [by_distance(arg, query, key) for arg in expr.args]
+        known = tuple(arg for arg in args if arg is not None)
+        return Apply(expr.op, known, expr.dtype) if len(known) == len(args) else None
+    if not isinstance(expr, Index) or expr.poly.constant() is not None:
+        return expr
+    step = next((factor for monomial, factor in expr.poly.terms if Poly(((monomial, 1),)) == axis_index(key)), 0)
+    offset = (expr.poly - (axis_index(key) - axis_index(query)) * step).constant()
+    if offset is None:
+        return None
+    scaled = Apply("Mul", (DISTANCE, number(step, "int64")), "int64")
+    return Apply("Cast", (Apply("Add", (scaled, number(offset, "int64")), "int64"),), expr.dtype)
+
+
+def _whole(expr: Expr) -> Poly | None:
+    """The whole number that an expression is, of whatever type."""
+    if isinstance(expr, Index):
+        return expr.poly
+    if isinstance(expr, Number):
+        return Poly.of(int(expr.value)) if float(expr.value).is_integer() else None
+    if not isinstance(expr, Apply) or expr.dtype not in _NUMBERS:
+        return None
+    parts = [_whole(arg) for arg in expr.args]
+    if expr.op == "Cast":
+        return parts[0]
+    if expr.op not in ("Add", "Sub") or parts[0] is None or parts[1] is None:
+        return None
+    return parts[0] + parts[1] if expr.op == "Add" else parts[0] - parts[1]
+
+
+def at_distance(expr: Expr, distance: int) -> Expr:
+    """The expression where DISTANCE is a number."""
+    if isinstance(expr, Apply):
+        return apply(expr.op, tuple(at_distance(arg, distance) for arg in expr.args), expr.dtype)
+    return number(distance, "int64") if expr == DISTANCE else expr
+
+
+@dataclass(frozen=True)
+class Bias:
+    """What is added to scores by distance: -slopes[h] * |distance|, or distances[h, clamp(distance, -R, R) + R]."""
+
+    slopes: tuple[float, ...] | None = None
+    distances: npt.NDArray[np.float32] | None = None  # [H,2R+1]
+
+    @property
+    def range(self) -> int:
+        """R; 0 for slopes."""
+        return 0 if self.distances is None else self.distances.shape[1] // 2
+
+
+class Biases:
+    """Finds such biases in one graph; those that are computed alike are computed once."""
+
+    def __init__(self, positional: Positional) -> None:
+        self._positional = positional
+        self._known: dict[str, Array] = {}
+
+    def total(self, parts: list[tuple[gs.Tensor, float]], heads: int) -> Bias | None:
+        """The sum of tensors [...,H or 1,S,S] times their factors; None where it makes no difference.
+
+        Raises NoMatch where it is no function of the distance that PadfreeAttention knows.
+        """
+        found = [self._values(tensor) * factor for tensor, factor in parts]
+        if not found:
+            return None
+        reach = min(item.shape[1] for item in found) // 2
+        middle = [item[:, item.shape[1] // 2 - reach : item.shape[1] // 2 + reach + 1] for item in found]
+        values = np.broadcast_to(np.sum(np.broadcast_arrays(*middle), axis=0), (heads, 2 * reach + 1))
+        return _bias(values, self._positional.longest)
+
+    def _values(self, tensor: gs.Tensor) -> Array:
+        """[H or 1,2M+1]: the numbers at distances -M to M."""
+        shape = self._positional.analysis[tensor].shape or ()
+        if len(shape) < 2 or shape[-2:] != (S, S) or any(size.constant() is None for size in shape[:-2]):
+            raise NoMatch(f"'{tensor.name}' of shape [{', '.join(map(str, shape))}] is added to the scores")
+        if any(size.constant() != 1 for size in shape[:-3]):
+            raise NoMatch(f"'{tensor.name}' is added to the scores and differs between sequences")
+        found = self._along_distances(tensor)
+        return found if found is not None else self._on_a_grid(tensor)
+
+    def _along_distances(self, tensor: gs.Tensor) -> Array | None:
+        """From all distances in the place of all queries and keys; None where that is not what nodes are made for."""
+        cuts = self._cuts(tensor)
+        if cuts is None:
+            return None
+        longest = self._positional.longest
+        last = _FARTHEST if longest is None else min(longest - 1, _FARTHEST)
+        distances = np.arange(-last, last + 1)
+        given = {item.name: self._spread(item, expr, distances) for item, expr in cuts}
+        if tensor.name in given:
+            return given[tensor.name].reshape(1, -1).astype(np.float64)
+        computation = self._positional.computation(tensor, *(item for item, _ in cuts))
+        if computation is None or computation.depends_on_sizes:
+            return None
+        key = f"{computation.key} {[str(expr) for _, expr in cuts]}"
+        if key not in self._known:
+            made = _run(computation, tensor, 1, given)
+            if made.shape[-2:] != (1, len(distances)):
+                return None
+            self._known[key] = made.reshape(-1, len(distances)).astype(np.float64)
+        return self._known[key]
+
+    def _spread(self, tensor: gs.Tensor, expr: Expr, distances: npt.NDArray[np.int64]) -> Array:
+        """The numbers of an expression as [...,1,N], of a tensor [...,S,S]."""
+        values = np.broadcast_to(evaluate(expr, {DISTANCE: distances}), distances.shape)
+        return values.reshape((1,) * ((self._positional.analysis[tensor].rank or 1) - 1) + distances.shape)
+
+    def _cuts(self, tensor: gs.Tensor) -> list[tuple[gs.Tensor, Expr]] | None:
+        """The tensors [...,S,S] of distances that a tensor is made of, one element after the other."""
+        cuts, seen, waiting = list[tuple[gs.Tensor, Expr]](), set[str](), [tensor]
+        while waiting:
+            current = waiting.pop()
+            facts = self._positional.analysis[current]
+            shape = facts.shape
+            if shape is None:
+                return None
+            if current.name in seen or S not in shape:
+                continue
+            seen.add(current.name)
+            expr = None
+            if facts.expr is not None and shape[-2:] == (S, S) and all(size.constant() == 1 for size in shape[:-2]):
+                expr = by_distance(facts.expr, len(shape) - 2, len(shape) - 1)
+            if expr is not None:
+                cuts.append((current, expr))
+                continue
+            node = producer(current)
+            if node is None or not is_standard(node, *ELEMENTWISE, *_SAME_ELEMENTS):
+                return None
+            waiting += present(node.inputs)
+        return cuts
+
+    def _on_a_grid(self, tensor: gs.Tensor) -> Array:
+        """From a grid of queries and keys. Raises NoMatch where it is no function of the distance."""
+        computation, longest = self._positional.computation(tensor), self._positional.longest
+        if computation is None:
+            raise NoMatch(f"'{tensor.name}' is added to the scores and is not made of positions alone")
+        if longest is None or longest > _GRID:
+            limit = "any" if longest is None else str(longest)
+            raise NoMatch(f"'{tensor.name}' is added to the scores of {limit} tokens; {_GRID} can be looked at")
+        if computation.key not in self._known:
+            made = _run(computation, tensor, longest, {})
+            grid = made.reshape(-1, *made.shape[-2:]).astype(np.float64)
+            if grid.shape[1:] != (longest, longest):
+                raise NoMatch(f"'{tensor.name}' is added to the scores in another shape than [queries, keys]")
+            values = np.concatenate([grid[:, :0:-1, 0], grid[:, 0]], axis=1)
+            steps = np.arange(longest)
+            if not np.array_equal(grid, values[:, steps[None] - steps[:, None] + longest - 1]):
+                raise NoMatch(f"'{tensor.name}' is added to the scores and does not depend on distances alone")
+            self._known[computation.key] = values
+        return self._known[computation.key]
+
+
+def _run(computation: Computation, tensor: gs.Tensor, length: int, given: dict[str, Array]) -> Array:
+    try:
+        return computation.run(1, length, given)
+    except NotComputedError:
+        raise NoMatch(f"'{tensor.name}' is added to the scores and cannot be computed from positions") from None
+
+
+def _bias(values: Array, longest: int | None) -> Bias | None:
+    """The bias that has these values [H,2M+1]. A number that is the same for all distances changes no weight."""
+    if not np.all(np.isfinite(values)):
+        raise NoMatch("what is added to the scores is not finite at every distance")
+    last = values.shape[1] // 2
+    steps = np.abs(np.arange(-last, last + 1))
+    rest = values - values[:, last : last + 1]
+    if not np.any(rest):
+        return None
+    slopes = -rest[:, -1] / last
+    linear = slopes[:, None] * steps
+    if np.all(np.abs(rest + linear) <= _LINEAR * np.abs(linear) + _LINEAR):
+        return Bias(slopes=tuple(float(slope) for slope in slopes))
+    changes = [np.flatnonzero(np.any(side != side[:, -1:], axis=0)) for side in (rest[:, last:], rest[:, last::-1])]
+    reach = 1 + max(int(places.max(initial=-1)) for places in changes)
+    known = longest is not None and last >= longest - 1
+    if reach > _MOST_RANGE or (reach >= last and not known):
+        raise NoMatch(f"what is added to the scores still changes at a distance of {min(reach, last)}")
+    return Bias(distances=values[:, last - reach : last + reach + 1].astype(np.float32))

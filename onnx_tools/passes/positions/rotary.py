@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rotary embeddings, however they are written: heads whose pairs of elements are turned by position * frequency.
+
+No chain of operators is compared with known ones. What stands between heads and turned heads is linear in them (sums,
+products with what is made of positions, movements), so that it is what it does to one element after the other; that is
+tried with the model's own nodes, and the result compared with cosines and sines of position * frequency.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnx_graphsurgeon as gs
+
+from ...analysis.computation import Computation, NotComputedError
+from ...analysis.graph import is_standard, present, producer
+from ...analysis.layout import token_axis
+from ...analysis.positional import Positional
+from ..base import NoMatch
+
+Array = npt.NDArray[np.float64]
+
+_MOVEMENTS = ("Concat", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
+_MOST_NODES = 64  # between heads and turned heads
+_FEW = 6  # positions that show which elements are pairs
+# A cosine's error, and the share of an angle by which it may be another one: both are rounded to float32. Tables that
+# were stored in 16 bits are as exact as these are.
+_ROUNDING, _ANGLE_ROUNDING, _HALF_ROUNDING = 2e-6, 2.0**-22, 2.0**-10
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Element `first[k]` of a head and element `second[k]` are turned by position * frequencies[k], times `factor`.
+
+    Elements that stay as they are belong to pairs of frequency 0.
+    """
+
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+    frequencies: tuple[float, ...]  # of float32, one a pair
+    factor: float = 1.0
+
+    @property
+    def pairs(self) -> frozenset[tuple[int, int]]:
+        """Which elements are turned with which."""
+        return frozenset(zip(self.first, self.second, strict=True))
+
+    @property
+    def pairing(self) -> str | None:
+        """The pairing of PadfreeRotary; None: the columns have to be put in order first."""
+        half = len(self.first)
+        if self.first == tuple(range(half)) and self.second == tuple(range(half, 2 * half)):
+            return "half"
+        if self.first == tuple(range(0, 2 * half, 2)) and self.second == tuple(range(1, 2 * half, 2)):
+            return "interleaved"
+        return None
+
+
+class Rotations:
+    """Finds rotations in one graph; those that are computed alike are looked at once."""
+
+    def __init__(self, positional: Positional) -> None:
+        self._positional = positional
+        self._places = {id(node): place for place, node in enumerate(positional.graph.nodes)}
+        self._known: dict[str, Rotation | None] = {}
+
+    def of(self, tensor: gs.Tensor) -> tuple[gs.Tensor, Rotation] | None:
+        """The heads that a tensor [B,H,S,D] or [B,S,H,D] is turned from, and how; None where it is something else."""
+        analysis = self._positional.analysis
+        source = self._source(tensor)
+        if source is None or analysis[source].shape != analysis[tensor].shape:
+            return None
+        computation = self._positional.computation(tensor, source)
+        if computation is None:
+            return None
+        if computation.key not in self._known:
+            shape = [size.constant() or 0 for size in analysis[source].shape or ()]
+            heads = _Turned(computation, source.name, shape, 1 if token_axis(analysis[source].shape) == 1 else 2)
+            try:
+                self._known[computation.key] = _rotation(heads, self._positional.tried)
+            except (NoMatch, NotComputedError):
+                self._known[computation.key] = None
+        found = self._known[computation.key]
+        return None if found is None else (source, found)
+
+    def _source(self, tensor: gs.Tensor) -> gs.Tensor | None:
+        """The nearest tensor of heads that all else of a tensor, but positions, is made of linearly."""
+        waiting, worked = {tensor.name: tensor}, False
+        for _ in range(_MOST_NODES):
+            current = max(waiting.values(), key=lambda item: self._places.get(id(producer(item)), -1))
+            node = producer(current)
+            operands = None if node is None else self._linear_operands(node)
+            if node is None or operands is None:
+                return None
+            for output in node.outputs:
+                waiting.pop(output.name, None)
+            waiting |= {item.name: item for item in operands}
+            worked = worked or not is_standard(node, *_MOVEMENTS)
+            if worked and len(waiting) == 1:
+                last = next(iter(waiting.values()))
+                if self._is_heads(last):
+                    return last
+        return None
+
+    def _is_heads(self, tensor: gs.Tensor) -> bool:
+        shape = self._positional.analysis[tensor].shape
+        return shape is not None and len(shape) == 4 and token_axis(shape) in (1, 2)
+
+    def _linear_operands(self, node: gs.Node) -> list[gs.Tensor] | None:
+        """The operands that a node's result is linear in; None where it is not."""
+        inputs = present(node.inputs)
+        others = [item for item in inputs if item not in self._positional]
+        if is_standard(node, "Add", "Sub", "Concat"):
+            return others if len(others) == len(inputs) else None
+        if is_standard(node, "Mul"):
+            return others if len(others) == 1 and len(inputs) == 2 else None
+        if is_standard(node, "Div", "Neg", *_MOVEMENTS):
+            return others if len(others) == 1 and others[0] is inputs[0] else None
+        return None
+
+
+@dataclass(frozen=True)
+class _Turned:
+    """What a computation makes of heads; `shape` has 0 for B and S."""
+
+    computation: Computation
+    source: str
+    shape: list[int]
+    sequence: int
+
+    @property
+    def heads(self) -> int:
+        return self.shape[3 - self.sequence]
+
+    @property
+    def size(self) -> int:
+        return self.shape[3]
+
+    def __call__(self, x: Array) -> Array:
+        """Turned heads [B,S,H,D] of x [B,S,H,D] or [B,S,1,D]."""
+        wide = np.broadcast_to(x, (*x.shape[:2], self.heads, self.size))
+        given = wide if self.sequence == 1 else wide.transpose(0, 2, 1, 3)
+        made = self.computation.run(x.shape[0], x.shape[1], {self.source: given})
+        if made.shape != given.shape:
+            raise NoMatch("turned heads have another shape")
+        return np.asarray(made if self.sequence == 1 else made.transpose(0, 2, 1, 3), np.float64)
+
+
+def _rotation(turned: _Turned, length: int) -> Rotation:
+    """What the computation does to positions 0 to length - 1. Raises NoMatch where that is no rotation."""
+    size, few = turned.size, min(_FEW, length)
+    units = np.broadcast_to(np.eye(size)[:, None, None, :], (size, few, 1, size))
+    matrix = turned(units)[:, :, 0].transpose(1, 2, 0)  # [positions, to, from]
+    first, second, alone = _pairs(matrix)
+    ones = np.zeros(size)
+    ones[[*first, *alone]] = 1.0
+    angles = turned(np.broadcast_to(ones, (1, length, 1, size)))[0, :, 0]
+    cosine, sine = angles[:, first], angles[:, second]
+    both = np.hypot(cosine, sine)
+    factor = float(np.median(both)) if first else 1.0
+    exact = _ROUNDING if not _is_half(angles) else _HALF_ROUNDING
+    if factor <= 0 or np.abs(both - factor).max(initial=0) > 4 * exact * factor or len(alone) % 2:
+        raise NoMatch("pairs are not turned alone")
+    if alone and np.abs(angles[:, alone] - factor).max() > 4 * exact * factor:
+        raise NoMatch("elements without a partner are scaled otherwise")
+    frequencies = [
+        _frequency(cosine[:, k] / factor, sine[:, k] / factor, exact) for k in range(len(first))
+    ] + [0.0] * (len(alone) // 2)
+    half = len(alone) // 2
+    factor = 1.0 if abs(factor - 1.0) < 4 * exact else factor
+    found = Rotation((*first, *alone[:half]), (*second, *alone[half:]), tuple(frequencies), factor)
+    _check(turned, found, few, exact, batch=2)
+    _check(turned, found, length, exact, batch=1)
+    return found
+
+
+def _pairs(matrix: Array) -> tuple[list[int], list[int], list[int]]:
+    """First and second elements of pairs, and those without a partner, from what becomes of every element."""
+    reads = np.any(matrix != 0, axis=0)
+    np.fill_diagonal(reads, False)
+    first, second, alone = list[int](), list[int](), list[int]()
+    for element in range(matrix.shape[1]):
+        partners = np.flatnonzero(reads[element] | reads[:, element])
+        if len(partners) > 1:
+            raise NoMatch(f"element {element} of a head is made of {len(partners) + 1} elements")
+        if not len(partners):
+            alone.append(element)
+        elif partners[0] > element:
+            first.append(element)
+            second.append(int(partners[0]))
+    return first, second, alone
+
+
+def _is_half(values: Array) -> bool:
+    """Whether the values were stored in 16 bits."""
+    return bool(np.array_equal(values, values.astype(np.float16)))
+
+
+def _frequency(cosine: Array, sine: Array, exact: float) -> float:
+    """The frequency of float32 by which the angles of positions 0, 1, 2, ... grow. Raises NoMatch."""
+    length = len(cosine)
+    if length < 2:
+        raise NoMatch("a single position shows no frequency")
+    guess, step = float(np.arctan2(sine[1], cosine[1])), 1
+    while 2 * step < length:  # twice as far, half the error
+        step *= 2
+        off = np.arctan2(sine[step], cosine[step]) - guess * step
+        guess += float((off + np.pi) % (2 * np.pi) - np.pi) / step
+    near = np.float32(guess)
+    tried = [near]
+    for direction in (-np.inf, np.inf):
+        value = near
+        for _ in range(3):
+            value = np.nextafter(value, np.float32(direction))
+            tried.append(value)
+    places = np.arange(length, dtype=np.float32)
+    errors = [_error(places * value, cosine, sine).max() for value in tried]
+    return float(tried[int(np.argmin(errors))])
+
+
+def _error(angle: npt.NDArray[np.float32], cosine: Array, sine: Array) -> Array:
+    exact = angle.astype(np.float64)
+    return np.maximum(np.abs(np.cos(exact) - cosine), np.abs(np.sin(exact) - sine))
+
+
+def _check(turned: _Turned, found: Rotation, length: int, exact: float, *, batch: int) -> None:
+    """Raises NoMatch where turned numbers of any kind are not what the rotation makes of them."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (batch, length, turned.heads, turned.size)).astype(np.float32).astype(np.float64)
+    angle = (np.arange(length, dtype=np.float32)[:, None] * np.asarray(found.frequencies, np.float32)).astype(np.float64)
+    cosine, sine = (function(angle)[None, :, None] * found.factor for function in (np.cos, np.sin))
+    one, two = x[..., list(found.first)], x[..., list(found.second)]
+    expected = np.empty_like(x)
+    expected[..., list(found.first)] = one * cosine - two * sine
+    expected[..., list(found.second)] = two * cosine + one * sine
+    allowed = np.empty((length, turned.size))
+    allowed[:, list(found.first)] = allowed[:, list(found.second)] = 4 * (exact + _ANGLE_ROUNDING * np.abs(angle))
+    if not np.all(np.abs(turned(x) - expected) <= allowed[None, :, None] * found.factor):
+        raise NoMatch("elements are not turned by position * frequency")

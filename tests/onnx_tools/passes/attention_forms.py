@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention with positions in it, written node by node: windows, biases by distance, rotary embeddings, shared heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from onnx import ModelProto, TensorProto
+
+from tests.support.encoder import HIDDEN, TOKENS, VOCABULARY, EncoderBuilder, with_output
+
+HEADS, SIZE = 4, 4
+MANY = 2**31 - 1
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+
+
+class PositionedBuilder(EncoderBuilder):
+    """An encoder without a table of positions: sequences may have any length."""
+
+    def embedding(self) -> str:
+        return self.norm(self.op("Gather", self.weight(VOCABULARY, HIDDEN), "input_ids"))
+
+    def number(self, value: int) -> str:
+        return self.constant(value, np.int64)
+
+    def steps(self, *axes: int) -> str:
+        """0, 1, 2, ... with other axes."""
+        length = self.op("Squeeze", self.op("Shape", "input_ids", start=1))
+        steps = self.op("Range", self.number(0), length, self.number(1))
+        return self.op("Unsqueeze", steps, self.axes(*axes))
+
+    def distance(self) -> str:
+        """Key position less query position, [S,S]."""
+        return self.op("Sub", self.steps(0), self.steps(1))
+
+    def low(self, kept: str, value: float = -10000.0) -> str:
+        return self.op("Where", kept, self.constant(0.0), self.constant(value))
+
+    def kept_keys(self) -> str:
+        """Bool [B,1,1,S]."""
+        mask = self.op("Unsqueeze", "attention_mask", self.axes(1, 2))
+        return self.op("Cast", mask, to=TensorProto.BOOL)
+
+    def split(self, x: str, heads: int = HEADS) -> str:
+        """[B,heads,S,D] of a projection of x."""
+        made = self.op("Reshape", self.linear(x, HIDDEN, heads * SIZE), self.axes(0, 0, heads, SIZE))
+        return self.op("Transpose", made, perm=[0, 2, 1, 3])
+
+    def columns(self, x: str, start: int, end: int, step: int = 1) -> str:
+        return self.op("Slice", x, self.axes(start), self.axes(end), self.axes(3), self.axes(step))
+
+    def attended(self, x: str, q: str, k: str, v: str, *added: str, scale: float = 0.6) -> str:
+        """A layer of heads [B,H,S,D] with what is added to the scores, one after the other."""
+        scores = self.op("MatMul", q, self.op("Transpose", k, perm=[0, 1, 3, 2]))
+        scores = self.op("Mul", scores, self.constant(scale))
+        for item in added:
+            scores = self.op("Add", scores, item)
+        context = self.op("MatMul", self.op("Softmax", scores, axis=-1), v)
+        joined = self.op("Reshape", self.op("Transpose", context, perm=[0, 2, 1, 3]), self.axes(0, 0, HIDDEN))
+        return self.norm(self.op("Add", self.linear(joined, HIDDEN, HIDDEN), x))
+
+
+Added = Callable[[PositionedBuilder], Sequence[str]]
+Turn = Callable[[PositionedBuilder, str], str]
+
+
+def with_added(added: Added) -> ModelProto:
+    """One layer with what is added to its scores."""
+    b = PositionedBuilder()
+    x = b.embedding()
+    return with_output(b.attended(x, b.split(x), b.split(x), b.split(x), *added(b)), b, TOKENS)
+
+
+def turned(turn: Turn, keys: Turn | None = None) -> ModelProto:
+    """One layer whose Q and K are turned by positions; K may be so otherwise."""
+    b = PositionedBuilder()
+    x = b.embedding()
+    q, k = turn(b, b.split(x)), (keys or turn)(b, b.split(x))
+    return with_output(b.attended(x, q, k, b.split(x), b.padding_mask()), b, TOKENS)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rotary embeddings in their spellings, and what is no rotation by position * frequency; fewer heads of K and V."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from onnx import ModelProto, numpy_helper
+from padfree.onnx_tools import RewriteResult, rewrite
+
+from tests.onnx_tools.agreement import INTERFACES, assert_agree
+from tests.support.encoder import TOKENS, with_output
+
+from .attention_forms import FLOAT, HEADS, MANY, SIZE, PositionedBuilder, Turn, turned
+from .test_windows import attributes
+
+FREQUENCIES = np.asarray([1.0, 0.25], np.float32)
+
+
+def frequencies_of(result: RewriteResult) -> list[np.ndarray]:
+    constants = {item.name: item for item in result.model.graph.initializer}
+    nodes = [node for node in result.model.graph.node if node.op_type == "PadfreeRotary"]
+    return [np.asarray(numpy_helper.to_array(constants[node.input[2]]))[0] for node in nodes]
+
+
+def _angles(b: PositionedBuilder, frequencies: np.ndarray = FREQUENCIES) -> str:
+    """[1,1,S,pairs]."""
+    return b.op("Mul", b.op("Cast", b.steps(0, 1, 3), to=FLOAT), b.constant(frequencies))
+
+
+def _half(b: PositionedBuilder, x: str, factor: float = 1.0, function: str = "Cos") -> str:
+    """As Llama writes it."""
+    both = b.op("Concat", *[_angles(b)] * 2, axis=-1)
+    cosine, sine = (b.op("Mul", b.op(op, both), b.constant(factor)) for op in (function, "Sin"))
+    other = b.op("Concat", b.op("Neg", b.columns(x, 2, MANY)), b.columns(x, 0, 2), axis=-1)
+    return b.op("Add", b.op("Mul", x, cosine), b.op("Mul", other, sine))
+
+
+def _tables(b: PositionedBuilder, x: str) -> str:
+    """Rows of constant tables, as exports have them whose angles were computed before."""
+    angles = np.arange(32, dtype=np.float32)[:, None] * np.tile(FREQUENCIES, 2)
+    length = b.op("Shape", "input_ids", start=1)
+    cosine, sine = (
+        b.op("Slice", b.constant(values), b.axes(0), length, b.axes(0)) for values in (np.cos(angles), np.sin(angles))
+    )
+    other = b.op("Concat", b.op("Neg", b.columns(x, 2, MANY)), b.columns(x, 0, 2), axis=-1)
+    return b.op("Add", b.op("Mul", x, cosine), b.op("Mul", other, sine))
+
+
+def _interleaved(b: PositionedBuilder, x: str) -> str:
+    """As RoFormer writes it: even elements with odd ones."""
+    both = b.op("Reshape", b.op("Concat", *[b.op("Unsqueeze", _angles(b), b.axes(4))] * 2, axis=4), b.axes(1, 1, -1, 4))
+    even, odd = b.columns(x, 0, MANY, 2), b.columns(x, 1, MANY, 2)
+    pairs = [b.op("Unsqueeze", item, b.axes(4)) for item in (b.op("Neg", odd), even)]
+    other = b.op("Reshape", b.op("Concat", *pairs, axis=4), b.axes(0, 0, 0, SIZE))
+    return b.op("Add", b.op("Mul", x, b.op("Cos", both)), b.op("Mul", other, b.op("Sin", both)))
+
+
+def _products_apart(b: PositionedBuilder, x: str) -> str:
+    """As onnxruntime's operator is written out: every half by itself."""
+    cosine, sine = b.op("Cos", _angles(b)), b.op("Sin", _angles(b))
+    one, two = b.columns(x, 0, 2), b.columns(x, 2, 4)
+    first = b.op("Sub", b.op("Mul", one, cosine), b.op("Mul", two, sine))
+    second = b.op("Add", b.op("Mul", two, cosine), b.op("Mul", one, sine))
+    return b.op("Concat", first, second, axis=3)
+
+
+def _partial(b: PositionedBuilder, x: str) -> str:
+    """The first two elements of four."""
+    angles = _angles(b, FREQUENCIES[:1])
+    cosine, sine = b.op("Cos", angles), b.op("Sin", angles)
+    one, two = b.columns(x, 0, 1), b.columns(x, 1, 2)
+    first = b.op("Sub", b.op("Mul", one, cosine), b.op("Mul", two, sine))
+    second = b.op("Add", b.op("Mul", two, cosine), b.op("Mul", one, sine))
+    return b.op("Concat", first, second, b.columns(x, 2, 4), axis=3)
+
+
+def _crossed(b: PositionedBuilder, x: str) -> str:
+    """Pairs from outside in, which PadfreeRotary does not know: columns of Q and K change places."""
+    cosine, sine = b.op("Cos", _angles(b)), b.op("Sin", _angles(b))
+    one, two = b.columns(x, 0, 2), b.columns(x, 3, 1, -1)
+    first = b.op("Sub", b.op("Mul", one, cosine), b.op("Mul", two, sine))
+    second = b.op("Add", b.op("Mul", two, cosine), b.op("Mul", one, sine))
+    return b.op("Concat", first, b.columns(second, 1, -MANY, -1), axis=3)
+
+
+FORMS: dict[str, tuple[Turn, str, list[float]]] = {
+    "half": (_half, "half", [1.0, 0.25]),
+    "tables": (_tables, "half", [1.0, 0.25]),
+    "interleaved": (_interleaved, "interleaved", [1.0, 0.25]),
+    "products apart": (_products_apart, "half", [1.0, 0.25]),
+    "partial": (_partial, "interleaved", [1.0, 0.0]),
+    "crossed": (_crossed, "half", [1.0, 0.25]),
+    "factor": (lambda b, x: _half(b, x, 1.25), "half", [1.0, 0.25]),
+}
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("form", FORMS)
+def test_rotary(form: str, interface: str) -> None:
+    turn, pairing, frequencies = FORMS[form]
+    model = turned(turn)
+    result = rewrite(model, interface=interface, strict=True)
+    (found,) = attributes(result, "PadfreeRotary")
+    assert found == {"head_size": SIZE, "num_heads": 2 * HEADS, "pairing": pairing.encode()}
+    np.testing.assert_array_equal(frequencies_of(result), [np.asarray(frequencies, np.float32)])
+    assert attributes(result)[0]["qkv_layout"] == b"3HD"
+    assert_agree(model, result)
+
+
+def _other_function(b: PositionedBuilder, x: str) -> str:
+    return _half(b, x, function="Sqrt")
+
+
+def _squared_positions(b: PositionedBuilder, x: str) -> str:
+    """Angles that grow with the square of the position."""
+    steps = b.op("Cast", b.steps(0, 1, 3), to=FLOAT)
+    both = b.op("Concat", *[b.op("Mul", b.op("Mul", steps, steps), b.constant(FREQUENCIES))] * 2, axis=-1)
+    other = b.op("Concat", b.op("Neg", b.columns(x, 2, MANY)), b.columns(x, 0, 2), axis=-1)
+    return b.op("Add", b.op("Mul", x, b.op("Cos", both)), b.op("Mul", other, b.op("Sin", both)))
+
+
+def _three_at_once(b: PositionedBuilder, x: str) -> str:
+    """Elements that are no pairs."""
+    return b.op("Add", _half(b, x), b.op("Mul", b.op("Concat", b.columns(x, 1, 4), b.columns(x, 0, 1), axis=3), b.op(
+        "Sin", b.op("Concat", *[_angles(b)] * 2, axis=-1))))  # fmt: skip
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("turn", [_other_function, _squared_positions, _three_at_once])
+def test_what_is_no_rotation_stays_as_it_is(turn: Turn, interface: str) -> None:
+    model = turned(turn)
+    result = rewrite(model, interface=interface, strict=True)
+    assert "PadfreeRotary" not in result.report.plugins
+    assert result.report.plugins["PadfreeAttention"] == 1
+    assert_agree(model, result)
+
+
+def test_queries_and_keys_that_are_turned_by_other_frequencies() -> None:
+    model = turned(_half, lambda b, x: b.op("Identity", _slower(b, x)))
+    result = rewrite(model, strict=True)
+    assert len(frequencies_of(result)) == 2
+    assert attributes(result)[0]["qkv_layout"] == b"separate"
+    assert_agree(model, result)
+
+
+def _slower(b: PositionedBuilder, x: str) -> str:
+    both = b.op("Concat", *[_angles(b, FREQUENCIES / 2)] * 2, axis=-1)
+    other = b.op("Concat", b.op("Neg", b.columns(x, 2, MANY)), b.columns(x, 0, 2), axis=-1)
+    return b.op("Add", b.op("Mul", x, b.op("Cos", both)), b.op("Mul", other, b.op("Sin", both)))
+
+
+def _expanded(b: PositionedBuilder, x: str) -> str:
+    """As torch's repeat_kv is exported."""
+    wide = b.op("Expand", b.op("Unsqueeze", x, b.axes(2)), b.axes(1, 1, 2, 1, 1))
+    return b.op("Reshape", wide, b.axes(0, HEADS, -1, SIZE))
+
+
+def _joined(b: PositionedBuilder, x: str) -> str:
+    twice = b.op("Concat", *[b.op("Unsqueeze", x, b.axes(2))] * 2, axis=2)
+    return b.op("Reshape", twice, b.axes(0, HEADS, -1, SIZE))
+
+
+def _tiled(b: PositionedBuilder, x: str) -> str:
+    twice = b.op("Tile", b.op("Unsqueeze", x, b.axes(2)), b.axes(1, 1, 2, 1, 1))
+    return b.op("Reshape", twice, b.axes(0, HEADS, -1, SIZE))
+
+
+def _shared(repeat: Callable[[PositionedBuilder, str], str], *, norm: bool, fewer: int = 2) -> ModelProto:
+    """Two heads of K and V for four of Q, turned; with RMS norms of Q and K before that, as Qwen3 has them."""
+    b = PositionedBuilder()
+    x = b.embedding()
+    q, k, v = b.split(x), b.split(x, fewer), b.split(x, fewer)
+    if norm:
+        q, k = (_normed(b, item) for item in (q, k))
+    k, v = repeat(b, _half(b, k)), repeat(b, v)
+    causal = b.op("Add", b.padding_mask(), b.causal_mask())
+    return with_output(b.attended(x, _half(b, q), k, v, causal), b, TOKENS)
+
+
+def _normed(b: PositionedBuilder, x: str) -> str:
+    mean = b.op("ReduceMean", b.op("Mul", x, x), axes=[-1], keepdims=1)
+    root = b.op("Sqrt", b.op("Add", mean, b.constant(1e-6)))
+    return b.op("Mul", b.op("Div", x, root), b.weight(SIZE, center=1.0))
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("repeat", [_expanded, _joined, _tiled])
+def test_fewer_heads_of_keys_and_values(repeat: Turn, norm: bool, interface: str) -> None:
+    model = _shared(repeat, norm=norm)
+    result = rewrite(model, interface=interface, strict=True)
+    (found,) = attributes(result)
+    assert (found["num_heads"], found["num_kv_heads"]) == (HEADS, 2)
+    assert (found["window_left"], found["window_right"]) == (-1, 0)
+    assert found["qkv_layout"] == (b"separate" if norm else b"3HD")
+    assert [item["num_heads"] for item in attributes(result, "PadfreeRotary")] == ([HEADS, 2] if norm else [HEADS + 2])
+    assert_agree(model, result)
+
+
+def test_one_head_for_all_queries() -> None:
+    model = _shared(lambda b, x: b.op("Expand", x, b.axes(1, HEADS, 1, 1)), norm=False, fewer=1)
+    result = rewrite(model, strict=True)
+    assert attributes(result)[0]["num_kv_heads"] == 1
+    assert_agree(model, result)
+
+
+def test_heads_that_are_shared_in_turns_are_read_once_each() -> None:
+    """Query heads 0 and 2 read the first one: PadfreeAttention wants neighbours."""
+    model = _shared(lambda b, x: b.op("Concat", x, x, axis=1), norm=False)
+    result = rewrite(model, strict=True)
+    assert attributes(result)[0]["num_kv_heads"] == HEADS
+    assert_agree(model, result)
