@@ -13,6 +13,7 @@ from typing import Any
 from padfree.contract.fields import MOST_INT64, Fields
 from padfree.contract.names import ONNX_SUFFIX
 from padfree.onnx_tools.cost import DEFAULT_GPU, Lengths, costs
+from padfree.onnx_tools.files.metadata import is_rewritten
 from padfree.onnx_tools.files.model_file import open_model
 from padfree.onnx_tools.files.weights import Storage
 from padfree.onnx_tools.products import Product
@@ -20,7 +21,7 @@ from padfree.onnx_tools.report import IN_BETWEEN
 from padfree.onnx_tools.rewrite import rewrite_model
 from padfree.runtime.plan_files import open_plan, parse_metadata
 
-from .engine.preparation import is_rewritten, metadata_of
+from .engine.preparation import metadata_of
 from .errors import BuildError
 
 QUOTED = re.compile(r"'[^']*'")

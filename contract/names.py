@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names that rewriting, building and running share: keys, roles, layouts, interfaces and precisions."""
 
+DOMAIN = "padfree"
+"""The domain of the operators that rewritten models hold."""
 ONNX_METADATA_KEY = "padfree"
 """The key of a rewritten model's metadata among ONNX's `metadata_props`."""
 FORMAT = 1

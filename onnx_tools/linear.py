@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 
 from onnx_graphsurgeon.logger import G_LOGGER
-from padfree.contract.names import ONNX_METADATA_KEY
 
 from .analysis.check import check_graph
 from .analysis.graph import names_in_use, tidy
 from .analysis.symbolic import analyse
 from .errors import RewriteError
 from .files.graph_io import export_model, import_graph
+from .files.metadata import is_rewritten, read_metadata, write_metadata
 from .files.model import Model
 from .operators import add_functions, check_nodes, without_functions
 from .passes import Pass, PassResult
@@ -38,10 +37,9 @@ def with_linear(model: Model, *, fold_norms: bool = True) -> Model:
     that `rewrite` did not make.
     """
     given = model.proto
-    entry = next((item for item in given.metadata_props if item.key == ONNX_METADATA_KEY), None)
-    if entry is None:
+    if not is_rewritten(given):
         raise RewriteError("the model carries no padfree metadata; rewrite it first (padfree optimize)")
-    metadata = json.loads(entry.value)
+    metadata = read_metadata(given)
     with G_LOGGER.suppress(G_LOGGER.ERROR):  # it warns of every bfloat16 tensor, whose type it keeps
         graph = import_graph(model.with_proto(without_functions(given)))
     precision, analysis, results = metadata["precision"], analyse(graph), list[PassResult]()
@@ -67,10 +65,8 @@ def with_linear(model: Model, *, fold_norms: bool = True) -> Model:
     made.ir_version = given.ir_version
     made.producer_name, made.producer_version = given.producer_name, given.producer_version
     del made.metadata_props[:]
-    for item in given.metadata_props:
-        made.metadata_props.add(
-            key=item.key, value=json.dumps(metadata) if item.key == ONNX_METADATA_KEY else item.value
-        )
+    made.metadata_props.extend(given.metadata_props)
+    write_metadata(made, metadata)
     check_nodes(made)
     check_element_types(made, metadata["precision"])
     add_functions(made, metadata["precision"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -26,6 +25,7 @@ from .analysis.special_ids import SpecialIds, special_ids
 from .analysis.symbolic import Analysis, analyse
 from .errors import RewriteError
 from .files.graph_io import export_model
+from .files.metadata import write_metadata
 from .files.model import Model
 from .files.model_file import check_model_data, open_model
 from .files.weights import Storage
@@ -294,7 +294,7 @@ def rewrite_model(
     for output in metadata["outputs"]:
         output["dtype"] = dtype_name(types[output["name"]].elem_type)
         output["shape"] = [dim.dim_value or None for dim in types[output["name"]].shape.dim]
-    proto.metadata_props.add(key=ONNX_METADATA_KEY, value=json.dumps(metadata))
+    write_metadata(proto, metadata)
     add_functions(proto, precision)
     return Rewritten(result, report)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from onnx import ModelProto
 from padfree.onnx_tools import VerificationError, load_model, rewrite, save_model
+from padfree.onnx_tools.files.metadata import is_rewritten
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.runtime import Metadata
@@ -19,7 +20,7 @@ from padfree.runtime.plan_files import parse_metadata, read_sidecar
 from polygraphy.backend.onnxrt import OnnxrtRunner, SessionFromOnnx
 
 from ..engine.build import build_engine
-from ..engine.preparation import is_rewritten, metadata_of
+from ..engine.preparation import metadata_of
 from ..errors import BuildError
 from ..peers.padded import build_padded_engine
 from .batches import ComparedBatch

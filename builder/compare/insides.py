@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import GraphProto, ModelProto, TensorProto
-from padfree.contract.names import ONNX_METADATA_KEY
 from padfree.onnx_tools import load_model, without_functions
+from padfree.onnx_tools.files.metadata import write_metadata
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.ort_session import open_session
 from padfree.onnx_tools.precision.element_types import infer_element_types
@@ -105,8 +104,7 @@ def with_outputs(model: ModelProto, types: Mapping[str, int]) -> ModelProto:
             result.graph.output.append(onnx.helper.make_tensor_value_info(name, kind, None))
             dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).name
             metadata["outputs"].append({"name": name, "layout": "packed", "dtype": dtype, "shape": None})
-    entry = next(item for item in result.metadata_props if item.key == ONNX_METADATA_KEY)
-    entry.value = json.dumps(metadata)
+    write_metadata(result, metadata)
     return result
 
 

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import onnx
-from padfree.contract.fields import decode
-from padfree.contract.names import HALF, ONNX_METADATA_KEY
+from padfree.contract.names import HALF
+from padfree.onnx_tools.files.metadata import is_rewritten, read_metadata
 from padfree.onnx_tools.files.model import Model, without_initializers
 from padfree.onnx_tools.files.model_file import open_model
 from padfree.onnx_tools.files.weights import Storage
-from padfree.onnx_tools.operators import DOMAIN, check_nodes
+from padfree.onnx_tools.operators import check_nodes
 from padfree.onnx_tools.rewrite import rewrite_model
 from padfree.runtime.gpu.device import Device
 from padfree.runtime.plan_files import parse_metadata
@@ -249,23 +249,6 @@ def _told_device() -> Device | None:
     return told and Device(**told)
 
 
-def is_rewritten(model: onnx.ModelProto) -> bool:
-    """Whether the model carries padfree's metadata; what somebody else wrote under that name is none."""
-    texts = [item.value for item in model.metadata_props if item.key == ONNX_METADATA_KEY]
-    return any('"format"' in text for text in texts) or (
-        bool(texts) and any(item.domain == DOMAIN for item in model.opset_import)
-    )
-
-
 def metadata_of(model: onnx.ModelProto) -> dict[str, Any]:
-    """The metadata object in a rewritten model.
-
-    Raises:
-        BuildError: it is not JSON.
-    """
-    text = next(item.value for item in model.metadata_props if item.key == ONNX_METADATA_KEY)
-    try:
-        raw: dict[str, Any] = decode(text)
-    except ValueError as error:
-        raise BuildError(f"the model's padfree metadata is damaged ({error}); rewrite the model again") from error
-    return raw
+    """The metadata object in a rewritten model. Raises BuildError where it is not JSON."""
+    return read_metadata(model, BuildError)

@@ -13,11 +13,12 @@ import onnx
 from padfree.contract.metadata import Metadata
 from padfree.onnx_tools import load_model, rewrite
 from padfree.onnx_tools.cost import Lengths
+from padfree.onnx_tools.files.metadata import is_rewritten
 from padfree.onnx_tools.products import Product
 from padfree.runtime.plan_files import parse_metadata
 
 from ..engine.engine_builder import DEFAULT_CACHE
-from ..engine.preparation import is_rewritten, metadata_of
+from ..engine.preparation import metadata_of
 from ..engine.profile import ProfileOptions
 from ..errors import BuildError
 from .batch import MeasuredBatch

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto
-from padfree.contract.names import ONNX_METADATA_KEY
 
 from .external_data import model_tensors
+from .metadata import is_rewritten
 from .weights import Weights
 from .wire import Mapped, read_model
 
@@ -38,7 +38,7 @@ def own_data_files(file: Path) -> list[Path]:
     if file.is_symlink() or not file.is_file() or file.stat().st_nlink > 1:
         return []
     model = _read(file)
-    if model is None or not any(item.key == ONNX_METADATA_KEY for item in model.metadata_props):
+    if model is None or not is_rewritten(model):
         return []
     form = re.compile(re.escape(file.name) + rf"\.[0-9a-f]{{{2 * DIGEST_BYTES}}}\.data")
     return [file.with_name(name) for name in _names(model) if form.fullmatch(name)]

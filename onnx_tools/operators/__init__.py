@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The padfree operators: descriptions, nodes, and bodies of standard ONNX operators."""
 
-from .catalog import DOMAIN, DOMAIN_VERSION, MAX_NORMED_WIDTH, MOMENTS_GROUP, OPERATORS
+from padfree.contract.names import DOMAIN
+
+from .catalog import DOMAIN_VERSION, MAX_NORMED_WIDTH, MOMENTS_GROUP, OPERATORS
 from .functions import (
     MAX_OPSET,
     MIN_OPSET,

@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 from .spec import INT32_MAX, AttributeSpec, Condition, OperatorSpec, TensorSpec
 
-DOMAIN = "padfree"
 DOMAIN_VERSION = 1
 
 MAX_BIAS_RANGE = 65536

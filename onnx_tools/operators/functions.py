@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, helper
+from padfree.contract.names import DOMAIN
 
 from ..errors import RewriteError
 from .bodies import BODIES
 from .body_builder import BodyBuilder
-from .catalog import DOMAIN, DOMAIN_VERSION, OPERATORS
+from .catalog import DOMAIN_VERSION, OPERATORS
 from .nodes import check_node, node_attributes, padfree_nodes
 from .spec import AttributeValue
 

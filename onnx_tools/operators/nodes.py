@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+from padfree.contract.names import DOMAIN
 
 from ..errors import RewriteError
-from .catalog import DOMAIN, OPERATORS
+from .catalog import OPERATORS
 from .spec import AttributeSpec, AttributeValue, OperatorSpec
 
 _TYPE_NAMES: Mapping[int, str] = {

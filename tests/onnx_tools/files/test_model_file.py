@@ -51,7 +51,7 @@ def test_round_trip(tmp_path: Path) -> None:
 def own_model(seed: int = 0) -> onnx.ModelProto:
     """A small model that says that padfree wrote it."""
     model = small_model(seed=seed)
-    onnx.helper.set_model_props(model, {"padfree": "{}"})
+    onnx.helper.set_model_props(model, {"padfree": '{"format": 1}'})
     return model
 
 

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""padfree's metadata in a model's message: whether the model has been rewritten, and what is said of it then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from onnx import ModelProto
+from padfree.contract.fields import decode
+from padfree.contract.names import DOMAIN, ONNX_METADATA_KEY
+
+from ..errors import RewriteError
+
+
+def is_rewritten(model: ModelProto) -> bool:
+    """Whether the model carries padfree's metadata; what somebody else wrote under that name is none."""
+    texts = [item.value for item in model.metadata_props if item.key == ONNX_METADATA_KEY]
+    return any('"format"' in text for text in texts) or (
+        bool(texts) and any(item.domain == DOMAIN for item in model.opset_import)
+    )
+
+
+def read_metadata(model: ModelProto, error: type[Exception] = RewriteError) -> dict[str, Any]:
+    """The metadata object in a rewritten model. Raises `error` where it is not JSON."""
+    text = next(item.value for item in model.metadata_props if item.key == ONNX_METADATA_KEY)
+    try:
+        raw: dict[str, Any] = decode(text)
+    except ValueError as damaged:
+        raise error(f"the model's padfree metadata is damaged ({damaged}); rewrite the model again") from damaged
+    return raw
+
+
+def write_metadata(model: ModelProto, metadata: Mapping[str, Any]) -> None:
+    """Writes the metadata object into a model, in place of the one that is there, if there is one."""
+    found = next((item for item in model.metadata_props if item.key == ONNX_METADATA_KEY), None)
+    entry = model.metadata_props.add(key=ONNX_METADATA_KEY) if found is None else found
+    entry.value = json.dumps(metadata)
