@@ -16,6 +16,7 @@ from padfree.onnx_tools.cost import DEFAULT_GPU, Lengths, costs
 from padfree.onnx_tools.files.metadata import is_rewritten
 from padfree.onnx_tools.files.model_file import open_model
 from padfree.onnx_tools.files.weights import Storage
+from padfree.onnx_tools.operators import check_nodes
 from padfree.onnx_tools.products import Product
 from padfree.onnx_tools.report import IN_BETWEEN
 from padfree.onnx_tools.rewrite import rewrite_model
@@ -60,6 +61,7 @@ def inspect_file(path: Path, mask: str | None = None) -> Inspected:
     if not is_rewritten(model.proto):
         given, kind = open_model(path, Storage.MEMORY), "original"
         model = rewrite_model(given, interface="packed", precision="fp32", strict=False, verify=False, mask=mask).model
+    check_nodes(model.proto)
     raw = parse_metadata(metadata_of(model.proto), str(path)).raw
     check_report(raw, str(path))
     return Inspected(path, kind or str(raw["interface"]), raw)

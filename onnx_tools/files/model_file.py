@@ -63,9 +63,26 @@ def open_model(path: str | os.PathLike[str], storage: Storage = Storage.MAPPED) 
             f"{len(proto.graph.output)} outputs, a model has at least one of each: it is not an ONNX model, or its end "
             f"is missing; export or copy it again"
         )
+    check_text(proto, f"'{file}'")
     check_model_data(model, f"'{file}'")
     read_external_data(model_tensors(proto.graph), file, weights, initializers=len(proto.graph.initializer))
     return model
+
+
+def check_text(proto: ModelProto, where: str) -> None:
+    """Raises ModelFileError for names that are no text, which protobuf hands out as bytes."""
+    graph = proto.graph
+    texts = [text for node in graph.node for text in (node.name, node.op_type, node.domain, *node.input, *node.output)]
+    texts += [attribute.name for node in graph.node for attribute in node.attribute]
+    texts += [item.name for items in (graph.initializer, graph.input, graph.output, graph.value_info) for item in items]
+    texts += [text for item in proto.metadata_props for text in (item.key, item.value)]
+    texts += [item.domain for item in (*proto.opset_import, *proto.functions)]
+    for text in texts:
+        if not isinstance(text, str):
+            raise ModelFileError(
+                f"model file {where} holds a name that is no UTF-8 text ({text[:60]!r}): it is damaged; export or copy "
+                "it again"
+            )
 
 
 def check_model_data(model: Model, where: str) -> None:

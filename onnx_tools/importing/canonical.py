@@ -144,7 +144,12 @@ def _densify(model: ModelProto) -> None:
 def _dense(sparse: SparseTensorProto) -> TensorProto:
     """Indices are places in the flattened tensor [N], or one index an axis [N, rank]."""
     name, dims = sparse.values.name, list(sparse.dims)
-    values: npt.NDArray[Any] = numpy_helper.to_array(sparse.values)
+    try:
+        values: npt.NDArray[Any] = numpy_helper.to_array(sparse.values)
+    except (TypeError, ValueError) as error:
+        raise RewriteError(
+            f"the model is not valid ONNX: the values of sparse tensor '{name}' cannot be read ({error}); export it again"
+        ) from error
     size = int(np.prod(dims, dtype=np.int64))
     if size * values.itemsize > _MOST_SPARSE_BYTES:
         raise RewriteError(

@@ -34,9 +34,21 @@ def import_model(given: Model) -> gs.Graph:
 
     Fixed sizes of the batch or the sequence become dynamic, onnxruntime's fused operators standard ones. Raises
     RewriteError for a model that is rewritten already, whose inputs are not [B,S], or that has control flow or a fused
-    operator that cannot be imported.
+    operator that cannot be imported, and for one that is not valid ONNX.
     """
     _refuse(given.proto)
+    try:
+        return _imported(given)
+    except RewriteError:
+        raise
+    except Exception as error:
+        reason = _invalid(given.proto)
+        if reason is None:
+            raise
+        raise RewriteError(f"the model is not valid ONNX: {reason}; export it again") from error
+
+
+def _imported(given: Model) -> gs.Graph:
     model = canonical(given.proto)
     token_inputs = token_inputs_of(model)
     fixed = fixed_sizes(model, token_inputs)
@@ -149,8 +161,22 @@ def _inferred(skeleton: ModelProto) -> Types:
         onnx.checker.check_model(skeleton)
         return inferred(skeleton)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise RewriteError(f"the model is not valid ONNX: {reason}; export it again") from error
+        raise RewriteError(f"the model is not valid ONNX: {_words(error)}; export it again") from error
+
+
+def _invalid(model: ModelProto) -> str | None:
+    """What is wrong with a model that an importer stumbled over; None for a valid one."""
+    try:
+        onnx.checker.check_model(skeleton_of(model))
+    except UnicodeDecodeError as error:  # of the checker's own message
+        return f"a name in it is no text ({_words(error)})"
+    except Exception as error:
+        return _words(error)
+    return None
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doors: what is damaged, and what reads it. Each is to succeed or to fail with a message of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+from padfree.builder.cli import main
+from padfree.onnx_tools import rewrite
+
+from tests.support import exports
+from tests.support.encoder import HIDDEN, one_layer
+
+from .damage import damaged_bytes, damaged_json, damaged_model
+
+PLAN = b"a plan that nothing here reads"
+UNEXPECTED = ("PADFREE_DEBUG", "Traceback", "defect of padfree", "report this")
+
+
+class FindError(Exception):
+    """Raised where damaged input is met with something else than an answer or a message of its own."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Whole inputs by name, how one is damaged, and what reads it in a folder of its own."""
+
+    bases: Callable[[], Mapping[str, bytes]]
+    damage: Callable[[bytes, np.random.Generator], bytes]
+    read: Callable[[bytes, Path], None]
+
+    def case(self, seed: int) -> bytes:
+        """The damaged input that a seed stands for."""
+        rng, bases = np.random.default_rng(seed), self.bases()
+        base = bases[sorted(bases)[int(rng.integers(len(bases)))]]
+        return self.damage(base, rng)
+
+
+def command(folder: Path, *arguments: str) -> int:
+    """Runs padfree; returns its exit code. Raises FindError for an error that nobody foresaw, or files elsewhere."""
+    said = io.StringIO()
+    before = {path for path in folder.parent.iterdir() if path != folder}
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        code = main(arguments)
+    text = " ".join(said.getvalue().split())
+    if code not in (0, 1) or any(word in text for word in UNEXPECTED):
+        raise FindError(f"padfree {arguments[0]} ended with {code}: {text[-400:]}")
+    if code == 1 and not text:
+        raise FindError(f"padfree {arguments[0]} failed without a word")
+    if "\x1b" in text or "\u202e" in text:
+        raise FindError(f"padfree {arguments[0]} prints the file's own control characters")
+    if {path for path in folder.parent.iterdir() if path != folder} != before:
+        raise FindError(f"padfree {arguments[0]} wrote beside the folder it was given")
+    left = [path.name for path in folder.rglob("*") if ".partial" in path.name]
+    if left:
+        raise FindError(f"padfree {arguments[0]} left {left}")
+    return code
+
+
+@functools.cache
+def _models() -> Mapping[str, bytes]:
+    builder, hidden = one_layer()
+    builder.op("Identity", hidden, output="y")
+    found = {"hand": builder.model({"y": ["batch", "sequence", HIDDEN]}).SerializeToString()}
+    for name in ("attn_pool_ts17", "mean_einsum_ts17", "q_dynamic"):
+        found[name] = exports.load(name).SerializeToString()
+    return found
+
+
+def _read_model(data: bytes, folder: Path) -> None:
+    path = folder / "model.onnx"
+    path.write_bytes(data)
+    command(folder, "inspect", str(path))
+    command(folder, "optimize", str(path), "-o", str(folder / "packed.onnx"))
+
+
+@functools.cache
+def _rewritten() -> Mapping[str, bytes]:
+    found = {}
+    for interface in ("packed", "padded"):
+        builder, hidden = one_layer()
+        builder.op("Identity", hidden, output="y")
+        model = builder.model({"y": ["batch", "sequence", HIDDEN]})
+        found[interface] = rewrite(model, interface=interface).model.SerializeToString()
+    return found
+
+
+def _read_rewritten(data: bytes, folder: Path) -> None:
+    path, batch = folder / "packed.onnx", folder / "batch.npz"
+    path.write_bytes(data)
+    np.savez(batch, input_ids=np.asarray([3, 4, 5, 6], np.int32), seq_lens=np.asarray([1, 3], np.int32))
+    if command(folder, "inspect", str(path)):
+        return  # docs/security.md: onnxruntime may end the process over what `inspect` refuses
+    command(folder, "run", str(path), "--input", str(batch), "-o", str(folder / "out.npz"))
+    command(folder, "triton", str(path), "-o", str(folder / "repository"), "--name", "model")
+
+
+@functools.cache
+def _sidecars() -> Mapping[str, bytes]:
+    tokens = [{"name": name, "role": "tokens", "limit": limit, "dtype": "int32"}
+              for name, limit in (("input_ids", 100), ("token_type_ids", 2))]  # fmt: skip
+    lengths = {"name": "seq_lens", "role": "seq_lens", "limit": None, "dtype": "int32"}
+    outputs = [
+        {"name": "last_hidden_state", "layout": "packed", "dtype": "float32", "shape": [None, HIDDEN]},
+        {"name": "pooled", "layout": "per_sequence", "dtype": "float32", "shape": [None, HIDDEN]},
+    ]
+    engine = {
+        "plan_sha256": hashlib.sha256(PLAN).hexdigest(),
+        "plan_bytes": len(PLAN),
+        "tensorrt": "10.6.0",
+        "gpu_name": "NVIDIA H200",
+        "compute_capability": "9.0",
+        "profile": {"min_tokens": 1, "opt_tokens": 9, "max_tokens": 64, "max_batch": 4, "max_seq_len": 16},
+    }
+    packed = {
+        "format": 1, "interface": "packed", "precision": "fp16", "max_positions": 16, "opset": 17, "padfree": "0.1",
+        "inputs": [*tokens, lengths], "outputs": outputs, "engine": engine,
+        "coverage": {"excluded_ids": {"input_ids": [1]}}, "id_rules": {},
+    }  # fmt: skip
+    return {"packed": json.dumps(packed).encode()}
+
+
+def _damage_sidecar(data: bytes, rng: np.random.Generator) -> bytes:
+    if rng.random() < 0.2:
+        return damaged_bytes(data, rng)
+    value = json.loads(data)
+    for _ in range(int(rng.integers(1, 4))):
+        value = damaged_json(value, rng)
+    return json.dumps(value).encode("utf-8", "surrogatepass")
+
+
+def _read_sidecar(data: bytes, folder: Path) -> None:
+    plan = folder / "model.plan"
+    plan.write_bytes(PLAN)
+    (folder / "model.plan.json").write_bytes(data)
+    command(folder, "inspect", str(plan))
+    command(folder, "triton", str(plan), "-o", str(folder / "repository"), "--name", "model")
+
+
+TARGETS: Mapping[str, Target] = MappingProxyType(
+    {
+        "models": Target(_models, damaged_model, _read_model),
+        "rewritten": Target(_rewritten, damaged_model, _read_rewritten),
+        "sidecars": Target(_sidecars, _damage_sidecar, _read_sidecar),
+    }
+)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads damaged inputs one after the other, in a process that may die of it; the parent reads what it prints."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from .targets import TARGETS, FindError
+
+SECONDS, BYTES = 60, 6 << 30
+
+
+class LateError(Exception):
+    """Raised by an input that takes too long."""
+
+
+def late(_number: int, _frame: Any) -> None:
+    """The alarm's handler."""
+    raise LateError(f"not done after {SECONDS} s")
+
+
+def problem(target: str, data: bytes) -> str | None:
+    """What is wrong with how one damaged input is met; None where all is well."""
+    signal.alarm(SECONDS)
+    try:
+        with tempfile.TemporaryDirectory(prefix="padfree-fuzz-") as outer:
+            folder = Path(outer) / "input"
+            folder.mkdir()
+            TARGETS[target].read(data, folder)
+    except (FindError, LateError) as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        signal.alarm(0)
+    return None
+
+
+def say(**record: Any) -> None:
+    """A line for the parent."""
+    sys.__stdout__.write(json.dumps(record) + "\n")  # type: ignore[union-attr]
+    sys.__stdout__.flush()  # type: ignore[union-attr]
+
+
+def main(target: str, what: list[str]) -> None:
+    """`what`: seeds FIRST COUNT, or files."""
+    resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
+    signal.signal(signal.SIGALRM, late)
+    cases: list[tuple[str, bytes | int]]
+    if what[0].lstrip("-").isdigit():
+        first, count = int(what[0]), int(what[1])
+        cases = [(str(seed), seed) for seed in range(first, first + count)]
+    else:
+        cases = [(name, Path(name).read_bytes()) for name in what]
+    for name, source in cases:
+        say(begins=name)
+        start = time.monotonic()
+        found = problem(target, TARGETS[target].case(source) if isinstance(source, int) else source)
+        say(ends=name, problem=found, seconds=round(time.monotonic() - start, 2))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
