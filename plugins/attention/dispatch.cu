@@ -26,7 +26,7 @@ bool fitsHopper(const AttentionParams& params) {
 bool hasBias(const AttentionParams& params) {
   if (params.bias == AttentionBias::kSlope) return params.slopes;
   if (params.bias == AttentionBias::kDisentangled) {
-    return params.bias_range >= 0 && params.kv_heads == params.H && params.window_left < 0 && params.window_right < 0;
+    return params.bias_range >= 0 && params.D <= kMaxDisentangledHeadSize && params.kv_heads == params.H && params.window_left < 0 && params.window_right < 0;
   }
   return params.bias == AttentionBias::kNone || (params.distance_bias && params.bias_range >= 0);
 }
@@ -51,11 +51,11 @@ cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream) 
   }
   if (params.kv_heads <= 0 || params.H % params.kv_heads != 0 || !hasBias(params)) return cudaErrorInvalidValue;
   if (attentionBlocks(params.T, params.B, params.H) > kMaxGridX) return cudaErrorInvalidValue;
-  if (params.bias == AttentionBias::kDisentangled) return cudaErrorNotSupported;
   if (params.type == DataType::kFloat32) return launchAttentionFp32(params, stream);
   if (!isVectorAligned(params.q) || !isVectorAligned(params.k) || !isVectorAligned(params.v)) {
     return cudaErrorMisalignedAddress;
   }
+  if (params.bias == AttentionBias::kDisentangled) return launchAttentionDisentangled(params, stream);
   if (!runsOnHopper() || !fitsHopper(params)) return launchAttentionMma(params, stream);
   if (params.max_seq_len > 0 && params.max_seq_len <= kShortLength) return launchAttentionSm90Short(params, stream);
   if (isNear(params)) return launchAttentionSm90Window(params, stream);

@@ -30,9 +30,23 @@ __device__ float scoreBias(const AttentionParams& p, int head, int distance) {
   if (p.window_left >= 0 && -distance > p.window_left) return -INFINITY;
   if (p.window_right >= 0 && distance > p.window_right) return -INFINITY;
   if (p.bias == AttentionBias::kSlope) return -p.slopes[head] * fabsf(static_cast<float>(distance));
-  if (p.bias == AttentionBias::kNone) return 0.f;
+  if (p.bias != AttentionBias::kDistance) return 0.f;
   const int near = max(min(distance, p.bias_range), -p.bias_range) + p.bias_range;
   return p.distance_bias[head * (2 * static_cast<int64_t>(p.bias_range) + 1) + near];
+}
+
+// What a disentangled bias adds to q . k, both with their biases.
+__device__ float positionProducts(const AttentionParams& p, int head, const float* q, const float* k, int distance) {
+  const int64_t near = max(min(distance, p.bias_range), -p.bias_range) + p.bias_range;
+  const int64_t row = (near * p.H + head) * p.D;
+  float sum = 0.f;
+  if (p.k_position) {
+    for (int d = 0; d < p.D; ++d) sum = fmaf(q[d], static_cast<const float*>(p.k_position)[row + d], sum);
+  }
+  if (p.q_position) {
+    for (int d = 0; d < p.D; ++d) sum = fmaf(k[d], static_cast<const float*>(p.q_position)[row + d], sum);
+  }
+  return sum;
 }
 
 // A row of shared memory has p.D + 1 elements, which is odd: lanes that read one column of different rows hit different
@@ -81,7 +95,11 @@ __global__ void __launch_bounds__(kThreads) attentionFp32Kernel(AttentionParams 
       if (lane < count) {
         score = 0.f;
         for (int d = 0; d < p.D; ++d) score = fmaf(q[row * stride + d], keys[lane * stride + d], score);
-        score = score * p.scale + scoreBias(p, head, first + lane - (tile.first + row));
+        const int distance = first + lane - (tile.first + row);
+        if (p.bias == AttentionBias::kDisentangled) {
+          score += positionProducts(p, head, q + row * stride, keys + lane * stride, distance);
+        }
+        score = score * p.scale + scoreBias(p, head, distance);
       }
       const float peak = fmaxf(maximum[r], warpMax(score));
       const float reference = peak == -INFINITY ? 0.f : peak;  // before the row has seen a key

@@ -28,6 +28,9 @@ constexpr int kShortLength = 128;
 cudaError_t launchAttentionSm90Window(const AttentionParams& params, cudaStream_t stream);
 constexpr int kNearKeys = 128;
 
+// fp16 and bf16 with a disentangled bias, on mma.sync.
+cudaError_t launchAttentionDisentangled(const AttentionParams& params, cudaStream_t stream);
+
 // fp32 in plain FMA: for correctness, not for speed.
 cudaError_t launchAttentionFp32(const AttentionParams& params, cudaStream_t stream);
 

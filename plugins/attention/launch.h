@@ -47,7 +47,7 @@ struct AttentionParams {
   const void *k_position, *q_position;
 };
 
-constexpr int kMaxHeadSize = 256;
+constexpr int kMaxHeadSize = 256, kMaxDisentangledHeadSize = 128;
 
 // The blocks of a launch at most, which have to be no more than kMaxGridX: no kernel gives a block fewer than kTaskRows
 // query rows of a head and a sequence, but that for fp32, which counts heads by themselves.

@@ -10,8 +10,8 @@
 #include "attention/kernels.h"
 #include "attention/mma_rows.cuh"
 #include "attention/query_tiles.cuh"
+#include "attention/row_copier.cuh"
 #include "common/dependent_launch.cuh"
-#include "common/ptx/cp_async.cuh"
 
 namespace padfree {
 namespace {
@@ -19,7 +19,6 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarpSize;
 constexpr int kStages = 2;
-constexpr int kPad = 8;  // elements: an odd number of 16-byte chunks a row keeps ldmatrix free of bank conflicts
 
 // Blocks of few registers hide each other's waits: four of them on a multiprocessor beat two of twice the rows where
 // sequences are short. kBlocks is how many the registers are cut for.
@@ -33,50 +32,10 @@ struct Shape {
   static constexpr int kBlocks = kBlocks_;
   static constexpr int kWarpRows = kFragments * 16;
   static constexpr int kRows = kWarps * kWarpRows;
-  static constexpr int kStride = kHeadSize + kPad;
+  static constexpr int kStride = kHeadSize + kRowPad;
   static constexpr int kStageElements = 2 * kKeys * kStride;  // K, then V
   static constexpr int kSharedElements = kStages * kStageElements + kRows * kStride;
 };
-
-// One thread's share of copying rows of a head to shared memory: the same columns of every kStep-th row.
-template <typename T, int kHeadSize>
-class RowCopier {
- public:
-  __device__ RowCopier(int head, int D) : head_(head), D_(D) {}
-
-  // Copies kRows rows from a token on, of which `valid` exist. Zeros follow up to a multiple of 16 rows, as far as
-  // fragments reach, and stand in columns from D on: whatever lies there in memory cannot reach the results (0 * NaN is
-  // NaN).
-  template <int kRows>
-  __device__ void copy(T* shared, const AttentionOperand& operand, int token, int valid) const {
-    static_assert(kRows % kStep == 0, "every thread copies as many rows");
-    const T* const source = static_cast<const T*>(operand.data) + (token + row_) * operand.token_stride +
-                            head_ * operand.head_stride + (column_ < D_ ? column_ : 0);
-    T* const target = shared + row_ * (kHeadSize + kPad) + column_;
-#pragma unroll
-    for (int i = 0; i < kRows; i += kStep) {
-      if ((row_ + i) / 16 * 16 >= valid) break;
-#pragma unroll
-      for (int j = 0; j < kHeadSize; j += kColumns) {
-        copyAsync16(target + i * (kHeadSize + kPad) + j, source + i * operand.token_stride + j,
-                    column_ + j < D_ && row_ + i < valid);
-      }
-    }
-  }
-
- private:
-  static constexpr int kColumns = kHeadSize == 96 ? 32 : kHeadSize;  // a power of two, copied at a time
-  static constexpr int kStep = kThreads / (kColumns / 8);
-
-  const int row_ = threadIdx.x / (kColumns / 8);
-  const int column_ = threadIdx.x % (kColumns / 8) * 8;
-  const int head_, D_;
-};
-
-template <typename T>
-__device__ const T* biasOf(const AttentionOperand& operand, int head) {
-  return operand.bias ? static_cast<const T*>(operand.bias) + head * operand.bias_head_stride : nullptr;
-}
 
 template <typename T, class S>
 __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(AttentionParams p) {
@@ -101,7 +60,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
 
   const KeyRange range = S::Adjust::keys(p, tile.first, tile.first + tile.rows - 1, tile.length);
   const int kv_head = S::kPlain ? head : head / (p.H / p.kv_heads);
-  const RowCopier<T, S::kHeadSize> copier(head, p.D), kv_copier(kv_head, p.D);
+  const RowCopier<T, S::kHeadSize, kThreads> copier(head, p.D), kv_copier(kv_head, p.D);
   const auto load = [&](T* stage, int first) {
     if (first < range.end) {
       kv_copier.template copy<S::kKeys>(stage, p.k, tile.begin + first, range.end - first);

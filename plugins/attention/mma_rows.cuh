@@ -23,6 +23,9 @@ namespace padfree {
 template <typename T, int kHeadSize, int kFragments, int kKeys, int kStride, class Adjust>
 class WarpRows {
  public:
+  static constexpr int kKeyBlocks = kKeys / 8;
+  using Scores = float[kFragments][kKeyBlocks][4];
+
   // Takes the rows from shared memory, and adds Q's bias [D] unless it is null.
   __device__ void begin(const T* queries, const T* bias, int D) {
     const T* const row = queries + lane_ % 16 * kStride + lane_ / 16 * 8;
@@ -49,9 +52,18 @@ class WarpRows {
     Scores scores;
     multiplyQueries<kMasked>(scores, k, keys);
     adjust.adjust(scores, first_row, first_key);
-    moveShifts(scores, adjust.factor());
-    addValues<kMasked>(scores, v, keys, adjust.factor());
+    take<kMasked>(scores, v, keys, adjust.factor());
   }
+
+  // The part of a step behind the scores; their exponents are scores * factor.
+  template <bool kMasked>
+  __device__ void take(const Scores& scores, const T* v, int keys, float factor) {
+    moveShifts(scores, factor);
+    addValues<kMasked>(scores, v, keys, factor);
+  }
+
+  // The fragment of 16 rows and of columns 16 * d to 16 * d + 15.
+  __device__ const unsigned (&queries(int f, int d) const)[4] { return queries_[f][d]; }
 
   // Writes the first `rows` rows to y, `stride` elements apart, and adds V's bias [D] unless it is null. Neighbouring
   // lanes swap halves first, so that four lanes write 32 bytes in a row, a whole sector.
@@ -90,9 +102,7 @@ class WarpRows {
   static constexpr float kLargestExponent = 8.f;
   // Before a row has seen a key. Finite: what a row does not see has the exponent -inf, and their difference is no NaN.
   static constexpr float kNoReference = -1e38f;
-  static constexpr int kKeyBlocks = kKeys / 8;
   static constexpr int kColumnBlocks = kHeadSize / 8;
-  using Scores = float[kFragments][kKeyBlocks][4];
 
   __device__ static float2 biasPair(const T* bias, int column, int D) {
     return bias && column < D ? unpackPair<T>(*reinterpret_cast<const unsigned*>(bias + column)) : float2{0.f, 0.f};

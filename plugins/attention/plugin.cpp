@@ -147,6 +147,10 @@ class Attention final : public Operator {
       throw std::invalid_argument(text("num_kv_heads is ", num_kv_heads_, " with num_heads ", num_heads_,
                                        " and bias \"disentangled\"; allowed: equal numbers"));
     }
+    if (head_size_ > kMaxDisentangledHeadSize) {
+      throw std::invalid_argument(text("head_size is ", head_size_, " with bias \"disentangled\"; allowed: up to ",
+                                       kMaxDisentangledHeadSize));
+    }
     if (window_left_ >= 0 || window_right_ >= 0) {
       throw std::invalid_argument(text("the window is (", window_left_, ", ", window_right_,
                                        ") with bias \"disentangled\"; allowed: -1 for both sides"));

@@ -43,6 +43,22 @@ def score_bias(positions: Positions, rows: torch.Tensor, keys: torch.Tensor, dty
     return added.masked_fill(hidden, float("-inf"))
 
 
+def position_scores(
+    q: torch.Tensor, k: torch.Tensor, positions: Positions, rows: torch.Tensor, keys: torch.Tensor
+) -> torch.Tensor:
+    """[H, rows, keys]: the products of a disentangled bias, of q [rows, H, D] and k [keys, H, D]."""
+    reach, heads = positions.bias_range, q.shape[1]
+    index = ((keys - rows[:, None]).clamp(-reach, reach) + reach).expand(heads, -1, -1)
+    total = torch.zeros(index.shape, device=DEVICE, dtype=q.dtype)
+    if positions.k_position is not None:
+        table = positions.k_position.to(q.dtype).unflatten(1, (heads, -1))
+        total += torch.einsum("qhd,thd->hqt", q, table).gather(2, index)
+    if positions.q_position is not None:
+        table = positions.q_position.to(q.dtype).unflatten(1, (heads, -1))
+        total += torch.einsum("khd,thd->htk", k, table).gather(1, index)
+    return total
+
+
 def attend(
     operands: Sequence[torch.Tensor], lengths: Sequence[int], scale: float, positions: Positions, dtype: torch.dtype
 ) -> torch.Tensor:
@@ -60,7 +76,11 @@ def attend(
         part = slice(start, start + length)
         keys = torch.arange(length, device=DEVICE)
         for rows in keys.split(ROWS):
-            scores = torch.einsum("qhd,khd->hqk", q[part][rows].to(inner), k[part].to(inner)) * scale
+            own, others = q[part][rows].to(inner), k[part].to(inner)
+            scores = torch.einsum("qhd,khd->hqk", own, others)
+            if positions.bias == "disentangled":
+                scores += position_scores(own, others, positions, rows, keys)
+            scores *= scale
             weights = (scores + score_bias(positions, rows, keys, inner)).softmax(-1)
             results.append(torch.einsum("hqk,khd->qhd", weights.to(dtype), v[part]).flatten(1))
         start += length

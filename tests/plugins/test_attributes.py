@@ -77,11 +77,16 @@ def test_every_variant_serialises_and_clones(library: PluginLibrary, operator: s
         ("PadfreeAttention", {"window_right": -2}, "window_right is -2; allowed: -1 to 2147483647"),
         ("PadfreeAttention", {"bias": "alibi"}, 'bias is "alibi"; allowed: none, slope, distance, disentangled'),
         ("PadfreeAttention", {"bias_range": -1}, "bias_range is -1; allowed: 0 to 65536"),
-        ("PadfreeAttention", {"has_k_position": 1, "bias": "slope"}, 'has_k_position is 1 with bias "slope"; allowed: 0'),
+        ("PadfreeAttention", {"bias": "none", "has_k_position": 1}, 'has_k_position is 1 with bias "none"; allowed: 0'),
         (
             "PadfreeAttention",
             {"bias": "disentangled", "num_heads": 6, "num_kv_heads": 3, "qkv_layout": "3HD"},
             'num_kv_heads is 3 with num_heads 6 and bias "disentangled"; allowed: equal numbers',
+        ),
+        (
+            "PadfreeAttention",
+            {"bias": "disentangled", "head_size": 136},
+            'head_size is 136 with bias "disentangled"; allowed: up to 128',
         ),
         (
             "PadfreeAttention",

@@ -130,8 +130,12 @@ def test_a_type_that_no_kernel_has_is_refused(library: PluginLibrary, log: LogCa
         (
             "PadfreeAttention",
             {
-                **{"bias": "disentangled", "has_qkv_bias": 0, "has_tasks": 0, "window_left": -1},
-                **{"has_k_position": 0, "has_q_position": 1},
+                "bias": "disentangled",
+                "window_left": -1,
+                "has_qkv_bias": 0,
+                "has_tasks": 0,
+                "has_k_position": 0,
+                "has_q_position": 1,
             },
             [(7, 48), (4,), (7, 8)],
             "input q_position has shape [7,8]; allowed: [7,16]",

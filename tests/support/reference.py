@@ -141,8 +141,8 @@ def attention(
 ) -> Floats:
     """[T,H*D] of q [T,H*D], k and v [T,KVH*D]; zeros for filler tokens.
 
-    window: keys that a query sees before and behind its own, -1: all. slopes [H], distance_bias [H,2R+1], k_position and
-    q_position [2R+1,H*D] as in the operator's description.
+    window: keys that a query sees before and behind its own, -1: all. slopes [H], distance_bias [H,2R+1],
+    k_position and q_position [2R+1,H*D] as in the operator's description.
     """
     y = np.zeros(q.shape)
     ratio = q.shape[1] // k.shape[1]

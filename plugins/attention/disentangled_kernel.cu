@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention with a disentangled bias (DeBERTa) on tensor cores for sm_80 and newer, as mma_kernel.cu but for its
+// scores: s(i, j) = scale * (q_i . k_j + q_i . k_position[j - i] + k_j . q_position[j - i]).
+//
+// Of either table 64 rows and 64 keys see 127 distances, the band, and the 64 keys that follow see the same band 64
+// places further on: a step loads that many rows of a table as it loads keys, over those that it does not need any
+// more. K and the bands arrive while the step before makes its softmax, V while this one makes its scores, so that each
+// needs shared memory once.
+#include "attention/kernels.h"
+#include "attention/mma_positions.cuh"
+#include "attention/mma_rows.cuh"
+#include "attention/query_tiles.cuh"
+#include "attention/row_copier.cuh"
+#include "common/dependent_launch.cuh"
+
+namespace padfree {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * kWarpSize;
+constexpr int kWarpRows = 16;
+constexpr int kRows = kWarps * kWarpRows;
+static_assert(kRows >= kTaskRows, "attentionBlocks counts on it");
+
+// kBlocks: how many the registers are cut for.
+template <int kHeadSize_, int kKeys_, int kBlocks_>
+struct Shape {
+  static constexpr int kHeadSize = kHeadSize_;
+  static constexpr int kKeys = kKeys_;
+  static constexpr int kBlocks = kBlocks_;
+  static constexpr int kBand = kRows + kKeys;
+  static constexpr int kStride = kHeadSize + kRowPad;
+  static constexpr int kSharedRows = kRows + 2 * kKeys + 2 * kBand;  // of Q, K, V and the bands
+};
+
+template <typename T, class S>
+__global__ void __launch_bounds__(kThreads, S::kBlocks) attentionDisentangledKernel(AttentionParams p) {
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  T* const q = reinterpret_cast<T*>(shared_bytes);
+  T* const k = q + kRows * S::kStride;
+  T* const v = k + S::kKeys * S::kStride;
+  T* const k_band = v + S::kKeys * S::kStride;
+  T* const q_band = k_band + S::kBand * S::kStride;
+
+  releaseNextGrid();
+  waitForPriorGrids();
+  const int head = blockIdx.x % p.H;  // blocks that start together read whole rows of one sequence
+  const QueryTile tile = findQueryTile<kRows>(p.cu_seqlens, p.B, p.T, blockIdx.x / p.H);
+  if (tile.rows <= 0) return;
+  const int64_t stride = static_cast<int64_t>(p.H) * p.D;  // of y and of the tables
+  T* const y = static_cast<T*>(p.y) + (tile.begin + tile.first) * stride + head * p.D;
+  if (tile.filler) {
+    const int chunks = p.D / 8;
+    for (int i = threadIdx.x; i < tile.rows * chunks; i += kThreads) {
+      *reinterpret_cast<uint4*>(y + i / chunks * stride + i % chunks * 8) = uint4{};
+    }
+    return;
+  }
+
+  const RowCopier<T, S::kHeadSize, kThreads> copier(head, p.D);
+  const int nearest = min(p.bias_range, tile.length - 1);  // distances that rows of a table are read for
+  const T* const k_middle = static_cast<const T*>(p.k_position) + p.bias_range * stride;
+  const T* const q_middle = static_cast<const T*>(p.q_position) + p.bias_range * stride;
+  // Place x of a band is that of distance x - (tile.first + kRows - 1).
+  const auto loadPlaces = [&](int first) {
+    const int distance = first - (tile.first + kRows - 1), row = first % S::kBand * S::kStride;
+    if (p.k_position) copier.template copyDistances<S::kKeys>(k_band + row, k_middle, stride, distance, nearest);
+    if (p.q_position) copier.template copyDistances<S::kKeys>(q_band + row, q_middle, stride, distance, nearest);
+  };
+  const auto loadKeys = [&](int first) {
+    if (first < tile.length) copier.template copy<S::kKeys>(k, p.k, tile.begin + first, tile.length - first);
+  };
+  copier.template copy<kRows>(q, p.q, tile.begin + tile.first, tile.rows);
+  loadKeys(0);
+#pragma unroll
+  for (int i = 0; i < S::kBand; i += S::kKeys) loadPlaces(i);
+  commitCopies();
+
+  const int warp_row = static_cast<int>(threadIdx.x) / kWarpSize * kWarpRows;
+  const bool busy = warp_row < tile.rows;  // a warp without rows helps with the copies only
+  const T *const q_bias = biasOf<T>(p.q, head), *const k_bias = biasOf<T>(p.k, head);
+  const float scale_log2 = p.scale * kLog2E;
+  const PositionScores<T, S::kHeadSize, S::kKeys, S::kStride, S::kBand> positions;
+  using Rows = WarpRows<T, S::kHeadSize, 1, S::kKeys, S::kStride, PlainScores>;
+  Rows rows;
+  typename Rows::Scores scores;
+  for (int first = 0; first < tile.length; first += S::kKeys) {
+    const int keys = tile.length - first;
+    waitCopies<0>();
+    if (k_bias) copier.template add<S::kKeys>(k, k_bias);
+    __syncthreads();  // K and the bands are there, every warp is done with V
+    copier.template copy<S::kKeys>(v, p.v, tile.begin + first, keys);
+    commitCopies();
+    if (busy) {
+      if (first == 0) rows.begin(q + warp_row * S::kStride, q_bias, p.D);
+      const int place = first + kRows - kWarpRows - warp_row;
+      const T *const ks = p.k_position ? k_band : nullptr, *const qs = p.q_position ? q_band : nullptr;
+      if (keys < S::kKeys) {
+        positions.template multiply<true>(scores[0], rows, k, ks, qs, place, keys);
+      } else {
+        positions.template multiply<false>(scores[0], rows, k, ks, qs, place, keys);
+      }
+    }
+    waitCopies<0>();
+    __syncthreads();  // V is there, every warp is done with K and the first kKeys places
+    if (keys > S::kKeys) {
+      loadKeys(first + S::kKeys);
+      loadPlaces(first + S::kBand);
+    }
+    commitCopies();
+    if (busy) {
+      if (keys < S::kKeys) {
+        rows.template take<true>(scores, v, keys, scale_log2);
+      } else {
+        rows.template take<false>(scores, v, keys, scale_log2);
+      }
+    }
+  }
+  if (busy) rows.finish(y + warp_row * stride, stride, tile.rows - warp_row, biasOf<T>(p.v, head), p.D);
+}
+
+template <typename T, class S>
+cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
+  constexpr int kBytes = S::kSharedRows * S::kStride * static_cast<int>(sizeof(T));
+  static_assert(kBytes <= 99 * 1024, "sm_86, sm_89 and sm_120 give a block 99 KB");
+  const auto kernel = attentionDisentangledKernel<T, S>;
+  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (status != cudaSuccess) return status;
+  const unsigned blocks = countQueryTiles(params.T, params.B, kRows) * params.H;
+  return launchDependent(kernel, blocks, kThreads, kBytes, stream, params);
+}
+
+template <typename T>
+cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
+  if (params.D <= 64) return launch<T, Shape<64, 64, 3>>(params, stream);
+  return launch<T, Shape<128, 32, 2>>(params, stream);
+}
+
+}  // namespace
+
+cudaError_t launchAttentionDisentangled(const AttentionParams& params, cudaStream_t stream) {
+  if (!isAligned16(params.k_position) || !isAligned16(params.q_position)) return cudaErrorMisalignedAddress;
+  return params.type == DataType::kFloat16 ? chooseShape<half>(params, stream)
+                                           : chooseShape<__nv_bfloat16>(params, stream);
+}
+
+}  // namespace padfree

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the kernels on mma.sync bring rows of a head to shared memory.
+#pragma once
+
+#include "attention/launch.h"
+#include "common/device.cuh"
+#include "common/ptx/cp_async.cuh"
+
+namespace padfree {
+
+constexpr int kRowPad = 8;  // elements: an odd number of 16-byte chunks a row keeps ldmatrix free of bank conflicts
+
+// One thread's share of copying rows of a head to shared memory: the same columns of every kStep-th row.
+template <typename T, int kHeadSize, int kThreads>
+class RowCopier {
+ public:
+  __device__ RowCopier(int head, int D) : head_(head), D_(D) {}
+
+  // Copies kRows rows from a token on, of which `valid` exist. Zeros follow up to a multiple of 16 rows, as far as
+  // fragments reach, and stand in columns from D on: whatever lies there in memory cannot reach the results (0 * NaN is
+  // NaN).
+  template <int kRows>
+  __device__ void copy(T* shared, const AttentionOperand& operand, int token, int valid) const {
+    static_assert(kRows % kStep == 0, "every thread copies as many rows");
+    const T* const source = static_cast<const T*>(operand.data) + (token + row_) * operand.token_stride +
+                            head_ * operand.head_stride + (column_ < D_ ? column_ : 0);
+    T* const target = shared + row_ * (kHeadSize + kRowPad) + column_;
+#pragma unroll
+    for (int i = 0; i < kRows; i += kStep) {
+      if ((row_ + i) / 16 * 16 >= valid) break;
+#pragma unroll
+      for (int j = 0; j < kHeadSize; j += kColumns) {
+        copyAsync16(target + i * (kHeadSize + kRowPad) + j, source + i * operand.token_stride + j,
+                    column_ + j < D_ && row_ + i < valid);
+      }
+    }
+  }
+
+  // Adds a bias [D] to what this thread copied of kRows rows; its copies have arrived.
+  template <int kRows>
+  __device__ void add(T* shared, const T* bias) const {
+#pragma unroll
+    for (int j = 0; j < kHeadSize; j += kColumns) {
+      if (column_ + j >= D_) continue;
+      float addend[8];
+      loadFloats<8>(bias + column_ + j, addend);
+#pragma unroll
+      for (int i = 0; i < kRows; i += kStep) {
+        T* const place = shared + (row_ + i) * (kHeadSize + kRowPad) + column_ + j;
+        float values[8];
+        loadFloats<8>(place, values);
+#pragma unroll
+        for (int c = 0; c < 8; ++c) values[c] += addend[c];
+        storeFloats<8>(place, values);
+      }
+    }
+  }
+
+  // Copies kRows rows of a table of positions, the first of which is that of distance `first`; `nearest` is the
+  // largest distance, on both sides, that has a row of its own. middle: the row of distance 0.
+  template <int kRows>
+  __device__ void copyDistances(T* shared, const T* middle, int64_t stride, int first, int nearest) const {
+#pragma unroll
+    for (int i = 0; i < kRows; i += kStep) {
+      const int distance = max(min(first + row_ + i, nearest), -nearest);
+      const T* const source = middle + distance * stride + head_ * D_ + (column_ < D_ ? column_ : 0);
+#pragma unroll
+      for (int j = 0; j < kHeadSize; j += kColumns) {
+        copyAsync16(shared + (row_ + i) * (kHeadSize + kRowPad) + column_ + j, source + j, column_ + j < D_);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kColumns = kHeadSize == 96 ? 32 : kHeadSize;  // a power of two, copied at a time
+  static constexpr int kStep = kThreads / (kColumns / 8);
+
+  const int row_ = threadIdx.x / (kColumns / 8);
+  const int column_ = threadIdx.x % (kColumns / 8) * 8;
+  const int head_, D_;
+};
+
+template <typename T>
+__device__ const T* biasOf(const AttentionOperand& operand, int head) {
+  return operand.bias ? static_cast<const T*>(operand.bias) + head * operand.bias_head_stride : nullptr;
+}
+
+}  // namespace padfree
