@@ -15,7 +15,7 @@ from .errors import RewriteError
 from .files.graph_io import export_model, import_graph
 from .files.metadata import is_rewritten, read_metadata, write_metadata
 from .files.model import Model
-from .operators import add_functions, check_nodes, without_functions
+from .operators import check_nodes, without_functions
 from .passes import Pass, PassResult
 from .passes.norms.norm_folding import norm_folding
 from .passes.products.gates import gates
@@ -32,9 +32,9 @@ _NAMED_ALWAYS = ("linear", "norm folding")
 def with_linear(model: Model, *, fold_norms: bool = True) -> Model:
     """A copy of a rewritten model of any precision whose products of packed tokens are PadfreeLinear.
 
-    With `fold_norms` the products apply the layer norms between them, where these have no other reader.
-    Its metadata tell: number of operators, what the passes replaced and why not more. Raises RewriteError for a model
-    that `rewrite` did not make.
+    With `fold_norms` the products apply the layer norms between them, where these have no other reader. The copy has no
+    function bodies. Its metadata tell: number of operators, what the passes replaced and why not more. Raises
+    RewriteError for a model that `rewrite` did not make.
     """
     given = model.proto
     if not is_rewritten(given):
@@ -69,7 +69,6 @@ def with_linear(model: Model, *, fold_norms: bool = True) -> Model:
     write_metadata(made, metadata)
     check_nodes(made)
     check_element_types(made, metadata["precision"])
-    add_functions(made, metadata["precision"])
     return exported
 
 

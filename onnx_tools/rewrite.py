@@ -61,10 +61,11 @@ class RewriteResult:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """The same, with its weights wherever they lie."""
+    """A rewritten model, its weights wherever they lie and without function bodies, and what was done to it."""
 
     model: Model
     report: CoverageReport
+    precision: str
 
 
 @dataclass(frozen=True)
@@ -216,9 +217,15 @@ def rewrite(
     found = rewrite_model(
         _given(model), interface=interface, precision=precision, strict=strict, verify=verify, seed=seed, mask=mask
     )
-    result = found.model.whole()
-    found.model.weights.check_files()
-    return RewriteResult(result, found.report)
+    return RewriteResult(finished(found.model, found.precision), found.report)
+
+
+def finished(model: Model, precision: str) -> ModelProto:
+    """A rewritten model as files hold it: with all weights, and with bodies for its operators."""
+    result = model.whole()
+    add_functions(result, precision)
+    model.weights.check_files()
+    return result
 
 
 def _given(model: str | os.PathLike[str] | ModelProto) -> Model:
@@ -239,9 +246,10 @@ def _check_options(interface: str, precision: str) -> None:
 def rewrite_model(
     model: Model, *, interface: str, precision: str, strict: bool, verify: bool, seed: int = 0, mask: str | None = None
 ) -> Rewritten:
-    """As rewrite; weights that lie outside of the model's message stay outside of the result's.
+    """As rewrite, but not finished: more passes may follow, and TensorRT takes no bodies.
 
-    Whoever is done with the result calls check_files() of its weights.
+    Weights that lie outside of the model's message stay outside of the result's. Whoever is done with the result calls
+    `finished`, or check_files() of its weights.
     """
     _check_options(interface, precision)
     if verify:
@@ -295,8 +303,7 @@ def rewrite_model(
         output["dtype"] = dtype_name(types[output["name"]].elem_type)
         output["shape"] = [dim.dim_value or None for dim in types[output["name"]].shape.dim]
     write_metadata(proto, metadata)
-    add_functions(proto, precision)
-    return Rewritten(result, report)
+    return Rewritten(result, report, precision)
 
 
 def _exported(graph: gs.Graph, analysis: Analysis, original: Model) -> Model:

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.onnx_tools import save_model
     from padfree.onnx_tools.files.model_file import open_model
     from padfree.onnx_tools.files.weights import Storage
-    from padfree.onnx_tools.rewrite import rewrite_model
+    from padfree.onnx_tools.rewrite import finished, rewrite_model
 
     console = output_console()
     check_destinations([("-o", arguments.output), ("--report", arguments.report)], [("the model", arguments.model)])
@@ -60,9 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
             verify=arguments.verify,
             mask=arguments.mask,
         )
-        made = apply_linear(arguments.linear, result.model, norms=arguments.norms)
-        model = made.whole()
-        made.weights.check_files()
+        model = finished(apply_linear(arguments.linear, result.model, norms=arguments.norms), result.precision)
         metadata = metadata_of(model)
         lengths = choose_lengths(
             metadata["max_positions"], arguments.batch, arguments.mean_length, arguments.max_length

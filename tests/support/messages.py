@@ -9,10 +9,12 @@ from typing import Any
 from onnx import ModelProto
 from padfree.onnx_tools import linear
 from padfree.onnx_tools.analysis.special_ids import IdRule, SpecialIds
+from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.precision import precision as conversion
 from padfree.onnx_tools.precision import ranges, rounding
 from padfree.onnx_tools.precision import widen as widening
+from padfree.onnx_tools.rewrite import finished
 from padfree.onnx_tools.verification import half_precision
 from padfree.onnx_tools.verification import verify as verification
 from padfree.onnx_tools.verification.sample_batches import Sample
@@ -39,7 +41,8 @@ def check_outputs(model: ModelProto, converted: ModelProto, precision: str, samp
 
 
 def with_linear(model: ModelProto, *, fold_norms: bool = True) -> ModelProto:
-    return linear.with_linear(Model(model), fold_norms=fold_norms).whole()
+    made = linear.with_linear(Model(model), fold_norms=fold_norms)
+    return finished(made, read_metadata(model)["precision"])
 
 
 def run(model: ModelProto, feeds: ranges.Feeds, names: Sequence[str]) -> list[ranges.Array]:
