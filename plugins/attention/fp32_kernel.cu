@@ -49,15 +49,18 @@ __device__ float positionProducts(const AttentionParams& p, int head, const floa
   return sum;
 }
 
-// A row of shared memory has p.D + 1 elements, which is odd: lanes that read one column of different rows hit different
-// banks.
+// kColumns: those of a lane, 32 apart. A row of shared memory has an odd number of elements: lanes that read one column
+// of different rows hit different banks.
+template <int kColumns>
+constexpr int kStride = kColumns * kWarpSize + 1;
+
 template <int kColumns>
 __global__ void __launch_bounds__(kThreads) attentionFp32Kernel(AttentionParams p) {
   extern __shared__ float shared[];
-  const int stride = p.D + 1;
+  constexpr int kRowStride = kStride<kColumns>;
   float* const q = shared;
-  float* const keys = q + kRows * stride;
-  float* const values = keys + kKeys * stride;
+  float* const keys = q + kRows * kRowStride;
+  float* const values = keys + kKeys * kRowStride;
   const int head = blockIdx.y, kv_head = head / (p.H / p.kv_heads), warp = threadIdx.x / kWarpSize,
             lane = threadIdx.x % kWarpSize;
   const QueryTile tile = findQueryTile<kRows>(p.cu_seqlens, p.B, p.T, blockIdx.x);
@@ -71,7 +74,7 @@ __global__ void __launch_bounds__(kThreads) attentionFp32Kernel(AttentionParams 
   }
   for (int i = threadIdx.x; i < tile.rows * p.D; i += kThreads) {
     const int d = i % p.D;
-    q[i / p.D * stride + d] = element(p.q, tile.begin + tile.first + i / p.D, head, d) + bias(p.q, head, d);
+    q[i / p.D * kRowStride + d] = element(p.q, tile.begin + tile.first + i / p.D, head, d) + bias(p.q, head, d);
   }
   constexpr int kRowsPerWarp = kRows / kWarps;
   float output[kRowsPerWarp][kColumns] = {}, maximum[kRowsPerWarp], sum[kRowsPerWarp] = {};
@@ -83,8 +86,8 @@ __global__ void __launch_bounds__(kThreads) attentionFp32Kernel(AttentionParams 
     __syncthreads();  // the tile before is used up
     for (int i = threadIdx.x; i < count * p.D; i += kThreads) {
       const int key = i / p.D, d = i % p.D;
-      keys[key * stride + d] = element(p.k, tile.begin + first + key, kv_head, d) + bias(p.k, kv_head, d);
-      values[key * stride + d] = element(p.v, tile.begin + first + key, kv_head, d) + bias(p.v, kv_head, d);
+      keys[key * kRowStride + d] = element(p.k, tile.begin + first + key, kv_head, d) + bias(p.k, kv_head, d);
+      values[key * kRowStride + d] = element(p.v, tile.begin + first + key, kv_head, d) + bias(p.v, kv_head, d);
     }
     __syncthreads();
 #pragma unroll
@@ -94,10 +97,10 @@ __global__ void __launch_bounds__(kThreads) attentionFp32Kernel(AttentionParams 
       float score = -INFINITY;
       if (lane < count) {
         score = 0.f;
-        for (int d = 0; d < p.D; ++d) score = fmaf(q[row * stride + d], keys[lane * stride + d], score);
+        for (int d = 0; d < p.D; ++d) score = fmaf(q[row * kRowStride + d], keys[lane * kRowStride + d], score);
         const int distance = first + lane - (tile.first + row);
         if (p.bias == AttentionBias::kDisentangled) {
-          score += positionProducts(p, head, q + row * stride, keys + lane * stride, distance);
+          score += positionProducts(p, head, q + row * kRowStride, keys + lane * kRowStride, distance);
         }
         score = score * p.scale + scoreBias(p, head, distance);
       }
@@ -113,7 +116,7 @@ __global__ void __launch_bounds__(kThreads) attentionFp32Kernel(AttentionParams 
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) {
           const int d = c * kWarpSize + lane;
-          if (d < p.D) output[r][c] = fmaf(shared_weight, values[key * stride + d], output[r][c]);
+          if (d < p.D) output[r][c] = fmaf(shared_weight, values[key * kRowStride + d], output[r][c]);
         }
       }
     }
@@ -133,12 +136,12 @@ __global__ void __launch_bounds__(kThreads) attentionFp32Kernel(AttentionParams 
 template <int kColumns>
 cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   const auto kernel = attentionFp32Kernel<kColumns>;
-  constexpr int kMostBytes = kSharedRows * (kColumns * kWarpSize + 1) * static_cast<int>(sizeof(float));
-  static_assert(kMostBytes <= 99 * 1024, "sm_86, sm_89 and sm_120 give a block 99 KB");
-  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes);
+  constexpr int kBytes = kSharedRows * kStride<kColumns> * static_cast<int>(sizeof(float));
+  static_assert(kBytes <= 99 * 1024, "sm_86, sm_89 and sm_120 give a block 99 KB");
+  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (status != cudaSuccess) return status;
   const dim3 grid(countQueryTiles(params.T, params.B, kRows), params.H);
-  kernel<<<grid, kThreads, kSharedRows*(params.D + 1) * sizeof(float), stream>>>(params);
+  kernel<<<grid, kThreads, kBytes, stream>>>(params);
   return cudaGetLastError();
 }
 
