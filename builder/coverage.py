@@ -85,7 +85,7 @@ def check_report(raw: Mapping[str, Any], source: str) -> None:
     coverage = fields.optional_object("coverage")
     if not coverage.names():
         return
-    coverage.boolean("complete")
+    coverage.truth("complete")
     coverage.number("packed_gemm_share")
     coverage.objects("passes", _check_pass)
     coverage.objects("islands", _check_place)

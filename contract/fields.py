@@ -44,7 +44,7 @@ class Fields:
     """
 
     def __init__(self, raw: Any, source: str, place: str = "", error: type[Exception] = ContractError) -> None:
-        self._source, self._place, self.error = source, place, error
+        self._source, self._place, self._error = source, place, error
         if not isinstance(raw, dict):
             raise self._wrong(place, raw, "an object")
         self._raw: dict[str, Any] = raw
@@ -82,13 +82,6 @@ class Fields:
             if not isinstance(value, str):
                 raise self._wrong(at, value, "a text")
         return tuple(value for _, value in self._list(name))
-
-    def boolean(self, name: str) -> bool:
-        """True or false."""
-        value = self._get(name)
-        if not isinstance(value, bool):
-            raise self._wrong(self._at(name), value, "true, false")
-        return value
 
     def number(self, name: str) -> float:
         """A number, which is finite."""
@@ -156,11 +149,11 @@ class Fields:
         return self._wrong(self._at(name), self._raw.get(name), allowed)
 
     def _inner(self, raw: Any, place: str) -> Fields:
-        return Fields(raw, self._source, place, self.error)
+        return Fields(raw, self._source, place, self._error)
 
     def _get(self, name: str) -> Any:
         if name not in self._raw:
-            raise self.error(f"{self._source}: damaged padfree metadata: no {self._at(name)}; make the file again")
+            raise self._error(f"{self._source}: damaged padfree metadata: no {self._at(name)}; make the file again")
         return self._raw[name]
 
     def _list(self, name: str) -> Iterator[tuple[str, Any]]:
@@ -181,7 +174,7 @@ class Fields:
         shown = ascii(value)
         if len(shown) > _SHOWN_LETTERS:
             shown = f"{shown[:_SHOWN_LETTERS]}..."
-        return self.error(
+        return self._error(
             f"{self._source}: damaged padfree metadata: {at} is {shown}, allowed: {allowed}; make the file again"
         )
 
