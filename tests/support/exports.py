@@ -62,9 +62,9 @@ def inputs_of(name: str) -> list[Input]:
     ]
 
 
-def load(name: str) -> ModelProto:
+def load(name: str, folder: Path = FOLDER) -> ModelProto:
     """A case's file, with weights drawn from a seed that their names make."""
-    model = ModelProto.FromString(gzip.decompress((FOLDER / f"{name}.onnx.gz").read_bytes()))
+    model = ModelProto.FromString(gzip.decompress((folder / f"{name}.onnx.gz").read_bytes()))
     for tensor in model.graph.initializer:
         _draw(tensor)
     for node in model.graph.node:

@@ -67,8 +67,8 @@ def norm_folding(graph: gs.Graph, precision: str) -> PassResult:
 
     With z the rows before the norm, W' = diag(gamma) W and b' = b + beta W, LN(z) W + b is
     (z W' - mean(z) colsum(W')) / deviation(z) + b'. A product that adds LN(z) to its result adds beta with its bias and
-    computes the rest from z. The product that makes z takes over what the norm adds, and gives the moments of z. With RMS
-    norms no mean is taken away. `precision` is the graph's: the new weights must fit it.
+    computes the rest from z. The product that makes z takes over what the norm adds, and gives the moments of z. With
+    RMS norms no mean is taken away. `precision` is the graph's: the new weights must fit it.
     """
     return _Folding(graph, precision).run()
 
@@ -196,8 +196,7 @@ class _Folding:
         return True
 
     def _inputs(self, product: gs.Node) -> tuple[dict[str, gs.Tensor], dict[str, AttributeValue]]:
-        """The inputs that a product gets, and its norm's numbers. Raises NoMatch where the type cannot hold a constant.
-        """
+        """The inputs that a product gets, and its norm's attributes. Raises NoMatch where a constant does not fit."""
         inputs, taken = padfree_inputs(product), self._taken_over(product)
         terms = [source["bias"] for source in (inputs, taken) if "bias" in source]
         inputs |= taken
@@ -241,7 +240,7 @@ class _Folding:
             if norm.has_sum:
                 product.outputs = [self._editor.take_over(norm.z)]
             else:
-                output.name = self._editor.fresh(f"{output.name}_sum")  # the old one is that of a tensor of the original
+                output.name = self._editor.fresh(f"{output.name}_sum")  # the old one is a tensor's of the original
         names = ("bias", "residual", "x_moments", "residual_moments")
         flags = {f"has_{name}": int(name in inputs) for name in names}
         set_padfree_inputs(product, inputs, **flags, **numbers, has_moments=int(gives_moments))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gated feed-forwards (GeGLU, SwiGLU, GLU): activation(u) * v of two products, or two halves of one, of the same rows."""
+"""Gated feed-forwards (GeGLU, SwiGLU): activation(u) * v, of two products of the same rows or two pieces of one."""
 
 from __future__ import annotations
 

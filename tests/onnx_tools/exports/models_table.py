@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import astuple
 from pathlib import Path
 
 from padfree.onnx_tools import CoverageReport, RewriteError, RewriteResult, load_model, rewrite
 
+from tests.support import folded
 from tests.support.families import Case, all_cases, optimum_cases
 
 Rewritten = Callable[[Case], RewriteResult]
@@ -41,6 +43,18 @@ masks must be right-padded. `pytest tests/onnx_tools/importing/test_fused_files.
 """
 
 
+FOLDED = """## What products take in
+
+With `PadfreeLinear` (fp16 and bf16 on Hopper) products compute what stands around them: [linear.md](linear.md). The
+table counts, for the packed interface and two layers (of mmBERT three), of a width that 64 divides: products; those of
+them that are gated feed-forwards, that turn Q and K (rotary embeddings), and that norm what they multiply or add; and
+the norms and turns that have kernels of their own beside. The norm behind the last layer is one in each, as an output
+is made of it. T5, UMT5, ESM-2, EuroBERT and UltraBERT have one behind the embedding. Qwen3 and EmbeddingGemma norm Q
+and K, and turn them then; EmbeddingGemma norms what its layers make before it is added.
+`pytest tests/onnx_tools/exports/test_folded_layers.py` compares the answers of all, in float32, fp16 and bf16.
+"""
+
+
 def rewritten(case: Case) -> RewriteResult:
     """A file for the packed interface. Raises RewriteError where it is refused."""
     return rewrite(load_model(case.path), verify=False)
@@ -65,9 +79,22 @@ def page(rewritten: Rewritten = rewritten) -> str:
         _table(heads, "head", rewritten),
     ]
     parts += [OPTIMIZED, _optimized((case for case in optimum_cases() if case.level), rewritten)]
+    parts += [FOLDED, _folded()]
     parts += ["## Forms of BERT\n", _forms(forms, rewritten)]
     parts += ["## Files with fixed sizes\n", _fixed((case for case in all_cases() if case.static), rewritten)]
     return "\n".join(parts)
+
+
+def _folded() -> str:
+    lines = [
+        "| family | products | gated | turning | norming | norms beside | turns beside |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in folded.NAMES:
+        found = folded.layers_of(folded.made(name)[1])
+        cells = [name, *(str(count) for count in astuple(found))]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def _fixed(cases: Iterable[Case], rewritten: Rewritten) -> str:
@@ -129,9 +156,7 @@ def _reason(report: CoverageReport) -> str:
     missed = [miss.reason for item in report.passes if item.name == "attention" for miss in item.missed]
     if not missed:
         return ""
-    for text, reason in (
-        ("between Q K^T and the Softmax", "terms of positions are added to the scores"),
-    ):
+    for text, reason in (("between Q K^T and the Softmax", "terms of positions are added to the scores"),):
         if text in missed[0]:
             return reason
     return missed[0]

@@ -43,7 +43,7 @@ ACTIVATIONS: dict[str, tuple[Activate, str]] = {
     "relu": (lambda e, x: e.op("Relu", x), "relu"),
     "silu": (lambda e, x: e.op("Mul", x, e.op("Sigmoid", x)), "silu"),
     "sigmoid": (lambda e, x: e.op("Sigmoid", x), "sigmoid"),
-    "nothing": (lambda e, x: x, "none"),
+    "nothing": (lambda _, x: x, "none"),
 }
 
 

@@ -53,7 +53,9 @@ class Packed:
             self.nodes.append(helper.make_node(op, inputs, [output], name=output))
         return output
 
-    def linear(self, x: str, columns: int = WIDTH, *, weight: str = "", bias: bool = True, activation: str = "none") -> str:
+    def linear(
+        self, x: str, columns: int = WIDTH, *, weight: str = "", bias: bool = True, activation: str = "none"
+    ) -> str:
         given = [x, weight or self.constant(WIDTH, columns), *([self.constant(columns)] if bias else [])]
         flags = dict.fromkeys(("has_residual", "has_x_moments", "has_residual_moments", "has_moments"), 0)
         flags |= {"gated": 0, "rms": 0, "rotary_features": 0, "has_bias": int(bias)}
@@ -62,7 +64,9 @@ class Packed:
 
     def rotary(self, x: str, heads: int, size: int, *, pairing: str = "half", frequencies: str = "") -> str:
         frequencies = frequencies or self.given(100.0 ** -np.linspace(0, 1, size // 2)[np.newaxis], "float32")
-        return self.add("PadfreeRotary", [x, "positions", frequencies], head_size=size, num_heads=heads, pairing=pairing)
+        return self.add(
+            "PadfreeRotary", [x, "positions", frequencies], head_size=size, num_heads=heads, pairing=pairing
+        )
 
     def norm(self, x: str) -> str:
         flags = {"rms": 0, "has_bias": 0, "has_residual": 0, "has_beta": 1, "has_sum": 0}

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoders of many families, so wide that products take in norms, gates and turns: their numbers, and what is left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.operators import without_functions
+from padfree.onnx_tools.precision.ranges import run
+from padfree.onnx_tools.precision.rounding import with_rounding
+
+from tests.support import exports
+from tests.support.folded import NAMES, Layers, inputs_of, layers_of, load, made
+
+# Both round every tensor, in other places, and errors of a few tokens are far apart by chance.
+TIMES_SEPARATE = 2.0
+LAYERS: Mapping[str, Layers] = {
+    "bert": Layers(products=8, gated=0, turning=0, norming=6, norms=1, turns=0),
+    "embedding_gemma": Layers(products=12, gated=2, turning=0, norming=0, norms=13, turns=4),
+    "esm2": Layers(products=8, gated=0, turning=2, norming=3, norms=2, turns=0),
+    "eurobert": Layers(products=8, gated=2, turning=2, norming=3, norms=2, turns=0),
+    "gte": Layers(products=8, gated=2, turning=2, norming=6, norms=1, turns=0),
+    "jina_v2": Layers(products=8, gated=2, turning=0, norming=6, norms=1, turns=0),
+    "jina_v3": Layers(products=8, gated=0, turning=2, norming=6, norms=1, turns=0),
+    "mmbert": Layers(products=12, gated=3, turning=3, norming=5, norms=1, turns=0),
+    "modernbert": Layers(products=8, gated=2, turning=2, norming=3, norms=1, turns=0),
+    "mpnet": Layers(products=8, gated=0, turning=0, norming=6, norms=1, turns=0),
+    "nomic_bert": Layers(products=8, gated=2, turning=2, norming=6, norms=1, turns=0),
+    "qwen3_embedding": Layers(products=12, gated=2, turning=0, norming=5, norms=6, turns=4),
+    "t5": Layers(products=8, gated=2, turning=0, norming=3, norms=2, turns=0),
+    "ultrabert": Layers(products=8, gated=2, turning=2, norming=3, norms=2, turns=0),
+    "umt5": Layers(products=8, gated=2, turning=0, norming=3, norms=2, turns=0),
+}
+
+
+def metadata_of(model: ModelProto) -> dict[str, Any]:
+    return dict(json.loads(next(item.value for item in model.metadata_props if item.key == "padfree")))
+
+
+def error(found: np.ndarray, wanted: np.ndarray) -> float:
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_layers(name: str) -> None:
+    assert layers_of(made(name)[1]) == LAYERS[name]
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded"])
+@pytest.mark.parametrize("name", NAMES)
+def test_answers(name: str, interface: str) -> None:
+    """Those of the original for every sequence alone."""
+    original, (_, model) = load(name), made(name, interface=interface)
+    inputs, metadata = inputs_of(original), metadata_of(model.proto)
+    given, outputs = exports.sequences(inputs), [item["name"] for item in metadata["outputs"]]
+    packed = interface == "packed"
+    feeds = exports.packed_feeds(metadata, given) if packed else exports.padded_feeds(original, inputs, given, False)
+    exports.compare(metadata, given, exports.truth(original, given, outputs), run(model, feeds, outputs), False)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("name", NAMES)
+def test_half_precision(name: str, precision: str) -> None:
+    """Every tensor rounded: not further from float32 than with norms, gates and turns of their own."""
+    exact, (separate, folded) = made(name)[0], made(name, precision)
+    metadata = metadata_of(exact)
+    feeds = exports.packed_feeds(metadata, exports.sequences(inputs_of(load(name))))
+    outputs = [item["name"] for item in metadata["outputs"]]
+    (wanted,) = run(Model(exact), feeds, outputs)
+    models = [Model(without_functions(separate)), folded.with_proto(without_functions(folded.proto))]
+    errors = [error(run(with_rounding(model, precision), feeds, outputs)[0], wanted) for model in models]
+    assert errors[1] <= TIMES_SEPARATE * errors[0]

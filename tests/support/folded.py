@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoders that are wide enough for products to take in what stands around them, and how much of that they do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnx import ModelProto
+from padfree.onnx_tools import rewrite
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.linear import with_linear
+from padfree.onnx_tools.operators import node_attributes, padfree_nodes
+
+from . import exports
+from .exports import Input
+
+FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "folded"
+NAMES = tuple(path.name.removesuffix(".onnx.gz") for path in sorted(FOLDER.glob("*.onnx.gz")))
+
+
+def load(name: str) -> ModelProto:
+    """A file, with weights drawn from a seed that their names make."""
+    return exports.load(name, FOLDER)
+
+
+def inputs_of(model: ModelProto) -> list[Input]:
+    """What its inputs are."""
+    kinds: Mapping[str, str] = {"attention_mask": "mask", "token_type_ids": "types"}
+    return [Input(item.name, kinds.get(item.name, "ids"), low=4) for item in model.graph.input]
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What the layers of a model are made of, on packed tokens."""
+
+    products: int
+    gated: int
+    turning: int
+    norming: int
+    norms: int
+    turns: int
+
+
+def layers_of(model: Model) -> Layers:
+    """The kernels of a model whose products are PadfreeLinear; those of the embedding do not count."""
+    nodes = list(padfree_nodes(model.proto.graph))
+    linear = [node_attributes(node) for node in nodes if node.op_type == "PadfreeLinear"]
+    return Layers(
+        len(linear),
+        sum(bool(item["gated"]) for item in linear),
+        sum(bool(item["rotary_features"]) for item in linear),
+        sum(bool(item["has_x_moments"] or item["has_residual_moments"]) for item in linear),
+        sum(node.op_type == "PadfreeLayerNorm" for node in nodes),
+        sum(node.op_type == "PadfreeRotary" for node in nodes),
+    )
+
+
+def made(name: str, precision: str = "fp32", interface: str = "packed") -> tuple[ModelProto, Model]:
+    """A model with plain products and norms, and the same with those of padfree."""
+    plain = rewrite(load(name), precision=precision, interface=interface, verify=False).model
+    return plain, with_linear(Model(plain))
