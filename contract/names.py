@@ -12,5 +12,7 @@ INTERFACES = ("packed", "padded")
 PRECISIONS = ("fp32", "fp16", "bf16")
 HALF = "half"
 """Asks for a precision: fp16, or bf16 where fp16 cannot hold what the products of tokens make or read."""
+MASKS = ("any", "contiguous")
+"""What masks may be where distances between tokens count: any, or ones without holes between a row's tokens."""
 INPUT_ROLES = ("tokens", "seq_lens", "max_seqlen", "mask")
 OUTPUT_LAYOUTS = ("packed", "per_sequence", "padded", "constant")

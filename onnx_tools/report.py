@@ -62,6 +62,11 @@ class CoverageReport:
         return bool(self.right_padded_because)
 
     @property
+    def contiguous_because(self) -> tuple[str, ...]:
+        """Why masks must have no holes; empty where they may."""
+        return tuple(dict.fromkeys(reason for item in self.passes for reason in item.contiguous))
+
+    @property
     def complete(self) -> bool:
         """Whether nothing that tokens take part in stayed padded."""
         return not self.islands and self.packed_gemm_share in (1.0, None)
@@ -87,6 +92,7 @@ class CoverageReport:
             "excluded_ids": {name: list(ids) for name, ids in self.excluded_ids.items()},
             "right_padded_only": self.right_padded_only,
             "right_padded_because": list(self.right_padded_because),
+            "contiguous_because": list(self.contiguous_because),
             "products": {
                 "original": [item.to_dict() for item in self.original.items],
                 "rewritten": [item.to_dict() for item in self.rewritten.items],
@@ -110,6 +116,7 @@ class CoverageReport:
             for name, ids in self.excluded_ids.items()
         ]
         lines += [f"masks must be right-padded: {reason}" for reason in self.right_padded_because]
+        lines += [f"masks must be contiguous: {reason}" for reason in self.contiguous_because]
         return "\n".join(lines)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto
-from padfree.contract.names import FORMAT, HALF, INTERFACES, ONNX_METADATA_KEY, PRECISIONS
+from padfree.contract.names import FORMAT, HALF, INTERFACES, MASKS, ONNX_METADATA_KEY, PRECISIONS
 
 from .analysis.check import check_graph
 from .analysis.graph import add_domain, dtype_name, is_padfree, names_in_use, tidy
@@ -88,10 +88,10 @@ class PassedGraph:
     special: Mapping[str, SpecialIds]
 
 
-def rewrite_graph(model: Model, interface: str, mask: str | None = None) -> PassedGraph:
+def rewrite_graph(model: Model, interface: str, mask: str | None = None, *, contiguous: bool = False) -> PassedGraph:
     """Runs all passes; the graph is checked after each. Raises RewriteError.
 
-    `mask` is the input that the user calls the padding mask.
+    `mask` is the input that the user calls the padding mask; `contiguous`: no padding lies between tokens.
     What the last passes make of it may read padding; then they are tried again, with more nodes that stay padded.
     """
     graph = import_model(model)
@@ -99,7 +99,7 @@ def rewrite_graph(model: Model, interface: str, mask: str | None = None) -> Pass
     add_domain(graph)
     first, *others = KEPT_MASKING
     prepared = _Progress(graph, interface, names_in_use(graph))
-    prepared.run(preparation(interface, mask, prepared.longest))
+    prepared.run(preparation(interface, mask, prepared.longest, contiguous=contiguous))
     try:
         return _named(prepared.copy().finish(first), model.proto)
     except PaddingIsReadError as refused:
@@ -198,6 +198,7 @@ def rewrite(
     verify: bool = True,
     seed: int = 0,
     mask: str | None = None,
+    masks: str = "any",
 ) -> RewriteResult:
     """Rewrites an exported encoder so that it computes no padding.
 
@@ -210,12 +211,21 @@ def rewrite(
         verify: whether original and rewritten model are run in onnxruntime on ragged batches and compared.
         seed: of the batches that `verify` draws.
         mask: the padding mask's input, where attention does not prove which one that is: 1 at tokens, 0 at padding.
+        masks: of the padded interface, "any" or "contiguous": no padding lies between the tokens of a row, as in left-
+            and right-padded masks. Then attention with windows and biases by distance is packed, too.
 
     Raises RewriteError where the model cannot be rewritten (VerificationError: the results differ).
     """
-    _check_options(interface, precision)
+    _check_options(interface, precision, masks)
     found = rewrite_model(
-        _given(model), interface=interface, precision=precision, strict=strict, verify=verify, seed=seed, mask=mask
+        _given(model),
+        interface=interface,
+        precision=precision,
+        strict=strict,
+        verify=verify,
+        seed=seed,
+        mask=mask,
+        masks=masks,
     )
     return RewriteResult(finished(found.model, found.precision), found.report)
 
@@ -235,30 +245,40 @@ def _given(model: str | os.PathLike[str] | ModelProto) -> Model:
     return Model.of(model)
 
 
-def _check_options(interface: str, precision: str) -> None:
+def _check_options(interface: str, precision: str, masks: str) -> None:
     if interface not in INTERFACES:
         raise RewriteError(f"interface is '{interface}', allowed are {', '.join(INTERFACES)}; choose one of them")
+    if masks not in MASKS:
+        raise RewriteError(f"masks is '{masks}', allowed are {', '.join(MASKS)}; choose one of them")
     precisions = (*PRECISIONS, HALF)
     if precision not in precisions:
         raise RewriteError(f"precision is '{precision}', allowed are {', '.join(precisions)}; choose one of them")
 
 
 def rewrite_model(
-    model: Model, *, interface: str, precision: str, strict: bool, verify: bool, seed: int = 0, mask: str | None = None
+    model: Model,
+    *,
+    interface: str,
+    precision: str,
+    strict: bool,
+    verify: bool,
+    seed: int = 0,
+    mask: str | None = None,
+    masks: str = "any",
 ) -> Rewritten:
     """As rewrite, but not finished: more passes may follow, and TensorRT takes no bodies.
 
     Weights that lie outside of the model's message stay outside of the result's. Whoever is done with the result calls
     `finished`, or check_files() of its weights.
     """
-    _check_options(interface, precision)
+    _check_options(interface, precision, masks)
     if verify:
         model.weights.align()
     given, model = model.proto, widen(model)
     original = model.with_proto(runnable(model.proto))
     source = original.proto
     try:
-        passed = rewrite_graph(original, interface, mask)
+        passed = rewrite_graph(original, interface, mask, contiguous=masks == "contiguous")
     except RecursionError as error:
         raise RewriteError(
             f"the graph ({len(source.graph.node)} nodes) holds expressions nested too deeply to be followed; "
@@ -280,7 +300,7 @@ def rewrite_model(
     limits = [fixed.sequence, passed.longest]
     longest = min((limit for limit in limits if limit is not None), default=None)
     described = _metadata(passed, report, interface, precision, longest)
-    metadata = {**described, "origins": dict(passed.origins)}
+    metadata = {**described, "masks": masks, "origins": dict(passed.origins)}
     for output, dims in zip(metadata["outputs"], passed.original_dims, strict=True):
         output["original_dims"] = dims
     result = _exported(graph, analysis, original)

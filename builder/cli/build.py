@@ -67,6 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
             strict=arguments.strict,
             verify=arguments.verify,
             mask=arguments.mask,
+            masks=arguments.masks,
             max_batch=arguments.max_batch,
             max_seq_len=arguments.max_seq_len,
             max_tokens=arguments.max_tokens,

@@ -38,6 +38,8 @@ def print_coverage(console: Console, report: Mapping[str, Any]) -> None:
         console.print(make_table("near misses", ("pass", "reason"), misses))
     for reason in right_padded_reasons(report):
         print_line(console, f"masks must be right-padded: {reason}")
+    for reason in report.get("contiguous_because", []):
+        print_line(console, f"masks must be contiguous: {reason}")
     for name, ids in report.get("excluded_ids", {}).items():
         shown = ", ".join(str(value) for value in ids[:3]) + (", ..." if len(ids) > 3 else "")
         print_line(console, f"'{name}' must not hold {shown} inside a sequence: the model takes it for padding")

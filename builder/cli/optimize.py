@@ -59,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
             strict=arguments.strict,
             verify=arguments.verify,
             mask=arguments.mask,
+            masks=arguments.masks or "any",
         )
         model = finished(apply_linear(arguments.linear, result.model, norms=arguments.norms), result.precision)
         metadata = metadata_of(model)

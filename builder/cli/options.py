@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from padfree.contract.names import INTERFACES, PRECISIONS
+from padfree.contract.names import INTERFACES, MASKS, PRECISIONS
 
 LINEAR = ("auto", "padfree", "tensorrt")
 NORMS = ("folded", "separate")
@@ -14,7 +14,7 @@ GPUS = ("a100", "h100", "h200", "l4", "l40s")
 
 
 def add_rewrite_options(parser: argparse.ArgumentParser, *, precision: str | None, interface: str | None) -> None:
-    """--interface, --precision, --strict, --no-verify, --mask.
+    """--interface, --precision, --strict, --no-verify, --mask, --masks.
 
     Defaults None: taken from a model that is rewritten already.
     """
@@ -35,6 +35,12 @@ def add_rewrite_options(parser: argparse.ArgumentParser, *, precision: str | Non
         help="do not compare original and rewritten model in onnxruntime",
     )
     add_mask_option(group)
+    group.add_argument(
+        "--masks",
+        choices=MASKS,
+        help="of the padded interface: any (default), or contiguous where no padding lies between the tokens of a row, "
+        "so that attention with windows and biases by distance is packed too",
+    )
 
 
 def add_mask_option(parser: argparse._ActionsContainer) -> None:

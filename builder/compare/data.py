@@ -58,7 +58,9 @@ def make_batches(
     if options.file is None:
         # Some originals are only right for right-padded batches; the rewriter finds that out.
         any_mask = padded and not original.metadata.raw.get("coverage", {}).get("right_padded_only", False)
-        return _generated(original, models, options, kinds=(LEFT, HOLES) if any_mask else ())
+        others = [item.raw.get("coverage", {}) for item in models if item is not None]
+        kinds = (LEFT,) if any(item.get("contiguous_because") for item in others) else (LEFT, HOLES)
+        return _generated(original, models, options, kinds=kinds if any_mask else ())
     batches = _read(options.file, original, options)
     if not batches:
         raise BuildError(f"{options.file}: holds no sequence; a comparison needs at least one")

@@ -43,6 +43,7 @@ def build_engine(
     strict: bool = False,
     verify: bool = True,
     mask: str | None = None,
+    masks: str | None = None,
     max_batch: int | None = None,
     max_seq_len: int | None = None,
     max_tokens: int | None = None,
@@ -67,6 +68,8 @@ def build_engine(
         strict: rewriting fails unless everything could be packed.
         verify: rewriting compares original and rewritten model in onnxruntime.
         mask: the padding mask's input, where attention does not prove which one that is.
+        masks: "any" (default), or "contiguous" where no padding lies between the tokens of a row; of a rewritten model
+            it can only be what the model is.
         max_batch: most sequences in one run (32).
         max_seq_len: longest sequence in tokens (the model's positions).
         max_tokens: most tokens in one run (max_batch * max_seq_len, bounded); packed engines only.
@@ -95,6 +98,7 @@ def build_engine(
     products = Products(linear, norms, partial(_gpu, device))
     wanted = ProfileOptions(max_batch, max_seq_len, max_tokens, opt_tokens)
     rewriting = {"interface": interface, "precision": precision, "strict": strict, "verify": verify, "mask": mask}
+    rewriting["masks"] = masks
     with preparing(model, products=products, profile=wanted, **rewriting) as prepared:
         started = builder or _started(device, options, progress)
         waited = Phases()

@@ -93,16 +93,20 @@ def prepare(
     products: Products,
     profile: ProfileOptions,
     mask: str | None = None,
+    masks: str | None = None,
 ) -> Model:
     """The model as TensorRT's parser gets it: rewritten, unless it carries padfree's metadata, with these products.
 
-    `mask` is the padding mask's input where attention does not prove which one that is.
+    `mask` is the padding mask's input where attention does not prove which one that is, `masks` says what masks may be
+    where distances between tokens count (None: any, or as the model was rewritten).
 
     Raises:
         BuildError: a rewritten model of another interface or precision than asked for, a profile that does not fit it,
             or products that are not to be had; RewriteError: the model.
     """
-    made = rewritten(model, interface=interface, precision=precision, strict=strict, verify=verify, mask=mask)
+    made = rewritten(
+        model, interface=interface, precision=precision, strict=strict, verify=verify, mask=mask, masks=masks
+    )
     metadata = parse_metadata(metadata_of(made.proto), "the rewritten model")
     longest = choose_profile(metadata, profile).max_seq_len
     device = products.device()
@@ -121,6 +125,7 @@ def rewritten(
     strict: bool,
     verify: bool,
     mask: str | None = None,
+    masks: str | None = None,
 ) -> Model:
     """The model rewritten, or itself where it carries padfree's metadata. Arguments and errors: see prepare."""
     if not is_rewritten(model.proto):
@@ -131,6 +136,7 @@ def rewritten(
             strict=strict,
             verify=verify,
             mask=mask,
+            masks=masks or "any",
         ).model
     raw = metadata_of(model.proto)
     own = (raw.get("mask") or {}).get("input")
@@ -139,8 +145,8 @@ def rewritten(
             f"the model was rewritten with {'no mask' if own is None else f'the mask {own}'}, '{mask}' was asked for; "
             f"leave --mask out, or build from the original model with --mask {mask}"
         )
-    for what, wanted in (("interface", interface), ("precision", precision)):
-        if wanted is not None and raw.get(what) != wanted:
+    for what, wanted in (("interface", interface), ("precision", precision), ("masks", masks)):
+        if wanted is not None and raw.get(what, "any" if what == "masks" else None) != wanted:
             raise BuildError(
                 f"the model was rewritten with {what} {raw.get(what)}, {wanted} was asked for; leave --{what} out, or "
                 f"build from the original model with --{what} {wanted}"

@@ -35,8 +35,12 @@ class Computation:
     """
 
     def __init__(
-        self, model: ModelProto, sizes: Mapping[str, tuple[Array, str]], tokens: Mapping[str, str], given: Mapping[str, str]
-    ) -> None:  # fmt: skip
+        self,
+        model: ModelProto,
+        sizes: Mapping[str, tuple[Array, str]],
+        tokens: Mapping[str, str],
+        given: Mapping[str, str],
+    ) -> None:
         self.tokens = tokens
         self._model = model
         self._sizes = sizes  # of what is known of the tensor's origins: the formulas and the type

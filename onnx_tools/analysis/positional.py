@@ -37,4 +37,3 @@ class Positional:
         """How a tensor is made of positions and of what is given; None where other inputs take part."""
         found = computation_of(self.graph, self.analysis, tensor, given=[item.name for item in given])
         return None if found is None or found.tokens else found
-

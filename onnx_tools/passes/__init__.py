@@ -27,13 +27,24 @@ Pass = Callable[[gs.Graph, Analysis], PassResult]
 __all__ = ["KEPT_MASKING", "Miss", "Pass", "PassResult", "interface_passes", "packing_passes", "preparation"]
 
 
-def preparation(interface: str, mask: str | None = None, longest: int | None = None) -> tuple[Pass, ...]:
+def preparation(
+    interface: str, mask: str | None = None, longest: int | None = None, *, contiguous: bool = False
+) -> tuple[Pass, ...]:
     """The first passes for an engine interface ("packed" or "padded"), in order.
 
     `mask` is the input named as such, `longest` the length of sequences that tables allow, None: any.
+    `contiguous`: no padding lies between the tokens of a row.
     """
     padded = interface == "padded"
-    return (simplify, tokens, position_tables, attention(padded, mask, longest), embedding(padded), pooling, sums(padded))
+    return (
+        simplify,
+        tokens,
+        position_tables,
+        attention(padded, mask, longest, contiguous=contiguous),
+        embedding(padded),
+        pooling,
+        sums(padded),
+    )
 
 
 def packing_passes(keep: str) -> tuple[Pass, ...]:

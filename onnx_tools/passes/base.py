@@ -31,6 +31,7 @@ class PassResult:
 
     `excluded` are ids that an input must not hold among the kept tokens: the model takes them for padding.
     `right_padded`: the reasons why the original is only right where masks are right-padded; none where it always is.
+    `contiguous`: the reasons why both only agree where no padding lies between the tokens of a row.
     """
 
     name: str
@@ -38,6 +39,7 @@ class PassResult:
     missed: tuple[Miss, ...] = ()
     excluded: tuple[tuple[str, tuple[int, ...]], ...] = ()
     right_padded: tuple[str, ...] = ()
+    contiguous: tuple[str, ...] = ()
 
 
 class NoMatch(Exception):

@@ -50,7 +50,7 @@ def sample_of(original: ModelProto, metadata: Mapping[str, Any], *, seed: int = 
 def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[Batch]:
     """One token, the longest sequence, ragged ones; for the padded interface also left-padded and holed masks.
 
-    Those are left out where the original is only right for right-padded ones.
+    Those are left out where the original is only right for right-padded ones, holed ones where masks must have none.
     """
     limit = metadata.get("max_positions")
     longest = _LONGEST_WITHOUT_LIMIT if limit is None else min(limit, _LONGEST)
@@ -71,11 +71,9 @@ def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[
     prefix = _prefix_mask(lengths)
     holed = rng.random(prefix.shape) < 0.6
     holed[:, 0] = True
-    return [
-        *batches,
-        Batch("left-padded", prefix[:, ::-1].copy(), keeps_first_slot=False),
-        Batch("holed", holed),
-    ]
+    batches.append(Batch("left-padded", prefix[:, ::-1].copy(), keeps_first_slot=False))
+    may_have_holes = not metadata.get("coverage", {}).get("contiguous_because")
+    return [*batches, Batch("holed", holed)] if may_have_holes else batches
 
 
 def has_no_mask(metadata: Mapping[str, Any]) -> bool:

@@ -113,6 +113,8 @@ def assert_same(case: Case, interface: str, result: RewriteResult) -> CoverageRe
     for name, mask in masks(interface).items():
         if result.report.right_padded_only and name in ("left", "holes"):
             continue
+        if result.report.contiguous_because and name == "holes":
+            continue
         feeds = feeds_for(original, mask, SPECIAL_IDS if interface == "packed" else 0)
         given: Mapping[str, np.ndarray] = feeds
         if interface == "packed":

@@ -27,21 +27,22 @@ TAKES_LENGTHS = "attention takes lengths in the place of a mask, as in the origi
 
 
 def attention(
-    padded: bool, mask: str | None, longest: int | None = None
+    padded: bool, mask: str | None, longest: int | None = None, *, contiguous: bool = False
 ) -> Callable[[gs.Graph, Analysis], PassResult]:
     """The pass for one interface: packed, tokens must not have values that the mask masks.
 
     `mask` is the input that the user calls the padding mask, `longest` the length that tables allow, None: any.
+    `contiguous`: masks have no holes.
     """
 
     def run(graph: gs.Graph, analysis: Analysis) -> PassResult:
-        return _attention(graph, analysis, padded, mask, longest)
+        return _attention(graph, analysis, padded, mask, longest, contiguous)
 
     return run
 
 
 def _attention(
-    graph: gs.Graph, analysis: Analysis, padded: bool, named: str | None, longest: int | None
+    graph: gs.Graph, analysis: Analysis, padded: bool, named: str | None, longest: int | None, contiguous: bool
 ) -> PassResult:
     """Replaces every attention whose mask is the padding mask, and adds the boundary that all passes use.
 
@@ -61,8 +62,13 @@ def _attention(
             found.append(item)
     rule = choose_mask(graph, analysis, rows, [item.mask.keeps for item in found], rest, missed, named)
     check_sequences(graph, analysis, attentions, rule.source if rule is not None and rule.plain else None)
+    apart = set[str]()  # why masks must have no holes
     for item in list(found):
-        reason = _other_mask(item, rule, padded) or (_distances(item, rule) if padded else None)
+        reason, distances = _other_mask(item, rule, padded), _distances(item, rule) if padded else None
+        if reason is None and distances is not None and contiguous:
+            apart.add(distances.partition(": ")[2])
+        elif reason is None:
+            reason = distances
         if reason is not None:
             found.remove(item)
             missed.append(Miss(item.node, reason))
@@ -73,7 +79,7 @@ def _attention(
         replace(item)
     excluded = () if rule is None or padded else _excluded(rule, rows)
     lengths = (TAKES_LENGTHS,) if any(item.mask.by_length for item in found) else ()
-    return PassResult(NAME, len(found), tuple(missed), excluded, lengths)
+    return PassResult(NAME, len(found), tuple(missed), excluded, lengths, tuple(apart))
 
 
 def _matched(around: Surroundings, node: gs.Node) -> Attention | Miss:
@@ -100,8 +106,8 @@ def _distances(item: Attention, rule: Keeping | None) -> str | None:
         return None
     what = "a window" if item.bias is None else "a bias by distance"
     return (
-        f"node '{item.node}' has {what}: under a mask with holes the original measures distances between slots, and not "
-        "between tokens"
+        f"node '{item.node}' has {what}: under a mask with holes the original measures distances between slots, and "
+        "not between tokens"
     )
 
 

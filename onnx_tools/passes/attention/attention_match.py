@@ -206,7 +206,10 @@ def _match_operator(around: Surroundings, node: gs.Node) -> Attention:
         if heads == 0 or fewer == 0 or heads % fewer:
             raise NoMatch(f"Attention '{name}' has {heads} heads for Q and {fewer} for K and V")
         q = _whole(analysis, tensors[0], heads, "Q")
-        k, v = (_repeated(_whole(analysis, tensor, fewer, what), heads) for tensor, what in zip(tensors[1:], "KV", strict=True))
+        k, v = (
+            _repeated(_whole(analysis, tensor, fewer, what), heads)
+            for tensor, what in zip(tensors[1:], "KV", strict=True)
+        )
     else:
         q, k, v = _heads(around, *tensors)
         k, v = (_repeated(item, q.num_heads) for item in (k, v))

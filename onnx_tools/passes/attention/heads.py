@@ -69,10 +69,9 @@ def trace_heads(
     perm: tuple[int, ...] = HEADS_FIRST,
     rotations: Rotations | None = None,
 ) -> HeadsSource:
-    """Where Q, K or V [B,H,S,D] comes from, which `perm` makes of the tensor; with batch and heads merged, in either
-    order.
+    """Where Q, K or V [B,H,S,D] comes from, which `perm` makes of the tensor; with `rotations` before what turns them.
 
-    With `rotations` before what turns them. Raises NoMatch with the reason.
+    Batch and heads may be merged, in either order. Raises NoMatch with the reason.
     """
     chain: list[tuple[gs.Node, gs.Tensor]] = []
     factor, current = 1.0, tensor
@@ -112,9 +111,7 @@ def trace_heads(
     return plain if turned is None else _before(analysis, plain, *turned, what)
 
 
-def _before(
-    analysis: Analysis, after: HeadsSource, heads: gs.Tensor, rotation: Rotation, what: str
-) -> HeadsSource:
+def _before(analysis: Analysis, after: HeadsSource, heads: gs.Tensor, rotation: Rotation, what: str) -> HeadsSource:
     """Where heads come from that a rotation turns before they are read as `after` says."""
     first = token_axis(analysis[heads].shape) == 1
     before = trace_heads(analysis, heads, what, perm=TOKENS_FIRST if first else HEADS_FIRST)

@@ -11,7 +11,6 @@ from ...analysis.graph import is_standard, made_by, node_name, producer
 from ...analysis.layout import S
 from ...analysis.positional import Positional
 from ...analysis.symbolic import Analysis
-
 from ...analysis.symbolic.facts import Shape
 from ..base import NoMatch
 from ..masks.mask import MaskUse, Rows, prove_one
@@ -48,7 +47,9 @@ class Scores:
         else:
             scaled = scale_of(analysis, tensor)
             if scaled is None or scaled[1] <= 0:
-                raise NoMatch(f"'{tensor.name}' is added to the scores and is neither a mask nor made of positions alone")
+                raise NoMatch(
+                    f"'{tensor.name}' is added to the scores and is neither a mask nor made of positions alone"
+                )
             self.add(positional, scaled[0], factor * scaled[1])
 
     def sort_positions(self, shape: Shape, node: str, rows: Rows, analysis: Analysis) -> None:

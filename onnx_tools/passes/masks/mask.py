@@ -19,7 +19,7 @@ from ...analysis.symbolic.facts import Facts, Shape, broadcast_expr
 from ..base import NoMatch
 from ..positions.distances import DISTANCE, at_distance, by_distance
 from .mask_values import Domain, Keeping, domain_of, is_binary, keeping
-from .window import Window, tried_distances, window_of
+from .window import ALL, Window, tried_distances, window_of
 
 # exp(-1000) is 0 in every type, whatever the scores of a trained model are.
 VERY_NEGATIVE = -1000.0
@@ -48,7 +48,7 @@ class PaddingMask:
 
     keeps: Keeping | None
     by_length: bool = False
-    window: Window = Window()
+    window: Window = ALL
 
 
 Truths = npt.NDArray[np.bool_]
@@ -65,7 +65,7 @@ def prove(uses: list[MaskUse], scores: Shape, node: str, rows: Rows) -> PaddingM
     rules = sorted({str(mask.keeps) for mask in masks})
     if len(rules) > 1:
         raise NoMatch(f"masks of node '{node}' are several: {', '.join(rules)}")
-    window = functools.reduce(operator.and_, (mask.window for mask in found), Window())
+    window = functools.reduce(operator.and_, (mask.window for mask in found), ALL)
     return PaddingMask(masks[0].keeps if masks else None, any(mask.by_length for mask in masks), window)
 
 

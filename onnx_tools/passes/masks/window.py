@@ -33,6 +33,10 @@ class Window:
         return Window(left, right)
 
 
+ALL = Window()
+"""Every key is seen."""
+
+
 def tried_distances() -> npt.NDArray[np.int64]:
     """Key position less query position, ascending."""
     far = [(1 << power) + step for power in range(16, _LAST) for step in (-1, 0, 1)]

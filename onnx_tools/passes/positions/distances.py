@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import is_standard, present, producer
 from ...analysis.computation import Computation, NotComputedError
+from ...analysis.graph import is_standard, present, producer
 from ...analysis.layout import S
 from ...analysis.layout_rules import ELEMENTWISE
 from ...analysis.positional import Positional

@@ -165,9 +165,9 @@ def _rotation(turned: _Turned, length: int) -> Rotation:
         raise NoMatch("pairs are not turned alone")
     if alone and np.abs(angles[:, alone] - factor).max() > 4 * exact * factor:
         raise NoMatch("elements without a partner are scaled otherwise")
-    frequencies = [
-        _frequency(cosine[:, k] / factor, sine[:, k] / factor, exact) for k in range(len(first))
-    ] + [0.0] * (len(alone) // 2)
+    frequencies = [_frequency(cosine[:, k] / factor, sine[:, k] / factor) for k in range(len(first))] + [0.0] * (
+        len(alone) // 2
+    )
     half = len(alone) // 2
     factor = 1.0 if abs(factor - 1.0) < 4 * exact else factor
     found = Rotation((*first, *alone[:half]), (*second, *alone[half:]), tuple(frequencies), factor)
@@ -198,7 +198,7 @@ def _is_half(values: Array) -> bool:
     return bool(np.array_equal(values, values.astype(np.float16)))
 
 
-def _frequency(cosine: Array, sine: Array, exact: float) -> float:
+def _frequency(cosine: Array, sine: Array) -> float:
     """The frequency of float32 by which the angles of positions 0, 1, 2, ... grow. Raises NoMatch."""
     length = len(cosine)
     if length < 2:
@@ -229,7 +229,9 @@ def _check(turned: _Turned, found: Rotation, length: int, exact: float, *, batch
     """Raises NoMatch where turned numbers of any kind are not what the rotation makes of them."""
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (batch, length, turned.heads, turned.size)).astype(np.float32).astype(np.float64)
-    angle = (np.arange(length, dtype=np.float32)[:, None] * np.asarray(found.frequencies, np.float32)).astype(np.float64)
+    angle = (np.arange(length, dtype=np.float32)[:, None] * np.asarray(found.frequencies, np.float32)).astype(
+        np.float64
+    )
     cosine, sine = (function(angle)[None, :, None] * found.factor for function in (np.cos, np.sin))
     one, two = x[..., list(found.first)], x[..., list(found.second)]
     expected = np.empty_like(x)

@@ -69,6 +69,16 @@ def test_verified(name: str, interface: str) -> None:
         assert ("max_seqlen" in inputs) == (case.family == "deberta_v3")
 
 
+@pytest.mark.parametrize("name", ["modernbert_dynamo_sdpa", "mpnet_torchscript_eager", "t5_torchscript_sdpa"])
+def test_contiguous_masks(name: str) -> None:
+    """Without holes between a row's tokens the padded interface leaves nothing padded either."""
+    case = next(case for case in CASES if case.name == name)
+    result = rewrite(case.path, interface="padded", masks="contiguous", strict=True)
+    assert families.metadata_of(result)["masks"] == "contiguous"
+    assert result.report.contiguous_because
+    assert_same(case, "padded", result)
+
+
 def test_padding_ids_are_named(rewritings: Rewritings) -> None:
     for case in CASES:
         if case.exporter == "dynamo" and case.family in ("roberta", "mpnet"):

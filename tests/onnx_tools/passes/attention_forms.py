@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention with positions in it, written node by node: windows, biases by distance, rotary embeddings, shared heads."""
+"""Attention with positions in it, node by node: windows, biases by distance, rotary embeddings, shared heads."""
 
 from __future__ import annotations
 

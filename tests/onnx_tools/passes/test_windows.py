@@ -11,7 +11,7 @@ from onnx import ModelProto, helper
 from padfree.onnx_tools import RewriteError, RewriteResult, rewrite
 from padfree.onnx_tools.passes.masks.window import OPEN, Window
 
-from tests.onnx_tools.agreement import INTERFACES, assert_agree
+from tests.onnx_tools.agreement import assert_agree
 
 from .attention_forms import FLOAT, Added, PositionedBuilder, with_added
 
@@ -88,6 +88,22 @@ def test_only_the_order_of_tokens_is_the_same_under_holes(form: str) -> None:
     assert result.report.plugins.get("PadfreeAttention", 0) == window.by_order
     assert ("has a window: under a mask with holes" in missed(result)) != window.by_order
     assert_agree(model, result)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_contiguous_masks_keep_distances(form: str) -> None:
+    added, window = FORMS[form]
+    model = with_added(added)
+    result = rewrite(model, interface="padded", masks="contiguous", strict=True)
+    assert ("masks must be contiguous" in str(result.report)) != window.by_order
+    assert result.report.plugins["PadfreeAttention"] == 1
+    for mask in ("prefix", "left", "full"):
+        assert_agree(model, result, only=mask)
+
+
+def test_masks_are_of_one_kind() -> None:
+    with pytest.raises(RewriteError, match="masks is 'holed', allowed are any, contiguous"):
+        rewrite(with_added(_strict), masks="holed")
 
 
 def _of_data(b: PositionedBuilder) -> list[str]:
