@@ -83,4 +83,15 @@ __device__ inline unsigned activatePair(float x, float y, Activation activation)
   return packPair<T>(activate(x, activation), activate(y, activation));
 }
 
+// activation(u) * v of two numbers each, rounded to T and packed. Where GELU computes in fp16 v is rounded too.
+template <typename T>
+__device__ inline unsigned gatePair(const float (&u)[2], const float (&v)[2], Activation activation) {
+  if (std::is_same_v<T, half> && activation == Activation::kGelu) {
+    const unsigned gate = geluPair<half>(u[0], u[1]);
+    const half2 result = __hmul2(reinterpret_cast<const half2&>(gate), __floats2half2_rn(v[0], v[1]));
+    return reinterpret_cast<const unsigned&>(result);
+  }
+  return packPair<T>(activate(u[0], activation) * v[0], activate(u[1], activation) * v[1]);
+}
+
 }  // namespace padfree

@@ -10,7 +10,7 @@ namespace {
 bool areMomentsValid(const LinearParams& p) {
   const auto isWidth = [](int width) { return width % kMomentFeatures == 0; };
   const auto isNormedWidth = [&](int width) { return isWidth(width) && width / kMomentFeatures <= kMaxMomentGroups; };
-  if (p.x_moments && (!p.column_sums || p.residual_moments || !isNormedWidth(p.K))) return false;
+  if (p.x_moments && ((!p.column_sums && !p.rms) || p.residual_moments || !isNormedWidth(p.K))) return false;
   if (p.residual_moments && (!p.residual || !p.residual_scale || !isNormedWidth(p.N))) return false;
   if (p.moments && !isWidth(p.N)) return false;
   if ((p.residual_moments || p.moments) && p.activation != Activation::kNone) return false;
@@ -46,7 +46,6 @@ cudaError_t launchLinear(const LinearParams& p, const LinearTiling& tiling, cuda
   if (p.K <= 0 || p.K % 8 != 0 || p.N % 8 != 0) return cudaErrorInvalidValue;
   if (p.T > mostLinearTokens(p.N)) return cudaErrorInvalidValue;
   if (!areMomentsValid(p) || !arePairsValid(p)) return cudaErrorInvalidValue;
-  if (p.gated || p.rotary_features > 0 || p.rms) return cudaErrorNotSupported;
   for (const void* data : {p.x, p.weight, p.residual, static_cast<const void*>(p.y)}) {
     if (!isAligned16(data)) return cudaErrorMisalignedAddress;
   }

@@ -10,7 +10,7 @@ namespace padfree {
 enum class Activation : int32_t { kNone = 0, kGelu = 1, kGeluTanh = 2, kRelu = 3, kSilu = 4, kSigmoid = 5 };
 
 constexpr int kMomentFeatures = 64;
-constexpr int kMaxMomentGroups = 16;  // of rows that are normed: widths up to 1024
+constexpr int kMaxMomentGroups = 64;  // of rows that are normed: widths up to 4096
 constexpr int kPairBlock = 16;  // columns: 8, and the 8 that belong to them, where two columns make a result or a pair
 
 // Moments of rows [T,W] are floats [W/64,T,2]: mean and sum of squared deviations from it, of kMomentFeatures

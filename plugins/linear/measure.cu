@@ -147,7 +147,8 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
   Times times(shape, weights, measured, multiprocessors);
   LinearParams& params = times.params();
   status = times.open();
-  Memory x, weight, bias, residual, y, x_moments, column_sums, residual_moments, residual_scale, moments;
+  Memory x, weight, bias, residual, y, x_moments, column_sums, residual_moments, residual_scale, moments, positions,
+      frequencies;
   const auto take = [&](Memory& memory, int64_t elements) {
     if (status == cudaSuccess) status = allocate(memory, elements, params.type, times.stream());
     return memory.get();
@@ -166,6 +167,11 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
   if (shape.x_moments != nullptr) params.x_moments = takeFloats(x_moments, momentsSize(params.K));
   if (shape.residual_moments != nullptr) params.residual_moments = takeFloats(residual_moments, momentsSize(params.N));
   if (shape.moments != nullptr) params.moments = takeFloats(moments, momentsSize(params.N));
+  if (shape.rotary_features > 0) {
+    // Of these floats the bits are positions.
+    params.positions = reinterpret_cast<const int*>(takeFloats(positions, measured));
+    params.frequencies = takeFloats(frequencies, shape.rotary_features / 2);
+  }
   params.y = take(y, int64_t{measured} * params.N);
   if (status != cudaSuccess) return status;
 

@@ -6,6 +6,7 @@
 #include "common/ptx/mma.cuh"
 #include "common/ptx/tma.cuh"
 #include "common/ptx/wgmma.cuh"
+#include "linear/rotation.cuh"
 #include "linear/sm90_epilogue.cuh"
 #include "linear/sm90_moments.cuh"
 #include "linear/sm90_shape.cuh"
@@ -39,10 +40,10 @@ class Consumer {
       const int feature = at.featureTile(work_, cluster) * kLinearFeatures + group_ * kGroupFeatures;
       const int token = at.tokenTile(work_, cluster) * kTokens;
       if (Epilogue::out == Out::kTile) prepareTile(feature, token);
-      const Features features = multiply(at, feature + in_group_ / kWarpSize * 16 + lane_ / 4);
+      const Features features = multiply(at, feature + in_group_ / kWarpSize * 16 + lane_ / 4, token);
       if (epilogue_.shares_tile) gather(at);
       if (epilogue_.normed) barrierWait(&barriers_.scales_full, tile_ % 2);
-      if constexpr (Epilogue::out == Out::kChunks) {
+      if constexpr (leavesInChunks(Epilogue::out)) {
         finish(at, feature, token, features);
       } else {
         if (Epilogue::out == Out::kStages) {
@@ -68,12 +69,13 @@ class Consumer {
     float2 column_sum;
   };
 
-  // Sums the tile's products. What belongs to the features from `feature` on is loaded meanwhile: ahead of the first
-  // tile, whose input is waited for anyway, and beside the first stage of those that follow it.
-  __device__ Features multiply(const Position& at, int feature) {
-    constexpr bool kManyTiles = Epilogue::out == Out::kChunks && kTokens >= kLargeTokens;
+  // Sums the tile's products. What belongs to the features from `feature` on, and the tokens' positions, are loaded
+  // meanwhile: ahead of the first tile, whose input is waited for anyway, and beside the first stage of those that
+  // follow it.
+  __device__ Features multiply(const Position& at, int feature, int token) {
+    constexpr bool kManyTiles = leavesInChunks(Epilogue::out) && kTokens >= kLargeTokens;
     Features features;
-    if (!kManyTiles || tile_ == 0) features = loadFeatures(feature);
+    if (!kManyTiles || tile_ == 0) features = loadFeatures(feature, token);
     int before = 0;
     for (int i = at.begin; i < at.end; ++i, ring_.advance()) {
       const uint64_t a =
@@ -90,7 +92,7 @@ class Consumer {
                                     i > at.begin || k > 0);
       }
       wgmmaCommit();
-      if (kManyTiles && i == at.begin && tile_ > 0) features = loadFeatures(feature);
+      if (kManyTiles && i == at.begin && tile_ > 0) features = loadFeatures(feature, token);
       wgmmaWait<1>();
       if (i > at.begin) release(before, at);
       before = ring_.stage;
@@ -158,7 +160,8 @@ class Consumer {
     }
   }
 
-  __device__ Features loadFeatures(int feature) const {
+  __device__ Features loadFeatures(int feature, int token) {
+    if constexpr (Epilogue::rotates) loadRotation(feature, token);
     const auto both = [&](auto value, const auto* values) {
       if (values && feature < work_.N) value.x = values[feature];
       if (values && feature + 8 < work_.N) value.y = values[feature + 8];
@@ -167,6 +170,18 @@ class Consumer {
     const Pair zeros{fromFloat<T>(0.f), fromFloat<T>(0.f)};
     return {both(zeros, static_cast<const T*>(work_.bias)), both(zeros, static_cast<const T*>(work_.residual_scale)),
             both(float2{}, work_.column_sums)};
+  }
+
+  // Pairs are 8 features apart, as those of a thread; lane i takes the positions of the tokens i, i + 32, ...
+  __device__ void loadRotation(int feature, int token) {
+    is_pair_ = feature < work_.rotary_features;
+    if (!is_pair_) return;
+    frequency_ = work_.frequencies[feature / kPairBlock * 8 + lane_ / 4];
+#pragma unroll
+    for (int i = 0; i < kPositions; ++i) {
+      const int place = token + i * kWarpSize + lane_;
+      positions_[i] = static_cast<float>(place < work_.T ? work_.positions[place] : 0);
+    }
   }
 
   // Once the tile before has left from there, asks for the tile's residual.
@@ -189,7 +204,9 @@ class Consumer {
 
   // Where this thread's rows of a box that leaves from `panel` are, for matrices to be loaded or stored.
   __device__ unsigned char* placeIn(unsigned char* panel) const {
-    const int row = lane_ / 16 * 8 + lane_ % 8, column = in_group_ / kWarpSize * 2 + lane_ / 8 % 2;
+    const int warp = in_group_ / kWarpSize;
+    if (Epilogue::out == Out::kNarrowChunks) return panel + narrowPanelOffset(lane_ % 16, warp);
+    const int row = lane_ / 16 * 8 + lane_ % 8, column = warp * 2 + lane_ / 8 % 2;
     return panel + panelOffset(row, column);
   }
 
@@ -212,19 +229,30 @@ class Consumer {
     }
   }
 
+  // Turns the pairs of a box.
+  __device__ void turn(float (&value)[4][2], int box) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int lane = box % 2 * kBoxTokens + i / 2 * 8 + lane_ % 4 * 2 + i % 2;
+      const float position = __shfl_sync(kFullMask, positions_[box / 2], lane);
+      turnPair(value[i / 2 * 2][i % 2], value[i / 2 * 2 + 1][i % 2], position * frequency_);
+    }
+  }
+
   __device__ bool finishes(const Position& at, int box) const { return !epilogue_.shares_tile || owns(at, box); }
 
   // Once all warps have written the boxes from `begin` on to `panel`.
   __device__ void storeBoxes(const Position& at, int feature, int token, unsigned char* panel, int begin,
                              int end) const {
     if (in_group_ != 0) return;
+    if (Epilogue::gated) feature /= 2;
     if (!epilogue_.shares_tile && end - begin == S::boxesAtOnce(Epilogue::out)) {
       storeBox(maps_.y_at_once, sharedAddress(panel), feature, token + begin * kBoxTokens);
     } else {
 #pragma unroll
       for (int box = begin; box < end; ++box) {
         if (!finishes(at, box)) continue;
-        storeBox(maps_.y, sharedAddress(panel) + (box - begin) * kBoxBytes, feature, token + box * kBoxTokens);
+        storeBox(maps_.y, sharedAddress(panel) + (box - begin) * boxBytes(Epilogue::out), feature, token + box * kBoxTokens);
       }
     }
     commitStores();
@@ -238,18 +266,26 @@ class Consumer {
 #pragma unroll
     for (int begin = 0; begin < kBoxes; begin += kChunkBoxes) {
       const int end = min(begin + kChunkBoxes, kBoxes);
-      unsigned char* const panel = out_ + buffer_ * kChunkBytes;
+      unsigned char* const panel = out_ + buffer_ * kChunkBoxes * boxBytes(Epilogue::out);
 #pragma unroll
       for (int box = begin; box < end; ++box) {
         if (!finishes(at, box)) continue;
         float value[4][2];
         if (epilogue_.norms_input && epilogue_.shares_tile) scales = loadScales(box);
         biased(value, box, of, scales);
-        unsigned packed[4];
+        if constexpr (Epilogue::rotates) {
+          if (is_pair_) turn(value, box);
+        }
+        unsigned packed[Epilogue::gated ? 2 : 4];
+        if constexpr (Epilogue::gated) {
 #pragma unroll
-        for (int k = 0; k < 4; ++k) packed[k] = activatePair<T>(value[k][0], value[k][1], epilogue_.activation);
+          for (int k = 0; k < 2; ++k) packed[k] = gatePair<T>(value[2 * k], value[2 * k + 1], epilogue_.activation);
+        } else {
+#pragma unroll
+          for (int k = 0; k < 4; ++k) packed[k] = activatePair<T>(value[k][0], value[k][1], epilogue_.activation);
+        }
         if (epilogue_.norms_input && !epilogue_.shares_tile && box + 1 < kBoxes) scales = loadScales(box + 1);
-        storeMatricesTransposed(packed, placeIn(panel + (box - begin) * kBoxBytes));
+        storeMatricesTransposed(packed, placeIn(panel + (box - begin) * boxBytes(Epilogue::out)));
       }
       fenceAsyncProxy();
       if (in_group_ == 0) waitStoresRead<S::kBuffers - 2>();  // for the next chunk's buffer
@@ -334,6 +370,10 @@ class Consumer {
   int buffer_ = 0, tile_ = 0;  // for the next chunk; tiles finished
   int stage_out_ = -1;         // which a finished tile leaves from
   float sums_[kTokens / 8][4];
+  static constexpr int kPositions = ceilDiv(kTokens, kWarpSize);
+  // Where pairs are turned: whether this thread's features are one, by how much a position, the tokens' positions.
+  bool is_pair_;
+  float frequency_, positions_[kPositions];
 };
 
 }  // namespace padfree

@@ -16,9 +16,14 @@ inline __host__ __device__ bool sharesTile(const Work& work) {
   return work.tiling.parts > 1;
 }
 
+// What most epilogues leave alone.
+struct Separate {
+  static constexpr bool gated = false, rotates = false;
+};
+
 // Nothing is added: a tile leaves in chunks.
 template <Activation kActivation, bool kNormsInput, bool kSharesTile>
-struct InChunks {
+struct InChunks : Separate {
   static constexpr Out out = Out::kChunks;
   static constexpr Activation activation = kActivation;
   static constexpr bool residual = false, norms_input = kNormsInput, normed = kNormsInput, shares_tile = kSharesTile;
@@ -27,7 +32,7 @@ struct InChunks {
 
 // The same with seldom activations.
 template <Activation kActivation>
-struct AnyInChunks {
+struct AnyInChunks : Separate {
   static constexpr Out out = Out::kChunks;
   static constexpr Activation activation = kActivation;
   static constexpr bool residual = false;
@@ -36,9 +41,29 @@ struct AnyInChunks {
       : norms_input(work.normed == Normed::kInput), normed(norms_input), shares_tile(sharesTile(work)) {}
 };
 
+// The first features of a product are turned in pairs.
+struct Rotating : AnyInChunks<Activation::kNone> {
+  static constexpr bool rotates = true;
+  using AnyInChunks::AnyInChunks;
+};
+
+// Two features make one result.
+template <Activation kActivation>
+struct Gated : AnyInChunks<kActivation> {
+  static constexpr Out out = Out::kNarrowChunks;
+  static constexpr bool gated = true;
+  using AnyInChunks<kActivation>::AnyInChunks;
+};
+
+// The same with seldom activations.
+struct AnyGated : Gated<Activation::kNone> {
+  const Activation activation;
+  explicit __device__ AnyGated(const Work& work) : Gated(work), activation(work.activation) {}
+};
+
 // Residual and moments, without activation: a tile stays until all of it is finished.
 template <bool kNormsResidual, bool kSharesTile>
-struct InPlace {
+struct InPlace : Separate {
   static constexpr Out out = kSharesTile ? Out::kTile : Out::kStages;  // whose sums stand where the stages were
   static constexpr Activation activation = Activation::kNone;
   static constexpr bool norms_input = false, residual = true, norms_residual = kNormsResidual, normed = kNormsResidual,
@@ -47,7 +72,7 @@ struct InPlace {
 };
 
 // Everything that a product may ask for.
-struct AnyInPlace {
+struct AnyInPlace : Separate {
   static constexpr Out out = Out::kTile;
   const bool norms_input, residual, norms_residual, normed, moments, shares_tile;
   const Activation activation;
@@ -65,6 +90,12 @@ struct AnyInPlace {
 template <typename Run>
 cudaError_t withEpilogue(const Work& work, Run run) {
   const bool norms_input = work.normed == Normed::kInput, norms_residual = work.normed == Normed::kResidual;
+  if (work.rotary_features > 0) return run(TypeTag<Rotating>());
+  if (work.gated) {
+    if (work.activation == Activation::kGelu) return run(TypeTag<Gated<Activation::kGelu>>());
+    if (work.activation == Activation::kSilu) return run(TypeTag<Gated<Activation::kSilu>>());
+    return run(TypeTag<AnyGated>());
+  }
   const auto with = [&](auto shares) {
     constexpr bool kShares = decltype(shares)::value;
     if (work.residual && work.moments_out && !norms_input && work.activation == Activation::kNone) {
@@ -84,6 +115,8 @@ cudaError_t withEpilogue(const Work& work, Run run) {
         return run(TypeTag<AnyInChunks<Activation::kRelu>>());
       case Activation::kSilu:
         return run(TypeTag<AnyInChunks<Activation::kSilu>>());
+      case Activation::kSigmoid:
+        return run(TypeTag<AnyInPlace>());
     }
     return cudaErrorInvalidValue;
   };

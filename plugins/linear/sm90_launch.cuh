@@ -17,12 +17,16 @@ inline bool encodeMaps(const LinearParams& p, const LinearTiling& tiling, int bo
   const auto encode = [&](CUtensorMap& map, const void* data, int rows, int columns, int box_rows) {
     return encodeMatrix(map, p.type, data, width(rows), width(columns), box_rows, kPanelColumns);
   };
+  const auto encodeResults = [&](CUtensorMap& map, int box_rows) {
+    if (!p.gated) return encode(map, p.y, p.T, p.N, box_rows);
+    return encodeMatrix(map, p.type, p.y, width(p.T), width(p.N / 2), box_rows, kPanelColumns / 2,
+                        CU_TENSOR_MAP_SWIZZLE_64B);
+  };
   maps.residual = {};
   return encode(maps.x, p.x, p.T, p.K, tiling.tokens / tiling.cluster_features) &&
          encode(maps.weight, p.weight, p.K, p.N,
                 std::min(kLinearDepth, kLinearDepth * kGroups / tiling.cluster_tokens)) &&
-         encode(maps.y, p.y, p.T, p.N, kBoxTokens) &&
-         encode(maps.y_at_once, p.y, p.T, p.N, boxes_at_once * kBoxTokens) &&
+         encodeResults(maps.y, kBoxTokens) && encodeResults(maps.y_at_once, boxes_at_once * kBoxTokens) &&
          (!p.residual || encode(maps.residual, p.residual, p.T, p.N, tiling.tokens));
 }
 
@@ -37,7 +41,7 @@ inline Work makeWork(const LinearParams& p, const LinearTiling& tiling) {
   Work work{};
   work.bias = p.bias;
   work.normed = p.x_moments ? Normed::kInput : p.residual_moments ? Normed::kResidual : Normed::kNothing;
-  work.column_sums = p.x_moments ? p.column_sums : nullptr;
+  work.column_sums = p.x_moments && !p.rms ? p.column_sums : nullptr;
   work.residual_scale = p.residual_moments ? p.residual_scale : nullptr;
   work.moments_in = reinterpret_cast<const float2*>(p.x_moments ? p.x_moments : p.residual_moments);
   work.groups_in = (p.x_moments ? p.K : p.N) / kGroupFeatures;
@@ -49,6 +53,11 @@ inline Work makeWork(const LinearParams& p, const LinearTiling& tiling) {
   work.stages = ceilDiv(p.K, kLinearDepth);
   work.activation = p.activation;
   work.residual = p.residual != nullptr;
+  work.rms = p.rms;
+  work.gated = p.gated;
+  work.rotary_features = p.rotary_features;
+  work.positions = p.positions;
+  work.frequencies = p.frequencies;
   work.tiling = tiling;
   while (work.tiling.parts > work.stages) work.tiling.parts /= 2;
   work.parts_shift = logarithm(work.tiling.parts);

@@ -49,13 +49,13 @@ __device__ inline float2 momentsOf(float2 sums, int count) {
   return {mean, fmaxf(sums.y - sums.x * mean, 0.f)};
 }
 
-// What a row is multiplied by and what is added then, so that it has mean 0 and variance 1. Its moments stand `rows`
-// apart, group by group; their means are added up as distances from the first.
+// What a row is multiplied by and what is added then, so that it has mean 0 and variance 1, or a mean square of 1. Its
+// moments stand T apart, group by group; their means are added up as distances from the first.
 __device__ inline float2 scaleOfRow(const float2* moments, const Work& work) {
   constexpr int kAtOnce = 8;  // loads under way
   float first = 0, distances = 0, between = 0, within = 0;
-#pragma unroll
-  for (int start = 0; start < kMaxMomentGroups; start += kAtOnce) {
+#pragma unroll 1
+  for (int start = 0; start < work.groups_in; start += kAtOnce) {
     float2 of_group[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i, moments += work.T) {
@@ -73,7 +73,9 @@ __device__ inline float2 scaleOfRow(const float2* moments, const Work& work) {
   }
   const float mean = distances * work.per_group;
   const float spread = fmaxf(fmaf(between, work.per_group, -mean * mean), 0.f);
-  const float scale = rsqrtf(spread + within * (work.per_group / kGroupFeatures) + work.epsilon);
+  const float variance = spread + within * (work.per_group / kGroupFeatures) + work.epsilon;
+  if (work.rms) return {rsqrtf(fmaf(first + mean, first + mean, variance)), 0.f};
+  const float scale = rsqrtf(variance);
   return {scale, -(first + mean) * scale};
 }
 

@@ -31,9 +31,17 @@ constexpr int kSharedLimit = 227 * 1024 - 1024;  // less barriers, and what alig
 // Where results leave from.
 enum class Out {
   kChunks,  // chunks of them in turn, as many as the stages leave room for
+  kNarrowChunks,  // the same, of half as many features as are multiplied
   kTile,    // a place for all of a tile, to which its residual is fetched
   kStages   // the same in two stages of the ring, one for each warpgroup
 };
+
+constexpr bool leavesInChunks(Out out) {
+  return out == Out::kChunks || out == Out::kNarrowChunks;
+}
+constexpr int boxBytes(Out out) {
+  return out == Out::kNarrowChunks ? kBoxBytes / 2 : kBoxBytes;
+}
 
 template <int kTokens>
 struct Shape {
@@ -54,9 +62,9 @@ struct Shape {
       (kGroups * kChunkBytes);
   static constexpr int kBuffers = kFit < kChunks ? kFit : kChunks < 2 ? 2 : kChunks;
   static constexpr int outBytes(Out out) {
-    return out == Out::kStages ? 0 : out == Out::kTile ? kTileBytes : kGroups * kBuffers * kChunkBytes;
+    return out == Out::kStages ? 0 : out == Out::kTile ? kTileBytes : kGroups * kBuffers * kChunkBoxes * boxBytes(out);
   }
-  static constexpr int boxesAtOnce(Out out) { return out == Out::kChunks ? kChunkBoxes : kBoxes; }  // that leave
+  static constexpr int boxesAtOnce(Out out) { return leavesInChunks(out) ? kChunkBoxes : kBoxes; }  // that leave
   static constexpr int stages(Out out) { return stagesBeside(outBytes(out)); }
   static constexpr int sharedBytes(Out out) { return stages(out) * kStageBytes + outBytes(out) + kScaleBytes; }
 };

@@ -12,8 +12,8 @@ namespace padfree {
 struct Maps {
   CUtensorMap x;          // [T,K] in boxes of the tokens that one block fetches for its cluster
   CUtensorMap weight;     // [K,N] in boxes of 64 features by what one block fetches of a stage
-  CUtensorMap y;          // [T,N] in boxes of 16 tokens
-  CUtensorMap y_at_once;  // [T,N] in boxes of what leaves together, where all of that is this block's
+  CUtensorMap y;          // [T,N], gated [T,N/2], in boxes of 16 tokens
+  CUtensorMap y_at_once;  // the same in boxes of what leaves together, where all of that is this block's
   CUtensorMap residual;   // [T,N] in boxes of a tile's tokens
 };
 
@@ -38,6 +38,10 @@ struct Work {
   unsigned same_features;          // bits of the blocks of a cluster with the features of the first
   int feature_clusters, clusters;  // clusters of tiles: along the features, in all
   uint64_t per_feature_cluster;    // 2^32 / feature_clusters, rounded up
+  bool rms, gated;                 // norms take no mean away; features are u and v in turn
+  int rotary_features;             // features that are turned in pairs
+  const int* positions;            // [T], for those
+  const float* frequencies;        // [rotary_features / 2]
 };
 
 // Where this block stands in its cluster, and what it computes. The blocks of a cluster that differ in `part` share a

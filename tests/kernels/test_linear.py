@@ -21,7 +21,7 @@ TILINGS = [
     (tokens, *cluster) for cluster in CLUSTERS for tokens in range(16, 257, 16) if tokens % (8 * cluster[0]) == 0
 ]
 TOKENS = [1, 7, 63, 64, 65, 127, 128, 129, 1403]
-ACTIVATIONS = ["none", "gelu", "gelu_tanh", "relu", "silu"]
+ACTIVATIONS = ["none", "gelu", "gelu_tanh", "relu", "silu", "sigmoid"]
 TYPES = [torch.float16, torch.bfloat16]
 GUARD_ROWS = 3
 """Rows of NaN before and after x and the residual, in the same memory."""
@@ -41,7 +41,8 @@ def activate(x: torch.Tensor, name: str) -> torch.Tensor:
         return x
     if name == "gelu_tanh":
         return functional.gelu(x, approximate="tanh")
-    return {"gelu": functional.gelu, "relu": functional.relu, "silu": functional.silu}[name](x)
+    functions = {"gelu": functional.gelu, "relu": functional.relu, "silu": functional.silu, "sigmoid": torch.sigmoid}
+    return functions[name](x)
 
 
 def check(

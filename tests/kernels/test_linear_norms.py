@@ -47,8 +47,10 @@ def moments_of(x: torch.Tensor) -> torch.Tensor:
     return torch.stack([mean, (groups - mean[..., None]).square().sum(2)], 2).transpose(0, 1).contiguous()
 
 
-def normed(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Layer norm of rows without scale and shift, computed in the type."""
+def normed(x: torch.Tensor, dtype: torch.dtype, rms: bool = False) -> torch.Tensor:
+    """Layer norm or RMS norm of rows without scale and shift, computed in the type."""
+    if rms:
+        return torch.nn.functional.rms_norm(x.to(dtype), x.shape[1:], eps=EPSILON)
     return torch.nn.functional.layer_norm(x.to(dtype), x.shape[1:], eps=EPSILON)
 
 
@@ -67,6 +69,7 @@ def check(
     dtype: torch.dtype = torch.float16,
     activation: str = "none",
     kind: str = "plain",
+    rms: bool = False,
     tiling: tuple[int, int, int, int] = AUTO,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """One product with the norms named: any of x, residual, y (its moments)."""
@@ -80,11 +83,12 @@ def check(
     out, out_buffer = poisoned((features // GROUP, tokens, 2), torch.float32)
     moments = Moments(
         of_x=floats(moments_of(x)) if "x" in norms else None,
-        column_sums=weight.float().sum(0) if "x" in norms else None,
+        column_sums=weight.float().sum(0) if "x" in norms and not rms else None,
         of_residual=floats(moments_of(residual)) if residual is not None and "residual" in norms else None,
         residual_scale=scale if "residual" in norms else None,
         out=out if "y" in norms else None,
         epsilon=EPSILON,
+        rms=rms,
     )
     linear(x, weight, y, bias=bias, residual=residual, moments=moments, activation=activation, tiling=tiling)
     torch.cuda.synchronize()
@@ -92,11 +96,11 @@ def check(
     assert_guards(out_buffer)
 
     def computed(dtype: torch.dtype) -> torch.Tensor:
-        result = (normed(x, dtype) if "x" in norms else x.to(dtype)) @ weight.to(dtype) + bias.to(dtype)
+        result = (normed(x, dtype, rms) if "x" in norms else x.to(dtype)) @ weight.to(dtype) + bias.to(dtype)
         if activation == "gelu":
             result = torch.nn.functional.gelu(result)
         if residual is not None and "residual" in norms:
-            return result + normed(residual, dtype) * scale.to(dtype)
+            return result + normed(residual, dtype, rms) * scale.to(dtype)
         return result if residual is None else result + residual.to(dtype)
 
     truth = computed(torch.float64)
@@ -140,6 +144,21 @@ def test_short_reductions_of_many_tiles(tiling: tuple[int, int, int, int], depth
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_rows_of_other_kinds(norms: str, kind: str, dtype: torch.dtype) -> None:
     check(500, 384, 1024 if "residual" in norms else 1536, norms=norms, kind=kind, dtype=dtype)
+
+
+@pytest.mark.parametrize("norms", ["x", "residual and y", "x and y"])
+@pytest.mark.parametrize("kind", ["plain", "outliers", "far from zero"])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_rms_norms(norms: str, kind: str, dtype: torch.dtype) -> None:
+    check(500, 768, 1024, norms=norms, kind=kind, dtype=dtype, rms=True)
+
+
+@pytest.mark.parametrize("norms", ["x", "residual and y"])
+@pytest.mark.parametrize("width", [1088, 1152, 2048, 4096])
+@pytest.mark.parametrize("rms", [False, True])
+def test_wide_rows(norms: str, width: int, rms: bool) -> None:
+    depth, features = (width, 256) if norms == "x" else (256, width)
+    check(333, depth, features, norms=norms, kind="outliers", rms=rms)
 
 
 @pytest.mark.parametrize("tokens", [64, 1403, 4915])
@@ -208,7 +227,7 @@ def test_measured_with_norms() -> None:
             check(last, 768, 768, norms=" and ".join(norms), tiling=tiling)
 
 
-@pytest.mark.parametrize("shape", [(10, 72, 64), (10, 64, 72), (10, 1088, 64)], ids=str)
+@pytest.mark.parametrize("shape", [(10, 72, 64), (10, 64, 72), (10, 4160, 64)], ids=str)
 def test_rejects_widths_that_it_cannot_norm(shape: tuple[int, int, int]) -> None:
     tokens, depth, features = shape
     x, weight = normal(tokens, depth, seed=1).half(), normal(depth, features, seed=2).half()

@@ -86,11 +86,16 @@ def test_schedule(name: str, filler: int, extent: int) -> None:
     seq_lens = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
     cu_seqlens, cu_buffer = poisoned((len(lengths) + 1,), torch.int32)
     token_index, index_buffer = poisoned((tokens,), torch.int32)
-    schedule(seq_lens, cu_seqlens, tokens, token_index=token_index, padded_length=extent)
+    positions, positions_buffer = poisoned((tokens,), torch.int32)
+    schedule(seq_lens, cu_seqlens, tokens, token_index=token_index, padded_length=extent, positions=positions)
     torch.cuda.synchronize()
-    assert_guards(cu_buffer)
-    assert_guards(index_buffer)
+    for buffer in (cu_buffer, index_buffer, positions_buffer):
+        assert_guards(buffer)
     assert torch.equal(cu_seqlens, cumulative(lengths))
+    assert positions.tolist() == [s for length in lengths for s in range(length)] + [0] * filler
+    alone = torch.empty_like(positions)
+    schedule(seq_lens, cu_seqlens, tokens, positions=alone)
+    assert torch.equal(alone, positions)
     expected = [b * extent + s if s < extent else -1 for b, length in enumerate(lengths) for s in range(length)]
     assert token_index.tolist() == expected + [-1] * filler
 

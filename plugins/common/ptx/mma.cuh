@@ -30,6 +30,13 @@ __device__ inline void storeMatricesTransposed(const unsigned (&fragment)[4], vo
                : "memory");
 }
 
+// The same of two matrices, with the addresses of lanes 0 to 15.
+__device__ inline void storeMatricesTransposed(const unsigned (&fragment)[2], void* row) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(sharedAddress(row)),
+               "r"(fragment[0]), "r"(fragment[1])
+               : "memory");
+}
+
 // c[16x8] += a[16x16] b[16x8], fp32 accumulation.
 template <typename T>
 __device__ void multiplyAdd(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1);

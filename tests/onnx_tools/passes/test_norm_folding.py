@@ -327,7 +327,7 @@ def odd_width(p: Packed) -> list[str]:
 
 
 def great_width(p: Packed) -> list[str]:
-    return [p.linear(p.norm(p.linear("x", columns=1088), width=1088), rows=1088)]
+    return [p.linear(p.norm(p.linear("x", columns=4160), width=4160), rows=4160)]
 
 
 def behind_an_activation(p: Packed) -> list[str]:
@@ -354,7 +354,7 @@ def sum_of_a_product_that_is_needed(p: Packed) -> list[str]:
         (graph_output, "'norm1' makes the output 'norm1'"),
         (other_reader, "'norm1' is read by 'relu3' (Relu), which cannot apply it"),
         (odd_width, "'norm1' is 72 wide, which is no multiple of 64"),
-        (great_width, "'norm1' is 1088 wide; at most 1024 are folded"),
+        (great_width, "'norm1' is 4160 wide; at most 4096 are folded"),
         (behind_an_activation, "'norm1' is added behind the activation of 'linear2'"),
         (sum_behind_an_activation, "'norm1' norms what 'linear0' makes by an activation"),
         (second_residual, "'norm1' adds to what 'linear0' has added a residual to"),
