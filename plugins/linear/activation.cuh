@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <type_traits>
+
 #include "common/device.cuh"
 #include "common/ptx/exp2.cuh"
 #include "linear/launch.h"
@@ -84,14 +86,37 @@ __device__ inline unsigned activatePair(float x, float y, Activation activation)
 }
 
 // activation(u) * v of two numbers each, rounded to T and packed. Where GELU computes in fp16 v is rounded too.
-template <typename T>
-__device__ inline unsigned gatePair(const float (&u)[2], const float (&v)[2], Activation activation) {
-  if (std::is_same_v<T, half> && activation == Activation::kGelu) {
+template <typename T, Activation kActivation>
+__device__ inline unsigned gatePair(const float (&u)[2], const float (&v)[2]) {
+  if constexpr (std::is_same_v<T, half> && kActivation == Activation::kGelu) {
     const unsigned gate = geluPair<half>(u[0], u[1]);
     const half2 result = __hmul2(reinterpret_cast<const half2&>(gate), __floats2half2_rn(v[0], v[1]));
     return reinterpret_cast<const unsigned&>(result);
   }
-  return packPair<T>(activate(u[0], activation) * v[0], activate(u[1], activation) * v[1]);
+  return packPair<T>(activate(u[0], kActivation) * v[0], activate(u[1], kActivation) * v[1]);
+}
+
+// The same of two pairs, u and v in turn; the activation is looked at once for all of them.
+template <typename T>
+__device__ inline void gatePairs(unsigned (&packed)[2], const float (&value)[4][2], Activation activation) {
+  const auto gate = [&](auto tag) {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) packed[k] = gatePair<T, decltype(tag)::value>(value[2 * k], value[2 * k + 1]);
+  };
+  switch (activation) {
+    case Activation::kNone:
+      return gate(std::integral_constant<Activation, Activation::kNone>());
+    case Activation::kGelu:
+      return gate(std::integral_constant<Activation, Activation::kGelu>());
+    case Activation::kGeluTanh:
+      return gate(std::integral_constant<Activation, Activation::kGeluTanh>());
+    case Activation::kRelu:
+      return gate(std::integral_constant<Activation, Activation::kRelu>());
+    case Activation::kSilu:
+      return gate(std::integral_constant<Activation, Activation::kSilu>());
+    case Activation::kSigmoid:
+      return gate(std::integral_constant<Activation, Activation::kSigmoid>());
+  }
 }
 
 }  // namespace padfree

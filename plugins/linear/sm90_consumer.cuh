@@ -44,7 +44,15 @@ class Consumer {
       if (epilogue_.shares_tile) gather(at);
       if (epilogue_.normed) barrierWait(&barriers_.scales_full, tile_ % 2);
       if constexpr (leavesInChunks(Epilogue::out)) {
-        finish(at, feature, token, features);
+        if constexpr (Epilogue::rotates) {
+          if (is_pair_) {
+            finish<true>(at, feature, token, features);
+          } else {
+            finish<false>(at, feature, token, features);
+          }
+        } else {
+          finish<false>(at, feature, token, features);
+        }
       } else {
         if (Epilogue::out == Out::kStages) {
           takeStage(at);
@@ -260,6 +268,7 @@ class Consumer {
 
   // Of a tile to which nothing is added: through some buffers of shared memory, where a transposing store turns
   // features back into columns.
+  template <bool kTurns>
   __device__ void finish(const Position& at, int feature, int token, const Features& of) {
     Scales scales{};
     if (epilogue_.norms_input) scales = loadScales(0);
@@ -273,13 +282,10 @@ class Consumer {
         float value[4][2];
         if (epilogue_.norms_input && epilogue_.shares_tile) scales = loadScales(box);
         biased(value, box, of, scales);
-        if constexpr (Epilogue::rotates) {
-          if (is_pair_) turn(value, box);
-        }
+        if constexpr (kTurns) turn(value, box);
         unsigned packed[Epilogue::gated ? 2 : 4];
         if constexpr (Epilogue::gated) {
-#pragma unroll
-          for (int k = 0; k < 2; ++k) packed[k] = gatePair<T>(value[2 * k], value[2 * k + 1], epilogue_.activation);
+          gatePairs<T>(packed, value, epilogue_.activation);
         } else {
 #pragma unroll
           for (int k = 0; k < 4; ++k) packed[k] = activatePair<T>(value[k][0], value[k][1], epilogue_.activation);

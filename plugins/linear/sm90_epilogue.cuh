@@ -41,24 +41,28 @@ struct AnyInChunks : Separate {
       : norms_input(work.normed == Normed::kInput), normed(norms_input), shares_tile(sharesTile(work)) {}
 };
 
-// The first features of a product are turned in pairs.
-struct Rotating : AnyInChunks<Activation::kNone> {
+// The first features of a product are turned in pairs. Its input is normed, as in nearly all encoders, or scaled by 1.
+struct Rotating : InChunks<Activation::kNone, true, false> {
+  static constexpr bool rotates = true;
+  using InChunks::InChunks;
+};
+struct AnyRotating : AnyInChunks<Activation::kNone> {
   static constexpr bool rotates = true;
   using AnyInChunks::AnyInChunks;
 };
 
-// Two features make one result.
+// Two features make one result; the same holds of the input.
 template <Activation kActivation>
-struct Gated : AnyInChunks<kActivation> {
+struct Gated : InChunks<kActivation, true, false> {
   static constexpr Out out = Out::kNarrowChunks;
   static constexpr bool gated = true;
-  using AnyInChunks<kActivation>::AnyInChunks;
+  using InChunks<kActivation, true, false>::InChunks;
 };
-
-// The same with seldom activations.
-struct AnyGated : Gated<Activation::kNone> {
+struct AnyGated : AnyInChunks<Activation::kNone> {
+  static constexpr Out out = Out::kNarrowChunks;
+  static constexpr bool gated = true;
   const Activation activation;
-  explicit __device__ AnyGated(const Work& work) : Gated(work), activation(work.activation) {}
+  explicit __device__ AnyGated(const Work& work) : AnyInChunks(work), activation(work.activation) {}
 };
 
 // Residual and moments, without activation: a tile stays until all of it is finished.
@@ -90,9 +94,11 @@ struct AnyInPlace : Separate {
 template <typename Run>
 cudaError_t withEpilogue(const Work& work, Run run) {
   const bool norms_input = work.normed == Normed::kInput, norms_residual = work.normed == Normed::kResidual;
-  if (work.rotary_features > 0) return run(TypeTag<Rotating>());
+  if (work.rotary_features > 0) return sharesTile(work) ? run(TypeTag<AnyRotating>()) : run(TypeTag<Rotating>());
   if (work.gated) {
+    if (sharesTile(work)) return run(TypeTag<AnyGated>());
     if (work.activation == Activation::kGelu) return run(TypeTag<Gated<Activation::kGelu>>());
+    if (work.activation == Activation::kGeluTanh) return run(TypeTag<Gated<Activation::kGeluTanh>>());
     if (work.activation == Activation::kSilu) return run(TypeTag<Gated<Activation::kSilu>>());
     return run(TypeTag<AnyGated>());
   }

@@ -52,25 +52,30 @@ __device__ inline float2 momentsOf(float2 sums, int count) {
 // What a row is multiplied by and what is added then, so that it has mean 0 and variance 1, or a mean square of 1. Its
 // moments stand T apart, group by group; their means are added up as distances from the first.
 __device__ inline float2 scaleOfRow(const float2* moments, const Work& work) {
-  constexpr int kAtOnce = 8;  // loads under way
+  constexpr int kAtOnce = 8, kFew = 16;  // loads under way; groups of most models
   float first = 0, distances = 0, between = 0, within = 0;
-#pragma unroll 1
-  for (int start = 0; start < work.groups_in; start += kAtOnce) {
-    float2 of_group[kAtOnce];
+  int begin = 0;
+  do {
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i, moments += work.T) {
-      if (start + i < work.groups_in) of_group[i] = __ldcg(moments);
-    }
-    if (start == 0) first = of_group[0].x;
+    for (int start = 0; start < kFew; start += kAtOnce) {
+      const int left = work.groups_in - begin - start;
+      float2 of_group[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (start + i >= work.groups_in) continue;
-      const float distance = of_group[i].x - first;
-      distances += distance;
-      between = fmaf(distance, distance, between);
-      within += of_group[i].y;
+      for (int i = 0; i < kAtOnce; ++i, moments += work.T) {
+        if (i < left) of_group[i] = __ldcg(moments);
+      }
+      if (start == 0 && begin == 0) first = of_group[0].x;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (i >= left) continue;
+        const float distance = of_group[i].x - first;
+        distances += distance;
+        between = fmaf(distance, distance, between);
+        within += of_group[i].y;
+      }
     }
-  }
+    begin += kFew;
+  } while (begin < work.groups_in);
   const float mean = distances * work.per_group;
   const float spread = fmaxf(fmaf(between, work.per_group, -mean * mean), 0.f);
   const float variance = spread + within * (work.per_group / kGroupFeatures) + work.epsilon;
@@ -79,8 +84,9 @@ __device__ inline float2 scaleOfRow(const float2* moments, const Work& work) {
   return {scale, -(first + mean) * scale};
 }
 
-// The scales of every tile's tokens, by kScaleThreads threads that have nothing else to do.
-template <int kTokens>
+// The scales of every tile's tokens, by kScaleThreads threads that have nothing else to do. kMayLack: where nothing is
+// normed, rows are scaled by 1, so that a seldom epilogue needs no second kernel.
+template <int kTokens, bool kMayLack>
 __device__ void fetchScales(const Work& work, const Position& at, Barriers& barriers, float2* scales, int thread) {
   unsigned parity = 1;
   waitForPriorGrids();
@@ -89,7 +95,11 @@ __device__ void fetchScales(const Work& work, const Position& at, Barriers& barr
     barrierWait(&barriers.scales_empty, parity);
     for (int i = thread; i < kTokens; i += kScaleThreads) {
       const bool is_row = first + i < work.T;
-      scales[i] = is_row ? scaleOfRow(work.moments_in + first + i, work) : float2{0.f, 0.f};
+      if (kMayLack && !work.moments_in) {
+        scales[i] = float2{1.f, 0.f};
+      } else {
+        scales[i] = is_row ? scaleOfRow(work.moments_in + first + i, work) : float2{0.f, 0.f};
+      }
     }
     barrierArrive(&barriers.scales_full);
   }
