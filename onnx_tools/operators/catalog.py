@@ -268,8 +268,8 @@ _LINEAR = OperatorSpec(
     "x, x weight becomes (x weight - mean * column_sums) / sqrt(variance + x_epsilon), with mean and variance of each "
     "row of x; with residual_moments the residual becomes (residual - mean) / sqrt(variance + residual_epsilon) * "
     "residual_scale; with rms no mean is taken away, and the mean square stands for the variance. G = K/64, "
-    "R = M = N/64, without remainder; G and R are at most 64. With gated, columns come in blocks of 16: 8 of u and the 8 "
-    "of v that belong to them (N is a multiple of 16), and y, of F = N/2 columns, is activation(u) * v. The first "
+    "R = M = N/64, without remainder; G and R are at most 64. With gated, columns come in blocks of 16: 8 of u and the "
+    "8 of v that belong to them (N is a multiple of 16), and y, of F = N/2 columns, is activation(u) * v. The first "
     "C = rotary_features columns come in blocks of 16, 8 of x1 and the 8 of x2 that are their pairs: behind norm and "
     "bias pair p = 8 * block + place is turned by positions[t] * frequencies[p] as PadfreeRotary's are.",
     inputs=(

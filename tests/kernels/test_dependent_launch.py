@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.support.launchers import DATA_TYPES, POOL_MODES, Float, Int64, call, schedule, task_list_entries
+from tests.support.launchers import DATA_TYPES, POOL_MODES, Float, Int64, call, rotary, schedule, task_list_entries
 
 from .cases import DEVICE, cumulative, generator
 
@@ -47,6 +47,8 @@ class Chain:
         self.seq_lens = torch.zeros(self.batch, device=DEVICE, dtype=torch.int32)
         self.starts = torch.zeros(self.batch + 1, device=DEVICE, dtype=torch.int32)
         self.slot_of_token = torch.zeros(self.tokens, device=DEVICE, dtype=torch.int32)
+        self.positions = torch.zeros(self.tokens, device=DEVICE, dtype=torch.int32)
+        self.frequencies = torch.rand(WIDTH // HEADS // 2, generator=generator(7), device=DEVICE)
         self.count = torch.zeros(1, device=DEVICE, dtype=torch.int32)
         entries = task_list_entries(self.tokens, self.batch, HEADS)
         self.tasks = torch.zeros(entries, 4, device=DEVICE, dtype=torch.int32)
@@ -56,7 +58,7 @@ class Chain:
         """Everything that the steps write."""
         return (
             self.padded, self.a, self.b, self.c, self.pooled, self.index, self.seq_lens, self.starts,
-            self.slot_of_token, self.count, self.tasks,
+            self.slot_of_token, self.positions, self.count, self.tasks,
         )  # fmt: skip
 
     def layer_norm(self, x: torch.Tensor, residual: torch.Tensor | None, y: torch.Tensor, rows: int = 0) -> Step:
@@ -81,7 +83,7 @@ class Chain:
         def make_schedule() -> None:
             schedule(
                 self.seq_lens, self.starts, self.tokens, token_index=self.slot_of_token, padded_length=EXTENT,
-                tasks=self.tasks, heads=HEADS,
+                positions=self.positions, tasks=self.tasks, heads=HEADS,
             )  # fmt: skip
 
         def pack() -> None:
@@ -103,12 +105,15 @@ class Chain:
                 normalize, DATA_TYPES[torch.float16],
             )  # fmt: skip
 
+        def turn() -> None:
+            rotary(self.c, self.positions, self.frequencies, self.a, heads=HEADS, head_size=WIDTH // HEADS)
+
         tiny = self.layer_norm(self.pooled, None, self.pooled, 1)
         return [
             index, make_schedule, pack, self.clear(self.padded), embedding, self.layer_norm(self.a, self.b, self.c),
             tiny, self.clear(self.a), pool(1), self.layer_norm(self.b, self.c, self.a), tiny, tiny, self.clear(self.b),
-            self.layer_norm(self.a, self.a, self.b), pool(0), self.clear(self.c), unpack, self.clear(self.b),
-            self.clear(self.slot_of_token), self.clear(self.starts),
+            self.layer_norm(self.a, self.a, self.b), pool(0), turn, self.clear(self.c), unpack, self.clear(self.b),
+            self.clear(self.slot_of_token), self.clear(self.positions), self.clear(self.starts),
         ]  # fmt: skip
 
 
