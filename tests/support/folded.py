@@ -9,12 +9,11 @@ from pathlib import Path
 
 from onnx import ModelProto
 from padfree.onnx_tools import rewrite
-from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.operators import node_attributes, padfree_nodes
 
 from . import exports
 from .exports import Input
+from .messages import with_linear
 
 FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "folded"
 NAMES = tuple(path.name.removesuffix(".onnx.gz") for path in sorted(FOLDER.glob("*.onnx.gz")))
@@ -43,9 +42,9 @@ class Layers:
     turns: int
 
 
-def layers_of(model: Model) -> Layers:
+def layers_of(model: ModelProto) -> Layers:
     """The kernels of a model whose products are PadfreeLinear; those of the embedding do not count."""
-    nodes = list(padfree_nodes(model.proto.graph))
+    nodes = list(padfree_nodes(model.graph))
     linear = [node_attributes(node) for node in nodes if node.op_type == "PadfreeLinear"]
     return Layers(
         len(linear),
@@ -57,7 +56,7 @@ def layers_of(model: Model) -> Layers:
     )
 
 
-def made(name: str, precision: str = "fp32", interface: str = "packed") -> tuple[ModelProto, Model]:
+def made(name: str, precision: str = "fp32", interface: str = "packed") -> tuple[ModelProto, ModelProto]:
     """A model with plain products and norms, and the same with those of padfree."""
     plain = rewrite(load(name), precision=precision, interface=interface, verify=False).model
-    return plain, with_linear(Model(plain))
+    return plain, with_linear(plain)

@@ -3,20 +3,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto
-from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.operators import without_functions
-from padfree.onnx_tools.precision.ranges import run
-from padfree.onnx_tools.precision.rounding import with_rounding
+from padfree.onnx_tools.files.metadata import read_metadata
 
 from tests.support import exports
 from tests.support.folded import NAMES, Layers, inputs_of, layers_of, load, made
+from tests.support.messages import run, with_rounding
 
 # Both round every tensor, in other places, and errors of a few tokens are far apart by chance.
 TIMES_SEPARATE = 2.0
@@ -39,10 +34,6 @@ LAYERS: Mapping[str, Layers] = {
 }
 
 
-def metadata_of(model: ModelProto) -> dict[str, Any]:
-    return dict(json.loads(next(item.value for item in model.metadata_props if item.key == "padfree")))
-
-
 def error(found: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
@@ -57,7 +48,7 @@ def test_layers(name: str) -> None:
 def test_answers(name: str, interface: str) -> None:
     """Those of the original for every sequence alone."""
     original, (_, model) = load(name), made(name, interface=interface)
-    inputs, metadata = inputs_of(original), metadata_of(model.proto)
+    inputs, metadata = inputs_of(original), read_metadata(model)
     given, outputs = exports.sequences(inputs), [item["name"] for item in metadata["outputs"]]
     packed = interface == "packed"
     feeds = exports.packed_feeds(metadata, given) if packed else exports.padded_feeds(original, inputs, given, False)
@@ -69,10 +60,10 @@ def test_answers(name: str, interface: str) -> None:
 def test_half_precision(name: str, precision: str) -> None:
     """Every tensor rounded: not further from float32 than with norms, gates and turns of their own."""
     exact, (separate, folded) = made(name)[0], made(name, precision)
-    metadata = metadata_of(exact)
+    metadata = read_metadata(exact)
     feeds = exports.packed_feeds(metadata, exports.sequences(inputs_of(load(name))))
     outputs = [item["name"] for item in metadata["outputs"]]
-    (wanted,) = run(Model(exact), feeds, outputs)
-    models = [Model(without_functions(separate)), folded.with_proto(without_functions(folded.proto))]
+    (wanted,) = run(exact, feeds, outputs)
+    models = (separate, folded)
     errors = [error(run(with_rounding(model, precision), feeds, outputs)[0], wanted) for model in models]
     assert errors[1] <= TIMES_SEPARATE * errors[0]
