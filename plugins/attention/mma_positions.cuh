@@ -50,8 +50,8 @@ class PositionScores {
 #pragma unroll
       for (int i = 0; i < 4; ++i) scores[n][i] = 0.f;
     }
-    Chunk of_keys[2];      // of q_band: the chunk of 16 keys, and the next
-    float of_rows[4][4];   // of k_band times rows: the same two chunks, 8 places each
+    Chunk of_keys[2];     // of q_band: the chunk of 16 keys, and the next
+    float of_rows[4][4];  // of k_band times rows: the same two chunks, 8 places each
     if (q_band) loadChunk(of_keys[0], q_band, place);
     if (k_band) multiplyChunk(of_rows[0], of_rows[1], rows, k_band, place);
 #pragma unroll
