@@ -127,9 +127,9 @@ _ATTENTION = OperatorSpec(
     "PadfreeAttention",
     "softmax(Q K^T * scale + bias) V inside each sequence, head and window, softmax in float32. Filler rows are zeros. "
     "Query i sees the keys j from i - window_left to i + window_right; i and j count from 0 in every sequence. bias is "
-    "-slopes[h] * |j - i|, or distance_bias[h, t] where t is j - i + R, but not below 0 nor above 2R, or, disentangled,"
-    " scale * (q_i k_position[t] + k_j q_position[t]), each head with its own columns, of which either may be missing. "
-    "Head h reads head h / (H / KVH) of K and V; with a disentangled bias KVH is H.",
+    "-slopes[h] * |j - i|, or distance_bias[h, t] where t is j - i + R, but not below 0 nor above 2R, or, "
+    "disentangled, scale * (q_i k_position[t] + k_j q_position[t]), where each head has columns of its own and either "
+    "table may be missing. Head h reads head h / (H / KVH) of K and V; with a disentangled bias KVH is H.",
     inputs=(
         TensorSpec("qkv", "act", "[T,H*D+2*KVH*D]", Condition("qkv_layout", _FUSED_QKV)),
         TensorSpec("q", "act", "[T,H*D]", Condition("qkv_layout", ("separate",))),
