@@ -49,9 +49,9 @@ class Computation:
         self.key = _key(model, sizes, given)
 
     @property
-    def depends_on_sizes(self) -> bool:
-        """Whether B or S take part."""
-        return any(item.constant() is None for formulas, _ in self._sizes.values() for item in formulas.flat)
+    def sizes(self) -> set[str]:
+        """Those of B and S that take part."""
+        return {str(atom) for formulas, _ in self._sizes.values() for item in formulas.flat for atom in item.atoms()}
 
     def run(self, batch: int, length: int, values: Mapping[str, Array]) -> Array:
         """The tensor for B and S, of the `values` of inputs and of given tensors. Raises NotComputedError."""
@@ -72,12 +72,18 @@ class Computation:
 
 
 def computation_of(
-    graph: gs.Graph, analysis: Analysis, tensor: gs.Tensor, *, given: Collection[str] = (), tables: bool = True
+    graph: gs.Graph,
+    analysis: Analysis,
+    tensor: gs.Tensor,
+    *,
+    given: Collection[str] = (),
+    tables: bool = True,
+    fixed: bool = False,
 ) -> Computation | None:
     """How a tensor of a sorted graph is made of sizes, inputs [B,S] and the tensors named as `given`.
 
-    None where nothing depends on these, or other operators than standard ones take part; without `tables` also where
-    rows of numbers are looked up: activations begin there.
+    None where nothing depends on these (unless it may be `fixed`), or other operators than standard ones take part;
+    without `tables` also where rows of numbers are looked up: activations begin there.
     """
     needed, constants = set[int](), dict[str, gs.Constant]()
     sizes, tokens, cuts = dict[str, tuple[Array, str]](), dict[str, gs.Tensor](), dict[str, gs.Tensor]()
@@ -100,7 +106,7 @@ def computation_of(
             needed.add(id(node))
             waiting += [item for item in node.inputs if not item.is_empty() and item.name not in seen]
             seen.update(item.name for item in node.inputs)
-    if not needed or not (sizes or tokens or cuts):
+    if not needed or not (sizes or tokens or cuts or fixed):
         return None
     if any(list(item.shape or ()) != ["B", "S"] for item in tokens.values()):
         return None

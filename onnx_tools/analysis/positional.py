@@ -33,7 +33,11 @@ class Positional:
         """How many positions are looked at."""
         return min(self.longest or TRIED, TRIED)
 
-    def computation(self, tensor: gs.Tensor, *given: gs.Tensor) -> Computation | None:
-        """How a tensor is made of positions and of what is given; None where other inputs take part."""
-        found = computation_of(self.graph, self.analysis, tensor, given=[item.name for item in given])
+    def computation(self, tensor: gs.Tensor, *given: gs.Tensor, fixed: bool = False) -> Computation | None:
+        """How a tensor is made of positions and of what is given; None where other inputs take part.
+
+        None, too, where nothing takes part but constants, unless it may be `fixed`.
+        """
+        names = [item.name for item in given]
+        found = computation_of(self.graph, self.analysis, tensor, given=names, fixed=fixed)
         return None if found is None or found.tokens else found

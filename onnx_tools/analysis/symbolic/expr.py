@@ -154,6 +154,13 @@ def substitute(expr: Expr, values: Mapping[Atom, Poly], sizes: Mapping[int, Poly
     return expr
 
 
+def replaced(expr: Expr, element: Element, value: Expr) -> Expr:
+    """The expression with another in the place of an element."""
+    if isinstance(expr, Apply):
+        return apply(expr.op, tuple(replaced(arg, element, value) for arg in expr.args), expr.dtype)
+    return value if expr == element else expr
+
+
 def size_of(expr: Expr) -> int:
     """Number of parts: operators, leaves, and the atoms of their polynomials."""
     if isinstance(expr, Apply):

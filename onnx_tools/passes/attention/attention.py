@@ -15,6 +15,7 @@ from ..masks.choice import choose_mask
 from ..masks.mask import Rows
 from ..masks.mask_values import Keeping, keep_nodes
 from ..masks.sequences import check_places, check_sequences
+from ..positions.disentangled import Disentangled
 from ..positions.distances import Bias
 from ..positions.positions import Positions
 from ..positions.rotary import Rotation
@@ -177,10 +178,10 @@ class _Replacement:
             max_seq_len=0,
             window_left=window.left,
             window_right=window.right,
-            bias="none" if bias is None else "distance" if bias.slopes is None else "slope",
+            bias="none" if bias is None else bias.kind,
             bias_range=0 if bias is None else bias.range,
-            has_k_position=0,
-            has_q_position=0,
+            has_k_position=int(isinstance(bias, Disentangled) and bias.k_position is not None),
+            has_q_position=int(isinstance(bias, Disentangled) and bias.q_position is not None),
         )
         unpack(self._editor, result, self._boundary, dtype, item.context)
 
@@ -200,9 +201,12 @@ class _Replacement:
         )
         return result
 
-    def _of_bias(self, bias: Bias | None) -> list[gs.Tensor]:
+    def _of_bias(self, bias: Bias | Disentangled | None) -> list[gs.Tensor]:
         if bias is None:
             return []
+        if isinstance(bias, Disentangled):
+            tables = {"k_position": bias.k_position, "q_position": bias.q_position}
+            return [self._constant(name, values) for name, values in tables.items() if values is not None]
         if bias.slopes is not None:
             return [self._constant("slopes", np.asarray(bias.slopes, np.float32))]
         return [self._constant("distance_bias", np.asarray(bias.distances, np.float32))]

@@ -17,10 +17,11 @@ from ..base import NoMatch
 from ..masks.mask import MaskUse, PaddingMask, Rows, prove
 from ..masks.mask_values import table_rows
 from ..masks.window import OPEN, Window
+from ..positions.disentangled import Disentangled, Tables
 from ..positions.distances import Bias, Biases
 from ..positions.rotary import Rotations
 from .heads import HEADS_FIRST, KEYS_LAST, HeadsSource, follow_context, trace_heads
-from .scores import Scores, scores_of
+from .scores import Scores, joins_heads, scores_of
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Attention:
     v: HeadsSource
     scale: float
     mask: PaddingMask
-    bias: Bias | None
+    bias: Bias | Disentangled | None
     context: gs.Tensor  # [B,S,H*D]
 
     @property
@@ -69,6 +70,7 @@ class Surroundings:
     positional: Positional
     rotations: Rotations
     biases: Biases
+    tables: Tables
     rows: Rows
 
     @property
@@ -81,7 +83,8 @@ def surroundings(graph: gs.Graph, analysis: Analysis, longest: int | None) -> Su
     """Of a sorted graph; `longest` is the length that its tables allow, None: any."""
     positional = Positional(graph, analysis, longest)
     rows = {tensor.name: table_rows(tensor) for tensor in graph.inputs}
-    return Surroundings(positional, Rotations(positional), Biases(positional), rows)
+    biases = Biases(positional)
+    return Surroundings(positional, Rotations(positional), biases, Tables(positional, biases), rows)
 
 
 def match(around: Surroundings, node: gs.Node) -> Attention:
@@ -94,19 +97,26 @@ def match(around: Surroundings, node: gs.Node) -> Attention:
     if int(node.attrs.get("axis", -1)) not in (-1, (rank or 0) - 1):
         raise NoMatch(f"Softmax '{name}' is not over the last axis")
     product, found = scores_of(around.positional, node)
-    readers = _weights_readers(node.outputs[0])
+    readers = _weights_readers(analysis, node.outputs[0])
     if len(readers) != 1:
         raise NoMatch(f"the weights of Softmax '{name}' are read by {len(readers)} MatMuls instead of one")
     q, k, v = _heads(around, product.inputs[0], product.inputs[1], readers[0].inputs[1], keys=KEYS_LAST)
     _check_heads(q, k, v)
+    if found.parted and q.by_head:
+        raise NoMatch(f"the scores of '{name}' have batch and heads merged in another order than Q has")
     shape = _four_axes(analysis[product.outputs[0]].shape, q)
     found.sort_positions(shape, name, around.rows, analysis)
     if analysis[product.outputs[0]].rank == 3:
         found.uses = [_with_heads(use, q) for use in found.uses]
     mask = prove(found.uses, shape, name, around.rows)
+    scale = found.factor * q.factor * k.factor
     bias = around.biases.total(found.positions, q.num_heads)
+    tables = around.tables.total(found.gathered, q, k, scale)
+    if tables is not None and (bias is not None or mask.window != Window()):
+        raise NoMatch(f"the scores of '{name}' have tables by distance, and a window or another bias beside them")
     context = follow_context(analysis, readers[0].outputs[0], *q.columns.shape, by_head=q.by_head)
-    return Attention(name, q, *_shared(k, v), found.factor * q.factor * k.factor, mask, bias, context)
+    k, v = (k, v) if tables is not None else _shared(k, v)
+    return Attention(name, q, k, v, scale, mask, tables or bias, context)
 
 
 def _heads(
@@ -172,14 +182,16 @@ def _with_heads(use: MaskUse, q: HeadsSource) -> MaskUse:
     return replace(use, facts=movement.transpose(apart, [1, 0, 2, 3]))
 
 
-def _weights_readers(weights: gs.Tensor) -> list[gs.Node]:
-    """The MatMuls that multiply the attention weights with V, through casts and guards against NaN."""
+def _weights_readers(analysis: Analysis, weights: gs.Tensor) -> list[gs.Node]:
+    """The MatMuls that multiply the attention weights with V, through casts, guards against NaN and joined heads."""
     found = []
     for node in weights.outputs:
         if is_standard(node, "MatMul") and node.inputs[0] is weights:
             found.append(node)
-        elif is_standard(node, "Cast", "Identity", "Dropout") or _is_guard(node, weights):
-            found += _weights_readers(node.outputs[0])
+        elif is_standard(node, "Cast", "Identity", "Dropout") or _is_guard(node, weights) or joins_heads(
+            analysis, weights, node.outputs[0], node
+        ):
+            found += _weights_readers(analysis, node.outputs[0])
     return found
 
 

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, made_by
+from ...analysis.layout import token_axis
 from ...analysis.symbolic import Analysis
+from ..base import NoMatch
 from .attention_match import Attention
-from .heads import HeadsSource
+from .heads import HEADS_FIRST, TOKENS_FIRST, HeadsSource, trace_heads
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Projections:
     def _linear(self, source: HeadsSource) -> Linear | None:
         tensor, bias = source.tensor, None
         if source.order is not None:
-            return None
+            return self._behind_a_bias(source)
         add = made_by(tensor, "Add")
         if add is not None:
             constants = [item for item in add.inputs if isinstance(item, gs.Constant)]
@@ -105,6 +107,29 @@ class Projections:
         if self._analysis[product.inputs[0]].rank != 3:
             return None
         return Linear(product.inputs[0], product.inputs[1], bias, source.columns.reshape(-1))
+
+    def _behind_a_bias(self, source: HeadsSource) -> Linear | None:
+        """The product of heads that get their bias after they are split, as DeBERTa does it, with that bias."""
+        add, shape = made_by(source.tensor, "Add"), self._analysis[source.tensor].shape or ()
+        constants = [] if add is None else [item for item in add.inputs if isinstance(item, gs.Constant)]
+        if add is None or source.order is None or len(constants) != 1 or source.rotation is not None:
+            return None
+        try:
+            bias = np.broadcast_to(constants[0].values, [size.constant() or 1 for size in shape])
+            first = TOKENS_FIRST if token_axis(shape) == 1 else HEADS_FIRST
+            others = [item for item in add.inputs if item is not constants[0]]
+            heads = trace_heads(self._analysis, others[0], "a product", perm=first)
+        except (NoMatch, ValueError):  # the latter of a bias that differs between tokens
+            return None
+        columns = heads.columns.reshape(-1)[source.columns]
+        plain = heads.order is None and heads.factor == 1.0
+        linear = self._linear(HeadsSource(heads.tensor, columns, 1.0)) if plain else None
+        if linear is None:
+            return None
+        own = linear.bias or self._zeros(linear)
+        values = own.values.copy()
+        values[linear.columns] += bias.transpose(source.order).reshape(-1)[source.columns.reshape(-1)]
+        return replace(linear, bias=gs.Constant(f"{own.name}_{constants[0].name}", values))
 
     def _width(self, source: HeadsSource) -> int | None:
         shape = self._analysis[source.tensor].shape

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 import onnx_graphsurgeon as gs
 
 from ...analysis.graph import is_standard, made_by, node_name, producer
-from ...analysis.layout import S
+from ...analysis.layout import B, S
 from ...analysis.positional import Positional
 from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.facts import Shape
 from ..base import NoMatch
 from ..masks.mask import MaskUse, Rows, prove_one
+from ..positions.disentangled import Gathered, gathered_in
 from .heads import scale_of
 
 _THROUGH = ("Cast", "Expand", "Identity")
@@ -26,6 +27,8 @@ class Scores:
     factor: float = 1.0
     uses: list[MaskUse] = field(default_factory=list)
     positions: list[tuple[gs.Tensor, float]] = field(default_factory=list)
+    gathered: list[Gathered] = field(default_factory=list)
+    parted: bool = False  # whether they are [B*H,S,S] first, and [B,H,S,S] then
 
     def add(self, positional: Positional, tensor: gs.Tensor, factor: float) -> None:
         """Takes in a tensor that is added to the scores, or a mask of the Attention operator. Raises NoMatch."""
@@ -81,16 +84,31 @@ def scores_of(positional: Positional, softmax: gs.Node) -> tuple[gs.Node, Scores
             if found.factor <= 0:
                 raise NoMatch(f"'{node_name(node)}' multiplies the scores by {part}")
         elif is_standard(node, "Add"):
-            position = _added(positional, node)
-            found.add(positional, node.inputs[position], found.factor)
+            terms = [gathered_in(positional, tensor) for tensor in node.inputs]
+            position = next((i for i, item in enumerate(terms) if item is not None), None)
+            if position is None:
+                position = _added(positional, node)
+                found.add(positional, node.inputs[position], found.factor)
+            else:
+                found.gathered += [item.times(found.factor) for item in terms[position] or ()]
             current = node.inputs[1 - position]
         elif is_standard(node, "Where"):
             use, current = _selection(analysis, node, found.factor)
             found.uses.append(use)
         elif is_standard(node, "Cast"):
             current = node.inputs[0]
+        elif joins_heads(analysis, node.outputs[0], node.inputs[0], node):
+            found.parted, current = True, node.inputs[0]
         else:
             raise NoMatch(f"the scores go through '{node_name(node)}' ({node.op}) between Q K^T and the Softmax")
+
+
+def joins_heads(analysis: Analysis, apart: gs.Tensor, joined: gs.Tensor, node: gs.Node) -> bool:
+    """Whether a node reshapes scores between [B,H,S,S] (`apart`) and [B*H,S,S] (`joined`), whatever the direction."""
+    four, three = analysis[apart].shape, analysis[joined].shape
+    if not is_standard(node, "Reshape") or four is None or three is None or len(four) != 4:
+        return False
+    return four[0] == B and four[2:] == (S, S) and three == (B * four[1], S, S)
 
 
 def _added(positional: Positional, node: gs.Node) -> int:

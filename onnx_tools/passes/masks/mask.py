@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ...analysis.symbolic import Apply, Axis, Element, Expr, Index, Poly, RowSum
 from ...analysis.symbolic.bounds import Values, bounds
-from ...analysis.symbolic.expr import apply, leaves
+from ...analysis.symbolic.expr import apply, leaves, number, replaced
 from ...analysis.symbolic.facts import Facts, Shape, broadcast_expr
 from ..base import NoMatch
 from ..positions.distances import DISTANCE, at_distance, by_distance
@@ -81,11 +81,28 @@ def prove_one(use: MaskUse, scores: Shape, node: str, rows: Rows) -> PaddingMask
     if use.kind == "select" and not use.masked_value * use.factor <= VERY_NEGATIVE:
         raise NoMatch(f"{prefix} masked scores become {use.masked_value}, not below {VERY_NEGATIVE}")
     if apart is None or DISTANCE not in leaves(apart):
-        return PaddingMask(_padding_rule(use, expr, prefix, rows), by_length)
+        return PaddingMask(_rule_of_pairs(use, expr, prefix, rows), by_length)
     window = _window(use, apart, prefix)
     own = at_distance(apart, 0)
     elements = any(isinstance(leaf, Element) for leaf in leaves(own))
     return PaddingMask(_padding_rule(use, own, prefix, rows) if elements else None, by_length, window)
+
+
+def _rule_of_pairs(use: MaskUse, expr: Expr, prefix: str, rows: Rows) -> Keeping:
+    """The same of an expression that may read the query's slot, too: what it says of padding's queries does not matter."""
+    key, query = (Poly.atom(Axis(0)), Poly.atom(Axis(3))), (Poly.atom(Axis(0)), Poly.atom(Axis(2)))
+    pairs = [leaf for leaf in leaves(expr) if isinstance(leaf, Element) and leaf.indices == query]
+    own, kept = expr, expr
+    for item in pairs:
+        own = replaced(own, item, Element(item.source, key, item.dtype))
+    rule = _padding_rule(use, own, prefix, rows)
+    if not pairs:
+        return rule
+    for item in pairs:
+        kept = replaced(kept, item, number(int(rule.form == "nonzero"), item.dtype))
+    if not rule.plain or _padding_rule(use, kept, prefix, rows) != rule:
+        raise NoMatch(f"{prefix} what it keeps for a query that is no padding is not known")
+    return rule
 
 
 def _padding_rule(use: MaskUse, expr: Expr, prefix: str, rows: Rows) -> Keeping:

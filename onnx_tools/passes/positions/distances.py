@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from ...analysis.layout import S
 from ...analysis.layout_rules import ELEMENTWISE
 from ...analysis.positional import Positional
 from ...analysis.symbolic import Apply, Element, Expr, Index, Number, Poly, evaluate
-from ...analysis.symbolic.expr import apply, axis_index, number
+from ...analysis.symbolic.expr import axis_index, number, replaced
 from ..base import NoMatch
 
 Array = npt.NDArray[np.float64]
@@ -24,7 +25,7 @@ DISTANCE = Element("", (), "int64")
 """Stands in expressions for the key's position less the query's."""
 _DIFFERENCES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Sub")
 _NUMBERS = ("float32", "float64", "int32", "int64")  # which hold every position
-_FARTHEST = 1 << 16  # tokens: distances that are tried of what nothing limits
+FARTHEST = 1 << 16  # tokens: distances that are tried of what nothing limits
 _GRID = 1024  # tokens: queries and keys that are tried where nothing but a grid of all of them can be computed
 _MOST_RANGE = 1 << 13  # the longest table
 _SAME_ELEMENTS = ("Gather", "Squeeze", "Transpose", "Unsqueeze")
@@ -73,9 +74,7 @@ def _whole(expr: Expr) -> Poly | None:
 
 def at_distance(expr: Expr, distance: int) -> Expr:
     """The expression where DISTANCE is a number."""
-    if isinstance(expr, Apply):
-        return apply(expr.op, tuple(at_distance(arg, distance) for arg in expr.args), expr.dtype)
-    return number(distance, "int64") if expr == DISTANCE else expr
+    return replaced(expr, DISTANCE, number(distance, "int64"))
 
 
 @dataclass(frozen=True)
@@ -89,6 +88,11 @@ class Bias:
     def range(self) -> int:
         """R; 0 for slopes."""
         return 0 if self.distances is None else self.distances.shape[1] // 2
+
+    @property
+    def kind(self) -> str:
+        """The operator's name for it."""
+        return "distance" if self.slopes is None else "slope"
 
 
 class Biases:
@@ -111,33 +115,47 @@ class Biases:
         values = np.broadcast_to(np.sum(np.broadcast_arrays(*middle), axis=0), (heads, 2 * reach + 1))
         return _bias(values, self._positional.longest)
 
+    def among(self, tensor: gs.Tensor, length: int) -> Array:
+        """[H or 1,2M+1]: the numbers of a tensor at the distances among M + 1 tokens, which may depend on that length.
+
+        Raises NoMatch where there are others between the same distances.
+        """
+        self._check_shape(tensor)
+        found = self._along_distances(tensor, length)
+        return found if found is not None else self._on_a_grid(tensor, length)
+
     def _values(self, tensor: gs.Tensor) -> Array:
         """[H or 1,2M+1]: the numbers at distances -M to M."""
+        self._check_shape(tensor)
+        found = self._along_distances(tensor)
+        return found if found is not None else self._on_a_grid(tensor, self._positional.longest)
+
+    def _check_shape(self, tensor: gs.Tensor) -> None:
         shape = self._positional.analysis[tensor].shape or ()
         if len(shape) < 2 or shape[-2:] != (S, S) or any(size.constant() is None for size in shape[:-2]):
             raise NoMatch(f"'{tensor.name}' of shape [{', '.join(map(str, shape))}] is added to the scores")
         if any(size.constant() != 1 for size in shape[:-3]):
             raise NoMatch(f"'{tensor.name}' is added to the scores and differs between sequences")
-        found = self._along_distances(tensor)
-        return found if found is not None else self._on_a_grid(tensor)
 
-    def _along_distances(self, tensor: gs.Tensor) -> Array | None:
-        """From all distances in the place of all queries and keys; None where that is not what nodes are made for."""
+    def _along_distances(self, tensor: gs.Tensor, length: int | None = None) -> Array | None:
+        """From all distances in the place of all queries and keys; None where that is not what nodes are made for.
+
+        Without a length they are those of any, on which nothing may depend.
+        """
         cuts = self._cuts(tensor)
         if cuts is None:
             return None
-        longest = self._positional.longest
-        last = _FARTHEST if longest is None else min(longest - 1, _FARTHEST)
+        last = min((length or self._positional.longest or FARTHEST + 1) - 1, FARTHEST)
         distances = np.arange(-last, last + 1)
         given = {item.name: self._spread(item, expr, distances) for item, expr in cuts}
         if tensor.name in given:
             return given[tensor.name].reshape(1, -1).astype(np.float64)
         computation = self._positional.computation(tensor, *(item for item, _ in cuts))
-        if computation is None or computation.depends_on_sizes:
+        if computation is None or (length is None and computation.sizes):
             return None
-        key = f"{computation.key} {[str(expr) for _, expr in cuts]}"
+        key = f"{computation.key} {[str(expr) for _, expr in cuts]} {length}"
         if key not in self._known:
-            made = _run(computation, tensor, 1, given)
+            made = _run(computation, tensor, length or 1, given)
             if made.shape[-2:] != (1, len(distances)):
                 return None
             self._known[key] = made.reshape(-1, len(distances)).astype(np.float64)
@@ -172,15 +190,16 @@ class Biases:
             waiting += present(node.inputs)
         return cuts
 
-    def _on_a_grid(self, tensor: gs.Tensor) -> Array:
+    def _on_a_grid(self, tensor: gs.Tensor, longest: int | None) -> Array:
         """From a grid of queries and keys. Raises NoMatch where it is no function of the distance."""
-        computation, longest = self._positional.computation(tensor), self._positional.longest
+        computation = self._positional.computation(tensor)
         if computation is None:
             raise NoMatch(f"'{tensor.name}' is added to the scores and is not made of positions alone")
         if longest is None or longest > _GRID:
             limit = "any" if longest is None else str(longest)
             raise NoMatch(f"'{tensor.name}' is added to the scores of {limit} tokens; {_GRID} can be looked at")
-        if computation.key not in self._known:
+        key = f"{computation.key} {longest}"
+        if key not in self._known:
             made = _run(computation, tensor, longest, {})
             grid = made.reshape(-1, *made.shape[-2:]).astype(np.float64)
             if grid.shape[1:] != (longest, longest):
@@ -189,8 +208,8 @@ class Biases:
             steps = np.arange(longest)
             if not np.array_equal(grid, values[:, steps[None] - steps[:, None] + longest - 1]):
                 raise NoMatch(f"'{tensor.name}' is added to the scores and does not depend on distances alone")
-            self._known[computation.key] = values
-        return self._known[computation.key]
+            self._known[key] = values
+        return self._known[key]
 
 
 def _run(computation: Computation, tensor: gs.Tensor, length: int, given: dict[str, Array]) -> Array:
@@ -213,9 +232,17 @@ def _bias(values: Array, longest: int | None) -> Bias | None:
     linear = slopes[:, None] * steps
     if np.all(np.abs(rest + linear) <= _LINEAR * np.abs(linear) + _LINEAR):
         return Bias(slopes=tuple(float(slope) for slope in slopes))
-    changes = [np.flatnonzero(np.any(side != side[:, -1:], axis=0)) for side in (rest[:, last:], rest[:, last::-1])]
+    reach = reach_of(rest, longest)
+    return Bias(distances=values[:, last - reach : last + reach + 1].astype(np.float32))
+
+
+def reach_of(values: npt.NDArray[Any], longest: int | None) -> int:
+    """R, from which on values [H,2M+1] stay the same on both sides. Raises NoMatch where they do not up to M."""
+    last = values.shape[1] // 2
+    sides = values[:, last:], values[:, last::-1]
+    changes = [np.flatnonzero(np.any(side != side[:, -1:], axis=0)) for side in sides]
     reach = 1 + max(int(places.max(initial=-1)) for places in changes)
     known = longest is not None and last >= longest - 1
     if reach > _MOST_RANGE or (reach >= last and not known):
         raise NoMatch(f"what is added to the scores still changes at a distance of {min(reach, last)}")
-    return Bias(distances=values[:, last - reach : last + reach + 1].astype(np.float32))
+    return reach
