@@ -24,7 +24,7 @@ LENGTHS, LENGTH = (9, 1, 4, 17, 6), 17
 # at other places, and two layers of scores with a deviation of 3 carry that on.
 TOLERANCE = {"fp32": 1e-4, "fp16": 4e-2}
 # Attentions of two layers that PadfreeAttention computes, and why it leaves the others padded.
-CONTENT_AND_POSITIONS = "between Q K^T and the Softmax"  # content to position and back
+CONTENT_AND_POSITIONS = "which no kernel computes yet"  # content to position and back
 _PARTLY_PACKED = {"deberta_v2": (0, CONTENT_AND_POSITIONS), "deberta_v3": (0, CONTENT_AND_POSITIONS)}
 # Further ones in the padded interface, where masks may have holes.
 BY_DISTANCE = {

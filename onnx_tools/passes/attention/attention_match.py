@@ -188,8 +188,10 @@ def _weights_readers(analysis: Analysis, weights: gs.Tensor) -> list[gs.Node]:
     for node in weights.outputs:
         if is_standard(node, "MatMul") and node.inputs[0] is weights:
             found.append(node)
-        elif is_standard(node, "Cast", "Identity", "Dropout") or _is_guard(node, weights) or joins_heads(
-            analysis, weights, node.outputs[0], node
+        elif (
+            is_standard(node, "Cast", "Identity", "Dropout")
+            or _is_guard(node, weights)
+            or joins_heads(analysis, weights, node.outputs[0], node)
         ):
             found += _weights_readers(analysis, node.outputs[0])
     return found

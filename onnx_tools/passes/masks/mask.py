@@ -89,7 +89,7 @@ def prove_one(use: MaskUse, scores: Shape, node: str, rows: Rows) -> PaddingMask
 
 
 def _rule_of_pairs(use: MaskUse, expr: Expr, prefix: str, rows: Rows) -> Keeping:
-    """The same of an expression that may read the query's slot, too: what it says of padding's queries does not matter."""
+    """The same of an expression that may read the query's slot, too; queries of padding do not matter."""
     key, query = (Poly.atom(Axis(0)), Poly.atom(Axis(3))), (Poly.atom(Axis(0)), Poly.atom(Axis(2)))
     pairs = [leaf for leaf in leaves(expr) if isinstance(leaf, Element) and leaf.indices == query]
     own, kept = expr, expr
