@@ -23,11 +23,12 @@ LENGTHS, LENGTH = (9, 1, 4, 17, 6), 17
 # Largest difference in parts of a column's root mean square: sums in another order; in fp16 files both models round
 # at other places, and two layers of scores with a deviation of 3 carry that on.
 TOLERANCE = {"fp32": 1e-4, "fp16": 4e-2}
-# Attentions of two layers that PadfreeAttention computes, and why it leaves the others padded.
-CONTENT_AND_POSITIONS = "which no kernel computes yet"  # content to position and back
-_PARTLY_PACKED = {"deberta_v2": (0, CONTENT_AND_POSITIONS), "deberta_v3": (0, CONTENT_AND_POSITIONS)}
-# Further ones in the padded interface, where masks may have holes.
+MIXING_TOKENS = frozenset({"deberta_v2"})  # has a convolution over tokens, which stays padded
+# Attentions of two layers that PadfreeAttention computes in the padded interface, where masks may have holes, and why
+# it leaves the others padded.
 BY_DISTANCE = {
+    "deberta_v2": (0, "has a bias by distance: under a mask with holes"),
+    "deberta_v3": (0, "has a bias by distance: under a mask with holes"),
     "modernbert": (1, "has a window: under a mask with holes"),  # every other layer
     "mpnet": (0, "has a bias by distance: under a mask with holes"),
     "t5": (0, "has a bias by distance: under a mask with holes"),
@@ -59,7 +60,7 @@ class Case:
 
 def partly_packed(interface: str) -> dict[str, tuple[int, str]]:
     """By family how many attentions of two layers are packed, and the reason for the others; of packed ones nothing."""
-    return _PARTLY_PACKED if interface == "packed" else _PARTLY_PACKED | BY_DISTANCE
+    return {} if interface == "packed" else BY_DISTANCE
 
 
 def all_cases() -> list[Case]:

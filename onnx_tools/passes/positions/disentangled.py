@@ -17,9 +17,7 @@ from ..attention.heads import HeadsSource, scale_of, trace_heads
 from ..base import NoMatch
 from .distances import FARTHEST, Biases, reach_of
 
-HAS_KERNELS = False
-"""Whether the plugin computes such attention; without that it stays on islands."""
-
+_MOST_HEAD_SIZE = 128  # of the plugin's kernels
 _ALIKE = 1e-5  # the share of the largest number by which rows differ at different lengths: roundoff of float32
 _SHORT = 8  # tokens: all lengths up to that are looked at where a table depends on the length, then powers of two
 _THROUGH = ("Cast", "Identity")
@@ -102,10 +100,13 @@ class Tables:
         """What terms add to scale * q_i k_j, None where there are none. Raises NoMatch where that is something else."""
         if not terms:
             return None
-        if not HAS_KERNELS:
-            raise NoMatch("products of Q and K with tables are added to the scores, which no kernel computes yet")
         if q.by_head or q.rotation is not None or k.columns.shape != q.columns.shape:
             raise NoMatch("products of Q and K with tables are added to the scores of turned, shared or swapped heads")
+        if q.columns.shape[1] > _MOST_HEAD_SIZE:
+            size = q.columns.shape[1]
+            raise NoMatch(
+                f"products with tables are added to the scores of heads of {size}; {_MOST_HEAD_SIZE} is the most"
+            )
         found = [self._term(item, q, k) for item in terms]
         longest = self._positional.longest
         last = min(longest or FARTHEST, FARTHEST)

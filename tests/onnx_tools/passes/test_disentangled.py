@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from onnx import ModelProto, numpy_helper
 from padfree.onnx_tools import RewriteError, RewriteResult, load_model, rewrite
-from padfree.onnx_tools.passes.positions import disentangled
 
 from tests.onnx_tools.agreement import assert_agree
 from tests.support.encoder import HIDDEN, TOKENS, with_output
@@ -23,11 +22,6 @@ from .test_windows import attributes, missed
 SPAN, BUCKETS = 4, 2  # rows for distances either way; distances that have a row of their own
 SCALE = 1.0 / math.sqrt(3 * SIZE)
 Index = Callable[[PositionedBuilder], str]
-
-
-@pytest.fixture(autouse=True)
-def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disentangled, "HAS_KERNELS", True)
 
 
 def _distance(b: PositionedBuilder) -> str:
@@ -229,13 +223,6 @@ def test_other_terms_stay_on_islands(terms: Terms, reason: str) -> None:
     assert_agree(model, result)
 
 
-def test_without_kernels_it_stays_on_islands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disentangled, "HAS_KERNELS", False)
-    result = rewrite(_model(_of_queries))
-    assert "PadfreeAttention" not in result.report.plugins
-    assert "which no kernel computes yet" in missed(result)
-
-
 def test_rows_that_depend_on_the_length_are_refused() -> None:
     with pytest.raises(RewriteError, match="chooses other rows by distance among 1 tokens"):
         rewrite(_model(_longer))
@@ -246,15 +233,10 @@ FILES = [case for case in [*all_cases(), *optimum_cases()] if case.family.starts
 
 @pytest.mark.parametrize("case", FILES, ids=lambda case: f"{case.exporter}-{case.name}")
 def test_families(case: Case) -> None:
-    """Both layers are packed; DeBERTa-v2's convolution, which mixes tokens, is all that stays padded."""
     result = rewrite(load_model(case.path), verify=False)
     assert_same(case, "packed", result)
     assert result.report.plugins["PadfreeAttention"] == 2
-    assert result.report.complete == (case.family == "deberta_v3")
     assert [found["qkv_layout"] for found in attributes(result)] == [b"3HD"] * 2
-    contiguous = rewrite(load_model(case.path), interface="padded", masks="contiguous", verify=False)
-    assert_same(case, "padded", contiguous)
-    assert contiguous.report.plugins["PadfreeAttention"] == 2
 
 
 @pytest.mark.parametrize("name", ["deberta_v1_dynamo", "deberta_v1_torchscript"])
