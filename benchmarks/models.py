@@ -19,7 +19,7 @@ SCORE_GAIN = 3.5
 """Query and key weights are this much wider than Hugging Face draws them: attention scores then spread (standard
 deviation above 3), so that a wrong scale or mask cannot hide in a nearly uniform softmax."""
 NORM = re.compile(r"(norm|layernorm|layer_norm\w*)\.weight$", re.IGNORECASE)
-QUERY_OR_KEY = re.compile(r"(query|key|q_lin|k_lin|query_proj|key_proj)\.weight$")
+QUERY_OR_KEY = re.compile(r"(query|key|q_lin|k_lin|query_proj|key_proj|Wqkv|attn\.[qk])\.weight$")
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -61,6 +61,9 @@ MODELS: Mapping[str, Callable[[], Any]] = {
         position_biased_input=False,
         type_vocab_size=0,
     ),
+    "mpnet": lambda: transformers.MPNetConfig(**sizes(12, 768, 12)),
+    "modernbert": lambda: transformers.ModernBertConfig(),  # 22 layers, E 768, every third with attention to all
+    "nomic": lambda: transformers.NomicBertConfig(),  # 12 layers, E 768, rotary embeddings, gated
 }
 
 
@@ -68,7 +71,7 @@ def build(name: str, seed: int = 0) -> Any:
     """A model in fp32 on the CPU, in eval mode; biases, norms and token types are as random as the weights."""
     torch.manual_seed(seed)
     config = MODELS[name]()
-    eager = name == "deberta"  # has no other attention
+    eager = name in ("deberta", "mpnet")  # which have no other attention
     model = transformers.AutoModel.from_config(config, **({"attn_implementation": "eager"} if eager else {})).eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():

@@ -44,6 +44,9 @@ NAMES = {
     "albert": "ALBERT",
     "minilm": "MiniLM",
     "deberta": "DeBERTa",
+    "mpnet": "MPNet",
+    "modernbert": "ModernBERT",
+    "nomic": "Nomic",
 }
 VARLEN = "PyTorch varlen, compiled"
 ERRORS = (("padfree", PADFREE), ("padded TensorRT", "TensorRT padded"), ("PyTorch fp16", "PyTorch eager"))

@@ -22,6 +22,8 @@ WITH_VARLEN = TOKENS[:5]
 MANY_TOKENS = ProfileOptions(max_batch=216, max_seq_len=512, max_tokens=66048)
 """Takes every batch of TOKENS, also where drawn lengths add up to a few more."""
 OTHER_MODELS = ("bert-large", "distilbert", "albert", "minilm", "deberta")
+WITH_POSITIONS = (("modernbert", 16, 512), ("mpnet", 16, 512), ("nomic", 16, 512), ("modernbert", 1, 8192))
+"""Encoders whose attention has positions in it, with B and S."""
 TARGETS = {(16, 512): 1.8, (16, 128): 1.25, (1, 128): None}
 """Batch and S -> how much faster than padded TensorRT the engine has to be."""
 
@@ -103,10 +105,18 @@ def by_model() -> Iterator[SweepCase]:
         yield SweepCase("model", model, 16, 512, FILL * 512, (*TENSORRT, "torch-compile"))
 
 
+def with_positions() -> Iterator[SweepCase]:
+    """Encoders with windows, rotary embeddings and biases by distance; one long sequence has no padding."""
+    for model, batch, seq_len in WITH_POSITIONS:
+        mean = seq_len if batch == 1 else FILL * seq_len
+        yield SweepCase("positions", model, batch, seq_len, mean, ("torch-compile", "limit"))
+
+
 SETS: Mapping[str, tuple[SweepCase, ...]] = {
     "targets": tuple(targets()),
     "length": tuple(by_length()),
     "fill": tuple(by_fill()),
     "tokens": tuple(by_tokens()),
     "model": tuple(by_model()),
+    "positions": tuple(with_positions()),
 }

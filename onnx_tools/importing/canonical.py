@@ -148,7 +148,8 @@ def _dense(sparse: SparseTensorProto) -> TensorProto:
         values: npt.NDArray[Any] = numpy_helper.to_array(sparse.values)
     except (TypeError, ValueError) as error:
         raise RewriteError(
-            f"the model is not valid ONNX: the values of sparse tensor '{name}' cannot be read ({error}); export it again"
+            f"the model is not valid ONNX: the values of sparse tensor '{name}' cannot be read ({error}); export it "
+            "again"
         ) from error
     size = int(np.prod(dims, dtype=np.int64))
     if size * values.itemsize > _MOST_SPARSE_BYTES:

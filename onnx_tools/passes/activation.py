@@ -90,9 +90,7 @@ class Activation:
     nodes: tuple[gs.Node, ...]
 
 
-def find_activation(
-    graph: gs.Graph, analysis: Analysis, x: gs.Tensor, *, any_type: bool = False
-) -> Activation | None:
+def find_activation(graph: gs.Graph, analysis: Analysis, x: gs.Tensor, *, any_type: bool = False) -> Activation | None:
     """The activation of x that all of its readers compute, in the type of x, or in any float type.
 
     Nodes that compute x's function element by element, with numbers alone beside it, are followed; their results for

@@ -52,7 +52,8 @@ def _pads(node: gs.Node, reach: int) -> tuple[int, int] | None:
     if kind == "SAME_LOWER":
         return reach - reach // 2, reach // 2
     ahead, behind = node.attrs.get("pads", [0, 0])
-    return (int(ahead), int(behind)) if kind == "NOTSET" and ahead + behind == reach and min(ahead, behind) >= 0 else None
+    same = kind == "NOTSET" and ahead + behind == reach and min(ahead, behind) >= 0
+    return (int(ahead), int(behind)) if same else None
 
 
 def _is_turn(node: gs.Node) -> bool:

@@ -34,7 +34,10 @@ _SMALL = 4096  # elements; only below it may a folded constant stand beside the 
 
 
 def simplify(graph: gs.Graph, analysis: Analysis) -> PassResult:
-    """Folds constants and known shapes, takes shapes from the inputs, writes Einsum and convolutions out, removes what does nothing."""
+    """Folds constants and known shapes, takes shapes from the inputs, removes what does nothing.
+
+    Einsum and convolutions are written out.
+    """
     before = len(graph.nodes)
     written = [expand(graph, analysis) for expand in (expand_einsums, expand_convolutions)]
     if any(written):

@@ -26,7 +26,8 @@ bool fitsHopper(const AttentionParams& params) {
 bool hasBias(const AttentionParams& params) {
   if (params.bias == AttentionBias::kSlope) return params.slopes;
   if (params.bias == AttentionBias::kDisentangled) {
-    return params.bias_range >= 0 && params.D <= kMaxDisentangledHeadSize && params.kv_heads == params.H && params.window_left < 0 && params.window_right < 0;
+    return params.bias_range >= 0 && params.D <= kMaxDisentangledHeadSize && params.kv_heads == params.H &&
+           params.window_left < 0 && params.window_right < 0;
   }
   return params.bias == AttentionBias::kNone || (params.distance_bias && params.bias_range >= 0);
 }

@@ -137,8 +137,8 @@ class Attention final : public Operator {
     if (bias_kind_ != AttentionBias::kDisentangled) {
       for (const char* name : {"has_k_position", "has_q_position"}) {
         if (attributes.flag(name)) {
-          throw std::invalid_argument(text(name, " is 1 with bias \"", attributes.choice("bias"),
-                                           "\"; allowed: 0, or bias \"disentangled\""));
+          throw std::invalid_argument(
+              text(name, " is 1 with bias \"", attributes.choice("bias"), "\"; allowed: 0, or bias \"disentangled\""));
         }
       }
       return;
@@ -148,8 +148,8 @@ class Attention final : public Operator {
                                        " and bias \"disentangled\"; allowed: equal numbers"));
     }
     if (head_size_ > kMaxDisentangledHeadSize) {
-      throw std::invalid_argument(text("head_size is ", head_size_, " with bias \"disentangled\"; allowed: up to ",
-                                       kMaxDisentangledHeadSize));
+      throw std::invalid_argument(
+          text("head_size is ", head_size_, " with bias \"disentangled\"; allowed: up to ", kMaxDisentangledHeadSize));
     }
     if (window_left_ >= 0 || window_right_ >= 0) {
       throw std::invalid_argument(text("the window is (", window_left_, ", ", window_right_,
@@ -170,14 +170,15 @@ class Attention final : public Operator {
 
 OperatorInfo attentionOperator() {
   constexpr int kInt32Max = std::numeric_limits<int32_t>::max();
-  return {"PadfreeAttention",
-          {integerField("num_heads", 1, kMaxHeads), integerField("num_kv_heads", 1, kMaxHeads),
-           integerField("head_size", 8, kMaxHeadSize, 8), realField("scale"),
-           choiceField("qkv_layout", {"3HD", "H3D", "separate"}), flagField("has_qkv_bias"), flagField("has_tasks"),
-           integerField("max_seq_len", 0, kInt32Max), integerField("window_left", -1, kInt32Max),
-           integerField("window_right", -1, kInt32Max), choiceField("bias", {"none", "slope", "distance", "disentangled"}),
-           integerField("bias_range", 0, kMaxBiasRange), flagField("has_k_position"), flagField("has_q_position")},
-          makeOperator<Attention>};
+  return {
+      "PadfreeAttention",
+      {integerField("num_heads", 1, kMaxHeads), integerField("num_kv_heads", 1, kMaxHeads),
+       integerField("head_size", 8, kMaxHeadSize, 8), realField("scale"),
+       choiceField("qkv_layout", {"3HD", "H3D", "separate"}), flagField("has_qkv_bias"), flagField("has_tasks"),
+       integerField("max_seq_len", 0, kInt32Max), integerField("window_left", -1, kInt32Max),
+       integerField("window_right", -1, kInt32Max), choiceField("bias", {"none", "slope", "distance", "disentangled"}),
+       integerField("bias_range", 0, kMaxBiasRange), flagField("has_k_position"), flagField("has_q_position")},
+      makeOperator<Attention>};
 }
 
 }  // namespace padfree

@@ -19,8 +19,8 @@ inline decltype(&cuTensorMapEncodeTiled) findEncodeTiled() {
   return found ? reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function) : nullptr;
 }
 
-// Elements of fp16 or bf16 in boxes whose rows (dimension 0) take at most what shared memory is swizzled by. Dimension 0 is the innermost; strides are in bytes, from dimension 1 on. Reads outside give zeros, writes
-// outside nothing.
+// Elements of fp16 or bf16 in boxes whose rows (dimension 0) take at most what shared memory is swizzled by. Dimension
+// 0 is the innermost; strides are in bytes, from dimension 1 on. Reads outside give zeros, writes outside nothing.
 template <int kRank>
 bool encodeBoxes(CUtensorMap& map, DataType type, const void* data, const cuuint64_t (&sizes)[kRank],
                  const cuuint64_t (&strides)[kRank - 1], const cuuint32_t (&box)[kRank],

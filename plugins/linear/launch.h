@@ -29,7 +29,7 @@ struct LinearParams {
   void* y;                        // [T,N]; [T,N/2] where gated
   float* moments;                 // of y, or null; these and a normed residual without activation
   int T, K, N;                    // K and N multiples of 8, of 64 where rows of such a width have moments
-  int rotary_features;  // columns from the first on, in blocks of kPairBlock, whose pairs are turned; 0: none
+  int rotary_features;            // columns from the first on, in blocks of kPairBlock, whose pairs are turned; 0: none
   float x_epsilon, residual_epsilon;
   Activation activation;
   bool gated;     // columns in blocks of kPairBlock, u and v: y is activation(u) * v; no residual, no moments

@@ -70,7 +70,8 @@ class Linear final : public Operator {
             addInput("residual_moments", TensorKind::kFloat, "[R,T,2]", attributes.flag("has_residual_moments"))),
         residual_scale_(addInput("residual_scale", TensorKind::kHalf, "[N]", attributes.flag("has_residual_moments"))),
         positions_(addInput("positions", TensorKind::kInt32, "[T]", attributes.integer("rotary_features") > 0)),
-        frequencies_(addInput("frequencies", TensorKind::kFloat, text("[", attributes.integer("rotary_features") / 2, "]"),
+        frequencies_(addInput("frequencies", TensorKind::kFloat,
+                              text("[", attributes.integer("rotary_features") / 2, "]"),
                               attributes.integer("rotary_features") > 0)),
         y_(addOutput("y", TensorKind::kHalf, attributes.flag("gated") ? "[T,F]" : "[T,N]")),
         moments_(addOutput("moments", TensorKind::kFloat, "[M,T,2]", attributes.flag("has_moments"))),
@@ -109,8 +110,8 @@ class Linear final : public Operator {
           text("the weight has ", letter, " = ", size, "; allowed: multiples of ", kSizeMultiple, kNextStep));
     }
     if (gated_ && sizes.get("N") % kPairBlock > 0) {
-      throw std::invalid_argument(text("the gated weight has N = ", sizes.get("N"), "; allowed: multiples of ",
-                                       kPairBlock, kNextStep));
+      throw std::invalid_argument(
+          text("the gated weight has N = ", sizes.get("N"), "; allowed: multiples of ", kPairBlock, kNextStep));
     }
     if (sizes.get("N") >= 0 && rotary_features_ > sizes.get("N")) {
       throw std::invalid_argument(text("rotary_features is ", rotary_features_, " with N = ", sizes.get("N"),
@@ -230,8 +231,7 @@ OperatorInfo linearOperator() {
            flagField("has_residual"), flagField("has_x_moments"), flagField("has_residual_moments"),
            flagField("has_moments"), flagField("gated"), flagField("rms"),
            integerField("rotary_features", 0, std::numeric_limits<int32_t>::max(), kPairBlock),
-           nonNegativeRealField("x_epsilon"), nonNegativeRealField("residual_epsilon"),
-           measuredField("choices")},
+           nonNegativeRealField("x_epsilon"), nonNegativeRealField("residual_epsilon"), measuredField("choices")},
           makeOperator<Linear>};
 }
 

@@ -260,7 +260,8 @@ class Consumer {
 #pragma unroll
       for (int box = begin; box < end; ++box) {
         if (!finishes(at, box)) continue;
-        storeBox(maps_.y, sharedAddress(panel) + (box - begin) * boxBytes(Epilogue::out), feature, token + box * kBoxTokens);
+        storeBox(maps_.y, sharedAddress(panel) + (box - begin) * boxBytes(Epilogue::out), feature,
+                 token + box * kBoxTokens);
       }
     }
     commitStores();

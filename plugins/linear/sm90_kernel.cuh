@@ -46,7 +46,8 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
     if (threadIdx.x == kWarpSize) fetchInput<kTokens, Epilogue::out>(work, maps, at, barriers, stages);
     const int thread = threadIdx.x - (kWarpgroup - kScaleThreads);
     const Epilogue epilogue(work);
-    if (epilogue.normed && thread >= 0) fetchScales<kTokens, Epilogue::gated || Epilogue::rotates>(work, at, barriers, scales, thread);
+    if (epilogue.normed && thread >= 0)
+      fetchScales<kTokens, Epilogue::gated || Epilogue::rotates>(work, at, barriers, scales, thread);
     __syncwarp();
     if (epilogue.shares_tile) clusterSyncMemory();  // with the consumers' gather()
   } else {

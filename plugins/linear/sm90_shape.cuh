@@ -30,10 +30,10 @@ constexpr int kSharedLimit = 227 * 1024 - 1024;  // less barriers, and what alig
 
 // Where results leave from.
 enum class Out {
-  kChunks,  // chunks of them in turn, as many as the stages leave room for
+  kChunks,        // chunks of them in turn, as many as the stages leave room for
   kNarrowChunks,  // the same, of half as many features as are multiplied
-  kTile,    // a place for all of a tile, to which its residual is fetched
-  kStages   // the same in two stages of the ring, one for each warpgroup
+  kTile,          // a place for all of a tile, to which its residual is fetched
+  kStages         // the same in two stages of the ring, one for each warpgroup
 };
 
 constexpr bool leavesInChunks(Out out) {

@@ -11,9 +11,9 @@ namespace padfree {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kItems = 2;            // a thread has under way, of two 16-byte vectors each
-constexpr int kMaxHeadSize = 2048;   // whose cosines and sines stand in shared memory
-constexpr int kTableBytes = 24576;   // at most, of a block's rows
+constexpr int kItems = 2;           // a thread has under way, of two 16-byte vectors each
+constexpr int kMaxHeadSize = 2048;  // whose cosines and sines stand in shared memory
+constexpr int kTableBytes = 24576;  // at most, of a block's rows
 
 struct Turn {
   float cosine, sine;
@@ -48,8 +48,8 @@ __global__ void __launch_bounds__(kThreads) rotaryVectorKernel(RotaryParams p, i
   float* const sines = table + rows * pairs;
 
   struct Item {
-    int row, pair;             // pair: the first of its head, below 0 for columns that are copied
-    int64_t first, second;     // elements; -1: there is no second
+    int row, pair;          // pair: the first of its head, below 0 for columns that are copied
+    int64_t first, second;  // elements; -1: there is no second
   };
   const auto itemAt = [&](int i) {
     Item item;

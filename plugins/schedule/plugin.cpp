@@ -59,7 +59,8 @@ class Schedule final : public Operator {
 
 OperatorInfo scheduleOperator() {
   return {"PadfreeSchedule",
-          {flagField("has_extent"), flagField("has_positions"), flagField("has_tasks"), integerField("num_heads", 1, kMaxTaskHeads)},
+          {flagField("has_extent"), flagField("has_positions"), flagField("has_tasks"),
+           integerField("num_heads", 1, kMaxTaskHeads)},
           makeOperator<Schedule>};
 }
 

@@ -9,8 +9,8 @@
 namespace padfree {
 namespace {
 
-constexpr std::array kOperators = {attentionOperator, embeddingOperator, indexOperator,    layerNormOperator,
-                                   linearOperator,    packOperator,      poolOperator,     rotaryOperator,
+constexpr std::array kOperators = {attentionOperator, embeddingOperator, indexOperator, layerNormOperator,
+                                   linearOperator,    packOperator,      poolOperator,  rotaryOperator,
                                    scheduleOperator,  unpackOperator};
 
 using Creators = std::array<nvinfer1::IPluginCreatorInterface*, kOperators.size()>;

@@ -139,13 +139,14 @@ class _Turned:
         return self.shape[3]
 
     def __call__(self, x: Array) -> Array:
-        """Turned heads [B,S,H,D] of x [B,S,H,D] or [B,S,1,D]."""
+        """Turned heads of x [B,S,H,D]; of x [B,S,1,D], of which every head is one, the first."""
         wide = np.broadcast_to(x, (*x.shape[:2], self.heads, self.size))
         given = wide if self.sequence == 1 else wide.transpose(0, 2, 1, 3)
         made = self.computation.run(x.shape[0], x.shape[1], {self.source: given})
         if made.shape != given.shape:
             raise NoMatch("turned heads have another shape")
-        return np.asarray(made if self.sequence == 1 else made.transpose(0, 2, 1, 3), np.float64)
+        heads = made if self.sequence == 1 else made.transpose(0, 2, 1, 3)
+        return np.asarray(heads[:, :, : x.shape[2]], np.float64)
 
 
 def _rotation(turned: _Turned, length: int) -> Rotation:
@@ -165,14 +166,13 @@ def _rotation(turned: _Turned, length: int) -> Rotation:
         raise NoMatch("pairs are not turned alone")
     if alone and np.abs(angles[:, alone] - factor).max() > 4 * exact * factor:
         raise NoMatch("elements without a partner are scaled otherwise")
-    frequencies = [_frequency(cosine[:, k] / factor, sine[:, k] / factor) for k in range(len(first))] + [0.0] * (
-        len(alone) // 2
-    )
+    frequencies = [_frequency(cosine[:, k] / factor, sine[:, k] / factor) for k in range(len(first))]
     half = len(alone) // 2
     factor = 1.0 if abs(factor - 1.0) < 4 * exact else factor
-    found = Rotation((*first, *alone[:half]), (*second, *alone[half:]), tuple(frequencies), factor)
-    _check(turned, found, few, exact, batch=2)
-    _check(turned, found, length, exact, batch=1)
+    found = Rotation((*first, *alone[:half]), (*second, *alone[half:]), (*frequencies, *[0.0] * half), factor)
+    rng = np.random.default_rng(0)
+    for shape in ((2, few, turned.heads, size), (1, length, 1, size)):
+        _check(turned, found, rng.uniform(-1, 1, shape).astype(np.float32).astype(np.float64), exact)
     return found
 
 
@@ -225,19 +225,16 @@ def _error(angle: npt.NDArray[np.float32], cosine: Array, sine: Array) -> Array:
     return np.maximum(np.abs(np.cos(exact) - cosine), np.abs(np.sin(exact) - sine))
 
 
-def _check(turned: _Turned, found: Rotation, length: int, exact: float, *, batch: int) -> None:
-    """Raises NoMatch where turned numbers of any kind are not what the rotation makes of them."""
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-1, 1, (batch, length, turned.heads, turned.size)).astype(np.float32).astype(np.float64)
-    angle = (np.arange(length, dtype=np.float32)[:, None] * np.asarray(found.frequencies, np.float32)).astype(
-        np.float64
-    )
+def _check(turned: _Turned, found: Rotation, x: Array, exact: float) -> None:
+    """Raises NoMatch where turned numbers [B,S,H,D] of any kind are not what the rotation makes of them."""
+    places = np.arange(x.shape[1], dtype=np.float32)[:, None]
+    angle = (places * np.asarray(found.frequencies, np.float32)).astype(np.float64)
     cosine, sine = (function(angle)[None, :, None] * found.factor for function in (np.cos, np.sin))
     one, two = x[..., list(found.first)], x[..., list(found.second)]
     expected = np.empty_like(x)
     expected[..., list(found.first)] = one * cosine - two * sine
     expected[..., list(found.second)] = two * cosine + one * sine
-    allowed = np.empty((length, turned.size))
+    allowed = np.empty(x.shape[1::2])
     allowed[:, list(found.first)] = allowed[:, list(found.second)] = 4 * (exact + _ANGLE_ROUNDING * np.abs(angle))
     if not np.all(np.abs(turned(x) - expected) <= allowed[None, :, None] * found.factor):
         raise NoMatch("elements are not turned by position * frequency")

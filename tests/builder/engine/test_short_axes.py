@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
+from onnx import ModelProto, TensorProto, helper, parser
 from padfree.builder.engine.short_axes import lengthen_short_axes
 from padfree.onnx_tools import rewrite
 

@@ -19,7 +19,9 @@ CHANNELS, FEATURES = 4, 6
 def _model(taps: int, *, turned: bool = True, bias: bool = True, groups: int = 1, **attributes: object) -> ModelProto:
     """[B,S,C] -> Transpose -> Conv -> Transpose, or [B,C,S] -> Conv."""
     rng = np.random.default_rng(0)
-    weights = [numpy_helper.from_array(rng.standard_normal((FEATURES, CHANNELS // groups, taps)).astype(np.float32), "w")]
+    weights = [
+        numpy_helper.from_array(rng.standard_normal((FEATURES, CHANNELS // groups, taps)).astype(np.float32), "w")
+    ]
     if bias:
         weights.append(numpy_helper.from_array(rng.standard_normal(FEATURES).astype(np.float32), "b"))
     shape = ["B", "S", CHANNELS] if turned else ["B", CHANNELS, "S"]

@@ -58,6 +58,7 @@ class Packed:
         bias: str = "random",
         activation: str = "none",
         residual: str = "",
+        gated: bool = False,
     ) -> str:
         """`bias` is a name, "random", or empty."""
         bias = self.constant(columns) if bias == "random" else bias
@@ -66,7 +67,7 @@ class Packed:
         output = f"linear{len(self.nodes)}"
         flags = {"has_bias": int(bool(bias)), "has_residual": int(bool(residual))}
         moments = ("has_x_moments", "has_residual_moments", "has_moments")
-        later = dict.fromkeys((*moments, "gated", "rms", "rotary_features"), 0)
+        later = dict.fromkeys((*moments, "rms", "rotary_features"), 0) | {"gated": int(gated)}
         epsilons = {"x_epsilon": 0.0, "residual_epsilon": 0.0}
         attributes = {**flags, **later, **epsilons, "activation": activation}
         self.nodes.append(make_node("PadfreeLinear", given, [output], name=output, **attributes))
@@ -192,6 +193,16 @@ def test_rms_norms_go(precision: str) -> None:
     assert (result, operators(made)) == (PassResult("norm folding", 2), ["Linear"] * 5)
     assert [item for item in flags(made) if "x_moments" in item] == [{"bias", "x_moments"}] * 2
     assert rms_flags(made) == [0, 1, 0, 1, 1]
+    assert_same(model, made, precision)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_norm_goes_into_a_gated_product(precision: str) -> None:
+    p = Packed("float32" if precision == "fp32" else "float16")
+    norm = p.norm(p.linear("x"), "x")
+    model = p.model(p.linear(norm, columns=2 * WIDTH, activation="silu", gated=True))
+    made, result = folded(model, precision)
+    assert (result.replaced, flags(made)[1]) == (1, {"bias", "x_moments"})
     assert_same(model, made, precision)
 
 
@@ -339,6 +350,10 @@ def sum_behind_an_activation(p: Packed) -> list[str]:
     return [p.linear(p.norm(p.linear("x", activation="gelu"), "x"))]
 
 
+def gates(p: Packed) -> list[str]:
+    return [p.linear(p.norm(p.linear("x", columns=2 * WIDTH, activation="silu", gated=True)))]
+
+
 def second_residual(p: Packed) -> list[str]:
     return [p.linear(p.norm(p.linear("x", residual="x"), "x"))]
 
@@ -357,6 +372,7 @@ def sum_of_a_product_that_is_needed(p: Packed) -> list[str]:
         (great_width, "'norm1' is 4160 wide; at most 4096 are folded"),
         (behind_an_activation, "'norm1' is added behind the activation of 'linear2'"),
         (sum_behind_an_activation, "'norm1' norms what 'linear0' makes by an activation"),
+        (gates, "'norm1' norms what 'linear0' makes by gates or turns"),
         (second_residual, "'norm1' adds to what 'linear0' has added a residual to"),
         (sum_of_a_product_that_is_needed, "'norm1' adds to 'linear0', which something else needs too"),
     ],
