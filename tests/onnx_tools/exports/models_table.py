@@ -30,7 +30,7 @@ and a pack, with the reason given.
 
 The tables show the packed interface. In the padded one masks may have holes, and models with windows or biases by
 distance (ModernBERT's local layers, MPNet, T5) measure distances between slots: those attentions stay padded there
-([rewriting.md](rewriting.md#positions-in-attention)).
+unless `--masks contiguous` says that masks have none ([rewriting.md](rewriting.md#positions-in-attention)).
 """
 
 
