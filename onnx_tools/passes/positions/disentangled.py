@@ -102,10 +102,9 @@ class Tables:
             return None
         if q.by_head or q.rotation is not None or k.columns.shape != q.columns.shape:
             raise NoMatch("products of Q and K with tables are added to the scores of turned, shared or swapped heads")
-        if q.columns.shape[1] > _MOST_HEAD_SIZE:
-            size = q.columns.shape[1]
+        if (size := q.columns.shape[1]) > _MOST_HEAD_SIZE:
             raise NoMatch(
-                f"products with tables are added to the scores of heads of {size}; {_MOST_HEAD_SIZE} is the most"
+                f"products with tables are added to scores of heads of {size}; up to {_MOST_HEAD_SIZE} go"
             )
         found = [self._term(item, q, k) for item in terms]
         longest = self._positional.longest
@@ -194,8 +193,7 @@ class Tables:
 
     def _others(self, item: _Term, last: int, reach: int) -> Iterator[int]:
         """Lengths at which a table, or an index, that depends on the length is looked at again."""
-        made = (item.made, self._positional.computation(item.index, fixed=True))
-        if not any(found is not None and "S" in found.sizes for found in made):
+        if self._biases.for_any_length(item.index) and (item.made is None or "S" not in item.made.sizes):
             return
         limit = min(last, 2 * reach + 2)
         powers = {(1 << power) + step for power in range(3, limit.bit_length() + 1) for step in (-1, 0, 1)}

@@ -124,6 +124,10 @@ class Biases:
         found = self._along_distances(tensor, length)
         return found if found is not None else self._on_a_grid(tensor, length)
 
+    def for_any_length(self, tensor: gs.Tensor) -> bool:
+        """Whether no number of a tensor can depend on how many tokens there are."""
+        return self._along_distances(tensor) is not None
+
     def _values(self, tensor: gs.Tensor) -> Array:
         """[H or 1,2M+1]: the numbers at distances -M to M."""
         self._check_shape(tensor)

@@ -29,8 +29,8 @@ counts). "Attention" says how many of the attentions PadfreeAttention computes. 
 and a pack, with the reason given.
 
 The tables show the packed interface. In the padded one masks may have holes, and models with windows or biases by
-distance (ModernBERT's local layers, MPNet, T5) measure distances between slots: those attentions stay padded there
-unless `--masks contiguous` says that masks have none ([rewriting.md](rewriting.md#positions-in-attention)).
+distance (ModernBERT's local layers, MPNet, T5, DeBERTa) measure distances between slots: those attentions stay padded
+there unless `--masks contiguous` says that masks have none ([rewriting.md](rewriting.md#positions-in-attention)).
 """
 
 
