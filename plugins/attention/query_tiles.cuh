@@ -14,20 +14,25 @@ struct QueryTile {
   bool filler;
 };
 
-// The first tile of sequence b is number T / kRows + b. Its other tiles are the numbers in
-// [cu_seqlens[b] / kRows, cu_seqlens[b + 1] / kRows): enough of them, because floor(x + length) >= floor(x) +
+// Tiles of `tile_rows` rows. The first one of sequence b is number T / tile_rows + b. Its other tiles are the numbers in
+// [cu_seqlens[b] / tile_rows, cu_seqlens[b + 1] / tile_rows): enough of them, because floor(x + length) >= floor(x) +
 // ceil(length) - 1. So no list of tiles is needed, no search where sequences are short, and the tiles of long sequences
 // come first. At most one number a sequence stays unused. Warp-collective.
-template <int kRows>
-__device__ inline QueryTile findQueryTile(const int* cu_seqlens, int B, int T, int tile) {
-  const int later = T / kRows;
-  const auto firstLater = [&](int b) { return sequenceStart(cu_seqlens, b, T) / kRows; };
+__device__ inline QueryTile findQueryTile(const int* cu_seqlens, int B, int T, int tile, int tile_rows) {
+  const int later = T / tile_rows;
+  const auto firstLater = [&](int b) { return sequenceStart(cu_seqlens, b, T) / tile_rows; };
   const int b = tile < later ? warpFindLast(B + 1, tile, firstLater) : tile - later;
   const int begin = sequenceStart(cu_seqlens, b, T);
   const int end = b < B ? max(sequenceStart(cu_seqlens, b + 1, T), begin) : T;
-  const int first = tile < later ? (tile - begin / kRows + 1) * kRows : 0;  // negative only if cu_seqlens falls
-  const int rows = first < 0 ? 0 : min(kRows, end - begin - first);
+  const int first = tile < later ? (tile - begin / tile_rows + 1) * tile_rows : 0;  // negative only if cu_seqlens falls
+  const int rows = first < 0 ? 0 : min(tile_rows, end - begin - first);
   return {begin, end - begin, first, rows, b == B};
+}
+
+// The same where the number is known when compiling: cheaper divisions.
+template <int kRows>
+__device__ inline QueryTile findQueryTile(const int* cu_seqlens, int B, int T, int tile) {
+  return findQueryTile(cu_seqlens, B, T, tile, kRows);
 }
 
 // Tile numbers that findQueryTile can be asked for, filler included.

@@ -22,6 +22,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
   using T = typename S::T;
   const int in_group = threadIdx.x % kWarpgroup, lane = threadIdx.x % kWarpSize;
   const float scale_log2 = p.scale * kLog2E;
+  const float slope_unit = -1.f / p.scale;
   const Window window = windowOf(p);
   if (group == kTaskWidth - 1) namedArrive(kTurnBarrier, 2 * kWarpgroup);  // the first turn is warpgroup 0's
 
@@ -45,17 +46,17 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
     const int stride = uniform(job.stride), last_keys = uniform(job.last_keys);
     const JobFlags flags = unpackFlags(uniform(job.flags));
     JobPlaces places{};
-    DistanceTable table{};
-    if constexpr (S::kPositions) {
+    if constexpr (S::kPlaces != Places::kNone) {
       places = {uniform(job.begin - job.first - in_group / kWarpSize * kWarpRows), uniform(job.diagonal)};
-      table = {sharedPointer<float>(memory.table(group, S::tableEntries(p.bias_range))), p.bias_range + S::kTableReach};
     }
+    DistanceTable table{};
+    if constexpr (S::kPlaces == Places::kDistance) {
+      table = {memory.table(group, S::tableEntries(p.bias_range)), p.bias_range + S::kTableReach};
+    }
+    float slope = 0.f;
+    if constexpr (S::kPlaces == Places::kSlope) slope = p.slopes[job.head] * slope_unit;
     if (p.q.bias) addQueryBias<S>(p, sharedPointer<unsigned char>(query), job.head, group);
 
-    float slope = 0.f;
-    if constexpr (S::kPositions) {
-      if (p.bias == AttentionBias::kSlope) slope = -p.slopes[job.head] / p.scale;
-    }
     Sm90Rows<S> rows;
     rows.clearOutput();
     const unsigned q = panelDescriptor(query);
@@ -90,15 +91,32 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
       if (in_group == 0) barrierArrive(&shared.empty[number % S::kStages], flags.arrivals);
     };
 
-    // What positions do to the scores of the job's step with this number.
-    const auto applyPositions = [&](auto keys, int step) {
-      if constexpr (S::kPositions) {
-        constexpr int kCount = decltype(keys)::value;
+    // Weighs the job's step with this number.
+    const auto weigh = [&](auto keys, int step) {
+      constexpr int kCount = decltype(keys)::value;
+      const bool first = step == 0;
+      if constexpr (S::kPlaces == Places::kNone) {
+        rows.template weighStep<kCount>(scale_log2, first);
+      } else {
         const int place = placeOfStep<S>(places.diagonal, flags.split + step * flags.splits);
         const int nearest = places.nearest + place * S::kKeys;
-        if (p.bias == AttentionBias::kSlope) addSlope<kCount>(rows, slope, nearest);
-        if (p.bias == AttentionBias::kDistance) addTableOrEnd<kCount>(rows, table, p.bias_range, nearest);
         hideOutside<kCount>(rows, window, nearest);
+        float added[2];
+        if constexpr (S::kPlaces == Places::kWindow) {
+          rows.template startStep<kCount>(scale_log2, first, NoBias{}, added);
+        } else if constexpr (S::kPlaces == Places::kSlope) {
+          const float distance = static_cast<float>(laneDistance(nearest));
+          rows.template startStep<kCount>(scale_log2, first, SlopeBias{slope, distance}, added);
+        } else {
+          const bool before = nearest + kCount - 1 <= -p.bias_range;
+          if (before || nearest - (kWarpRows - 1) >= p.bias_range) {
+            const float end = *sharedPointer<float>(table.address(before ? -table.reach : table.reach));
+            rows.template startStep<kCount>(scale_log2, first, EndBias{end}, added);
+          } else {
+            rows.template startStep<kCount>(scale_log2, first, TableBias{table.address(laneDistance(nearest))}, added);
+          }
+        }
+        rows.template endStep<kCount>(scale_log2, added);
       }
     };
 
@@ -106,9 +124,8 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
     // beyond the sequence become zeros.
     const auto finish = [&](auto keys) {
       constexpr int kLast = decltype(keys)::value;
-      applyPositions(keys, steps - 1);
       if (last_keys < kLast) rows.template maskFrom<kLast, kLast - S::kKeys / 2>(last_keys, lane);
-      rows.template weighStep<kLast>(scale_log2, steps == 1);
+      weigh(keys, steps - 1);
       waitValues(number);
       if (last_keys < kLast) {
         unsigned char* values = sharedPointer<unsigned char>(memory.value(number % S::kStages));
@@ -131,17 +148,14 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
     takeTurn();
     multiplyKeys(number);
     passTurn();
-    if constexpr (S::kPositions) {
-      if (p.bias == AttentionBias::kDistance) {
-        // All have read the last job's: they met behind its last softmax, to multiply.
-        fillTable(p, job.head, table);
-        namedBarrier(kGroupBarrier + group, kWarpgroup);
-      }
+    if constexpr (S::kPlaces == Places::kDistance) {
+      // All have read the last job's: they met behind its last softmax, to multiply.
+      fillTable(p, job.head, table);
+      namedBarrier(kGroupBarrier + group, kWarpgroup);
     }
     wgmmaWait<0>();
     for (int left = steps - 1; left > 0; --left) {
-      applyPositions(Keys<S::kKeys>{}, steps - 1 - left);
-      rows.template weighStep<S::kKeys>(scale_log2, left == steps - 1);
+      weigh(Keys<S::kKeys>{}, steps - 1 - left);
       waitValues(number);
       waitKeys(number + stride);
       takeTurn();

@@ -70,7 +70,7 @@ constexpr int tableBytes(int range) {
 template <typename S>
 cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   static_assert(S::kSharedBytes + tableBytes<S>(kMaxHopperBiasRange) + sizeof(Sm90Shared<S>) <= 227 * 1024);
-  const bool tables = S::kPositions && params.bias == AttentionBias::kDistance;
+  const bool tables = S::kPlaces == Places::kDistance;
   const int shared_bytes = S::kSharedBytes + (tables ? tableBytes<S>(params.bias_range) : 0);
   AttentionMaps maps;
   if (!encodeMaps(params, kTaskRows, S::kKeys, maps)) return cudaErrorInvalidValue;
@@ -84,22 +84,20 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   return launchDependent(kernel, dim3(multiprocessors), dim3(S::kThreads), shared_bytes, stream, params, maps);
 }
 
-template <typename T, bool kPositions>
-cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
-  return params.D <= 64 ? launch<Sm90Shape<T, 64, 128, 4, kPositions>>(params, stream)
-                        : launch<Sm90Shape<T, 128, 64, 4, kPositions>>(params, stream);
-}
-
 template <typename T>
-cudaError_t choosePositions(const AttentionParams& params, cudaStream_t stream) {
-  return hasPositions(params) ? chooseShape<T, true>(params, stream) : chooseShape<T, false>(params, stream);
+cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
+  return dispatchPlaces(params, [&](auto places) {
+    constexpr Places kPlaces = decltype(places)::value;
+    return params.D <= 64 ? launch<Sm90Shape<T, 64, 128, 4, kPlaces>>(params, stream)
+                          : launch<Sm90Shape<T, 128, 64, 4, kPlaces>>(params, stream);
+  });
 }
 
 }  // namespace
 
 cudaError_t launchAttentionSm90(const AttentionParams& params, cudaStream_t stream) {
-  return params.type == DataType::kFloat16 ? choosePositions<half>(params, stream)
-                                           : choosePositions<__nv_bfloat16>(params, stream);
+  return params.type == DataType::kFloat16 ? chooseShape<half>(params, stream)
+                                           : chooseShape<__nv_bfloat16>(params, stream);
 }
 
 }  // namespace padfree

@@ -45,8 +45,8 @@ __device__ inline void loadRows(const AttentionMaps& maps, int operand, unsigned
 
 // An operand as [T, heads, D], in boxes of `rows` tokens, one head and a panel's columns. Columns from D on arrive as
 // zeros.
-inline bool encodeOperand(const AttentionParams& params, const AttentionOperand& operand, unsigned rows,
-                          int heads, CUtensorMap& map) {
+inline bool encodeOperand(const AttentionParams& params, const AttentionOperand& operand, unsigned rows, int heads,
+                          CUtensorMap& map) {
   const auto size = [](int64_t value) { return static_cast<cuuint64_t>(value); };
   const int64_t element = sizeOf(params.type);
   return encodeBoxes<3>(map, params.type, operand.data, {size(params.D), size(heads), size(params.T)},

@@ -1,12 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// What depends on where rows and keys stand, for the Hopper attention kernels: windows, slopes and distance biases. They
-// change a step's scores before its softmax, in units in which `scale` is still to come.
+// What depends on where rows and keys stand, for the Hopper attention kernels: windows hide scores of a step before its
+// softmax, slopes and distance biases are added on the way to exponentials, in units of powers of two.
 #pragma once
 
-#include "attention/launch.h"
+#include "attention/kernels.h"
 #include "attention/sm90_rows.cuh"
 
 namespace padfree {
+
+template <Places kPlaces>
+struct PlacesTag {
+  static constexpr Places value = kPlaces;
+};
+
+// Calls function(PlacesTag<...>{}) with what scores depend on.
+template <typename Function>
+cudaError_t dispatchPlaces(const AttentionParams& params, Function function) {
+  if (params.bias == AttentionBias::kSlope) return function(PlacesTag<Places::kSlope>{});
+  if (params.bias == AttentionBias::kDistance) return function(PlacesTag<Places::kDistance>{});
+  return hasPositions(params) ? function(PlacesTag<Places::kWindow>{}) : function(PlacesTag<Places::kNone>{});
+}
 
 constexpr int kWarpRows = 16;  // rows of a warp; a lane has row lane / 4 of them and the eighth after it
 
@@ -21,19 +34,9 @@ __device__ inline Window windowOf(const AttentionParams& p) {
           p.window_right < 0 ? kOpen : min(p.window_right, kOpen)};
 }
 
-// Calls function(score, place) for a lane's scores of a step's first kCount keys. The distance from the row to the key is
-// laneDistance + place, which is the same number for a row and a key each eight further: lanes need kCount / 4 + 2
-// values for kCount / 2 scores.
-template <int kCount, typename S, typename Function>
-__device__ inline void forScores(Sm90Rows<S>& rows, Function function) {
-#pragma unroll
-  for (int n = 0; n < kCount / 8; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) function(rows.scores[n][i], n * 8 + i % 2 - i / 2 * 8);
-  }
-}
-
-// `nearest`: from the warp's first row to the step's first key.
+// `nearest`: from the warp's first row to the step's first key. The distance from a lane's row to its key is that of its
+// first score plus placeOf(...), which is the same number for a row and a key each eight further: lanes need
+// kCount / 4 + 2 values for kCount / 2 scores.
 __device__ inline int laneDistance(int nearest) {
   const int lane = threadIdx.x % kWarpSize;
   return nearest + lane % 4 * 2 - lane / 4;
@@ -44,62 +47,95 @@ template <int kCount, typename S>
 __device__ inline void hideOutside(Sm90Rows<S>& rows, const Window& window, int nearest) {
   if (nearest - (kWarpRows - 1) >= -window.left && nearest + kCount - 1 <= window.right) return;
   const int distance = laneDistance(nearest), low = -window.left - distance, high = window.right - distance;
-  forScores<kCount>(rows, [&](float& score, int place) {
-    if (place < low || place > high) score = -INFINITY;
-  });
-}
-
-// slope: of a row's scores with the distance.
-template <int kCount, typename S>
-__device__ inline void addSlope(Sm90Rows<S>& rows, float slope, int nearest) {
-  const float distance = static_cast<float>(laneDistance(nearest));
-  forScores<kCount>(rows, [&](float& score, int place) {
-    score = fmaf(slope, fabsf(distance + static_cast<float>(place)), score);
-  });
-}
-
-// The distance biases of a head in shared memory, in units of scores: those of distances [-reach, reach], constant
-// beyond the range. Entry [distance + reach].
-struct DistanceTable {
-  float* entries;
-  int reach;
-};
-
-// Threads of one warpgroup, which has to meet at a barrier before the table is read.
-__device__ inline void fillTable(const AttentionParams& p, int head, const DistanceTable& table) {
-  const int range = p.bias_range;
-  const float* const biases = p.distance_bias + static_cast<int64_t>(head) * (2 * range + 1) + range;
-  const float unit = 1.f / p.scale;
-  for (int i = threadIdx.x % kWarpgroup; i <= 2 * table.reach; i += kWarpgroup) {
-    table.entries[i] = biases[min(max(i - table.reach, -range), range)] * unit;
+#pragma unroll
+  for (int n = 0; n < kCount / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (placeOf(n, i) < low || placeOf(n, i) > high) rows.scores[n][i] = -INFINITY;
+    }
   }
 }
 
-// All distances of the step are in the table.
-template <int kCount, typename S>
-__device__ inline void addTable(Sm90Rows<S>& rows, const DistanceTable& table, int nearest) {
-  const float* const entry = table.entries + table.reach + laneDistance(nearest);
-  forScores<kCount>(rows, [&](float& score, int place) { score += entry[place]; });
+// Biases are in units in which `scale` is still to come. again(): the same, but the compiler does not know: or it would
+// compute what is added once, for two uses far apart, and run out of registers.
+struct SlopeBias {
+  float slope;     // of scores, with the distance
+  float distance;  // of the lane's first score
+
+  __device__ SlopeBias again() const {
+    SlopeBias bias = *this;
+    asm volatile("" : "+f"(bias.distance));
+    return bias;
+  }
+  __device__ float added(int place, float score) const {
+    return fmaf(slope, fabsf(distance + static_cast<float>(place)), score);
+  }
+};
+
+// The distance biases of a head in shared memory: those of distances [-reach, reach], entry [distance + reach].
+struct DistanceTable {
+  unsigned entries;  // address in shared space
+  int reach;
+
+  __device__ unsigned address(int distance) const { return entries + (distance + reach) * sizeof(float); }
+};
+
+struct TableBias {
+  unsigned entry;  // of the lane's first score
+
+  __device__ TableBias again() const {
+    TableBias bias = *this;
+    asm volatile("" : "+r"(bias.entry));
+    return bias;
+  }
+  __device__ float added(int place, float score) const {
+    return score + *sharedPointer<float>(entry + place * sizeof(float));
+  }
+};
+
+// Where all distances are beyond the range.
+struct EndBias {
+  float end;
+  __device__ EndBias again() const { return *this; }
+  __device__ float added(int, float score) const { return score + end; }
+};
+
+// The same as TableBias without a table, for rare cases.
+struct DistantBias {
+  const float* middle;
+  int range, distance;
+  float unit;
+
+  __device__ DistantBias again() const { return *this; }
+  __device__ float added(int place, float score) const {
+    return fmaf(middle[min(max(distance + place, -range), range)], unit, score);
+  }
+};
+
+// A head's biases of distances, with that of distance 0.
+__device__ inline const float* middleBias(const AttentionParams& p, int head) {
+  return p.distance_bias + static_cast<int64_t>(head) * (2 * p.bias_range + 1) + p.bias_range;
 }
 
-// The table begins and ends so far beyond the range that a step's distances are in it, or wholly beyond the range.
-template <int kCount, typename S>
-__device__ inline void addTableOrEnd(Sm90Rows<S>& rows, const DistanceTable& table, int range, int nearest) {
-  const bool before = nearest + kCount - 1 <= -range, behind = nearest - (kWarpRows - 1) >= range;
-  if (!before && !behind) return addTable<kCount>(rows, table, nearest);
-  const float end = table.entries[before ? 0 : 2 * table.reach];
-  forScores<kCount>(rows, [&](float& score, int) { score += end; });
-}
-
-// The same without a table, for rare cases.
-template <int kCount, typename S>
-__device__ inline void addDistanceBias(Sm90Rows<S>& rows, const AttentionParams& p, int head, int nearest) {
-  const int range = p.bias_range, distance = laneDistance(nearest);
-  const float* const biases = p.distance_bias + static_cast<int64_t>(head) * (2 * range + 1) + range;
+// Threads of one warpgroup, which has to meet at a barrier before the table is read.
+__device__ inline void fillTable(const AttentionParams& p, int head, const DistanceTable& table) {
+  constexpr int kAtOnce = 5;  // loads under way
+  const int last = 2 * table.reach;
+  const float* const middle = middleBias(p, head);
   const float unit = 1.f / p.scale;
-  forScores<kCount>(rows, [&](float& score, int place) {
-    score = fmaf(biases[min(max(distance + place, -range), range)], unit, score);
-  });
+#pragma unroll 1
+  for (int first = threadIdx.x % kWarpgroup; first <= last; first += kAtOnce * kWarpgroup) {
+    float biases[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      biases[i] = middle[min(max(first + i * kWarpgroup - table.reach, -p.bias_range), p.bias_range)];
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int entry = first + i * kWarpgroup;
+      if (entry <= last) *sharedPointer<float>(table.entries + entry * sizeof(float)) = biases[i] * unit;
+    }
+  }
 }
 
 }  // namespace padfree

@@ -85,7 +85,7 @@ __device__ void handOutJobs(const AttentionParams& p, const AttentionMaps& maps,
         job.rows = rows;
         job.steps = (steps - 1 - split) / parts.splits + 1;
         job.last_keys = split == last_split ? keys.end - keys.begin - (steps - 1) * S::kKeys : S::kKeys;
-        if constexpr (S::kPositions) {
+        if constexpr (S::kPlaces != Places::kNone) {
           job.first = first;
           job.begin = keys.begin;
           job.diagonal = keys.diagonal;

@@ -35,11 +35,22 @@ __device__ inline void transposeQuad(unsigned (&v)[4], int lane) {
   exchange(v[1], v[3], 2);
 }
 
+// What is added to the scores of a step because of their places, in this case nothing. `place`: see placeOf.
+struct NoBias {
+  __device__ NoBias again() const { return {}; }
+  __device__ float added(int, float score) const { return score; }
+};
+
+// The distance from the row to the key of a lane's score i of block n is that of its score 0 of block 0 plus this.
+__device__ constexpr int placeOf(int n, int i) {
+  return n * 8 + i % 2 - i / 2 * 8;
+}
+
 // Scores, online softmax and output of the two rows that a lane shares with its three neighbours.
 template <typename S>
 struct Sm90Rows {
   static constexpr int kBlocks = S::kKeys / 8;  // of 8 keys; a lane holds two of each row
-  static constexpr int kFirstKeys = S::kPositions ? S::kKeys : 32;  // whose scores tell the first reference
+  static constexpr int kFirstKeys = S::kPlaces != Places::kNone ? S::kKeys : 32;  // whose scores tell the first reference
   static constexpr float kLeastReference = -1e30f;  // of rows that see none of these
   static constexpr float kLargeSum = 16384.f;   // of a lane's exponentials in a step; fp16 ends at 65504
 
@@ -77,18 +88,26 @@ struct Sm90Rows {
 
   // The same for one step of several. The reference of the exponentials only has to keep them in range: in the first
   // step it becomes the largest score of a row among some keys, and it moves only when exponentials grew too large for
-  // it, which is looked at afterwards. So they wait for no maximum.
-  template <int kCount>
-  __device__ void weighStep(float scale_log2, bool first) {
+  // it, which is looked at afterwards. So they wait for no maximum. bias.added(place, score) is what a score becomes.
+  template <int kCount, typename Bias = NoBias>
+  __device__ void weighStep(float scale_log2, bool first, const Bias& bias = {}) {
+    float added[2];
+    startStep<kCount>(scale_log2, first, bias, added);
+    endStep<kCount>(scale_log2, added);
+  }
+  template <int kCount, typename Bias>
+  __device__ void startStep(float scale_log2, bool first, const Bias& bias, float (&added)[2]) {
     if (first) {
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
-        reference[row] = peakOf<(kCount < kFirstKeys ? kCount : kFirstKeys)>(row);
-        if constexpr (S::kPositions) reference[row] = fmaxf(reference[row], kLeastReference);
+        reference[row] = peakOf<(kCount < kFirstKeys ? kCount : kFirstKeys)>(row, bias);
+        if constexpr (S::kPlaces != Places::kNone) reference[row] = fmaxf(reference[row], kLeastReference);
       }
     }
-    float added[2];
-    exponentiate<kCount>(scale_log2, added);
+    exponentiate<kCount>(scale_log2, added, bias.again());
+  }
+  template <int kCount>
+  __device__ void endStep(float scale_log2, float (&added)[2]) {
     if (__any_sync(kFullMask, added[0] > kLargeSum || added[1] > kLargeSum)) {
       moveReferences<kCount>(added, scale_log2);
       exponentiate<kCount>(scale_log2, added);
@@ -98,12 +117,13 @@ struct Sm90Rows {
   }
 
   // The largest score of a row among its first kCount keys. Warp-collective.
-  template <int kCount>
-  __device__ float peakOf(int row) const {
+  template <int kCount, typename Bias = NoBias>
+  __device__ float peakOf(int row, const Bias& bias = {}) const {
     float peak[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int n = 0; n < kCount / 8; ++n) {
-      peak[n % 2] = fmaxf(peak[n % 2], fmaxf(scores[n][row * 2], scores[n][row * 2 + 1]));
+      peak[n % 2] = fmaxf(peak[n % 2], fmaxf(bias.added(placeOf(n, row * 2), scores[n][row * 2]),
+                                             bias.added(placeOf(n, row * 2 + 1), scores[n][row * 2 + 1])));
     }
     peak[0] = fmaxf(peak[0], peak[1]);
 #pragma unroll
@@ -111,17 +131,20 @@ struct Sm90Rows {
     return peak[0];
   }
 
-  // Weights of the first kCount keys, and their sums over those of this lane.
-  template <int kCount>
-  __device__ void exponentiate(float scale_log2, float (&sums)[2]) {
+  // Weights of the first kCount keys, and their sums over those of this lane. Scores take the bias in.
+  template <int kCount, typename Bias = NoBias>
+  __device__ void exponentiate(float scale_log2, float (&sums)[2], const Bias& bias = {}) {
     const float shift[2] = {reference[0] * scale_log2, reference[1] * scale_log2};
     sums[0] = sums[1] = 0.f;
 #pragma unroll
     for (int n = 0; n < kCount / 8; ++n) {
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
-        const float x = fmaf(scores[n][row * 2], scale_log2, -shift[row]);
-        const float y = fmaf(scores[n][row * 2 + 1], scale_log2, -shift[row]);
+        float (&pair)[4] = scores[n];
+#pragma unroll
+        for (int i = row * 2; i < row * 2 + 2; ++i) pair[i] = bias.added(placeOf(n, i), pair[i]);
+        const float x = fmaf(pair[row * 2], scale_log2, -shift[row]);
+        const float y = fmaf(pair[row * 2 + 1], scale_log2, -shift[row]);
         const float a = exp2Fast(x), b = exp2Fast(y);
         sums[row] += a + b;
         weights[n / 2][n % 2 * 2 + row] = packPair<typename S::T>(a, b);

@@ -13,6 +13,9 @@
 
 namespace padfree {
 
+// What scores depend on beside Q and K: on nothing, on windows alone, or on a bias and windows (see sm90_positions.cuh).
+enum class Places { kNone, kWindow, kSlope, kDistance };
+
 // The head of K and V that a head of Q reads.
 __device__ inline int keyHead(const AttentionParams& p, int head) {
   return p.kv_heads == p.H ? head : head / (p.H / p.kv_heads);
@@ -31,11 +34,10 @@ struct Sm90Tiles {
 };
 
 // One block a multiprocessor: kTaskWidth warpgroups that compute and one that loads.
-// kWithPositions: windows and biases, see sm90_positions.cuh.
-template <typename Element, int kHeadSize, int kStepKeys, int kRingStages, bool kWithPositions>
+template <typename Element, int kHeadSize, int kStepKeys, int kRingStages, Places kDependsOn>
 struct Sm90Shape : Sm90Tiles<Element, kHeadSize, kStepKeys> {
   using Tiles = Sm90Tiles<Element, kHeadSize, kStepKeys>;
-  static constexpr bool kPositions = kWithPositions;
+  static constexpr Places kPlaces = kDependsOn;
   static constexpr int kStages = kRingStages;
   static constexpr int kKeyBarriers = 2 * kStages;  // see Sm90Shared
   // Two buffers of Q a warpgroup, where they fit: the next job's Q arrives while this one is computed.
@@ -92,14 +94,14 @@ struct TaskKeys {
 // The place of the step that is taken as number `step`.
 template <typename S>
 __device__ inline int placeOfStep(int diagonal, int step) {
-  if constexpr (!S::kPositions) return step;
+  if constexpr (S::kPlaces == Places::kNone) return step;
   return step == 0 ? diagonal : step <= diagonal ? step - 1 : step;
 }
 
 template <typename S>
 __device__ inline TaskKeys keysOf(const AttentionParams& p, const AttentionTask& task, const TaskParts& parts) {
   TaskKeys keys{0, task.length, 0, 0};
-  if constexpr (S::kPositions) {
+  if constexpr (S::kPlaces != Places::kNone) {
     if (task.length > 0) {  // no filler
       const int last = min(task.first + parts.groups * kTaskRows, task.length) - 1;
       const KeyRange range = visibleKeys(p, task.first, last, task.length);
@@ -110,8 +112,8 @@ __device__ inline TaskKeys keysOf(const AttentionParams& p, const AttentionTask&
     }
   }
   keys.steps = ceilDiv(static_cast<unsigned>(keys.end - keys.begin), static_cast<unsigned>(S::kKeys));
-  if constexpr (S::kPositions) {
-    if (p.bias == AttentionBias::kSlope || p.window_left >= 0) {
+  if constexpr (S::kPlaces != Places::kNone) {
+    if (S::kPlaces == Places::kSlope || p.window_left >= 0) {
       keys.diagonal = max(min((task.first - keys.begin) / S::kKeys, keys.steps - 2), 0);
     }
   }

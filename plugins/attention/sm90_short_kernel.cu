@@ -19,13 +19,13 @@ constexpr int kLongKeys = 32;   // keys of a step where the sequence is longer t
 
 // K and V of kStepKeys keys are on chip, and Q of two groups of kTaskRows rows; kResidentBlocks of such blocks on a
 // multiprocessor.
-template <typename Element, int kHeadSize, int kStepKeys, int kResidentBlocks, bool kWithPositions>
+template <typename Element, int kHeadSize, int kStepKeys, int kResidentBlocks, Places kDependsOn>
 struct ShortShape : Sm90Tiles<Element, kHeadSize, kStepKeys> {
   using Tiles = Sm90Tiles<Element, kHeadSize, kStepKeys>;
-  static constexpr bool kPositions = kWithPositions;
+  static constexpr Places kPlaces = kDependsOn;
   static constexpr int kBlocks = kResidentBlocks;
   static constexpr int kTableReach = 2 * kTaskRows - 1;  // between rows and keys on chip
-  static constexpr int kTableEntries = kWithPositions ? 2 * kTableReach + 1 : 1;
+  static constexpr int kTableEntries = kPlaces == Places::kDistance ? 2 * kTableReach + 1 : 1;
   static constexpr int kSharedBytes = 2 * Tiles::kQueryBytes + 2 * Tiles::kKeyBytes + 1024;  // the last to align
 };
 
@@ -50,29 +50,37 @@ __device__ inline void zeroFiller(const AttentionParams& p, int begin) {
   for (int64_t i = part * kWarpgroup + threadIdx.x; i < count; i += parts * kWarpgroup) zeros[i] = uint4{};
 }
 
-// What positions do to scores of rows from first_row and keys from first_key on, which are all on chip or kLong.
+// What places do to the scores of rows from first_row and keys from first_key on. kLong: not all of the sequence's keys
+// are on chip.
 template <typename S, int kCount, bool kLong>
-__device__ inline void applyPositions(Sm90Rows<S>& rows, const AttentionParams& p, int head, float* table,
-                                      int first_row, int first_key) {
+__device__ inline void applyPlaces(Sm90Rows<S>& rows, const AttentionParams& p, int head, float slope,
+                                   const DistanceTable& table, int first_row, int first_key) {
   const int nearest = uniform(first_key - first_row - static_cast<int>(threadIdx.x) / kWarpSize * kWarpRows);
-  if (p.bias == AttentionBias::kSlope) addSlope<kCount>(rows, -p.slopes[head] / p.scale, nearest);
-  if (p.bias == AttentionBias::kDistance) {
-    if constexpr (kLong) {
-      addDistanceBias<kCount>(rows, p, head, nearest);
-    } else {
-      addTable<kCount>(rows, {table, S::kTableReach}, nearest);
+  const int distance = laneDistance(nearest);
+  const auto add = [&](const auto& bias) {
+#pragma unroll
+    for (int n = 0; n < kCount / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) rows.scores[n][i] = bias.added(placeOf(n, i), rows.scores[n][i]);
     }
+  };
+  if constexpr (S::kPlaces == Places::kSlope) {
+    add(SlopeBias{slope, static_cast<float>(distance)});
+  } else if constexpr (S::kPlaces == Places::kDistance && kLong) {
+    add(DistantBias{middleBias(p, head), p.bias_range, distance, 1.f / p.scale});
+  } else if constexpr (S::kPlaces == Places::kDistance) {
+    add(TableBias{table.address(distance)});
   }
-  hideOutside<kCount>(rows, windowOf(p), nearest);
+  if constexpr (S::kPlaces != Places::kNone) hideOutside<kCount>(rows, windowOf(p), nearest);
 }
 
 // Scores of 64 query rows and kCount keys on chip, from key_row on, their weights and the product with V. `keys` of the
 // keys count; first: the rows have seen none before. kOnly: they are all that the sequence has; sums are added up, too.
-// positions(): what is done to scores.
-template <typename S, int kCount, bool kOnly, typename Positions>
+// places(): what is done to scores before their softmax.
+template <typename S, int kCount, bool kOnly, typename ApplyPlaces>
 __device__ inline void attendKeys(Sm90Rows<S>& rows, const ShortMemory<S>& memory, ShortBarriers& barriers, int slot,
                                   int key_row, int keys, unsigned parity, float scale_log2, bool first,
-                                  Positions positions) {
+                                  ApplyPlaces places) {
   using T = typename S::T;
   constexpr int kSure = kOnly && (kCount > 64 || S::kKeys <= 64) ? kCount - kCountStep : 0;  // less is another kCount
   auto& scores = reinterpret_cast<float (&)[kCount / 8][4]>(rows.scores);
@@ -99,7 +107,7 @@ __device__ inline void attendKeys(Sm90Rows<S>& rows, const ShortMemory<S>& memor
     fenceAsyncProxy();
   }
   wgmmaWait<0>();
-  positions();
+  places();
   if (keys < kCount) rows.template maskFrom<kCount, kSure>(keys, threadIdx.x % kWarpSize);
   if constexpr (kOnly) {
     rows.template weighOnly<kCount>(scale_log2);
@@ -127,7 +135,7 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ unsigned char dynamic[];
   __shared__ ShortBarriers barriers;
-  __shared__ float table[S::kTableEntries];  // of distance biases
+  __shared__ float entries[S::kTableEntries];  // of distance biases
   const ShortMemory<S> memory{(sharedAddress(dynamic) + 1023) & ~1023u};
   if (threadIdx.x < 3) {
     prefetchMap(maps.whole[threadIdx.x]);
@@ -173,11 +181,12 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     if (warp == 3) loadQuery(first + stride, 1);
   }
   __syncwarp();
-  if constexpr (S::kPositions) {
-    if (p.bias == AttentionBias::kDistance) {
-      fillTable(p, head, {table, S::kTableReach});
-      __syncthreads();
-    }
+  const DistanceTable table{sharedAddress(entries), S::kTableReach};
+  float slope = 0.f;
+  if constexpr (S::kPlaces == Places::kSlope) slope = p.slopes[head] / -p.scale;
+  if constexpr (S::kPlaces == Places::kDistance) {
+    fillTable(p, head, table);
+    __syncthreads();
   }
 
   const float scale_log2 = p.scale * kLog2E;
@@ -192,7 +201,7 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
       Sm90Rows<S> rows;
       constexpr int kCount = decltype(count)::value;
       attendKeys<S, kCount, true>(rows, memory, barriers, slot, 0, length, 0, scale_log2, true, [&] {
-        if constexpr (S::kPositions) applyPositions<S, kCount, false>(rows, p, head, table, row, 0);
+        applyPlaces<S, kCount, false>(rows, p, head, slope, table, row, 0);
       });
       storeRows<S>(p, job, rows);
     };
@@ -218,11 +227,8 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
           }
           ++fills;
         }
-        attendKeys<S, kLongKeys, false>(rows, memory, barriers, slot, key_row, min(length - key, kLongKeys), fills & 1,
-                                        scale_log2, key == 0, [&] {
-                                          if constexpr (S::kPositions) {
-                                            applyPositions<S, kLongKeys, true>(rows, p, head, table, row, key);
-                                          }
+        attendKeys<S, kLongKeys, false>(rows, memory, barriers, slot, key_row, min(length - key, kLongKeys), fills & 1, scale_log2, key == 0, [&] {
+                                          applyPlaces<S, kLongKeys, true>(rows, p, head, slope, table, row, key);
                                         });
       }
       rows.addUpSums();
@@ -248,30 +254,31 @@ cudaError_t launch(const AttentionParams& params, int groups, cudaStream_t strea
 }
 
 // Sequences are cut into blocks of 64 query rows where whole ones, which read K and V once, would not fill the GPU.
-template <typename T, bool kPositions>
+template <typename T, Places kPlaces>
 cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
   int multiprocessors = 0;
   const cudaError_t status = countMultiprocessors(multiprocessors);
   if (status != cudaSuccess) return status;
   const int64_t sequences = int64_t{params.B} * params.H;  // each counts once a head
   const auto groups = [&](int blocks) { return sequences <= int64_t{blocks} * multiprocessors ? 2 : 1; };
-  if (params.D > 64) return launch<ShortShape<T, 128, 128, 2, kPositions>>(params, groups(2), stream);
-  if (params.max_seq_len <= 64) return launch<ShortShape<T, 64, 64, 5, kPositions>>(params, 1, stream);
+  if (params.D > 64) return launch<ShortShape<T, 128, 128, 2, kPlaces>>(params, groups(2), stream);
+  if (params.max_seq_len <= 64) return launch<ShortShape<T, 64, 64, 5, kPlaces>>(params, 1, stream);
   // Three blocks have more registers each, and all of these run at once.
-  if (2 * sequences <= 3 * multiprocessors) return launch<ShortShape<T, 64, 128, 3, kPositions>>(params, 2, stream);
-  return launch<ShortShape<T, 64, 128, 4, kPositions>>(params, groups(4), stream);
+  if (2 * sequences <= 3 * multiprocessors) return launch<ShortShape<T, 64, 128, 3, kPlaces>>(params, 2, stream);
+  return launch<ShortShape<T, 64, 128, 4, kPlaces>>(params, groups(4), stream);
 }
 
 template <typename T>
-cudaError_t choosePositions(const AttentionParams& params, cudaStream_t stream) {
-  return hasPositions(params) ? chooseShape<T, true>(params, stream) : chooseShape<T, false>(params, stream);
+cudaError_t choosePlaces(const AttentionParams& params, cudaStream_t stream) {
+  return dispatchPlaces(params,
+                        [&](auto places) { return chooseShape<T, decltype(places)::value>(params, stream); });
 }
 
 }  // namespace
 
 cudaError_t launchAttentionSm90Short(const AttentionParams& params, cudaStream_t stream) {
-  return params.type == DataType::kFloat16 ? choosePositions<half>(params, stream)
-                                           : choosePositions<__nv_bfloat16>(params, stream);
+  return params.type == DataType::kFloat16 ? choosePlaces<half>(params, stream)
+                                           : choosePlaces<__nv_bfloat16>(params, stream);
 }
 
 }  // namespace padfree

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Variable-length attention for Hopper where rows see a small window of keys: a block takes a tile of query rows of one
-// head, 64 a warpgroup, with all keys that they see. These are on chip at once, in blocks of 64 that come by TMA and are
-// shared by the warpgroups; keys outside of the windows are never loaded. No list of tasks: tiles are numbered as in
-// query_tiles.cuh.
+// Variable-length attention for Hopper where rows see a small window of keys. A block of one warpgroup takes a run of
+// query rows of one head and goes through it in groups of 64. The keys that a group sees are on chip at once, in blocks
+// of 64 that come by TMA and stay for the groups that follow, while one more block is on its way: so each key is fetched
+// once a run, and none outside of the windows. No list of tasks: runs are numbered as in query_tiles.cuh.
 //
-// A warpgroup begins with the keys in its own places, of which each row sees one at least, so that references of
+// A group begins with the keys in its own places, of which each row sees one at least, so that references of
 // exponentials are never -infinity.
+#include <algorithm>
+
 #include "attention/kernels.h"
 #include "attention/query_tiles.cuh"
 #include "attention/sm90_maps.cuh"
@@ -16,194 +18,205 @@
 namespace padfree {
 namespace {
 
-constexpr int kMaxKeyBlocks = 12;
+constexpr int kMaxPlaces = 12;      // for blocks of keys on chip
+constexpr int kMaxGroupsOfRun = 8;  // longer runs fetch hardly less
 
-// kWidth warpgroups a block, kResidentBlocks blocks on a multiprocessor.
-template <typename Element, int kHeadSize, int kWidth, int kResidentBlocks>
+struct WindowBarriers {
+  uint64_t queries, keys[kMaxPlaces], values[kMaxPlaces];  // complete when the copies have arrived
+};
+
+// kBlocksAhead: blocks of keys on their way while a group is computed. kResidentBlocks blocks of threads on a
+// multiprocessor.
+template <typename Element, int kHeadSize, int kBlocksAhead, int kResidentBlocks>
 struct WindowShape : Sm90Tiles<Element, kHeadSize, kTaskRows> {
   using Tiles = Sm90Tiles<Element, kHeadSize, kTaskRows>;
-  static constexpr bool kPositions = true;
-  static constexpr int kGroups = kWidth, kRows = kWidth * kTaskRows;
-  static constexpr int kThreads = kWidth * kWarpgroup, kBlocks = kResidentBlocks;
-  static constexpr int sharedBytes(int key_blocks) {
-    return kGroups * Tiles::kQueryBytes + 2 * key_blocks * Tiles::kKeyBytes + 1024;  // the last to align
+  static constexpr Places kPlaces = Places::kWindow;
+  static constexpr int kAhead = kBlocksAhead, kBlocks = kResidentBlocks;
+  static constexpr int sharedBytes(int places) {
+    return Tiles::kQueryBytes + 2 * places * Tiles::kKeyBytes + static_cast<int>(sizeof(WindowBarriers));
   }
 };
 
-// Blocks of 64 keys that rows see before and behind their own.
-struct KeyBlocks {
-  int before, after;
+// How the kernel goes through runs.
+struct WindowRuns {
+  int rows;           // of a run
+  int before, after;  // blocks of 64 keys that a group sees before and behind its own
+  int places;         // for blocks of keys on chip
 };
 
 // Where a block's data are; base is a multiple of 1024 in shared space.
 template <typename S>
 struct WindowMemory {
   unsigned base;
-  int key_blocks;
-  __device__ unsigned query(int group) const { return base + group * S::kQueryBytes; }
-  __device__ unsigned key(int block) const { return query(S::kGroups) + block * S::kKeyBytes; }
-  __device__ unsigned value(int block) const { return key(key_blocks + block); }
-};
-
-template <int kGroups>
-struct WindowBarriers {
-  uint64_t queries[kGroups], keys[kMaxKeyBlocks], values[kMaxKeyBlocks];  // complete when the copies have arrived
+  int places;
+  __device__ unsigned query() const { return base; }
+  __device__ unsigned key(int place) const { return base + S::kQueryBytes + place * S::kKeyBytes; }
+  __device__ unsigned value(int place) const { return key(places + place); }
 };
 
 // Rows of a head become zeros.
-template <typename S>
 __device__ inline void zeroRows(const AttentionParams& p, int head, int token, int rows) {
   const int chunks = p.D / 8;
   uint4* const zeros = static_cast<uint4*>(p.y) + (static_cast<int64_t>(token) * p.H + head) * chunks;
-  for (int i = threadIdx.x; i < rows * chunks; i += S::kThreads) {
+  for (int i = threadIdx.x; i < rows * chunks; i += kWarpgroup) {
     zeros[static_cast<int64_t>(i / chunks) * p.H * chunks + i % chunks] = uint4{};
   }
 }
 
-// Starts the copies of all that the tile needs, what is needed first first. Block i of the keys has those from
-// tile.first + (i - before) * 64 on.
 template <typename S>
-__device__ inline void loadTile(const AttentionMaps& maps, const WindowMemory<S>& memory,
-                                WindowBarriers<S::kGroups>& barriers, const QueryTile& tile, int before, int head,
-                                int key_head) {
-  const int warp = uniform(threadIdx.x / kWarpSize);
-  if (threadIdx.x % kWarpSize == 0) {
-    constexpr int kWarps = S::kThreads / kWarpSize;
-    for (int i = warp; i < S::kGroups + 2 * memory.key_blocks; i += kWarps) {
-      if (i < S::kGroups) {
-        const int rows = min(tile.rows - i * kTaskRows, kTaskRows);
-        if (rows > 0) {
-          loadRows<S, kTaskRows>(maps, 0, memory.query(i), rows, head, tile.begin + tile.first + i * kTaskRows,
-                                 &barriers.queries[i]);
-        }
-        continue;
-      }
-      const bool values = i >= S::kGroups + memory.key_blocks;
-      const int turn = i - S::kGroups - (values ? memory.key_blocks : 0) + before;
-      const int block = turn < memory.key_blocks ? turn : turn - memory.key_blocks;
-      const int key = tile.first + (block - before) * kTaskRows, rows = min(tile.length - key, kTaskRows);
-      if (key < 0 || rows <= 0) continue;
-      loadRows<S, kTaskRows>(maps, values ? 2 : 1, values ? memory.value(block) : memory.key(block), rows, key_head,
-                             tile.begin + key, values ? &barriers.values[block] : &barriers.keys[block]);
-    }
-  }
-  __syncwarp();
-}
-
-template <typename S>
-__global__ void __launch_bounds__(S::kThreads, S::kBlocks)
+__global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     attentionSm90WindowKernel(const __grid_constant__ AttentionParams p, const __grid_constant__ AttentionMaps maps,
-                              const KeyBlocks around) {
+                              const WindowRuns runs) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using T = typename S::T;
-  extern __shared__ unsigned char dynamic[];
-  __shared__ WindowBarriers<S::kGroups> barriers;
-  const WindowMemory<S> memory{(sharedAddress(dynamic) + 1023) & ~1023u, S::kGroups + around.before + around.after};
-  if (threadIdx.x < 3) {
-    prefetchMap(maps.whole[threadIdx.x]);
-    prefetchMap(maps.part[threadIdx.x]);
+  extern __shared__ __align__(1024) unsigned char dynamic[];
+  const WindowMemory<S> memory{sharedAddress(dynamic), runs.places};
+  // Behind the data, so that nothing has to be left out to align these: it is what the last block has no room for.
+  WindowBarriers& barriers = *sharedPointer<WindowBarriers>(memory.value(runs.places));
+  const int thread = threadIdx.x, lane = thread % kWarpSize, warp = uniform(thread / kWarpSize);
+  if (thread < 3) {
+    prefetchMap(maps.whole[thread]);
+    prefetchMap(maps.part[thread]);
   }
-  if (threadIdx.x < kMaxKeyBlocks) {
-    barrierInit(&barriers.keys[threadIdx.x], 1);
-    barrierInit(&barriers.values[threadIdx.x], 1);
-    if (threadIdx.x < S::kGroups) barrierInit(&barriers.queries[threadIdx.x], 1);
+  if (thread < kMaxPlaces) {
+    barrierInit(&barriers.keys[thread], 1);
+    barrierInit(&barriers.values[thread], 1);
+    if (thread == 0) barrierInit(&barriers.queries, 1);
     fenceBarrierInit();
     fenceAsyncProxy();
   }
-  const int number = blockIdx.x / p.H, head = blockIdx.x % p.H;
+  const int number = blockIdx.x / p.H, head = blockIdx.x % p.H, key_head = keyHead(p, head);
   __syncthreads();
   waitForPriorGrids();
   releaseNextGrid();
-  const QueryTile tile = findQueryTile<S::kRows>(p.cu_seqlens, p.B, p.T, number);
-  if (tile.rows <= 0) return;
-  if (tile.filler) return zeroRows<S>(p, head, tile.begin + tile.first, tile.rows);
-  loadTile<S>(maps, memory, barriers, tile, around.before, head, keyHead(p, head));
+  const QueryTile run = findQueryTile(p.cu_seqlens, p.B, p.T, number, runs.rows);
+  if (run.rows <= 0) return;
+  if (run.filler) return zeroRows(p, head, run.begin + run.first, run.rows);
 
-  const int group = uniform(threadIdx.x / kWarpgroup), warp = uniform(threadIdx.x % kWarpgroup / kWarpSize);
-  const int in_group = threadIdx.x % kWarpgroup, lane = threadIdx.x % kWarpSize;
-  const int row = uniform(tile.first) + group * kTaskRows, length = uniform(tile.length);
-  if (row >= length) return;
+  // Blocks of keys are numbered from the first that the run sees; `own`: those in the places of a group's rows.
+  const int begin = uniform(run.begin), length = uniform(run.length), first = uniform(run.first);
+  const int groups = ceilDiv(uniform(run.rows), kTaskRows);
+  const int origin = max(first / kTaskRows - runs.before, 0);
+  const int own_first = first / kTaskRows - origin;
+  const int blocks = min(own_first + groups + runs.after, (length - 1) / kTaskRows + 1 - origin);
+  const auto loadQuery = [&](int group) {
+    const int row = first + group * kTaskRows;
+    loadRows<S, kTaskRows>(maps, 0, memory.query(), min(length - row, kTaskRows), head, begin + row, &barriers.queries);
+  };
+  const auto loadBlock = [&](int operand, int block) {
+    const int key = (origin + block) * kTaskRows, place = block % runs.places;
+    loadRows<S, kTaskRows>(maps, operand, operand == 1 ? memory.key(place) : memory.value(place),
+                           min(length - key, kTaskRows), key_head, begin + key,
+                           operand == 1 ? &barriers.keys[place] : &barriers.values[place]);
+  };
+  const int filled = min(blocks, runs.places);
+  if (lane == 0) {  // the group's own block is what it needs first
+    if (warp == 0) loadQuery(0);
+    if (warp == 1 || warp == 2) {
+      for (int i = 0, block = own_first; i < filled; ++i, block = block + 1 < filled ? block + 1 : 0) {
+        loadBlock(warp, block);
+      }
+    }
+  }
+  __syncwarp();
+
   const Window window = windowOf(p);
   const float scale_log2 = p.scale * kLog2E;
-  const int before = min(around.before, row / kTaskRows);  // tile.first is a multiple of 64
-  const int after = min(around.after, (length - 1 - row) / kTaskRows);
-  // The n-th block of keys that this warpgroup looks at, counted from its own: first the own one, then those behind it.
-  const auto blockAt = [&](int n) { return n <= after ? n : after - n; };
-  const unsigned query = memory.query(group), q = panelDescriptor(query);
-  const int own = around.before + group;
-
-  Sm90Rows<S> rows;
-  rows.clearOutput();
-  const auto multiplyKeys = [&](int block) {
-    const unsigned k = panelDescriptor(memory.key(own + block));
-    barrierWait(&barriers.keys[own + block], 0);
-    wgmmaFence();
+  const unsigned q = panelDescriptor(memory.query());
+  for (int group = 0; group < groups; ++group) {
+    const int row = first + group * kTaskRows, own = own_first + group;
+    const int before = min(runs.before, own), after = min(runs.after, blocks - 1 - own);
+    Sm90Rows<S> rows;
+    rows.clearOutput();
+    const auto multiplyKeys = [&](int block) {
+      const int place = block % runs.places;
+      const unsigned k = panelDescriptor(memory.key(place));
+      barrierWait(&barriers.keys[place], block / runs.places & 1);
+      wgmmaFence();
 #pragma unroll
-    for (int d = 0; d < S::kD / 16; ++d) {
-      wgmmaShared<T>(rows.scores, q + ((d / 4 * S::kQueryPanelBytes + d % 4 * 32) >> 4),
-                     k + ((d / 4 * S::kKeyPanelBytes + d % 4 * 32) >> 4), d > 0);
-    }
-    wgmmaCommit();
-  };
-  barrierWait(&barriers.queries[group], 0);
-  if (p.q.bias) addQueryBias<S>(p, sharedPointer<unsigned char>(query), head, group);
-  multiplyKeys(0);
-  wgmmaWait<0>();
-  for (int n = 0;; ++n) {
-    const int block = blockAt(n), keys = length - row - block * kTaskRows;
-    hideOutside<kTaskRows>(rows, window, block * kTaskRows - warp * kWarpRows);
-    if (keys < kTaskRows) rows.template maskFrom<kTaskRows>(keys, lane);
-    rows.template weighStep<kTaskRows>(scale_log2, n == 0);
-    barrierWait(&barriers.values[own + block], 0);
-    if (keys < kTaskRows) {  // a weight of 0 does not silence a NaN: rows of V beyond the sequence become zeros
-      unsigned char* const values = sharedPointer<unsigned char>(memory.value(own + block));
-      for (int i = keys * 8 + in_group; i < kTaskRows * 8; i += kWarpgroup) {
+      for (int d = 0; d < S::kD / 16; ++d) {
+        wgmmaShared<T>(rows.scores, q + ((d / 4 * S::kQueryPanelBytes + d % 4 * 32) >> 4),
+                       k + ((d / 4 * S::kKeyPanelBytes + d % 4 * 32) >> 4), d > 0);
+      }
+      wgmmaCommit();
+    };
+    barrierWait(&barriers.queries, group & 1);
+    if (p.q.bias) addQueryBias<S>(p, sharedPointer<unsigned char>(memory.query()), head, 0);
+    multiplyKeys(own);
+    wgmmaWait<0>();
+    for (int n = 0; n <= before + after; ++n) {  // the own block, those behind it, those before it
+      const bool last = n == before + after;
+      if (last && group + 1 < groups) {
+        namedBarrier(kGroupBarrier, kWarpgroup);  // all have multiplied this Q
+        if (thread == 0) loadQuery(group + 1);
+        __syncwarp();
+      }
+      const int away = n <= after ? n : after - n, block = own + away, place = block % runs.places;
+      const int keys = length - row - away * kTaskRows;
+      hideOutside<kTaskRows>(rows, window, away * kTaskRows - warp * kWarpRows);
+      if (keys < kTaskRows) rows.template maskFrom<kTaskRows>(keys, lane);
+      rows.template weighStep<kTaskRows>(scale_log2, n == 0);
+      barrierWait(&barriers.values[place], block / runs.places & 1);
+      if (keys < kTaskRows) {  // a weight of 0 does not silence a NaN: rows of V beyond the sequence become zeros
+        unsigned char* const values = sharedPointer<unsigned char>(memory.value(place));
+        for (int i = keys * 8 + thread; i < kTaskRows * 8; i += kWarpgroup) {
+#pragma unroll
+          for (int panel = 0; panel < S::kPanels; ++panel) {
+            *reinterpret_cast<uint4*>(values + panel * S::kKeyPanelBytes + i * 16) = uint4{};
+          }
+        }
+        fenceAsyncProxy();
+        namedBarrier(kGroupBarrier, kWarpgroup);
+      }
+      const unsigned v = panelDescriptor(memory.value(place));
+      wgmmaFence();
+#pragma unroll
+      for (int k = 0; k < kTaskRows / 16; ++k) {
 #pragma unroll
         for (int panel = 0; panel < S::kPanels; ++panel) {
-          *reinterpret_cast<uint4*>(values + panel * S::kKeyPanelBytes + i * 16) = uint4{};
+          wgmmaRegisters<T>(rows.output[panel], rows.weights[k],
+                            v + ((panel * S::kKeyPanelBytes + k * 16 * kPanelRowBytes) >> 4), true);
         }
       }
-      fenceAsyncProxy();
-      namedBarrier(kGroupBarrier + group, kWarpgroup);
+      wgmmaCommit();
+      if (!last) multiplyKeys(n + 1 <= after ? own + n + 1 : own + after - n - 1);
+      wgmmaWait<0>();
     }
-    const unsigned v = panelDescriptor(memory.value(own + block));
-    wgmmaFence();
-#pragma unroll
-    for (int k = 0; k < kTaskRows / 16; ++k) {
-#pragma unroll
-      for (int panel = 0; panel < S::kPanels; ++panel) {
-        wgmmaRegisters<T>(rows.output[panel], rows.weights[k],
-                          v + ((panel * S::kKeyPanelBytes + k * 16 * kPanelRowBytes) >> 4), true);
-      }
+    const int next = own - runs.before + runs.places;  // takes the place of the block that no group sees any more
+    if (group + 1 < groups && own >= runs.before && next < blocks) {
+      namedBarrier(kGroupBarrier, kWarpgroup);  // all have multiplied that one
+      if (lane == 0 && (warp == 1 || warp == 2)) loadBlock(warp, next);
+      __syncwarp();
     }
-    wgmmaCommit();
-    if (n == before + after) break;
-    multiplyKeys(blockAt(n + 1));
-    wgmmaWait<0>();
+    rows.addUpSums();
+    storeRows<S>(p, AttentionJob{begin + row, length - row, head}, rows);
   }
-  rows.addUpSums();
-  wgmmaWait<0>();
-  storeRows<S>(p, AttentionJob{tile.begin + row, length - row, head}, rows);
 #endif
 }
 
 template <typename S>
 cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
-  const KeyBlocks around{ceilDiv(params.window_left, kTaskRows), ceilDiv(params.window_right, kTaskRows)};
-  const int shared_bytes = S::sharedBytes(S::kGroups + around.before + around.after);
+  int multiprocessors = 0;
+  cudaError_t status = countMultiprocessors(multiprocessors);
+  if (status != cudaSuccess) return status;
+  const int64_t groups = int64_t{params.T} * params.H / kTaskRows, at_once = int64_t{multiprocessors} * S::kBlocks;
+  const int groups_of_run = static_cast<int>(std::clamp(ceilDiv(groups, at_once), int64_t{1}, int64_t{kMaxGroupsOfRun}));
+  const int before = ceilDiv(params.window_left, kTaskRows), after = ceilDiv(params.window_right, kTaskRows);
+  const WindowRuns runs{groups_of_run * kTaskRows, before, after, before + 1 + after + S::kAhead};
+  const int shared_bytes = S::sharedBytes(runs.places);
   AttentionMaps maps;
   if (!encodeMaps(params, kTaskRows, kTaskRows, maps)) return cudaErrorInvalidValue;
   const auto kernel = attentionSm90WindowKernel<S>;
-  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (status != cudaSuccess) return status;
-  const unsigned blocks = countQueryTiles(params.T, params.B, S::kRows) * static_cast<unsigned>(params.H);
-  return launchDependent(kernel, dim3(blocks), dim3(S::kThreads), shared_bytes, stream, params, maps, around);
+  const unsigned blocks = countQueryTiles(params.T, params.B, runs.rows) * static_cast<unsigned>(params.H);
+  return launchDependent(kernel, dim3(blocks), dim3(kWarpgroup), shared_bytes, stream, params, maps, runs);
 }
 
 template <typename T>
 cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
-  return params.D <= 64 ? launch<WindowShape<T, 64, 2, 2>>(params, stream)
-                        : launch<WindowShape<T, 128, 1, 2>>(params, stream);
+  return params.D <= 64 ? launch<WindowShape<T, 64, 1, 3>>(params, stream)
+                        : launch<WindowShape<T, 128, 0, 2>>(params, stream);
 }
 
 }  // namespace

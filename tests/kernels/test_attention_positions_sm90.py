@@ -163,6 +163,11 @@ def test_biases(name: str, dtype: torch.dtype, kernel: str, max_seq_len: int) ->
         check(lengths, BIASES[name](4), heads=4, dtype=dtype, kernel=kernel, max_seq_len=max_seq_len)
 
 
+def test_distances_beyond_the_tables_reach() -> None:
+    """The Hopper kernels leave them to the general one."""
+    check(LONG, Positions(distance_bias=distance_bias(4, 1000)), heads=4)
+
+
 EVERY_KIND = [
     Positions((64, 64)),
     Positions((-1, 0)),
