@@ -103,9 +103,7 @@ class Tables:
         if q.by_head or q.rotation is not None or k.columns.shape != q.columns.shape:
             raise NoMatch("products of Q and K with tables are added to the scores of turned, shared or swapped heads")
         if (size := q.columns.shape[1]) > _MOST_HEAD_SIZE:
-            raise NoMatch(
-                f"products with tables are added to scores of heads of {size}; up to {_MOST_HEAD_SIZE} go"
-            )
+            raise NoMatch(f"products with tables are added to scores of heads of {size}; up to {_MOST_HEAD_SIZE} go")
         found = [self._term(item, q, k) for item in terms]
         longest = self._positional.longest
         last = min(longest or FARTHEST, FARTHEST)
