@@ -274,11 +274,13 @@ def _whole_number(facts: Facts) -> Poly | None:
 
 
 def _tile(_: gs.Node, known: Known) -> Found:
-    """The axes' sizes multiplied."""
+    """The axes' sizes multiplied; where those were 1 it is an Expand."""
     shape, repeats = known[0].shape, known[1].integers()
     if shape is None or repeats is None or len(repeats) != len(shape):
         return [Facts(dtype=known[0].dtype)]
     sizes = tuple(size * count for size, count in zip(shape, repeats, strict=True))
+    if all(1 in (size.constant(), count.constant()) for size, count in zip(shape, repeats, strict=True)):
+        return [movement.expand(known[0], list(sizes))]
     constant = known[0].constant and known[1].constant
     return [replace(known[0], shape=sizes, elements=None, expr=known[0].uniform(), constant=constant)]
 
