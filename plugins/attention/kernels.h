@@ -23,8 +23,8 @@ constexpr int kMaxHopperHeadSize = 128, kMaxHopperBiasRange = 512;
 cudaError_t launchAttentionSm90Short(const AttentionParams& params, cudaStream_t stream);
 constexpr int kShortLength = 128;
 
-// The same where windows end on both sides and nothing is added to scores; wants no tasks. It has room for windows of 128
-// keys on each side, and is the fastest up to kNearKeys.
+// The same where windows end on both sides and nothing is added to scores; wants no tasks. It has room for windows of
+// 128 keys on each side, and is the fastest up to kNearKeys.
 cudaError_t launchAttentionSm90Window(const AttentionParams& params, cudaStream_t stream);
 constexpr int kNearKeys = 64;
 

@@ -34,9 +34,9 @@ __device__ inline Window windowOf(const AttentionParams& p) {
           p.window_right < 0 ? kOpen : min(p.window_right, kOpen)};
 }
 
-// `nearest`: from the warp's first row to the step's first key. The distance from a lane's row to its key is that of its
-// first score plus placeOf(...), which is the same number for a row and a key each eight further: lanes need
-// kCount / 4 + 2 values for kCount / 2 scores.
+// `nearest`: from the warp's first row to the step's first key. The distance from a lane's row to its key is that of
+// its first score plus placeOf(...), which is the same number for a row and a key each eight further: lanes need kCount
+// / 4 + 2 values for kCount / 2 scores.
 __device__ inline int laneDistance(int nearest) {
   const int lane = threadIdx.x % kWarpSize;
   return nearest + lane % 4 * 2 - lane / 4;

@@ -50,9 +50,10 @@ __device__ constexpr int placeOf(int n, int i) {
 template <typename S>
 struct Sm90Rows {
   static constexpr int kBlocks = S::kKeys / 8;  // of 8 keys; a lane holds two of each row
-  static constexpr int kFirstKeys = S::kPlaces != Places::kNone ? S::kKeys : 32;  // whose scores tell the first reference
+  static constexpr int kFirstKeys =
+      S::kPlaces != Places::kNone ? S::kKeys : 32;  // whose scores tell the first reference
   static constexpr float kLeastReference = -1e30f;  // of rows that see none of these
-  static constexpr float kLargeSum = 16384.f;   // of a lane's exponentials in a step; fp16 ends at 65504
+  static constexpr float kLargeSum = 16384.f;       // of a lane's exponentials in a step; fp16 ends at 65504
 
   // Rows lane / 4 (elements 0, 1) and lane / 4 + 8 (elements 2, 3) of the warp's 16.
   float scores[kBlocks][4];

@@ -13,7 +13,8 @@
 
 namespace padfree {
 
-// What scores depend on beside Q and K: on nothing, on windows alone, or on a bias and windows (see sm90_positions.cuh).
+// What scores depend on beside Q and K: on nothing, on windows alone, or on a bias and windows (see
+// sm90_positions.cuh).
 enum class Places { kNone, kWindow, kSlope, kDistance };
 
 // The head of K and V that a head of Q reads.

@@ -200,9 +200,8 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     const auto attendAll = [&](auto count) {
       Sm90Rows<S> rows;
       constexpr int kCount = decltype(count)::value;
-      attendKeys<S, kCount, true>(rows, memory, barriers, slot, 0, length, 0, scale_log2, true, [&] {
-        applyPlaces<S, kCount, false>(rows, p, head, slope, table, row, 0);
-      });
+      attendKeys<S, kCount, true>(rows, memory, barriers, slot, 0, length, 0, scale_log2, true,
+                                  [&] { applyPlaces<S, kCount, false>(rows, p, head, slope, table, row, 0); });
       storeRows<S>(p, job, rows);
     };
     if (S::kKeys <= 64 && length <= 32) {
@@ -227,9 +226,9 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
           }
           ++fills;
         }
-        attendKeys<S, kLongKeys, false>(rows, memory, barriers, slot, key_row, min(length - key, kLongKeys), fills & 1, scale_log2, key == 0, [&] {
-                                          applyPlaces<S, kLongKeys, true>(rows, p, head, slope, table, row, key);
-                                        });
+        attendKeys<S, kLongKeys, false>(
+            rows, memory, barriers, slot, key_row, min(length - key, kLongKeys), fills & 1, scale_log2, key == 0,
+            [&] { applyPlaces<S, kLongKeys, true>(rows, p, head, slope, table, row, key); });
       }
       rows.addUpSums();
       storeRows<S>(p, job, rows);
@@ -270,8 +269,7 @@ cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
 
 template <typename T>
 cudaError_t choosePlaces(const AttentionParams& params, cudaStream_t stream) {
-  return dispatchPlaces(params,
-                        [&](auto places) { return chooseShape<T, decltype(places)::value>(params, stream); });
+  return dispatchPlaces(params, [&](auto places) { return chooseShape<T, decltype(places)::value>(params, stream); });
 }
 
 }  // namespace

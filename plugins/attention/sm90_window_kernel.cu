@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Variable-length attention for Hopper where rows see a small window of keys. A block of one warpgroup takes a run of
 // query rows of one head and goes through it in groups of 64. The keys that a group sees are on chip at once, in blocks
-// of 64 that come by TMA and stay for the groups that follow, while one more block is on its way: so each key is fetched
-// once a run, and none outside of the windows. No list of tasks: runs are numbered as in query_tiles.cuh.
+// of 64 that come by TMA and stay for the groups that follow, while one more block is on its way: so each key is
+// fetched once a run, and none outside of the windows. No list of tasks: runs are numbered as in query_tiles.cuh.
 //
 // A group begins with the keys in its own places, of which each row sees one at least, so that references of
 // exponentials are never -infinity.
@@ -200,7 +200,8 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   cudaError_t status = countMultiprocessors(multiprocessors);
   if (status != cudaSuccess) return status;
   const int64_t groups = int64_t{params.T} * params.H / kTaskRows, at_once = int64_t{multiprocessors} * S::kBlocks;
-  const int groups_of_run = static_cast<int>(std::clamp(ceilDiv(groups, at_once), int64_t{1}, int64_t{kMaxGroupsOfRun}));
+  const int groups_of_run =
+      static_cast<int>(std::clamp(ceilDiv(groups, at_once), int64_t{1}, int64_t{kMaxGroupsOfRun}));
   const int before = ceilDiv(params.window_left, kTaskRows), after = ceilDiv(params.window_right, kTaskRows);
   const WindowRuns runs{groups_of_run * kTaskRows, before, after, before + 1 + after + S::kAhead};
   const int shared_bytes = S::sharedBytes(runs.places);

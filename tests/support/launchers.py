@@ -198,8 +198,8 @@ def linear(
 ) -> None:
     """y [T, N] = activation(x [T, K] @ weight [K, N] + bias) + residual, x or the residual normed where `moments` say.
 
-    gated: y is [T, N / 2]. tiling: tokens of a tile, tiles of features and of tokens in a cluster, parts of the reduction;
-    zeros leave the choice to the kernel.
+    gated: y is [T, N / 2]. tiling: tokens of a tile, tiles of features and of tokens in a cluster, parts of the
+    reduction; zeros leave the choice to the kernel.
     """
     tokens, depth = x.shape
     norms = moments or Moments()
@@ -252,8 +252,8 @@ def measured_tilings(
     call(
         "padfreeMeasureLinear", there, there if residual else None,
         *(there if name in norms else None for name in ("x", "residual", "y")), depth, features,
-        rotary_features, ACTIVATIONS[activation], int(gated), DATA_TYPES[dtype], min_tokens, max_tokens, capacity, ranges,
-        ctypes.byref(count),
+        rotary_features, ACTIVATIONS[activation], int(gated), DATA_TYPES[dtype], min_tokens, max_tokens, capacity,
+        ranges, ctypes.byref(count),
     )  # fmt: skip
     if count.value > capacity:
         raise RuntimeError(f"{count.value} ranges; allowed: {capacity}")
