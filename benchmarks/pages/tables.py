@@ -185,6 +185,13 @@ SWEEPS: tuple[tuple[str, str, str, Key, Callable[[Record], str]], ...] = (
         lambda record: (list(NAMES).index(record["model"]),),
         lambda record: f"{NAMES[record['model']]}, {record['packed_flops_share']:.0%}",
     ),
+    (
+        "positions",
+        "Positions in attention (mean length 0.6 S, one sequence whole)",
+        "model, B x S",
+        lambda record: (list(NAMES).index(record["model"]), record["seq_len"]),
+        lambda record: f"{NAMES[record['model']]}, {record['batch']} x {record['seq_len']}",
+    ),
 )
 """Set, heading, first column's head, order, and first column's text."""
 
