@@ -31,7 +31,7 @@ FAMILIES = Path(__file__).parents[2] / "fixtures" / "families"
 MODELS = {
     "bert": DEMO_DATA / "bert_tiny.onnx",
     "deberta": FAMILIES / "deberta_v2_torchscript_eager.onnx",  # padded islands, token types
-    "mpnet": FAMILIES / "mpnet_dynamo_eager.onnx",  # padded islands
+    "mpnet": FAMILIES / "mpnet_dynamo_eager.onnx",  # biases by distance
 }
 TOLERANCE = 1e-5  # fp32 sums in another order
 
