@@ -87,6 +87,9 @@ def check_report(raw: Mapping[str, Any], source: str) -> None:
         return
     coverage.truth("complete")
     coverage.number("packed_gemm_share")
+    for name in ("right_padded_because", "contiguous_because"):
+        if name in coverage:
+            coverage.strings(name)
     coverage.objects("passes", _check_pass)
     coverage.objects("islands", _check_place)
     if "excluded_ids" in coverage:
