@@ -5,6 +5,7 @@
 
 #include "attention/kernels.h"
 #include "attention/sm90_rows.cuh"
+#include "common/ptx/opaque.cuh"
 
 namespace padfree {
 
@@ -64,7 +65,7 @@ struct SlopeBias {
 
   __device__ SlopeBias again() const {
     SlopeBias bias = *this;
-    asm volatile("" : "+f"(bias.distance));
+    makeOpaque(bias.distance);
     return bias;
   }
   __device__ float added(int place, float score) const {
@@ -85,7 +86,7 @@ struct TableBias {
 
   __device__ TableBias again() const {
     TableBias bias = *this;
-    asm volatile("" : "+r"(bias.entry));
+    makeOpaque(bias.entry);
     return bias;
   }
   __device__ float added(int place, float score) const {

@@ -2,7 +2,7 @@
 // Rotary position embedding in the finish of a product (RoFormer, arXiv 2104.09864, section 3.2.2).
 #pragma once
 
-#include <cuda_runtime.h>
+#include "common/ptx/sine.cuh"
 
 namespace padfree {
 
@@ -14,9 +14,7 @@ __device__ inline void turnPair(float& x, float& y, float angle) {
   constexpr float kWhole = 12582912.f;  // 1.5 * 2^23: a sum with it is a whole number
   const float turns = fmaf(angle, kPerTwoPi, kWhole) - kWhole;
   const float rest = fmaf(turns, -kTwoPiRest, fmaf(turns, -kTwoPi, angle));
-  float cosine, sine;
-  asm("cos.approx.ftz.f32 %0, %1;" : "=f"(cosine) : "f"(rest));
-  asm("sin.approx.ftz.f32 %0, %1;" : "=f"(sine) : "f"(rest));
+  const float cosine = cosineFast(rest), sine = sineFast(rest);
   const float before = x;
   x = fmaf(x, cosine, -y * sine);
   y = fmaf(y, cosine, before * sine);
