@@ -37,12 +37,12 @@ def problems(target: str, what: Sequence[str], end: float = float("inf")) -> tup
     """
     done, found, waiting = 0, dict[str, str](), list(what)
     while waiting and time.monotonic() < end:
-        at, died = None, None
+        at = None
         command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz.worker", target, *waiting]
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            watch = threading.Timer(
-                SILENCE * max(1, len(waiting) if not waiting[0].isdigit() else AT_ONCE), process.kill
-            )
+        with subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as process:
+            watch = threading.Timer(SILENCE * _count(waiting), process.kill)
             watch.start()
             assert process.stdout is not None
             for line in process.stdout:
@@ -63,6 +63,11 @@ def problems(target: str, what: Sequence[str], end: float = float("inf")) -> tup
         found[at] = f"the process ended with {died}"
         waiting = _behind(waiting, at)
     return done, found
+
+
+def _count(waiting: Sequence[str]) -> int:
+    """How many inputs seeds FIRST COUNT, or files, are."""
+    return int(waiting[1]) if waiting[0].isdigit() else len(waiting)
 
 
 def _behind(waiting: Sequence[str], at: str) -> list[str]:
