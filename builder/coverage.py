@@ -58,10 +58,11 @@ def inspect_file(path: Path, mask: str | None = None) -> Inspected:
         check_report(raw, str(path))
         return Inspected(path, "plan", raw)
     model, kind = open_model(path), None  # mapped: weights that nobody asks for are not read
-    if not is_rewritten(model.proto):
+    if is_rewritten(model.proto):
+        check_nodes(model.proto)
+    else:
         given, kind = open_model(path, Storage.MEMORY), "original"
         model = rewrite_model(given, interface="packed", precision="fp32", strict=False, verify=False, mask=mask).model
-    check_nodes(model.proto)
     raw = parse_metadata(metadata_of(model.proto), str(path)).raw
     check_report(raw, str(path))
     return Inspected(path, kind or str(raw["interface"]), raw)
