@@ -1,7 +1,7 @@
 """Length patterns, poisoned memory and error measures that all kernel tests share."""
 
 # SPDX-License-Identifier: Apache-2.0
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -72,3 +72,17 @@ def assert_accurate(ours: torch.Tensor, plain: torch.Tensor, truth: torch.Tensor
     assert error <= 2 * max(float(plain_error), floor), f"relative error {error:.2e}, PyTorch {plain_error:.2e}"
     worst, plain_worst = (ours64 - truth).abs().max() / peak, (plain64 - truth).abs().max() / peak
     assert worst <= 2 * max(float(plain_worst), floor), f"worst error {worst:.2e}, PyTorch {plain_worst:.2e}"
+
+
+def assert_same_in_a_graph(run: Callable[..., torch.Tensor], start: torch.Tensor) -> None:
+    """Replays of a CUDA graph give the bits of `separately`, where launches wait for each other; `run` works on x."""
+    expected = run(start.clone(), separately=True)
+    assert bool(expected.isfinite().all())
+    x = start.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run(x, separately=False)
+    for _ in range(20):
+        x.copy_(start)
+        graph.replay()
+        assert torch.equal(x, expected)

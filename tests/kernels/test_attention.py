@@ -14,6 +14,7 @@ from .cases import (
     LENGTHS,
     assert_accurate,
     assert_guards,
+    assert_same_in_a_graph,
     cumulative,
     generator,
     poisoned,
@@ -216,16 +217,7 @@ def test_overlapped_launches_give_the_bits_of_separate_ones(heads: int, kernel: 
                 torch.cuda.synchronize()
         return x
 
-    expected = run(start.clone(), separately=True)
-    assert bool(expected.isfinite().all())
-    x = start.clone()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run(x, separately=False)
-    for _ in range(20):
-        x.copy_(start)
-        graph.replay()
-        assert torch.equal(x, expected)
+    assert_same_in_a_graph(run, start)
 
 
 def test_rejects_what_it_cannot_do() -> None:

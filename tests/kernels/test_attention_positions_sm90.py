@@ -6,7 +6,17 @@ import torch
 
 from tests.support.launchers import Positions, attention, make_tasks
 
-from .cases import DEVICE, LENGTHS, assert_accurate, assert_guards, cumulative, generator, poisoned, with_filler
+from .cases import (
+    DEVICE,
+    LENGTHS,
+    assert_accurate,
+    assert_guards,
+    assert_same_in_a_graph,
+    cumulative,
+    generator,
+    poisoned,
+    with_filler,
+)
 
 if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9:
     pytest.skip("these kernels need a Hopper GPU", allow_module_level=True)
@@ -275,12 +285,4 @@ def test_overlapped_launches_give_the_bits_of_separate_ones(kernel: str) -> None
                 torch.cuda.synchronize()
         return x
 
-    expected = run(start.clone(), separately=True)
-    x = start.clone()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run(x, separately=False)
-    for _ in range(20):
-        x.copy_(start)
-        graph.replay()
-        assert torch.equal(x, expected)
+    assert_same_in_a_graph(run, start)

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, TensorProto, helper
+from padfree.onnx_tools import RewriteResult, rewrite
 
+from tests.onnx_tools.agreement import assert_agree
 from tests.support.encoder import HIDDEN, TOKENS, VOCABULARY, EncoderBuilder, with_output
 
 HEADS, SIZE = 4, 4
@@ -78,3 +81,21 @@ def turned(turn: Turn, keys: Turn | None = None) -> ModelProto:
     x = b.embedding()
     q, k = turn(b, b.split(x)), (keys or turn)(b, b.split(x))
     return with_output(b.attended(x, q, k, b.split(x), b.padding_mask()), b, TOKENS)
+
+
+def attributes(result: RewriteResult, op: str = "PadfreeAttention") -> list[dict[str, Any]]:
+    """Of every node of an operator."""
+    nodes = [node for node in result.model.graph.node if node.op_type == op]
+    return [{item.name: helper.get_attribute_value(item) for item in node.attribute} for node in nodes]
+
+
+def missed(result: RewriteResult) -> str:
+    return "; ".join(miss.reason for item in result.report.passes for miss in item.missed)
+
+
+def assert_stays_on_islands(model: ModelProto, reason: str) -> None:
+    """The attentions stay padded for a reason that is told, and the answers are the same."""
+    result = rewrite(model)
+    assert "PadfreeAttention" not in result.report.plugins
+    assert reason in missed(result)
+    assert_agree(model, result)

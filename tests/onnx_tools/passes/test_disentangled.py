@@ -16,8 +16,7 @@ from tests.support.encoder import HIDDEN, TOKENS, with_output
 from tests.support.exports import assert_right, inputs_of, load
 from tests.support.families import Case, all_cases, assert_same, optimum_cases
 
-from .attention_forms import FLOAT, HEADS, INT64, SIZE, PositionedBuilder
-from .test_windows import attributes, missed
+from .attention_forms import FLOAT, HEADS, INT64, SIZE, PositionedBuilder, assert_stays_on_islands, attributes, missed
 
 SPAN, BUCKETS = 4, 2  # rows for distances either way; distances that have a row of their own
 SCALE = 1.0 / math.sqrt(3 * SIZE)
@@ -216,11 +215,7 @@ def _longer(b: PositionedBuilder, q: str, _: str) -> list[str]:
     ],
 )
 def test_other_terms_stay_on_islands(terms: Terms, reason: str) -> None:
-    model = _model(terms)
-    result = rewrite(model)
-    assert "PadfreeAttention" not in result.report.plugins
-    assert reason in missed(result)
-    assert_agree(model, result)
+    assert_stays_on_islands(_model(terms), reason)
 
 
 def test_rows_that_depend_on_the_length_are_refused() -> None:

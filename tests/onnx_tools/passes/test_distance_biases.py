@@ -14,8 +14,17 @@ from padfree.onnx_tools.operators import OPERATORS
 from tests.onnx_tools.agreement import assert_agree
 from tests.support.encoder import HIDDEN, POSITIONS, TOKENS, VOCABULARY, with_output
 
-from .attention_forms import FLOAT, HEADS, INT64, Added, PositionedBuilder, with_added
-from .test_windows import attributes, missed
+from .attention_forms import (
+    FLOAT,
+    HEADS,
+    INT64,
+    Added,
+    PositionedBuilder,
+    assert_stays_on_islands,
+    attributes,
+    missed,
+    with_added,
+)
 
 SLOPES = (0.5, 0.25, 0.125, 0.0625)
 LAST = 6  # the distance from which on buckets are the same
@@ -144,11 +153,7 @@ def _of_squares(b: PositionedBuilder) -> list[str]:
     ],
 )
 def test_other_biases_stay_on_islands(added: Added, reason: str) -> None:
-    model = with_added(added)
-    result = rewrite(model)
-    assert "PadfreeAttention" not in result.report.plugins
-    assert reason in missed(result)
-    assert_agree(model, result)
+    assert_stays_on_islands(with_added(added), reason)
 
 
 def test_every_distance_of_a_limited_model_is_in_its_table() -> None:

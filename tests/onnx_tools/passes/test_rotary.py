@@ -13,8 +13,7 @@ from padfree.onnx_tools import RewriteResult, rewrite
 from tests.onnx_tools.agreement import INTERFACES, assert_agree
 from tests.support.encoder import TOKENS, with_output
 
-from .attention_forms import FLOAT, HEADS, MANY, SIZE, PositionedBuilder, Turn, turned
-from .test_windows import attributes
+from .attention_forms import FLOAT, HEADS, MANY, SIZE, PositionedBuilder, Turn, attributes, turned
 
 FREQUENCIES = np.asarray([1.0, 0.25], np.float32)
 

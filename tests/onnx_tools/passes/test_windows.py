@@ -3,27 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from onnx import ModelProto, helper
-from padfree.onnx_tools import RewriteError, RewriteResult, rewrite
+from padfree.onnx_tools import RewriteError, rewrite
 from padfree.onnx_tools.passes.masks.window import OPEN, Window
 
 from tests.onnx_tools.agreement import assert_agree
 
-from .attention_forms import FLOAT, Added, PositionedBuilder, with_added
-
-
-def attributes(result: RewriteResult, op: str = "PadfreeAttention") -> list[dict[str, Any]]:
-    """Of every node of an operator."""
-    nodes = [node for node in result.model.graph.node if node.op_type == op]
-    return [{item.name: helper.get_attribute_value(item) for item in node.attribute} for node in nodes]
-
-
-def missed(result: RewriteResult) -> str:
-    return "; ".join(miss.reason for item in result.report.passes for miss in item.missed)
+from .attention_forms import FLOAT, Added, PositionedBuilder, attributes, missed, with_added
 
 
 def _one_mask(b: PositionedBuilder) -> list[str]:
