@@ -10,7 +10,7 @@ set(PADFREE_EXPORTS "${CMAKE_CURRENT_LIST_DIR}/exports.map")
 
 function(padfree_add_libraries)
   padfree_use_object_cache()
-  file(GLOB kernels CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/*/*.cu")
+  file(GLOB kernels CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/*/*.cu" "${PADFREE_PLUGIN_ROOT}/*/sm*/*.cu")
   file(GLOB shells CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/*/plugin.cpp" "${PADFREE_PLUGIN_ROOT}/*/tables.cpp"
        "${PADFREE_PLUGIN_ROOT}/shell/*.cpp")
   file(GLOB registration CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/register/*.cpp")
@@ -37,7 +37,7 @@ function(padfree_add_libraries)
   endif()
 endfunction()
 
-# padfree_add_kernel_objects(<sources> <variable>): object libraries of all sources. A file named sm90_*.cu is compiled for
+# padfree_add_kernel_objects(<sources> <variable>): object libraries of all sources. A file in a folder sm90 is compiled for
 # that one architecture, and not at all where the list has none of its number; PADFREE_ARCH_<number> is defined for each
 # number in the list, so that a dispatcher knows what was compiled.
 function(padfree_add_kernel_objects sources variable)
@@ -48,12 +48,12 @@ function(padfree_add_kernel_objects sources variable)
     set(architecture_${number} "${architecture}")
   endforeach()
   set(general "${sources}")
-  list(FILTER general EXCLUDE REGEX "/sm[0-9]+_[^/]*\\.cu$")
+  list(FILTER general EXCLUDE REGEX "/sm[0-9]+/[^/]*\\.cu$")
   padfree_kernel_object_library(padfree_kernel_objects "${PADFREE_ARCHITECTURES}" "${general}")
   set(libraries padfree_kernel_objects)
   foreach(number ${numbers})
     set(special "${sources}")
-    list(FILTER special INCLUDE REGEX "/sm${number}_[^/]*\\.cu$")
+    list(FILTER special INCLUDE REGEX "/sm${number}/[^/]*\\.cu$")
     if(special)
       padfree_kernel_object_library(padfree_kernel_objects_sm${number} "${architecture_${number}}" "${special}")
       list(APPEND libraries padfree_kernel_objects_sm${number})

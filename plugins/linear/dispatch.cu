@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/launch.h"
 #include "linear/cost_model.h"
-#include "linear/sm90_launch.h"
+#include "linear/sm90/launch.h"
 
 namespace padfree {
 namespace {

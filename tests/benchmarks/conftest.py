@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import importlib.util
 
-collect_ignore = [] if importlib.util.find_spec("torch") else ["test_attention_peers.py", "test_row_cases.py"]
+NEED_TORCH = ["attention/test_attention_peers.py", "kernels/test_row_cases.py"]
+collect_ignore = [] if importlib.util.find_spec("torch") else NEED_TORCH
 
 
 def pytest_report_header() -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The barriers of PadfreeLinear's Hopper kernel, played in random orders.
 
-Its two sides are plugins/linear/sm90_producer.cuh and sm90_consumer.cuh. Blocks of a cluster fill each other's rings of
+Its two sides are plugins/linear/sm90/producer.cuh and consumer.cuh. Blocks of a cluster fill each other's rings of
 stages: who has the same tokens shares x, who has the same features W. Copies and arrivals at other blocks take any
 time, threads pause anywhere. It is wrong when a stage is written while somebody reads what was there, when something
 else is read than was to be there, or when nothing moves any more.

@@ -3,8 +3,8 @@
 // through the block's tasks by itself, as far ahead as shared memory allows.
 #pragma once
 
-#include "attention/sm90_maps.cuh"
-#include "attention/sm90_shape.cuh"
+#include "attention/sm90/maps.cuh"
+#include "attention/sm90/shape.cuh"
 #include "common/device.cuh"
 #include "common/integers.h"
 #include "common/ptx/cp_async.cuh"

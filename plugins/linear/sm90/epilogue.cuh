@@ -7,8 +7,8 @@
 
 #include "common/launch.h"
 #include "linear/activation.cuh"
-#include "linear/sm90_shape.cuh"
-#include "linear/sm90_work.cuh"
+#include "linear/sm90/shape.cuh"
+#include "linear/sm90/work.cuh"
 
 namespace padfree {
 

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "common/dependent_launch.cuh"
-#include "linear/sm90_shape.cuh"
-#include "linear/sm90_work.cuh"
+#include "linear/sm90/shape.cuh"
+#include "linear/sm90/work.cuh"
 
 namespace padfree {
 

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "attention/sm90_shape.cuh"
+#include "attention/sm90/shape.cuh"
 #include "common/device.cuh"
 #include "common/ptx/exp2.cuh"
 

@@ -8,8 +8,8 @@
 
 #include "common/dependent_launch.cuh"
 #include "common/device.cuh"
-#include "linear/sm90_consumer.cuh"
-#include "linear/sm90_producer.cuh"
+#include "linear/sm90/consumer.cuh"
+#include "linear/sm90/producer.cuh"
 
 namespace padfree {
 

@@ -7,8 +7,8 @@
 // A box of rows may reach beyond its sequence. Scores of keys there are masked; rows of V there are overwritten by
 // zeros, because a weight of 0 does not silence a NaN.
 #include "attention/kernels.h"
-#include "attention/sm90_consumer.cuh"
-#include "attention/sm90_producer.cuh"
+#include "attention/sm90/consumer.cuh"
+#include "attention/sm90/producer.cuh"
 #include "common/dependent_launch.cuh"
 
 namespace padfree {

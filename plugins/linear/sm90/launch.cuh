@@ -6,8 +6,8 @@
 
 #include "common/launch.h"
 #include "common/tensor_map.h"
-#include "linear/sm90_kernel.cuh"
-#include "linear/sm90_launch.h"
+#include "linear/sm90/kernel.cuh"
+#include "linear/sm90/launch.h"
 
 namespace padfree {
 

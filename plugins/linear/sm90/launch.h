@@ -5,7 +5,7 @@
 
 namespace padfree {
 
-// The Hopper kernel for one element type, after launchLinear's checks. sm90_kernel_fp16.cu and sm90_kernel_bf16.cu hold
+// The Hopper kernel for one element type, after launchLinear's checks. kernel_fp16.cu and kernel_bf16.cu hold
 // one type each: compiling takes minutes.
 template <typename T>
 cudaError_t launchLinearSm90(const LinearParams& params, const LinearTiling& tiling, cudaStream_t stream);

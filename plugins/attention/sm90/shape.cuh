@@ -14,7 +14,7 @@
 namespace padfree {
 
 // What scores depend on beside Q and K: on nothing, on windows alone, or on a bias and windows (see
-// sm90_positions.cuh).
+// positions.cuh).
 enum class Places { kNone, kWindow, kSlope, kDistance };
 
 // The head of K and V that a head of Q reads.

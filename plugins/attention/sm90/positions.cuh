@@ -4,7 +4,7 @@
 #pragma once
 
 #include "attention/kernels.h"
-#include "attention/sm90_rows.cuh"
+#include "attention/sm90/rows.cuh"
 #include "common/ptx/opaque.cuh"
 
 namespace padfree {

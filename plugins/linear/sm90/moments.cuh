@@ -5,8 +5,8 @@
 
 #include "common/dependent_launch.cuh"
 #include "common/ptx/mma.cuh"
-#include "linear/sm90_shape.cuh"
-#include "linear/sm90_work.cuh"
+#include "linear/sm90/shape.cuh"
+#include "linear/sm90/work.cuh"
 
 namespace padfree {
 

@@ -2,8 +2,8 @@
 // The computing warpgroups of the Hopper attention kernel.
 #pragma once
 
-#include "attention/sm90_positions.cuh"
-#include "attention/sm90_rows.cuh"
+#include "attention/sm90/positions.cuh"
+#include "attention/sm90/rows.cuh"
 
 namespace padfree {
 

@@ -7,10 +7,10 @@
 #include "common/ptx/tma.cuh"
 #include "common/ptx/wgmma.cuh"
 #include "linear/rotation.cuh"
-#include "linear/sm90_epilogue.cuh"
-#include "linear/sm90_moments.cuh"
-#include "linear/sm90_shape.cuh"
-#include "linear/sm90_work.cuh"
+#include "linear/sm90/epilogue.cuh"
+#include "linear/sm90/moments.cuh"
+#include "linear/sm90/shape.cuh"
+#include "linear/sm90/work.cuh"
 
 namespace padfree {
 

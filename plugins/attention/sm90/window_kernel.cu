@@ -10,9 +10,9 @@
 
 #include "attention/kernels.h"
 #include "attention/query_tiles.cuh"
-#include "attention/sm90_maps.cuh"
-#include "attention/sm90_positions.cuh"
-#include "attention/sm90_rows.cuh"
+#include "attention/sm90/maps.cuh"
+#include "attention/sm90/positions.cuh"
+#include "attention/sm90/rows.cuh"
 #include "common/dependent_launch.cuh"
 
 namespace padfree {

@@ -6,9 +6,9 @@
 //
 // Longer sequences than the block has room for stay right: it goes through them tile by tile.
 #include "attention/kernels.h"
-#include "attention/sm90_maps.cuh"
-#include "attention/sm90_positions.cuh"
-#include "attention/sm90_rows.cuh"
+#include "attention/sm90/maps.cuh"
+#include "attention/sm90/positions.cuh"
+#include "attention/sm90/rows.cuh"
 #include "common/dependent_launch.cuh"
 
 namespace padfree {
