@@ -5,8 +5,9 @@
 
 The work is in parts of some minutes at most. A part that passed is recorded with its counts and the commit in
 checks.jsonl and is not run again at that commit: call the command until nothing is left. On a machine of several GPUs,
-as many parts run at once, each with a GPU of its own. `--minutes` starts nothing that would take longer than what is
-left; `--list` names the parts. Exit code 1 if a part fails or is left.
+as many parts run at once, each with a GPU of its own; `--at-once` lets several tests share a GPU, and benchmarks come
+after them, alone. `--minutes` starts nothing that would take longer than what is left; `--list` names the parts. Exit
+code 1 if a part fails or is left.
 
 Needs padfree installed with its plugin library, TensorRT, PyTorch, transformers, and libpadfree_kernels.so named by
 PADFREE_KERNELS_LIBRARY (built with -DPADFREE_KERNEL_TESTS=ON). PADFREE_PERTURBED_LIBRARY may name a second one, built
@@ -53,6 +54,7 @@ class Part:
     minutes: float = 3
     environment: Mapping[str, str] = field(default_factory=dict)
     whole_machine: bool = False  # takes all GPUs or all cores by itself
+    measures: bool = False  # its figures hold only where it has a GPU for itself
 
 
 def tests_in(folder: str) -> dict[str, str]:
@@ -84,16 +86,17 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
     found += [Part(f"memcheck: {n}", (*SANITIZER, *PYTEST, path), 5) for n, path in tests_in("tests/kernels").items()]
     found += [Part(f"engines: {name}", command) for name, command in engines.items()]
     found += [Part("plugins", (*PYTEST, "tests/plugins"))]
-    found += [
-        Part("benchmark: attention", measured("attention", *recorded("attention")), 6),
-        Part("benchmark: memory-bound kernels", measured("kernels.rows", *recorded("rows")), 4),
-        Part("benchmark: products", measured("kernels.linear", *recorded("linear")), 6),
-        Part("benchmark: timeline", measured("engine.timeline", *recorded("timeline"), *cache), 3),
-        Part("benchmark: memory", measured("engine.memory", *recorded("memory"), *cache), 4),
-        Part("benchmark: session", measured("engine.session", *recorded("session"), *cache), 4),
-        Part("benchmark: end to end", measured("sweep", "--sets", "targets", *recorded("end_to_end"), *cache), 8),
-        Part("benchmark: trained models", measured("accuracy", *recorded("trained")), 9),
-    ]
+    benchmarks = {
+        "attention": (measured("attention", *recorded("attention")), 6),
+        "memory-bound kernels": (measured("kernels.rows", *recorded("rows")), 4),
+        "products": (measured("kernels.linear", *recorded("linear")), 6),
+        "timeline": (measured("engine.timeline", *recorded("timeline"), *cache), 3),
+        "memory": (measured("engine.memory", *recorded("memory"), *cache), 4),
+        "session": (measured("engine.session", *recorded("session"), *cache), 4),
+        "end to end": (measured("sweep", "--sets", "targets", *recorded("end_to_end"), *cache), 8),
+        "trained models": (measured("accuracy", *recorded("trained")), 9),
+    }
+    found += [Part(f"benchmark: {n}", command, most, measures=True) for n, (command, most) in benchmarks.items()]
     return found
 
 
@@ -140,16 +143,27 @@ def run(part: Part, gpu: str | None) -> dict[str, Any]:
     return {"step": part.name, "status": status, "seconds": seconds, "summary": summary, **counts_of(closing)}
 
 
-def run_all(waiting: Sequence[Part], gpus: Sequence[str], end: float, done: Any) -> list[Part]:
-    """Runs what the time is enough for, calls `done` with every record, and returns what is left."""
+def run_all(waiting: Sequence[Part], gpus: Sequence[str], end: float, done: Any, at_once: int = 1) -> list[Part]:
+    """Runs what the time is enough for, calls `done` with every record, and returns what is left.
+
+    What takes the whole machine comes first, then tests, `at_once` on a GPU and the longest first, then what measures,
+    one part on a GPU.
+    """
+    alone = [part for part in waiting if part.whole_machine]
+    tests = sorted(
+        (part for part in waiting if not (part.whole_machine or part.measures)), key=lambda part: -part.minutes
+    )
+    measuring = [part for part in waiting if part.measures and not part.whole_machine]
+    left = run_lanes(alone, [None], end, done)
+    left += run_lanes(tests, [*gpus] * at_once if len(gpus) * at_once > 1 else [None], end, done)
+    return left + run_lanes(measuring, gpus if len(gpus) > 1 else [None], end, done)
+
+
+def run_lanes(waiting: Sequence[Part], lanes: Sequence[str | None], end: float, done: Any) -> list[Part]:
+    """Runs parts on lanes side by side, each lane a GPU's name (None: whatever is visible); returns what is left."""
     left: list[Part] = []
-    for part in [item for item in waiting if item.whole_machine]:
-        if time.monotonic() + 60 * part.minutes > end:
-            left.append(part)
-        else:
-            done(run(part, None))
     rest: queue.SimpleQueue[Part] = queue.SimpleQueue()
-    for part in [item for item in waiting if not item.whole_machine]:
+    for part in waiting:
         rest.put(part)
 
     def work(gpu: str | None) -> None:
@@ -163,7 +177,7 @@ def run_all(waiting: Sequence[Part], gpus: Sequence[str], end: float, done: Any)
             else:
                 done(run(part, gpu))
 
-    threads = [threading.Thread(target=work, args=(gpu,)) for gpu in (gpus if len(gpus) > 1 else [None])]
+    threads = [threading.Thread(target=work, args=(lane,)) for lane in lanes]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -200,6 +214,7 @@ def main() -> int:
     parser.add_argument(
         "--only", nargs="*", default=["*"], metavar="PATTERN", help="names of parts, such as 'kernels:*'"
     )
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="tests that share a GPU (default: 1)")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start nothing that would take longer")
     parser.add_argument("--again", action="store_true", help="run what passed at this commit as well")
     parser.add_argument("--list", action="store_true", help="name the parts and whether they are done, and end")
@@ -223,7 +238,7 @@ def main() -> int:
             append_record(checks, {**record, **machine})
             print(table([record], []), flush=True)
 
-    left = run_all([part for part in wanted if part.name not in before], visible_gpus(), end, done)
+    left = run_all([part for part in wanted if part.name not in before], visible_gpus(), end, done, arguments.at_once)
     print(f"\n{table(records, left)}", flush=True)
     totals = {name: sum(record.get(name, 0) for record in records) for name in ("passed", "failed", "skipped")}
     print(", ".join(f"{count} {name}" for name, count in totals.items()), flush=True)
