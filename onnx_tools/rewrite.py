@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto
-from padfree.contract.names import FORMAT, HALF, INTERFACES, MASKS, ONNX_METADATA_KEY, PRECISIONS
+from padfree.contract.names import FORMAT, HALF, INTERFACES, MASKS, PRECISIONS
 
 from .analysis.check import check_graph
 from .analysis.graph import add_domain, dtype_name, is_padfree, names_in_use, tidy
@@ -35,6 +35,7 @@ from .importing.fixed_axes import fixed_sizes
 from .importing.fixed_axes.sizes import EXPORT_AGAIN
 from .importing.importing import import_model, token_inputs_of
 from .operators import add_functions, check_nodes, with_functions
+from .operators.functions import OVERLOAD_IR_VERSION
 from .passes import KEPT_MASKING, Miss, Pass, PassResult, interface_passes, packing_passes, preparation
 from .passes.base import boundary_of
 from .passes.masks.mask_values import Mask, mask_of
@@ -330,11 +331,9 @@ def _exported(graph: gs.Graph, analysis: Analysis, original: Model) -> Model:
     """The graph as a model, with the original's metadata."""
     _write_shapes(graph, analysis)
     result = export_model(graph, original)
-    proto, source = result.proto, original.proto
-    proto.ir_version = max(source.ir_version, 10)  # overloads of functions
+    proto = result.proto
+    proto.ir_version = max(proto.ir_version, OVERLOAD_IR_VERSION)  # finished files have them
     proto.producer_name, proto.producer_version = "padfree", VERSION
-    del proto.metadata_props[:]
-    proto.metadata_props.extend(item for item in source.metadata_props if item.key != ONNX_METADATA_KEY)
     check_nodes(proto)
     return result
 

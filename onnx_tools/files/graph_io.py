@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
-from onnx import TensorProto, numpy_helper
+from onnx import ModelProto, TensorProto, numpy_helper
 
 from .model import Model
 from .weights import LARGE_BYTES, HeldValues, Weights
@@ -27,9 +27,10 @@ def import_graph(model: Model) -> gs.Graph:
 
 
 def export_model(graph: gs.Graph, source: Model) -> Model:
-    """The graph as a model; the graph itself stays as it is. `source` is the model that it was imported from.
+    """The graph as a model; the graph itself stays as it is.
 
-    Graph, model and file messages each copy what they are made of, so that large weights stay outside of them.
+    `source` is the model that it was imported from, whose producer, metadata and version of the format it keeps. Graph,
+    model and file messages each copy what they are made of, so that large weights stay outside of them.
     """
     constants = [tensor for tensor in graph.tensors().values() if isinstance(tensor, gs.Constant)]
     large = [(item, item._values, item._export_dtype) for item in constants if item._values.nbytes >= LARGE_BYTES]
@@ -44,7 +45,15 @@ def export_model(graph: gs.Graph, source: Model) -> Model:
     for tensor in model.proto.graph.initializer:
         if tensor.name in named:
             _fill(tensor, named[tensor.name], model.weights)
+    _keep_header(model.proto, source.proto)
     return model
+
+
+def _keep_header(proto: ModelProto, source: ModelProto) -> None:
+    proto.ir_version = source.ir_version
+    proto.producer_name, proto.producer_version = source.producer_name, source.producer_version
+    del proto.metadata_props[:]
+    proto.metadata_props.extend(source.metadata_props)
 
 
 def _fill(tensor: TensorProto, values: Any, weights: Weights) -> None:

@@ -33,7 +33,8 @@ def read_metadata(model: ModelProto, error: type[Exception] = RewriteError) -> d
 
 
 def write_metadata(model: ModelProto, metadata: Mapping[str, Any]) -> None:
-    """Writes the metadata object into a model, in place of the one that is there, if there is one."""
-    found = next((item for item in model.metadata_props if item.key == ONNX_METADATA_KEY), None)
-    entry = model.metadata_props.add(key=ONNX_METADATA_KEY) if found is None else found
-    entry.value = json.dumps(metadata)
+    """Writes the metadata object into a model, in place of what is there under its key."""
+    others = [item for item in model.metadata_props if item.key != ONNX_METADATA_KEY]
+    del model.metadata_props[:]
+    model.metadata_props.extend(others)
+    model.metadata_props.add(key=ONNX_METADATA_KEY, value=json.dumps(metadata))

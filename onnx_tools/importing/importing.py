@@ -78,7 +78,6 @@ def standard_model(model: ModelProto) -> ModelProto:
         return model
     wide = widen(Model(model))
     result = export_model(import_model(wide), wide).whole()
-    result.ir_version = model.ir_version
     narrow_outputs(result, model)
     return result
 

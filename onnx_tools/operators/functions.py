@@ -19,7 +19,7 @@ from .spec import AttributeValue
 
 MIN_OPSET = 14
 MAX_OPSET = 23
-_OVERLOAD_IR_VERSION = 10  # the first with several functions of one name
+OVERLOAD_IR_VERSION = 10  # the first with several functions of one name
 
 ACT_TYPES: Mapping[str, int] = MappingProxyType(
     {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
@@ -91,7 +91,7 @@ def add_functions(model: ModelProto, precision: str = "fp32") -> None:
     for node in nodes:
         node.overload = overload_of(node)
     if any(function.overload for function in model.functions):
-        model.ir_version = max(model.ir_version, _OVERLOAD_IR_VERSION)
+        model.ir_version = max(model.ir_version, OVERLOAD_IR_VERSION)
 
 
 def without_functions(model: ModelProto) -> ModelProto:

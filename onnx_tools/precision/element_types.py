@@ -10,7 +10,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from ..errors import RewriteError, VerificationError
-from ..operators import DOMAIN, OPERATORS, node_attributes, opset_of, with_functions, without_functions
+from ..operators import DOMAIN, OPERATORS, add_functions, node_attributes, opset_of
 from ..operators.functions import ACT_TYPES
 
 # "tensor(float)" and so on, as schemas write types.
@@ -24,7 +24,8 @@ def infer_element_types(model: ModelProto, precision: str) -> dict[str, int]:
 
     `precision` is the activation type of the padfree nodes. Raises RewriteError when a tensor's type stays unknown.
     """
-    skeleton = with_functions(_without_weights(model), precision)
+    skeleton = _without_weights(model)
+    add_functions(skeleton, precision)
     inferred = onnx.shape_inference.infer_shapes(skeleton)
     graph = inferred.graph
     types = {
@@ -73,11 +74,11 @@ def check_element_types(model: ModelProto, precision: str) -> dict[str, int]:
 
 
 def _without_weights(model: ModelProto) -> ModelProto:
-    """The graph with its initializers as inputs of the same type, and nothing said about other tensors' types."""
+    """The graph with its initializers as inputs of the same type, without bodies and other tensors' types."""
     source = model.graph
     result = ModelProto(ir_version=model.ir_version)
     result.opset_import.extend(model.opset_import)
-    result.functions.extend(without_functions(ModelProto(functions=model.functions)).functions)
+    result.functions.extend(function for function in model.functions if function.domain != DOMAIN)
     result.graph.name = source.name
     result.graph.node.extend(source.node)
     result.graph.input.extend(source.input)

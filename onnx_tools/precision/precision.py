@@ -23,7 +23,6 @@ from onnx import ModelProto
 
 from ..errors import RewriteError
 from ..files.model import Model, without_initializers
-from ..operators import without_functions
 from ..operators.functions import ACT_TYPES
 from .constants import Constants
 from .conversion import Conversion
@@ -34,17 +33,18 @@ from .type_choice import PRODUCTS
 
 
 def convert(model: Model, precision: str, unfit: Mapping[str, str] | None = None) -> Model:
-    """A copy of a rewritten float32 model with activations and weights of type `precision`, without function bodies.
+    """A rewritten float32 model with activations and weights of type `precision`.
 
-    Precision is "fp32" (nothing changes), "fp16" or "bf16". `unfit` are activations that it cannot hold, with the
-    reasons. The result is checked: every weight against the original, and every node's types. Raises RewriteError for
-    what the type cannot hold and for subgraphs, VerificationError when the result is not consistent.
+    The model has no function bodies, and stays as it is. Precision is "fp32" (nothing changes), "fp16" or "bf16".
+    `unfit` are activations that it cannot hold, with the reasons. The result is checked: every weight against the
+    original, and every node's types. Raises RewriteError for what the type cannot hold and for subgraphs,
+    VerificationError when the result is not consistent.
     """
     if precision not in ACT_TYPES:
         raise RewriteError(f"precision is {precision!r}, allowed are {', '.join(ACT_TYPES)}; choose one of them")
     if precision == "fp32":
-        return model.with_proto(without_functions(model.proto))
-    result = Model(without_functions(_skeleton(model.proto)), model.weights.copy())
+        return model
+    result = Model(_skeleton(model.proto), model.weights.copy())
     for node in result.proto.graph.node:
         if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
             raise RewriteError(
