@@ -11,9 +11,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 from padfree.runtime.errors import SessionError
 from padfree.runtime.request import read_request
@@ -21,7 +23,7 @@ from padfree.runtime.request import read_request
 from .errors import BatchingError, ClosedError
 from .policy import Policy, Waiting, latest_start_s
 from .queue import RequestQueue
-from .response_cache import Answer, ResponseCache, cache_key
+from .response_cache import Answer, ResponseCache
 from .serving import Model, Request, Server, too_late
 from .threads import Threads
 
@@ -122,23 +124,80 @@ class Batcher:
             QueueFullError: too much waits already.
             ClosedError: the batcher is closed, or the process is a fork of the one that it was made in.
         """
+        columns = sequence if isinstance(sequence, Mapping) else {self._metadata.ids_input().name: sequence}
+        request = self._request({name: [row] for name, row in columns.items()}, deadline_s, caller)
+        cache = self._server.cache
+        cached = None if cache is None else cache.get(request.key)
+        if cached is None:
+            self._put(request)
+        else:
+            request.future.set_running_or_notify_cancel()
+            self._server.count(cache_hits=1)
+            self._server.answer(request, cached)
+        return request.future
+
+    def submit_group(
+        self,
+        sequences: Mapping[str, Sequence[Any]] | Sequence[Any],
+        *,
+        deadline_s: float | None = None,
+        caller: Hashable = None,
+    ) -> Future[dict[str, list[npt.NDArray[Any]]]]:
+        """Queues sequences that come together and run together: one place in the queue, one future.
+
+        A group costs the host less than its sequences one by one. It is counted as one request, may be more than one
+        run takes (it then takes several), and its answer is not cached.
+
+        Args:
+            sequences: as Session.run takes them, one or more.
+            deadline_s: as for submit.
+            caller: as for submit.
+
+        Returns:
+            A future with what Session.run returns for them.
+
+        Raises:
+            SessionError: there are none, one does not fit the model, or the policy takes no groups (CheapestCut).
+            BatchingError: as submit.
+        """
+        if not getattr(self._policy, "takes_groups", False):
+            raise SessionError(
+                f"the policy {type(self._policy).__name__} chooses among single sequences; submit these one by one, or "
+                "batch with FirstCome"
+            )
+        columns = sequences if isinstance(sequences, Mapping) else {self._metadata.ids_input().name: sequences}
+        request = self._request(columns, deadline_s, caller, group=True)
+        self._put(request)
+        return request.future
+
+    def _request(
+        self, columns: Mapping[str, Sequence[Any]], deadline_s: float | None, caller: Hashable, *, group: bool = False
+    ) -> Request:
+        """A checked request that has its place in the caller's line."""
         self._threads.check_process()
         if deadline_s is not None and not deadline_s > 0:
             raise SessionError(f"deadline_s is {deadline_s}, allowed: above 0; pass seconds, or leave it out for none")
-        columns = sequence if isinstance(sequence, Mapping) else {self._metadata.ids_input().name: sequence}
-        ragged = read_request({name: [row] for name, row in columns.items()}, self._metadata)
+        ragged = read_request(columns, self._metadata)
+        if not ragged.seq_lens.size:
+            raise SessionError("the group has no sequences, allowed: one or more; send what there is to run")
+        ends = np.cumsum(ragged.seq_lens, dtype=np.int64)
         now_s = time.monotonic()
-        waiting = Waiting(int(ragged.seq_lens[0]), now_s, math.inf if deadline_s is None else now_s + deadline_s)
-        server = self._server
-        cached = None if server.cache is None else server.cache.get(cache_key(ragged.tokens))
-        request = Request(ragged.tokens, waiting, server.order.join(caller))
-        if cached is not None:
-            request.future.set_running_or_notify_cancel()
-            server.count(cache_hits=1)
-            server.answer(request, cached)
-            return request.future
+        waiting = Waiting(
+            int(ends[-1]),
+            now_s,
+            math.inf if deadline_s is None else now_s + deadline_s,
+            sequences=ends.size,
+            longest=int(ragged.seq_lens.max()),
+        )
+        cuts = [0, *ends.tolist()]
+        rows = {name: [packed[start:end] for start, end in pairwise(cuts)] for name, packed in ragged.tokens.items()}
+        return Request(rows, waiting, self._server.order.join(caller), group)
+
+    def _put(self, request: Request) -> None:
+        """Queues it, unless it is too late for it, or too much waits."""
+        server, waiting = self._server, request.waiting
         try:
-            if latest_start_s(waiting, self._policy.costs) < now_s:
+            if latest_start_s(waiting, self._policy.costs) < waiting.arrived_s:
                 raise too_late(waiting)
             server.queue.put(request)
         except BaseException as error:  # a policy's costs may raise anything
@@ -146,7 +205,6 @@ class Batcher:
             server.order.finish(request.place, _nothing)
             raise
         request.future.add_done_callback(partial(_leave, server, request))
-        return request.future
 
     async def infer(
         self,

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from padfree.runtime.errors import SessionError
 
-from ..budget import Budget, cut
+from ..budget import Budget
 from .costs import CostTable
 from .partition import check_alike, partition
-from .policy import Decision, Waiting, in_order, in_time, start_s
+from .policy import Decision, Waiting, first_run, in_order, in_time, start_s
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class FirstCome:
     patience_s: float | None = None
     costs: CostTable | None = None
 
+    takes_groups: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         _check(self.max_delay_s, self.patience_s)
         if self.costs is not None:
@@ -44,7 +47,7 @@ class FirstCome:
         if start > now_s:
             return Decision((), start)
         order = in_order(waiting, self.patience_s)
-        run = order[next(cut((waiting[at].length for at in order), self.budget))]
+        run = order[: first_run((waiting[at] for at in order), self.budget)]
         return Decision(in_time(run, waiting, self.costs, now_s))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple, Protocol
@@ -19,14 +19,18 @@ class Waiting:
     """A request that waits to be run.
 
     Attributes:
-        length: its tokens.
+        length: its tokens, those of all its sequences.
         arrived_s: when it came.
         deadline_s: when its answer has to be there.
+        sequences: how many it has; more than one only where the policy takes groups.
+        longest: tokens of its longest sequence, if it has several.
     """
 
     length: int
     arrived_s: float
     deadline_s: float = math.inf
+    sequences: int = 1
+    longest: int = 0
 
 
 class Decision(NamedTuple):
@@ -44,7 +48,8 @@ class Decision(NamedTuple):
 class Policy(Protocol):
     """Chooses the next run. Many threads may ask at once: it keeps no state.
 
-    Times are seconds of one clock, whichever.
+    Times are seconds of one clock, whichever. A policy with an attribute `takes_groups` that is true gets requests of
+    several sequences too, which stay together.
     """
 
     @property
@@ -79,13 +84,31 @@ def start_s(waiting: Sequence[Waiting], budget: Budget, costs: CostTable | None,
 
     That is `max_delay_s`, or half of the slack that a deadline leaves.
     """
-    lengths = [request.length for request in waiting]
-    if not max_delay_s or not budget.takes(len(lengths) + 1, sum(lengths), max(lengths)):
+    sequences, tokens = sum(request.sequences for request in waiting), sum(request.length for request in waiting)
+    if not max_delay_s or not budget.takes(sequences + 1, tokens, max(map(longest, waiting))):
         return -math.inf
     return min(
         request.arrived_s + min(max_delay_s, max(0.0, latest_start_s(request, costs) - request.arrived_s) / 2)
         for request in waiting
     )
+
+
+def longest(request: Waiting) -> int:
+    """Tokens of its longest sequence."""
+    return request.longest if request.sequences > 1 else request.length
+
+
+def first_run(waiting: Iterable[Waiting], budget: Budget) -> int:
+    """How many of the first requests make one run: as many as the budget takes, at least one."""
+    count = sequences = tokens = most = 0
+    for request in waiting:
+        sequences += request.sequences
+        tokens += request.length
+        most = max(most, longest(request))
+        if count and not budget.takes(sequences, tokens, most):
+            break
+        count += 1
+    return count
 
 
 def in_time(run: Sequence[int], waiting: Sequence[Waiting], costs: CostTable | None, now_s: float) -> Sequence[int]:

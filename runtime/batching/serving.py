@@ -19,7 +19,7 @@ from .caller_order import CallerOrder, Place
 from .errors import BatchingError, DeadlineError
 from .policy import Waiting
 from .queue import RequestQueue
-from .response_cache import Answer, ResponseCache, cache_key
+from .response_cache import ResponseCache, cache_key
 
 Array = npt.NDArray[Any]
 
@@ -42,19 +42,26 @@ class Model(Protocol):
 
 @dataclass(eq=False)
 class Request:
-    """One sequence on its way.
+    """One sequence, or a group of them, on its way.
 
     Attributes:
-        tokens: token input name -> int32 [L].
+        rows: token input name -> int32 [L] of every sequence.
         waiting: what the policy sees.
         place: in the caller's line.
+        group: the answer has a list of arrays for every output, one a sequence; otherwise the array of the only one.
         future: where the answer goes.
     """
 
-    tokens: Mapping[str, Array]
+    rows: Mapping[str, Sequence[Array]]
     waiting: Waiting
     place: Place
-    future: Future[Answer] = field(default_factory=Future)
+    group: bool = False
+    future: Future[Any] = field(default_factory=Future)
+
+    @property
+    def key(self) -> bytes:
+        """What the cache knows the answer to a single sequence by."""
+        return cache_key({name: rows[0] for name, rows in self.rows.items()})
 
 
 class Server:
@@ -94,7 +101,7 @@ class Server:
                 self.count(too_late=1)
                 self.abandon([request], too_late(request.waiting))
 
-    def answer(self, request: Request, answer: Answer) -> None:
+    def answer(self, request: Request, answer: Mapping[str, Any]) -> None:
         """Hands out an answer when it is the caller's turn."""
         self.count(answered=1)
         self.order.finish(request.place, partial(_settle, request.future.set_result, answer))
@@ -133,13 +140,19 @@ class Server:
                 for request, answer in zip(part, answers, strict=True):
                     self.answer(request, answer)
 
-    def _answers(self, run: list[Request]) -> list[Answer]:
-        names = run[0].tokens
-        results = self._model.run({name: [request.tokens[name] for request in run] for name in names})
-        answers = [{name: rows[at] for name, rows in results.items()} for at in range(len(run))]
-        if self.cache is not None:
-            keys = [cache_key(request.tokens) for request in run]
-            answers = [self.cache.put(key, answer) for key, answer in zip(keys, answers, strict=True)]
+    def _answers(self, run: list[Request]) -> list[Mapping[str, Any]]:
+        names = run[0].rows
+        results = self._model.run({name: [row for request in run for row in request.rows[name]] for name in names})
+        answers: list[Mapping[str, Any]] = []
+        start = 0
+        for request in run:
+            stop = start + request.waiting.sequences
+            if request.group:
+                answers.append({name: rows[start:stop] for name, rows in results.items()})
+            else:
+                answer = {name: rows[start] for name, rows in results.items()}
+                answers.append(answer if self.cache is None else self.cache.put(request.key, answer))
+            start = stop
         self.count(runs=1, tokens=sum(request.waiting.length for request in run))
         return answers
 
