@@ -13,6 +13,7 @@ from .attention.tasks import attention_tasks
 from .base import Miss, PassResult
 from .embedding import embedding
 from .interface import packed_interface
+from .neighbours import neighbours
 from .norms.layer_norm import layer_norm
 from .pack import KEPT_MASKING, packing
 from .pooling import pooling
@@ -44,6 +45,7 @@ def preparation(
         embedding(padded),
         pooling,
         sums(padded),
+        neighbours(padded, contiguous),
     )
 
 

@@ -202,8 +202,9 @@ def _replace(
                 inputs.append(_token_operand(editor, analysis, boundary, positions, tensor))
         else:
             inputs.append(tensor)
-    if form.is_same:
-        unpack_tokens(editor, inputs[0], boundary, analysis[node.outputs[0]], node.outputs[0])
+    same = inputs[0] if form.is_same else _unchanged(analysis, node, inputs)
+    if same is not None:
+        unpack_tokens(editor, same, boundary, analysis[node.outputs[0]], node.outputs[0])
         return
     outputs = [editor.variable(f"{tensor.name}_packed", _dtype(analysis[tensor])) for tensor in node.outputs]
     packed = gs.Node(
@@ -213,6 +214,27 @@ def _replace(
     editor.graph.nodes.append(packed)
     for tensor, result in zip(list(node.outputs), outputs, strict=True):
         unpack_tokens(editor, result, boundary, analysis[tensor], tensor)
+
+
+def _unchanged(analysis: Analysis, node: gs.Node, inputs: list[gs.Tensor]) -> gs.Tensor | None:
+    """The operand that a packed node's result is, as where the mask is applied to tokens; None where there is none."""
+    if len(node.inputs) < 2 or node.domain not in STANDARD_DOMAINS:
+        return None
+    numbers = [item.values.reshape(-1) if _is_number(item) else None for item in inputs]
+    place: int | None = None
+    if node.op == "Where" and numbers[0] is not None:
+        place = 1 if numbers[0][0] else 2
+    elif node.op in ("Mul", "Div") and numbers[1] is not None and numbers[1][0] == 1:
+        place = 0
+    elif node.op == "Mul" and numbers[0] is not None and numbers[0][0] == 1:
+        place = 1
+    if place is None or isinstance(inputs[place], gs.Constant):
+        return None
+    return inputs[place] if analysis[node.inputs[place]].shape == analysis[node.outputs[0]].shape else None
+
+
+def _is_number(tensor: gs.Tensor) -> bool:
+    return isinstance(tensor, gs.Constant) and int(np.prod(tensor.shape)) == 1
 
 
 def _kept_number(facts: Facts, mask: Mask) -> np.ndarray | None:

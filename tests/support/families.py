@@ -23,7 +23,6 @@ LENGTHS, LENGTH = (9, 1, 4, 17, 6), 17
 # Largest difference in parts of a column's root mean square: sums in another order; in fp16 files both models round
 # at other places, and two layers of scores with a deviation of 3 carry that on.
 TOLERANCE = {"fp32": 1e-4, "fp16": 4e-2}
-MIXING_TOKENS = frozenset({"deberta_v2"})  # has a convolution over tokens, which stays padded
 # Attentions of two layers that PadfreeAttention computes in the padded interface, where masks may have holes, and why
 # it leaves the others padded.
 BY_DISTANCE = {

@@ -14,7 +14,6 @@ from tests.onnx_tools.rewritings import Rewritings
 from tests.support.exports import metadata_of, session
 from tests.support.families import (
     BY_DISTANCE,
-    MIXING_TOKENS,
     SPECIAL_IDS,
     TOLERANCE,
     Case,
@@ -52,7 +51,7 @@ def test_same_answers(case: Case, interface: str, rewritings: Rewritings) -> Non
     missed = [miss.reason for item in report.passes if item.name == "attention" for miss in item.missed]
     assert (report.plugins.get("PadfreeAttention", 0), len(missed)) == (count, layers - count)
     assert all(reason in item for item in missed), missed
-    assert report.complete == (count == layers and case.family not in MIXING_TOKENS), str(report)
+    assert report.complete == (count == layers), str(report)
     fused = case.level in BY_LENGTHS and case.family not in BY_DISTANCE
     assert report.right_padded_only == fused
 

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of neighbouring tokens side by side, as a convolution reads them: a Gather of packed tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ..analysis.graph import Editor, argument, is_standard, made_by, node_name
+from ..analysis.layout import is_token_shape
+from ..analysis.symbolic import Analysis
+from ..analysis.symbolic.rules import slice_arguments
+from .base import Boundary, Miss, NoMatch, PassResult, boundary_of, pack_tokens, unpack
+from .masks.mask_values import mask_of
+from .masks.slot_values import SlotValues
+from .positions.positions import Positions
+
+NAME = "neighbours"
+_INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
+
+
+@dataclass(frozen=True)
+class _Neighbours:
+    """For every slot the rows of x this many slots behind it, side by side; 0 where the sequence's axis ends."""
+
+    x: gs.Tensor
+    offsets: tuple[int, ...]
+
+
+def neighbours(padded: bool, contiguous: bool) -> Callable[[gs.Graph, Analysis], PassResult]:
+    """The pass for one interface. Of padded masks with holes it knows the nearest neighbours alone."""
+
+    def run(graph: gs.Graph, analysis: Analysis) -> PassResult:
+        editor, boundary, missed, limited = Editor(graph), boundary_of(graph), list[Miss](), list[str]()
+        mask, positions, replaced = mask_of(analysis[boundary.mask]), Positions(editor, boundary), 0
+        values = SlotValues(analysis, mask)
+        for node in [item for item in graph.nodes if is_standard(item, "Concat")]:
+            try:
+                found = _match(analysis, node)
+                if found is None:
+                    continue
+                _check_masked(values, found, node)
+                if padded and mask.source is not None and max(map(abs, found.offsets)) > 1:
+                    limited.append(_check_holes(node, contiguous))
+            except NoMatch as reason:
+                missed.append(Miss(node_name(node), str(reason)))
+                continue
+            _replace(editor, analysis, boundary, positions, found, node, padded)
+            replaced += 1
+        return PassResult(NAME, replaced, tuple(missed), contiguous=tuple(limited))
+
+    return run
+
+
+def _match(analysis: Analysis, node: gs.Node) -> _Neighbours | None:
+    """What a Concat along the last axis joins, where that is rows of one [B,S,C] at several distances."""
+    shape = analysis[node.outputs[0]].shape
+    if not is_token_shape(shape) or len(shape or ()) != 3 or int(node.attrs["axis"]) not in (-1, 2):
+        return None
+    parts = [_shifted(analysis, tensor) for tensor in node.inputs]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts) or len({part[0].name for part in known}) != 1 or not any(at for _, at in known):
+        return None
+    return _Neighbours(known[0][0], tuple(offset for _, offset in known))
+
+
+def _shifted(analysis: Analysis, tensor: gs.Tensor) -> tuple[gs.Tensor, int] | None:
+    """x and d where row s of a tensor [B,S,C] is row s + d of x, or zeros where x has none; None for anything else."""
+    part, shape = made_by(tensor, "Slice"), analysis[tensor].shape
+    pad = None if part is None else made_by(part.inputs[0], "Pad")
+    if part is None or pad is None:
+        return tensor, 0
+    x, widths = pad.inputs[0], _zeros_around(analysis, pad)
+    limits = slice_arguments(part, [analysis[item] for item in part.inputs])
+    if widths is None or limits is None or not is_token_shape(analysis[x].shape) or analysis[x].shape != shape:
+        return None
+    starts, _, axes, steps = limits
+    start = starts[0].constant()
+    if axes != [1] or steps != [1] or start is None or not 0 <= start <= sum(widths):
+        return None
+    return x, start - widths[0]
+
+
+def _zeros_around(analysis: Analysis, pad: gs.Node) -> tuple[int, int] | None:
+    """How many zeros a Pad puts before and behind the sequence; None where it does something else."""
+    mode, value = pad.attrs.get("mode", "constant"), argument(pad, 2)
+    pads = analysis[pad.inputs[1]].plain_integers() if len(pad.inputs) > 1 else None
+    if mode not in ("constant", b"constant") or (value is not None and analysis[value].scalar() != 0.0):
+        return None
+    if pads is None or len(pads) != 6 or argument(pad, 3) is not None or min(pads) < 0:
+        return None
+    return (pads[1], pads[4]) if not any(pads[axis] for axis in (0, 2, 3, 5)) else None
+
+
+def _check_masked(values: SlotValues, found: _Neighbours, node: gs.Node) -> None:
+    if values.at_masked(found.x) != 0.0:
+        raise NoMatch(f"'{node_name(node)}' ({node.op}) joins neighbours that in masked slots are not known to be 0")
+
+
+def _check_holes(node: gs.Node, contiguous: bool) -> str:
+    """What is said where masks must have no holes. Raises NoMatch where they may."""
+    what = f"'{node_name(node)}' ({node.op}) joins tokens with more than their nearest neighbours"
+    if not contiguous:
+        raise NoMatch(f"{what}: under a mask with holes the original counts slots between them, and not tokens")
+    return f"{what}, by slots in the original"
+
+
+def _replace(
+    editor: Editor,
+    analysis: Analysis,
+    boundary: Boundary,
+    positions: Positions,
+    found: _Neighbours,
+    node: gs.Node,
+    padded: bool,
+) -> None:
+    """Row t gets the rows t + d of tokens that are d slots from it, and zeros in the place of others."""
+    facts, count = analysis[found.x], len(found.offsets)
+    dtype, offsets = (
+        np.dtype(facts.dtype or np.float32),
+        editor.constant("offsets", np.asarray([found.offsets], np.int32)),
+    )
+
+    def op(kind: str, *inputs: gs.Tensor, dtype: np.dtype = _INT32, **attrs: object) -> gs.Tensor:
+        return editor.node(kind, inputs, stem=f"neighbours_{kind.lower()}", dtype=dtype, attrs=attrs)
+
+    def number(value: object, kind: np.dtype = _INT32) -> gs.Constant:
+        return editor.constant("number", np.asarray(value, kind))
+
+    def at_distance(places: gs.Tensor) -> gs.Tensor:
+        """[T,K]: whether a row's place is the token's own, and the offset."""
+        wanted = op("Add", op("Unsqueeze", places, number([1], _INT64)), offsets)
+        return op("Equal", op("Gather", places, rows, axis=0), wanted, dtype=np.dtype(np.bool_))
+
+    slots = positions.slots()
+    size = op("Squeeze", op("Shape", slots, dtype=_INT64), number([0], _INT64), dtype=_INT64)
+    every = op("Range", number(0, _INT64), size, number(1, _INT64), dtype=_INT64)
+    moved = op("Add", op("Unsqueeze", editor.cast(every, _INT32, "rows"), number([1], _INT64)), offsets)
+    last = op("Sub", editor.cast(size, _INT32, "rows"), number(1))
+    rows = op("Min", op("Max", moved, number(0)), last)
+    near = at_distance(slots)
+    if padded:  # a slot further on may be another row's
+        near = op("And", near, at_distance(boundary.token_index), dtype=np.dtype(np.bool_))
+    x = pack_tokens(editor, found.x, boundary, facts)
+    beside = op("Gather", x, rows, dtype=dtype, axis=0)
+    near = op("Unsqueeze", near, number([2], _INT64), dtype=np.dtype(np.bool_))
+    kept = op("Where", near, beside, number(0, dtype), dtype=dtype)
+    width = (facts.shape or ())[2].constant() or 0
+    joined = op("Reshape", kept, number([-1, count * width], _INT64), dtype=dtype)
+    unpack(editor, joined, boundary, facts.dtype, node.outputs[0])

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions over tokens are packed where they see zeros in masked slots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto
+from padfree.onnx_tools import RewriteError, rewrite
+
+from tests.onnx_tools.agreement import INTERFACES, assert_agree, run
+from tests.onnx_tools.passes.test_convolutions import SAME
+from tests.support.encoder import HIDDEN, TOKENS, EncoderBuilder, with_output
+
+NEAREST = [(taps, form) for taps, form in SAME if (taps, form.get("pads")) in ((3, [1, 1]), (2, [0, 1]), (2, [1, 0]))]
+FURTHER = [item for item in SAME if item not in NEAREST and "auto_pad" not in item[1]]
+
+
+def masked(b: EncoderBuilder, x: str) -> str:
+    mask = b.op("Cast", b.op("Unsqueeze", "attention_mask", b.axes(2)), to=TensorProto.FLOAT)
+    return b.op("Mul", x, mask)
+
+
+def convolution(b: EncoderBuilder, x: str, taps: int, **form: Any) -> str:
+    turned = b.op("Transpose", x, perm=[0, 2, 1])
+    y = b.op("Conv", turned, b.weight(HIDDEN, HIDDEN, taps), b.weight(HIDDEN), **form)
+    return b.op("Transpose", y, perm=[0, 2, 1])
+
+
+def encoder(taps: int, *, zeros: bool = True, **form: Any) -> ModelProto:
+    """Embedding, a layer, and a convolution added to it, as DeBERTa v2 begins."""
+    b = EncoderBuilder()
+    words = masked(b, b.embedding()) if zeros else b.embedding()
+    added = b.op("Add", b.layer(words, b.padding_mask()), b.op("Tanh", convolution(b, words, taps, **form)))
+    return with_output(b.norm(added), b, TOKENS)
+
+
+def operators(model: ModelProto) -> set[str]:
+    return {node.op_type for node in model.graph.node}
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize(("taps", "form"), NEAREST)
+def test_nearest_neighbours(taps: int, form: dict[str, Any], interface: str) -> None:
+    """Under all masks, those with holes too."""
+    model = encoder(taps, **form)
+    result = rewrite(model, interface=interface, strict=True)
+    assert "Pad" not in operators(result.model)
+    assert_agree(model, result)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize(("taps", "form"), FURTHER)
+def test_further_neighbours(taps: int, form: dict[str, Any], interface: str) -> None:
+    """In the padded interface masks must have no holes."""
+    model = encoder(taps, **form)
+    result = rewrite(model, interface=interface, strict=True, masks="contiguous" if interface == "padded" else "any")
+    assert bool(result.report.contiguous_because) == (interface == "padded")
+    for mask in ("prefix", "left", "full") if interface == "padded" else ("prefix",):
+        assert_agree(model, result, only=mask)
+
+
+def test_further_neighbours_stay_where_masks_may_have_holes() -> None:
+    model = encoder(3, pads=[2, 2], dilations=[2])
+    result = rewrite(model, interface="padded")
+    assert any("counts slots between them, and not tokens" in reason for reason in reasons(result))
+    assert "Pad" in operators(result.model)
+    assert_agree(model, result)
+
+
+def reasons(result: Any) -> list[str]:
+    return [miss.reason for item in result.report.passes for miss in item.missed]
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_neighbours_that_are_padding_are_refused(interface: str) -> None:
+    with pytest.raises(RewriteError, match="depends on padding"):
+        rewrite(encoder(3, zeros=False, pads=[1, 1]), interface=interface)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_other_numbers_around_a_sequence_stay(interface: str) -> None:
+    """Before the first slot is 0.5, where a token has no neighbour."""
+    b = EncoderBuilder()
+    words = masked(b, b.embedding())
+    longer = b.op("Pad", words, b.axes(0, 1, 0, 0, 0, 0), b.constant(0.5))
+    before = b.op("Slice", longer, b.axes(0), b.axes(-1), b.axes(1))
+    joined = b.linear(b.op("Concat", before, words, axis=2), 2 * HIDDEN, HIDDEN)
+    model = with_output(b.norm(b.op("Add", b.layer(words, b.padding_mask()), joined)), b, TOKENS)
+    result = rewrite(model, interface=interface)
+    assert "Pad" in operators(result.model)
+    assert_agree(model, result)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_rows_ahead_written_out(interface: str) -> None:
+    """A row and the one before it, as models write it that know no convolution."""
+    b = EncoderBuilder()
+    words = masked(b, b.embedding())
+    before = b.op("Slice", b.op("Pad", words, b.axes(0, 1, 0, 0, 0, 0)), b.axes(0), b.axes(-1), b.axes(1))
+    joined = b.linear(b.op("Concat", words, before, axis=-1), 2 * HIDDEN, HIDDEN)
+    model = with_output(b.norm(b.op("Add", b.layer(words, b.padding_mask()), joined)), b, TOKENS)
+    result = rewrite(model, interface=interface, strict=True)
+    assert_agree(model, result)
+
+
+def test_filler_and_empty_sequences() -> None:
+    """Neighbours of a sequence's ends are other sequences' tokens, or filler, in the packed batch."""
+    model = encoder(3, pads=[1, 1])
+    result = rewrite(model, strict=True)
+    rng = np.random.default_rng(5)
+    ids, lengths = rng.integers(0, 20, 12), [0, 1, 5, 0, 2, 0]
+    found = run(result.model, {"input_ids": ids.astype(np.int32), "seq_lens": np.asarray(lengths, np.int32)})[0]
+    starts = np.cumsum([0, *lengths])
+    for start, length in zip(starts, lengths, strict=False):
+        if length:
+            alone = {"input_ids": ids[None, start : start + length], "attention_mask": np.ones((1, length), np.int64)}
+            np.testing.assert_allclose(found[start : start + length], run(model, alone)[0][0], atol=2e-5)
+
+
+def test_the_mask_leaves_no_work_on_packed_tokens() -> None:
+    """What it multiplies, or fills, is the same at every token."""
+    b = EncoderBuilder()
+    gone = b.op("Equal", b.op("Unsqueeze", "attention_mask", b.axes(2)), b.constant(0, np.int64))
+    filled = b.op("Where", gone, b.constant(0.0), b.layer(masked(b, b.embedding()), b.padding_mask()))
+    model = with_output(b.norm(filled), b, TOKENS)
+    result = rewrite(model, strict=True)
+    assert not {"Mul", "Where", "Equal"} & operators(result.model)
+    assert_agree(model, result)
