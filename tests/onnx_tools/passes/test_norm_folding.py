@@ -7,14 +7,10 @@ import json
 from typing import Any
 
 import numpy as np
-import onnx_graphsurgeon as gs
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, numpy_helper
 from padfree.onnx_tools import RewriteResult, rewrite
-from padfree.onnx_tools.analysis.graph import tidy
-from padfree.onnx_tools.files.graph_io import export_model
-from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.operators import DOMAIN, check_nodes, make_node, with_functions
+from padfree.onnx_tools.operators import DOMAIN
 from padfree.onnx_tools.passes import PassResult
 from padfree.onnx_tools.passes.norms.norm_folding import norm_folding
 from padfree.onnx_tools.precision.element_types import check_element_types
@@ -23,113 +19,21 @@ from padfree.onnx_tools.synthetic import bert_model
 from tests.onnx_tools.agreement import assert_agree, run
 from tests.support.messages import with_linear
 
-WIDTH, TOKENS = 64, 5
-EPSILON = 0.1  # large, so that one that is left out shows
-FP32 = {"rtol": 1e-5, "atol": 1e-5}
+from . import packed_graphs
+from .packed_graphs import WIDTH, PackedGraph, activations, operators, passed
+
+TOKENS = 5
 # Outputs of magnitude 1 to 5, whose last place is 2^-9 at most, behind a few more or less roundings to 11 bits.
 FP16 = {"rtol": 0.0, "atol": 1e-2}
-ELEMENTS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
-
-
-class Packed:
-    """Writes a graph of packed products and norms on the input "x" [T,64], every constant in one type."""
-
-    def __init__(self, dtype: str = "float32") -> None:
-        self.dtype = dtype
-        self.nodes: list[Any] = []
-        self.constants: list[TensorProto] = []
-        self._rng = np.random.default_rng(1)
-
-    def constant(self, *shape: int, center: float = 0.0, scale: float = 0.3) -> str:
-        return self.given(center + self._rng.standard_normal(shape) * scale)
-
-    def given(self, values: Any) -> str:
-        name = f"c{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(values).astype(self.dtype), name))
-        return name
-
-    def linear(
-        self,
-        x: str,
-        *,
-        weight: str = "",
-        columns: int = WIDTH,
-        rows: int = WIDTH,
-        bias: str = "random",
-        activation: str = "none",
-        residual: str = "",
-        gated: bool = False,
-    ) -> str:
-        """`bias` is a name, "random", or empty."""
-        bias = self.constant(columns) if bias == "random" else bias
-        weight = weight or self.constant(rows, columns, scale=0.1)
-        given = [item for item in (x, weight, bias, residual) if item]
-        output = f"linear{len(self.nodes)}"
-        flags = {"has_bias": int(bool(bias)), "has_residual": int(bool(residual))}
-        moments = ("has_x_moments", "has_residual_moments", "has_moments")
-        later = dict.fromkeys((*moments, "rms", "rotary_features"), 0) | {"gated": int(gated)}
-        epsilons = {"x_epsilon": 0.0, "residual_epsilon": 0.0}
-        attributes = {**flags, **later, **epsilons, "activation": activation}
-        self.nodes.append(make_node("PadfreeLinear", given, [output], name=output, **attributes))
-        return output
-
-    def norm(
-        self,
-        x: str,
-        residual: str = "",
-        *,
-        bias: str = "",
-        gamma: str = "",
-        beta: bool = True,
-        rms: int = 0,
-        sum_output: bool = False,
-        width: int = WIDTH,
-    ) -> str:
-        gamma = gamma or self.constant(width, center=1.0)
-        inputs = [item for item in (x, bias, residual, gamma, self.constant(width) if beta else "") if item]
-        output = f"norm{len(self.nodes)}"
-        outputs = [output, f"{output}_total"] if sum_output else [output]
-        flags = {"has_bias": int(bool(bias)), "has_residual": int(bool(residual)), "has_beta": int(beta), "rms": rms}
-        attributes = {**flags, "has_sum": int(sum_output), "epsilon": EPSILON}
-        self.nodes.append(make_node("PadfreeLayerNorm", inputs, outputs, name=output, **attributes))
-        return output
-
-    def op(self, op: str, *inputs: str) -> str:
-        output = f"{op.lower()}{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op, inputs, [output], name=output))
-        return output
-
-    def model(self, *outputs: str) -> ModelProto:
-        kind = ELEMENTS[self.dtype]
-        x = helper.make_tensor_value_info("x", kind, ["T", WIDTH])
-        values = [helper.make_tensor_value_info(name, kind, None) for name in outputs]
-        graph = helper.make_graph(self.nodes, "packed", [x], values, self.constants)
-        imports = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
-        return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
 
 def folded(model: ModelProto, precision: str = "fp32") -> tuple[ModelProto, PassResult]:
-    graph = gs.import_onnx(model)
-    result = norm_folding(graph, precision)
-    tidy(graph)
-    made = export_model(graph, Model(model)).whole()
-    made.ir_version = model.ir_version
-    check_nodes(made)
-    check_element_types(made, precision)
+    made, (result,) = passed(model, precision, norm_folding)
     return made, result
 
 
 def assert_same(model: ModelProto, made: ModelProto, precision: str = "fp32") -> None:
-    dtype = "float32" if precision == "fp32" else "float16"
-    feeds = {"x": np.random.default_rng(2).standard_normal((TOKENS, WIDTH)).astype(dtype)}
-    before, after = (run(with_functions(item, precision), feeds) for item in (model, made))
-    for wanted, found in zip(before, after, strict=True):
-        assert wanted.dtype == found.dtype
-        np.testing.assert_allclose(found, wanted, **(FP32 if precision == "fp32" else FP16))
-
-
-def operators(model: ModelProto) -> list[str]:
-    return [node.op_type.removeprefix("Padfree") for node in model.graph.node]
+    packed_graphs.assert_same(model, made, precision, {"x": activations(TOKENS, precision)}, FP16)
 
 
 def flags(model: ModelProto) -> list[set[str]]:
@@ -146,14 +50,14 @@ def rms_flags(model: ModelProto) -> list[int]:
     return [item.i for node in model.graph.node for item in node.attribute if item.name == "rms"]
 
 
-def encoder(p: Packed, x: str) -> str:
+def encoder(p: PackedGraph, x: str) -> str:
     """A norm, a feed-forward network, its residual and a norm that a product reads."""
     hidden = p.norm(p.linear(x), x)
     down = p.linear(p.linear(hidden, columns=128, activation="gelu"), rows=128)
     return p.linear(p.norm(down, hidden), columns=24)
 
 
-def network_with_norms_ahead(p: Packed) -> list[str]:
+def network_with_norms_ahead(p: PackedGraph) -> list[str]:
     """Two layers, whose summands come in either order, and the norm behind them."""
     first = p.norm("x", p.linear("x", bias=""), bias=p.constant(WIDTH), sum_output=True)
     down = p.linear(p.linear(first, columns=128, activation="gelu"), rows=128)
@@ -164,7 +68,7 @@ def network_with_norms_ahead(p: Packed) -> list[str]:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_norms_ahead_of_layers_go(precision: str) -> None:
     """The sums go on without a norm, under the names that they had."""
-    p = Packed("float32" if precision == "fp32" else "float16")
+    p = PackedGraph(precision)
     model = p.model(*network_with_norms_ahead(p))
     made, result = folded(model, precision)
     assert (result.replaced, operators(made)) == (2, [*["Linear"] * 5, "LayerNorm"])
@@ -185,7 +89,7 @@ def test_norms_ahead_of_layers_go(precision: str) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_rms_norms_go(precision: str) -> None:
     """One ahead of a layer, and one whose rows, far from a mean of 0, are multiplied and added."""
-    p = Packed("float32" if precision == "fp32" else "float16")
+    p = PackedGraph(precision)
     ahead = p.norm("x", p.linear("x", bias=p.constant(WIDTH, center=3.0)), beta=False, rms=1, sum_output=True)
     behind = p.norm(p.linear(p.linear(ahead), residual=f"{ahead}_total"), beta=False, rms=1)
     model = p.model(p.linear(behind), p.linear("x", residual=behind))
@@ -198,7 +102,7 @@ def test_rms_norms_go(precision: str) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_norm_goes_into_a_gated_product(precision: str) -> None:
-    p = Packed("float32" if precision == "fp32" else "float16")
+    p = PackedGraph(precision)
     norm = p.norm(p.linear("x"), "x")
     model = p.model(p.linear(norm, columns=2 * WIDTH, activation="silu", gated=True))
     made, result = folded(model, precision)
@@ -208,7 +112,7 @@ def test_a_norm_goes_into_a_gated_product(precision: str) -> None:
 
 def test_a_norm_of_what_two_products_make() -> None:
     """The one that nothing else needs takes the other's result as its residual."""
-    p = Packed()
+    p = PackedGraph()
     stream = p.linear("x")
     norm = p.norm(stream, p.linear(stream), sum_output=True)
     model = p.model(p.linear(p.linear(norm), residual=f"{norm}_total"))
@@ -219,7 +123,7 @@ def test_a_norm_of_what_two_products_make() -> None:
 
 
 def test_a_norm_ahead_that_something_else_needs_stays_with_its_sum() -> None:
-    p = Packed()
+    p = PackedGraph()
     norm = p.norm("x", p.linear("x"), sum_output=True)
     model = p.model(p.op("Relu", norm), p.linear(p.linear(norm), residual=f"{norm}_total"))
     made, result = folded(model)
@@ -230,7 +134,7 @@ def test_a_norm_ahead_that_something_else_needs_stays_with_its_sum() -> None:
 
 def test_the_last_norm_ahead_of_a_head_leaves_its_sum_to_the_product() -> None:
     """It adds what a folded norm makes; its sum is an output."""
-    p = Packed()
+    p = PackedGraph()
     hidden = p.norm(p.linear("x"), "x")
     last = p.norm(hidden, p.linear(p.linear(hidden)), sum_output=True)
     model = p.model(last, f"{last}_total")
@@ -242,7 +146,7 @@ def test_the_last_norm_ahead_of_a_head_leaves_its_sum_to_the_product() -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_norms_between_products_go(precision: str) -> None:
-    p = Packed("float32" if precision == "fp32" else "float16")
+    p = PackedGraph(precision)
     model = p.model(encoder(p, "x"))
     made, result = folded(model, precision)
     assert result == PassResult("norm folding", 2)
@@ -258,7 +162,7 @@ def test_norms_between_products_go(precision: str) -> None:
 
 def test_the_last_norm_of_a_network_leaves_its_sum_to_the_product() -> None:
     """So that the norm before it can go, which it has as its residual."""
-    p = Packed()
+    p = PackedGraph()
     hidden = p.norm(p.linear("x"), "x", beta=False)
     last = p.norm(p.linear(p.linear(hidden)), hidden, bias=p.constant(WIDTH))
     model = p.model(last)
@@ -274,7 +178,7 @@ def test_the_last_norm_of_a_network_leaves_its_sum_to_the_product() -> None:
 
 
 def test_a_norm_keeps_a_residual_whose_norm_stays() -> None:
-    p = Packed()
+    p = PackedGraph()
     hidden = p.norm(p.linear("x"), "x")
     last = p.norm(p.linear(hidden), "x")
     model = p.model(last)
@@ -286,7 +190,7 @@ def test_a_norm_keeps_a_residual_whose_norm_stays() -> None:
 
 
 def test_a_product_norms_what_it_multiplies_or_what_it_adds() -> None:
-    p = Packed()
+    p = PackedGraph()
     first = p.norm(p.linear("x"), "x")
     second = p.norm(p.linear("x"), beta=False)
     model = p.model(p.linear(first, residual=second), p.linear(second, bias=""))
@@ -298,7 +202,7 @@ def test_a_product_norms_what_it_multiplies_or_what_it_adds() -> None:
 
 
 def test_what_the_norm_adds_may_be_nothing_or_a_bias() -> None:
-    p = Packed()
+    p = PackedGraph()
     plain = p.norm(p.linear("x"))
     biased = p.norm(p.linear("x", bias=""), bias=p.constant(WIDTH))
     twice = p.norm(p.linear("x"), "x", bias=p.constant(WIDTH))
@@ -310,7 +214,7 @@ def test_what_the_norm_adds_may_be_nothing_or_a_bias() -> None:
 
 
 def test_shared_weights_are_not_changed_for_others() -> None:
-    p = Packed()
+    p = PackedGraph()
     weight, bias = p.constant(WIDTH, WIDTH, scale=0.1), p.constant(WIDTH)
     first, second = (p.norm(p.linear("x")) for _ in range(2))
     readers = [p.linear(item, weight=weight, bias=bias) for item in (first, first, second, "x")]
@@ -323,42 +227,42 @@ def test_shared_weights_are_not_changed_for_others() -> None:
     assert_same(model, made)
 
 
-def graph_output(p: Packed) -> list[str]:
+def graph_output(p: PackedGraph) -> list[str]:
     norm = p.norm(p.linear("x"), "x")
     return [p.linear(norm), norm]
 
 
-def other_reader(p: Packed) -> list[str]:
+def other_reader(p: PackedGraph) -> list[str]:
     norm = p.norm(p.linear("x"), "x")
     return [p.linear(norm), p.op("Relu", norm)]
 
 
-def odd_width(p: Packed) -> list[str]:
+def odd_width(p: PackedGraph) -> list[str]:
     return [p.linear(p.norm(p.linear("x", columns=72), width=72), rows=72)]
 
 
-def great_width(p: Packed) -> list[str]:
+def great_width(p: PackedGraph) -> list[str]:
     return [p.linear(p.norm(p.linear("x", columns=4160), width=4160), rows=4160)]
 
 
-def behind_an_activation(p: Packed) -> list[str]:
+def behind_an_activation(p: PackedGraph) -> list[str]:
     norm = p.norm(p.linear("x"))
     return [p.linear("x", activation="gelu", residual=norm)]
 
 
-def sum_behind_an_activation(p: Packed) -> list[str]:
+def sum_behind_an_activation(p: PackedGraph) -> list[str]:
     return [p.linear(p.norm(p.linear("x", activation="gelu"), "x"))]
 
 
-def gates(p: Packed) -> list[str]:
+def gates(p: PackedGraph) -> list[str]:
     return [p.linear(p.norm(p.linear("x", columns=2 * WIDTH, activation="silu", gated=True)))]
 
 
-def second_residual(p: Packed) -> list[str]:
+def second_residual(p: PackedGraph) -> list[str]:
     return [p.linear(p.norm(p.linear("x", residual="x"), "x"))]
 
 
-def sum_of_a_product_that_is_needed(p: Packed) -> list[str]:
+def sum_of_a_product_that_is_needed(p: PackedGraph) -> list[str]:
     made = p.linear("x")
     return [p.linear(p.norm(made, "x")), p.op("Relu", made)]
 
@@ -378,7 +282,7 @@ def sum_of_a_product_that_is_needed(p: Packed) -> list[str]:
     ],
 )
 def test_what_stays(write: Any, reason: str) -> None:
-    p = Packed()
+    p = PackedGraph()
     model = p.model(*write(p))
     made, result = folded(model)
     assert result.replaced == 0
@@ -389,7 +293,7 @@ def test_what_stays(write: Any, reason: str) -> None:
 
 def test_a_scaled_weight_that_fp16_cannot_hold() -> None:
     """The norm stays, and the one before it goes nevertheless."""
-    p = Packed("float16")
+    p = PackedGraph("fp16")
     first = p.norm(p.linear("x"), "x")
     gamma = np.ones(WIDTH)
     gamma[3] = 1000
@@ -407,7 +311,7 @@ def test_a_scaled_weight_that_fp16_cannot_hold() -> None:
 
 def test_a_bias_that_fp16_cannot_hold() -> None:
     """Each bias fits; the norm's beta goes through weights that make too much of it."""
-    p = Packed("float16")
+    p = PackedGraph("fp16")
     norm = p.norm(p.linear("x"))
     model = p.model(p.linear(norm, weight=p.given(np.full((WIDTH, WIDTH), 2.0)), bias=p.given(np.full(WIDTH, 65504))))
     beta = next(item for item in model.graph.initializer if item.name == model.graph.node[1].input[2])
