@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <initializer_list>
+
 #include "common/launch.h"
 #include "linear/cost_model.h"
 #include "linear/sm90/launch.h"
@@ -46,7 +48,8 @@ cudaError_t launchLinear(const LinearParams& p, const LinearTiling& tiling, cuda
   if (p.K <= 0 || p.K % 8 != 0 || p.N % 8 != 0) return cudaErrorInvalidValue;
   if (p.T > mostLinearTokens(p.N)) return cudaErrorInvalidValue;
   if (!areMomentsValid(p) || !arePairsValid(p)) return cudaErrorInvalidValue;
-  for (const void* data : {p.x, p.weight, p.residual, static_cast<const void*>(p.y)}) {
+  for (const void* data : std::initializer_list<const void*>{p.x, p.weight, p.bias, p.residual, p.x_moments,
+                                                             p.residual_moments, p.y, p.moments}) {
     if (!isAligned16(data)) return cudaErrorMisalignedAddress;
   }
   if (p.type == DataType::kFloat16) return launchLinearSm90<half>(p, tiling, stream);

@@ -13,6 +13,8 @@ constexpr int kMomentFeatures = 64;
 constexpr int kMaxMomentGroups = 64;  // of rows that are normed: widths up to 4096
 constexpr int kPairBlock = 16;  // columns: 8, and the 8 that belong to them, where two columns make a result or a pair
 
+// Pointers but column_sums, residual_scale, positions and frequencies are multiples of 16 bytes.
+//
 // Moments of rows [T,W] are floats [W/64,T,2]: mean and sum of squared deviations from it, of kMomentFeatures
 // neighbours each.
 struct LinearParams {

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "common/launch.h"
 #include "linear/measure.h"
 #include "linear/tables.h"
 #include "linear/tiling.h"
@@ -175,11 +174,6 @@ class Linear final : public Operator {
     params.N = tensors.size(weight_, 1);
     setAttributes(params);
     params.type = tensors.type(x_);
-    for (const void* data :
-         {params.x, params.weight, params.bias, params.residual, (const void*)params.y, (const void*)params.x_moments,
-          (const void*)params.residual_moments, (const void*)params.moments}) {
-      if (!isAligned16(data)) return cudaErrorMisalignedAddress;
-    }
     return launchLinear(params, choose(params.T), stream);
   }
 
