@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -96,9 +97,13 @@ def dtype_name(dtype: Any) -> str | None:
     """The name of a numpy or ONNX element type, as numpy writes it; None where it is not known."""
     if dtype is None:
         return None
-    if isinstance(dtype, int):
-        return str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(dtype)).name)
-    return str(np.dtype(dtype).name)
+    return _name_of(onnx.helper.tensor_dtype_to_np_dtype(dtype) if isinstance(dtype, int) else np.dtype(dtype))
+
+
+@functools.cache
+def _name_of(dtype: np.dtype) -> str:
+    """numpy makes the name anew every time."""
+    return str(dtype.name)
 
 
 def names_in_use(graph: gs.Graph) -> set[str]:

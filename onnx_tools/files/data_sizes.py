@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 
@@ -55,18 +56,24 @@ def check_data(tensors: Iterable[TensorProto], where: str, weights: Weights) -> 
 
 def bytes_of(tensor: TensorProto) -> int | None:
     """The bytes that type and dims make; None for strings, and for types that onnx does not know."""
-    kind = tensor.data_type
+    bits = _bits(tensor.data_type)
+    return None if bits is None else -(-math.prod(tensor.dims) * bits // 8)
+
+
+@functools.cache
+def _bits(kind: int) -> int | None:
+    """The size of one element."""
     if kind == TensorProto.STRING or kind not in TensorProto.DataType.values():
         return None
     name = TensorProto.DataType.Name(kind)
-    bits = 4 if name.endswith(("INT4", "4E2M1")) else 2 if name.endswith("INT2") else None
-    if bits is None:
-        try:
-            bits = int(helper.tensor_dtype_to_np_dtype(kind).itemsize) * 8
-        except KeyError:
-            return None
-    size: int = -(-math.prod(tensor.dims) * bits // 8)
-    return size
+    if name.endswith(("INT4", "4E2M1")):
+        return 4
+    if name.endswith("INT2"):
+        return 2
+    try:
+        return int(helper.tensor_dtype_to_np_dtype(kind).itemsize) * 8
+    except KeyError:
+        return None
 
 
 def raw_bytes(tensor: TensorProto) -> int:

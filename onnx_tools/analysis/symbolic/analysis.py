@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..graph import dtype_name
@@ -67,8 +67,10 @@ def analyse(graph: gs.Graph, before: Analysis | None = None) -> Analysis:
             facts[name] = last
     for node in graph.nodes:
         last_step = old.steps.get(id(node))
-        if last_step is None or last_step.node is not node or not _taken_over(facts, node, last_step):
-            learn(facts, node)
+        if last_step is not None and last_step.node is node and _taken_over(facts, node, last_step):
+            steps[id(node)] = last_step
+            continue
+        learn(facts, node)
         found = tuple(facts[tensor.name] for tensor in node.outputs)
         if all(item.shape is not None and item.dtype is not None for item in found):
             known = tuple(facts.get(tensor.name, _NOTHING) for tensor in node.inputs)
@@ -138,7 +140,7 @@ def constant_of(tensor: gs.Constant) -> Facts:
     """
     shape = tuple(int(size) for size in tensor.shape)
     dtype = dtype_name(tensor.dtype) or "float32"
-    size = int(np.prod(shape, dtype=np.int64))
+    size = math.prod(shape)
     integer = dtype in _INTEGERS
     wanted = (integer or dtype in _FLOATS) and (size <= MAX_ELEMENTS or (integer and size <= MAX_PATTERN))
     return constant_facts(shape, dtype, tensor.values if wanted else None)

@@ -102,9 +102,9 @@ def constant_facts(shape: Sequence[int], dtype: str, values: np.ndarray | None) 
 def _pattern(values: np.ndarray, dtype: str) -> Expr | None:
     """A constant that is the same everywhere, or that counts up along one axis."""
     first = values.reshape(-1)[0]
-    if np.all(values == first):
+    if (values == first).all():
         return number(first, dtype)
-    if not np.issubdtype(values.dtype, np.integer):
+    if values.dtype.kind not in "iu":
         return None
     for axis, size in enumerate(values.shape):
         counted = np.arange(size).reshape([-1 if i == axis else 1 for i in range(values.ndim)]) + first

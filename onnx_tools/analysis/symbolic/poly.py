@@ -34,7 +34,7 @@ Monomial = tuple[Atom, ...]
 
 
 def _monomial(atoms: Monomial) -> Monomial:
-    return tuple(sorted(atoms, key=str))
+    return atoms if len(atoms) < 2 else tuple(sorted(atoms, key=str))
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ class Poly:
 
     @staticmethod
     def _from(terms: Mapping[Monomial, int]) -> Poly:
-        return Poly(tuple(sorted(((m, c) for m, c in terms.items() if c), key=str)))
+        left = [(monomial, factor) for monomial, factor in terms.items() if factor]
+        return Poly(tuple(left if len(left) < 2 else sorted(left, key=str)))
 
     def __add__(self, other: int | Poly) -> Poly:
         terms = dict(self.terms)

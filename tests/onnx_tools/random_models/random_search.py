@@ -1,29 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A search through random graphs in a process of its own, so that every core can take part.
+"""A search through random graphs in processes of its own, so that every core can take part.
 
-python -m tests.onnx_tools.random_models.random_search SEED FIRST COUNT runs cases FIRST to FIRST + COUNT - 1 of a seed.
-Exit code 1 at the first case whose answers differ, which is printed. With a number of processes behind, a long search:
-as many processes share the cases, each goes on behind what it finds, and the last line has the counts.
+    python -m tests.onnx_tools.random_models.random_search SEED FIRST COUNT [PROCESSES] [--record FILE]
+
+runs cases FIRST to FIRST + COUNT - 1 of a seed. A case whose answers differ, or that ends its process, is printed with
+its number and program at once, and the search goes on; exit code 1 in the end. `--record` appends a JSON line with the
+commit, the seed, the range, and the numbers of wrong cases after every piece: what a file has of this commit and seed
+is not run again, so that a search that was cut off goes on where it was.
 """
 
 from __future__ import annotations
 
-import contextlib
+import argparse
+import gc
+import json
+import os
 import queue
 import random
-import re
 import subprocess
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from padfree.builder.bench.environment import append_record, commit
 
 from tests.onnx_tools.evaluator import evaluate
 
 from .random_graphs import OPERATIONS, Step, described
 from .test_random_graphs import IN_ONNXRUNTIME, rewritten, run
 
-PIECE = 2000  # cases of one process in a long search
+PIECE = 500  # cases between two records
+BETWEEN_COLLECTIONS = 100  # cases; a graph's nodes and tensors refer to each other
+SECONDS_BETWEEN_LINES = 10.0
+ROOT = Path(__file__).resolve().parents[3]
+RIGHT, REFUSED = "right", "refused"  # what a worker says of a case; anything else is what is wrong with it
 
 
 def case(seed: int, number: int) -> tuple[list[Step], int, int, str]:
@@ -35,71 +49,165 @@ def case(seed: int, number: int) -> tuple[list[Step], int, int, str]:
     return steps, rng.randrange(100), rng.randrange(100), rng.choice(["packed", "padded"])
 
 
-def main() -> int:
-    """Runs the cases that the command line names."""
-    seed, first, count, *processes = (int(argument) for argument in sys.argv[1:])
-    if processes:
-        return _together(seed, first, count, processes[0])
-    refused = 0
+def verdict(seed: int, number: int) -> str:
+    """What comes of one case."""
+    steps, outputs, pooling, interface = case(seed, number)
+    runs = (evaluate, run) if number % IN_ONNXRUNTIME == 0 else (evaluate,)
+    try:
+        return REFUSED if rewritten(steps, outputs, pooling, interface, runs) is None else RIGHT
+    except Exception:
+        return f"{interface}, outputs {outputs}, pooling {pooling}: {described(steps)}\n{traceback.format_exc()}"
+
+
+def work(seed: int) -> None:
+    """A worker: reads ranges `FIRST COUNT`, a line each, and answers every case of them with a line."""
+    gc.freeze()
+    gc.disable()  # a collection looks at all that onnx has imported
+    for line in sys.stdin:
+        first, count = (int(word) for word in line.split())
+        for number in range(first, first + count):
+            sys.stdout.write(json.dumps(verdict(seed, number)) + "\n")
+            sys.stdout.flush()
+            if number % BETWEEN_COLLECTIONS == 0:
+                gc.collect()
+
+
+class Worker:
+    """A process that runs cases; one that died is started again."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._process: subprocess.Popen[str] | None = None
+
+    def verdicts(self, piece: range) -> Iterator[tuple[int, str]]:
+        """The cases of a piece with what comes of them."""
+        waiting = piece
+        while waiting:
+            at = waiting.start
+            answers = self._asked(waiting)
+            for at in waiting:
+                line = answers.readline()
+                if not line:
+                    break
+                yield at, json.loads(line)
+            else:
+                return
+            yield at, f"its process ended with {self.close()}"
+            waiting = range(at + 1, piece.stop)
+
+    def close(self) -> int | None:
+        """Ends the process; returns its exit code."""
+        if self._process is None:
+            return None
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        code, self._process = self._process.wait(), None
+        return code
+
+    def _asked(self, piece: range) -> IO[str]:
+        if self._process is None:
+            command = [sys.executable, "-W", "ignore", "-m", "tests.onnx_tools.random_models.random_search"]
+            one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+            self._process = subprocess.Popen(
+                [*command, str(self._seed)],
+                cwd=ROOT,
+                env={**os.environ, **one_thread},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{piece.start} {len(piece)}\n")
+        self._process.stdin.flush()
+        return self._process.stdout
+
+
+def done_before(record: Path | None, seed: int) -> set[int]:
+    """The cases that a file has of this commit and seed."""
+    if record is None or not record.exists():
+        return set()
+    records = [json.loads(line) for line in record.read_text().splitlines()]
+    same = [item for item in records if item["seed"] == seed and item["commit"] == commit()]
+    return {number for item in same for number in range(item["first"], item["first"] + item["count"])}
+
+
+def pieces_of(first: int, count: int, done: set[int]) -> list[range]:
+    """What is left of a range, in pieces."""
+    found: list[range] = []
     for number in range(first, first + count):
-        steps, outputs, pooling, interface = case(seed, number)
-        runs = (evaluate, run) if number % IN_ONNXRUNTIME == 0 else (evaluate,)
-        try:
-            refused += rewritten(steps, outputs, pooling, interface, runs) is None
-        except Exception:
-            traceback.print_exc()
-            program = f"{interface}, outputs {outputs}, pooling {pooling}: {described(steps)}"
-            sys.stderr.write(f"case {number} of seed {seed}: {program}\n")
-            return 1
-    sys.stdout.write(f"{refused}\n")
-    return 0
+        if number in done:
+            continue
+        if found and found[-1].stop == number and len(found[-1]) < PIECE:
+            found[-1] = range(found[-1].start, number + 1)
+        else:
+            found.append(range(number, number + 1))
+    return found
 
 
-def _together(seed: int, first: int, count: int, processes: int) -> int:
-    """Searches in pieces, so that cores that are done take the next one."""
-    done = wrong = refused = 0
-    pieces = queue.SimpleQueue[range]()
-    for start in range(first, first + count, PIECE):
-        pieces.put(range(start, min(start + PIECE, first + count)))
+def search(seed: int, pieces: list[range], processes: int, record: Path | None) -> int:
+    """Runs all pieces; returns how many cases were wrong."""
+    waiting, lock, counts = queue.SimpleQueue[range](), threading.Lock(), {RIGHT: 0, REFUSED: 0, "wrong": 0}
+    for piece in pieces:
+        waiting.put(piece)
 
-    def search() -> None:
-        nonlocal done, wrong, refused
-        while not pieces.empty():
-            with contextlib.suppress(queue.Empty):
-                piece = pieces.get_nowait()
-                command = [
-                    sys.executable,
-                    "-m",
-                    "tests.onnx_tools.random_models.random_search",
-                    str(seed),
-                    str(piece.start),
-                    str(len(piece)),
-                ]
-                ran = subprocess.run(command, capture_output=True, text=True)
-                found = re.search(r"^case (\d+) of", ran.stderr, re.MULTILINE)
+    def take() -> None:
+        worker = Worker(seed)
+        while True:
+            try:
+                piece = waiting.get_nowait()
+            except queue.Empty:
+                break
+            wrong = list[int]()
+            refused = 0
+            for number, said in worker.verdicts(piece):
+                kind = said if said in counts else "wrong"
+                refused += kind == REFUSED
                 with lock:
-                    if ran.returncode == 0:
-                        done, refused = done + len(piece), refused + int(ran.stdout)
-                        continue
-                    wrong += 1
-                    sys.stdout.write(f"{ran.stderr.strip().splitlines()[-1]}\n{ran.stderr[-1500:]}\n")
-                    if found is None:
-                        return  # it did not even start
-                    number = int(found.group(1))
-                    done += number + 1 - piece.start
-                    if number + 1 < piece.stop:
-                        pieces.put(range(number + 1, piece.stop))
+                    counts[kind] += 1
+                    if kind == "wrong":
+                        wrong.append(number)
+                        say(f"case {number} of seed {seed} is wrong: {said}")
+            if record is not None:
+                item = {"commit": commit(), "seed": seed, "first": piece.start, "count": len(piece), "wrong": wrong}
+                with lock:
+                    append_record(record, {**item, REFUSED: refused})
+        worker.close()
 
-    lock = threading.Lock()
-    threads = [threading.Thread(target=search) for _ in range(processes)]
+    begin, total = time.monotonic(), sum(len(piece) for piece in pieces)
+    threads = [threading.Thread(target=take) for _ in range(min(processes, len(pieces)))]
     for thread in threads:
         thread.start()
-    while any(thread.is_alive() for thread in threads):
-        time.sleep(min(10, 0.01 * count))
-        sys.stdout.write(f"{done} of {count} graphs, {wrong} wrong\n")
-        sys.stdout.flush()
-    sys.stdout.write(f"{done - wrong} passed, {wrong} failed (seed {seed}; {refused} rightly refused)\n")
-    return 1 if wrong or done < count else 0
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(SECONDS_BETWEEN_LINES)
+            done, seconds = sum(counts.values()), time.monotonic() - begin
+            say(f"{done} of {total} graphs, {counts['wrong']} wrong, {done / seconds:.1f} a second")
+    right = counts[RIGHT] + counts[REFUSED]
+    say(f"{right} passed, {counts['wrong']} failed (seed {seed}; {counts[REFUSED]} rightly refused)")
+    return counts["wrong"]
+
+
+def say(text: str) -> None:
+    """Writes a line at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Runs the cases that the command line names; with a seed alone, those that come by standard input."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seed", type=int)
+    parser.add_argument("first", type=int, nargs="?")
+    parser.add_argument("count", type=int, nargs="?", default=1)
+    parser.add_argument("processes", type=int, nargs="?", default=1)
+    parser.add_argument("--record", type=Path, help="JSON lines that get one for every piece")
+    given = parser.parse_args()
+    if given.first is None:
+        work(given.seed)
+        return 0
+    done = done_before(given.record, given.seed)
+    return 1 if search(given.seed, pieces_of(given.first, given.count, done), given.processes, given.record) else 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The long search names what is wrong, outlives processes that die, and goes on where it was cut off."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from . import random_search
+from .random_search import REFUSED, RIGHT, Worker, case, done_before, pieces_of, search, verdict
+
+SEED = 777
+
+
+def test_a_wrong_case_is_named_with_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise AssertionError("differs by 1")
+
+    monkeypatch.setattr(random_search, "rewritten", broken)
+    said = verdict(SEED, 3)
+    assert case(SEED, 3)[3] in said
+    assert " = " in said
+    assert "differs by 1" in said
+
+
+def test_cases_are_counted_recorded_and_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = tmp_path / "graphs.jsonl"
+    assert search(SEED, pieces_of(0, 12, set()), 1, record) == 0
+    (line,) = (json.loads(text) for text in record.read_text().splitlines())
+    assert (line["seed"], line["first"], line["count"], line["wrong"]) == (SEED, 0, 12, [])
+    assert f"12 passed, 0 failed (seed {SEED}; {line[REFUSED]} rightly refused)" in capsys.readouterr().out
+    assert done_before(record, SEED) == set(range(12))
+    assert done_before(record, SEED + 1) == set()
+    assert pieces_of(0, 14, done_before(record, SEED)) == [range(12, 14)]
+
+
+def test_wrong_cases_are_said_at_once_and_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def verdicts(_: Worker, piece: range) -> Iterator[tuple[int, str]]:
+        for number in piece:
+            if number == 4:
+                assert "case 3 of seed 777 is wrong: packed, differs" in capsys.readouterr().out
+            yield number, "packed, differs" if number == 3 else RIGHT
+
+    monkeypatch.setattr(Worker, "verdicts", verdicts)
+    record = tmp_path / "graphs.jsonl"
+    assert search(SEED, [range(6)], 1, record) == 1
+    assert json.loads(record.read_text())["wrong"] == [3]
+
+
+def test_a_process_that_dies_costs_one_case() -> None:
+    worker, found = Worker(SEED), list[tuple[int, str]]()
+    for number, said in worker.verdicts(range(6)):
+        found.append((number, said))
+        if number == 0:
+            process = worker._process
+            assert process is not None
+            os.kill(process.pid, signal.SIGSTOP)
+            os.kill(process.pid, signal.SIGKILL)
+    worker.close()
+    assert [number for number, _ in found] == list(range(6))
+    assert sum("its process ended with -9" in said for _, said in found) <= 1
+    assert found[-1][1] in (RIGHT, REFUSED)
