@@ -16,6 +16,8 @@ VERSIONS = {
     "nvidia-cudnn-cu13": "cuDNN ",
     "flashinfer-python": "flashinfer ",
     "flash-attn-4": "flash-attn-4 ",
+    "flashdeberta": "flashdeberta ",
+    "disentangled-flash": "disentangled-flash ",
     "tensorrt": "TensorRT ",
 }
 """Fields of a record that tell what it was measured with, and how the page introduces them."""

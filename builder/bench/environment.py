@@ -26,6 +26,9 @@ PACKAGES = (
     "flash-attn-4",
     "nvidia-cutlass-dsl",
     "flashinfer-python",
+    "triton",
+    "flashdeberta",
+    "disentangled-flash",
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from . import engines, onnxruntime_peers, torch_peers, varlen, varseqlen
+from . import deberta, engines, onnxruntime_peers, torch_peers, varlen, varseqlen
 from .contender import Contender
 from .setup import Setup
 
@@ -29,6 +29,9 @@ GPU_PEERS: Mapping[str, Peer] = {
     "torch-eager": Peer("PyTorch eager, padded", torch_peers.eager),
     "torch-compile": Peer("torch.compile, padded", torch_peers.compiled),
     "torch-varlen": Peer("PyTorch varlen, compiled", varlen.varlen),
+    "torch-flex": Peer("PyTorch flex_attention, packed, compiled", varlen.flex),
+    "flashdeberta": Peer("flashdeberta, padded", deberta.flashdeberta),
+    "disentangled-flash": Peer("disentangled-flash, packed, compiled", deberta.disentangled_flash),
     "onnxruntime-gpu": Peer("onnxruntime GPU, padded", onnxruntime_peers.original_on_gpu),
     LIMIT: Peer("limit: the matrix products alone, cuBLAS", torch_peers.gemm_limit),
 }

@@ -31,13 +31,16 @@ def load(setup: Setup, precision: str | None = None) -> Any:
     if setup.model.torch_folder is None:
         raise UnavailableError("needs the PyTorch model; pass --torch FOLDER, as save_pretrained writes it")
     try:
-        from transformers import AutoModel
+        from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
     except ImportError as error:
         raise UnavailableError(f"transformers cannot be imported ({error}); install transformers") from error
     types = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
     torch.cuda.set_device(setup.device)
     torch.backends.cuda.matmul.allow_tf32 = False
-    model = AutoModel.from_pretrained(setup.model.torch_folder)
+    config = AutoConfig.from_pretrained(setup.model.torch_folder)
+    encoder_alone = any(name.endswith("EncoderModel") for name in config.architectures or ())  # such as T5's
+    loader = AutoModelForTextEncoding if encoder_alone else AutoModel
+    model = loader.from_pretrained(setup.model.torch_folder)
     return model.to("cuda", types[precision or setup.model.precision]).eval()
 
 
@@ -68,14 +71,14 @@ def truth(setup: Setup) -> Answers:
 
 def eager(setup: Setup) -> Contender:
     """The padded model as it is, which is how it is without a compiler: no CUDA graph."""
-    run = _padded_run(setup, load(setup))
+    run = padded_run(setup, load(setup))
     return Contender(answers_of(setup, run()), ways_of(run, graph=False))
 
 
 def compiled(setup: Setup) -> Contender:
     """The padded model through torch.compile, for the batch's shape."""
     torch = torch_module()
-    run = _padded_run(setup, torch.compile(load(setup), dynamic=False))
+    run = padded_run(setup, torch.compile(load(setup), dynamic=False))
     return Contender(answers_of(setup, run()), ways_of(run))
 
 
@@ -85,7 +88,8 @@ def forget_compiled() -> None:
         torch_module().compiler.reset()
 
 
-def _padded_run(setup: Setup, model: Any) -> Callable[[], Any]:
+def padded_run(setup: Setup, model: Any) -> Callable[[], Any]:
+    """What runs a model on the padded batch."""
     torch, feeds = torch_module(), inputs(setup)
 
     def run() -> Any:

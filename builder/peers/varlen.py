@@ -1,81 +1,98 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The best that PyTorch does for BERT without padding: packed tokens, variable-length FlashAttention, compiled.
-
-Needs torch.nn.attention.varlen (PyTorch 2.10 or newer). The weights are those of a transformers BertModel.
-"""
+"""Encoders in PyTorch without padding: packed tokens, compiled, with attention that takes sequences of any lengths."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from .contender import Contender, UnavailableError
+from .packed_models import PACKED, Attend, Tokens, Window
 from .setup import Setup
 from .torch_peers import load, torch_module, ways_of
 
 
 def varlen(setup: Setup) -> Contender:
-    """BERT on packed tokens, compiled, plain and in a CUDA graph."""
-    torch = torch_module()
+    """With variable-length FlashAttention, plain and in a CUDA graph."""
+    return _packed(setup, varlen_attention)
+
+
+def flex(setup: Setup) -> Contender:
+    """With flex_attention, whose block masks are made beforehand, plain and in a CUDA graph."""
+    return _packed(setup, flex_attention)
+
+
+def varlen_attention(torch: Any, seq_lens: Sequence[int], device: str) -> Attend:
+    """PyTorch's own. Raises UnavailableError where it has none."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError as error:
         raise UnavailableError(f"this PyTorch ({torch.__version__}) has no torch.nn.attention.varlen") from error
+    offsets = torch.tensor([0, *np.cumsum(seq_lens)], dtype=torch.int32, device=device)
+    longest = max(seq_lens)
+
+    def attend(q: Any, k: Any, v: Any, window: Window) -> Any:
+        return varlen_attn(q, k, v, offsets, offsets, longest, longest, window_size=window)
+
+    return attend
+
+
+def flex_attention(torch: Any, seq_lens: Sequence[int], device: str) -> Attend:
+    """PyTorch's flex_attention over all tokens, of which a row sees those of its sequence and window."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    lengths = torch.tensor(seq_lens, device=device)
+    sequence = torch.repeat_interleave(torch.arange(len(seq_lens), device=device), lengths)
+    tokens, masks = len(sequence), {}
+
+    def mask_of(window: Window) -> Any:
+        left, right = (tokens if side < 0 else side for side in window)
+
+        def visible(_: Any, __: Any, row: Any, key: Any) -> Any:
+            return (sequence[row] == sequence[key]) & (key - row >= -left) & (key - row <= right)
+
+        return create_block_mask(visible, None, None, tokens, tokens, device=device)
+
+    def attend(q: Any, k: Any, v: Any, window: Window) -> Any:
+        if window not in masks:
+            masks[window] = mask_of(window)
+        operands = (item.transpose(0, 1).unsqueeze(0) for item in (q, k, v))
+        return flex_attention(*operands, block_mask=masks[window])[0].transpose(0, 1)
+
+    return attend
+
+
+def _packed(setup: Setup, attention: Callable[[Any, Sequence[int], str], Attend]) -> Contender:
+    torch, seq_lens = torch_module(), setup.batch.seq_lens
     if setup.model.precision == "fp32":
-        raise UnavailableError("FlashAttention runs fp16 and bf16, this is a comparison in fp32")
+        raise UnavailableError("its attention runs fp16 and bf16, this is a comparison in fp32")
     model = load(setup)
-    if type(model).__name__ != "BertModel":
-        raise UnavailableError(f"is written for BertModel, this is {type(model).__name__}")
-    forward = packed_bert(torch, varlen_attn, model)
-    compiled = torch.compile(forward, dynamic=False)
-    ragged, seq_lens = setup.batch.ragged, setup.batch.seq_lens
-    positions = np.concatenate([np.arange(length) for length in seq_lens])
-    arrays = (
-        ragged.tokens["input_ids"],
-        ragged.tokens.get("token_type_ids", np.zeros(setup.batch.tokens, np.int32)),
-        positions,
-        np.concatenate([[0], np.cumsum(seq_lens)[:-1]]),
-    )
-    ids, types, places, firsts = (torch.from_numpy(array.astype(np.int64)).cuda() for array in arrays)
-    cu_seqlens = torch.from_numpy(np.concatenate([[0], np.cumsum(seq_lens)]).astype(np.int32)).cuda()
+    family = type(model).__name__
+    if family not in PACKED:
+        raise UnavailableError(f"is written for {', '.join(PACKED)}; this is {family}")
+    forward = torch.compile(PACKED[family](torch, attention(torch, seq_lens, "cuda"), model), dynamic=False)
+    tokens = packed_tokens(torch, setup)
 
     def run() -> Any:
         with torch.inference_mode():
-            return compiled(ids, types, places, firsts, cu_seqlens, max(seq_lens))
+            return forward(tokens)
 
-    hidden, pooled = (tensor.float().cpu().numpy() for tensor in run())
-    answers = {
-        "last_hidden_state": list(np.split(hidden, np.cumsum(seq_lens)[:-1])),
-        "pooler_output": list(pooled),
-    }
+    hidden, pooled = run()
+    answers = {"last_hidden_state": list(np.split(hidden.float().cpu().numpy(), np.cumsum(seq_lens)[:-1]))}
+    if pooled is not None:
+        answers["pooler_output"] = list(pooled.float().cpu().numpy())
     return Contender(answers, ways_of(run))
 
 
-def packed_bert(torch: Any, varlen_attn: Any, model: Any) -> Callable[..., Any]:
-    """BERT over packed tokens: Q, K and V are one product, everything else is left to the compiler."""
-    functional, config = torch.nn.functional, model.config
-    heads, head_size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
-    layers = []
-    for layer in model.encoder.layer:
-        three = [getattr(layer.attention.self, name) for name in ("query", "key", "value")]
-        weight = torch.cat([item.weight for item in three]).detach()
-        layers.append((layer, weight, torch.cat([item.bias for item in three]).detach()))
-
-    def norm(x: Any, module: Any) -> Any:
-        return functional.layer_norm(x, module.normalized_shape, module.weight, module.bias, module.eps)
-
-    def forward(ids: Any, types: Any, positions: Any, firsts: Any, cu_seqlens: Any, longest: int) -> Any:
-        tables = model.embeddings
-        x = tables.word_embeddings(ids) + tables.position_embeddings(positions) + tables.token_type_embeddings(types)
-        x = norm(x, tables.LayerNorm)
-        for layer, weight, bias in layers:
-            q, k, v = functional.linear(x, weight, bias).view(-1, 3, heads, head_size).unbind(1)
-            context = varlen_attn(q, k, v, cu_seqlens, cu_seqlens, longest, longest).flatten(1)
-            x = norm(layer.attention.output.dense(context) + x, layer.attention.output.LayerNorm)
-            inner = layer.intermediate.intermediate_act_fn(layer.intermediate.dense(x))
-            x = norm(layer.output.dense(inner) + x, layer.output.LayerNorm)
-        return x, torch.tanh(model.pooler.dense(x[firsts]))
-
-    return forward
+def packed_tokens(torch: Any, setup: Setup) -> Tokens:
+    """The batch's tokens on the GPU."""
+    ragged, seq_lens = setup.batch.ragged, setup.batch.seq_lens
+    arrays = (
+        ragged.tokens["input_ids"],
+        ragged.tokens.get("token_type_ids", np.zeros(setup.batch.tokens, np.int32)),
+        np.concatenate([np.arange(length) for length in seq_lens]),
+        np.concatenate([[0], np.cumsum(seq_lens)[:-1]]),
+    )
+    return Tokens(*(torch.from_numpy(array.astype(np.int64)).cuda() for array in arrays))

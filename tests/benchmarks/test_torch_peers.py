@@ -10,45 +10,75 @@ import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+functional = torch.nn.functional
 
 
-def attention_by_sequence(q: Any, k: Any, v: Any, starts: Any, _starts: Any, _longest: int, _same: int) -> Any:
-    """What variable-length attention computes, one sequence after the other: q, k, v [T,H,D]."""
-    out = torch.empty_like(q)
-    for start, stop in zip(starts.tolist(), starts.tolist()[1:], strict=False):
-        rows = (x[start:stop].transpose(0, 1) for x in (q, k, v))
-        out[start:stop] = torch.nn.functional.scaled_dot_product_attention(*rows).transpose(0, 1)
+LENGTHS = (5, 9, 1, 23)
+SMALL = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 32,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+}
+
+
+def by_sequence(q: Any, k: Any, v: Any, window: tuple[int, int]) -> Any:
+    """Attention with windows, one sequence after the other: q, k, v [T, H, D]."""
+    out, start = torch.empty_like(q), 0
+    for length in LENGTHS:
+        distance = torch.arange(length) - torch.arange(length)[:, None]
+        left, right = (length if side < 0 else side for side in window)
+        rows = (x[start : start + length].transpose(0, 1) for x in (q, k, v))
+        mask = (distance >= -left) & (distance <= right)
+        out[start : start + length] = functional.scaled_dot_product_attention(*rows, attn_mask=mask).transpose(0, 1)
+        start += length
     return out
 
 
-def test_bert_on_packed_tokens_is_bert() -> None:
-    from padfree.builder.peers.varlen import packed_bert
+def models() -> dict[str, Any]:
+    windowed = {"local_attention": 8, "global_attn_every_n_layers": 3, "bos_token_id": 1, "eos_token_id": 2}
+    special = {"cls_token_id": 1, "sep_token_id": 2}
+    made = {
+        "bert": transformers.BertModel(transformers.BertConfig(**SMALL)),
+        "modernbert": transformers.ModernBertModel(transformers.ModernBertConfig(**SMALL, **windowed, **special)),
+    }
+    if hasattr(transformers, "NomicBertModel"):
+        made["nomic"] = transformers.NomicBertModel(transformers.NomicBertConfig(**SMALL))
+    return made
+
+
+@pytest.mark.parametrize("name", ["bert", "modernbert", "nomic"])
+@pytest.mark.parametrize("attention", ["by sequence", "flex"])
+def test_packed_models_are_those_of_transformers(name: str, attention: str) -> None:
+    from padfree.builder.peers.packed_models import PACKED, Tokens
+    from padfree.builder.peers.varlen import flex_attention
 
     torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=50,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=48,
-        max_position_embeddings=16,
-        initializer_range=0.3,
-    )
-    model = transformers.BertModel(config).eval()
-    lengths = np.array([5, 9, 1])
-    kept = torch.from_numpy(np.arange(9) < lengths[:, None])
+    model = models().get(name)
+    if model is None:
+        pytest.skip("this transformers does not have it")
+    model.eval()
+    lengths = np.array(LENGTHS)
+    kept = torch.from_numpy(np.arange(max(LENGTHS)) < lengths[:, None])
     ids, types = torch.randint(1, 50, kept.shape), torch.randint(0, 2, kept.shape)
-    starts = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]))
+    firsts = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)[:-1]]))
     positions = torch.from_numpy(np.concatenate([np.arange(length) for length in lengths]))
+    typed = {} if name == "modernbert" else {"token_type_ids": types}
+    attend = by_sequence if attention == "by sequence" else flex_attention(torch, LENGTHS, "cpu")
     with torch.inference_mode():
-        wanted = model(input_ids=ids, token_type_ids=types, attention_mask=kept.long())
-        forward = packed_bert(torch, attention_by_sequence, model)
-        hidden, pooled = forward(ids[kept], types[kept], positions, starts[:-1], starts, 9)
-    torch.testing.assert_close(hidden, wanted.last_hidden_state[kept], atol=2e-5, rtol=0)
-    torch.testing.assert_close(pooled, wanted.pooler_output, atol=2e-5, rtol=0)
+        wanted = model(input_ids=ids, attention_mask=kept.long(), **typed)
+        forward = PACKED[type(model).__name__](torch, attend, model)
+        hidden, pooled = forward(Tokens(ids[kept], types[kept], positions, firsts))
+    torch.testing.assert_close(hidden, wanted.last_hidden_state[kept], atol=3e-5, rtol=0)
+    if name == "bert":
+        torch.testing.assert_close(pooled, wanted.pooler_output, atol=3e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["bert-base", "minilm", "distilbert", "albert", "deberta"])
+@pytest.mark.parametrize("name", ["bert-base", "minilm", "distilbert", "albert", "deberta", "mpnet", "t5"])
 def test_every_parameter_of_the_sweeps_models_matters(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks import models
 

@@ -271,7 +271,7 @@ def test_the_records_keys_are_documented(tmp_path: Path) -> None:
     assert main(["bench", str(EXPORTED), "--cpu", "--batch", "2", "--seq-len", "16", "--json", str(out)]) == 0
     table = (ROOT / "docs" / "bench.md").read_text("utf-8").partition("## As JSON")[2].partition("## Sweeps")[0]
     documented = set(re.findall(r"`(\w+)`", table))
-    installed = {"torch", "transformers", "onnxruntime", "onnx", "cuda-bindings", "tensorrt"}
+    installed = {"torch", "transformers", "onnxruntime", "onnx", "cuda-bindings", "tensorrt", "triton"}
     record = set(json.loads(out.read_text()))
     assert record - installed <= documented
     assert documented - record <= {"gpu", "cpu", "driver", "fp32", "fp16", "bf16"}

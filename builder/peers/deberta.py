@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeBERTa v2 and v3 with the attention kernels of PyPI's flashdeberta and disentangled-flash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .contender import Contender, UnavailableError
+from .setup import Setup
+from .torch_peers import answers_of, load, padded_run, torch_module, ways_of
+from .varlen import packed_tokens
+
+
+def flashdeberta(setup: Setup) -> Contender:
+    """The padded model as flashdeberta has it; every layer waits for the GPU, so that there is no CUDA graph of it."""
+    model = _deberta(setup)
+    try:
+        from flashdeberta import FlashDebertaV2Model
+    except ImportError as error:
+        raise UnavailableError(f"flashdeberta cannot be imported ({error}); install flashdeberta") from error
+    theirs = FlashDebertaV2Model.from_pretrained(setup.model.torch_folder).to("cuda", model.dtype).eval()
+    run = padded_run(setup, theirs)
+    return Contender(answers_of(setup, run()), ways_of(run, graph=False))
+
+
+def disentangled_flash(setup: Setup) -> Contender:
+    """The encoder over packed tokens as disentangled-flash has it, compiled, plain and in a CUDA graph."""
+    torch, seq_lens = torch_module(), setup.batch.seq_lens
+    model = _deberta(setup)
+    try:
+        from disentangled_flash import PackedSequenceInfo, optimize_deberta
+    except ImportError as error:
+        raise UnavailableError(
+            f"disentangled-flash cannot be imported ({error}); install disentangled-flash"
+        ) from error
+    offsets = [0, *(int(end) for end in np.cumsum(seq_lens))]
+    cu_seqlens = torch.tensor(offsets, dtype=torch.int32, device="cuda")
+    info = PackedSequenceInfo(tuple(offsets), tuple(seq_lens), max(seq_lens))
+    encoder = optimize_deberta(model, sequence_lengths=max(seq_lens)).encoder
+    ids = packed_tokens(torch, setup).ids[None]
+    mask = torch.ones_like(ids)
+
+    def forward() -> Any:
+        x = model.embeddings(input_ids=ids, mask=mask)[0]
+        return encoder.forward_packed(
+            x, cu_seqlens, info.max_seqlen, output_hidden_states=False, packed_info=info
+        ).last_hidden_state
+
+    compiled = torch.compile(forward, dynamic=False)
+
+    def run() -> Any:
+        with torch.inference_mode():
+            return compiled()
+
+    hidden = run().float().cpu().numpy()
+    return Contender({"last_hidden_state": list(np.split(hidden, offsets[1:-1]))}, ways_of(run))
+
+
+def _deberta(setup: Setup) -> Any:
+    """The transformers model. Raises UnavailableError for another family and for fp32."""
+    if setup.model.precision == "fp32":
+        raise UnavailableError("its attention is compared in fp16 and bf16 alone")
+    model = load(setup)
+    if type(model).__name__ != "DebertaV2Model":
+        raise UnavailableError(f"is written for DebertaV2Model; this is {type(model).__name__}")
+    return model

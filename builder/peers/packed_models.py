@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoders of transformers over packed tokens, written anew for torch.compile.
+
+Q, K and V are one product, and so are the two halves of a gated feed-forward network; everything else is left to the
+compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Window = tuple[int, int]
+WHOLE: Window = (-1, -1)
+Attend = Callable[[Any, Any, Any, Window], Any]
+"""Attention inside sequences: Q, K, V [T, H, D] and the keys that a row sees on each side (-1: all) to [T, H, D]."""
+Forward = Callable[["Tokens"], tuple[Any, Any]]
+"""Hidden states [T, E], and what the pooler gives for each sequence, or None."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Packed tokens as tensors of 64-bit integers: ids, types and places in their sequences [T], where each begins."""
+
+    ids: Any
+    types: Any
+    positions: Any
+    firsts: Any
+
+
+def packed_bert(torch: Any, attend: Attend, model: Any) -> Forward:
+    """BertModel."""
+    functional, tables = torch.nn.functional, model.embeddings
+    layers = []
+    for layer in model.encoder.layer:
+        three = [getattr(layer.attention.self, name) for name in ("query", "key", "value")]
+        layers.append((layer, joined(torch, three), torch.cat([item.bias for item in three]).detach()))
+    heads = model.config.num_attention_heads
+
+    def forward(tokens: Tokens) -> tuple[Any, Any]:
+        x = tables.word_embeddings(tokens.ids) + tables.position_embeddings(tokens.positions)
+        x = tables.LayerNorm(x + tables.token_type_embeddings(tokens.types))
+        for layer, weight, bias in layers:
+            q, k, v = functional.linear(x, weight, bias).view(len(x), 3, heads, -1).unbind(1)
+            context = attend(q, k, v, WHOLE).flatten(1)
+            x = layer.attention.output.LayerNorm(layer.attention.output.dense(context) + x)
+            inner = layer.intermediate.intermediate_act_fn(layer.intermediate.dense(x))
+            x = layer.output.LayerNorm(layer.output.dense(inner) + x)
+        return x, torch.tanh(model.pooler.dense(x[tokens.firsts]))
+
+    return forward
+
+
+def packed_modernbert(torch: Any, attend: Attend, model: Any) -> Forward:
+    """ModernBertModel: norms ahead of layers, windows in most of them, two sets of rotary frequencies."""
+    config, heads = model.config, model.config.num_attention_heads
+    windows = {"full_attention": WHOLE, "sliding_attention": (config.sliding_window, config.sliding_window)}
+
+    def forward(tokens: Tokens) -> tuple[Any, None]:
+        x = model.embeddings(tokens.ids)
+        angles = {
+            kind: [item[0, :, None] for item in model.rotary_emb(x, tokens.positions[None], kind)] for kind in windows
+        }
+        for layer in model.layers:
+            q, k, v = layer.attn.Wqkv(layer.attn_norm(x)).view(len(x), 3, heads, -1).unbind(1)
+            q, k = (rotated(torch, item, *angles[layer.attention_type]) for item in (q, k))
+            x = x + layer.attn.Wo(attend(q, k, v, windows[layer.attention_type]).flatten(1))
+            x = x + layer.mlp(layer.mlp_norm(x))
+        return model.final_norm(x), None
+
+    return forward
+
+
+def packed_nomic(torch: Any, attend: Attend, model: Any) -> Forward:
+    """NomicBertModel: rotary embeddings, gated feed-forward networks, norms behind layers."""
+    functional, tables = torch.nn.functional, model.embeddings
+    layers = []
+    for layer in model.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        qkv = joined(torch, (attention.q_proj, attention.k_proj, attention.v_proj))
+        layers.append((layer, qkv, joined(torch, (mlp.gate_proj, mlp.up_proj))))
+    heads = model.config.num_attention_heads
+
+    def forward(tokens: Tokens) -> tuple[Any, None]:
+        x = tables.LayerNorm(tables.word_embeddings(tokens.ids) + tables.token_type_embeddings(tokens.types))
+        angles = [item[0, :, None] for item in model.rotary_emb(x, tokens.positions[None])]
+        for layer, qkv, halves in layers:
+            q, k, v = functional.linear(x, qkv).view(len(x), 3, heads, -1).unbind(1)
+            q, k = (rotated(torch, item, *angles) for item in (q, k))
+            context = attend(q, k, v, WHOLE).flatten(1)
+            x = layer.post_attention_layernorm(x + layer.self_attn.o_proj(context))
+            gate, up = functional.linear(x, halves).chunk(2, -1)
+            x = layer.post_mlp_layernorm(x + layer.mlp.down_proj(layer.mlp.act_fn(gate) * up))
+        return x, None
+
+    return forward
+
+
+def joined(torch: Any, linears: Sequence[Any]) -> Any:
+    """The weights of some products of the same rows as one."""
+    return torch.cat([item.weight for item in linears]).detach()
+
+
+def rotated(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
+    """Rotary embedding of x [T, H, D] by angles [T, 1, D], pairs half a head apart, in fp32."""
+    first, second = x.float().chunk(2, -1)
+    return (x.float() * cos + torch.cat((-second, first), -1) * sin).to(x.dtype)
+
+
+PACKED: Mapping[str, Callable[[Any, Attend, Any], Forward]] = {
+    "BertModel": packed_bert,
+    "ModernBertModel": packed_modernbert,
+    "NomicBertModel": packed_nomic,
+}
+"""By the name of the model's class."""
