@@ -49,12 +49,14 @@ class Target:
 class Places:
     """What scores depend on beside Q and K: keys seen on both sides of a row (-1: all), and a bias.
 
-    bias: "slope", "distance" (of distances up to bias_range, constant beyond) or "none".
+    bias: "slope", "distance" or "disentangled" (of distances up to bias_range, constant beyond) or "none".
+    buckets: a disentangled bias has rows of positions by DeBERTa's logarithmic buckets, so many on each side.
     """
 
     window: tuple[int, int] = (-1, -1)
     bias: str = "none"
     bias_range: int = 0
+    buckets: int = 0
 
     def visible_pairs(self, length: int) -> int:
         """Rows and keys that meet in a sequence."""

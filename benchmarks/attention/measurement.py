@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from padfree.builder.peers.timing import captured, mean_ms
 
-from .cases import Case, Places
+from .cases import Case
 from .peers import ours
-from .problem import DEVICE, Launch, Prepare, Problem, UnsupportedError, score_bias
+from .problem import DEVICE, Launch, Prepare, Problem, UnsupportedError, biased_scores
 
 CACHE_MULTIPLE = 3
 """Input sets and outputs together are this many times the L2 cache."""
@@ -70,7 +70,7 @@ def plain_attention(problem: Problem, dtype: torch.dtype) -> torch.Tensor:
     """softmax(Q K^T * scale) V of the first input set in the type [T, E], one sequence and head after the other."""
     q, k, v = problem.operands(0)
     output = torch.empty(q.shape, dtype=dtype, device=q.device)
-    positions, depends = problem.positions, problem.case.places != Places()
+    positions = problem.positions
     start = 0
     for length in problem.case.lengths:
         part = slice(start, start + length)
@@ -78,9 +78,7 @@ def plain_attention(problem: Problem, dtype: torch.dtype) -> torch.Tensor:
         for first in range(0, problem.case.heads, heads_at_once):
             heads = slice(first, first + heads_at_once)
             queries, keys, values = (x[part, heads].transpose(0, 1).to(dtype) for x in (q, k, v))
-            scores = torch.matmul(queries, keys.transpose(1, 2)) * problem.scale
-            if depends:
-                scores += score_bias(positions, length, heads, dtype)
+            scores = biased_scores(problem, queries, keys, heads, positions)
             output[part, heads] = torch.matmul(scores.softmax(-1), values).transpose(0, 1)
         start += length
     return output.flatten(1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases of the attention benchmark in which scores depend on places: windows, slopes and distance biases."""
+"""Cases of the attention benchmark in which scores depend on places: windows, and biases of all kinds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def over_plain(factor: float) -> Target:
 
 def position_cases() -> tuple[Case, ...]:
     """Every case, in the order of their weight."""
-    ragged = uniform(16, 102, 512, seed=0)
+    ragged, short = uniform(16, 102, 512, seed=0), uniform(16, 26, 128, seed=31)
     near = Places((64, 64))
     shapes = (
         ("B 16, lengths 102 to 512", ragged, microseconds(13, 11)),
@@ -46,11 +46,22 @@ def position_cases() -> tuple[Case, ...]:
             ("B 16, lengths 102 to 512", ragged),
             ("B 32, length 512", (512,) * 32),
             ("B 1, length 2048", (2048,)),
-            ("B 16, lengths 26 to 128", uniform(16, 26, 128, seed=31)),
+            ("B 16, lengths 26 to 128", short),
         )
         for name, places, factor in (
             ("slopes", Places(bias="slope"), 1.08),
             ("distances to 128", Places(bias="distance", bias_range=128), 1.12),
         )
     ]
-    return (*windows, *wider, *biased)
+    disentangled = [
+        Case(
+            f"disentangled, H 12, B 16, lengths {name}",
+            12,
+            64,
+            lengths,
+            (Target(f"{reach} us", limit_us=reach),),
+            places=Places(bias="disentangled", bias_range=max(lengths) - 1, buckets=256),
+        )
+        for name, lengths, reach in (("102 to 512", ragged, 50), ("26 to 128", short, 11))
+    ]
+    return (*windows, *disentangled, *biased, *wider)

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
+from unittest import mock
 
 import torch
 
 from .cases import FA2, Places
 from .peers import ours
 from .position_cases import PLAIN
-from .problem import Launch, Prepare, Problem, UnsupportedError, slots
+from .problem import LONGEST_DISTANCE, Launch, Prepare, Problem, UnsupportedError, padding, slots, unpadding
 
 
 def plain(problem: Problem) -> Launch:
@@ -38,6 +40,8 @@ def flex(problem: Problem) -> Launch:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     case, positions = problem.case, problem.positions
+    if case.places.bias == "disentangled":
+        raise UnsupportedError("its functions of scores see neither Q nor K")
     sequence, place = slots(case)
     left, right = (case.longest if side < 0 else side for side in positions.window)
     slopes, table, reach = positions.slopes, positions.distance_bias, positions.bias_range
@@ -54,15 +58,64 @@ def flex(problem: Problem) -> Launch:
             return score + table[head, (key - row).clamp(-reach, reach) + reach]
         return score
 
+    small = {"BLOCK_M": 64, "BLOCK_N": 64}  # larger tiles do not fit into shared memory beside a table that is read
+    options = small if table is not None else None
     mask = create_block_mask(visible, None, None, case.tokens, case.tokens, device=place.device)
     compiled = torch.compile(flex_attention, dynamic=False)
 
     def run(index: int) -> torch.Tensor:
         q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in problem.operands(index))
-        return compiled(q, k, v, score_mod=biased, block_mask=mask, scale=problem.scale)
+        return compiled(q, k, v, score_mod=biased, block_mask=mask, scale=problem.scale, kernel_options=options)
 
     return Launch(run, lambda output: output[0].transpose(0, 1).flatten(1))
 
 
-PEERS: Mapping[str, Prepare] = {PLAIN: plain, FA2: fa2_window, "flex_attention": flex}
+def flashdeberta_padded(problem: Problem) -> Launch:
+    """flashdeberta's kernel over Q, K and V [B, H, S, D], padded and transposed beforehand, with the lengths."""
+    from flashdeberta.ops.flash_attention import flash_attention_with_disentangled
+
+    case, rows = problem.case, position_tables(problem)
+    pad, lengths = padding(problem), problem.cu_seqlens.diff()
+    inputs = [[pad(operand) for operand in problem.operands(i)] for i in range(len(problem.inputs))]
+
+    def run(index: int) -> torch.Tensor:
+        return flash_attention_with_disentangled(
+            *inputs[index], lengths, *rows, False, problem.scale, case.places.buckets, LONGEST_DISTANCE
+        )
+
+    return Launch(run, unpadding(problem))
+
+
+def flashdeberta_varlen(problem: Problem) -> Launch:
+    """flashdeberta's kernel over packed sequences; the table of blocks that its host code makes is made beforehand."""
+    from flashdeberta.ops import flash_attention_varlen as ops
+
+    case, rows, offsets = problem.case, position_tables(problem), problem.cu_seqlens
+    blocks = functools.cache(functools.partial(ops.get_mid_cached, offsets, len(case.lengths), device=offsets.device))
+
+    def run(index: int) -> torch.Tensor:
+        with mock.patch.object(ops, "get_mid_cached", lambda _offsets, _batch, rows, _device: blocks(BLOCK_M=rows)):
+            return ops.flash_attention_with_disentangled_varlen(
+                *problem.operands(index), *rows, offsets, offsets, case.longest, case.longest,
+                False, problem.scale, case.places.buckets, LONGEST_DISTANCE,
+            )  # fmt: skip
+
+    return Launch(run)
+
+
+def position_tables(problem: Problem) -> list[torch.Tensor]:
+    """Rows of K's and of Q's positions as flashdeberta has them, [H, 2 * buckets, D]."""
+    if problem.case.places.bias != "disentangled":
+        raise UnsupportedError("it knows the disentangled bias alone")
+    heads = problem.case.heads
+    return [rows.unflatten(1, (heads, -1)).transpose(0, 1).contiguous() for rows in problem.position_rows]
+
+
+PEERS: Mapping[str, Prepare] = {
+    PLAIN: plain,
+    FA2: fa2_window,
+    "flex_attention": flex,
+    "flashdeberta, padded": flashdeberta_padded,
+    "flashdeberta, varlen": flashdeberta_varlen,
+}
 """By name."""

@@ -10,9 +10,11 @@ import torch
 
 from tests.support.launchers import Positions
 
-from .cases import Case
+from .cases import Case, Places
 
 DEVICE = "cuda"
+LONGEST_DISTANCE = 512
+"""Of DeBERTa v3-base, which all of its logarithmic buckets are made for."""
 
 
 class UnsupportedError(Exception):
@@ -29,12 +31,20 @@ class Problem:
 
     @property
     def scale(self) -> float:
-        """What scores are multiplied by."""
-        return float(self.case.head_size**-0.5)
+        """What scores are multiplied by; a disentangled bias makes them sums of three products."""
+        terms = 3 if self.case.places.bias == "disentangled" else 1
+        return float((terms * self.case.head_size) ** -0.5)
+
+    @property
+    def position_rows(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of a disentangled bias the rows of K and of Q by bucket, random fp16 [2 * buckets, H*D]."""
+        shape = (2, 2 * self.case.places.buckets, self.case.heads * self.case.head_size)
+        k, q = torch.randn(shape, generator=torch.Generator().manual_seed(1)).half().to(DEVICE)
+        return k, q
 
     @property
     def positions(self) -> Positions:
-        """The case's window, and its bias in tensors on the GPU: slopes as ALiBi has them, or random distances."""
+        """The case's window, and its bias in tensors on the GPU: slopes as ALiBi has them, or random numbers."""
         places, heads = self.case.places, self.case.heads
         if places.bias == "slope":
             slopes = 2.0 ** (-8.0 * torch.arange(1, heads + 1, dtype=torch.float32) / heads)
@@ -43,6 +53,10 @@ class Problem:
             generator = torch.Generator().manual_seed(1)
             table = torch.randn(heads, 2 * places.bias_range + 1, generator=generator)
             return Positions(places.window, distance_bias=table.to(DEVICE))
+        if places.bias == "disentangled":
+            bucket = buckets_of(places).to(DEVICE)
+            k, q = (rows[bucket].contiguous() for rows in self.position_rows)
+            return Positions(places.window, k_position=k, q_position=q)
         return Positions(places.window)
 
     def operands(self, index: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -72,18 +86,42 @@ class Launch:
 Prepare = Callable[[Problem], Launch]
 
 
-def score_bias(positions: Positions, length: int, heads: slice, dtype: torch.dtype) -> torch.Tensor:
-    """What positions add to the scores [heads, length, length] of a sequence; -infinity outside of the window."""
+def buckets_of(places: Places) -> torch.Tensor:
+    """DeBERTa v3's bucket of every distance (key minus row) from -bias_range to bias_range, int64."""
+    from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+
+    behind = torch.arange(places.bias_range, -places.bias_range - 1, -1)  # it counts row minus key
+    bucket = make_log_bucket_position(behind, places.buckets, LONGEST_DISTANCE).long()
+    return (bucket + places.buckets).clamp(0, 2 * places.buckets - 1)
+
+
+def biased_scores(
+    problem: Problem, queries: torch.Tensor, keys: torch.Tensor, heads: slice, positions: Positions
+) -> torch.Tensor:
+    """Scores [heads, L, L] of a sequence's Q and K [heads, L, D] with their bias; -infinity outside of the window."""
+    scores = torch.matmul(queries, keys.transpose(1, 2)) * problem.scale
+    length = scores.shape[1]
     places = torch.arange(length, device=DEVICE)
     distance = places[None, :] - places[:, None]
     left, right = (length if side < 0 else side for side in positions.window)
-    bias = torch.zeros(1, length, length, device=DEVICE, dtype=dtype)
+    reach = positions.bias_range
+    column = distance.clamp(-reach, reach) + reach
     if positions.slopes is not None:
-        bias = -positions.slopes[heads, None, None].to(dtype) * distance.abs()
+        scores -= positions.slopes[heads, None, None].to(scores.dtype) * distance.abs()
     if positions.distance_bias is not None:
-        reach = positions.bias_range
-        bias = positions.distance_bias[heads].to(dtype)[:, distance.clamp(-reach, reach) + reach]
-    return bias.masked_fill((distance < -left) | (distance > right), -torch.inf)
+        scores += positions.distance_bias[heads].to(scores.dtype)[:, column]
+    if positions.k_position is not None:
+        scores += problem.scale * by_distance(queries, positions.k_position, heads).gather(2, column.expand_as(scores))
+    if positions.q_position is not None:
+        of_keys = by_distance(keys, positions.q_position, heads).gather(2, column.T.expand_as(scores))
+        scores += problem.scale * of_keys.transpose(1, 2)
+    return scores.masked_fill((distance < -left) | (distance > right), -torch.inf)
+
+
+def by_distance(x: torch.Tensor, rows: torch.Tensor, heads: slice) -> torch.Tensor:
+    """Products of x [heads, L, D] and the rows [2R + 1, H*D] of every distance: [heads, L, 2R + 1]."""
+    tables = rows.unflatten(1, (-1, x.shape[2])).transpose(0, 1)[heads].to(x.dtype)
+    return torch.matmul(x, tables.transpose(1, 2))
 
 
 def padding(problem: Problem) -> Callable[[torch.Tensor], torch.Tensor]:

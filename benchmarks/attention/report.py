@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.records import EARLIER
 
 from .cases import BEST_PEER, CUDNN, FA2
+from .position_cases import PLAIN
 
 HEADINGS = ("case", "ours us", "TFLOP/s", FA2, CUDNN, "best peer", "ratio", "error", "targets")
 BYTES_PER_US = 4.3e6
@@ -21,7 +22,16 @@ PAGE_PEERS = {
     "TensorRT varseqlen plugin": "varseqlen plugin",
 }
 """Peers that have a column of the page, and its heading."""
+POSITION_PEERS = {
+    PLAIN: "without positions",
+    FA2: FA2,
+    "flex_attention": "flex_attention",
+    "flashdeberta, padded": "flashdeberta, padded",
+    "flashdeberta, varlen": "flashdeberta, varlen",
+}
+"""The same of the table of cases with positions."""
 PAGE_HEADINGS = ("us a call", "floor", "padfree", *PAGE_PEERS.values(), "goal")
+POSITION_HEADINGS = ("us a call", "floor", "padfree", *POSITION_PEERS.values(), "goal")
 PROFILE_HEADINGS = (
     "one launch, caches empty",
     "us",
@@ -43,8 +53,8 @@ def microseconds(value: float | None) -> str:
 
 
 def best_peer(record: Mapping[str, Any]) -> tuple[str, float] | None:
-    """Name and time in us of the fastest peer that was right."""
-    peers: Mapping[str, float] = record["peers_us"]
+    """Name and time in us of the fastest peer that was right; what padfree takes without positions is none."""
+    peers = {name: time for name, time in record["peers_us"].items() if name != PLAIN}
     if not peers:
         return None
     name = min(peers, key=lambda peer: peers[peer])
@@ -95,11 +105,21 @@ def page_cells(record: Mapping[str, Any]) -> list[str]:
 
     Peers that were measured in an earlier run alone stand in brackets.
     """
+    return _cells(record, PAGE_PEERS)
+
+
+def position_cells(record: Mapping[str, Any]) -> list[str]:
+    """The same of a case with positions."""
+    return _cells(record, POSITION_PEERS)
+
+
+def _cells(record: Mapping[str, Any], shown: Mapping[str, str]) -> list[str]:
     now, earlier, ours_us = record["peers_us"], record.get(EARLIER, {}), record["ours_us"]
     peers = {**earlier, **now}
-    fastest = min((time for time in (ours_us, *peers.values()) if time is not None), default=None)
+    rivals = [time for name, time in peers.items() if name != PLAIN]
+    fastest = min((time for time in (ours_us, *rivals) if time is not None), default=None)
     times = []
-    for name, time in ("", ours_us), *((peer, peers.get(peer)) for peer in PAGE_PEERS):
+    for name, time in ("", ours_us), *((peer, peers.get(peer)) for peer in shown):
         text = "" if time is None else f"**{time:.1f}**" if time == fastest else f"{time:.1f}"
         times.append(f"({text})" if name in earlier and name not in now else text)
     return [record["case"], f"{record['bytes_moved'] / BYTES_PER_US:.1f}", *times, goal(record)]
