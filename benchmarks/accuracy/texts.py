@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts that every machine has: paragraphs of this repository's documents, and Python's own documentation strings."""
+
+from __future__ import annotations
+
+import ast
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def texts_at_hand(count: int) -> list[str]:
+    """So many different texts of very different lengths, half of them paragraphs as far as there are enough."""
+    paragraphs, strings = (list(dict.fromkeys(texts)) for texts in (_paragraphs(), _documentation_strings()))
+    chosen = _spread(paragraphs, min(len(paragraphs), count // 2))
+    return [*chosen, *_spread(strings, count - len(chosen))]
+
+
+def _spread(texts: list[str], count: int) -> list[str]:
+    """At most so many of the texts, at even steps."""
+    step = max(1.0, len(texts) / max(1, count))
+    return [texts[int(at * step)] for at in range(min(count, len(texts)))]
+
+
+def _paragraphs() -> Iterator[str]:
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        for paragraph in path.read_text("utf-8").split("\n\n"):
+            text = " ".join(paragraph.split())
+            if text and text[0].isalpha():  # no tables, no code
+                yield text
+
+
+def _documentation_strings() -> Iterator[str]:
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
+                yield text
