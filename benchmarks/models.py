@@ -19,7 +19,7 @@ SCORE_GAIN = 3.5
 """Query and key weights are this much wider than Hugging Face draws them: attention scores then spread (standard
 deviation above 3), so that a wrong scale or mask cannot hide in a nearly uniform softmax."""
 NORM = re.compile(r"(norm|layernorm|layer_norm\w*)\.weight$", re.IGNORECASE)
-QUERY_OR_KEY = re.compile(r"(query|key|q_lin|k_lin|query_proj|key_proj|Wqkv|attn\.[qk])\.weight$")
+QUERY_OR_KEY = re.compile(r"(query|key|[qk]_lin|query_proj|key_proj|[qk]_proj|Wqkv|attn\.[qk])\.weight$")
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -62,6 +62,9 @@ MODELS: Mapping[str, Callable[[], Any]] = {
         type_vocab_size=0,
     ),
     "mpnet": lambda: transformers.MPNetConfig(**sizes(12, 768, 12)),
+    "t5": lambda: transformers.T5Config(
+        vocab_size=VOCAB_SIZE, d_model=768, d_kv=64, d_ff=3072, num_layers=12, num_heads=12
+    ),  # of which there is the encoder alone
     "modernbert": lambda: transformers.ModernBertConfig(),  # 22 layers, E 768, every third with attention to all
     "nomic": lambda: transformers.NomicBertConfig(),  # 12 layers, E 768, rotary embeddings, gated
 }
@@ -72,11 +75,14 @@ def build(name: str, seed: int = 0) -> Any:
     torch.manual_seed(seed)
     config = MODELS[name]()
     eager = name in ("deberta", "mpnet")  # which have no other attention
-    model = transformers.AutoModel.from_config(config, **({"attn_implementation": "eager"} if eager else {})).eval()
+    family = transformers.AutoModelForTextEncoding if name == "t5" else transformers.AutoModel
+    model = family.from_config(config, **({"attn_implementation": "eager"} if eager else {})).eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             if NORM.search(parameter_name):
                 parameter.copy_(1 + 0.2 * torch.randn_like(parameter))
+            elif "relative_attention_bias" in parameter_name:
+                parameter.copy_(torch.randn_like(parameter))
             elif parameter_name.endswith("bias") or "embeddings" in parameter_name:
                 parameter.copy_(0.1 * torch.randn_like(parameter))
             elif QUERY_OR_KEY.search(parameter_name):

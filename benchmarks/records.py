@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,13 @@ def read(path: Path) -> list[Record]:
         record = json.loads(line)
         lines.setdefault(record["case"], []).append(record)
     return [_last(of_case) for of_case in lines.values()]
+
+
+def of_last_commit(path: Path, wanted: Callable[[Record], bool] = lambda _: True) -> list[Record]:
+    """The wanted records of a file that have the last one's commit, the last one of every case; none without a file."""
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    records = [record for record in map(json.loads, filter(str.strip, lines)) if wanted(record)]
+    return list({record["case"]: record for record in records if record["commit"] == records[-1]["commit"]}.values())
 
 
 def _last(lines: Sequence[Record]) -> Record:

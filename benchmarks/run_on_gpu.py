@@ -86,6 +86,7 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
     found += [Part(f"memcheck: {n}", (*SANITIZER, *PYTEST, path), 5) for n, path in tests_in("tests/kernels").items()]
     found += [Part(f"engines: {name}", command) for name, command in engines.items()]
     found += [Part("plugins", (*PYTEST, "tests/plugins"))]
+    positions = ("sweep", "--sets", "positions", "--cases")
     benchmarks = {
         "attention": (measured("attention", *recorded("attention")), 6),
         "memory-bound kernels": (measured("kernels.rows", *recorded("rows")), 4),
@@ -94,6 +95,9 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
         "memory": (measured("engine.memory", *recorded("memory"), *cache), 4),
         "session": (measured("engine.session", *recorded("session"), *cache), 4),
         "end to end": (measured("sweep", "--sets", "targets", *recorded("end_to_end"), *cache), 8),
+        "attention with positions": (measured("attention", "--positions", *recorded("attention_positions")), 5),
+        "windows, rotary": (measured(*positions, "modernbert|nomic", *recorded("end_to_end"), *cache), 6),
+        "biases": (measured(*positions, "bert-base|mpnet|t5|deberta", *recorded("end_to_end"), *cache), 8),
         "trained models": (measured("accuracy", *recorded("trained")), 9),
     }
     found += [Part(f"benchmark: {n}", command, most, measures=True) for n, (command, most) in benchmarks.items()]

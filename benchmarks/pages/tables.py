@@ -17,14 +17,22 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.accuracy import pretrained_report
 from benchmarks.accuracy import report as trained_report
-from benchmarks.attention.report import PAGE_HEADINGS, PROFILE_HEADINGS, page_cells, profile_cells
+from benchmarks.attention.report import (
+    PAGE_HEADINGS,
+    POSITION_HEADINGS,
+    PROFILE_HEADINGS,
+    page_cells,
+    position_cells,
+    profile_cells,
+)
 from benchmarks.kernels import linear_report, row_report
 from benchmarks.load import report as load_report
 from benchmarks.provenance import commits_of, made_with
-from benchmarks.records import LIMIT, PADFREE, TENSORRT, Record, earlier_times_of, read, times_of
+from benchmarks.records import LIMIT, PADFREE, TENSORRT, Record, earlier_times_of, of_last_commit, read, times_of
 
-from . import account_tables
+from . import account_tables, position_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = (
@@ -45,9 +53,11 @@ NAMES = {
     "minilm": "MiniLM",
     "deberta": "DeBERTa",
     "mpnet": "MPNet",
+    "t5": "T5, encoder",
     "modernbert": "ModernBERT",
     "nomic": "Nomic",
 }
+UNMEASURED = "Not measured yet.\n"
 VARLEN = "PyTorch varlen, compiled"
 ERRORS = (("padfree", PADFREE), ("padded TensorRT", "TensorRT padded"), ("PyTorch fp16", "PyTorch eager"))
 """Label -> how the title of what made the error starts."""
@@ -68,6 +78,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def noted(head: Sequence[str], rows: Iterable[Sequence[str]], records: Sequence[Record]) -> str:
     """A table and what its records were measured with; a column names the commits where they are several."""
+    if not records:
+        return UNMEASURED
     if len(commits_of(records)) > 1:
         head = [*head, "commit"]
         rows = [[*row, record["commit"]] for row, record in zip(rows, records, strict=True)]
@@ -185,13 +197,6 @@ SWEEPS: tuple[tuple[str, str, str, Key, Callable[[Record], str]], ...] = (
         lambda record: (list(NAMES).index(record["model"]),),
         lambda record: f"{NAMES[record['model']]}, {record['packed_flops_share']:.0%}",
     ),
-    (
-        "positions",
-        "Positions in attention (mean length 0.6 S, one sequence whole)",
-        "model, B x S",
-        lambda record: (list(NAMES).index(record["model"]), record["seq_len"]),
-        lambda record: f"{NAMES[record['model']]}, {record['batch']} x {record['seq_len']}",
-    ),
 )
 """Set, heading, first column's head, order, and first column's text."""
 
@@ -219,6 +224,23 @@ def sweep(records: Sequence[Record]) -> str:
     return "\n".join([picture, *parts]) if parts else ""
 
 
+def positions(results: Path) -> str:
+    """A row a model with positions in its attention: of the last commit alone, since they lean on each other."""
+    chosen = of_last_commit(results / "end_to_end.jsonl", lambda record: record["set"] == "positions")
+    if not chosen:
+        return UNMEASURED
+    chosen.sort(key=lambda record: (list(NAMES).index(record["model"]), -record["batch"], -record["seq_len"]))
+    others, rows = peers_of([times_of(record) for record in chosen]), []
+    for record in chosen:
+        times = times_of(record)
+        named = f"{NAMES[record['model']]}, {record['batch']} x {record['seq_len']}, {record['tokens']} tokens"
+        shown = [ms(times.get(name)) for name in (PADFREE, *others, LIMIT)]
+        over_limit = ratio(times[PADFREE], times.get(LIMIT))
+        rows.append([named, *shown, over_limit, position_tables.reached(record, chosen)])
+    head = ["ms a batch", PADFREE, *others, "limit", "ours / limit", "aimed at: reached"]
+    return f"{table(head, rows)}\n{made_with(chosen)}\n"
+
+
 def account(
     make: Callable[[Sequence[Record]], account_tables.Table], ending: str = ""
 ) -> Callable[[Sequence[Record]], str]:
@@ -241,6 +263,12 @@ def attention(records: Sequence[Record]) -> str:
     return noted(PAGE_HEADINGS, map(page_cells, records), records)
 
 
+def attention_positions(results: Path) -> str:
+    """A row a case of attention with positions, of the last commit alone."""
+    records = of_last_commit(results / "attention_positions.jsonl")
+    return noted(POSITION_HEADINGS, map(position_cells, records), records)
+
+
 def attention_profile(records: Sequence[Record]) -> str:
     """A row a case that was profiled, and what they were measured with."""
     return noted(PROFILE_HEADINGS, map(profile_cells, records), records)
@@ -254,6 +282,12 @@ def linear(records: Sequence[Record]) -> str:
 def trained(make: Callable[[Sequence[Record]], str]) -> Callable[[Sequence[Record]], str]:
     """A table of trained_report, and what it was measured with."""
     return lambda records: f"{make(records)}\n{made_with(records)}\n"
+
+
+def pretrained(results: Path) -> str:
+    """A row a published model."""
+    records = of_last_commit(results / "pretrained.jsonl")
+    return noted(pretrained_report.HEADINGS, map(pretrained_report.cells, records), records)
 
 
 Table = Callable[[Path], str]
@@ -275,6 +309,7 @@ TABLES: Mapping[str, Table] = {
     "targets": of_cases("end_to_end", targets),
     "goals": of_cases("end_to_end", goals),
     "sweep": of_cases("end_to_end", sweep),
+    "positions": positions,
     "build_time": of_cases("build_time", account(account_tables.build_time)),
     "timeline": of_cases("timeline", account(account_tables.timeline, account_tables.OURS)),
     "padded": of_cases("layers", account(account_tables.padded, account_tables.PADDED)),
@@ -283,9 +318,11 @@ TABLES: Mapping[str, Table] = {
     "rows": of_cases("rows", rows),
     "linear": of_cases("linear", linear),
     "attention": of_cases("attention", attention),
+    "attention_positions": attention_positions,
     "attention_profile": of_cases("attention_profile", attention_profile),
     "trained": of_cases("trained", trained(trained_report.scores)),
     "trained_layers": of_cases("trained", trained(trained_report.errors)),
+    "pretrained": pretrained,
     "contest": contest,
 }
 """Name of a table -> what makes it of the folder of records."""

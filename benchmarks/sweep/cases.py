@@ -21,16 +21,17 @@ TOKENS = (1024, 16384, 128, 65536, 4096, 256, 512, 2048, 8192, 32768)
 WITH_VARLEN = TOKENS[:5]
 MANY_TOKENS = ProfileOptions(max_batch=216, max_seq_len=512, max_tokens=66048)
 """Takes every batch of TOKENS, also where drawn lengths add up to a few more."""
-OTHER_MODELS = ("bert-large", "distilbert", "albert", "minilm", "deberta")
-WITH_POSITIONS = (("modernbert", 16, 512), ("mpnet", 16, 512), ("nomic", 16, 512), ("modernbert", 1, 8192))
-"""Encoders whose attention has positions in it, with B and S."""
+OTHER_MODELS = ("bert-large", "distilbert", "albert", "minilm")
 TARGETS = {(16, 512): 1.8, (16, 128): 1.25, (1, 128): None}
 """Batch and S -> how much faster than padded TensorRT the engine has to be."""
 
 TENSORRT = ("tensorrt", "limit")
 VARLEN = "torch-varlen"
 PYTORCH = ("torch-eager", "torch-compile", VARLEN)
-EVERYTHING = ("tensorrt", "padded-interface", "varseqlen", *PYTORCH, "limit")
+FLEX, COMPILED = "torch-flex", "torch-compile"
+DEBERTA = ("flashdeberta", "disentangled-flash")
+OF_BERT = ("tensorrt", "padded-interface", "varseqlen", *PYTORCH, "limit")
+EVERYTHING = (*OF_BERT, FLEX, *DEBERTA)
 """But `tensorrt-strong`, which took within 0.5 % of `tensorrt`'s time wherever both were measured."""
 
 
@@ -67,8 +68,8 @@ def targets() -> Iterator[SweepCase]:
     """The batches that padfree's targets name, with every peer; a batch of one sequence has no padding."""
     for (batch, seq_len), required in TARGETS.items():
         mean = seq_len if batch == 1 else FILL * seq_len
-        yield SweepCase("targets", "bert-base", batch, seq_len, mean, EVERYTHING, required)
-    yield SweepCase("targets", "bert-large", 32, 384, FILL * 384, EVERYTHING)
+        yield SweepCase("targets", "bert-base", batch, seq_len, mean, OF_BERT, required)
+    yield SweepCase("targets", "bert-large", 32, 384, FILL * 384, OF_BERT)
 
 
 def by_length() -> Iterator[SweepCase]:
@@ -105,11 +106,25 @@ def by_model() -> Iterator[SweepCase]:
         yield SweepCase("model", model, 16, 512, FILL * 512, (*TENSORRT, "torch-compile"))
 
 
+WITH_POSITIONS = (
+    ("modernbert", 16, 512, (COMPILED, VARLEN, FLEX)),
+    ("deberta", 16, 512, (COMPILED, *DEBERTA)),
+    ("bert-base", 16, 512, ()),
+    ("mpnet", 16, 512, (COMPILED,)),
+    ("t5", 16, 512, (COMPILED,)),
+    ("nomic", 16, 512, (VARLEN,)),
+    ("modernbert", 1, 8192, (COMPILED, VARLEN, FLEX)),
+    ("deberta", 16, 128, (COMPILED, *DEBERTA)),
+    ("deberta", 1, 128, (COMPILED, *DEBERTA)),
+)
+"""Encoders whose attention has positions in it, with B, S and peers; BERT-base, which two of them are compared with."""
+
+
 def with_positions() -> Iterator[SweepCase]:
-    """Encoders with windows, rotary embeddings and biases by distance; one long sequence has no padding."""
-    for model, batch, seq_len in WITH_POSITIONS:
+    """Encoders with windows, rotary embeddings and biases; a batch of one sequence has no padding."""
+    for model, batch, seq_len, peers in WITH_POSITIONS:
         mean = seq_len if batch == 1 else FILL * seq_len
-        yield SweepCase("positions", model, batch, seq_len, mean, ("torch-compile", "limit"))
+        yield SweepCase("positions", model, batch, seq_len, mean, (*peers, "limit"))
 
 
 SETS: Mapping[str, tuple[SweepCase, ...]] = {

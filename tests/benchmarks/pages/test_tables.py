@@ -52,6 +52,27 @@ def test_peers_of_an_earlier_run_stand_in_brackets(tmp_path: Path) -> None:
     assert (rows["PyTorch eager, padded"], rows["**padfree**"], rows[tables.TENSORRT]) == ("(5.50)", "**1.80**", "5.00")
 
 
+def test_models_with_positions_stand_beside_what_was_aimed_at(tmp_path: Path) -> None:
+    peers = {"peers_ms": {"torch.compile, padded": 8.0, tables.VARLEN: 3.6}}
+    lines = [
+        record("positions", 4915, 9.0, case="old", model="deberta", commit="old"),
+        record("positions", 4915, 2.0, case="m", model="mpnet", **peers),
+        record("positions", 4915, 2.5, case="n", model="modernbert", limit_ms=2.0, **peers),
+        record("positions", 4915, 1.8, case="b", peers_ms={}),
+        record("targets", 4915, 1.6, commit="newer"),
+    ]
+    (tmp_path / "end_to_end.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    rows = tables.positions(tmp_path).splitlines()
+    assert rows[2] == "| BERT-base, 16 x 512, 4915 tokens | 1.80 | - | - | 1.60 | 1.12 |  |"
+    assert rows[3].endswith("| 2.00 | 8.00 | 3.60 | 1.60 | 1.25 | 1.05 x BERT-base: 1.11 missed |")
+    assert rows[4].split(" | ")[-1] == (
+        "2.4 ms: 2.50 missed; 1.3 x the limit: 1.25 met; 1.4 x as fast as varlen: 1.44 met |"
+    )
+    assert "Measured at commit abc:" in rows[-1]
+    (tmp_path / "end_to_end.jsonl").write_text("", "utf-8")
+    assert tables.positions(tmp_path) == tables.attention_positions(tmp_path) == tables.UNMEASURED
+
+
 def test_every_table_is_in_a_document() -> None:
     text = "".join((tables.ROOT / name).read_text("utf-8") for name in tables.DOCUMENTS)
     assert {name for _, name, _ in tables.BLOCK.findall(text)} == set(tables.TABLES)
