@@ -4,17 +4,23 @@
 from __future__ import annotations
 
 import json
+import logging
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 from padfree.runtime import Metadata
+from padfree.runtime.errors import SessionError
+from padfree.runtime.texts import Text, TextReader
 
 from .errors import BuildError
 from .files import write_with
+
+_log = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 Request = dict[str, list[Any]]
@@ -24,15 +30,33 @@ MASK_NAME = "attention_mask"
 LENGTHS_NAME = "seq_lens"
 
 
-def read_batch(path: Path, metadata: Metadata, *, tokenizer: Path | None = None, truncate: bool = False) -> Request:
+@dataclass(frozen=True)
+class TextOptions:
+    """What makes tokens of texts.
+
+    Attributes:
+        tokenizer: a Hugging Face tokenizer.json; None: the one that the model keeps beside it.
+        truncate: cut texts to the model's positions instead of refusing longer ones; models that keep a tokenizer cut
+            them anyway, as their folder says.
+        model: the model's file.
+        prompt: the name of one of the prompts that the model keeps.
+    """
+
+    tokenizer: Path | None = None
+    truncate: bool = False
+    model: Path | None = None
+    prompt: str | None = None
+
+
+def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions()) -> Request:
     """Reads a batch for Session.run.
 
     Args:
         path: .jsonl: one object a line, token input name -> list of integers, or {"text": "..."}, or a bare list of
             ids. .npz: token inputs [T] with seq_lens [B], or grids [B, S] with attention_mask. .txt: one text a line.
+            Pairs of texts are {"text": "...", "text_pair": "..."}.
         metadata: the model's inputs.
-        tokenizer: a Hugging Face tokenizer.json; texts need it.
-        truncate: cut texts to the model's positions instead of refusing longer ones.
+        texts: what makes tokens of texts.
 
     Raises:
         BuildError: the file cannot be read, or holds something else; the message names line and value.
@@ -47,10 +71,10 @@ def read_batch(path: Path, metadata: Metadata, *, tokenizer: Path | None = None,
         reason = getattr(error, "strerror", None) or error
         raise BuildError(f"{path}: cannot be read ({reason}); pass a UTF-8 text file or an .npz file") from error
     if path.suffix == ".txt":
-        return _tokenize(lines, path, metadata, tokenizer, truncate)
+        return _tokenize(lines, path, metadata, texts)
     records = [_read_line(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if records and all("text" in record for record in records):
-        return _tokenize([str(record["text"]) for record in records], path, metadata, tokenizer, truncate)
+        return _tokenize([_text(record) for record in records], path, metadata, texts)
     names = list(records[0]) if records else [metadata.ids_input().name]
     request: Request = {name: [] for name in names}
     for number, record in enumerate(records, 1):
@@ -151,11 +175,37 @@ def _split_padded(path: Path, arrays: dict[str, Array]) -> Request:
     return {name: [row[keep] for row, keep in zip(array, kept, strict=True)] for name, array in arrays.items()}
 
 
-def _tokenize(texts: list[str], path: Path, metadata: Metadata, file: Path | None, truncate: bool) -> Request:
+def _text(record: Mapping[str, Any]) -> Text:
+    """A text, or a pair of texts."""
+    if "text_pair" in record:
+        return str(record["text"]), str(record["text_pair"])
+    return str(record["text"])
+
+
+def _tokenize(texts: Sequence[Text], path: Path, metadata: Metadata, options: TextOptions) -> Request:
     from .tokenization import tokenize
 
-    if file is None:
+    if options.tokenizer is not None:
+        if options.prompt is not None:
+            raise BuildError(
+                f"--prompt {options.prompt}: is kept with the model's own tokenizer; leave --tokenizer out"
+            )
+        return tokenize(texts, options.tokenizer, metadata, truncate=options.truncate)
+    if options.model is None:
         raise BuildError(
             f"{path}: texts need a tokenizer; pass --tokenizer tokenizer.json (beside the model on the Hub)"
         )
-    return tokenize(texts, file, metadata, truncate=truncate)
+    try:
+        reader = TextReader(options.model, metadata)
+        tokens = reader.read(texts, prompt_name=options.prompt)
+    except SessionError as error:
+        raise BuildError(f"{path}: {error}") from error
+    if tokens.cut:
+        _log.warning(
+            "%s: %d of %d texts have more than %d tokens, and lost their ends",
+            path,
+            tokens.cut,
+            len(texts),
+            reader.max_length,
+        )
+    return dict(tokens.request)

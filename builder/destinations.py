@@ -14,6 +14,7 @@ from padfree.contract.fields import decode
 from padfree.onnx_tools.files.data_files import locations
 from padfree.onnx_tools.files.staging import kind_of
 from padfree.runtime.plan_files import sidecar_path
+from padfree.runtime.texts import tokenizer_path
 
 from .errors import BuildError
 
@@ -160,6 +161,8 @@ def _files(inputs: Iterable[Named], overwritten: Sequence[Path]) -> Iterator[tup
         if path.is_dir():
             yield from ((f"a file of {what}", file) for file in overwritten if _is_below(file, path))
             continue
+        if tokenizer_path(path).is_file():
+            yield f"the tokenizer of {what}", tokenizer_path(path)
         if _is_sidecar(sidecar_path(path)):
             yield f"the metadata of {what}", sidecar_path(path)
         homes = {path.parent, _real(path).parent}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from padfree.runtime import Metadata
+from padfree.runtime.texts import Text, largest_id
 
 from .errors import BuildError
 
@@ -20,7 +21,7 @@ _USUAL_SHARE = 0.9  # of a table's rows: tables are padded to multiples of up to
 
 
 def tokenize(
-    texts: Sequence[str],
+    texts: Sequence[Text],
     tokenizer_file: Path,
     metadata: Metadata,
     *,
@@ -30,7 +31,7 @@ def tokenize(
     """Token ids of every text, and token types where the model has them as an input.
 
     Args:
-        texts: any number of texts.
+        texts: any number of texts, or of pairs of texts.
         tokenizer_file: a tokenizer.json.
         metadata: the model's inputs and positions.
         truncate: cut texts to the model's positions.
@@ -94,8 +95,6 @@ def check_tokenizer(
         BuildError: ids or token types that the model does not have; special tokens that it takes for padding, or a
             padding token that it does not.
     """
-    from padfree.runtime.triton.texts import largest_id
-
     ids = metadata.ids_input()
     advice = "pass the tokenizer.json that was saved with the model"
     token, largest = largest_id(tokenizer)

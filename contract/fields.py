@@ -76,6 +76,10 @@ class Fields:
             raise self._wrong(self._at(name), value, "a text")
         return value
 
+    def optional_string(self, name: str) -> str | None:
+        """Any text; None where there is none, or null."""
+        return None if self._raw.get(name) is None else self.string(name)
+
     def strings(self, name: str) -> tuple[str, ...]:
         """A list of texts."""
         for at, value in self._list(name):

@@ -11,11 +11,11 @@ from typing import Any
 from .errors import ContractError
 from .fields import MOST_INT64, Fields
 from .names import FORMAT, INPUT_ROLES, INTERFACES, OUTPUT_LAYOUTS, PRECISIONS
+from .texts import DIGEST, TextInfo, parse_text
 
 TYPE_NAMES = re.compile(r"[a-z][a-z0-9_]{0,31}")
 VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){1,3}")
 CAPABILITY = re.compile(r"\d{1,9}\.\d{1,9}")
-DIGEST = re.compile(r"[0-9a-f]{64}")
 _LEADING_SIZES = {"packed": ("T",), "per_sequence": ("B",), "padded": ("B", "S"), "constant": ()}
 
 
@@ -107,7 +107,7 @@ class EngineInfo:
 
 @dataclass(frozen=True)
 class Metadata:
-    """The parsed description; `raw` is the JSON object as it was read."""
+    """The parsed description; `raw` is the JSON object as it was read, `text` what the model's folder said of texts."""
 
     interface: str
     precision: str
@@ -118,10 +118,19 @@ class Metadata:
     engine: EngineInfo | None
     mask: MaskInfo
     raw: Mapping[str, Any]
+    text: TextInfo | None = None
 
     def filler(self, item: InputInfo) -> int:
         """What a token input holds in padded slots."""
         return self.mask.filler(item.name) if item.name == self.mask.input else item.padding
+
+    @property
+    def longest(self) -> int | None:
+        """Most tokens of one sequence, by the model's positions and the engine's profile; None: any number."""
+        limits = [self.max_positions]
+        if self.engine is not None:
+            limits += [self.engine.profile.max_seq_len, self.engine.profile.max_tokens]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def token_inputs(self) -> tuple[InputInfo, ...]:
         """The inputs that hold one value a token, in the model's order."""
@@ -181,6 +190,7 @@ def parse_metadata(raw: Any, source: str, error: type[Exception] = ContractError
         engine=_parse_engine(fields.object("engine")) if "engine" in fields else None,
         mask=_parse_mask(fields),
         raw=raw,
+        text=parse_text(fields.object("text")) if raw.get("text") is not None else None,
     )
     _check_together(metadata, source, error)
     return metadata

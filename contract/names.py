@@ -5,6 +5,8 @@ DOMAIN = "padfree"
 """The domain of the operators that rewritten models hold."""
 ONNX_METADATA_KEY = "padfree"
 """The key of a rewritten model's metadata among ONNX's `metadata_props`."""
+TEXT_METADATA_KEY = "padfree_text"
+"""The key of what an exported model's folder says of texts (TextInfo), until the model is rewritten."""
 FORMAT = 1
 """The version of that metadata."""
 ONNX_SUFFIX = ".onnx"

@@ -25,7 +25,7 @@ from .analysis.special_ids import SpecialIds, special_ids
 from .analysis.symbolic import Analysis, analyse
 from .errors import RewriteError
 from .files.graph_io import export_model
-from .files.metadata import write_metadata
+from .files.metadata import text_entry, write_metadata
 from .files.model import Model
 from .files.model_file import check_model_data, open_model
 from .files.weights import Storage
@@ -301,7 +301,7 @@ def rewrite_model(
     limits = [fixed.sequence, passed.longest]
     longest = min((limit for limit in limits if limit is not None), default=None)
     described = _metadata(passed, report, interface, precision, longest)
-    metadata = {**described, "masks": masks, "origins": dict(passed.origins)}
+    metadata = {**described, "masks": masks, "origins": dict(passed.origins), **text_entry(source)}
     for output, dims in zip(metadata["outputs"], passed.original_dims, strict=True):
         output["original_dims"] = dims
     result = _exported(graph, analysis, original)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from padfree.contract.names import PRECISIONS
 from rich.console import Console
 
 from .console import error_console, make_table, output_console, print_line, status
-from .options import add_mask_option
+from .options import add_head_options, add_mask_option, head_options, say
 
 if TYPE_CHECKING:
     from padfree.builder.bench.measure import Measurement, Timing
@@ -32,7 +33,8 @@ def add_parser(subparsers: Any) -> None:
         "does not apply is named with the reason. Without a GPU and TensorRT: the original and the rewritten file in "
         "onnxruntime on the CPU.",
     )
-    parser.add_argument("model", type=Path, help="exported model, such as model.onnx")
+    parser.add_argument("model", type=Path, help="exported model, such as model.onnx; a model's folder; or a hub id")
+    add_head_options(parser)
     group = parser.add_argument_group("batch")
     group.add_argument(
         "--batch", type=int, metavar="B", help="sequences (default 16; with a file of lengths: its lines)"
@@ -71,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.destinations import check_appended, check_destinations
     from padfree.builder.doctor import diagnose
     from padfree.builder.engine.engine_builder import DEFAULT_CACHE
+    from padfree.builder.folders.source import opened
 
     console = output_console()
     missing = [item.name for item in diagnose() if item.name in GPU_PARTS and item.state != "ok"]
@@ -96,9 +99,13 @@ def run(arguments: argparse.Namespace) -> int:
         check_appended(arguments.json, "--json")
     if missing and not arguments.cpu:
         print_line(console, f"on the CPU: engines need {', '.join(missing)}, which `padfree doctor` explains")
-    with tempfile.TemporaryDirectory(prefix="padfree-bench-") as folder, status(error_console(), "rewriting") as shown:
+    with (
+        opened(case.model, head_options(arguments), mask=arguments.mask, say=say) as source,
+        tempfile.TemporaryDirectory(prefix="padfree-bench-") as folder,
+        status(error_console(), "rewriting") as shown,
+    ):
         record, measurement = measure(
-            case,
+            dataclasses.replace(case, model=source.path),
             peers,
             on_cpu=on_cpu,
             folder=Path(folder),

@@ -11,7 +11,16 @@ from typing import Any
 
 from .console import error_console, facts_table, output_console, print_line
 from .coverage import print_kept_float32
-from .options import LINEAR, add_norms_option, add_output_option, add_profile_options, add_rewrite_options
+from .options import (
+    LINEAR,
+    add_head_options,
+    add_norms_option,
+    add_output_option,
+    add_profile_options,
+    add_rewrite_options,
+    head_options,
+    say,
+)
 
 MIB = 1 << 20
 
@@ -21,12 +30,16 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "build",
         help="build a TensorRT engine",
-        description="Builds a TensorRT engine from an exported model, which is rewritten first, or from a rewritten "
-        "one. Writes the plan and, beside it, its metadata (FILE.json): keep the two together.",
+        description="Builds a TensorRT engine from a model's folder, from an exported model, which is rewritten first, "
+        "or from a rewritten one. Writes the plan and, beside it, its metadata (FILE.json), and the tokenizer of a "
+        "folder (FILE.tokenizer.json): keep them together.",
     )
-    parser.add_argument("model", type=Path, help="exported or rewritten model")
+    parser.add_argument(
+        "model", type=Path, help="exported or rewritten model; a folder as Hugging Face's repositories are; or a hub id"
+    )
     add_output_option(parser, "model.plan")
     add_rewrite_options(parser, precision=None, interface=None)
+    add_head_options(parser)
     add_profile_options(parser)
     group = parser.add_argument_group("TensorRT")
     cache = group.add_mutually_exclusive_group()
@@ -53,14 +66,20 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     threading.Thread(target=_start_cuda, args=(arguments.device,), daemon=True).start()
-    from padfree.builder.engine.build import build_engine
+    from padfree.builder.engine.build import build_engine, check_plan_destination
     from padfree.builder.engine.engine_builder import DEFAULT_CACHE
     from padfree.builder.engine.progress import make_progress
+    from padfree.builder.folders.source import opened
+    from padfree.runtime.texts import tokenizer_path
 
     cache = None if arguments.no_timing_cache else arguments.timing_cache or DEFAULT_CACHE
-    with make_progress(error_console()) as progress:
+    check_plan_destination(arguments.model, arguments.output, cache)
+    with (
+        opened(arguments.model, head_options(arguments), mask=arguments.mask, say=say) as source,
+        make_progress(error_console()) as progress,
+    ):
         metadata = build_engine(
-            arguments.model,
+            source.path,
             arguments.output,
             interface=arguments.interface,
             precision=arguments.precision,
@@ -83,7 +102,10 @@ def run(arguments: argparse.Namespace) -> int:
     console = output_console()
     console.print(facts_table("engine", metadata["engine"]))
     print_kept_float32(console, metadata)
-    print_line(console, f"wrote {arguments.output} and {arguments.output}.json")
+    written = [f"{arguments.output}{suffix}" for suffix in ("", ".json")]
+    if (metadata.get("text") or {}).get("tokenizer_sha256"):
+        written.append(str(tokenizer_path(arguments.output)))
+    print_line(console, f"wrote {', '.join(written[:-1])} and {written[-1]}")
     return 0
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from padfree.contract.names import INTERFACES, PRECISIONS
 
 from .console import make_table, output_console, print_line, status
-from .options import add_mask_option
+from .options import add_head_options, add_mask_option, head_options, say
 
 if TYPE_CHECKING:
     from padfree.builder.compare.report.report import Report, RunnerReport
@@ -32,7 +32,7 @@ def add_parser(subparsers: Any) -> None:
         "outputs on every valid token, with Polygraphy. Exit code 0 only where all agree within their tolerances.",
         epilog=describe_tolerances(),
     )
-    parser.add_argument("original", type=Path, help="the exported model, the reference")
+    parser.add_argument("original", type=Path, help="the reference: the exported model, a model's folder or a hub id")
     parser.add_argument(
         "models",
         type=Path,
@@ -48,6 +48,7 @@ def add_parser(subparsers: Any) -> None:
         "reference; trt builds engines from .onnx files; trt-padded is the original in TensorRT alone, fp16",
     )
     _add_model_options(parser)
+    add_head_options(parser)
     _add_data_options(parser)
     _add_output_options(parser)
     parser.set_defaults(function=run)
@@ -76,7 +77,7 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
         "Polygraphy saved (.json), or a Polygraphy data loader script (.py with load_data()); default: generated "
         "ragged batches, and left padding and holes for padded models",
     )
-    group.add_argument("--tokenizer", type=Path, metavar="FILE", help="tokenizer.json; needed for texts")
+    group.add_argument("--tokenizer", type=Path, metavar="FILE", help="tokenizer.json, for texts (default: a folder's)")
     group.add_argument("--truncate", action="store_true", help="cut texts to the model's positions")
     group.add_argument("--max-seq-len", type=int, metavar="S", help="longest generated sequence (default: at most 512)")
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of generated batches (default 0)")
@@ -110,14 +111,10 @@ def _runners(text: str) -> tuple[str, ...]:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     _require_polygraphy()
-    from padfree.builder.compare.comparison import CompareOptions, compare, emit
-    from padfree.builder.compare.data import DataOptions
-    from padfree.builder.compare.report.page import write_page
-    from padfree.builder.compare.report.report import write_json
     from padfree.builder.compare.saved import check_folder
     from padfree.builder.destinations import check_destinations
+    from padfree.builder.folders.source import opened
 
-    console = output_console()
     inputs = [("the original", arguments.original), *(("the model", path) for path in arguments.models)]
     inputs += [
         ("--data", arguments.data),
@@ -127,7 +124,22 @@ def run(arguments: argparse.Namespace) -> int:
     check_destinations([("--json", arguments.json), ("--html", arguments.html)], inputs)
     if arguments.emit_polygraphy is not None:
         check_folder(arguments.emit_polygraphy, arguments.original, arguments.models, inputs)
-    data = DataOptions(arguments.data, arguments.tokenizer, arguments.truncate, arguments.max_seq_len, arguments.seed)
+    with opened(arguments.original, head_options(arguments), mask=arguments.mask, say=say) as source:
+        return _compare(arguments, source.path)
+
+
+def _compare(arguments: argparse.Namespace, original: Path) -> int:
+    """Compares, or writes what is needed for it, and prints what was found."""
+    from padfree.builder.compare.comparison import CompareOptions, compare, emit
+    from padfree.builder.compare.data import DataOptions
+    from padfree.builder.compare.report.page import write_page
+    from padfree.builder.compare.report.report import write_json
+    from padfree.runtime.texts import tokenizer_path
+
+    console = output_console()
+    kept = tokenizer_path(original)
+    tokenizer = arguments.tokenizer or (kept if kept.is_file() else None)
+    data = DataOptions(arguments.data, tokenizer, arguments.truncate, arguments.max_seq_len, arguments.seed)
     options = CompareOptions(
         runners=arguments.runners,
         interface=arguments.interface,
@@ -141,11 +153,11 @@ def run(arguments: argparse.Namespace) -> int:
         mask=arguments.mask,
     )
     if arguments.emit_polygraphy is not None:
-        commands = emit(arguments.original, arguments.models, options, arguments.emit_polygraphy)
+        commands = emit(original, arguments.models, options, arguments.emit_polygraphy)
         print_line(console, "\n".join([f"wrote {arguments.emit_polygraphy}; commands.sh in it says:", *commands]))
         return 0
     with status(console, "comparing"):
-        report = compare(arguments.original, arguments.models, options)
+        report = compare(original, arguments.models, options)
     _print_report(console, report, bisected=options.bisect)
     if arguments.json is not None:
         write_json(report, arguments.json)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from .console import error_console, facts_table, make_table, output_console, print_line, status
 from .coverage import print_coverage, print_kept_float32, print_outputs
-from .options import add_length_options, add_mask_option
+from .options import add_head_options, add_length_options, add_mask_option, head_options, say
 
 if TYPE_CHECKING:
     from padfree.builder.coverage import Inspected
@@ -35,10 +36,11 @@ def add_parser(subparsers: Any) -> None:
         "built. An exported model is rewritten in memory to show what padfree makes of it. Needs neither TensorRT nor "
         "a GPU.",
     )
-    parser.add_argument("model", type=Path, help="model.onnx, packed.onnx or model.plan")
+    parser.add_argument("model", type=Path, help="model.onnx, packed.onnx, model.plan, a model's folder or a hub id")
     parser.add_argument("--json", action="store_true", help="print metadata and report as JSON and nothing else")
     parser.add_argument("--strict", action="store_true", help="exit with 1 unless everything is packed")
     add_mask_option(parser)
+    add_head_options(parser)
     add_length_options(parser)
     parser.set_defaults(function=run)
 
@@ -46,13 +48,17 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     from padfree.builder.coverage import inspect_file, report, require_complete
+    from padfree.builder.folders.source import opened
     from padfree.builder.lengths import choose_lengths
     from padfree.onnx_tools import ModelFileError, RewriteError
 
     console = output_console()
     try:
-        with status(error_console(), f"reading {arguments.model}"):
-            found = inspect_file(arguments.model, arguments.mask)
+        with (
+            opened(arguments.model, head_options(arguments), mask=arguments.mask, say=say) as source,
+            status(error_console(), f"reading {arguments.model}"),
+        ):
+            found = dataclasses.replace(inspect_file(source.path, arguments.mask), path=arguments.model)
     except RewriteError as error:
         if arguments.json and not isinstance(error, ModelFileError):
             print_line(console, json.dumps({"file": str(arguments.model), "kind": "refused", "reason": str(error)}))
@@ -91,6 +97,8 @@ def _print(console: Console, found: Inspected, shown: Mapping[str, Any]) -> None
     console.print(make_table("inputs", ("input", "role", "type", "values"), rows))
     print_outputs(console, shown["outputs"])
     print_kept_float32(console, shown)
+    if shown.get("text"):
+        console.print(facts_table("texts", shown["text"]))
     built = shown.get("engine", {}).get("plugin_layers")
     columns = ("operator", "count") if built is None else ("operator", "graph count", "engine count")
     plugins = [

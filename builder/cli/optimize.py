@@ -9,7 +9,16 @@ from typing import Any
 
 from .console import output_console, print_line, status
 from .coverage import print_coverage, print_kept_float32, print_outputs
-from .options import LINEAR, add_length_options, add_norms_option, add_output_option, add_rewrite_options
+from .options import (
+    LINEAR,
+    add_head_options,
+    add_length_options,
+    add_norms_option,
+    add_output_option,
+    add_rewrite_options,
+    head_options,
+    say,
+)
 
 
 def add_parser(subparsers: Any) -> None:
@@ -20,9 +29,12 @@ def add_parser(subparsers: Any) -> None:
         description="Rewrites an exported ONNX encoder so that it computes no padding. Needs no GPU; the result "
         "runs in onnxruntime (padfree run) and builds into an engine (padfree build).",
     )
-    parser.add_argument("model", type=Path, help="exported model, such as model.onnx")
+    parser.add_argument(
+        "model", type=Path, help="exported model, such as model.onnx; a folder as Hugging Face's are; or a hub id"
+    )
     add_output_option(parser, "packed.onnx")
     add_rewrite_options(parser, precision="fp32", interface="packed")
+    add_head_options(parser)
     parser.add_argument(
         "--linear",
         choices=LINEAR[1:],
@@ -43,17 +55,24 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.engine.linear import apply_linear
     from padfree.builder.engine.preparation import metadata_of
     from padfree.builder.files import write_files
+    from padfree.builder.folders.kept import kept_files, tokenizer_destination
+    from padfree.builder.folders.source import opened
     from padfree.builder.lengths import choose_lengths
     from padfree.onnx_tools import save_model
     from padfree.onnx_tools.files.model_file import open_model
     from padfree.onnx_tools.files.weights import Storage
     from padfree.onnx_tools.rewrite import finished, rewrite_model
+    from padfree.runtime.plan_files import parse_metadata
 
     console = output_console()
-    check_destinations([("-o", arguments.output), ("--report", arguments.report)], [("the model", arguments.model)])
-    with status(console, "rewriting"):
+    outputs = [("-o", arguments.output), ("the tokenizer", tokenizer_destination(arguments.output))]
+    check_destinations([*outputs, ("--report", arguments.report)], [("the model", arguments.model)])
+    with (
+        opened(arguments.model, head_options(arguments), mask=arguments.mask, say=say) as source,
+        status(console, "rewriting"),
+    ):
         result = rewrite_model(
-            open_model(arguments.model, Storage.MEMORY),
+            open_model(source.path, Storage.MEMORY),
             interface=arguments.interface,
             precision=arguments.precision,
             strict=arguments.strict,
@@ -67,11 +86,14 @@ def run(arguments: argparse.Namespace) -> int:
             metadata["max_positions"], arguments.batch, arguments.mean_length, arguments.max_length
         )
         coverage = report(metadata["coverage"], lengths, arguments.gpu)
+        kept = kept_files(source.path, arguments.output, parse_metadata(metadata, str(source.path)))
         save_model(model, arguments.output)
+        write_files(kept)
     if arguments.report is not None:
         write_files([(arguments.report, report_json(coverage))])
     print_outputs(console, metadata["outputs"])
     print_kept_float32(console, metadata)
     print_coverage(console, coverage)
-    print_line(console, f"wrote {arguments.output} ({arguments.interface}, {arguments.precision})")
+    beside = "".join(f", and {path}" for path, _ in kept)
+    print_line(console, f"wrote {arguments.output} ({arguments.interface}, {arguments.precision}){beside}")
     return 0

@@ -5,8 +5,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from padfree.contract.names import INTERFACES, MASKS, PRECISIONS
+
+from .console import error_console, print_line
+
+if TYPE_CHECKING:
+    from padfree.builder.folders.head import HeadOptions
 
 LINEAR = ("auto", "padfree", "tensorrt")
 NORMS = ("folded", "separate")
@@ -51,6 +57,45 @@ def add_mask_option(parser: argparse._ActionsContainer) -> None:
         help="the input that is the padding mask (1 at tokens, 0 at padding), where attention does not prove which one "
         "that is",
     )
+
+
+def add_head_options(parser: argparse.ArgumentParser) -> None:
+    """--pooling, --normalize, --outputs."""
+    group = parser.add_argument_group("results of exported models and folders (default: as the folder says)")
+    group.add_argument(
+        "--pooling",
+        metavar="MODES",
+        help="one vector a text: cls, lasttoken, mean, max, weightedmean, mean_sqrt_len_tokens, several by commas; or "
+        "none: what the model itself gives",
+    )
+    group.add_argument("--normalize", action=argparse.BooleanOptionalAction, help="divide vectors by their L2 norm")
+    group.add_argument("--outputs", metavar="NAMES", help="outputs to keep, by commas")
+
+
+def head_options(arguments: argparse.Namespace) -> HeadOptions:
+    """What add_head_options' options say.
+
+    Raises:
+        BuildError: an unknown way of pooling.
+    """
+    from padfree.builder.errors import BuildError
+    from padfree.builder.folders.head import NO_POOLING, POOLINGS, HeadOptions
+
+    pooling, outputs = _listed(arguments.pooling), _listed(arguments.outputs)
+    for mode in pooling:
+        if mode not in POOLINGS and pooling != (NO_POOLING,):
+            allowed = f"{', '.join(POOLINGS)}, or {NO_POOLING} alone"
+            raise BuildError(f"--pooling {arguments.pooling}: {mode!r} is unknown, allowed: {allowed}; correct it")
+    return HeadOptions(pooling, arguments.normalize, outputs)
+
+
+def _listed(text: str | None) -> tuple[str, ...]:
+    return () if text is None else tuple(part.strip() for part in text.split(","))
+
+
+def say(line: str) -> None:
+    """Tells the user, on stderr, what was chosen for them."""
+    print_line(error_console(), line)
 
 
 def add_profile_options(parser: argparse.ArgumentParser) -> None:

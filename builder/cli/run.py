@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .console import make_table, output_console, print_line
-from .options import add_output_option
+from .options import add_output_option, say
 
 
 def add_parser(subparsers: Any) -> None:
@@ -21,7 +21,9 @@ def add_parser(subparsers: Any) -> None:
         "are written as .npz in the order of the inputs: outputs with one row a sequence as [B, ...], outputs with one "
         "row a token as [T, ...] with seq_lens.",
     )
-    parser.add_argument("model", type=Path, help="model.plan or packed.onnx")
+    parser.add_argument(
+        "model", type=Path, help="model.plan or packed.onnx; a model's folder or a hub id runs on the CPU"
+    )
     parser.add_argument(
         "--input",
         type=Path,
@@ -31,8 +33,20 @@ def add_parser(subparsers: Any) -> None:
         "grids with attention_mask), or texts.txt (one text a line)",
     )
     add_output_option(parser, "out.npz")
-    parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="tokenizer.json; needed for texts")
-    parser.add_argument("--truncate", action="store_true", help="cut texts to the model's positions")
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="FILE",
+        help="tokenizer.json, for texts (default: the one kept with the model)",
+    )
+    parser.add_argument(
+        "--truncate",
+        action="store_true",
+        help="cut texts to the model's positions; models that keep a tokenizer cut texts anyway, as their folder says",
+    )
+    parser.add_argument(
+        "--prompt", metavar="NAME", help="prompt to put in front of texts, of those that the model keeps"
+    )
     parser.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
     parser.add_argument(
         "--allow-other-gpu", action="store_true", help="run a plan built on another GPU of the same architecture"
@@ -43,21 +57,24 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
-    from padfree.builder.batches import read_batch, write_results
+    from padfree.builder.batches import TextOptions, read_batch, write_results
     from padfree.builder.destinations import check_destinations
+    from padfree.builder.folders.packing import runnable
     from padfree.runtime import Session
 
     inputs = [("the model", arguments.model), ("--input", arguments.input), ("--tokenizer", arguments.tokenizer)]
     check_destinations([("-o", arguments.output)], inputs)
-    with Session(
-        arguments.model,
-        device=arguments.device,
-        allow_other_gpu=arguments.allow_other_gpu,
-        cuda_graphs=not arguments.no_cuda_graphs,
-    ) as session:
-        request = read_batch(
-            arguments.input, session.metadata, tokenizer=arguments.tokenizer, truncate=arguments.truncate
-        )
+    with (
+        runnable(arguments.model, say=say) as model,
+        Session(
+            model,
+            device=arguments.device,
+            allow_other_gpu=arguments.allow_other_gpu,
+            cuda_graphs=not arguments.no_cuda_graphs,
+        ) as session,
+    ):
+        texts = TextOptions(arguments.tokenizer, arguments.truncate, model, arguments.prompt)
+        request = read_batch(arguments.input, session.metadata, texts)
         start = time.perf_counter()
         results = session.run(request)
         elapsed_ms = 1000 * (time.perf_counter() - start)

@@ -9,6 +9,7 @@ from shlex import join, quote
 from typing import TYPE_CHECKING, Any
 
 from .console import make_table, output_console, print_line
+from .options import say
 
 if TYPE_CHECKING:
     from padfree.builder.triton import Repository
@@ -26,7 +27,9 @@ def add_parser(subparsers: Any) -> None:
         "model: configurations, model files, warm-up requests, and a Dockerfile for the server's image. Needs neither "
         "a GPU nor a server.",
     )
-    parser.add_argument("model", type=Path, help="model.plan or packed.onnx")
+    parser.add_argument(
+        "model", type=Path, help="model.plan or packed.onnx; a model's folder or a hub id is served on the CPU"
+    )
     parser.add_argument(
         "-o",
         "--output",
@@ -89,7 +92,8 @@ def add_parser(subparsers: Any) -> None:
         "--tokenizer",
         type=Path,
         metavar="PATH",
-        help="tokenizer.json, or a folder with it: also writes NAME_text, an ensemble that takes texts",
+        help="tokenizer.json, or a folder with it (default: the one kept with the model): also writes NAME_text, an "
+        "ensemble that takes texts",
     )
     group.add_argument(
         "--max-length", type=int, metavar="S", help="most tokens of a text (default: what the model takes)"
@@ -102,6 +106,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
+    from padfree.builder.folders.packing import runnable
     from padfree.builder.triton import ServingOptions, write_repository
 
     options = ServingOptions(
@@ -118,9 +123,10 @@ def run(arguments: argparse.Namespace) -> int:
         server=arguments.server,
         server_tensorrt=arguments.server_tensorrt,
     )
-    repository = write_repository(
-        arguments.model, arguments.output, options, version=arguments.version, overwrite=arguments.overwrite
-    )
+    with runnable(arguments.model, say=say) as model:
+        repository = write_repository(
+            model, arguments.output, options, version=arguments.version, overwrite=arguments.overwrite
+        )
     console = output_console()
     console.print(make_table("models", ("model", "takes", "gives"), _rows(repository)))
     print_line(console, f"wrote {repository.folder} for {repository.server.image or 'a server of your own'}")

@@ -14,7 +14,7 @@ from padfree.runtime import Metadata
 from polygraphy import mod
 from polygraphy.json import load_json
 
-from ..batches import read_batch
+from ..batches import TextOptions, read_batch
 from ..errors import BuildError
 from .batches import HOLES, LEFT, PREFIX, ComparedBatch, from_feeds, generate, make_batch
 from .original import Original
@@ -103,7 +103,7 @@ def _read(path: Path, original: Original, options: DataOptions) -> list[Compared
                 file[name].ndim == 2 for name in names
             ):  # grids: their masks may be of any kind, and are kept
                 return [from_feeds(path.name, {name: file[name] for name in file.files}, original)]
-    rows = read_batch(path, original.metadata, tokenizer=options.tokenizer, truncate=options.truncate)
+    rows = read_batch(path, original.metadata, TextOptions(options.tokenizer, options.truncate))
     return _chunks(path.name, rows, original)
 
 

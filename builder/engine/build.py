@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from rich.progress import Progress
 from ..destinations import check_destinations, sidecar_destination
 from ..errors import BuildError
 from ..files import write_files
+from ..folders.kept import kept_files, tokenizer_destination
 from . import linear_tables
 from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOptions
 from .linear import AUTO, FOLDED, linear_of, norms_of
@@ -106,6 +107,7 @@ def build_engine(
             made = prepared()
     raw = metadata_of(made.model)
     metadata = parse_metadata(raw, "the rewritten model")
+    kept = [] if isinstance(model, onnx.ModelProto) else kept_files(Path(model), Path(plan_path), metadata)
     profile = choose_profile(metadata, wanted)
     check_machine(device, needs_plugins=bool(metadata.plugins))
     if isinstance(started, Exception):
@@ -115,7 +117,7 @@ def build_engine(
         plugin_library.load()
     built = started.build(made.model, shape_ranges(metadata, profile), content=made.content)
     chosen = {"linear": linear_of(made.model), "norms": norms_of(made.model)}
-    return write_plan(Path(plan_path), built, raw, profile, started, chosen)
+    return write_plan(Path(plan_path), built, raw, profile, started, chosen, kept)
 
 
 def check_plan_destination(
@@ -131,7 +133,11 @@ def check_plan_destination(
         cache = Path(timing_cache)
         caches += [("--timing-cache", cache), ("what is kept beside --timing-cache,", linear_tables.path_beside(cache))]
     check_destinations(
-        [("-o", plan), ("the plan's metadata", sidecar_destination(plan))],
+        [
+            ("-o", plan),
+            ("the plan's metadata", sidecar_destination(plan)),
+            ("the plan's tokenizer", tokenizer_destination(plan)),
+        ],
         [] if isinstance(model, onnx.ModelProto) else [("the model", Path(model))],
         caches=caches,
     )
@@ -196,8 +202,9 @@ def write_plan(
     profile: Profile,
     builder: EngineBuilder,
     chosen: Mapping[str, str],
+    kept: Sequence[tuple[Path, bytes]] = (),
 ) -> dict[str, Any]:
-    """Writes a plan and its metadata, both or neither; returns the metadata.
+    """Writes a plan, its metadata and what else is `kept` beside it, all or nothing; returns the metadata.
 
     `chosen` tells whose products ("linear": "padfree" or "tensorrt") and what became of norms ("norms": "folded" or
     "separate").
@@ -221,6 +228,7 @@ def write_plan(
     }
     parse_metadata(written, str(path))
     text = json.dumps(written, indent=2).encode() + b"\n"
-    write_files([(path, built.plan), (sidecar_path(path), text)], sync=False)  # whoever loads it compares the digest
+    # Whoever loads these compares digests.
+    write_files([(path, built.plan), (sidecar_path(path), text), *kept], sync=False)
     _log.info("%s: %d bytes, plugin layers %s", path, len(built.plan), dict(built.plugin_layers))
     return written

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from padfree.builder.engine.preparation import metadata_of
@@ -14,6 +14,7 @@ from padfree.onnx_tools import load_model
 from padfree.onnx_tools.files.metadata import is_rewritten
 from padfree.runtime import Metadata
 from padfree.runtime.plan_files import open_plan, parse_metadata
+from padfree.runtime.texts import tokenizer_path
 
 BACKENDS = ("tensorrt", "python")
 ONNX_MAX_BATCH = 32  # sequences; a model file has no profile that says it
@@ -37,8 +38,10 @@ class ServingOptions:
         max_queue_size: requests that may wait; more are refused. 0: no limit.
         instances: how many copies of the model run, each GPU.
         costs: a table of measured costs (`padfree costs`): the python backend cuts batches into the cheapest runs.
-        tokenizer: a tokenizer.json, or a folder with one: also writes the text ensemble.
-        max_length: most tokens of a text (default: the most that the model takes).
+        tokenizer: a tokenizer.json, or a folder with one: also writes the text ensemble. None: the one that the model
+            keeps, if it does.
+        max_length: most tokens of a text (default: what the kept tokenizer's folder says, or the most that the model
+            takes).
         long_texts: "truncate" or "refuse" texts that are longer.
         server: NGC release of the server, such as "24.11".
         server_tensorrt: the server's TensorRT, where it is no known NGC release.
@@ -113,11 +116,7 @@ class Served:
     @property
     def longest(self) -> int | None:
         """Most tokens of one sequence; None: the model sets no limit."""
-        limits = [self.metadata.max_positions]
-        if self.metadata.engine is not None:
-            profile = self.metadata.engine.profile
-            limits += [profile.max_seq_len, profile.max_tokens]
-        return min((limit for limit in limits if limit is not None), default=None)
+        return self.metadata.longest
 
 
 def choose(path: Path, options: ServingOptions) -> Served:
@@ -142,7 +141,17 @@ def choose(path: Path, options: ServingOptions) -> Served:
         )
     if backend == "tensorrt" and options.costs is not None:
         raise BuildError(f"--costs {options.costs} is for --backend python, which cuts batches itself; leave it out")
-    return Served(path, metadata, backend, _max_batch(metadata, backend, options.max_batch), options)
+    max_batch = _max_batch(metadata, backend, options.max_batch)
+    return Served(path, metadata, backend, max_batch, _with_kept_tokenizer(path, metadata, options))
+
+
+def _with_kept_tokenizer(path: Path, metadata: Metadata, options: ServingOptions) -> ServingOptions:
+    """The options with the tokenizer that the model keeps, and the length that goes with it, where none is named."""
+    file, text = tokenizer_path(path), metadata.text
+    if options.tokenizer is not None or text is None or not file.is_file():
+        return options
+    limits = [limit for limit in (text.max_length, metadata.longest) if limit is not None]
+    return replace(options, tokenizer=file, max_length=options.max_length or min(limits, default=None))
 
 
 def _max_batch(metadata: Metadata, backend: str, wanted: int | None) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from onnx import ModelProto
 from padfree.contract.fields import decode
-from padfree.contract.names import DOMAIN, ONNX_METADATA_KEY
+from padfree.contract.names import DOMAIN, ONNX_METADATA_KEY, TEXT_METADATA_KEY
 
 from ..errors import RewriteError
 
@@ -32,9 +32,21 @@ def read_metadata(model: ModelProto, error: type[Exception] = RewriteError) -> d
     return raw
 
 
+def text_entry(model: ModelProto) -> dict[str, Any]:
+    """What an exported model carries for the entry `text` of its metadata: that entry, or nothing.
+
+    Raises RewriteError where it is not JSON.
+    """
+    text = next((item.value for item in model.metadata_props if item.key == TEXT_METADATA_KEY), None)
+    try:
+        return {} if text is None else {"text": decode(text)}
+    except ValueError as damaged:
+        raise RewriteError(f"'{TEXT_METADATA_KEY}' of the model is damaged ({damaged}); make it again") from damaged
+
+
 def write_metadata(model: ModelProto, metadata: Mapping[str, Any]) -> None:
     """Writes the metadata object into a model, in place of what is there under its key."""
-    others = [item for item in model.metadata_props if item.key != ONNX_METADATA_KEY]
+    others = [item for item in model.metadata_props if item.key not in (ONNX_METADATA_KEY, TEXT_METADATA_KEY)]
     del model.metadata_props[:]
     model.metadata_props.extend(others)
     model.metadata_props.add(key=ONNX_METADATA_KEY, value=json.dumps(metadata))

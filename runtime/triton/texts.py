@@ -11,16 +11,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding
 
 from ..errors import SessionError
+from ..texts import Text, largest_id, read_tokenizer
 from .answers import Answer, Failure, Request, attempt
 from .items import SEQ_LENS
 from .parameters import PREFIX, TokenizerParameters
 
 Array = npt.NDArray[Any]
-Text = str | tuple[str, str]
-
 TEXT = "text"
 TEXT_PAIR = "text_pair"
 COLUMNS: Mapping[str, Callable[[Encoding], Sequence[int]]] = {
@@ -51,12 +50,7 @@ class TextTokenizer:
     """
 
     def __init__(self, file: Path, parameters: TokenizerParameters) -> None:
-        if not file.is_file():
-            raise SessionError(f"{file}: no such tokenizer; copy the model's tokenizer.json there")
-        try:
-            self._tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises plain Exception
-            raise SessionError(f"{file}: not a tokenizer file ({error}); copy the model's tokenizer.json") from error
+        self._tokenizer = read_tokenizer(file)
         token, largest = largest_id(self._tokenizer)
         if 0 < parameters.vocabulary <= largest:
             raise SessionError(
@@ -65,11 +59,8 @@ class TextTokenizer:
             )
         self._max_length = parameters.max_length
         self._limits = parameters
-        self._tokenizer.no_padding()
         if parameters.long_texts == "truncate":
             self._tokenizer.enable_truncation(parameters.max_length)
-        else:
-            self._tokenizer.no_truncation()
 
     def read(self, request: Request) -> Texts | Failure:
         """The texts of a request, checked and decoded, or the reason why it is refused."""
@@ -109,12 +100,6 @@ class TextTokenizer:
             for row, encoding in zip(outputs[name], encodings, strict=True):
                 row[: len(encoding)] = COLUMNS[name](encoding)
         return outputs
-
-
-def largest_id(tokenizer: Tokenizer) -> tuple[str, int]:
-    """The token with the largest id of a vocabulary, added tokens among them, and that id; -1 where there is none."""
-    vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
-    return max(vocabulary.items(), key=lambda item: item[1], default=("", -1))
 
 
 def read_texts(request: Request, limits: TokenizerParameters) -> Texts:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from padfree.builder import BuildError
-from padfree.builder.batches import read_batch, write_results
+from padfree.builder.batches import TextOptions, read_batch, write_results
 from padfree.contract.metadata import Metadata
 from padfree.runtime.plan_files import parse_metadata
 
@@ -121,14 +121,14 @@ def tokenizer(tmp_path: Path) -> Path:
 def test_texts_are_neither_padded_nor_cut(metadata: Metadata, tmp_path: Path, tokenizer: Path) -> None:
     path = tmp_path / "texts.txt"
     path.write_text("a b a b a\nb\n")
-    request = read_batch(path, metadata, tokenizer=tokenizer)
+    request = read_batch(path, metadata, TextOptions(tokenizer))
     assert request == {"input_ids": [[1, 2, 1, 2, 1], [2]], "token_type_ids": [[0] * 5, [0]]}
 
 
 def test_texts_are_cut_to_the_positions_on_demand(metadata: Metadata, tmp_path: Path, tokenizer: Path) -> None:
     path = tmp_path / "batch.jsonl"
     path.write_text('{"text": "' + "a " * 20 + '"}')
-    assert len(read_batch(path, metadata, tokenizer=tokenizer, truncate=True)["input_ids"][0]) == 16
+    assert len(read_batch(path, metadata, TextOptions(tokenizer, truncate=True))["input_ids"][0]) == 16
 
 
 def test_a_file_that_is_no_tokenizer(metadata: Metadata, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_file_that_is_no_tokenizer(metadata: Metadata, tmp_path: Path) -> None
     path.write_text("a")
     for name, message in (("texts.txt", "not a tokenizer file"), ("none.json", "no such tokenizer")):
         with pytest.raises(BuildError, match=message):
-            read_batch(path, metadata, tokenizer=tmp_path / name)
+            read_batch(path, metadata, TextOptions(tmp_path / name))
 
 
 def test_results_are_packed_with_their_lengths(metadata: Metadata, tmp_path: Path) -> None:

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights to an ONNX file, by transformers and torch, where they are installed; no code of the model is run."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import inspect
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from padfree.contract.texts import ANSWERS, CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, SPARSE, TOKENS
+
+from ..errors import BuildError
+from .folder import TOKENIZER_CONFIG, Folder
+from .objects import Entries
+
+PACKAGES = ("torch", "transformers", "onnxscript")
+_OPSET = 18
+_BATCH, _LENGTH = 2, 7  # of what is traced; both stay variable
+_CLASSES: Mapping[str, str] = MappingProxyType(
+    {
+        FEATURES: "AutoModel",
+        SENTENCES: "AutoModel",
+        SPARSE: "AutoModelForMaskedLM",
+        MASKED: "AutoModelForMaskedLM",
+        PAIRS: "AutoModelForSequenceClassification",
+        CLASSES: "AutoModelForSequenceClassification",
+        TOKENS: "AutoModelForTokenClassification",
+        ANSWERS: "AutoModelForQuestionAnswering",
+    }
+)
+_ENCODERS: Mapping[str, str] = MappingProxyType(
+    {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
+)
+_UNUSED = ("pooler", "position_ids")  # of rows of tokens
+
+
+def export(folder: Folder, file: Path) -> None:
+    """Writes the encoder of a folder, with the head that its weights have, as an ONNX file.
+
+    Raises:
+        BuildError: packages are missing, or transformers or torch refuse the model; the message says which.
+    """
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise BuildError(
+            f"{folder.path}: has weights and no ONNX file; exporting them needs {', '.join(missing)}, not "
+            "installed here: pip install 'padfree[export]', or export it elsewhere (optimum-cli export onnx) and give "
+            "the .onnx file"
+        )
+    with _quiet():
+        model = _load(folder)
+        try:
+            _write(model, folder, file)
+        except Exception as error:
+            raise BuildError(
+                f"{folder.path}: torch cannot export this model ({_first_line(error)}); export it with optimum-cli "
+                "export onnx, and give the .onnx file"
+            ) from error
+
+
+def _load(folder: Folder) -> Any:
+    import torch
+    import transformers
+
+    name = _CLASSES[folder.task]
+    if folder.config.model_type in _ENCODERS and name == "AutoModel":
+        name = _ENCODERS[folder.config.model_type]
+    try:
+        model, info = getattr(transformers, name).from_pretrained(
+            str(folder.encoder),
+            dtype=torch.float32,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except Exception as error:
+        raise BuildError(
+            f"{folder.path}: transformers {transformers.__version__} cannot load it as {name} ({_first_line(error)}); "
+            "check config.json against the weights, or install the release that the model was made with"
+        ) from error
+    absent = sorted(key for key in info["missing_keys"] if not any(part in key for part in _UNUSED))
+    if absent:
+        raise BuildError(
+            f"{folder.path}: the weights lack {', '.join(absent[:3])} ({len(absent)} in all), which config.json asks "
+            f"for ({name}): they belong to different models, or only a part was downloaded; download the folder again"
+        )
+    return model.eval()
+
+
+def _write(model: Any, folder: Folder, file: Path) -> None:
+    import torch
+
+    names = _inputs(model, folder)
+    outputs = _outputs(folder)
+
+    class Plain(torch.nn.Module):  # type: ignore[misc]
+        """The model with inputs by position, and what is wanted of its outputs."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *tensors: Any) -> Any:
+            made = self.model(**dict(zip(names, tensors, strict=True)))
+            return tuple(made[name] for name in outputs)
+
+    ids = torch.randint(1, min(folder.config.vocab_size or 100, 100), (_BATCH, _LENGTH))
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+    batch["attention_mask"][1, 4:] = 0
+    axes = {0: "batch", 1: "sequence"}
+    given = tuple(batch[name] for name in names)
+    wanted = {"opset_version": _OPSET, "input_names": list(names), "output_names": list(outputs)}
+    with torch.no_grad():
+        try:
+            variable = dict.fromkeys((*names, *outputs), axes)
+            torch.onnx.export(Plain().eval(), given, str(file), dynamo=False, dynamic_axes=variable, **wanted)
+        except Exception:  # some models have what TorchScript cannot trace
+            sizes = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("sequence", min=2)}
+            shapes = ((sizes,) * len(given),)
+            torch.onnx.export(Plain().eval(), given, str(file), dynamo=True, dynamic_shapes=shapes, **wanted)
+
+
+def _inputs(model: Any, folder: Folder) -> tuple[str, ...]:
+    """Token types are an input where the model has more than one, and its tokenizer gives them."""
+    accepted = inspect.signature(model.forward).parameters
+    given = Entries(folder.encoder / TOKENIZER_CONFIG).raw.get("model_input_names")
+    types = "token_type_ids" in accepted and getattr(model.config, "type_vocab_size", 0) > 1
+    types = types and (not isinstance(given, list) or "token_type_ids" in given)
+    return ("input_ids", "attention_mask", *(["token_type_ids"] if types else []))
+
+
+def _outputs(folder: Folder) -> tuple[str, ...]:
+    if _CLASSES[folder.task] == "AutoModel":
+        return ("last_hidden_state",)
+    return ("start_logits", "end_logits") if folder.task == ANSWERS else ("logits",)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what these libraries print beside their results."""
+    previous = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(previous)
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

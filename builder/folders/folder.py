@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model's folder holds, and why one cannot be used; no code of the model is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from padfree.contract.texts import CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, SPARSE, TextInfo
+
+from ..errors import BuildError
+from .config import ModelConfig, read_config
+from .head import Chain, Head
+from .modules import MODULES, activation_of, encoder_folder, read_modules
+from .objects import Entries
+from .onnx_files import OnnxFiles, find_onnx
+from .weights import pickled_files, read_header, weight_files
+
+OWN_SETTINGS = "config_sentence_transformers.json"
+TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+_SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+_NO_LIMIT = 1_000_000  # tokenizers without a limit say 10^30
+_EMBEDDINGS = ("word_embeddings.weight", "tok_embeddings.weight", "embed_tokens.weight", "word_embedding.weight",
+               "shared.weight", "wte.weight")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A model's folder.
+
+    Attributes:
+        path: the folder.
+        encoder: where config.json and weights lie: the folder itself, or one in it.
+        config: what config.json says.
+        task: one of padfree.contract.texts.TASKS.
+        head: what follows the encoder.
+        onnx: the ONNX files; `chosen` is None where the weights are to be exported.
+        weights: safetensors files.
+        tokenizer: tokenizer.json; None: there is none.
+        text: what is kept of texts, without the tokenizer's digest.
+        lower_case: whether texts are written small before they are tokenised.
+        notes: what to tell the user: choices that were made, and what is not as it seems.
+    """
+
+    path: Path
+    encoder: Path
+    config: ModelConfig
+    task: str
+    head: Head
+    onnx: OnnxFiles
+    weights: tuple[Path, ...]
+    tokenizer: Path | None
+    text: TextInfo
+    lower_case: bool = False
+    notes: tuple[str, ...] = field(default=())
+
+
+def read_folder(path: Path) -> Folder:
+    """Reads a folder as Hugging Face's repositories are.
+
+    Raises:
+        BuildError: it is no model's folder, or one that padfree cannot make an engine of; the message says why and what
+            to do.
+    """
+    if not path.is_dir():
+        raise BuildError(f"{path}: no such folder; name a model's folder, or an .onnx file")
+    onnx = find_onnx(path)
+    chain = read_modules(path, code_allowed=onnx.chosen is not None)
+    encoder = encoder_folder(path)
+    config = read_config(encoder)
+    weights = tuple(weight_files(encoder))
+    _check_usable(path, config, chain, onnx, weights)
+    for file in weights:
+        _check_config(file, config)
+    settings = Entries(path / OWN_SETTINGS)
+    head, task = _head(path, config, chain, settings)
+    tokenizer = next((folder / TOKENIZER for folder in (path, encoder) if (folder / TOKENIZER).is_file()), None)
+    notes = [*_onnx_notes(path, onnx), *chain.notes]
+    if task == FEATURES:
+        notes.append(f"has no {MODULES}, which would say how vectors are made: a row a token is given; see --pooling")
+    text = _text(encoder, config, chain, settings, replace_prompts=bool(chain.notes))
+    text = replace(text, task=task, pooling=("splade",) if head.splade else head.pooling, normalize=head.normalizes)
+    return Folder(
+        path=path,
+        encoder=encoder,
+        config=config,
+        task=task,
+        head=head,
+        onnx=onnx,
+        weights=weights,
+        tokenizer=tokenizer,
+        text=text,
+        lower_case=chain.lower_case,
+        notes=tuple(notes),
+    )
+
+
+def _check_usable(path: Path, config: ModelConfig, chain: Chain, onnx: OnnxFiles, weights: tuple[Path, ...]) -> None:
+    """Refuses what no engine can be made of."""
+    if config.generates and chain.head is None:
+        raise BuildError(
+            f"{path}: is a decoder ({', '.join(config.architectures) or config.model_type}), which makes texts; "
+            "padfree takes encoders: feature extraction, sentence vectors, cross-encoders, classification"
+        )
+    if onnx.chosen is not None:
+        return
+    if config.code and not _is_known(config.model_type):
+        raise BuildError(
+            f"{path}: needs code of its own ({', '.join(config.code)}), and padfree runs no code of models; export it "
+            "where you trust that code (optimum-cli export onnx --trust-remote-code), and give the folder that this "
+            "writes"
+        )
+    if weights:
+        return
+    if onnx.quantized:
+        names = ", ".join(str(file.relative_to(path)) for file in onnx.quantized)
+        raise BuildError(
+            f"{path}: has quantised ONNX files alone ({names}), whose integer products padfree does not pack; download "
+            "model.safetensors or onnx/model.onnx of the model, too"
+        )
+    if pickles := pickled_files(path):
+        raise BuildError(
+            f"{path}: has pickled weights alone ({', '.join(pickles)}), and loading a pickle may run code; where you "
+            "trust them, load the model with transformers and write it again with save_pretrained, which makes "
+            "model.safetensors"
+        )
+    raise BuildError(
+        f"{path}: has neither weights (model.safetensors) nor an ONNX file (onnx/model.onnx, model.onnx); where they "
+        "are links of git lfs, fetch them: git lfs pull"
+    )
+
+
+def _is_known(model_type: str) -> bool:
+    """Whether transformers has the architecture itself, so that the folder's own code is not needed."""
+    try:
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    except ImportError:
+        return False
+    return model_type in CONFIG_MAPPING
+
+
+def _check_config(file: Path, config: ModelConfig) -> None:
+    """Refuses a config.json that is not that of the weights."""
+    for name, place in read_header(file).items():
+        if not name.endswith(_EMBEDDINGS) or len(place.shape) != 2:
+            continue
+        for what, found, said in (
+            ("vocab_size", place.shape[0], config.vocab_size),
+            ("hidden_size", place.shape[1], config.hidden_size),
+        ):
+            # Some have narrower embeddings than layers (ALBERT, ELECTRA), and say so in embedding_size.
+            if said is not None and found != said and (what != "hidden_size" or _is_plain(config)):
+                raise BuildError(
+                    f"{config.file}: says {what} {said}, the weights ({file.name}, {name}) have {found}: it belongs to "
+                    "another model; download the folder again"
+                )
+
+
+def _is_plain(config: ModelConfig) -> bool:
+    return not {"embedding_size", "word_embed_proj_dim"} & set(Entries(config.file).raw)
+
+
+def _head(path: Path, config: ModelConfig, chain: Chain, settings: Entries) -> tuple[Head, str]:
+    """What follows the encoder, and the task."""
+    if chain.head is not None:
+        return chain.head, SPARSE if chain.head.splade else SENTENCES
+    task = PAIRS if config.task == CLASSES and settings.text("model_type") == "CrossEncoder" else config.task
+    if task != PAIRS:
+        return Head(), FEATURES if task == MASKED and not _is_masked(config) else task
+    name = settings.text("activation_fn") or config.activation
+    if not name:  # as CrossEncoder has it
+        return Head(scores="sigmoid" if len(config.labels) == 1 else "identity"), PAIRS
+    return Head(
+        scores=activation_of(name, path / OWN_SETTINGS if "activation_fn" in settings.raw else config.file)
+    ), PAIRS
+
+
+def _is_masked(config: ModelConfig) -> bool:
+    return any(item.endswith("ForMaskedLM") for item in config.architectures)
+
+
+def _onnx_notes(path: Path, onnx: OnnxFiles) -> list[str]:
+    if onnx.chosen is None:
+        left = [str(file.relative_to(path)) for file in onnx.quantized]
+        return [f"exports the weights, as {', '.join(left)} are quantised"] if left else []
+    others = [str(file.relative_to(path)) for file in (*onnx.others, *onnx.quantized)]
+    return [f"takes {onnx.chosen.relative_to(path)}" + (f", not {', '.join(others)}" if others else "")]
+
+
+def _text(encoder: Path, config: ModelConfig, chain: Chain, settings: Entries, *, replace_prompts: bool) -> TextInfo:
+    prompts = {} if replace_prompts else {name: str(text) for name, text in settings.object("prompts").items()}
+    default = settings.text("default_prompt_name")
+    return TextInfo(
+        task=config.task,
+        max_length=_max_length(encoder, config, chain),
+        prompts=prompts,
+        default_prompt=default if default in prompts else None,
+        similarity=settings.text("similarity_fn_name")
+        if settings.raw.get("similarity_fn_name") in _SIMILARITIES
+        else None,
+        labels=config.labels,
+    )
+
+
+def _max_length(encoder: Path, config: ModelConfig, chain: Chain) -> int | None:
+    """As sentence-transformers has it: what it says itself, or the tokenizer's limit and the model's positions."""
+    if chain.max_length is not None:
+        return chain.max_length
+    given = Entries(encoder / TOKENIZER_CONFIG).raw.get("model_max_length")
+    limit = int(given) if isinstance(given, (int, float)) and 0 < given < _NO_LIMIT else None
+    return min((found for found in (limit, config.max_positions) if found), default=None)

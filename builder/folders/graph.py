@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts a head into an exported encoder's graph: from rows of tokens to one vector a text, or from logits to scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper
+from padfree.contract.texts import OUTPUTS, PAIRS, SENTENCES
+
+from ..errors import BuildError
+from .head import Head, Norm, Normalize, Splade, Step
+from .nodes import Nodes
+
+VECTORS, SCORES = OUTPUTS[SENTENCES], OUTPUTS[PAIRS]
+_MASK = "attention_mask"
+_ROWS = ("last_hidden_state", "token_embeddings", "hidden_states", "hidden_state")
+_LOGITS = ("logits", "prediction_logits", "scores")
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+_EPSILON, _NORM_EPSILON = 1e-9, 1e-12  # as sentence-transformers and torch have them
+_LOWEST = float(np.finfo(np.float32).min)
+
+
+def add_head(model: ModelProto, head: Head, outputs: Sequence[str] = (), *, mask: str | None = None) -> None:
+    """Appends a head to an encoder, and keeps the outputs that were asked for.
+
+    Args:
+        model: gives rows of tokens [B,S,E] (heads that pool), or logits [B,N] (scores) or [B,S,V] (splade).
+        head: what to append.
+        outputs: names of what the result gives; empty: what the head makes, or all that the model has.
+        mask: the input that is 1 at tokens and 0 at padding (default: attention_mask).
+
+    Raises:
+        BuildError: the model has no such output or mask.
+    """
+    made = None if head.is_empty else _made(model, head, mask or _MASK)
+    graph = model.graph
+    known = {item.name: item for item in graph.output}
+    if made is not None:
+        known[made.name] = made
+    wanted = list(outputs) or ([made.name] if made is not None else list(known))
+    for name in wanted:
+        if name not in known:
+            raise BuildError(f"--outputs {name}: the model has {', '.join(known)}; choose of these")
+    kept = [known[name] for name in wanted]
+    del graph.output[:]
+    graph.output.extend(kept)
+
+
+def _made(model: ModelProto, head: Head, mask: str) -> ValueInfoProto:
+    """The output of the head; its nodes are appended unless the model has that output already."""
+    name = SCORES if head.scores else VECTORS
+    there: ValueInfoProto | None = next((item for item in model.graph.output if item.name == VECTORS), None)
+    if there is not None and name == VECTORS:
+        return there  # it was exported with the whole chain
+    nodes = Nodes(model)
+    if head.scores:
+        logits = _output(model, _LOGITS, 2)
+        row = nodes.activation(head.scores, nodes.to_float(logits.name))
+        return _described(nodes, row, name, _width(logits))
+    if head.splade is not None:
+        logits = _output(model, _LOGITS, 3)
+        row = _splade(nodes, head.splade, nodes.to_float(logits.name), _weights(model, nodes, mask))
+        return _described(nodes, row, name, _width(logits))
+    rows = _output(model, _ROWS, 3)
+    x, weights = nodes.to_float(rows.name), _weights(model, nodes, mask)
+    parts = [_pooled(nodes, mode, x, weights) for mode in head.pooling]
+    vector = parts[0] if len(parts) == 1 else nodes.node("Concat", *parts, axis=-1)
+    width = _width(rows)
+    size = width * len(parts) if isinstance(width, int) else "width"
+    for step in head.steps:
+        vector, size = _stepped(nodes, step, vector, size)
+    return _described(nodes, vector, name, size)
+
+
+def _output(model: ModelProto, names: Sequence[str], rank: int) -> ValueInfoProto:
+    """The output with one of these names, or the first of floating-point numbers with this rank."""
+    outputs = list(model.graph.output)
+    named: list[ValueInfoProto] = [item for name in names for item in outputs if item.name == name]
+    fitting: list[ValueInfoProto] = [
+        item
+        for item in outputs
+        if len(item.type.tensor_type.shape.dim) == rank and item.type.tensor_type.elem_type in _FLOATS
+    ]
+    if not named and not fitting:
+        kinds = {2: "scores [B,N]", 3: "rows of tokens [B,S,E]"}
+        raise BuildError(
+            f"the model's outputs are {', '.join(item.name for item in outputs)}, and none has {kinds[rank]}, which "
+            f"the head needs; export it with {names[0]}, or pass --pooling none"
+        )
+    return (named or fitting)[0]
+
+
+def _width(output: ValueInfoProto) -> int | str:
+    dims = output.type.tensor_type.shape.dim
+    return (dims[-1].dim_value or "width") if dims else "width"
+
+
+def _described(nodes: Nodes, tensor: str, name: str, width: int | str) -> ValueInfoProto:
+    nodes.node("Identity", tensor, output=name)
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", width])
+
+
+def _weights(model: ModelProto, nodes: Nodes, mask: str) -> str:
+    """The mask as numbers [B,S,1]; an error where the model has none."""
+    names = [item.name for item in model.graph.input]
+    if mask not in names:
+        raise BuildError(
+            f"pooling needs the mask of padding, and the model has the inputs {', '.join(names)}; pass --mask NAME for "
+            "the one that is 1 at tokens, or export it with attention_mask"
+        )
+    return nodes.along("Unsqueeze", nodes.to_float(mask), [-1] if nodes.opset >= 11 else [2])
+
+
+def _pooled(nodes: Nodes, mode: str, x: str, weights: str) -> str:
+    """Rows [B,S,E] and weights [B,S,1] to [B,E], as sentence-transformers' Pooling."""
+    if mode == "cls":
+        return nodes.node("Gather", x, nodes.constant(0, np.int64), axis=1)
+    if mode == "lasttoken":
+        return _last(nodes, x, weights)
+    if mode == "max":
+        kept = nodes.node("Greater", weights, nodes.constant(0))
+        return nodes.along("ReduceMax", nodes.node("Where", kept, x, nodes.constant(_LOWEST)), [1], keepdims=0)
+    if mode == "weightedmean":
+        weights = nodes.node("Mul", weights, nodes.to_float(nodes.along("Unsqueeze", _places(nodes, x), [0, 2])))
+    total = nodes.along("ReduceSum", nodes.node("Mul", x, weights), [1], keepdims=0)
+    count = nodes.at_least(nodes.along("ReduceSum", weights, [1], keepdims=0), _EPSILON)
+    return nodes.node("Div", total, nodes.node("Sqrt", count) if mode == "mean_sqrt_len_tokens" else count)
+
+
+def _last(nodes: Nodes, x: str, weights: str) -> str:
+    """The last kept token of every text, wherever padding is: the largest place among the kept ones."""
+    kept = nodes.along("Squeeze", nodes.node("Cast", weights, to=TensorProto.INT64), [2])
+    highest = nodes.node("ArgMax", nodes.to_float(nodes.node("Mul", kept, _places(nodes, x))), axis=1, keepdims=1)
+    place = nodes.along("Unsqueeze", highest, [2])  # [B,1,1]
+    shape = nodes.node("Shape", nodes.node("Slice", x, *_range(nodes, 0, 1), nodes.constant([1], np.int64)))
+    row = nodes.node("GatherElements", x, nodes.node("Expand", place, shape), axis=1)
+    return nodes.along("Squeeze", row, [1])
+
+
+def _places(nodes: Nodes, x: str) -> str:
+    """1 to S for x [B,S,E]."""
+    size = nodes.along("Squeeze", nodes.node("Slice", nodes.node("Shape", x), *_range(nodes, 1, 2)), [0])
+    one = nodes.constant(1, np.int64)
+    return nodes.node("Range", one, nodes.node("Add", size, one), one)
+
+
+def _range(nodes: Nodes, begin: int, end: int) -> tuple[str, str]:
+    """Where a slice begins and ends."""
+    return nodes.constant([begin], np.int64), nodes.constant([end], np.int64)
+
+
+def _splade(nodes: Nodes, splade: Splade, logits: str, weights: str) -> str:
+    value = nodes.log1p(nodes.node("Relu", logits))
+    if splade.twice:
+        value = nodes.log1p(value)
+    if splade.strategy == "sum":
+        return nodes.along("ReduceSum", nodes.node("Mul", value, weights), [1], keepdims=0)
+    return _pooled(nodes, "max", value, weights)
+
+
+def _stepped(nodes: Nodes, step: Step, x: str, size: int | str) -> tuple[str, int | str]:
+    """A step on vectors [B,E], and how wide they are then."""
+    if isinstance(step, Normalize):
+        norm = nodes.at_least(nodes.along("ReduceL2", x, [-1], keepdims=1), _NORM_EPSILON)
+        return nodes.node("Div", x, norm), size
+    if isinstance(step, Norm):
+        return _normed(nodes, step, x), size
+    _check_width(step.weight.shape[1], size, "Dense")
+    made = nodes.node("MatMul", x, nodes.constant(step.weight.T))
+    if step.bias is not None:
+        made = nodes.node("Add", made, nodes.constant(step.bias))
+    made = nodes.activation(step.activation, made)
+    if step.adds:
+        old = x if step.residual is None else nodes.node("MatMul", x, nodes.constant(step.residual.T))
+        made = nodes.node("Add", made, old)
+    return made, step.weight.shape[0]
+
+
+def _normed(nodes: Nodes, step: Norm, x: str) -> str:
+    centred = nodes.node("Sub", x, nodes.along("ReduceMean", x, [-1], keepdims=1))
+    variance = nodes.along("ReduceMean", nodes.node("Mul", centred, centred), [-1], keepdims=1)
+    spread = nodes.node("Sqrt", nodes.node("Add", variance, nodes.constant(step.epsilon)))
+    scaled = nodes.node("Mul", nodes.node("Div", centred, spread), nodes.constant(step.weight))
+    return nodes.node("Add", scaled, nodes.constant(step.bias))
+
+
+def _check_width(needed: int, size: int | str, what: str) -> None:
+    if isinstance(size, int) and size != needed:
+        raise BuildError(
+            f"the module {what} takes vectors of {needed}, the model's have {size}: they belong to different models, "
+            "or --pooling is another one than the folder's; correct it"
+        )

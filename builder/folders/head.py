@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What follows an encoder: pooling, and what is computed of the pooled vectors or of the scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from .weights import Array
+
+POOLINGS = ("cls", "lasttoken", "mean", "max", "weightedmean", "mean_sqrt_len_tokens")
+"""As sentence-transformers calls them."""
+NO_POOLING = "none"
+ACTIVATIONS: Mapping[str, str] = {
+    "Identity": "identity",
+    "Tanh": "tanh",
+    "ReLU": "relu",
+    "GELU": "gelu",
+    "Sigmoid": "sigmoid",
+    "SiLU": "silu",
+    "Softmax": "softmax",
+}
+"""Class of torch.nn -> what it computes, with its defaults."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """activation(x @ weight^T + bias), and x, or x @ residual^T, added where `adds`; weight is [out, in]."""
+
+    weight: Array
+    bias: Array | None
+    activation: str
+    adds: bool = False
+    residual: Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """A layer norm over the vector."""
+
+    weight: Array
+    bias: Array
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """The vector divided by its L2 norm."""
+
+
+@dataclass(frozen=True)
+class Splade:
+    """log(1 + relu(logits)) of every token, `twice` log(1 + ...) of that, and their maximum or sum over the tokens."""
+
+    strategy: str
+    twice: bool
+
+
+Step = Dense | Norm | Normalize
+
+
+@dataclass(frozen=True)
+class Head:
+    """What makes one row a sequence; with no pooling, nothing does, and steps are empty.
+
+    Attributes:
+        pooling: modes out of POOLINGS, whose results lie one behind the other.
+        steps: what happens to the vector.
+        splade: instead of pooling, for sparse encoders.
+        scores: what logits of a cross-encoder go through; "" for models that are none.
+    """
+
+    pooling: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
+    splade: Splade | None = None
+    scores: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the encoder's outputs stay as they are."""
+        return not self.pooling and self.splade is None and not self.scores
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether vectors have length 1."""
+        return bool(self.steps) and isinstance(self.steps[-1], Normalize)
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """What the user asked for by hand; None and empty: what the folder says.
+
+    Attributes:
+        pooling: modes out of POOLINGS, or NO_POOLING.
+        normalize: whether vectors are divided by their norm.
+        outputs: names of the outputs that are kept.
+    """
+
+    pooling: tuple[str, ...] = ()
+    normalize: bool | None = None
+    outputs: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was asked for."""
+        return not self.pooling and self.normalize is None and not self.outputs
+
+    def applied(self, head: Head) -> Head:
+        """A head with what was asked for in the place of what the folder says."""
+        if self.pooling == (NO_POOLING,):
+            return Head()
+        if self.pooling:
+            head = replace(head, pooling=self.pooling, splade=None, scores="")
+        if self.normalize is not None and head.normalizes != self.normalize:
+            steps = (*head.steps, Normalize()) if self.normalize else head.steps[:-1]
+            head = replace(head, steps=steps)
+        return head
+
+
+AS_THE_FOLDER_SAYS = HeadOptions()
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The modules of a folder as sentence-transformers lists them.
+
+    Attributes:
+        head: what they make of the encoder's rows; None: what an encoder alone would have.
+        max_length: most tokens of a text; None where it is not said.
+        lower_case: whether texts are written small before they are tokenised.
+        notes: what of the folder is not as it seems.
+    """
+
+    head: Head | None = None
+    max_length: int | None = None
+    lower_case: bool = False
+    notes: tuple[str, ...] = field(default=())

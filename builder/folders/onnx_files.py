@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ONNX file of a folder is the model: of several the one in full precision, as it was exported."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnx import ModelProto
+
+QUANTIZED_NAME = re.compile(r"quant|u?int[48]|(^|[_-])q[48]|bnb4|fp8|nf4", re.IGNORECASE)
+HALF_NAME = re.compile(r"fp16|float16|bf16|half|(^|[_-])O4", re.IGNORECASE)
+OPTIMIZED_NAME = re.compile(r"(^|[_-])O[123]|optimi[sz]ed", re.IGNORECASE)
+DECODER_NAME = re.compile(r"decoder", re.IGNORECASE)
+QUANTIZED_OPERATORS = re.compile(
+    r"QLinear|Dequantize|DynamicQuantize|MatMulInteger|ConvInteger|MatMulNBits|MatMulBnb4|QAttention"
+)
+_FOLDERS = ("onnx", "")
+
+
+@dataclass(frozen=True)
+class OnnxFiles:
+    """What a folder has: the file to take, None where there is none; others; and those that are quantised."""
+
+    chosen: Path | None
+    others: tuple[Path, ...]
+    quantized: tuple[Path, ...]
+
+
+def find_onnx(folder: Path) -> OnnxFiles:
+    """Looks for ONNX files in a folder and in its folder `onnx`."""
+    found = [path for name in _FOLDERS for path in sorted((folder / name).glob("*.onnx")) if path.is_file()]
+    found = [path for path in found if not DECODER_NAME.search(path.stem)]
+    quantized = tuple(path for path in found if QUANTIZED_NAME.search(path.stem))
+    whole = sorted((path for path in found if path not in quantized), key=_rank)
+    return OnnxFiles(whole[0] if whole else None, tuple(whole[1:]), quantized)
+
+
+def _rank(path: Path) -> tuple[int, int]:
+    """The lower the better: model.onnx, other names, files that onnxruntime optimised, half precision."""
+    name = path.stem
+    kind = 3 if HALF_NAME.search(name) else 2 if OPTIMIZED_NAME.search(name) else int(name != "model")
+    return kind, int(path.parent.name != "onnx")
+
+
+def quantized_operator(model: ModelProto) -> str | None:
+    """An operator by which a model is known to be quantised; None where it is not."""
+    nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
+    return next((node.op_type for node in nodes if QUANTIZED_OPERATORS.match(node.op_type)), None)

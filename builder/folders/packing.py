@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder as a rewritten file with its tokenizer beside it, which runs in onnxruntime."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from padfree.contract.names import ONNX_SUFFIX
+from padfree.onnx_tools import save_model
+from padfree.onnx_tools.files.model_file import open_model
+from padfree.onnx_tools.files.weights import Storage
+from padfree.onnx_tools.rewrite import finished, rewrite_model
+from padfree.runtime.plan_files import parse_metadata
+
+from ..engine.preparation import metadata_of
+from ..files import write_files
+from .head import AS_THE_FOLDER_SAYS, HeadOptions
+from .hub import is_hub_id
+from .kept import kept_files
+from .source import Say, opened
+
+
+@contextmanager
+def runnable(
+    given: str | Path,
+    options: HeadOptions = AS_THE_FOLDER_SAYS,
+    *,
+    mask: str | None = None,
+    verify: bool = True,
+    say: Say = lambda _: None,
+) -> Iterator[Path]:
+    """A plan or rewritten file as it was given, or one made of a folder, which is removed with the context.
+
+    Args:
+        given: a plan or a rewritten .onnx file; a model's folder or a repository of the hub, which is packed in fp32.
+        options: as for `opened`.
+        mask: as for `opened`.
+        verify: whether original and rewritten model are compared in onnxruntime.
+        say: as for `opened`.
+
+    Raises:
+        BuildError: as `opened`; padfree.onnx_tools.RewriteError: the model cannot be rewritten.
+    """
+    path = Path(given)
+    if not path.is_dir() and (path.exists() or not is_hub_id(path)):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="padfree-packed-") as scratch:
+        with opened(path, options, mask=mask, say=say) as source:
+            say(f"{path}: rewriting it for onnxruntime on the CPU, in fp32")
+            made = rewrite_model(
+                open_model(source.path, Storage.MEMORY),
+                interface="packed",
+                precision="fp32",
+                strict=False,
+                verify=verify,
+                mask=mask,
+            )
+            model = finished(made.model, made.precision)
+            output = Path(scratch) / f"{source.path.stem}{ONNX_SUFFIX}"
+            save_model(model, output)
+            write_files(kept_files(source.path, output, parse_metadata(metadata_of(model), str(output))))
+        yield output

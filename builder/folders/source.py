@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What commands are given, as the one file that they work on: folders and repositories become an ONNX file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from onnx import ModelProto
+from padfree.contract.names import ONNX_SUFFIX, TEXT_METADATA_KEY
+from padfree.onnx_tools.files.metadata import is_rewritten
+from padfree.onnx_tools.files.model_file import load_model, save_model
+from padfree.runtime.texts import tokenizer_path
+
+from ..errors import BuildError
+from .export import export
+from .folder import Folder, read_folder
+from .graph import add_head
+from .head import AS_THE_FOLDER_SAYS, Head, HeadOptions
+from .hub import download, is_hub_id
+from .onnx_files import quantized_operator
+from .tokenizer import tokenizer_bytes
+
+Say = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Source:
+    """The file to work on: what was given, or one in a temporary folder; `folder` is what it was made of."""
+
+    path: Path
+    folder: Folder | None = None
+
+
+@contextmanager
+def opened(
+    given: str | Path, options: HeadOptions = AS_THE_FOLDER_SAYS, *, mask: str | None = None, say: Say = lambda _: None
+) -> Iterator[Source]:
+    """The model file that was given, or made of a folder; what is made is removed with the context.
+
+    The file of a folder carries what the folder says of texts, and its tokenizer lies beside it (`tokenizer_path`).
+
+    Args:
+        given: an .onnx file or a plan, a model's folder, or a repository of the Hugging Face Hub.
+        options: pooling, normalisation and outputs, where the user asks for others than the folder's.
+        mask: the input that is the padding mask, for pooling, where it is not attention_mask.
+        say: gets what was chosen and what is being done, a line each.
+
+    Raises:
+        BuildError: the folder cannot be used, or the options do not fit the file; the message says why.
+    """
+    path = Path(given)
+    if not path.exists() and is_hub_id(path):
+        say(f"{path}: looking for it on the Hugging Face Hub")
+        path = download(str(path))
+    if not path.is_dir() and options.is_empty:
+        yield Source(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="padfree-folder-") as scratch:
+        if path.is_dir():
+            yield _of_folder(path, options, mask, say, Path(scratch))
+        else:
+            yield Source(_of_file(path, options, mask, Path(scratch)))
+
+
+def _of_folder(path: Path, options: HeadOptions, mask: str | None, say: Say, scratch: Path) -> Source:
+    folder = read_folder(path)
+    for note in folder.notes:
+        say(f"{path}: {note}")
+    content = tokenizer_bytes(folder)
+    if content is None:
+        say(f"{path}: has no tokenizer.json, so that texts will need --tokenizer")
+    source = folder.onnx.chosen
+    if source is None:
+        say(f"{path}: exporting its weights with torch")
+        source = scratch / "exported.onnx"
+        export(folder, source)
+    model = load_model(source)
+    if folder.onnx.chosen is not None:
+        _check_file(model, folder)
+    head = options.applied(folder.head)
+    add_head(model, head, options.outputs, mask=mask)
+    text = replace(
+        folder.text,
+        tokenizer_sha256=None if content is None else hashlib.sha256(content).hexdigest(),
+        pooling=("splade",) if head.splade else head.pooling,
+        normalize=head.normalizes,
+    )
+    model.metadata_props.add(key=TEXT_METADATA_KEY, value=json.dumps(text.to_dict()))
+    made = scratch / f"{path.resolve().name or 'model'}{ONNX_SUFFIX}"
+    save_model(model, made)
+    if content is not None:
+        tokenizer_path(made).write_bytes(content)
+    return Source(made, folder)
+
+
+def _of_file(path: Path, options: HeadOptions, mask: str | None, scratch: Path) -> Path:
+    if path.suffix != ONNX_SUFFIX:
+        raise BuildError(
+            f"{path}: --pooling, --normalize and --outputs are for folders and exported models; leave them out"
+        )
+    model = load_model(path)
+    if is_rewritten(model):
+        raise BuildError(
+            f"{path}: is rewritten already; --pooling, --normalize and --outputs are for folders and exported models: "
+            "give the exported one"
+        )
+    if options.normalize is not None and not options.pooling:
+        raise BuildError(f"{path}: --normalize is for vectors, which --pooling makes; pass --pooling mean, for one")
+    add_head(model, options.applied(Head()), options.outputs, mask=mask)
+    made = scratch / path.name
+    save_model(model, made)
+    return made
+
+
+def _check_file(model: ModelProto, folder: Folder) -> None:
+    """Refuses a quantised file, and one that is not the model of config.json."""
+    file, rows = folder.onnx.chosen, _table_rows(model)
+    operator = quantized_operator(model)
+    if operator is not None:
+        raise BuildError(
+            f"{file}: is quantised ({operator}), and padfree does not pack integer products; download "
+            "model.safetensors or the float onnx/model.onnx of the model, too"
+        )
+    said = folder.config.vocab_size
+    if rows is not None and said is not None and rows != said:
+        raise BuildError(
+            f"{folder.config.file}: says vocab_size {said}, the table in {file} has {rows} rows: they belong to "
+            "different models; download the folder again"
+        )
+
+
+def _table_rows(model: ModelProto) -> int | None:
+    """Rows of the table that input_ids choose from; None where that is not seen at once."""
+    sizes = {item.name: list(item.dims) for item in model.graph.initializer}
+    ids = {"input_ids"}
+    for node in model.graph.node:
+        if node.op_type in ("Cast", "Identity") and node.input[0] in ids:
+            ids.add(node.output[0])
+        if node.op_type == "Gather" and len(node.input) > 1 and node.input[1] in ids and node.input[0] in sizes:
+            return int(sizes[node.input[0]][0])
+    return None

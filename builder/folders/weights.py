@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights in safetensors files: what is in them, and single tensors; nothing in such a file is code."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import BuildError
+
+Array = npt.NDArray[np.float32]
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_TYPES: Mapping[str, str] = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_MOST_HEADER_BYTES = 100_000_000  # as the library allows
+_HEAD = struct.Struct("<Q")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor lies in a file: its type, its shape, and the bytes from `begin` to `end`."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def read_header(file: Path) -> dict[str, Place]:
+    """The tensors of a file by name.
+
+    Raises:
+        BuildError: it is no safetensors file, or its end is missing.
+    """
+    broken = BuildError(f"{file}: not a whole safetensors file; download the model again")
+    try:
+        with file.open("rb") as stream:
+            size = file.stat().st_size
+            (length,) = _HEAD.unpack(stream.read(_HEAD.size))
+            if length > min(_MOST_HEADER_BYTES, size):
+                raise broken
+            raw = json.loads(stream.read(length))
+            start = _HEAD.size + length
+            places = {name: _place(item, start) for name, item in raw.items() if name != "__metadata__"}
+    except OSError as error:
+        raise BuildError(f"{file}: cannot be read ({error.strerror}); check its permissions") from error
+    except (ValueError, struct.error, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise broken from error
+    if any(not start <= place.begin <= place.end <= size for place in places.values()):
+        raise broken
+    return places
+
+
+def _place(item: Any, start: int) -> Place:
+    begin, end = item["data_offsets"]
+    return Place(str(item["dtype"]), tuple(int(size) for size in item["shape"]), start + int(begin), start + int(end))
+
+
+def read_tensor(file: Path, name: str) -> Array:
+    """One tensor as float32.
+
+    Raises:
+        BuildError: the file has no such tensor, or one of another type than floating-point numbers.
+    """
+    places = read_header(file)
+    if name not in places or places[name].dtype not in _TYPES:
+        raise BuildError(f"{file}: has no floating-point tensor '{name}', only {', '.join(places)}; download it again")
+    place = places[name]
+    with file.open("rb") as stream:
+        stream.seek(place.begin)
+        values = np.frombuffer(stream.read(place.end - place.begin), _TYPES[place.dtype])
+    if values.size != np.prod(place.shape, dtype=np.int64):
+        raise BuildError(
+            f"{file}: '{name}' has {values.size} numbers, its shape is {list(place.shape)}; download it again"
+        )
+    if place.dtype == "BF16":
+        values = (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float32).reshape(place.shape)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of the model itself: one, or the parts that an index lists."""
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    return sorted(folder.glob("model-*-of-*.safetensors")) if (folder / INDEX).is_file() else []
+
+
+def pickled_files(folder: Path) -> list[str]:
+    """Names of files with weights that are pickled: loading one may run code."""
+    return sorted(path.name for pattern in PICKLES for path in folder.glob(pattern) if path.name != "training_args.bin")

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How texts become tokens for a model, and what its results mean: what its folder said, kept in the metadata."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .fields import MOST_INT64, Fields
+
+FEATURES = "feature-extraction"
+SENTENCES = "sentence-embedding"
+SPARSE = "sparse-embedding"
+PAIRS = "cross-encoder"
+CLASSES = "text-classification"
+TOKENS = "token-classification"
+ANSWERS = "question-answering"
+MASKED = "fill-mask"
+TASKS = (FEATURES, SENTENCES, SPARSE, PAIRS, CLASSES, TOKENS, ANSWERS, MASKED)
+"""What a model is for; the names are those of Hugging Face's pipelines where these have one."""
+OUTPUTS: Mapping[str, str] = {SENTENCES: "sentence_embedding", SPARSE: "sentence_embedding", PAIRS: "scores"}
+"""The output that answers a task, where padfree names it."""
+DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class TextInfo:
+    """What a model's folder says of texts.
+
+    Attributes:
+        task: one of TASKS.
+        tokenizer_sha256: digest of the tokenizer.json that lies beside the model; None: there is none.
+        max_length: most tokens of a text, special tokens included; longer ones are cut. None: the model's positions.
+        prompts: texts that are put in front of a text, by name.
+        default_prompt: the name of the prompt that is used where none is asked for; None: no prompt.
+        pooling: how rows of tokens became one vector: modes of sentence-transformers, or "splade".
+        normalize: whether vectors have length 1.
+        similarity: "cosine", "dot", "euclidean" or "manhattan"; None: the folder does not say.
+        labels: names of classes, in the order of the scores.
+    """
+
+    task: str
+    tokenizer_sha256: str | None = None
+    max_length: int | None = None
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    pooling: tuple[str, ...] = ()
+    normalize: bool = False
+    similarity: str | None = None
+    labels: tuple[str, ...] = ()
+
+    @property
+    def takes_pairs(self) -> bool:
+        """Whether the model compares two texts."""
+        return self.task == PAIRS
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `parse_text` reads."""
+        return {
+            "task": self.task,
+            "tokenizer_sha256": self.tokenizer_sha256,
+            "max_length": self.max_length,
+            "prompts": dict(self.prompts),
+            "default_prompt": self.default_prompt,
+            "pooling": list(self.pooling),
+            "normalize": self.normalize,
+            "similarity": self.similarity,
+            "labels": list(self.labels),
+        }
+
+
+def parse_text(fields: Fields) -> TextInfo:
+    """Checks and types the entry `text` of the metadata. Raises what `fields` raises."""
+    prompts = fields.object("prompts")
+    default = fields.optional_string("default_prompt")
+    if default is not None and default not in prompts:
+        raise fields.fail("default_prompt", f"one of {', '.join(prompts.names()) or 'no prompts'}")
+    digest = None if fields.optional_string("tokenizer_sha256") is None else fields.text("tokenizer_sha256", DIGEST)
+    return TextInfo(
+        task=fields.text("task", TASKS),
+        tokenizer_sha256=digest,
+        max_length=fields.optional_integer("max_length", least=1, most=MOST_INT64),
+        prompts={name: prompts.string(name) for name in prompts.names()},
+        default_prompt=default,
+        pooling=fields.strings("pooling"),
+        normalize=fields.truth("normalize"),
+        similarity=fields.optional_string("similarity"),
+        labels=fields.strings("labels"),
+    )

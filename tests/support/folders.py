@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small folders as Hugging Face's repositories are: real layouts, random weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO_DATA = ROOT / "builder" / "demo" / "data"
+ENCODER = DEMO_DATA / "bert_tiny.onnx"  # E 64, 930 ids, as the tokenizer beside it
+TOKENIZER = DEMO_DATA / "tokenizer.json"
+WIDTH, VOCABULARY, POSITIONS = 64, 930, 512
+CONFIG: Mapping[str, Any] = {
+    "model_type": "bert",
+    "architectures": ["BertModel"],
+    "vocab_size": VOCABULARY,
+    "hidden_size": WIDTH,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "max_position_embeddings": POSITIONS,
+    "type_vocab_size": 2,
+    "pad_token_id": 0,
+}
+
+
+def write_json(path: Path, content: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, npt.NDArray[np.float32]]) -> Path:
+    """A file as the library safetensors writes it."""
+    header, begin = {}, 0
+    for name, values in tensors.items():
+        end = begin + values.nbytes
+        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(values.tobytes() for values in tensors.values()))
+    return path
+
+
+def write_folder(
+    folder: Path,
+    *,
+    model: Path | None = ENCODER,
+    config: Mapping[str, Any] | None = None,
+    modules: Sequence[tuple[str, Mapping[str, Any]]] = (),
+    max_seq_length: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    tokenizer: Path | None = TOKENIZER,
+) -> Path:
+    """A folder with config.json, tokenizer and onnx/model.onnx; with modules, as sentence-transformers writes it.
+
+    Args:
+        folder: where.
+        model: the ONNX file; None for none.
+        config: entries of config.json, in the place of CONFIG's.
+        modules: class of sentence_transformers and configuration of every module behind the encoder.
+        max_seq_length: of sentence_bert_config.json.
+        settings: config_sentence_transformers.json.
+        tokenizer: the tokenizer.json; None for none.
+    """
+    write_json(folder / "config.json", {**CONFIG, **(config or {})})
+    if tokenizer is not None:
+        shutil.copy(tokenizer, folder / "tokenizer.json")
+        write_json(folder / "tokenizer_config.json", {"model_max_length": POSITIONS, "pad_token": "[PAD]"})
+    if model is not None:
+        (folder / "onnx").mkdir(exist_ok=True)
+        shutil.copy(model, folder / "onnx" / "model.onnx")
+    if modules:
+        listed = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]
+        for number, (name, content) in enumerate(modules, 1):
+            path = f"{number}_{name}"
+            kind = name if "." in name else f"sentence_transformers.models.{name}"
+            listed.append({"idx": number, "name": str(number), "path": path, "type": kind})
+            write_json(folder / path / "config.json", content)
+        write_json(folder / "modules.json", listed)
+        write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_seq_length, "do_lower_case": False})
+    if settings is not None:
+        write_json(folder / "config_sentence_transformers.json", settings)
+    return folder
+
+
+def write_dense(folder: Path, number: int, rows: int, width: int, *, bias: bool = True, seed: int = 0) -> None:
+    """Weights of the Dense module with this number."""
+    rng = np.random.default_rng(seed)
+    tensors = {"linear.weight": rng.standard_normal((rows, width), np.float32) / np.float32(np.sqrt(width))}
+    if bias:
+        tensors["linear.bias"] = rng.standard_normal(rows, np.float32)
+    write_safetensors(folder / f"{number}_Dense" / "model.safetensors", tensors)
