@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -13,10 +13,8 @@ import onnx_graphsurgeon as gs
 
 from .graph import STANDARD_DOMAINS, is_padfree, present
 from .layout import B, S, is_token_shape, packed_axis, token_axis
-from .symbolic.facts import Facts, Shape
-from .symbolic.rules import axes_of_node, slice_arguments, split_sizes
-
-Known = Sequence[Facts]
+from .symbolic.arguments import axes_of_node, slice_arguments, split_sizes
+from .symbolic.facts import Facts, Known, Shape
 
 
 class NoRule(Exception):

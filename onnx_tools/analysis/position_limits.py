@@ -18,9 +18,10 @@ from .computation import NotComputedError
 from .computed_numbers import ComputedNumbers, computed_numbers
 from .graph import argument, is_standard
 from .symbolic import Analysis, Apply, Axis, Index, Poly
+from .symbolic.arguments import axes_of_node
 from .symbolic.expr import ELEMENTWISE, Expr
 from .symbolic.facts import Facts, Shape
-from .symbolic.rules import BROADCASTING, axes_of_node
+from .symbolic.rules import BROADCASTING
 
 _ENDLESS = 1 << 30  # tokens
 _TRIED = 1024  # tokens; further on numbers are taken to grow as they do up to there

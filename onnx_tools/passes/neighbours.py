@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 from ..analysis.graph import Editor, argument, is_standard, made_by, node_name
 from ..analysis.layout import is_token_shape
 from ..analysis.symbolic import Analysis
-from ..analysis.symbolic.rules import slice_arguments
+from ..analysis.symbolic.arguments import slice_arguments
 from .base import Boundary, Miss, NoMatch, PassResult, boundary_of, pack_tokens, unpack
 from .masks.mask_values import mask_of
 from .masks.slot_values import SlotValues

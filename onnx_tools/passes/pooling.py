@@ -8,8 +8,8 @@ import onnx_graphsurgeon as gs
 
 from ..analysis.graph import Editor, argument, is_output, is_standard, made_by, node_name, producer
 from ..analysis.symbolic import Analysis, Poly
+from ..analysis.symbolic.arguments import axes_of_node, slice_arguments
 from ..analysis.symbolic.facts import Facts
-from ..analysis.symbolic.rules import axes_of_node, slice_arguments
 from .base import Miss, NoMatch, PassResult, boundary_of, pack
 from .chosen_token import chosen_token
 from .masks.mask_values import Mask, mask_of

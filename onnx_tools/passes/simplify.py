@@ -23,8 +23,8 @@ from ..analysis.graph import (
 )
 from ..analysis.layout_rules import ELEMENTWISE
 from ..analysis.symbolic import Analysis, Index, Number, Poly, analyse
+from ..analysis.symbolic.arguments import slice_arguments
 from ..analysis.symbolic.facts import broadcast_shape
-from ..analysis.symbolic.rules import slice_arguments
 from .base import PassResult
 from .convolutions import expand_convolutions
 from .einsum import expand_einsums

@@ -11,8 +11,8 @@ import onnx_graphsurgeon as gs
 from ..analysis.graph import Editor, is_output, is_standard, node_name
 from ..analysis.layout import B, S, token_axis
 from ..analysis.symbolic import Analysis, Poly
+from ..analysis.symbolic.arguments import axes_of_node
 from ..analysis.symbolic.facts import Facts, Shape
-from ..analysis.symbolic.rules import axes_of_node
 from .base import Miss, NoMatch, PassResult, boundary_of, pack_tokens
 from .masks.mask import VERY_NEGATIVE
 from .masks.mask_values import mask_of

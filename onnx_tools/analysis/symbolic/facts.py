@@ -73,6 +73,10 @@ class Facts:
         return [value for value in values if value is not None]
 
 
+Known = Sequence[Facts]
+"""What is known of a node's inputs, in their order."""
+
+
 def sizes_of(shape: Shape) -> dict[int, Poly]:
     """Axis number to size."""
     return dict(enumerate(shape))

@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import onnx_graphsurgeon as gs
 
 from ...operators import MOMENTS_GROUP
-from .facts import Facts
+from .facts import Facts, Known
 from .poly import Poly
-
-Known = Sequence[Facts]
 
 
 def padfree(node: gs.Node, known: Known) -> list[Facts]:

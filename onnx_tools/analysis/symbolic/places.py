@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -12,10 +12,9 @@ import onnx_graphsurgeon as gs
 from ..graph import dtype_name, made_by
 from . import movement
 from .expr import Index, apply, axis_index, number, size_of
-from .facts import MAX_EXPRESSION, Facts, Shape
+from .facts import MAX_EXPRESSION, Facts, Known, Shape
 from .poly import Poly
 
-Known = Sequence[Facts]
 Lookup = Callable[[gs.Tensor], Facts]
 
 

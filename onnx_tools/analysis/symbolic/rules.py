@@ -14,16 +14,16 @@ import onnx_graphsurgeon as gs
 from ...operators import DOMAIN
 from ..graph import STANDARD_DOMAINS, dtype_name
 from . import movement
+from .arguments import axes_of_node, slice_arguments, split_sizes
 from .expr import COMPARISONS, ELEMENTWISE, Apply, Element, Index, Number, RowSum, apply, axis_index, number
-from .facts import MAX_ELEMENTS, Facts, broadcast_shape, elementwise, from_elements
+from .facts import MAX_ELEMENTS, Facts, Known, broadcast_shape, elementwise, from_elements
 from .own import padfree
-from .places import eye_like, gather_nd, scatter_nd, trilu
+from .places import Lookup, eye_like, gather_nd, scatter_nd, trilu
 from .poly import Poly
-from .sizes import product_shape, sizes
+from .products import attention, conv, gemm, matmul
+from .sizes import sizes
 
-Known = Sequence[Facts]
 Found = list[Facts] | None
-Lookup = Callable[[gs.Tensor], Facts]
 
 # One tensor in, the same shape and type out, nothing else of interest.
 SAME_SHAPE = frozenset(
@@ -119,15 +119,6 @@ def _indices(values: Sequence[Poly]) -> np.ndarray:
     return elements
 
 
-def axes_of_node(node: gs.Node, known: Known, position: int) -> list[int] | None:
-    """The axes that a node names, as an attribute (old opsets) or as input `position`; None: not given or not known."""
-    if "axes" in node.attrs:
-        return [int(axis) for axis in node.attrs["axes"]]
-    if position < len(known) and not node.inputs[position].is_empty():
-        return known[position].plain_integers()
-    return None
-
-
 def _unsqueeze(node: gs.Node, known: Known) -> Found:
     return [movement.unsqueeze(known[0], axes_of_node(node, known, 1))]
 
@@ -166,29 +157,6 @@ def _slice(node: gs.Node, known: Known) -> Found:
     if limits is None:
         return [Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)]
     return [movement.slice_(x, *limits)]
-
-
-def slice_arguments(node: gs.Node, known: Known) -> tuple[list[Poly], list[Poly], list[int], list[int]] | None:
-    """Starts, ends, axes (counted from 0) and steps of a Slice, or None where they are not known."""
-    if "starts" in node.attrs:
-        starts: list[Poly] | None = [Poly.of(int(value)) for value in node.attrs["starts"]]
-        ends: list[Poly] | None = [Poly.of(int(value)) for value in node.attrs["ends"]]
-        axes = node.attrs.get("axes")
-        steps: list[int] | None = [1] * len(node.attrs["starts"])
-    else:
-        starts, ends = known[1].integers(), known[2].integers()
-        if starts is None or ends is None:
-            return None
-        given = len(known) > 3 and not node.inputs[3].is_empty()
-        axes = known[3].plain_integers() if given else list(range(len(starts)))
-        given = len(known) > 4 and not node.inputs[4].is_empty()
-        steps = known[4].plain_integers() if given else [1] * len(starts)
-    if starts is None or ends is None or steps is None or not known[0].shape:
-        return None
-    axes = list(range(len(starts))) if axes is None and "starts" in node.attrs else axes
-    if axes is None:
-        return None
-    return starts, ends, [int(axis) % len(known[0].shape) for axis in axes], steps
 
 
 def _gather(node: gs.Node, known: Known) -> Found:
@@ -230,21 +198,6 @@ def _split(node: gs.Node, known: Known) -> Found:
         return [replace(from_elements(part, x.dtype or "int64"), constant=x.constant) for part in parts]
     shapes = [tuple(Poly.of(size) if i == axis else old for i, old in enumerate(x.shape)) for size in sizes]
     return [Facts(shape, x.dtype, constant=x.constant) for shape in shapes]
-
-
-def split_sizes(node: gs.Node, known: Known) -> list[int] | None:
-    """The sizes of a Split's outputs where they are known integers."""
-    if "split" in node.attrs:
-        return [int(size) for size in node.attrs["split"]]
-    if len(known) > 1 and not node.inputs[1].is_empty():
-        return known[1].plain_integers()
-    if known[0].shape is None:
-        return None
-    total, count = known[0].shape[int(node.attrs.get("axis", 0))].constant(), len(node.outputs)
-    if total is None:
-        return None
-    part = -(-total // count)
-    return [part] * (count - 1) + [total - part * (count - 1)]
 
 
 def _range(_: gs.Node, known: Known) -> Found:
@@ -335,57 +288,15 @@ def _arg_reduce(node: gs.Node, known: Known) -> Found:
     return [Facts(tuple(shape), "int64")]
 
 
-def _matmul(_: gs.Node, known: Known) -> Found:
-    shape = product_shape(known[0].shape, known[1].shape)
-    return [Facts(shape, known[0].dtype, constant=known[0].constant and known[1].constant)]
-
-
-def _conv(node: gs.Node, known: Known) -> Found:
-    """[batch, channels, ...]: as long as the padding makes up for the kernel, or shorter; steps of 1 only."""
-    x, kernel = known[0].shape, known[1].static_shape()
-    if x is None or kernel is None or any(step != 1 for step in node.attrs.get("strides", [1])):
-        return [Facts(dtype=known[0].dtype)]
-    axes = len(kernel) - 2
-    steps = node.attrs.get("dilations", [1] * axes)
-    pads = node.attrs.get("pads", [0] * (2 * axes))
-    reach = [int(step) * (size - 1) for step, size in zip(steps, kernel[2:], strict=True)]
-    if str(node.attrs.get("auto_pad", "NOTSET")).startswith("SAME"):
-        pads = [*reach, *([0] * axes)]
-    sizes = [x[axis + 2] + (int(pads[axis]) + int(pads[axis + axes]) - reach[axis]) for axis in range(axes)]
-    return [Facts((x[0], Poly.of(kernel[0]), *sizes), known[0].dtype)]
-
-
-def _attention(node: gs.Node, known: Known) -> Found:
-    """The result of Attention: as the queries, with the width of the values."""
-    q, v = known[0].shape, known[2].shape
-    if q is None or v is None:
-        return [Facts(dtype=known[0].dtype)]
-    width = v[-1]
-    if len(q) == 3:
-        size = v[-1].divided_exactly(Poly.of(int(node.attrs.get("kv_num_heads", 1))))
-        if size is None:
-            return [Facts(dtype=known[0].dtype)]
-        width = size * int(node.attrs.get("q_num_heads", 1))
-    return [Facts((*q[:-1], width), known[0].dtype)]
-
-
-def _gemm(node: gs.Node, known: Known) -> Found:
-    a, b = known[0].shape, known[1].shape
-    if a is None or b is None or len(a) != 2 or len(b) != 2:
-        return [Facts(dtype=known[0].dtype)]
-    rows, columns = a[1 if node.attrs.get("transA", 0) else 0], b[0 if node.attrs.get("transB", 0) else 1]
-    return [Facts((rows, columns), known[0].dtype, constant=all(item.constant for item in known))]
-
-
 _RULES: Mapping[str, Callable[[gs.Node, Known], Found]] = MappingProxyType(
     {
         "ArgMax": _arg_reduce,
         "ArgMin": _arg_reduce,
-        "Attention": _attention,
+        "Attention": attention,
         "Cast": _cast,
         "CastLike": _cast_like,
         "Concat": _concat,
-        "Conv": _conv,
+        "Conv": conv,
         "ConstantOfShape": _constant_of_shape,
         "Dropout": _same,
         "EyeLike": lambda node, known: [eye_like(node, known[0])],
@@ -393,11 +304,11 @@ _RULES: Mapping[str, Callable[[gs.Node, Known], Found]] = MappingProxyType(
         "Flatten": _flatten,
         "Gather": _gather,
         "GatherElements": _gather_elements,
-        "Gemm": _gemm,
+        "Gemm": gemm,
         "Identity": _same,
         "IsInf": _is_nan,
         "IsNaN": _is_nan,
-        "MatMul": _matmul,
+        "MatMul": matmul,
         "Range": _range,
         "Reshape": _reshape,
         "Shape": _shape,

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import onnx_graphsurgeon as gs
 
 from ..graph import dtype_name
-from .facts import Facts, Shape, broadcast_shape
+from .facts import Facts, Known, Shape, broadcast_shape
 from .poly import Poly
-
-Known = Sequence[Facts]
+from .products import product_shape
 
 # Shape and type of the first input.
 LIKE_FIRST = frozenset(
@@ -124,14 +123,6 @@ def _matmul_integer(_: gs.Node, known: Known) -> list[Facts]:
 
 def _qlinear_matmul(_: gs.Node, known: Known) -> list[Facts]:
     return [Facts(product_shape(known[0].shape, known[3].shape), known[7].dtype)]
-
-
-def product_shape(a: Shape | None, b: Shape | None) -> Shape | None:
-    """The shape of MatMul's result; vectors lose the axis that is summed over."""
-    if not a or not b:
-        return None
-    batch = broadcast_shape([a[:-2], b[:-2]])
-    return None if batch is None else (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
 
 
 def _global_pool(_: gs.Node, known: Known) -> list[Facts]:

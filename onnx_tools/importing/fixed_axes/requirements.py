@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.symbolic.facts import Shape
+from ...analysis.symbolic.arguments import axes_of_node
+from ...analysis.symbolic.facts import Known, Shape
 from ...analysis.symbolic.poly import Poly
-from ...analysis.symbolic.rules import Known, axes_of_node
 from .findings import Findings
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 import onnx_graphsurgeon as gs
 
 from ...analysis.symbolic import movement
-from ...analysis.symbolic.facts import Facts, Shape
+from ...analysis.symbolic.arguments import slice_arguments
+from ...analysis.symbolic.facts import Facts, Known, Shape
 from ...analysis.symbolic.poly import Poly
-from ...analysis.symbolic.rules import Known, slice_arguments
 from .findings import Findings
 from .reshape import aligned
 from .unknowns import is_unknown

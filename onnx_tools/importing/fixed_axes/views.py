@@ -11,9 +11,8 @@ import onnx_graphsurgeon as gs
 from ...analysis.graph import made_by
 from ...analysis.symbolic import movement
 from ...analysis.symbolic.expr import Index
-from ...analysis.symbolic.facts import Facts, Shape
+from ...analysis.symbolic.facts import Facts, Known, Shape
 from ...analysis.symbolic.poly import Poly
-from ...analysis.symbolic.rules import Known
 from .findings import Findings
 from .inputs import Inputs
 from .reshape import aligned

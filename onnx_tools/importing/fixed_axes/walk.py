@@ -13,9 +13,9 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import is_standard
 from ...analysis.layout_rules import ELEMENTWISE
-from ...analysis.symbolic.facts import Facts
+from ...analysis.symbolic.facts import Facts, Known
 from ...analysis.symbolic.poly import Poly
-from ...analysis.symbolic.rules import Known, infer
+from ...analysis.symbolic.rules import infer
 from .findings import Findings
 from .inputs import Inputs
 from .requirements import Requirements

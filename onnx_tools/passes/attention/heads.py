@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 from ...analysis.graph import is_standard, made_by, node_name
 from ...analysis.layout import token_axis
 from ...analysis.symbolic import Analysis, Poly
-from ...analysis.symbolic.rules import slice_arguments, split_sizes
+from ...analysis.symbolic.arguments import slice_arguments, split_sizes
 from ..base import NoMatch
 from ..positions.rotary import Rotation, Rotations
 

@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import argument, is_standard, made_by, node_name
 from ...analysis.symbolic import Analysis
-from ...analysis.symbolic.rules import axes_of_node
+from ...analysis.symbolic.arguments import axes_of_node
 from ..base import NoMatch
 
 

@@ -12,8 +12,8 @@ from ...analysis.graph import Editor, is_standard, producer
 from ...analysis.layout import S, token_axis
 from ...analysis.layout_rules import ELEMENTWISE, is_place_shape
 from ...analysis.symbolic import Analysis
+from ...analysis.symbolic.arguments import axes_of_node, slice_arguments
 from ...analysis.symbolic.expr import axes_of
-from ...analysis.symbolic.rules import axes_of_node, slice_arguments
 from ..base import NoMatch
 from .positions import position_axis
 

@@ -12,9 +12,9 @@ from ...analysis.graph import Editor, is_standard, producer
 from ...analysis.layout import B, S, token_axis
 from ...analysis.layout_rules import ELEMENTWISE
 from ...analysis.symbolic import Analysis, Index, Poly
+from ...analysis.symbolic.arguments import slice_arguments
 from ...analysis.symbolic.expr import axis_index
 from ...analysis.symbolic.facts import Facts, Shape
-from ...analysis.symbolic.rules import slice_arguments
 from ..base import PassResult
 from ..simplify import ShapeBuilder, shape_source
 from .positions import position_axis

@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, is_output, is_standard, node_name, used_once
 from ...analysis.symbolic import Analysis
-from ...analysis.symbolic.rules import slice_arguments, split_sizes
+from ...analysis.symbolic.arguments import slice_arguments, split_sizes
 from ..activation import find_activation
 from ..base import Miss, NoMatch, PassResult
 from .columns import Columns, Part, Places, places_of_pairs

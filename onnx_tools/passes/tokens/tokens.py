@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 from ...analysis.graph import STANDARD_DOMAINS, Editor, argument, tidy
 from ...analysis.layout_rules import ELEMENTWISE
 from ...analysis.symbolic import Analysis
-from ...analysis.symbolic.rules import axes_of_node, slice_arguments, split_sizes
+from ...analysis.symbolic.arguments import axes_of_node, slice_arguments, split_sizes
 from ..base import NoMatch, PassResult
 from .token_view import View, is_odd, with_groups
 from .token_walk import Walk
