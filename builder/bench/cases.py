@@ -77,19 +77,7 @@ def measure(
             where = "the CPU" if on_cpu else "a GPU"
             raise BuildError(f"--peers {name}: unknown on {where}, allowed: {', '.join(known)}; correct the list")
     model = model or Model(case.model, case.precision, case.torch_folder, case.mask)
-    limit = model.metadata.max_positions
-    if case.lengths is None:
-        lengths = choose_lengths(
-            limit, DEFAULT_BATCH if case.batch is None else case.batch, case.mean, case.seq_len, OPTIONS
-        )
-        seq_lens, seq_len = draw_lengths(lengths, case.seed), lengths.maximum
-    else:
-        seq_lens = read_lengths(case.lengths)[: case.batch]
-        seq_len = choose_lengths(limit, len(seq_lens), None, case.seq_len or max(seq_lens), OPTIONS).maximum
-        if max(seq_lens) > seq_len:
-            raise BuildError(
-                f"{case.lengths}: longest is {max(seq_lens)}, --seq-len {seq_len}; pass --seq-len {max(seq_lens)}"
-            )
+    seq_lens, seq_len = _lengths_of(case, model.metadata.max_positions)
     batch = random_batch(model.metadata, seq_lens, seq_len, case.seed)
     setup = Setup(model, batch, folder, timing_cache, device, say, profile)
     start = time.monotonic()
@@ -108,3 +96,18 @@ def measure(
         **environment(),
     }
     return record, found
+
+
+def _lengths_of(case: Case, limit: int | None) -> tuple[list[int], int]:
+    """The length of every sequence, and the length to which padded peers pad. Raises BuildError."""
+    if case.lengths is None:
+        batch = DEFAULT_BATCH if case.batch is None else case.batch
+        lengths = choose_lengths(limit, batch, case.mean, case.seq_len, OPTIONS)
+        return draw_lengths(lengths, case.seed), lengths.maximum
+    seq_lens = read_lengths(case.lengths)[: case.batch]
+    seq_len = choose_lengths(limit, len(seq_lens), None, case.seq_len or max(seq_lens), OPTIONS).maximum
+    if max(seq_lens) > seq_len:
+        raise BuildError(
+            f"{case.lengths}: longest is {max(seq_lens)}, --seq-len {seq_len}; pass --seq-len {max(seq_lens)}"
+        )
+    return seq_lens, seq_len

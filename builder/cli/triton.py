@@ -50,6 +50,13 @@ def add_parser(subparsers: Any) -> None:
         action="store_true",
         help="also replace files that were changed since they were written, and the version that --version names",
     )
+    _add_server_options(parser)
+    _add_batching_options(parser)
+    _add_text_options(parser)
+    parser.set_defaults(function=run)
+
+
+def _add_server_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server")
     group.add_argument(
         "--backend",
@@ -60,6 +67,9 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument(
         "--server-tensorrt", metavar="VERSION", help="its TensorRT, such as 10.6.0, where it is no known NGC release"
     )
+
+
+def _add_batching_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("batching")
     group.add_argument(
         "--max-batch", type=int, metavar="B", help="most sequences in one batch (default: the plan's, or 32)"
@@ -87,6 +97,9 @@ def add_parser(subparsers: Any) -> None:
         metavar="FILE",
         help="table of `padfree costs`: the python backend cuts batches into the cheapest runs (for padded plans)",
     )
+
+
+def _add_text_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("texts")
     group.add_argument(
         "--tokenizer",
@@ -101,7 +114,6 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument(
         "--long-texts", choices=LONG_TEXTS, default="truncate", help="what happens to longer texts (default truncate)"
     )
-    parser.set_defaults(function=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
