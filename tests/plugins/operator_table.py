@@ -6,6 +6,7 @@ python -m tests.plugins.operator_table      writes it anew
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 from padfree.onnx_tools.operators import OPERATORS
@@ -15,6 +16,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "plugins.md"
 BEGIN = "<!-- operators: written by tests/plugins/operator_table.py -->"
 END = "<!-- end of operators -->"
 
+_LINE = 120
 _FIELD_TYPES = {"int": "INT32", "float": "FLOAT32", "string": "CHAR"}
 
 
@@ -37,7 +39,7 @@ def _precisions(spec: OperatorSpec) -> str:
 def _operator(spec: OperatorSpec) -> list[str]:
     return [
         f"### {spec.name}",
-        spec.doc + _precisions(spec),
+        textwrap.fill(spec.doc + _precisions(spec), _LINE, break_on_hyphens=False, break_long_words=False),
         "",
         "| | name | type | present when, or meaning |",
         "|---|---|---|---|",
