@@ -40,7 +40,8 @@ def draw_sweep(records: Sequence[Record], path: Path) -> None:
 
     lines, models = panels(records), [record for record in records if record["set"] == "model"]
     count = len(lines) + bool(models)
-    styles = styles_of(name for record in records for name in ratios(record))
+    drawn = [record for _, _, chosen, _ in lines for record in chosen] + models
+    styles = styles_of(name for record in drawn for name in ratios(record))
     with pyplot.rc_context(STYLE):
         figure, grid = pyplot.subplots(-(-count // 2), 2, figsize=(9, 2.9 * -(-count // 2)), squeeze=False)
         axes = list(grid.flat)
