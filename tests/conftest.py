@@ -45,10 +45,15 @@ def _triton_is_there() -> bool:
     return "PADFREE_TRITON" in os.environ and importlib.util.find_spec("tritonclient") is not None
 
 
+def _torch_is_there() -> bool:
+    return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips tests whose machine this is not; nothing is looked for unless a test is marked."""
     for marker, works, reason in (
         ("needs_tensorrt", _tensorrt_works, "`import tensorrt` does not work here"),
+        ("needs_torch", _torch_is_there, "no torch, or no transformers: pip install 'padfree[export]'"),
         ("gpu", _gpu_works, "no GPU that CUDA can use, or no cuda-bindings"),
         ("needs_triton", _triton_is_there, "no tritonclient, or no PADFREE_TRITON: see tests/triton/install_server.py"),
     ):

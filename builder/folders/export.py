@@ -146,10 +146,11 @@ def _outputs(folder: Folder) -> tuple[str, ...]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without what these libraries print beside their results."""
+    out = io.StringIO()
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        with warnings.catch_warnings(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             warnings.simplefilter("ignore")
             yield
     finally:

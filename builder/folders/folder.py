@@ -76,8 +76,8 @@ def read_folder(path: Path) -> Folder:
     head, task = _head(path, config, chain, settings)
     tokenizer = next((folder / TOKENIZER for folder in (path, encoder) if (folder / TOKENIZER).is_file()), None)
     notes = [*_onnx_notes(path, onnx), *chain.notes]
-    if task == FEATURES:
-        notes.append(f"has no {MODULES}, which would say how vectors are made: a row a token is given; see --pooling")
+    if task == FEATURES and not (path / MODULES).is_file():
+        notes.append(f"has no {MODULES}, which would say how vectors of texts are made: it gives rows of tokens")
     text = _text(encoder, config, chain, settings, replace_prompts=bool(chain.notes))
     text = replace(text, task=task, pooling=("splade",) if head.splade else head.pooling, normalize=head.normalizes)
     return Folder(

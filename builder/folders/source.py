@@ -63,9 +63,23 @@ def opened(
         return
     with tempfile.TemporaryDirectory(prefix="padfree-folder-") as scratch:
         if path.is_dir():
-            yield _of_folder(path, options, mask, say, Path(scratch))
+            source = _of_folder(path, options, mask, say, Path(scratch))
         else:
-            yield Source(_of_file(path, options, mask, Path(scratch)))
+            source = Source(_of_file(path, options, mask, Path(scratch)))
+        try:
+            yield source
+        except Exception as error:
+            _name_what_was_given(error, path, source)
+            raise
+
+
+def _name_what_was_given(error: Exception, path: Path, source: Source) -> None:
+    """Puts what the user gave into a message in the place of the temporary file that was made of it."""
+    if not error.args or not isinstance(error.args[0], str):
+        return
+    tokenizer = source.folder.tokenizer if source.folder is not None else None
+    text = error.args[0].replace(str(tokenizer_path(source.path)), str(tokenizer or path))
+    error.args = (text.replace(str(source.path), str(path)), *error.args[1:])
 
 
 def _of_folder(path: Path, options: HeadOptions, mask: str | None, say: Say, scratch: Path) -> Source:
