@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO_DATA = ROOT / "builder" / "demo" / "data"
@@ -100,3 +101,19 @@ def write_dense(folder: Path, number: int, rows: int, width: int, *, bias: bool 
     if bias:
         tensors["linear.bias"] = rng.standard_normal(rows, np.float32)
     write_safetensors(folder / f"{number}_Dense" / "model.safetensors", tensors)
+
+
+def write_small_tokenizer(file: Path, size: int) -> Path:
+    """A tokenizer of whole words with `size` ids, that writes [CLS] a [SEP], and [CLS] a [SEP] b [SEP] for pairs."""
+    specials = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    words = [*specials, *(f"word{number}" for number in range(size - len(specials)))]
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(list(specials))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
+    )
+    tokenizer.save(str(file))
+    return file

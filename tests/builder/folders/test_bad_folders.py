@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders that cannot be used: every one is refused in one paragraph that says why and what to do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from padfree.builder import cli
+from padfree.builder.folders.hub import is_hub_id
+
+from tests.support.folders import (
+    ENCODER,
+    VOCABULARY,
+    WIDTH,
+    write_dense,
+    write_folder,
+    write_json,
+    write_safetensors,
+    write_small_tokenizer,
+)
+
+MEAN = ("Pooling", {"pooling_mode": "mean"})
+
+
+def weights(folder: Path, rows: int = VOCABULARY, width: int = WIDTH) -> Path:
+    table = np.zeros((rows, width), np.float32)
+    return write_safetensors(folder / "model.safetensors", {"embeddings.word_embeddings.weight": table})
+
+
+def nothing(folder: Path) -> None:
+    write_folder(folder, model=None)
+
+
+def links_of_git_lfs(folder: Path) -> None:
+    write_folder(folder, model=None)
+    text = "version https://git-lfs.github.com/spec/v1\noid sha256:53aa\nsize 90868376\n"
+    (folder / "model.safetensors").write_text(text)
+
+
+def pickles_alone(folder: Path) -> None:
+    write_folder(folder, model=None)
+    (folder / "pytorch_model.bin").write_bytes(b"PK")
+
+
+def quantized_names(folder: Path) -> None:
+    write_folder(folder)
+    for name in ("model_qint8_avx512.onnx", "model_quantized.onnx"):
+        shutil.copy(folder / "onnx" / "model.onnx", folder / "onnx" / name)
+    (folder / "onnx" / "model.onnx").unlink()
+
+
+def quantized_content(folder: Path) -> None:
+    write_folder(folder)
+    model = onnx.load(str(ENCODER))
+    scale = helper.make_tensor("scale", TensorProto.FLOAT, [], [0.1])
+    weight = helper.make_tensor("quantised", TensorProto.INT8, [4], [1, 2, 3, 4])
+    model.graph.initializer.extend([scale, weight])
+    model.graph.node.insert(0, helper.make_node("DequantizeLinear", ["quantised", "scale"], ["floats"]))
+    onnx.save(model, str(folder / "onnx" / "model.onnx"))
+
+
+def a_decoder(folder: Path) -> None:
+    write_folder(folder, model=None, config={"model_type": "llama", "architectures": ["LlamaForCausalLM"]})
+    weights(folder)
+
+
+def remote_code(folder: Path) -> None:
+    code = {"AutoConfig": "configuration_odd.OddConfig", "AutoModel": "modeling_odd.OddModel"}
+    write_folder(folder, model=None, config={"model_type": "odd_encoder", "auto_map": code})
+    weights(folder)
+
+
+def a_module_of_its_own(folder: Path) -> None:
+    write_folder(folder, modules=[MEAN, ("custom_st.Rotate", {})])
+
+
+def a_module_that_is_not_read(folder: Path) -> None:
+    write_folder(folder, modules=[("CNN", {})])
+
+
+def a_module_outside(folder: Path) -> None:
+    write_folder(folder, modules=[MEAN])
+    listed = json.loads((folder / "modules.json").read_text())
+    write_json(folder / "modules.json", [listed[0], {**listed[1], "path": "../../elsewhere"}])
+
+
+def pickled_dense(folder: Path) -> None:
+    write_folder(folder, modules=[MEAN, ("Dense", {"bias": True})])
+    (folder / "2_Dense" / "pytorch_model.bin").write_bytes(b"PK")
+
+
+def dense_of_another_model(folder: Path) -> None:
+    write_folder(folder, modules=[MEAN, ("Dense", {"activation_function": "torch.nn.modules.linear.Identity"})])
+    write_dense(folder, 2, 8, WIDTH // 2)
+
+
+def no_config(folder: Path) -> None:
+    write_folder(folder)
+    (folder / "config.json").unlink()
+
+
+def damaged_config(folder: Path) -> None:
+    write_folder(folder)
+    (folder / "config.json").write_text('{"model_type": "bert",')
+
+
+def config_without_model(folder: Path) -> None:
+    write_folder(folder)
+    write_json(folder / "config.json", {"vocab_size": VOCABULARY})
+
+
+def config_with_a_text_for_a_number(folder: Path) -> None:
+    write_folder(folder, config={"vocab_size": "many"})
+
+
+def config_of_another_model(folder: Path) -> None:
+    write_folder(folder, config={"vocab_size": 30522})
+
+
+def config_of_other_weights(folder: Path) -> None:
+    write_folder(folder, model=None)
+    weights(folder, width=2 * WIDTH)
+
+
+def tokenizer_of_a_larger_model(folder: Path) -> None:
+    write_folder(folder, tokenizer=write_small_tokenizer(folder.parent / "large.json", 2 * VOCABULARY))
+
+
+def tokenizer_of_a_smaller_model(folder: Path) -> None:
+    tokenizer = write_small_tokenizer(folder.parent / "small.json", 90)
+    write_folder(folder, config={"pad_token_id": 1}, tokenizer=tokenizer)
+
+
+def damaged_tokenizer(folder: Path) -> None:
+    write_folder(folder)
+    (folder / "tokenizer.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("write", "wanted"),
+    [
+        (nothing, "has neither weights (model.safetensors) nor an ONNX file"),
+        (links_of_git_lfs, "model.safetensors: not a whole safetensors file"),
+        (pickles_alone, "has pickled weights alone (pytorch_model.bin), and loading a pickle may run code"),
+        (quantized_names, "has quantised ONNX files alone (onnx/model_qint8_avx512.onnx, onnx/model_quantized.onnx)"),
+        (quantized_content, "model.onnx: is quantised (DequantizeLinear)"),
+        (a_decoder, "is a decoder (LlamaForCausalLM), which makes texts; padfree takes encoders"),
+        (remote_code, "needs code of its own (configuration_odd.py, modeling_odd.py), and padfree runs no code"),
+        (a_module_of_its_own, "has the module 'custom_st.Rotate', which is code of the model's own"),
+        (a_module_that_is_not_read, "has the module sentence_transformers.models.CNN, which padfree does not write"),
+        (a_module_outside, "a module's path is '../../elsewhere', which is outside of the folder"),
+        (pickled_dense, "2_Dense: holds only pytorch_model.bin, a pickle, and loading one may run code"),
+        (dense_of_another_model, "the module Dense takes vectors of 32, the model's have 64"),
+        (no_config, "has no config.json, so it is not a model's folder"),
+        (damaged_config, "config.json: not JSON"),
+        (config_without_model, "config.json: has no 'model_type', so it describes no model of transformers"),
+        (config_with_a_text_for_a_number, "config.json: 'vocab_size' is 'many', allowed: a whole number"),
+        (config_of_another_model, "config.json: says vocab_size 30522, the table in"),
+        (config_of_other_weights, "config.json: says hidden_size 64, the weights (model.safetensors, embeddings.word"),
+        (
+            tokenizer_of_a_larger_model,
+            "tokenizer.json: has ids up to 1859 ('word1854'), config.json says vocab_size 930",
+        ),
+        (
+            tokenizer_of_a_smaller_model,
+            "tokenizer.json: pads with 0, config.json with 1 (pad_token_id), and has 90 tokens",
+        ),
+        (damaged_tokenizer, "tokenizer.json: not a tokenizer file"),
+    ],
+    ids=lambda item: getattr(item, "__name__", ""),
+)
+def test_a_bad_folder_is_refused_in_one_paragraph(
+    write: Callable[[Path], None], wanted: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "model")
+    output = tmp_path / "packed.onnx"
+    assert cli.main(["optimize", str(tmp_path / "model"), "-o", str(output)]) == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("padfree: error: ")]
+    assert len(lines) == 1
+    assert wanted in lines[0]
+    assert str(tmp_path / "model") in lines[0] or "--pooling" in lines[0]
+    assert "padfree-folder-" not in lines[0]  # the temporary file
+    assert [path.name for path in tmp_path.glob("packed*")] == []
+
+
+def test_code_of_a_model_does_not_matter_beside_an_onnx_file(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model", config={"auto_map": {"AutoModel": "modeling_odd.OddModel"}})
+    assert cli.main(["optimize", str(folder), "-o", str(tmp_path / "packed.onnx")]) == 0
+
+
+def test_the_float_file_is_taken_and_said_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_folder(tmp_path / "model", modules=[MEAN])
+    for name in ("model_O4.onnx", "model_fp16.onnx", "model_quantized.onnx", "model_O1.onnx"):
+        (folder / "onnx" / name).write_bytes(b"not looked at")
+    assert cli.main(["optimize", str(folder), "-o", str(tmp_path / "packed.onnx")]) == 0
+    said = capsys.readouterr().err
+    assert "takes onnx/model.onnx, not onnx/model_O1.onnx, onnx/model_O4.onnx, onnx/model_fp16.onnx" in said
+
+
+def test_options_for_results_are_refused_where_they_cannot_be_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_folder(tmp_path / "model", modules=[MEAN])
+    packed = tmp_path / "packed.onnx"
+    assert cli.main(["optimize", str(folder), "-o", str(packed)]) == 0
+    for given, options, wanted in (
+        (packed, ["--pooling", "cls"], "is rewritten already"),
+        (folder, ["--pooling", "median"], "'median' is unknown, allowed: cls, lasttoken, mean"),
+        (ENCODER, ["--normalize"], "pass --pooling mean, for one"),
+        (ENCODER, ["--pooling", "mean", "--mask", "kept"], "pass --mask NAME"),
+    ):
+        capsys.readouterr()
+        assert cli.main(["optimize", str(given), "-o", str(tmp_path / "other.onnx"), *options]) == 1
+        assert wanted in capsys.readouterr().err
+
+
+def test_names_of_repositories() -> None:
+    assert is_hub_id(Path("BAAI/bge-small-en-v1.5"))
+    assert not is_hub_id(Path("model.onnx"))
+    assert not is_hub_id(Path("exports/model.onnx"))
+    assert not is_hub_id(Path("/tmp/model"))
+
+
+def test_a_repository_is_downloaded_or_the_reason_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_folder(tmp_path / "cache", modules=[MEAN])
+    asked: list[str] = []
+
+    def snapshot_download(name: str, **_: Any) -> str:
+        asked.append(name)
+        if name == "somebody/private":
+            raise OSError("Repository Not Found")
+        return str(folder)
+
+    hub = types.ModuleType("huggingface_hub")
+    hub.snapshot_download = snapshot_download  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    arguments = ["-o", str(tmp_path / "packed.onnx")]
+    assert cli.main(["optimize", "somebody/small-encoder", *arguments]) == 0
+    assert cli.main(["optimize", "somebody/private", *arguments]) == 1
+    assert asked == ["somebody/small-encoder", "somebody/private"]
+    said = capsys.readouterr().err
+    assert "somebody/private: no such file or folder here, and the Hugging Face Hub does not give it (OSError:" in said
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert cli.main(["optimize", "somebody/small-encoder", *arguments]) == 1
+    assert "pip install 'padfree[hub]'" in capsys.readouterr().err
+
+
+def test_texts_need_the_tokenizer_that_the_model_was_made_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_folder(tmp_path / "model", modules=[MEAN])
+    packed, texts = tmp_path / "packed.onnx", tmp_path / "texts.txt"
+    texts.write_text("a cat\n")
+    assert cli.main(["optimize", str(folder), "-o", str(packed)]) == 0
+    kept = tmp_path / "packed.onnx.tokenizer.json"
+    command = ["run", str(packed), "--input", str(texts), "-o", str(tmp_path / "out.npz")]
+    assert cli.main([*command, "--prompt", "query"]) == 1
+    assert "prompt 'query', the model has: none" in capsys.readouterr().err
+    write_small_tokenizer(kept, 50)
+    assert cli.main(command) == 1
+    assert "not the tokenizer that the model was made with" in capsys.readouterr().err
+    kept.unlink()
+    assert cli.main(command) == 1
+    assert "no such tokenizer" in capsys.readouterr().err
+    assert cli.main([*command, "--tokenizer", str(folder / "tokenizer.json")]) == 0
+
+
+def test_what_is_no_tokenizer_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_folder(tmp_path / "model", modules=[MEAN])
+    theirs = write_json(tmp_path / "packed.onnx.tokenizer.json", {"mine": 1})
+    assert cli.main(["optimize", str(folder), "-o", str(tmp_path / "packed.onnx")]) == 1
+    assert "where a file is that is no tokenizer and would be lost" in capsys.readouterr().err
+    assert json.loads(theirs.read_text()) == {"mine": 1}
