@@ -34,6 +34,7 @@ def open_session(model: Model, *, optimize: bool = True) -> ort.InferenceSession
     options = ort.SessionOptions()
     options.log_severity_level = SILENT
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a thread that waits leaves its core
+    options.enable_mem_reuse = False  # its planner takes the square of a chain's length
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     proto = model.proto

@@ -52,9 +52,22 @@ def inferred(skeleton: ModelProto) -> Types:
     whole.CopyFrom(skeleton)
     for value in whole.graph.output:
         value.type.tensor_type.ClearField("shape")  # the checker wants one; it is inferred, not believed
+    _hide_limits(whole.graph)
     data_prop = _most_propagated(whole.graph) <= _MOST_PROPAGATED
     graph = onnx.shape_inference.infer_shapes(whole, strict_mode=False, data_prop=data_prop).graph
     return {value.name: value.type.tensor_type for value in [*graph.value_info, *graph.output]}
+
+
+def _hide_limits(graph: GraphProto) -> None:
+    """Lets no value reach the limit of a Range: the inference would write down all numbers up to it, 2^40 for one."""
+    nodes = list(graph.node)
+    del graph.node[:]
+    for count, node in enumerate(nodes):
+        if node.op_type == "Range" and len(node.input) > 1:
+            hidden = f"{node.input[1]}, limit of Range {count}"
+            graph.node.append(onnx.helper.make_node("Abs", [node.input[1]], [hidden]))  # it propagates none
+            node.input[1] = hidden
+        graph.node.append(node)
 
 
 def _most_propagated(graph: GraphProto) -> int:
