@@ -12,18 +12,27 @@ from .symbolic import Analysis, Poly
 def limit_of(graph: gs.Graph, name: str) -> int | None:
     """How many values an input's ids may take: the rows of the smallest table that they choose from."""
     tensor = next(item for item in graph.inputs if item.name == name)
-    limits, seen = list[int](), [tensor]
-    while seen:
-        current = seen.pop()
+    limits, waiting, seen = list[int](), [tensor], {tensor.name}
+    while waiting:
+        current = waiting.pop()
         for node in current.outputs:
             if is_padfree(node, "PadfreeEmbedding"):
                 limits += _embedding_limits(node, current)
             elif is_standard(node, "Gather") and len(node.inputs) > 1 and node.inputs[1] is current:
                 if isinstance(node.inputs[0], gs.Constant) and int(node.attrs.get("axis", 0)) == 0:
                     limits.append(int(node.inputs[0].shape[0]))
-            elif is_padfree(node, "PadfreePack", "PadfreeUnpack") or is_standard(node, "Cast", "Identity"):
-                seen += list(node.outputs)
+            elif is_padfree(node, "PadfreePack", "PadfreeUnpack") or _moves(node, current):
+                waiting += [item for item in node.outputs if item.name not in seen]
+                seen.update(item.name for item in node.outputs)
     return min(limits) if limits else None
+
+
+def _moves(node: gs.Node, tensor: gs.Tensor) -> bool:
+    """Whether a node's results hold the tensor's values, all of them or some."""
+    if is_standard(node, "Concat"):
+        return True
+    moving = ("Cast", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
+    return is_standard(node, *moving) and node.inputs[0] is tensor
 
 
 def _embedding_limits(node: gs.Node, tensor: gs.Tensor) -> list[int]:

@@ -147,7 +147,8 @@ def _replace(graph: gs.Graph, analysis: Analysis, found: norm_match.LayerNorm, t
     if not by_size or len(by_size) > 2 or len(tables.counted) + len(tables.computed) > 1:
         raise NoMatch(
             f"the sum before '{found.node}' has {len(tables.by_input)} look-ups by inputs and "
-            f"{len(tables.counted) + len(tables.computed)} by positions; 1 to 3 and at most 1 are known"
+            f"{len(tables.counted) + len(tables.computed)} by positions and other computed numbers; 1 to 3 and at most "
+            "1 are known"
         )
     (word_table, ids), types = by_size[0], by_size[1] if len(by_size) == 2 else None
     position_table, offset, given = positions if positions is not None else (None, 0, None)

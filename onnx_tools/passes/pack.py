@@ -9,7 +9,17 @@ from collections.abc import Callable
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import STANDARD_DOMAINS, Editor, is_output, is_padfree, is_standard, node_name, tidy
+from ..analysis.graph import (
+    STANDARD_DOMAINS,
+    Editor,
+    dtype_name,
+    is_output,
+    is_padfree,
+    is_standard,
+    made_by,
+    node_name,
+    tidy,
+)
 from ..analysis.layout import token_axis
 from ..analysis.layout_rules import NoRule, Packed, packed_form
 from ..analysis.symbolic import Analysis, analyse
@@ -75,7 +85,7 @@ def _candidates(graph: gs.Graph, analysis: Analysis) -> list[gs.Node]:
 
 
 def _leading(graph: gs.Graph, analysis: Analysis, forms: dict[int, Packed]) -> dict[int, Packed]:
-    """The forms of nodes that read inputs alone, and whose results are numbers that packed nodes alone read.
+    """The forms of nodes that read inputs alone, and whose results are numbers, or rows of tables, for packed nodes.
 
     Weights of tokens by their ids are such: with the padded interface either place does, with the packed one these
     would be padded for nothing.
@@ -87,7 +97,8 @@ def _leading(graph: gs.Graph, analysis: Analysis, forms: dict[int, Packed]) -> d
         readers = [item for tensor in node.outputs for item in tensor.outputs]
         packed = [id(item) in forms or id(item) in found or is_padfree(item, "PadfreePack") for item in readers]
         made = analysis[node.outputs[0]]
-        number = (made.dtype or "").startswith("float") or any(id(item) in found for item in readers)
+        number = (made.dtype or "").startswith("float")
+        number = number or any(id(item) in found or _is_look_up(item) for item in readers)
         if not (readers and all(packed) and number) or any(is_output(graph, item) for item in node.outputs):
             continue
         known = [analysis[tensor] for tensor in node.inputs]
@@ -138,11 +149,23 @@ def _computed_from(graph: gs.Graph, mask: str) -> set[str]:
 
 
 def _join(editor: Editor) -> None:
-    """Packing what was just unpacked gives the packed tensor back."""
+    """Packing what was just unpacked gives the packed tensor back, in its own type."""
     for node in list(editor.graph.nodes):
         source = node.inputs[0].inputs if is_padfree(node, "PadfreePack") else []
         if source and is_padfree(source[0], "PadfreeUnpack"):
             editor.redirect(node.outputs[0], source[0].inputs[0])
+    for node in list(editor.graph.nodes):
+        there = made_by(node.inputs[0], "Cast") if is_standard(node, "Cast") else None
+        if there is not None and _is_there_and_back(there.inputs[0].dtype, node):
+            editor.redirect(node.outputs[0], there.inputs[0])
+
+
+def _is_there_and_back(dtype: np.dtype | None, node: gs.Node) -> bool:
+    """Whether a Cast brings numbers of this type back from the int32 that they were packed as."""
+    through = node.inputs[0].dtype
+    if dtype is None or through is None or np.dtype(through) != np.int32 or np.dtype(dtype).kind not in "biu":
+        return False
+    return dtype_name(int(node.attrs["to"])) == str(np.dtype(dtype).name)
 
 
 def _below_unpack(graph: gs.Graph, analysis: Analysis) -> set[int]:

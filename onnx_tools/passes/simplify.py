@@ -24,7 +24,7 @@ from ..analysis.graph import (
 from ..analysis.layout_rules import ELEMENTWISE
 from ..analysis.symbolic import Analysis, Index, Number, Poly, analyse
 from ..analysis.symbolic.arguments import slice_arguments
-from ..analysis.symbolic.facts import broadcast_shape
+from ..analysis.symbolic.facts import Shape, broadcast_shape
 from .base import PassResult
 from .convolutions import expand_convolutions
 from .einsum import expand_einsums
@@ -59,21 +59,38 @@ def simplify(graph: gs.Graph, analysis: Analysis) -> PassResult:
                 continue
         _bypass(editor, node, analysis)
     for node in [item for item in graph.nodes if is_standard(item, *ELEMENTWISE)]:
-        _broadcast(node, analysis)
+        _broadcast(editor, node, analysis)
     tidy(graph)
     return PassResult(NAME, max(0, before - len(graph.nodes)))
 
 
-def _broadcast(node: gs.Node, analysis: Analysis) -> None:
-    """Lets an element-wise operator stretch its operands itself, where an Expand only does what it would do."""
+def _broadcast(editor: Editor, node: gs.Node, analysis: Analysis) -> None:
+    """Lets an element-wise operator stretch its operands itself, where a node before it only does what it would do.
+
+    That is an Expand, or a Gather that takes the same row of a table everywhere, as for token types of zeros.
+    """
     for position, tensor in enumerate(node.inputs):
-        expand = made_by(tensor, "Expand")
-        if expand is None:
+        narrow = _narrow(editor, tensor, analysis)
+        if narrow is None:
             continue
         operands = [item for item in present(node.inputs) if item is not tensor]
-        shapes = [analysis[item].shape for item in [*operands, expand.inputs[0]]]
+        shapes = [*(analysis[item].shape for item in operands), narrow[1]]
         if operands and broadcast_shape(shapes) == analysis[node.outputs[0]].shape is not None:
-            node.inputs[position] = expand.inputs[0]
+            node.inputs[position] = narrow[0]
+
+
+def _narrow(editor: Editor, tensor: gs.Tensor, analysis: Analysis) -> tuple[gs.Tensor, Shape | None] | None:
+    """What a tensor holds everywhere along its first axes, and its shape; None where it is not known."""
+    node = made_by(tensor, "Expand", "Gather")
+    if node is None or node.op == "Expand":
+        return None if node is None else (node.inputs[0], analysis[node.inputs[0]].shape)
+    table, place = node.inputs[0], analysis[node.inputs[1]]
+    row = place.expr.poly.constant() if isinstance(place.expr, Index) else None
+    if not isinstance(table, gs.Constant) or len(table.shape) != 2 or int(node.attrs.get("axis", 0)) != 0:
+        return None
+    if row is None or not -table.shape[0] <= row < table.shape[0]:
+        return None
+    return editor.constant("row", table.values[row]), (Poly.of(int(table.shape[1])),)
 
 
 class ShapeBuilder:
