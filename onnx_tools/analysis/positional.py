@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_graphsurgeon as gs
 
 from .computation import Computation, computation_of
@@ -33,11 +35,13 @@ class Positional:
         """How many positions are looked at."""
         return min(self.longest or TRIED, TRIED)
 
-    def computation(self, tensor: gs.Tensor, *given: gs.Tensor, fixed: bool = False) -> Computation | None:
-        """How a tensor is made of positions and of what is given; None where other inputs take part.
+    def computation(
+        self, tensor: gs.Tensor, *given: gs.Tensor, fixed: bool = False, tokens: Collection[str] = ()
+    ) -> Computation | None:
+        """How a tensor is made of positions and of what is given; None where inputs beside `tokens` take part.
 
         None, too, where nothing takes part but constants, unless it may be `fixed`.
         """
         names = [item.name for item in given]
         found = computation_of(self.graph, self.analysis, tensor, given=names, fixed=fixed)
-        return None if found is None or found.tokens else found
+        return None if found is None or not set(found.tokens).issubset(tokens) else found

@@ -85,13 +85,16 @@ class EncoderBuilder:
     def layer(self, x: str, mask: str | None, heads: int = HEADS) -> str:
         return self.norm(self.op("Add", self.attention(x, mask, heads=heads), x))
 
-    def model(self, outputs: Mapping[str, Sequence[Any]], *, opset: int = 17) -> ModelProto:
-        """The model; `outputs` are names and shapes."""
+    def model(self, outputs: Mapping[str, Sequence[Any]], *, opset: int = 17, more: Sequence[str] = ()) -> ModelProto:
+        """The model; `outputs` are names and shapes, `more` are inputs beside ids and mask."""
         dims = ["batch", "sequence"]
         graph = helper.make_graph(
             self.nodes,
             "encoder",
-            [helper.make_tensor_value_info(name, TensorProto.INT64, dims) for name in ("input_ids", "attention_mask")],
+            [
+                helper.make_tensor_value_info(name, TensorProto.INT64, dims)
+                for name in ("input_ids", "attention_mask", *more)
+            ],
             [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
             self.constants,
         )
@@ -108,7 +111,7 @@ def one_layer() -> tuple[EncoderBuilder, str]:
     return builder, builder.layer(builder.embedding(), builder.padding_mask())
 
 
-def with_output(tail: str, builder: EncoderBuilder, shape: list[object]) -> ModelProto:
-    """The model that ends with this tensor, as its output "y"."""
+def with_output(tail: str, builder: EncoderBuilder, shape: list[object], *more: str) -> ModelProto:
+    """The model that ends with this tensor, as its output "y"; `more` are inputs beside ids and mask."""
     builder.op("Identity", tail, output="y")
-    return builder.model({"y": shape})
+    return builder.model({"y": shape}, more=more)

@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, node_name
 from ...analysis.symbolic import Analysis
-from ..base import Boundary, Miss, NoMatch, PassResult, add_boundary, pack, unpack
+from ..base import Boundary, Miss, NoMatch, PassResult, add_boundary, pack, pack_int32, unpack
 from ..masks.choice import choose_mask
 from ..masks.mask import Rows
 from ..masks.mask_values import Keeping, keep_nodes
@@ -193,13 +193,20 @@ class _Replacement:
         frequencies = self._constant("frequencies", np.asarray([rotation.frequencies], np.float32))
         self._editor.padfree(
             "PadfreeRotary",
-            [x, self._positions.slots(), frequencies],
+            [x, self._places(rotation), frequencies],
             [result],
             head_size=size,
             num_heads=heads,
             pairing=rotation.pairing or "half",
         )
         return result
+
+    def _places(self, rotation: Rotation) -> gs.Tensor:
+        """int32 [T]: the positions of tokens, counted or those that an input holds."""
+        if rotation.positions is None:
+            return self._positions.slots()
+        tensor = next(item for item in self._editor.graph.inputs if item.name == rotation.positions)
+        return pack_int32(self._editor, tensor, self._boundary, self._analysis[tensor].dtype)
 
     def _of_bias(self, bias: Bias | Disentangled | None) -> list[gs.Tensor]:
         if bias is None:

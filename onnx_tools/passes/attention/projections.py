@@ -46,7 +46,7 @@ class Projections:
         sources = (item.q, item.k, item.v)
         plain = np.arange((heads + 2 * fewer) * size).reshape(-1, size)
         parts = (plain[:heads], plain[heads : heads + fewer], plain[heads + fewer :])
-        alike = _frequencies(item.q) == _frequencies(item.k)
+        alike = _turning(item.q) == _turning(item.k)
         together = all(source.tensor is item.q.tensor and source.order is None for source in sources)
         if together and self._width(item.q) == plain.size:
             if alike and _are(sources, parts):
@@ -161,8 +161,9 @@ def _are(sources: Sequence[HeadsSource], parts: Sequence[np.ndarray]) -> bool:
     return all(np.array_equal(source.columns, part) for source, part in zip(sources, parts, strict=True))
 
 
-def _frequencies(source: HeadsSource) -> tuple[float, ...] | None:
-    return None if source.rotation is None else source.rotation.frequencies
+def _turning(source: HeadsSource) -> tuple[tuple[float, ...], str | None] | None:
+    """By what heads are turned: frequencies, and whose positions."""
+    return None if source.rotation is None else (source.rotation.frequencies, source.rotation.positions)
 
 
 def _take_all(linears: Sequence[Linear]) -> bool:

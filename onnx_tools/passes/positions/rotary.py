@@ -15,10 +15,11 @@ import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
 from ...analysis.computation import Computation, NotComputedError
-from ...analysis.graph import is_standard, present, producer
+from ...analysis.graph import STANDARD_DOMAINS, is_standard, present, producer
 from ...analysis.layout import token_axis
-from ...analysis.positional import Positional
+from ...analysis.positional import TRIED, Positional
 from ..base import NoMatch
+from ..masks.mask_values import table_rows
 
 Array = npt.NDArray[np.float64]
 
@@ -34,13 +35,15 @@ _ROUNDING, _ANGLE_ROUNDING, _HALF_ROUNDING = 2e-6, 2.0**-22, 2.0**-10
 class Rotation:
     """Element `first[k]` of a head and element `second[k]` are turned by position * frequencies[k], times `factor`.
 
-    Elements that stay as they are belong to pairs of frequency 0.
+    Elements that stay as they are belong to pairs of frequency 0. `positions` is the input [B,S] that holds positions;
+    None: they are counted.
     """
 
     first: tuple[int, ...]
     second: tuple[int, ...]
     frequencies: tuple[float, ...]  # of float32, one a pair
     factor: float = 1.0
+    positions: str | None = None
 
     @property
     def pairs(self) -> frozenset[tuple[int, int]]:
@@ -65,33 +68,59 @@ class Rotations:
         self._positional = positional
         self._places = {id(node): place for place, node in enumerate(positional.graph.nodes)}
         self._known: dict[str, Rotation | None] = {}
+        self._inputs = [item for item in positional.graph.inputs if np.dtype(item.dtype).kind in "iu"]
+        self._of_input: dict[str, frozenset[str]] = {}
 
     def of(self, tensor: gs.Tensor) -> tuple[gs.Tensor, Rotation] | None:
         """The heads that a tensor [B,H,S,D] or [B,S,H,D] is turned from, and how; None where it is something else."""
-        analysis = self._positional.analysis
-        source = self._source(tensor)
+        for positions in (None, *self._inputs):
+            found = self._by(tensor, positions)
+            if found is not None:
+                return found
+        return None
+
+    def _by(self, tensor: gs.Tensor, positions: gs.Tensor | None) -> tuple[gs.Tensor, Rotation] | None:
+        """The same by the positions that an input holds, or by counted ones."""
+        analysis, name = self._positional.analysis, None if positions is None else str(positions.name)
+        made = frozenset[str]() if name is None else self._made_of(name)
+        source = None if tensor.name in made else self._source(tensor, made)
         if source is None or analysis[source].shape != analysis[tensor].shape:
             return None
-        computation = self._positional.computation(tensor, source)
-        if computation is None:
+        computation = self._positional.computation(tensor, source, tokens=() if name is None else (name,))
+        if computation is None or set(computation.tokens) != ({name} - {None}):
             return None
-        if computation.key not in self._known:
+        key = f"{computation.key} {name}"
+        if key not in self._known:
             shape = [size.constant() or 0 for size in analysis[source].shape or ()]
-            heads = _Turned(computation, source.name, shape, 1 if token_axis(analysis[source].shape) == 1 else 2)
+            sequence = 1 if token_axis(analysis[source].shape) == 1 else 2
+            heads = _Turned(computation, source.name, shape, sequence, name)
+            rows = None if positions is None else table_rows(positions)
             try:
-                self._known[computation.key] = _rotation(heads, self._positional.tried)
+                self._known[key] = _rotation(heads, min(self._positional.tried, rows or TRIED))
             except (NoMatch, NotComputedError):
-                self._known[computation.key] = None
-        found = self._known[computation.key]
+                self._known[key] = None
+        found = self._known[key]
         return None if found is None else (source, found)
 
-    def _source(self, tensor: gs.Tensor) -> gs.Tensor | None:
-        """The nearest tensor of heads that all else of a tensor, but positions, is made of linearly."""
+    def _made_of(self, name: str) -> frozenset[str]:
+        """The tensors that are made of an input and of positions alone."""
+        if name not in self._of_input:
+            found = {name}
+            for node in self._positional.graph.nodes:
+                inputs = present(node.inputs)
+                own = any(item.name in found for item in inputs) and node.domain in STANDARD_DOMAINS
+                if own and all(item.name in found or item in self._positional for item in inputs):
+                    found.update(tensor.name for tensor in node.outputs)
+            self._of_input[name] = frozenset(found)
+        return self._of_input[name]
+
+    def _source(self, tensor: gs.Tensor, made: frozenset[str]) -> gs.Tensor | None:
+        """The nearest tensor of heads that a tensor is made of linearly, beside positions and what is `made` of any."""
         waiting, worked = {tensor.name: tensor}, False
         for _ in range(_MOST_NODES):
             current = max(waiting.values(), key=lambda item: self._places.get(id(producer(item)), -1))
             node = producer(current)
-            operands = None if node is None else self._linear_operands(node)
+            operands = None if node is None else self._linear_operands(node, made)
             if node is None or operands is None:
                 return None
             for output in node.outputs:
@@ -108,10 +137,10 @@ class Rotations:
         shape = self._positional.analysis[tensor].shape
         return shape is not None and len(shape) == 4 and token_axis(shape) in (1, 2)
 
-    def _linear_operands(self, node: gs.Node) -> list[gs.Tensor] | None:
+    def _linear_operands(self, node: gs.Node, made: frozenset[str]) -> list[gs.Tensor] | None:
         """The operands that a node's result is linear in; None where it is not."""
         inputs = present(node.inputs)
-        others = [item for item in inputs if item not in self._positional]
+        others = [item for item in inputs if item not in self._positional and item.name not in made]
         if is_standard(node, "Add", "Sub", "Concat"):
             return others if len(others) == len(inputs) else None
         if is_standard(node, "Mul"):
@@ -123,12 +152,13 @@ class Rotations:
 
 @dataclass(frozen=True)
 class _Turned:
-    """What a computation makes of heads; `shape` has 0 for B and S."""
+    """What a computation makes of heads; `shape` has 0 for B and S. `positions` is the input that holds these."""
 
     computation: Computation
     source: str
     shape: list[int]
     sequence: int
+    positions: str | None = None
 
     @property
     def heads(self) -> int:
@@ -138,11 +168,18 @@ class _Turned:
     def size(self) -> int:
         return self.shape[3]
 
-    def __call__(self, x: Array) -> Array:
-        """Turned heads of x [B,S,H,D]; of x [B,S,1,D], of which every head is one, the first."""
+    def __call__(self, x: Array, places: npt.NDArray[np.int64] | None = None) -> Array:
+        """Turned heads of x [B,S,H,D]; of x [B,S,1,D], of which every head is one, the first.
+
+        An input of positions holds `places` [B,S], 0, 1, 2, ... where they are not given.
+        """
         wide = np.broadcast_to(x, (*x.shape[:2], self.heads, self.size))
         given = wide if self.sequence == 1 else wide.transpose(0, 2, 1, 3)
-        made = self.computation.run(x.shape[0], x.shape[1], {self.source: given})
+        values = {self.source: given}
+        if self.positions is not None:
+            counted = np.broadcast_to(np.arange(x.shape[1]), x.shape[:2])
+            values[self.positions] = counted if places is None else places
+        made = self.computation.run(x.shape[0], x.shape[1], values)
         if made.shape != given.shape:
             raise NoMatch("turned heads have another shape")
         heads = made if self.sequence == 1 else made.transpose(0, 2, 1, 3)
@@ -169,10 +206,14 @@ def _rotation(turned: _Turned, length: int) -> Rotation:
     frequencies = [_frequency(cosine[:, k] / factor, sine[:, k] / factor) for k in range(len(first))]
     half = len(alone) // 2
     factor = 1.0 if abs(factor - 1.0) < 4 * exact else factor
-    found = Rotation((*first, *alone[:half]), (*second, *alone[half:]), (*frequencies, *[0.0] * half), factor)
+    pairs = (*first, *alone[:half]), (*second, *alone[half:])
+    found = Rotation(*pairs, (*frequencies, *[0.0] * half), factor, turned.positions)
     rng = np.random.default_rng(0)
     for shape in ((2, few, turned.heads, size), (1, length, 1, size)):
-        _check(turned, found, rng.uniform(-1, 1, shape).astype(np.float32).astype(np.float64), exact)
+        x = rng.uniform(-1, 1, shape).astype(np.float32).astype(np.float64)
+        _check(turned, found, x, exact, np.broadcast_to(np.arange(shape[1]), shape[:2]))
+        if turned.positions is not None:  # any slot may hold any position
+            _check(turned, found, x, exact, rng.integers(0, length, shape[:2]))
     return found
 
 
@@ -225,16 +266,15 @@ def _error(angle: npt.NDArray[np.float32], cosine: Array, sine: Array) -> Array:
     return np.maximum(np.abs(np.cos(exact) - cosine), np.abs(np.sin(exact) - sine))
 
 
-def _check(turned: _Turned, found: Rotation, x: Array, exact: float) -> None:
-    """Raises NoMatch where turned numbers [B,S,H,D] of any kind are not what the rotation makes of them."""
-    places = np.arange(x.shape[1], dtype=np.float32)[:, None]
-    angle = (places * np.asarray(found.frequencies, np.float32)).astype(np.float64)
-    cosine, sine = (function(angle)[None, :, None] * found.factor for function in (np.cos, np.sin))
+def _check(turned: _Turned, found: Rotation, x: Array, exact: float, places: npt.NDArray[np.int64]) -> None:
+    """Raises NoMatch where turned numbers [B,S,H,D] at places [B,S] are not what the rotation makes of them."""
+    angle = (places.astype(np.float32)[..., None] * np.asarray(found.frequencies, np.float32)).astype(np.float64)
+    cosine, sine = (function(angle)[:, :, None] * found.factor for function in (np.cos, np.sin))
     one, two = x[..., list(found.first)], x[..., list(found.second)]
     expected = np.empty_like(x)
     expected[..., list(found.first)] = one * cosine - two * sine
     expected[..., list(found.second)] = two * cosine + one * sine
-    allowed = np.empty(x.shape[1::2])
-    allowed[:, list(found.first)] = allowed[:, list(found.second)] = 4 * (exact + _ANGLE_ROUNDING * np.abs(angle))
-    if not np.all(np.abs(turned(x) - expected) <= allowed[None, :, None] * found.factor):
+    allowed = np.empty((*x.shape[:2], x.shape[3]))
+    allowed[..., list(found.first)] = allowed[..., list(found.second)] = 4 * (exact + _ANGLE_ROUNDING * np.abs(angle))
+    if not np.all(np.abs(turned(x, places) - expected) <= allowed[:, :, None] * found.factor):
         raise NoMatch("elements are not turned by position * frequency")

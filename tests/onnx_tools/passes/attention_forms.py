@@ -75,12 +75,12 @@ def with_added(added: Added) -> ModelProto:
     return with_output(b.attended(x, b.split(x), b.split(x), b.split(x), *added(b)), b, TOKENS)
 
 
-def turned(turn: Turn, keys: Turn | None = None) -> ModelProto:
-    """One layer whose Q and K are turned by positions; K may be so otherwise."""
+def turned(turn: Turn, keys: Turn | None = None, *more: str) -> ModelProto:
+    """One layer whose Q and K are turned by positions; K may be so otherwise. `more` are further inputs."""
     b = PositionedBuilder()
     x = b.embedding()
     q, k = turn(b, b.split(x)), (keys or turn)(b, b.split(x))
-    return with_output(b.attended(x, q, k, b.split(x), b.padding_mask()), b, TOKENS)
+    return with_output(b.attended(x, q, k, b.split(x), b.padding_mask()), b, TOKENS, *more)
 
 
 def attributes(result: RewriteResult, op: str = "PadfreeAttention") -> list[dict[str, Any]]:

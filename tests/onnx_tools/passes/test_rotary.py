@@ -109,6 +109,92 @@ def test_rotary(form: str, interface: str) -> None:
     assert_agree(model, result)
 
 
+PLACES = "position_ids"
+
+
+def _by(b: PositionedBuilder, x: str, angles: str) -> str:
+    """Heads turned by angles [B,1,S,pairs]."""
+    both = b.op("Concat", angles, angles, axis=-1)
+    other = b.op("Concat", b.op("Neg", b.columns(x, 2, MANY)), b.columns(x, 0, 2), axis=-1)
+    return b.op("Add", b.op("Mul", x, b.op("Cos", both)), b.op("Mul", other, b.op("Sin", both)))
+
+
+def _angles_of(b: PositionedBuilder, places: str) -> str:
+    return b.op("Mul", b.op("Cast", b.op("Unsqueeze", places, b.axes(1, 3)), to=FLOAT), b.constant(FREQUENCIES))
+
+
+def _of_input(b: PositionedBuilder, x: str) -> str:
+    return _by(b, x, _angles_of(b, PLACES))
+
+
+def _products_of_input(b: PositionedBuilder, x: str) -> str:
+    """As Llama writes it: a product of frequencies and positions."""
+    row = b.op("Cast", b.op("Unsqueeze", PLACES, b.axes(1)), to=FLOAT)
+    angles = b.op("Transpose", b.op("MatMul", b.constant(FREQUENCIES[None, :, None]), row), perm=[0, 2, 1])
+    return _by(b, x, b.op("Unsqueeze", angles, b.axes(1)))
+
+
+def _rows_by_input(b: PositionedBuilder, x: str) -> str:
+    """Rows of constant tables, as onnxruntime's operator has them."""
+    angles = np.arange(20, dtype=np.float32)[:, None] * np.tile(FREQUENCIES, 2)
+    rows = [b.op("Gather", b.constant(function(angles)), PLACES, axis=0) for function in (np.cos, np.sin)]
+    cosine, sine = (b.op("Unsqueeze", row, b.axes(1)) for row in rows)
+    other = b.op("Concat", b.op("Neg", b.columns(x, 2, MANY)), b.columns(x, 0, 2), axis=-1)
+    return b.op("Add", b.op("Mul", x, cosine), b.op("Mul", other, sine))
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("turn", [_of_input, _products_of_input, _rows_by_input])
+def test_positions_that_are_an_input(turn: Turn, interface: str) -> None:
+    """Whatever positions it holds, in whatever order; the rotation reads it as it is."""
+    model = turned(turn, None, PLACES)
+    result = rewrite(model, interface=interface, strict=True)
+    (node,) = [item for item in result.model.graph.node if item.op_type == "PadfreeRotary"]
+    assert interface == "padded" or node.input[1] == PLACES
+    np.testing.assert_array_equal(frequencies_of(result), [FREQUENCIES])
+    assert attributes(result)[0]["qkv_layout"] == b"3HD"
+    assert_agree(model, result)
+
+
+def test_queries_by_an_input_and_keys_by_counted_positions() -> None:
+    model = turned(_of_input, _half, PLACES)
+    result = rewrite(model, strict=True)
+    nodes = [item for item in result.model.graph.node if item.op_type == "PadfreeRotary"]
+    assert [item.input[1] == PLACES for item in nodes] == [True, False]
+    assert_agree(model, result)
+
+
+def _halved_input(b: PositionedBuilder, x: str) -> str:
+    """Two neighbouring positions have the same angle."""
+    return _by(b, x, _angles_of(b, b.op("Div", PLACES, b.constant(2, np.int64))))
+
+
+def _input_squared(b: PositionedBuilder, x: str) -> str:
+    return _by(b, x, _angles_of(b, b.op("Mul", PLACES, PLACES)))
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("turn", [_halved_input, _input_squared])
+def test_inputs_that_are_no_positions(turn: Turn, interface: str) -> None:
+    model = turned(turn, None, PLACES)
+    result = rewrite(model, interface=interface, strict=True)
+    assert "PadfreeRotary" not in result.report.plugins
+    assert_agree(model, result)
+
+
+def _less_the_first(b: PositionedBuilder, x: str) -> str:
+    """Right for positions that count from 0, and another rotation for all others."""
+    first = b.op("Slice", PLACES, b.axes(0), b.axes(1), b.axes(1))
+    return _by(b, x, _angles_of(b, b.op("Sub", PLACES, first)))
+
+
+def test_positions_that_depend_on_other_slots_are_not_the_input() -> None:
+    model = turned(_less_the_first, None, PLACES)
+    result = rewrite(model, interface="padded")
+    assert "PadfreeRotary" not in result.report.plugins
+    assert_agree(model, result, only="prefix")
+
+
 def _other_function(b: PositionedBuilder, x: str) -> str:
     return _half(b, x, function="Sqrt")
 
