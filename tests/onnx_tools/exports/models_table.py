@@ -31,6 +31,14 @@ and a pack, with the reason given.
 The tables show the packed interface. In the padded one masks may have holes, and models with windows or biases by
 distance (ModernBERT's local layers, MPNet, T5, DeBERTa) measure distances between slots: those attentions stay padded
 there unless `--masks contiguous` says that masks have none ([rewriting.md](rewriting.md#positions-in-attention)).
+With it they are packed entirely, too.
+"""
+
+
+MODERNBERT_HEADS = """## Heads on ModernBERT
+
+Classification pools as its configuration says. Sparse prediction has no part in what a model gives without labels; a
+file that takes labels, and gives rows for labelled tokens alone, is refused: nobody can tell which sequence has which.
 """
 
 
@@ -76,7 +84,9 @@ def page(rewritten: Rewritten = rewritten) -> str:
         "## Families\n",
         _table(families, "family", rewritten),
         "## Heads on BERT\n",
-        _table(heads, "head", rewritten),
+        _table((case for case in heads if case.family == "bert"), "head", rewritten),
+        MODERNBERT_HEADS,
+        _table((case for case in heads if case.family == "modernbert"), "head", rewritten),
     ]
     parts += [OPTIMIZED, _optimized((case for case in optimum_cases() if case.level), rewritten)]
     parts += [FOLDED, _folded()]
