@@ -127,7 +127,7 @@ def test_every_core_searches() -> None:
 
 COMPLETE = {"layer", "add", "linear", "norm", "tanh", "softmax", "gate", "heads", "rotary", "columns", "rms",
             "sum over E", "masked", "filled", "positions", "flat", "length first", "length first rows",
-            "cumulative over E", "mean", "first to all", "last kept", "causal", "query mask",
+            "cumulative over E", "mean", "first to all", "last kept", "causal", "query mask", "convolution",
             *TOKEN_OPERATIONS}  # fmt: skip
 MEASURES_DISTANCES = {"window", "by head", "one head causal"}  # between slots, in the padded interface
 READS_PADDING = {"plain mean", "maximum", "softmax over S", "flat sums", "scrambled", "renamed", "rolled", "reordered",
