@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metadata of a rewritten model: what whoever builds or runs it has to know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from onnx import ModelProto
+from padfree.contract.names import FORMAT
+
+from .analysis.graph import dtype_name
+from .analysis.kept import dims_of_shape
+from .analysis.limits import first_width, limit_of
+from .errors import RewriteError
+from .files.metadata import text_entry
+from .importing.fixed_axes import fixed_sizes
+from .importing.fixed_axes.sizes import EXPORT_AGAIN
+from .importing.importing import token_inputs_of
+from .passes.masks.mask_values import Mask
+from .pipeline import PassedGraph
+from .report import CoverageReport
+
+VERSION = "0.1.0"
+
+
+def describe(
+    passed: PassedGraph,
+    report: CoverageReport,
+    original: ModelProto,
+    *,
+    interface: str,
+    precision: str,
+    masks: str,
+) -> dict[str, Any]:
+    """The metadata of a result, but for what its conversion and verification add; arguments as those of `rewrite`.
+
+    Raises RewriteError where nothing of the original can be padding.
+    """
+    graph, analysis = passed.graph, passed.analysis
+    inputs = [_input(graph, tensor, interface, passed.mask) for tensor in graph.inputs]
+    limits = {item["name"]: item["limit"] for item in inputs}
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "interface": interface,
+        "precision": precision,
+        "inputs": inputs,
+        "outputs": [
+            {
+                "name": tensor.name,
+                "layout": report.outputs[tensor.name],
+                "dtype": str(analysis[tensor].dtype),
+                "dims": dims_of_shape(analysis[tensor].shape),
+                "original_dims": dims,
+            }
+            for tensor, dims in zip(graph.outputs, passed.original_dims, strict=True)
+        ],
+        "mask": passed.mask.described(limits.get(passed.mask.source)),
+        "max_positions": _longest(passed, original),
+        "hidden_size": first_width(analysis, graph),
+        "num_layers": report.plugins.get("PadfreeAttention", 0),
+        "coverage": report.to_dict(),
+        "plugins": dict(report.plugins),
+        "masks": masks,
+        "origins": dict(passed.origins),
+        **text_entry(original),
+    }
+
+
+def describe_types(metadata: Mapping[str, Any], result: ModelProto) -> None:
+    """Writes types and fixed sizes of the result's outputs into its metadata."""
+    types = {value.name: value.type.tensor_type for value in result.graph.output}
+    for output in metadata["outputs"]:
+        output["dtype"] = dtype_name(types[output["name"]].elem_type)
+        output["shape"] = [dim.dim_value or None for dim in types[output["name"]].shape.dim]
+
+
+def _longest(passed: PassedGraph, original: ModelProto) -> int | None:
+    """The longest sequence's length, by tables and fixed sizes; None: any."""
+    fixed = fixed_sizes(original, token_inputs_of(original))
+    if passed.mask.source is None and fixed.sequence is not None:
+        raise RewriteError(
+            f"the model has no mask, and its inputs have the fixed size {fixed}: every sequence has {fixed.sequence} "
+            f"tokens, and nothing is padding; {EXPORT_AGAIN}, or with an attention_mask"
+        )
+    limits = [fixed.sequence, passed.longest]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _input(graph: gs.Graph, tensor: gs.Tensor, interface: str, mask: Mask) -> dict[str, Any]:
+    role = "tokens"
+    if interface == "packed" and tensor.name in ("seq_lens", "max_seqlen"):
+        role = tensor.name
+    elif interface == "padded" and tensor.name == mask.source and mask.plain:
+        role = "mask"
+    limit = limit_of(graph, tensor.name) if role == "tokens" else None
+    return {"name": tensor.name, "role": role, "limit": limit, "dtype": np.dtype(tensor.dtype).name}

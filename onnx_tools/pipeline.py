@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes the graph of an original through all passes, with a check after each and the probe between them."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import onnx_graphsurgeon as gs
+from onnx import ModelProto
+
+from .analysis.check import check_graph
+from .analysis.graph import add_domain, is_padfree, names_in_use, tidy
+from .analysis.kept import Dims, dims_of_shape
+from .analysis.position_limits import longest_sequence
+from .analysis.special_ids import SpecialIds, special_ids
+from .analysis.symbolic import Analysis, analyse
+from .errors import RewriteError
+from .files.model import Model
+from .importing.axes import check_axes
+from .importing.canonical import name_outputs
+from .importing.importing import import_model, token_inputs_of
+from .passes import KEPT_MASKING, Miss, Pass, PassResult, interface_passes, packing_passes, preparation
+from .passes.base import boundary_of
+from .passes.masks.mask_values import Mask, mask_of
+from .products import Products, products_of
+from .verification.probe import PaddingIsReadError, probe
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PassedGraph:
+    """A graph after all passes. `origins`: tensor [T,...] -> the tensor [B,S,...] of the original that it replaces.
+
+    `products` are the original's matrix products, `longest` is the longest sequence's length that tables allow,
+    `original_dims` are the sizes of every output in the original, `mask` tells which slots of it are padding, and
+    `special` which ids it looks for.
+    """
+
+    graph: gs.Graph
+    analysis: Analysis
+    results: tuple[PassResult, ...]
+    origins: Mapping[str, str]
+    products: Products
+    longest: int | None
+    original_dims: tuple[Dims | None, ...]
+    mask: Mask
+    special: Mapping[str, SpecialIds]
+
+
+def rewrite_graph(model: Model, interface: str, mask: str | None = None, *, contiguous: bool = False) -> PassedGraph:
+    """Runs all passes; the graph is checked after each. Raises RewriteError.
+
+    `mask` is the input that the user calls the padding mask; `contiguous`: no padding lies between tokens.
+    What the last passes make of it may read padding; then they are tried again, with more nodes that stay padded.
+    """
+    try:
+        return _rewritten(model, interface, mask, contiguous=contiguous)
+    except RecursionError as error:
+        raise RewriteError(
+            f"the graph ({len(model.proto.graph.node)} nodes) holds expressions nested too deeply to be followed; "
+            "simplify it (onnxruntime's offline optimisation, for one) and rewrite the result"
+        ) from error
+
+
+def _rewritten(model: Model, interface: str, mask: str | None, *, contiguous: bool) -> PassedGraph:
+    graph = import_model(model)
+    check_axes(model, token_inputs_of(model.proto))
+    add_domain(graph)
+    first, *others = KEPT_MASKING
+    prepared = _Progress(graph, interface, names_in_use(graph))
+    prepared.run(preparation(interface, mask, prepared.longest, contiguous=contiguous))
+    try:
+        return _named(prepared.copy().finish(first), model.proto)
+    except PaddingIsReadError as refused:
+        for keep in others:
+            with contextlib.suppress(PaddingIsReadError):
+                return _named(prepared.copy().finish(keep), model.proto)
+        raise refused
+
+
+def _named(passed: PassedGraph, model: ModelProto) -> PassedGraph:
+    """The same with the outputs' names of the original, where the import gave them others."""
+    if not name_outputs(passed.graph, model):
+        return passed
+    tidy(passed.graph)
+    return replace(passed, analysis=analyse(passed.graph))
+
+
+class _Progress:
+    """A graph on its way through the passes, and what they have said so far."""
+
+    def __init__(self, graph: gs.Graph, interface: str, names: set[str]) -> None:
+        self._graph = graph
+        self._interface = interface
+        self._names = names  # of the original
+        self._analysis: Analysis = analyse(graph)
+        self.longest = longest_sequence(graph, self._analysis)
+        self._special = special_ids(graph)
+        self._products: Products | None = None
+        self._results: list[PassResult] = []
+        self._origins: dict[str, str] = {}
+        self._tried: list[PassResult] = []  # results of the packing pass, of all copies
+        self._mask = Mask(None)
+
+    def copy(self) -> _Progress:
+        """The same, with a graph of its own; the weights are shared."""
+        other = copy.copy(self)
+        other._graph = self._graph.copy()
+        other._analysis = self._analysis.of_copy(self._graph, other._graph)
+        other._results, other._origins = list(self._results), dict(self._origins)
+        return other
+
+    def run(self, steps: Sequence[Pass]) -> None:
+        """Runs passes in order."""
+        for step in steps:
+            result = step(self._graph, self._analysis)
+            for node in self._graph.nodes:  # before those that were only needed between two passes are removed
+                if is_padfree(node, "PadfreeUnpack") and node.outputs[0].name in self._names:
+                    self._origins[node.inputs[0].name] = node.outputs[0].name
+            tidy(self._graph)
+            self._analysis = check_graph(self._graph, result.name, self._analysis)
+            logger.info("%s: %d replaced, %d missed", result.name, result.replaced, len(result.missed))
+            if result.name == "attention":
+                self._mask = mask_of(self._analysis[boundary_of(self._graph).mask])
+            self._results.append(result)
+            if self._products is None:  # the first pass has made sizes known and changed no product
+                self._products = products_of(self._graph, self._analysis)
+
+    def finish(self, keep: str) -> PassedGraph:
+        """The remaining passes, and between them the probe."""
+        packing, *others = packing_passes(keep)
+        self.run([packing])
+        if self._results[-1] in self._tried:
+            raise PaddingIsReadError("the same nodes stay padded as before")
+        self._tried.append(self._results[-1])
+        self.run(others)
+        self._probe()
+        dims = tuple(dims_of_shape(self._analysis[tensor].shape) for tensor in self._graph.outputs)
+        self.run(interface_passes(self._interface))
+        if self._products is None:
+            raise AssertionError("there is no pass")
+        names = names_in_use(self._graph)
+        kept = {name: origin for name, origin in self._origins.items() if name in names}
+        results = tuple(self._results)
+        return PassedGraph(
+            self._graph, self._analysis, results, kept, self._products, self.longest, dims, self._mask, self._special
+        )
+
+    def _probe(self) -> None:
+        try:
+            reasons = probe(
+                self._graph, self._analysis, right_padded_only=self._interface == "packed", special=self._special
+            )
+        except PaddingIsReadError as error:
+            missed = [miss.reason for item in self._results if item.name == "attention" for miss in item.missed[:3]]
+            raise PaddingIsReadError("; ".join(dict.fromkeys([str(error), *missed]))) from None
+        found = tuple(Miss("padded part", f"{reason}: right-padded batches only") for reason in reasons)
+        self._results.append(PassResult("probe", 0, found, right_padded=reasons))
