@@ -40,8 +40,8 @@ def load(setup: Setup, precision: str | None = None) -> Any:
     config = AutoConfig.from_pretrained(setup.model.torch_folder)
     encoder_alone = any(name.endswith("EncoderModel") for name in config.architectures or ())  # such as T5's
     loader = AutoModelForTextEncoding if encoder_alone else AutoModel
-    model = loader.from_pretrained(setup.model.torch_folder)
-    return model.to("cuda", types[precision or setup.model.precision]).eval()
+    dtype = types[precision or setup.model.precision]  # which leaves rotary frequencies fp32, where .to rounds them
+    return loader.from_pretrained(setup.model.torch_folder, dtype=dtype).to("cuda").eval()
 
 
 def inputs(setup: Setup) -> dict[str, Any]:
