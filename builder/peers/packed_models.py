@@ -13,8 +13,10 @@ from typing import Any
 
 Window = tuple[int, int]
 WHOLE: Window = (-1, -1)
-Attend = Callable[[Any, Any, Any, Window], Any]
-"""Attention inside sequences: Q, K, V [T, H, D] and the keys that a row sees on each side (-1: all) to [T, H, D]."""
+Attend = Callable[[Window], Callable[[Any, Any, Any], Any]]
+"""Attention inside sequences, of Q, K, V [T, H, D] to [T, H, D], for the keys that a row sees on each side (-1: all).
+
+What a window needs is made when it is asked for, ahead of all runs."""
 Forward = Callable[["Tokens"], tuple[Any, Any]]
 """Hidden states [T, E], and what the pooler gives for each sequence, or None."""
 
@@ -36,14 +38,14 @@ def packed_bert(torch: Any, attend: Attend, model: Any) -> Forward:
     for layer in model.encoder.layer:
         three = [getattr(layer.attention.self, name) for name in ("query", "key", "value")]
         layers.append((layer, joined(torch, three), torch.cat([item.bias for item in three]).detach()))
-    heads = model.config.num_attention_heads
+    heads, attend_to_all = model.config.num_attention_heads, attend(WHOLE)
 
     def forward(tokens: Tokens) -> tuple[Any, Any]:
         x = tables.word_embeddings(tokens.ids) + tables.position_embeddings(tokens.positions)
         x = tables.LayerNorm(x + tables.token_type_embeddings(tokens.types))
         for layer, weight, bias in layers:
             q, k, v = functional.linear(x, weight, bias).view(len(x), 3, heads, -1).unbind(1)
-            context = attend(q, k, v, WHOLE).flatten(1)
+            context = attend_to_all(q, k, v).flatten(1)
             x = layer.attention.output.LayerNorm(layer.attention.output.dense(context) + x)
             inner = layer.intermediate.intermediate_act_fn(layer.intermediate.dense(x))
             x = layer.output.LayerNorm(layer.output.dense(inner) + x)
@@ -55,17 +57,18 @@ def packed_bert(torch: Any, attend: Attend, model: Any) -> Forward:
 def packed_modernbert(torch: Any, attend: Attend, model: Any) -> Forward:
     """ModernBertModel: norms ahead of layers, windows in most of them, two sets of rotary frequencies."""
     config, heads = model.config, model.config.num_attention_heads
-    windows = {"full_attention": WHOLE, "sliding_attention": (config.sliding_window, config.sliding_window)}
+    near = (config.sliding_window, config.sliding_window)
+    attention = {"full_attention": attend(WHOLE), "sliding_attention": attend(near)}
 
     def forward(tokens: Tokens) -> tuple[Any, None]:
         x = model.embeddings(tokens.ids)
         angles = {
-            kind: [item[0, :, None] for item in model.rotary_emb(x, tokens.positions[None], kind)] for kind in windows
+            kind: [item[0, :, None] for item in model.rotary_emb(x, tokens.positions[None], kind)] for kind in attention
         }
         for layer in model.layers:
             q, k, v = layer.attn.Wqkv(layer.attn_norm(x)).view(len(x), 3, heads, -1).unbind(1)
             q, k = (rotated(torch, item, *angles[layer.attention_type]) for item in (q, k))
-            x = x + layer.attn.Wo(attend(q, k, v, windows[layer.attention_type]).flatten(1))
+            x = x + layer.attn.Wo(attention[layer.attention_type](q, k, v).flatten(1))
             x = x + layer.mlp(layer.mlp_norm(x))
         return model.final_norm(x), None
 
@@ -80,7 +83,7 @@ def packed_nomic(torch: Any, attend: Attend, model: Any) -> Forward:
         attention, mlp = layer.self_attn, layer.mlp
         qkv = joined(torch, (attention.q_proj, attention.k_proj, attention.v_proj))
         layers.append((layer, qkv, joined(torch, (mlp.gate_proj, mlp.up_proj))))
-    heads = model.config.num_attention_heads
+    heads, attend_to_all = model.config.num_attention_heads, attend(WHOLE)
 
     def forward(tokens: Tokens) -> tuple[Any, None]:
         x = tables.LayerNorm(tables.word_embeddings(tokens.ids) + tables.token_type_embeddings(tokens.types))
@@ -88,7 +91,7 @@ def packed_nomic(torch: Any, attend: Attend, model: Any) -> Forward:
         for layer, qkv, halves in layers:
             q, k, v = functional.linear(x, qkv).view(len(x), 3, heads, -1).unbind(1)
             q, k = (rotated(torch, item, *angles) for item in (q, k))
-            context = attend(q, k, v, WHOLE).flatten(1)
+            context = attend_to_all(q, k, v).flatten(1)
             x = layer.post_attention_layernorm(x + layer.self_attn.o_proj(context))
             gate, up = functional.linear(x, halves).chunk(2, -1)
             x = layer.post_mlp_layernorm(x + layer.mlp.down_proj(layer.mlp.act_fn(gate) * up))

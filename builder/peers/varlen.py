@@ -33,8 +33,8 @@ def varlen_attention(torch: Any, seq_lens: Sequence[int], device: str) -> Attend
     offsets = torch.tensor([0, *np.cumsum(seq_lens)], dtype=torch.int32, device=device)
     longest = max(seq_lens)
 
-    def attend(q: Any, k: Any, v: Any, window: Window) -> Any:
-        return varlen_attn(q, k, v, offsets, offsets, longest, longest, window_size=window)
+    def attend(window: Window) -> Callable[[Any, Any, Any], Any]:
+        return lambda q, k, v: varlen_attn(q, k, v, offsets, offsets, longest, longest, window_size=window)
 
     return attend
 
@@ -45,21 +45,21 @@ def flex_attention(torch: Any, seq_lens: Sequence[int], device: str) -> Attend:
 
     lengths = torch.tensor(seq_lens, device=device)
     sequence = torch.repeat_interleave(torch.arange(len(seq_lens), device=device), lengths)
-    tokens, masks = len(sequence), {}
+    tokens = len(sequence)
 
-    def mask_of(window: Window) -> Any:
+    def attend(window: Window) -> Callable[[Any, Any, Any], Any]:
         left, right = (tokens if side < 0 else side for side in window)
 
         def visible(_: Any, __: Any, row: Any, key: Any) -> Any:
             return (sequence[row] == sequence[key]) & (key - row >= -left) & (key - row <= right)
 
-        return create_block_mask(visible, None, None, tokens, tokens, device=device)
+        mask = create_block_mask(visible, None, None, tokens, tokens, device=device)
 
-    def attend(q: Any, k: Any, v: Any, window: Window) -> Any:
-        if window not in masks:
-            masks[window] = mask_of(window)
-        operands = (item.transpose(0, 1).unsqueeze(0) for item in (q, k, v))
-        return flex_attention(*operands, block_mask=masks[window])[0].transpose(0, 1)
+        def run(q: Any, k: Any, v: Any) -> Any:
+            operands = (item.transpose(0, 1).unsqueeze(0) for item in (q, k, v))
+            return flex_attention(*operands, block_mask=mask)[0].transpose(0, 1)
+
+        return run
 
     return attend
 

@@ -26,17 +26,21 @@ SMALL = {
 }
 
 
-def by_sequence(q: Any, k: Any, v: Any, window: tuple[int, int]) -> Any:
-    """Attention with windows, one sequence after the other: q, k, v [T, H, D]."""
-    out, start = torch.empty_like(q), 0
-    for length in LENGTHS:
-        distance = torch.arange(length) - torch.arange(length)[:, None]
-        left, right = (length if side < 0 else side for side in window)
-        rows = (x[start : start + length].transpose(0, 1) for x in (q, k, v))
-        mask = (distance >= -left) & (distance <= right)
-        out[start : start + length] = functional.scaled_dot_product_attention(*rows, attn_mask=mask).transpose(0, 1)
-        start += length
-    return out
+def by_sequence(window: tuple[int, int]) -> Any:
+    """Attention with a window, one sequence after the other: q, k, v [T, H, D]."""
+
+    def run(q: Any, k: Any, v: Any) -> Any:
+        out, start = torch.empty_like(q), 0
+        for length in LENGTHS:
+            distance = torch.arange(length) - torch.arange(length)[:, None]
+            left, right = (length if side < 0 else side for side in window)
+            rows = (x[start : start + length].transpose(0, 1) for x in (q, k, v))
+            mask = (distance >= -left) & (distance <= right)
+            out[start : start + length] = functional.scaled_dot_product_attention(*rows, attn_mask=mask).transpose(0, 1)
+            start += length
+        return out
+
+    return run
 
 
 def models() -> dict[str, Any]:
