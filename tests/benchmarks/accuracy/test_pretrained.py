@@ -65,6 +65,7 @@ def test_a_model_is_prepared_and_then_measured(folder: Path, tmp_path: Path, mon
     assert record["case"] == "small, fp16"
     assert record["texts"] == 40
     assert record["longest"] <= 20
+    assert record["below_goal"] == record["torch_fp16"]["below_goal"] == 0
     assert 0.99999 <= record["cosine_worst"] <= record["cosine_mean"] < 1
 
 
