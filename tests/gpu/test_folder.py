@@ -17,7 +17,8 @@ LEAST_COSINE = 0.999  # fp16 against fp32, random weights
 
 
 def test_a_folder_becomes_an_engine_that_takes_texts(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "model", modules=[("Pooling", {"pooling_mode": "mean"}), ("Normalize", {})])
+    modules = [("Pooling", {"pooling_mode": "mean"}), ("Normalize", {})]
+    folder = write_folder(tmp_path / "model", modules=modules, max_seq_length=64)
     plan, texts = tmp_path / "model.plan", DEMO_DATA / "texts.txt"
     assert cli.main(["build", str(folder), "-o", str(plan), "--max-batch", "8", "--max-seq-len", "128"]) == 0
     found = []
