@@ -39,6 +39,7 @@ class TextInfo:
         normalize: whether vectors have length 1.
         similarity: "cosine", "dot", "euclidean" or "manhattan"; None: the folder does not say.
         labels: names of classes, in the order of the scores.
+        activation: what a cross-encoder's logits go through before they are its scores; "" for other models.
     """
 
     task: str
@@ -50,6 +51,7 @@ class TextInfo:
     normalize: bool = False
     similarity: str | None = None
     labels: tuple[str, ...] = ()
+    activation: str = ""
 
     @property
     def takes_pairs(self) -> bool:
@@ -68,6 +70,7 @@ class TextInfo:
             "normalize": self.normalize,
             "similarity": self.similarity,
             "labels": list(self.labels),
+            "activation": self.activation,
         }
 
 
@@ -88,4 +91,5 @@ def parse_text(fields: Fields) -> TextInfo:
         normalize=fields.truth("normalize"),
         similarity=fields.optional_string("similarity"),
         labels=fields.strings("labels"),
+        activation=fields.optional_string("activation") or "",
     )

@@ -68,6 +68,28 @@ class Tokens:
     cut: int
 
 
+def kept_tokenizer(model: Path, metadata: Metadata) -> Tokenizer:
+    """The tokenizer that a plan or .onnx file keeps beside it, as read_tokenizer gives it.
+
+    Raises:
+        SessionError: the model keeps none, or it is not there, or another one.
+    """
+    info = metadata.text
+    if info is None or info.tokenizer_sha256 is None:
+        raise SessionError(
+            f"{model}: keeps no tokenizer, as models that were made of a folder do; pass --tokenizer "
+            "tokenizer.json (beside the model on the Hub), or build it from the model's folder"
+        )
+    file = tokenizer_path(model)
+    tokenizer = read_tokenizer(file)
+    if hashlib.sha256(file.read_bytes()).hexdigest() != info.tokenizer_sha256:
+        raise SessionError(
+            f"{file}: not the tokenizer that the model was made with; copy the file that was written beside it, or "
+            "build the model again"
+        )
+    return tokenizer
+
+
 class TextReader:
     """Makes tokens of texts as the folder says that the model came from. Threads may share one.
 
@@ -84,19 +106,9 @@ class TextReader:
     """
 
     def __init__(self, model: Path, metadata: Metadata) -> None:
+        self._tokenizer = kept_tokenizer(model, metadata)
         info = metadata.text
-        if info is None or info.tokenizer_sha256 is None:
-            raise SessionError(
-                f"{model}: keeps no tokenizer, as models that were made of a folder do; pass --tokenizer "
-                "tokenizer.json (beside the model on the Hub), or build it from the model's folder"
-            )
-        file = tokenizer_path(model)
-        self._tokenizer = read_tokenizer(file)
-        if hashlib.sha256(file.read_bytes()).hexdigest() != info.tokenizer_sha256:
-            raise SessionError(
-                f"{file}: not the tokenizer that the model was made with; copy the file that was written beside it, or "
-                "build the model again"
-            )
+        assert info is not None  # kept_tokenizer refuses models without it
         limits = [limit for limit in (info.max_length, metadata.longest) if limit is not None]
         self.info: TextInfo = info
         self.max_length = min(limits, default=None)

@@ -104,6 +104,7 @@ def _of_folder(path: Path, options: HeadOptions, mask: str | None, say: Say, scr
         tokenizer_sha256=None if content is None else hashlib.sha256(content).hexdigest(),
         pooling=("splade",) if head.splade else head.pooling,
         normalize=head.normalizes,
+        activation=head.scores,
     )
     model.metadata_props.add(key=TEXT_METADATA_KEY, value=json.dumps(text.to_dict()))
     made = scratch / f"{path.resolve().name or 'model'}{ONNX_SUFFIX}"

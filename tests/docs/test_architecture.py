@@ -14,9 +14,19 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 ENTRY = "top level"
 FORBIDDEN = {
-    "contract": {"padfree.builder", "padfree.onnx_tools", "padfree.runtime", "numpy", "onnx", "tensorrt", "cuda"},
-    "onnx_tools": {"padfree.builder", "padfree.runtime", "tensorrt", "cuda", "polygraphy"},
-    "runtime": {"padfree.builder", "padfree.onnx_tools", "polygraphy"},
+    "contract": {
+        "padfree.builder",
+        "padfree.onnx_tools",
+        "padfree.runtime",
+        "padfree.serving",
+        "numpy",
+        "onnx",
+        "tensorrt",
+        "cuda",
+    },
+    "onnx_tools": {"padfree.builder", "padfree.runtime", "padfree.serving", "tensorrt", "cuda", "polygraphy"},
+    "runtime": {"padfree.builder", "padfree.onnx_tools", "padfree.serving", "polygraphy"},
+    "serving": {"padfree.builder", "padfree.onnx_tools", "onnx", "onnxruntime", "tensorrt", "cuda", "polygraphy"},
 }
 """Package -> what it never imports."""
 

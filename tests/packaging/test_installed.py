@@ -15,7 +15,7 @@ from padfree.runtime import SessionError
 from padfree.runtime.gpu import plugin_library
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("contract", "onnx_tools", "builder", "runtime")
+PACKAGES = ("contract", "onnx_tools", "builder", "runtime", "serving")
 SYSTEM_LIBRARIES = {"libstdc++.so.6", "libgcc_s.so.1", "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0"}
 SYSTEM_LIBRARIES |= {"librt.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`padfree serve`: a plan or a rewritten model behind the HTTP APIs of OpenAI, Cohere and TEI."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from .console import output_console, print_line
+from .options import say
+
+KEY_VARIABLE = "PADFREE_API_KEY"
+PACKAGES = ("starlette", "uvicorn", "orjson")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the subcommand."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "serve",
+        help="serve a model over HTTP",
+        description="Serves an engine (TensorRT) or a rewritten .onnx file (onnxruntime, CPU) over HTTP: OpenAI's "
+        "/v1/embeddings, Cohere's /v1/rerank, and the routes of text-embeddings-inference. Ends at SIGTERM and Ctrl-C, "
+        "when all that was taken is answered.",
+    )
+    parser.add_argument(
+        "model", type=Path, help="model.plan or packed.onnx; a model's folder or a hub id is served on the CPU"
+    )
+    _add_model_options(parser.add_argument_group("the model"))
+    _add_server_options(parser.add_argument_group("the server"))
+    _add_limit_options(parser.add_argument_group("limits"))
+    parser.set_defaults(function=run)
+
+
+def _add_model_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--tokenizer", type=Path, metavar="FILE", help="tokenizer.json; default: the one beside the model"
+    )
+    group.add_argument("--name", help="what callers call the model (default: the file's name)")
+    group.add_argument("--task", choices=("embed", "rerank", "classify", "sparse"), help="what the model is for")
+    group.add_argument("--output", metavar="NAME", help="the output that answers a text")
+    group.add_argument(
+        "--max-length", type=int, metavar="S", help="most tokens of a text (default: what the model takes)"
+    )
+    group.add_argument("--query-prompt", metavar="TEXT", help="what is put in front of queries")
+    group.add_argument("--document-prompt", metavar="TEXT", help="what is put in front of documents")
+    group.add_argument("--default-prompt", metavar="NAME", help="the prompt for texts that ask for none")
+    group.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
+    group.add_argument("--contexts", type=int, default=2, metavar="N", help="runs under way at once (default 2)")
+    group.add_argument(
+        "--allow-other-gpu", action="store_true", help="run a plan built on another GPU of the same architecture"
+    )
+
+
+def _add_server_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1)")
+    group.add_argument("--port", type=int, default=8080, help="0 takes a free one (default 8080)")
+    group.add_argument(
+        "--processes", type=int, default=0, metavar="N", help="front-end processes (default: one for every two cores)"
+    )
+    group.add_argument(
+        "--api-key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help=f"who calls must have it; may be repeated. Better in the environment, as {KEY_VARIABLE}: others see "
+        "arguments",
+    )
+    group.add_argument(
+        "--accept-token-ids", action="store_true", help="take ids of the model's own tokenizer in the place of texts"
+    )
+    group.add_argument(
+        "--long-texts", choices=("truncate", "refuse"), default="truncate", help="texts beyond --max-length"
+    )
+    group.add_argument(
+        "--grace-seconds", type=float, default=30.0, metavar="S", help="the longest wait for answers at the end (30)"
+    )
+
+
+def _add_limit_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--max-body-bytes", type=int, default=1 << 23, metavar="N", help="of a request (8 MiB)")
+    group.add_argument("--max-texts", type=int, default=2048, metavar="N", help="of a request (2048)")
+    group.add_argument("--max-text-bytes", type=int, default=1 << 16, metavar="N", help="of a text, in UTF-8 (65536)")
+    group.add_argument(
+        "--max-concurrent-requests", type=int, default=512, metavar="N", help="of every front-end process (512)"
+    )
+    group.add_argument("--max-waiting-tokens", type=int, default=1 << 20, metavar="T", help="for the model (1048576)")
+    group.add_argument("--request-seconds", type=float, default=30.0, metavar="S", help="that a request may take (30)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the subcommand."""
+    from padfree.builder.errors import BuildError
+    from padfree.builder.folders.packing import runnable
+
+    try:
+        from padfree.serving import serve
+    except ImportError as error:
+        if error.name not in PACKAGES:
+            raise
+        raise BuildError(f"padfree serve needs {', '.join(PACKAGES)}: pip install 'padfree[serve]'") from error
+    console = output_console()
+    with runnable(arguments.model, say=say) as model:
+        serve(
+            model,
+            _options(arguments),
+            _choices(arguments),
+            device=arguments.device,
+            allow_other_gpu=arguments.allow_other_gpu,
+            contexts=arguments.contexts,
+            on_ready=lambda url: print_line(console, f"serving {arguments.model} at {url}"),
+        )
+    return 0
+
+
+def _options(arguments: argparse.Namespace) -> Any:
+    from padfree.serving import Limits, ServeOptions
+
+    keys = [*arguments.api_key, *filter(None, [os.environ.get(KEY_VARIABLE)])]
+    return ServeOptions(
+        host=arguments.host,
+        port=arguments.port,
+        processes=arguments.processes,
+        api_keys=tuple(keys),
+        accept_token_ids=arguments.accept_token_ids,
+        long_texts=arguments.long_texts,
+        grace_seconds=arguments.grace_seconds,
+        limits=Limits(
+            body_bytes=arguments.max_body_bytes,
+            texts=arguments.max_texts,
+            text_bytes=arguments.max_text_bytes,
+            concurrency=arguments.max_concurrent_requests,
+            waiting_tokens=arguments.max_waiting_tokens,
+            seconds=arguments.request_seconds,
+        ),
+    )
+
+
+def _choices(arguments: argparse.Namespace) -> Any:
+    from padfree.serving import Choices
+
+    prompts = {"query": arguments.query_prompt, "document": arguments.document_prompt}
+    return Choices(
+        task=arguments.task,
+        output=arguments.output,
+        tokenizer=arguments.tokenizer,
+        max_length=arguments.max_length,
+        prompts={name: text for name, text in prompts.items() if text is not None},
+        default_prompt=arguments.default_prompt,
+        name=arguments.name,
+    )

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process with the model: groups of tokens come from the front-ends, go through a Batcher, and rows go back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from padfree.contract.metadata import Metadata
+from padfree.runtime import SessionError
+from padfree.runtime.batching import Batcher, ClosedError, DeadlineError, FirstCome, QueueFullError
+from padfree.runtime.session import Session
+
+from . import wire
+from .metrics import Row
+from .options import Limits
+from .served import Served
+
+Array = npt.NDArray[Any]
+
+MOST_GROUPS = 1 << 16
+"""In the queue; the limit that counts is that of tokens."""
+
+
+class Engine:
+    """Answers groups.
+
+    Args:
+        session: runs the model.
+        served: which output answers, and what becomes of it.
+        limits: how many tokens may wait.
+        runs: runs under way at once.
+        row: the numbers of this process.
+    """
+
+    def __init__(self, session: Session, served: Served, limits: Limits, runs: int, row: Row) -> None:
+        self._served = served
+        self._row = row
+        self._model = _Measured(session, served, row)
+        self._batcher = Batcher(
+            self._model,
+            FirstCome(session.budget),
+            runs=runs,
+            max_waiting=MOST_GROUPS,
+            max_waiting_tokens=limits.waiting_tokens,
+        )
+
+    def infer(self, frame: wire.Frame, send: Callable[[bytes], None]) -> None:
+        """Takes a group; `send` gets its answer, perhaps in another thread."""
+        ticket = frame.ticket
+        try:
+            seconds, columns = wire.unpack_infer(frame.payload, self._served.inputs)
+            if seconds <= 0:
+                raise DeadlineError("the request has waited too long already")
+            future = self._batcher.submit_group(columns, deadline_s=seconds)
+        except Exception as error:  # whatever it is, somebody waits for an answer
+            send(_error(ticket, error, wire.REFUSED if isinstance(error, SessionError) else wire.FAILED))
+            return
+        self._row.set("te_queue_size", self._batcher.stats.waiting)
+        came = time.perf_counter()
+        future.add_done_callback(lambda done: send(self._answer(ticket, came, done)))
+
+    def close(self) -> None:
+        """Answers what waits, and ends the threads."""
+        self._batcher.close()
+
+    def _answer(self, ticket: int, came: float, done: Future[dict[str, list[Array]]]) -> bytes:
+        try:
+            error = done.exception()
+            if error is not None:
+                return _error(ticket, error)
+            run_s = self._model.last_s
+            values = np.stack(done.result()[self._served.output])
+            return wire.pack_rows(ticket, values, max(0.0, time.perf_counter() - came - run_s), run_s)
+        except Exception as error:
+            return _error(ticket, error)
+
+
+def _error(ticket: int, error: BaseException, kind: int = wire.FAILED) -> bytes:
+    """The frame that tells a front-end why there are no rows."""
+    if isinstance(error, (QueueFullError, DeadlineError, ClosedError)):
+        kind = wire.BUSY
+    return wire.pack(kind, ticket, (str(error) or repr(error)).encode())
+
+
+class _Measured:
+    """The session as a Batcher's model: it measures runs, and gives the output that is asked for alone."""
+
+    def __init__(self, session: Session, served: Served, row: Row) -> None:
+        self._session = session
+        self._output = served.output
+        self._row = row
+        self._lock = threading.Lock()
+        self._of_thread = threading.local()
+
+    @property
+    def metadata(self) -> Metadata:
+        """The model's."""
+        return self._session.metadata
+
+    @property
+    def last_s(self) -> float:
+        """How long the last run of this thread took; answers are handed out by the thread that ran them."""
+        return getattr(self._of_thread, "seconds", 0.0)
+
+    def run(self, request: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+        """As Session.run."""
+        start = time.perf_counter()
+        results = self._session.run(request)
+        self._of_thread.seconds = time.perf_counter() - start
+        lengths = [len(row) for row in next(iter(request.values()))]
+        with self._lock:
+            self._row.observe("te_batch_next_size", [len(lengths)])
+            self._row.observe("te_batch_next_tokens", [sum(lengths)])
+            self._row.add("padfree_tokens_total", sum(lengths))
+        return {self._output: results[self._output]}
+
+
+class Channel(asyncio.Protocol):
+    """The socket to a front-end, in the loop of the model's process. Answers may be given from any thread.
+
+    Args:
+        on_frame: is given every frame.
+    """
+
+    def __init__(self, on_frame: Callable[[wire.Frame], None]) -> None:
+        self._on_frame = on_frame
+        self._frames = wire.Frames()
+        self._answers: deque[bytes] = deque()
+        self._flushing = False
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is there."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not of this class
+
+    def data_received(self, data: bytes) -> None:
+        """Hands out the frames."""
+        for frame in self._frames.feed(data):
+            self._on_frame(frame)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """The front-end is gone, and its answers with it."""
+        self._transport = None
+
+    def send(self, data: bytes) -> None:
+        """Sends a frame, from any thread; the answers of one run leave together."""
+        self._answers.append(data)
+        if not self._flushing:
+            self._flushing = True
+            with suppress(RuntimeError):  # the loop has ended, and with it the front-ends
+                self._loop.call_soon_threadsafe(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        parts = []
+        while self._answers:
+            parts.append(self._answers.popleft())
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(parts))
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._transport is not None:
+            self._transport.close()

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a caller is told when a request is not answered, in the kinds and with the status codes of TEI."""
+
+from __future__ import annotations
+
+VALIDATION, TOKENIZER, BACKEND, OVERLOADED, UNHEALTHY = "Validation", "Tokenizer", "Backend", "Overloaded", "Unhealthy"
+"""Kinds of errors, as TEI writes them."""
+
+MALFORMED, TOO_LARGE, TOO_SLOW = 422, 413, 408
+FAILED, BUSY, DOWN = 424, 429, 503
+UNAUTHORIZED = 401
+
+
+class ApiError(Exception):
+    """A request that is answered with an error.
+
+    Attributes:
+        status: of the HTTP response.
+        kind: one of TEI's.
+        label: what /metrics counts the failure as.
+    """
+
+    def __init__(self, status: int, kind: str, message: str, label: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.label = label or kind.lower()
+
+
+def malformed(message: str) -> ApiError:
+    """The request does not say what is wanted."""
+    return ApiError(MALFORMED, VALIDATION, message)
+
+
+def not_tokenized(message: str) -> ApiError:
+    """Texts, or ids, that do not become what the model takes."""
+    return ApiError(MALFORMED, TOKENIZER, message)
+
+
+def too_large(message: str, label: str = "") -> ApiError:
+    """More than the server takes at once."""
+    return ApiError(TOO_LARGE, VALIDATION, message, label)
+
+
+def failed(message: str, label: str = "") -> ApiError:
+    """The model does not give what is asked for, or gave nothing."""
+    return ApiError(FAILED, BACKEND, message, label)
+
+
+def busy(message: str) -> ApiError:
+    """Too much to do: the same request may be answered later."""
+    return ApiError(BUSY, OVERLOADED, message)

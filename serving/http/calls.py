@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all routes that use the model share: keys, limits, errors, counting."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from ..errors import TOO_SLOW, UNAUTHORIZED, VALIDATION, ApiError, busy, failed, too_large
+from ..metrics import Row
+from ..options import ServeOptions
+from ..served import Served
+from .body import Body
+from .link import Link
+from .texts import Answer, Ids, Text, Texts
+
+JSON = "application/json"
+INTERNAL = 500
+
+
+@dataclass(eq=False)
+class Call:
+    """One request on its way.
+
+    Attributes:
+        body: its fields.
+        until: time.perf_counter() at which it has taken too long.
+        method: "single" for a text by itself, "batch" for a list.
+        kind: "embed" or "predict", what its texts are counted as; "" before it is known.
+        texts: how many it has.
+        characters: in them.
+        answer: what the model made of them.
+    """
+
+    body: Body
+    until: float
+    method: str = "batch"
+    kind: str = ""
+    texts: int = 0
+    characters: int = 0
+    answer: Answer | None = None
+
+
+Work = Callable[[Call], Awaitable[Any]]
+Style = Callable[[ApiError], Any]
+"""How an API writes errors."""
+
+
+class Calls:
+    """Makes endpoints.
+
+    Args:
+        served: the model.
+        options: keys and limits.
+        texts: answers texts.
+        link: where surprises are told.
+        row: the numbers of this process.
+    """
+
+    def __init__(self, served: Served, options: ServeOptions, texts: Texts, link: Link, row: Row) -> None:
+        self.served, self.options = served, options
+        self._texts, self._link, self._row = texts, link, row
+        self._open = 0
+
+    def endpoint(self, work: Work, style: Style) -> Callable[[Request], Awaitable[Response]]:
+        """An endpoint that answers a JSON body with what `work` returns, in JSON."""
+
+        async def handle(request: Request) -> Response:
+            start = time.perf_counter()
+            call: Call | None = None
+            try:
+                self.check_key(request)
+                if self._open >= self.options.limits.concurrency:
+                    raise busy("the model is overloaded: too many requests are under way; try again later")
+                self._open += 1
+                try:
+                    until = start + self.options.limits.seconds
+                    call = Call(Body(await self._read(request, until)), until)
+                    content = orjson.dumps(await work(call), option=orjson.OPT_SERIALIZE_NUMPY)
+                finally:
+                    self._open -= 1
+            except ApiError as error:
+                return self._refuse(call, error, error.label, style)
+            except ClientDisconnect:
+                return Response(status_code=INTERNAL)  # nobody reads it
+            except Exception as error:  # a defect: its caller gets an answer all the same
+                self._link.log(f"a request failed with {error!r}")
+                return self._refuse(call, failed(f"the server failed: {error!r}"), "internal", style, INTERNAL)
+            self._row.add("te_request_count", method=call.method)
+            self._row.add("te_request_success", method=call.method)
+            self._count(call, "success")
+            self._row.observe("te_request_duration", [time.perf_counter() - start])
+            return Response(content, headers=_headers(call, start), media_type=JSON)
+
+        return handle
+
+    def check_key(self, request: Request) -> None:
+        """Raises ApiError where keys are asked for, and the request has none of them."""
+        keys = self.options.api_keys
+        if not keys:
+            return
+        given = request.headers.get("authorization", "").encode("latin-1")
+        # In a time that does not depend on where they differ.
+        if not any(hmac.compare_digest(given, f"Bearer {key}".encode()) for key in keys):
+            raise ApiError(UNAUTHORIZED, VALIDATION, "no API key, or a wrong one", "unauthorized")
+
+    async def rows(self, call: Call, texts: Sequence[Text], *, kind: str, truncate: bool, ids: list[Ids]) -> Any:
+        """The model's rows for the texts of a call, or for its ids."""
+        call.kind, call.texts = kind, len(texts) or len(ids)
+        call.characters = sum(len(text) if isinstance(text, str) else len(text[0]) + len(text[1]) for text in texts)
+        self._count(call, "count")
+        call.answer = await self._texts.rows(texts, truncate=truncate, until=call.until, ids=ids)
+        return call.answer.values
+
+    def _count(self, call: Call, what: str) -> None:
+        if call.kind:
+            self._row.add(f"te_{call.kind}_{what}", call.texts)
+
+    def _refuse(
+        self, call: Call | None, error: ApiError, label: str, style: Style, status: int | None = None
+    ) -> Response:
+        self._row.add("te_request_count", method=call.method if call else "single")
+        self._row.add("te_request_failure", err=label)
+        return Response(orjson.dumps(style(error)), status or error.status, media_type=JSON)
+
+    async def _read(self, request: Request, until: float) -> bytes:
+        """The body, as large and as late as it may be."""
+        most = self.options.limits.body_bytes
+        declared = request.headers.get("content-length", "0")
+        if not declared.isdecimal() or int(declared) > most:
+            raise _body_too_large(most)
+        parts: list[bytes] = []
+        size, more = 0, True
+        while more:
+            receiving = request.receive()
+            try:
+                # Nearly every body is there with its head, and needs no timer.
+                message = await (receiving if not parts else asyncio.wait_for(receiving, until - time.perf_counter()))
+            except asyncio.TimeoutError as error:
+                raise ApiError(TOO_SLOW, VALIDATION, "the body did not come in time; send it faster") from error
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            more = message.get("more_body", False)
+            if size > most:
+                raise _body_too_large(most)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _body_too_large(most: int) -> ApiError:
+    return too_large(f"the body is larger than {most} bytes, the most that is taken; send fewer texts a request")
+
+
+def _headers(call: Call, start: float) -> Mapping[str, str] | None:
+    """What TEI tells about a request in its answer's headers."""
+    answer = call.answer
+    if answer is None:
+        return None
+    times = {
+        "x-total-time": time.perf_counter() - start,
+        "x-tokenization-time": answer.tokenize_s,
+        "x-queue-time": answer.queue_s,
+        "x-inference-time": answer.run_s,
+    }
+    return {
+        "x-compute-characters": str(call.characters),
+        "x-compute-tokens": str(answer.tokens),
+        **{name: f"{1e3 * seconds:.0f}" for name, seconds in times.items()},
+    }

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cohere's /v1/rerank and /v2/rerank."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+from starlette.routing import Route
+
+from ..errors import ApiError
+from ..options import ServeOptions
+from .body import check_texts, read_texts
+from .calls import Call, Calls
+from .ranks import ranked
+
+
+def error_body(error: ApiError) -> Any:
+    """As Cohere's clients read it."""
+    return {"message": str(error)}
+
+
+class Cohere:
+    """The routes."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    def routes(self) -> list[Route]:
+        """Paths and endpoints."""
+        return [
+            Route(f"/v{version}/rerank", self._calls.endpoint(self._reranker(version), error_body), methods=["POST"])
+            for version in (1, 2)
+        ]
+
+    def _reranker(self, version: int) -> Any:
+        async def rerank(call: Call) -> Any:
+            body = call.body
+            query, documents = body.text("query"), _documents(body.raw("documents"), self._calls.options)
+            check_texts([query], "query", self._calls.options)
+            most = body.optional_count("top_n")
+            wanted = body.truth("return_documents", False)
+            truncate = self._calls.options.long_texts == "truncate"
+            ranks = await ranked(self._calls, call, query, documents, truncate=truncate, raw=False)
+            return {
+                "id": str(uuid4()),
+                "results": [
+                    {
+                        "index": at,
+                        "relevance_score": score,
+                        **({"document": {"text": documents[at]}} if wanted else {}),
+                    }
+                    for at, score in ranks[:most]
+                ],
+                "meta": {"api_version": {"version": str(version)}, "billed_units": {"search_units": 1}},
+            }
+
+        return rerank
+
+
+def _documents(value: Any, options: ServeOptions) -> list[str]:
+    """Texts, or objects with one."""
+    if isinstance(value, list):
+        value = [item.get("text") if isinstance(item, dict) else item for item in value]
+    return read_texts(value, "documents", options)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OpenAI's /v1/embeddings and /v1/models."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ..errors import ApiError, failed, malformed
+from ..served import EMBED
+from .body import Body, read_inputs
+from .calls import Call, Calls
+from .vectors import Floats, floats, normalized, shortened
+
+FORMATS = ("float", "base64")
+KINDS = ("query", "search_query", "document", "passage", "search_document")
+
+
+def error_body(error: ApiError) -> Any:
+    """As OpenAI's clients read it, and, beside that, as TEI writes it on this route."""
+    plain = {"message": str(error), "code": error.status, "type": error.kind}
+    return {"error": {**plain, "param": None}, **plain}
+
+
+class OpenAI:
+    """The routes."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    def routes(self) -> list[Route]:
+        """Paths and endpoints."""
+        embeddings = self._calls.endpoint(self._embeddings, error_body)
+        return [
+            Route("/v1/embeddings", embeddings, methods=["POST"]),
+            Route("/embeddings", embeddings, methods=["POST"]),
+            Route("/v1/models", self._models),
+            Route("/v1/models/{name:path}", self._models),
+        ]
+
+    async def _embeddings(self, call: Call) -> Any:
+        served, options, body = self._calls.served, self._calls.options, call.body
+        texts, ids, single = read_inputs(body.raw("input"), "input", options)
+        call.method = "single" if single else "batch"
+        if served.task != EMBED:
+            raise failed(f"the model gives no embeddings, it serves {served.task}", "model_type")
+        kind = body.choice("encoding_format", FORMATS)
+        dimensions = body.optional_count("dimensions")
+        prompt = prompt_text(self._calls, body)
+        prompted = [prompt + text for text in texts] if prompt else texts
+        truncate = options.long_texts == "truncate"
+        rows = floats(await self._calls.rows(call, prompted, kind="embed", truncate=truncate, ids=ids))
+        vectors = normalized(shortened(rows, dimensions))
+        assert call.answer is not None
+        tokens = call.answer.tokens
+        return {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": at, "embedding": vector}
+                for at, vector in enumerate(encoded(vectors, kind))
+            ],
+            "model": served.name,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+
+    async def _models(self, request: Request) -> Response:
+        try:
+            self._calls.check_key(request)
+        except ApiError as error:
+            return JSONResponse(error_body(error), error.status)
+        model = {"id": self._calls.served.name, "object": "model", "created": 0, "owned_by": "padfree"}
+        wanted = request.path_params.get("name")
+        if wanted is None:
+            return JSONResponse({"object": "list", "data": [model]})
+        if wanted != self._calls.served.name:
+            return JSONResponse(error_body(ApiError(404, "Validation", f"no model '{wanted}' is served")), 404)
+        return JSONResponse(model)
+
+
+def encoded(vectors: Floats, kind: str) -> list[Any]:
+    """Vectors as JSON gets them: numbers, or the bytes of little-endian float32 in base64."""
+    if kind == "base64":
+        return [b64encode(vector.astype("<f4", copy=False)).decode("ascii") for vector in vectors]
+    return list(vectors)
+
+
+def prompt_text(calls: Calls, body: Body) -> str:
+    """The prompt that a request asks for: by its name (`prompt_name`), or as a query or a document (`input_type`)."""
+    served = calls.served
+    name = body.optional_text("prompt_name")
+    if name is None and body.optional_text("input_type") is not None:
+        name = served.prompt_for(body.choice("input_type", KINDS))
+    try:
+        return served.prompt(name)
+    except KeyError as error:
+        known = ", ".join(served.prompts) or "none"
+        raise malformed(f"'prompt_name' is '{name}', the model has: {known}") from error

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A front-end process: reads HTTP, tokenises, asks the process with the model, answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from padfree.runtime.texts import read_tokenizer
+from starlette.applications import Starlette
+
+from ..metrics import Row
+from ..options import ServeOptions
+from ..served import Served
+from .calls import Calls
+from .cohere import Cohere
+from .link import Link
+from .openai import OpenAI
+from .status import Status
+from .tei import Tei
+from .texts import Texts
+
+LOOK_S = 0.25
+"""How often groups that wait for too long are looked for."""
+IDLE_S = 75
+"""How long a connection may be idle: longer than load balancers keep theirs, so that they close first."""
+BACKLOG = 4096
+"""Connections that wait to be accepted."""
+
+
+@dataclass(frozen=True)
+class FrontEnd:
+    """What a front-end is told.
+
+    Attributes:
+        served: the model.
+        options: limits and keys.
+        max_batch_tokens: what one run of the model takes.
+        at: its row in the numbers.
+        threads: of the tokenizers library.
+    """
+
+    served: Served
+    options: ServeOptions
+    max_batch_tokens: int | None
+    at: int
+    threads: int
+
+
+class _Server(uvicorn.Server):
+    """Ends when it is told to, not by signals: the process with the model hears those, and ends its front-ends."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves signals alone."""
+        yield
+
+
+def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, numbers: Any) -> None:
+    """The process.
+
+    Args:
+        front_end: what to do.
+        listener: where connections come in.
+        channel: to the process with the model.
+        numbers: the memory of the metrics.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    # Read by the library when it first has work.
+    os.environ["TOKENIZERS_PARALLELISM"] = "true" if front_end.threads > 1 else "false"
+    os.environ["RAYON_NUM_THREADS"] = str(front_end.threads)
+    server: _Server
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        def end() -> None:
+            server.should_exit = True
+
+        link = Link(on_drain=end, on_end=end)
+        await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=channel)
+        row = Row(numbers, front_end.at)
+        file = front_end.served.tokenizer
+        texts = Texts(front_end.served, read_tokenizer(file), link, row)
+        looking = asyncio.create_task(_look(link))
+        calls = Calls(front_end.served, front_end.options, texts, link, row)
+        for part in (
+            OpenAI(calls),
+            Cohere(calls),
+            Tei(calls, read_tokenizer(file)),
+            Status(calls, texts, row, front_end.max_batch_tokens),
+        ):
+            app.router.routes.extend(part.routes())
+        link.ready()
+        yield
+        looking.cancel()
+        texts.close()
+
+    config = uvicorn.Config(
+        Starlette(lifespan=lifespan),
+        lifespan="on",
+        backlog=BACKLOG,
+        access_log=False,
+        log_config=None,
+        log_level="critical",
+        server_header=False,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=max(1, int(front_end.options.grace_seconds)),
+    )
+    server = _Server(config)
+    server.run(sockets=[listener])
+
+
+async def _look(link: Link) -> None:
+    while True:
+        await asyncio.sleep(LOOK_S)
+        link.give_up()

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts in the order of how well they answer a query."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import failed
+from ..served import RERANK
+from .calls import Call, Calls
+from .vectors import Floats, floats, sigmoid
+
+
+async def ranked(
+    calls: Calls, call: Call, query: str, texts: list[str], *, truncate: bool, raw: bool
+) -> list[tuple[int, float]]:
+    """Place and score of every text, the best first.
+
+    Raises:
+        ApiError: the model does not compare texts.
+    """
+    if calls.served.task != RERANK:
+        raise failed("model is not a re-ranker model", "model_type")
+    rows = floats(await calls.rows(call, [(query, text) for text in texts], kind="predict", truncate=truncate, ids=[]))
+    scores = scored(calls, rows.reshape(len(texts), -1), raw)[:, 0]
+    return [(int(at), float(scores[at])) for at in np.argsort(-scores, kind="stable")]
+
+
+def scored(calls: Calls, logits: Floats, raw: bool) -> Floats:
+    """Scores of one class: what the model gives, or, where these are logits and are not asked for as such, shares."""
+    return logits if raw or calls.served.activated else sigmoid(logits)

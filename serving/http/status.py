@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the server says of itself: TEI's /info, /health and /metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from importlib import metadata
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from ..errors import DOWN, UNHEALTHY, ApiError
+from ..metrics import Row
+from ..options import ServeOptions
+from ..served import CLASSIFY, EMBED, RERANK, SPARSE, Served
+from .calls import Calls
+from .tei import error_body, label
+from .texts import Texts
+
+FRESH_S = 1.0
+"""An answer that is no older shows that the model is well."""
+PATIENCE_S = 10.0
+"""How long /health waits for the model, behind all who wait already."""
+
+
+class Status:
+    """The routes.
+
+    Args:
+        calls: knows the keys.
+        texts: answers the text that /health sends.
+        row: the numbers.
+        max_batch_tokens: what one run of the model takes; None: any number.
+    """
+
+    def __init__(self, calls: Calls, texts: Texts, row: Row, max_batch_tokens: int | None) -> None:
+        self._calls, self._texts, self._row = calls, texts, row
+        self._max_batch_tokens = max_batch_tokens
+        self._well = -FRESH_S
+        self._check: asyncio.Task[bool] | None = None
+
+    def routes(self) -> list[Route]:
+        """Paths and endpoints."""
+        health = [Route(path, self._health) for path in ("/health", "/ping", "/")]
+        return [*health, Route("/info", self._info), Route("/metrics", self._metrics)]
+
+    async def _health(self, _request: Request) -> Response:
+        """Open to everybody, for load balancers have no keys; it costs one short text a second at most."""
+        if time.perf_counter() - self._well < FRESH_S:
+            return Response()
+        if self._check is None or self._check.done():
+            self._check = asyncio.get_running_loop().create_task(self._ask())
+        if await asyncio.shield(self._check):
+            return Response()
+        return JSONResponse({"error": "unhealthy", "error_type": UNHEALTHY}, DOWN)
+
+    async def _ask(self) -> bool:
+        try:
+            await self._texts.rows(["a"], truncate=True, until=time.perf_counter() + PATIENCE_S)
+        except ApiError:
+            return False
+        self._well = time.perf_counter()
+        return True
+
+    async def _info(self, request: Request) -> Response:
+        try:
+            self._calls.check_key(request)
+        except ApiError as error:
+            return JSONResponse(error_body(error), error.status)
+        return JSONResponse(info(self._calls.served, self._calls.options, self._max_batch_tokens))
+
+    async def _metrics(self, request: Request) -> Response:
+        try:
+            self._calls.check_key(request)
+        except ApiError as error:
+            return JSONResponse(error_body(error), error.status)
+        return PlainTextResponse(self._row.page(), media_type="text/plain; version=0.0.4")
+
+
+def info(served: Served, options: ServeOptions, max_batch_tokens: int | None) -> dict[str, Any]:
+    """The body of /info."""
+    limits = options.limits
+    return {
+        "model_id": served.name,
+        "model_sha": None,
+        "model_dtype": {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}[served.precision],
+        "model_type": _model_type(served),
+        "max_concurrent_requests": limits.concurrency * options.front_ends,
+        "max_input_length": served.max_length,
+        "max_batch_tokens": max_batch_tokens,
+        "max_batch_requests": None,
+        "max_client_batch_size": limits.texts,
+        "auto_truncate": options.long_texts == "truncate",
+        "tokenization_workers": options.front_ends,
+        "version": f"padfree {metadata.version('padfree')}",
+        "sha": None,
+        "docker_label": None,
+    }
+
+
+def _model_type(served: Served) -> dict[str, Any]:
+    if served.task in (EMBED, SPARSE):
+        return {"embedding": {"pooling": "splade" if served.task == SPARSE else served.pooling or "unknown"}}
+    assert served.task in (RERANK, CLASSIFY)
+    names = {str(at): label(served.labels, at) for at in range(max(1, len(served.labels)))}
+    classes = {"id2label": names, "label2id": {name: int(at) for at, name in names.items()}}
+    return {"reranker" if served.task == RERANK else "classifier": classes}

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TEI's /embed, /embed_all, /embed_sparse, /rerank, /predict and /tokenize."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+from starlette.routing import Route
+from tokenizers import Tokenizer
+
+from ..errors import ApiError, failed
+from ..served import CLASSIFY, EMBED, RERANK, SPARSE
+from .body import Body, check_texts, read_inputs, read_pairs, read_texts
+from .calls import Call, Calls
+from .openai import prompt_text
+from .ranks import ranked, scored
+from .vectors import floats, normalized, shortened, softmax
+
+
+def error_body(error: ApiError) -> Any:
+    """As TEI writes it."""
+    return {"error": str(error), "error_type": error.kind}
+
+
+class Tei:
+    """The routes.
+
+    Args:
+        calls: makes endpoints.
+        tokenizer: the model's, which cuts nothing.
+    """
+
+    def __init__(self, calls: Calls, tokenizer: Tokenizer) -> None:
+        self._calls = calls
+        self._tokenizer = tokenizer
+
+    def routes(self) -> list[Route]:
+        """Paths and endpoints."""
+        works = {
+            "/embed": self._embed,
+            "/embed_sparse": self._embed_sparse,
+            "/rerank": self._rerank,
+            "/predict": self._predict,
+            "/tokenize": self._tokenize,
+        }
+        # Hugging Face's clients post to the root, which is the route of the model's task.
+        works["/"] = {EMBED: self._embed, SPARSE: self._embed_sparse, RERANK: self._rerank, CLASSIFY: self._predict}[
+            self._calls.served.task
+        ]
+        return [Route(path, self._calls.endpoint(work, error_body), methods=["POST"]) for path, work in works.items()]
+
+    async def _rows(self, call: Call, task: str) -> Any:
+        texts, ids, single = read_inputs(call.body.raw("inputs"), "inputs", self._calls.options)
+        call.method = "single" if single else "batch"
+        if self._calls.served.task != task:
+            what = "an embedding model" if task == EMBED else "a sparse embedding model"
+            raise failed(f"model is not {what}", "model_type")
+        prompt = prompt_text(self._calls, call.body)
+        prompted = [prompt + text for text in texts] if prompt else texts
+        truncate = self._truncate(call.body)
+        return floats(await self._calls.rows(call, prompted, kind="embed", truncate=truncate, ids=ids))
+
+    async def _embed(self, call: Call) -> Any:
+        normalize, dimensions = call.body.truth("normalize", True), call.body.optional_count("dimensions")
+        vectors = shortened(await self._rows(call, EMBED), dimensions)
+        return normalized(vectors) if normalize else vectors
+
+    async def _embed_sparse(self, call: Call) -> Any:
+        answer = []
+        for vector in await self._rows(call, SPARSE):
+            found = np.flatnonzero(vector)
+            answer.append(
+                [
+                    {"index": at, "value": value}
+                    for at, value in zip(found.tolist(), vector[found].tolist(), strict=True)
+                ]
+            )
+        return answer
+
+    async def _rerank(self, call: Call) -> Any:
+        body = call.body
+        query, texts = body.text("query"), read_texts(body.raw("texts"), "texts", self._calls.options)
+        raw, shown = body.truth("raw_scores", False), body.truth("return_text", False)
+        check_texts([query], "query", self._calls.options)
+        ranks = await ranked(self._calls, call, query, texts, truncate=self._truncate(body), raw=raw)
+        return [{"index": at, "score": score, **({"text": texts[at]} if shown else {})} for at, score in ranks]
+
+    async def _predict(self, call: Call) -> Any:
+        body, served = call.body, self._calls.served
+        pairs, single = read_pairs(body.raw("inputs"), "inputs", self._calls.options)
+        call.method = "single" if single else "batch"
+        raw = body.truth("raw_scores", False)
+        if served.task not in (CLASSIFY, RERANK):
+            raise failed("model is not a classifier model", "model_type")
+        rows = await self._calls.rows(call, pairs, kind="predict", truncate=self._truncate(body), ids=[])
+        logits = floats(rows).reshape(len(pairs), -1)
+        if logits.shape[1] > 1 and not raw and not served.activated:
+            scores = softmax(logits)
+        else:
+            scores = scored(self._calls, logits, raw)
+        answers = [
+            [
+                {"score": float(row[at]), "label": label(served.labels, int(at))}
+                for at in np.argsort(-row, kind="stable")
+            ]
+            for row in scores
+        ]
+        return answers[0] if single else answers
+
+    async def _tokenize(self, call: Call) -> Any:
+        texts, _, single = read_inputs(call.body.raw("inputs"), "inputs", self._calls.options)
+        call.method = "single" if single else "batch"
+        prompt = prompt_text(self._calls, call.body)
+        special = call.body.truth("add_special_tokens", True)
+        prompted = [prompt + text for text in texts]
+        encodings = await asyncio.to_thread(self._tokenizer.encode_batch, prompted, add_special_tokens=special)
+        return [
+            [
+                {
+                    "id": item,
+                    "text": text if is_special else source[start:stop],
+                    "special": bool(is_special),
+                    "start": None if is_special else start,
+                    "stop": None if is_special else stop,
+                }
+                for item, text, is_special, (start, stop) in zip(
+                    encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True
+                )
+            ]
+            for source, encoding in zip(prompted, encodings, strict=True)
+        ]
+
+    def _truncate(self, body: Body) -> bool:
+        return body.truth("truncate", self._calls.options.long_texts == "truncate")
+
+
+def label(labels: tuple[str, ...], at: int) -> str:
+    """The name of a class; as Hugging Face calls those that have none."""
+    return labels[at] if at < len(labels) else f"LABEL_{at}"

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the model's rows to what callers asked for: vectors of length 1, fewer dimensions, scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import failed, malformed
+
+Floats = npt.NDArray[np.float32]
+
+
+def floats(values: npt.NDArray[Any]) -> Floats:
+    """The rows as float32; an ApiError where they hold what is no number."""
+    found = np.ascontiguousarray(values, np.float32)
+    if not np.isfinite(found).all():
+        raise failed("the model gave values that are not finite; look at its precision with padfree compare")
+    return found
+
+
+def shortened(vectors: Floats, dimensions: int | None) -> Floats:
+    """The first dimensions of vectors; an ApiError where they have fewer."""
+    if dimensions is None:
+        return vectors
+    if dimensions > vectors.shape[1]:
+        raise malformed(
+            f"'dimensions' is {dimensions}, allowed: at most {vectors.shape[1]}, which the model's vectors have"
+        )
+    return np.ascontiguousarray(vectors[:, :dimensions])
+
+
+def normalized(vectors: Floats) -> Floats:
+    """Vectors of length 1; zeros stay zeros."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.where(norms == 0, np.float32(1), norms), np.float32)
+
+
+def sigmoid(logits: Floats) -> Floats:
+    """1 / (1 + exp(-x)), without overflow."""
+    return np.asarray(np.exp(-np.logaddexp(np.float32(0), -logits)), np.float32)
+
+
+def softmax(logits: Floats) -> Floats:
+    """Shares of every row."""
+    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True), np.float32)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is served: the task of a model, the output that answers it, and how texts become its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from padfree.contract import texts as contract
+from padfree.contract.metadata import Metadata, OutputInfo
+from padfree.runtime import SessionError
+from padfree.runtime.texts import IDS, TYPES, kept_tokenizer, largest_id, read_tokenizer, tokenizer_path
+
+EMBED, RERANK, CLASSIFY, SPARSE = "embed", "rerank", "classify", "sparse"
+TASKS = (EMBED, RERANK, CLASSIFY, SPARSE)
+IDENTITY = "identity"
+_OUTPUTS = (contract.OUTPUTS[contract.SENTENCES], contract.OUTPUTS[contract.PAIRS], "logits")
+"""Outputs that answer a task by their names alone."""
+_QUERIES, _DOCUMENTS = ("query", "search_query"), ("document", "passage", "search_document", "corpus")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the user says of the model; None and empty: what the model says of itself.
+
+    Attributes:
+        task: one of TASKS.
+        output: the name of the output that answers it.
+        tokenizer: the tokenizer.json.
+        max_length: most tokens of a text, or a pair.
+        prompts: name -> what is put in front of texts.
+        default_prompt: the name of the prompt for who asks for none.
+        name: what the model is called.
+    """
+
+    task: str | None = None
+    output: str | None = None
+    tokenizer: Path | None = None
+    max_length: int | None = None
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model as front-ends know it.
+
+    Attributes:
+        name: what callers call it.
+        task: one of TASKS.
+        output: the output that answers it, with a row a text.
+        pooling: how that was made of rows of tokens; "" where it is not known.
+        activated: scores have gone through what makes shares of them; otherwise they are logits.
+        precision: of the model.
+        tokenizer: the tokenizer.json.
+        inputs: the model's token inputs.
+        max_length: most tokens of a text, or a pair.
+        prompts: name -> what is put in front of texts.
+        default_prompt: the name of the prompt for who asks for none.
+        labels: names of the classes.
+    """
+
+    name: str
+    task: str
+    output: str
+    pooling: str
+    activated: bool
+    precision: str
+    tokenizer: Path
+    inputs: tuple[str, ...]
+    max_length: int
+    prompts: Mapping[str, str]
+    default_prompt: str | None
+    labels: tuple[str, ...]
+
+    def prompt(self, name: str | None) -> str:
+        """The text of a prompt; of the default one where no name is given.
+
+        Raises:
+            KeyError: there is no such prompt.
+        """
+        chosen = self.default_prompt if name is None else name
+        return "" if chosen is None else self.prompts[chosen]
+
+    def prompt_for(self, kind: str) -> str | None:
+        """The name of the prompt for queries or documents, as models call it; None: they have none."""
+        names = _QUERIES if kind in _QUERIES else _DOCUMENTS
+        return next((name for name in names if name in self.prompts), None)
+
+
+def describe(model: Path, metadata: Metadata, choices: Choices) -> Served:
+    """What a model file and the user's choices say together.
+
+    Raises:
+        SessionError: the task is not known, there is no such output, texts do not give what the model reads, or the
+            tokenizer is not there, or another model's.
+    """
+    info = metadata.text or contract.TextInfo(contract.FEATURES)
+    output = _output(metadata, choices)
+    prompts = {**info.prompts, **choices.prompts}
+    default = choices.default_prompt or info.default_prompt
+    if default is not None and default not in prompts:
+        known = ", ".join(prompts) or "none"
+        raise SessionError(f"--default-prompt {default}: the model's prompts are {known}; choose one of them")
+    inputs = tuple(item.name for item in metadata.token_inputs())
+    for name in inputs:
+        if name not in (IDS, TYPES):
+            raise SessionError(
+                f"{model}: texts do not give the model's input '{name}', only {IDS} and {TYPES}; export the model "
+                "without it"
+            )
+    return Served(
+        name=choices.name or model.stem,
+        task=choices.task or _task(output, info.task),
+        output=output.name,
+        pooling="_".join(info.pooling),
+        activated=info.activation not in ("", IDENTITY),
+        precision=metadata.precision,
+        tokenizer=_tokenizer(model, metadata, choices),
+        inputs=inputs,
+        max_length=_max_length(metadata, choices, info.max_length),
+        prompts=prompts,
+        default_prompt=default,
+        labels=info.labels,
+    )
+
+
+def _output(metadata: Metadata, choices: Choices) -> OutputInfo:
+    """The output that answers, which has to have a row a text."""
+    outputs = {item.name: item for item in metadata.outputs}
+    shown = ", ".join(outputs)
+    known = [name for name in _OUTPUTS if name in outputs]
+    if choices.output is not None and choices.output not in outputs:
+        raise SessionError(f"--output {choices.output}: the model's outputs are {shown}; choose one of them")
+    if choices.output is None and not known:
+        raise SessionError(
+            f"the model's outputs are {shown}, and none of these names tells what answers a text; serve a model that "
+            f"was made with --pooling, or of its folder, or pass --output NAME and --task {'|'.join(TASKS)}"
+        )
+    output = outputs[choices.output or known[0]]
+    if output.layout != "per_sequence":
+        raise SessionError(
+            f"'{output.name}' has no row a text, its layout is '{output.layout}'; make the model with --pooling mean, "
+            "or of its folder, which says how its vectors are made"
+        )
+    return output
+
+
+def _task(output: OutputInfo, task: str) -> str:
+    """The task that the model's folder, or an output's name and shape tell."""
+    if task == contract.SPARSE:
+        return SPARSE
+    if output.name == contract.OUTPUTS[contract.SENTENCES]:
+        return EMBED
+    if output.name in _OUTPUTS:
+        return RERANK if output.shape is not None and output.shape[-1:] == (1,) else CLASSIFY
+    raise SessionError(f"the output '{output.name}' does not tell what it is for; pass --task {'|'.join(TASKS)}")
+
+
+def _tokenizer(model: Path, metadata: Metadata, choices: Choices) -> Path:
+    """The tokenizer's file, after a look at it."""
+    if choices.tokenizer is None:
+        kept_tokenizer(model, metadata)
+        return tokenizer_path(model)
+    token, largest = largest_id(read_tokenizer(choices.tokenizer))
+    limit = metadata.ids_input().limit
+    if limit is not None and largest >= limit:
+        raise SessionError(
+            f"{choices.tokenizer}: has ids up to {largest} ({token!a}), the model takes 0..{limit - 1}: it is another "
+            "model's; pass the tokenizer.json that was saved with the model"
+        )
+    return choices.tokenizer
+
+
+def _max_length(metadata: Metadata, choices: Choices, said: int | None) -> int:
+    longest = metadata.longest
+    chosen = choices.max_length or min((limit for limit in (said, longest) if limit is not None), default=None)
+    if chosen is None:
+        raise SessionError("the model sets no limit to a text's length; pass --max-length 512")
+    if longest is not None and chosen > longest:
+        raise SessionError(f"--max-length {chosen}: the model takes {longest} tokens; pass {longest} or less")
+    return chosen

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process with the model: it opens the sockets, starts front-ends and looks after them, and ends in good order.
+
+Every front-end has a listening socket of its own at the same port, and the kernel deals connections out among them. The
+sockets belong to this process: connections that come while a front-end is started anew wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from padfree.runtime import SessionError
+from padfree.runtime.session import Session
+
+from . import wire
+from .engine import Channel, Engine
+from .http.process import BACKLOG, FrontEnd, main
+from .loops import new_loop
+from .metrics import WIDTH, Row
+from .options import ServeOptions, cores
+from .served import Choices, Served, describe
+
+RESTART_S = 1.0
+"""A front-end that ends by itself is started again, but not more often."""
+REPORT_S = 1.0
+"""The log gets a line in so many seconds at most."""
+START_S = 60.0
+"""How long front-ends may take to start."""
+
+_log = logging.getLogger(__name__)
+
+
+def serve(
+    model: Path,
+    options: ServeOptions,
+    choices: Choices,
+    *,
+    device: int = 0,
+    allow_other_gpu: bool = False,
+    contexts: int = 2,
+    on_ready: Callable[[str], None],
+) -> None:
+    """Serves a plan or a rewritten .onnx file until SIGTERM or SIGINT comes, and answers what was taken before.
+
+    Args:
+        model: the file.
+        options: address, processes, limits.
+        choices: what the file does not say.
+        device: CUDA device number, for plans.
+        allow_other_gpu: as for Session.
+        contexts: runs under way at once.
+        on_ready: is told the address when requests are taken.
+
+    Raises:
+        SessionError: the model, the tokenizer or the address cannot be used.
+    """
+    with Session(model, device=device, allow_other_gpu=allow_other_gpu, contexts=contexts) as session:
+        served = describe(model, session.metadata, choices)
+        numbers = multiprocessing.get_context("spawn").RawArray("d", (options.front_ends + 1) * WIDTH)
+        engine = Engine(session, served, options.limits, contexts, Row(numbers, options.front_ends))
+        loop = new_loop()
+        try:
+            asyncio.set_event_loop(loop)
+            supervisor = _Supervisor(engine, served, options, numbers, session.budget.max_tokens)
+            loop.run_until_complete(supervisor.run(on_ready))
+        finally:
+            engine.close()
+            asyncio.set_event_loop(None)
+            loop.close()
+
+
+class _Supervisor:
+    def __init__(
+        self, engine: Engine, served: Served, options: ServeOptions, numbers: object, max_batch_tokens: int | None
+    ) -> None:
+        self._engine, self._served, self._options = engine, served, options
+        self._numbers, self._max_batch_tokens = numbers, max_batch_tokens
+        self._context = multiprocessing.get_context("spawn")
+        self._processes: dict[int, BaseProcess] = {}
+        self._channels: dict[int, Channel] = {}
+        self._ready: set[int] = set()
+        self._ending = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._all_started = False
+        self._forced = False
+        self._reporter = _Reporter(Row(numbers, options.front_ends))
+
+    async def run(self, on_ready: Callable[[str], None]) -> None:
+        """Serves until a signal comes."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        listeners = listen(self._options.host, self._options.port, self._options.front_ends)
+        host, port = listeners[0].getsockname()[:2]
+        reporting = asyncio.create_task(self._reporter.run())
+        watching = [asyncio.create_task(self._keep(at, listener)) for at, listener in enumerate(listeners)]
+        try:
+            await self._until_ready(watching)
+            if not self._ending.is_set():
+                on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            await self._ending.wait()
+        finally:
+            self._ending.set()
+            for listener in listeners:
+                listener.close()
+            await self._end()
+            await asyncio.gather(*watching, return_exceptions=True)
+            reporting.cancel()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    def _stop(self) -> None:
+        """The first signal ends the server in good order, the second at once."""
+        self._forced = self._ending.is_set()
+        self._ending.set()
+        self._changed.set()
+
+    async def _until_ready(self, watching: list[asyncio.Task[None]]) -> None:
+        until = time.monotonic() + START_S
+        while len(self._ready) < self._options.front_ends and not self._ending.is_set():
+            for task in watching:
+                if task.done():
+                    task.result()
+            if time.monotonic() > until:
+                raise SessionError(f"the front-end processes did not start within {START_S:.0f} s")
+            self._changed.clear()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), 0.5)
+        self._all_started = True
+
+    async def _keep(self, at: int, listener: socket.socket) -> None:
+        """Starts a front-end, and again when it ends by itself."""
+        while not self._ending.is_set():
+            started = time.monotonic()
+            code = await (await self._start(at, listener))
+            if self._ending.is_set():
+                return
+            if not self._all_started:
+                raise SessionError(f"a front-end process ended with code {code} before it served")
+            self._reporter.say(f"front-end {at} ended with code {code} and is started again")
+            await asyncio.sleep(max(0.0, started + RESTART_S - time.monotonic()))
+
+    async def _start(self, at: int, listener: socket.socket) -> asyncio.Future[int]:
+        """Starts one; the future has its exit code when it has ended."""
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        front_end = FrontEnd(
+            self._served, self._options, self._max_batch_tokens, at, max(1, cores() // self._options.front_ends)
+        )
+        process = self._context.Process(
+            target=main, args=(front_end, listener, theirs, self._numbers), name=f"padfree-front-end-{at}", daemon=True
+        )
+        process.start()
+        theirs.close()
+        channel = self._channels[at] = Channel(lambda frame: self._take(at, frame))
+        ours.setblocking(False)
+        await loop.create_unix_connection(lambda: channel, sock=ours)
+        self._processes[at] = process
+        if self._ending.is_set():
+            channel.send(wire.pack(wire.DRAIN, 0))
+        ended: asyncio.Future[int] = loop.create_future()
+
+        def end() -> None:
+            loop.remove_reader(process.sentinel)
+            process.join()
+            channel.close()
+            if not ended.done():
+                ended.set_result(process.exitcode or 0)
+
+        loop.add_reader(process.sentinel, end)
+        return ended
+
+    def _take(self, at: int, frame: wire.Frame) -> None:
+        if frame.kind == wire.INFER:
+            self._engine.infer(frame, self._channels[at].send)
+        elif frame.kind == wire.READY:
+            self._ready.add(at)
+            self._changed.set()
+        elif frame.kind == wire.LOG:
+            self._reporter.say(bytes(frame.payload).decode())
+
+    async def _end(self) -> None:
+        """Lets front-ends finish what they have; those that take too long are killed."""
+        for channel in self._channels.values():
+            channel.send(wire.pack(wire.DRAIN, 0))
+        until = time.monotonic() + self._options.grace_seconds + 1
+        while any(process.is_alive() for process in self._processes.values()):
+            if self._forced or time.monotonic() > until:
+                for process in self._processes.values():
+                    process.kill()
+            await asyncio.sleep(0.02)
+
+
+class _Reporter:
+    """Writes the log: one line in REPORT_S at most, whatever happens."""
+
+    def __init__(self, row: Row) -> None:
+        self._row = row
+        self._lines: list[str] = []
+        self._failures = 0.0
+
+    def say(self, line: str) -> None:
+        """Says something the next time."""
+        self._lines.append(line)
+
+    async def run(self) -> None:
+        """Says what there is to say, until it is cancelled."""
+        while True:
+            await asyncio.sleep(REPORT_S)
+            failures = self._row.total("te_request_failure")
+            parts = self._lines[-1:]
+            if len(self._lines) > 1:
+                parts.append(f"and {len(self._lines) - 1} lines like it")
+            if failures > self._failures:
+                parts.append(f"{failures - self._failures:.0f} requests ended with an error")
+            self._lines, self._failures = [], failures
+            if parts:
+                _log.warning("%s", "; ".join(parts))
+
+
+def listen(host: str, port: int, count: int) -> list[socket.socket]:
+    """Listening sockets at one address, all of them at the same port.
+
+    Raises:
+        SessionError: the address cannot be used.
+    """
+    listeners: list[socket.socket] = []
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # Sockets that share a port would share it with another server too: this one finds out whether there is one.
+        with socket.socket(family, kind, protocol) as alone:
+            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            alone.bind(address)
+        for _ in range(count):
+            listener = socket.socket(family, kind, protocol)
+            listeners.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listener.bind(address)
+            address = listener.getsockname()
+        for listener in listeners:
+            listener.listen(BACKLOG)
+    except OSError as error:
+        for listener in listeners:
+            listener.close()
+        raise SessionError(f"cannot listen at {host}:{port} ({error}); pass another --host or --port") from error
+    return listeners

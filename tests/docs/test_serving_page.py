@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/serving.md: its commands and clients are run against a folder on the CPU, its tables are the program's."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from padfree.builder import cli
+
+from tests.support.folders import write_folder
+from tests.support.http_requests import get, post
+from tests.support.served_models import Server
+
+Limits = pytest.importorskip("padfree.serving").Limits
+pytest.importorskip("langchain_openai")
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text("utf-8")
+ADDRESS = "http://127.0.0.1:8080"
+
+
+def blocks(language: str) -> str:
+    return "".join(re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+
+
+COMMANDS = [shlex.split(line) for line in blocks("sh").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """What the page starts, with a small folder in the place of bge-small."""
+    (command,) = [words for words in COMMANDS if words[0] == "padfree"]
+    folder = tmp_path_factory.mktemp("page") / command[2]
+    modules = [("Pooling", {"pooling_mode_cls_token": True}), ("Normalize", {})]
+    write_folder(folder, modules=modules, settings={"prompts": {"query": "question: "}})
+    with Server(folder, "--processes", "1") as found:
+        yield found
+
+
+def test_curl_gets_answers(server: Server) -> None:
+    curls = [words for words in COMMANDS if words[0] == "curl"]
+    assert len(curls) == 4
+    for words in curls:
+        path = words[2].removeprefix(ADDRESS)
+        if "-d" not in words:
+            assert get(server, path)[0] == 200
+            continue
+        status, answer = post(server, path, **json.loads(words[words.index("-d") + 1]))
+        assert status == (424 if "rerank" in path else 200), answer  # the folder is no cross-encoder
+
+
+def test_python_runs(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    scope: dict[str, Any] = {}
+    for source in re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
+        exec(compile(source.replace(ADDRESS, server.url), "docs/serving.md", "exec"), scope)
+    first, second = capsys.readouterr().out.split("\n")[:2]
+    assert first.startswith("2 ")
+    assert second == "64"
+
+
+def test_limits_are_those_of_the_program() -> None:
+    arguments = cli.make_parser().parse_args(["serve", "model.plan"])
+    rows = dict(re.findall(r"^\| `--([\w-]+)` \| ([\d,]+(?: MiB)?) \|", PAGE, re.MULTILINE))
+    shown = {
+        name: int(text.removesuffix(" MiB").replace(",", "")) << (20 * ("MiB" in text)) for name, text in rows.items()
+    }
+    assert len(shown) == len(dataclasses.fields(Limits))
+    assert shown == {name: getattr(arguments, name.replace("-", "_")) for name in shown}
+    assert sorted(shown.values()) == sorted(getattr(Limits(), field.name) for field in dataclasses.fields(Limits))
+    assert set(re.findall(r"--[a-z][a-z-]+", PAGE)) - {"--" + name for name in shown} <= set(options()) | {"--pooling"}
+
+
+def options() -> list[str]:
+    parsers = cli.make_parser()._subparsers
+    assert parsers is not None
+    choices: dict[str, Any] = parsers._group_actions[0].choices  # type: ignore[assignment]
+    return list(choices["serve"]._option_string_actions)
+
+
+def test_routes_are_those_of_the_program(server: Server) -> None:
+    routes = re.findall(r"^\| `(GET|POST) (\S+?)`(?:, `(/\S+?)`)?(?:, `(/\S+?)`)? \|", PAGE, re.MULTILINE)
+    paths = [(method, path) for method, *listed in routes for path in listed if path]
+    assert {path for _, path in paths} > {"/v1/embeddings", "/v2/rerank", "/embed_sparse", "/metrics", "/"}
+    for method, path in paths:
+        status = get(server, path)[0] if method == "GET" else post(server, path)[0]
+        assert status == (200 if method == "GET" else 422), path

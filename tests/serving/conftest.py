@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers of small models, one a task, for all tests of this folder."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from padfree.contract.texts import PAIRS, SENTENCES, TextInfo
+
+from tests.support.folders import TOKENIZER
+from tests.support.served_models import Server, write_model
+
+collect_ignore_glob = [] if importlib.util.find_spec("starlette") else ["test_*.py"]  # the extra `serve` is not there
+DIGEST = hashlib.sha256(TOKENIZER.read_bytes()).hexdigest()
+EMBEDDER = TextInfo(SENTENCES, DIGEST, prompts={"query": "query: ", "document": "passage: "}, pooling=("mean",))
+RERANKER = TextInfo(PAIRS, DIGEST, labels=("LABEL_0",), activation="identity")
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the models lie."""
+    return tmp_path_factory.mktemp("served")
+
+
+@pytest.fixture(scope="session")
+def embedder_file(folder: Path) -> Path:
+    """A model of sentence vectors, with its tokenizer."""
+    return write_model(folder / "embedder.onnx", text=EMBEDDER.to_dict())
+
+
+@pytest.fixture(scope="session")
+def embedder(embedder_file: Path) -> Iterator[Server]:
+    """Serves it."""
+    with Server(embedder_file, "--processes", "2") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def reranker(folder: Path) -> Iterator[Server]:
+    """Serves a model that gives pairs one logit."""
+    file = write_model(folder / "reranker.onnx", "scores", 1, RERANKER.to_dict())
+    with Server(file, "--processes", "1", "--long-texts", "refuse") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def classifier(folder: Path) -> Iterator[Server]:
+    """Serves a model of three classes without a folder's description."""
+    file = write_model(folder / "classifier.onnx", "logits", 3)
+    with Server(file, "--processes", "1", "--tokenizer", str(TOKENIZER)) as server:
+        yield server

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server does not take: keys, sizes, time, and more at once than it was told to."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+from padfree.runtime import SessionError
+from padfree.serving import Choices, Limits, ServeOptions
+from padfree.serving.supervisor import listen
+
+from tests.support.http_requests import PATIENCE_S, get, post
+from tests.support.served_models import Server
+
+KEY, OTHER = "a-secret", "another"
+
+
+@pytest.fixture(scope="module")
+def strict(embedder_file: Path) -> Iterator[Server]:
+    """One process with narrow limits, and keys."""
+    options = {
+        "--processes": "1",
+        "--api-key": OTHER,
+        "--max-body-bytes": "2000",
+        "--max-texts": "4",
+        "--max-text-bytes": "100",
+        "--max-concurrent-requests": "2",
+        "--max-waiting-tokens": "40",
+        "--request-seconds": "1",
+    }
+    arguments = [word for option in options.items() for word in option]
+    with Server(embedder_file, *arguments, "--accept-token-ids", PADFREE_API_KEY=KEY) as server:
+        yield server
+
+
+def half_sent(server: Server) -> socket.socket:
+    """A request whose body does not come."""
+    held = socket.create_connection(server.address, timeout=PATIENCE_S)
+    head = f"POST /embed HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {KEY}\r\ncontent-length: 100\r\n\r\n{{"
+    held.sendall(head.encode())
+    return held
+
+
+@pytest.mark.parametrize("path", ["/embed", "/v1/embeddings", "/v1/rerank", "/rerank", "/predict", "/tokenize"])
+def test_who_has_no_key_gets_nothing(strict: Server, path: str) -> None:
+    for key in (None, "wrong", KEY[:-1], f"{KEY}x"):
+        status, body = post(strict, path, key=key, inputs="a")
+        assert status == 401
+        assert "API key" in json.dumps(body)
+
+
+def test_keys_open_everything_and_health_needs_none(strict: Server) -> None:
+    assert get(strict, "/health")[0] == 200
+    for path in ("/info", "/metrics", "/v1/models"):
+        assert get(strict, path)[0] == 401
+        assert get(strict, path, key=KEY)[0] == 200
+    for key in (KEY, OTHER):
+        assert post(strict, "/embed", key=key, inputs="a")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [(["a"] * 5, "batch size 5"), ("a" * 101, "101 bytes"), (["a" * 99] * 30, "2000 bytes"), ([[7] * 200], "128")],
+)
+def test_what_is_too_large_is_refused(strict: Server, inputs: object, words: str) -> None:
+    status, body = post(strict, "/embed", key=KEY, inputs=inputs)
+    assert (status, body["error_type"]) == (413, "Validation")
+    assert words in body["error"]
+
+
+def test_a_body_without_a_length_is_counted_as_it_comes(strict: Server) -> None:
+    connection = HTTPConnection(*strict.address, timeout=PATIENCE_S)
+    connection.request(
+        "POST", "/embed", iter([b" " * 500] * 5), {"Authorization": f"Bearer {KEY}"}, encode_chunked=True
+    )
+    assert connection.getresponse().status == 413
+    connection.close()
+
+
+@pytest.mark.parametrize("ids", [[5, 6], [[5, 6], [7]]])
+def test_ids_are_taken_where_the_server_is_told_to(strict: Server, ids: list[object]) -> None:
+    status, vectors = post(strict, "/embed", key=KEY, inputs=ids)
+    assert (status, len(vectors)) == (200, 2 if isinstance(ids[0], list) else 1)
+
+
+@pytest.mark.parametrize("ids", [[5, 930], [5, -1], [5, 1 << 40], [[5], []], [[5], "a"], [5, True]])
+def test_ids_that_the_model_does_not_have_are_refused(strict: Server, ids: list[object]) -> None:
+    assert post(strict, "/embed", key=KEY, inputs=ids)[0] == 422
+    assert post(strict, "/embed", key=KEY, inputs=[5, 6])[0] == 200
+
+
+def test_more_requests_than_allowed_are_told_to_come_back(strict: Server) -> None:
+    held = [half_sent(strict), half_sent(strict)]
+    answers = []
+    for _ in range(20):  # the two may not have been read yet
+        answers.append(post(strict, "/embed", key=KEY, inputs="a"))
+        if answers[-1][0] == 429:
+            break
+    status, body = answers[-1]
+    assert (status, body["error_type"]) == (429, "Overloaded")
+    for connection in held:
+        connection.close()
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(strict: Server) -> None:
+    held = half_sent(strict)
+    assert held.recv(100).startswith(b"HTTP/1.1 408")
+    held.close()
+
+
+def test_numbers_that_mean_nothing_are_refused() -> None:
+    for wrong in (
+        lambda: Limits(texts=0),
+        lambda: Limits(seconds=0),
+        lambda: ServeOptions(long_texts="shorten"),
+        lambda: ServeOptions(processes=-1),
+        lambda: ServeOptions(api_keys=("",)),
+    ):
+        with pytest.raises(SessionError, match=r"allowed|ASCII"):
+            wrong()
+    assert KEY not in repr(ServeOptions(api_keys=(KEY,)))
+    assert Choices().task is None
+
+
+def test_a_port_that_is_taken_is_not_shared() -> None:
+    (first,) = listen("127.0.0.1", 0, 1)
+    with first, pytest.raises(SessionError, match="another --host or --port"):
+        listen("127.0.0.1", first.getsockname()[1], 2)

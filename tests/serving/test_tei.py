@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The routes of text-embeddings-inference: bodies, errors and metrics as its interface has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.http_requests import get, post
+from tests.support.served_models import POSITIONS, Server, expected, fault, unit
+
+TEXTS = ["the cat sat on the mat", "a", "rain, rain, and more of it"]
+TOLERANCE = 1e-5
+LONG = "cat " * (POSITIONS + 1)
+INFO = {
+    "model_id": str,
+    "model_sha": type(None),
+    "model_dtype": str,
+    "model_type": dict,
+    "max_concurrent_requests": int,
+    "max_input_length": int,
+    "max_batch_tokens": int,
+    "max_batch_requests": type(None),
+    "max_client_batch_size": int,
+    "auto_truncate": bool,
+    "tokenization_workers": int,
+    "version": str,
+    "sha": type(None),
+    "docker_label": type(None),
+}
+
+
+def test_embed_gives_vectors_of_length_one_unless_told_otherwise(embedder: Server) -> None:
+    wanted = expected(TEXTS)
+    np.testing.assert_allclose(post(embedder, "/embed", inputs=TEXTS)[1], unit(wanted), atol=TOLERANCE)
+    np.testing.assert_allclose(post(embedder, "/embed", inputs=TEXTS[0])[1], unit(wanted[:1]), atol=TOLERANCE)
+    plain = post(embedder, "/embed", inputs=TEXTS, normalize=False)[1]
+    np.testing.assert_allclose(plain, wanted, rtol=TOLERANCE, atol=TOLERANCE)
+    prompted = post(embedder, "/embed", inputs=TEXTS, prompt_name="query")[1]
+    np.testing.assert_allclose(prompted, unit(expected([f"query: {text}" for text in TEXTS])), atol=TOLERANCE)
+
+
+def test_many_texts_are_several_groups_and_come_back_in_order(embedder: Server) -> None:
+    texts = [f"{TEXTS[at % 3]} {at}" for at in range(300)]
+    np.testing.assert_allclose(post(embedder, "/embed", inputs=texts)[1], unit(expected(texts)), atol=TOLERANCE)
+
+
+def test_long_texts_are_cut_or_refused(embedder: Server, reranker: Server) -> None:
+    assert post(embedder, "/embed", inputs=LONG)[0] == 200
+    status, body = post(embedder, "/embed", inputs=LONG, truncate=False)
+    assert (status, body["error_type"]) == (413, "Validation")
+    assert str(POSITIONS) in body["error"]
+    assert post(reranker, "/rerank", query="a", texts=[LONG])[0] == 413
+    assert post(reranker, "/rerank", query="a", texts=[LONG], truncate=True)[0] == 200
+
+
+def test_rerank_sorts(reranker: Server) -> None:
+    logits = expected([("where is the cat", text) for text in TEXTS], 1)[:, 0]
+    status, ranks = post(reranker, "/rerank", query="where is the cat", texts=TEXTS, raw_scores=True, return_text=True)
+    assert status == 200
+    order = np.argsort(-logits)
+    assert [rank["index"] for rank in ranks] == order.tolist()
+    assert [rank["text"] for rank in ranks] == [TEXTS[at] for at in order]
+    np.testing.assert_allclose([rank["score"] for rank in ranks], logits[order], rtol=TOLERANCE, atol=TOLERANCE)
+    shares = [rank["score"] for rank in post(reranker, "/rerank", query="where is the cat", texts=TEXTS)[1]]
+    np.testing.assert_allclose(shares, 1 / (1 + np.exp(-logits[order])), atol=TOLERANCE)
+
+
+def test_predict_takes_texts_pairs_and_lists_of_both(classifier: Server) -> None:
+    logits = expected([("a", "rain"), "a"], 3)
+    wanted = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    for inputs, rows in (("a", wanted[1:]), (["a", "rain"], wanted[:1]), ([["a", "rain"], ["a"]], wanted)):
+        status, answer = post(classifier, "/predict", inputs=inputs)
+        assert status == 200
+        batch = answer if isinstance(answer[0], list) else [answer]
+        for row, shares in zip(batch, rows, strict=True):
+            assert [item["score"] for item in row] == sorted((item["score"] for item in row), reverse=True)
+            found = {item["label"]: item["score"] for item in row}
+            np.testing.assert_allclose([found[f"LABEL_{at}"] for at in range(3)], shares, atol=TOLERANCE)
+    raw = {item["label"]: item["score"] for item in post(classifier, "/predict", inputs="a", raw_scores=True)[1]}
+    np.testing.assert_allclose([raw[f"LABEL_{at}"] for at in range(3)], logits[1], rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_tokenize_shows_tokens_and_where_they_are(embedder: Server) -> None:
+    (tokens,) = post(embedder, "/tokenize", inputs="the cat")[1]
+    assert [token["special"] for token in tokens] == [True, *[False] * (len(tokens) - 2), True]
+    assert tokens[1] == {"id": tokens[1]["id"], "text": "the", "special": False, "start": 0, "stop": 3}
+    (bare,) = post(embedder, "/tokenize", inputs="the cat", add_special_tokens=False)[1]
+    assert [token["id"] for token in bare] == [token["id"] for token in tokens[1:-1]]
+
+
+def test_info_has_the_fields_of_teis(embedder: Server, reranker: Server, classifier: Server) -> None:
+    status, info = get(embedder, "/info")
+    assert status == 200
+    assert {name: type(value) for name, value in info.items()} == INFO
+    assert info["model_type"] == {"embedding": {"pooling": "mean"}}
+    labels = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    assert get(reranker, "/info")[1]["model_type"] == {"reranker": labels}
+    assert list(get(classifier, "/info")[1]["model_type"]) == ["classifier"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "kind"),
+    [
+        ("/embed", {}, 422, "Validation"),
+        ("/embed", {"inputs": {"a": 1}}, 422, "Validation"),
+        ("/embed", {"inputs": "a", "truncate": "yes"}, 422, "Validation"),
+        ("/embed", {"inputs": ["a", None]}, 422, "Validation"),
+        ("/embed", {"inputs": [[1, 2]]}, 422, "Tokenizer"),
+        ("/embed", {"inputs": ["a"] * 2049}, 413, "Validation"),
+        ("/embed", {"inputs": "a" * 65537}, 413, "Validation"),
+        ("/embed", {"inputs": "é" * 32769}, 413, "Validation"),
+        ("/embed_sparse", {"inputs": "a"}, 424, "Backend"),
+        ("/predict", {"inputs": "a"}, 424, "Backend"),
+        ("/rerank", {"query": "a", "texts": ["a"]}, 424, "Backend"),
+        ("/rerank", {"query": "a", "texts": []}, 422, "Validation"),
+        ("/embed", b"{", 422, "Validation"),
+        ("/embed", b"[1]", 422, "Validation"),
+        ("/embed", b'{"inputs": "\\ud800"}', 422, "Validation"),
+    ],
+)
+def test_errors_have_teis_bodies(embedder: Server, path: str, body: Any, status: int, kind: str) -> None:
+    found, answer = post(embedder, path, raw=body) if isinstance(body, bytes) else post(embedder, path, **body)
+    assert (found, answer["error_type"]) == (status, kind)
+    assert set(answer) == {"error", "error_type"}
+    assert len(answer["error"]) < 400
+
+
+def test_a_run_that_fails_is_an_error_of_its_own_request(embedder: Server) -> None:
+    status, answer = post(embedder, "/embed", inputs=["a", fault()])
+    assert (status, answer["error_type"]) == (424, "Backend")
+    assert post(embedder, "/embed", inputs="a")[0] == 200
+
+
+def test_health_and_metrics_count_all_processes(embedder: Server) -> None:
+    def count(name: str) -> float:
+        page = get(embedder, "/metrics")[1]
+        return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(name))
+
+    assert get(embedder, "/health")[0] == 200
+    before = count("te_request_success"), count("te_embed_success"), count("te_request_failure")
+    for _ in range(10):  # each on a connection of its own, to either process
+        assert post(embedder, "/embed", inputs=TEXTS)[0] == 200
+        assert post(embedder, "/embed", inputs=[])[0] == 422
+    after = count("te_request_success"), count("te_embed_success"), count("te_request_failure")
+    assert [new - old for new, old in zip(after, before, strict=True)] == [10, 30, 10]
+    page = get(embedder, "/metrics")[1]
+    for name in ("te_request_duration", "te_request_inference_duration", "te_request_queue_duration"):
+        assert f'{name}_bucket{{le="+Inf"}}' in page
+    for name in ("te_request_count", "te_embed_count", "te_queue_size", "te_batch_next_size", "te_batch_next_tokens"):
+        assert f"# TYPE {name} " in page
+
+
+def test_hugging_faces_client_speaks_to_it(embedder: Server) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    vector = hub.InferenceClient(base_url=embedder.url).feature_extraction(TEXTS[0])
+    np.testing.assert_allclose(vector, unit(expected(TEXTS[:1])), atol=TOLERANCE)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests of the tests, over plain connections."""
+
+from __future__ import annotations
+
+import json
+from http.client import HTTPConnection
+from typing import Any
+
+from .served_models import Server
+
+PATIENCE_S = 60.0
+
+
+def post(
+    server: Server, path: str, *, raw: bytes | None = None, key: str | None = None, **fields: Any
+) -> tuple[int, Any]:
+    """Status and body of a request with these fields, or with a raw body."""
+    return _request(server, "POST", path, json.dumps(fields).encode() if raw is None else raw, key)
+
+
+def get(server: Server, path: str, key: str | None = None) -> tuple[int, Any]:
+    """Status and body, as JSON where it is that."""
+    return _request(server, "GET", path, None, key)
+
+
+def _request(server: Server, method: str, path: str, body: bytes | None, key: str | None) -> tuple[int, Any]:
+    connection = HTTPConnection(*server.address, timeout=PATIENCE_S)
+    try:
+        connection.request(method, path, body, {"Authorization": f"Bearer {key}"} if key else {})
+        answer = connection.getresponse()
+        content = answer.read().decode()
+        return answer.status, json.loads(content) if content.startswith(("{", "[")) else content
+    finally:
+        connection.close()

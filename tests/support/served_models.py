@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packed models that cost next to nothing and can be computed in NumPy, and a running `padfree serve` in front of them.
+
+A text's vector is the sum of one row of a table for every token, twice that for tokens of the second text of a pair.
+The table lacks the row of the last id, so that a run with that token in it fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from padfree.runtime.texts import tokenizer_path
+from tokenizers import Tokenizer
+
+from .folders import TOKENIZER, VOCABULARY
+
+Array = npt.NDArray[Any]
+Text = str | tuple[str, str]
+
+WIDTH = 8
+POSITIONS = 128
+MOST_END_S = 60.0
+
+
+def table(width: int) -> Array:
+    """Rows of all ids but the last."""
+    return np.random.default_rng(7).standard_normal((VOCABULARY - 1, width), np.float32)
+
+
+def fault() -> str:
+    """A word with which a run of the model fails."""
+    token: str = Tokenizer.from_file(str(TOKENIZER)).id_to_token(VOCABULARY - 1)
+    return token
+
+
+def expected(texts: Sequence[Text], width: int = WIDTH) -> Array:
+    """The vectors of texts, or pairs: [texts, width]."""
+    tokenizer = Tokenizer.from_file(str(TOKENIZER))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(POSITIONS)
+    rows = table(width)
+    found = [tokenizer.encode(*([text] if isinstance(text, str) else text)) for text in texts]
+    return np.stack([(rows[one.ids] * (1 + np.array(one.type_ids))[:, None]).sum(0) for one in found])
+
+
+def unit(vectors: Array) -> Array:
+    """Vectors of length 1."""
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True))
+
+
+def write_model(path: Path, output: str = "sentence_embedding", width: int = WIDTH, text: Any = None) -> Path:
+    """Writes the model, and its tokenizer beside it where `text` says that there is one."""
+    constants = {
+        "table": table(width),
+        "none": np.zeros((1, width)),
+        "axis": np.array(0, np.int64),
+        "last": np.array([1], np.int64),
+        "one": np.array(1, np.float32),
+    }
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["rows"]),
+        helper.make_node("Cast", ["token_type_ids"], ["types"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["types", "one"], ["factors"]),
+        helper.make_node("Unsqueeze", ["factors", "last"], ["column"]),
+        helper.make_node("Mul", ["rows", "column"], ["weighted"]),
+        helper.make_node("Cast", ["weighted"], ["exact"], to=TensorProto.DOUBLE),  # sums over all texts of a run
+        helper.make_node("CumSum", ["exact", "axis"], ["sums"]),
+        helper.make_node("Concat", ["none", "sums"], ["from_none"], axis=0),
+        helper.make_node("Cast", ["seq_lens"], ["lengths"], to=TensorProto.INT64),
+        helper.make_node("CumSum", ["lengths", "axis"], ["ends"]),
+        helper.make_node("Sub", ["ends", "lengths"], ["starts"]),
+        helper.make_node("Gather", ["from_none", "ends"], ["up_to_end"]),
+        helper.make_node("Gather", ["from_none", "starts"], ["up_to_start"]),
+        helper.make_node("Sub", ["up_to_end", "up_to_start"], ["difference"]),
+        helper.make_node("Cast", ["difference"], [output], to=TensorProto.FLOAT),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "sums",
+        [helper.make_tensor_value_info(name, TensorProto.INT32, ["T"]) for name in ("input_ids", "token_type_ids")]
+        + [helper.make_tensor_value_info("seq_lens", TensorProto.INT32, ["B"])],
+        [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["B", width])],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    metadata = {
+        "format": 1,
+        "interface": "packed",
+        "precision": "fp32",
+        "inputs": [
+            {"name": "input_ids", "role": "tokens", "limit": VOCABULARY, "dtype": "int32"},
+            {"name": "token_type_ids", "role": "tokens", "limit": 2, "dtype": "int32"},
+            {"name": "seq_lens", "role": "seq_lens", "limit": None, "dtype": "int32"},
+        ],
+        "outputs": [{"name": output, "layout": "per_sequence", "dtype": "float32", "shape": [None, width]}],
+        "max_positions": POSITIONS,
+        "plugins": {},
+        "text": text,
+    }
+    if text is not None:
+        shutil.copy(TOKENIZER, tokenizer_path(path))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    helper.set_model_props(model, {"padfree": json.dumps(metadata)})
+    onnx.save_model(model, str(path))
+    return path
+
+
+class Server:
+    """A `padfree serve` in processes of its own, at a free port.
+
+    Args:
+        model: the file or folder.
+        options: further arguments.
+        environment: variables beside those of the tests.
+    """
+
+    def __init__(self, model: Path, *options: str, **environment: str) -> None:
+        command = [sys.executable, "-m", "padfree.builder.cli", "serve", str(model), "--port", "0", *options]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = re.search(r"at (http://\S+)", line)
+        if found is None:
+            raise RuntimeError(f"the server did not start: {line}{self.process.communicate()[1]}")
+        self.url = found[1]
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        host, port = self.url.removeprefix("http://").split(":")
+        return host, int(port)
+
+    @property
+    def front_ends(self) -> list[int]:
+        """Process ids of those that read HTTP."""
+        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+        children = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+        return [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+    def end(self, number: int = signal.SIGTERM) -> str:
+        """Sends a signal and waits; returns what was written to stderr."""
+        self.process.send_signal(number)
+        try:
+            return self.process.communicate(timeout=MOST_END_S)[1]
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.end()
+
+
+def wait_until(check: Any, most_s: float = MOST_END_S) -> None:
+    """Returns when the check is true, and fails when it is not within a time."""
+    until = time.monotonic() + most_s
+    while not check():
+        assert time.monotonic() < until, "it did not become true"
+        time.sleep(0.02)
