@@ -56,7 +56,11 @@ cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream) 
   if (!isVectorAligned(params.q) || !isVectorAligned(params.k) || !isVectorAligned(params.v)) {
     return cudaErrorMisalignedAddress;
   }
-  if (params.bias == AttentionBias::kDisentangled) return launchAttentionDisentangled(params, stream);
+  if (params.bias == AttentionBias::kDisentangled) {
+    return runsOnHopper() && params.D <= kMaxHopperDisentangledHeadSize
+               ? launchAttentionSm90Disentangled(params, stream)
+               : launchAttentionDisentangled(params, stream);
+  }
   if (!runsOnHopper() || !fitsHopper(params)) return launchAttentionMma(params, stream);
   if (params.max_seq_len > 0 && params.max_seq_len <= kShortLength) return launchAttentionSm90Short(params, stream);
   if (isNear(params)) return launchAttentionSm90Window(params, stream);
@@ -71,6 +75,9 @@ cudaError_t launchAttentionSm90Short(const AttentionParams&, cudaStream_t) {
   return cudaErrorNoKernelImageForDevice;
 }
 cudaError_t launchAttentionSm90Window(const AttentionParams&, cudaStream_t) {
+  return cudaErrorNoKernelImageForDevice;
+}
+cudaError_t launchAttentionSm90Disentangled(const AttentionParams&, cudaStream_t) {
   return cudaErrorNoKernelImageForDevice;
 }
 #endif

@@ -31,6 +31,10 @@ constexpr int kNearKeys = 64;
 // fp16 and bf16 with a disentangled bias, on mma.sync.
 cudaError_t launchAttentionDisentangled(const AttentionParams& params, cudaStream_t stream);
 
+// The same on Hopper, for heads of up to kMaxHopperDisentangledHeadSize.
+cudaError_t launchAttentionSm90Disentangled(const AttentionParams& params, cudaStream_t stream);
+constexpr int kMaxHopperDisentangledHeadSize = 64;
+
 // fp32 in plain FMA: for correctness, not for speed.
 cudaError_t launchAttentionFp32(const AttentionParams& params, cudaStream_t stream);
 

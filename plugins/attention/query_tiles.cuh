@@ -35,6 +35,32 @@ __device__ inline QueryTile findQueryTile(const int* cu_seqlens, int B, int T, i
   return findQueryTile(cu_seqlens, B, T, tile, kRows);
 }
 
+// Up to so many sequences findLongestQueryTile puts in order.
+constexpr int kMaxOrdered = kWarpSize - 1;
+
+// The same tiles in another order, those of longer sequences first, where B <= kMaxOrdered: every lane counts the tiles
+// that come before those of its sequence. Warp-collective.
+template <int kRows>
+__device__ inline QueryTile findLongestQueryTile(const int* cu_seqlens, int B, int T, int tile) {
+  const int lane = threadIdx.x % kWarpSize;
+  const int begin = sequenceStart(cu_seqlens, min(lane, B), T);
+  const int end = lane < B ? max(sequenceStart(cu_seqlens, lane + 1, T), begin) : T;
+  const int length = lane <= B ? end - begin : 0, tiles = ceilDiv(length, kRows);
+  const int order = lane < B ? tiles : -1;  // filler comes last
+  int before = 0;
+#pragma unroll
+  for (int i = 0; i < kWarpSize; ++i) {
+    const int other = __shfl_sync(kFullMask, order, i);
+    if (other > order || (other == order && i < lane)) before += other;
+  }
+  const unsigned found = __ballot_sync(kFullMask, lane <= B && tile >= before && tile < before + tiles);
+  if (!found) return {};
+  const int sequence = __ffs(found) - 1;
+  const int first = (tile - __shfl_sync(kFullMask, before, sequence)) * kRows;
+  const int tile_length = __shfl_sync(kFullMask, length, sequence);
+  return {__shfl_sync(kFullMask, begin, sequence), tile_length, first, min(kRows, tile_length - first), sequence == B};
+}
+
 // Tile numbers that findQueryTile can be asked for, filler included.
 inline unsigned countQueryTiles(int T, int B, int rows) {
   return static_cast<unsigned>(T / rows) + static_cast<unsigned>(B) + 1;

@@ -141,7 +141,7 @@ PADFREE_TEST_EXPORT int padfreePool(const void* x, const int* cu_seqlens, void* 
 }
 
 // Operands as (data, bias, token_stride, head_stride) each; kernel: 0 as the plugin chooses, 1 mma, 2 sm90,
-// 3 sm90 for short sequences, 4 for near windows.
+// 3 sm90 for short sequences, 4 for near windows, 5 mma for disentangled biases.
 PADFREE_TEST_EXPORT int padfreeAttention(
     const void* q, const void* q_bias, int64_t q_token_stride, int64_t q_head_stride, const void* k, const void* k_bias,
     int64_t k_token_stride, int64_t k_head_stride, const void* v, const void* v_bias, int64_t v_token_stride,
@@ -153,8 +153,8 @@ PADFREE_TEST_EXPORT int padfreeAttention(
   const AttentionOperand key{k, k_bias, k_token_stride, k_head_stride, bias_head_stride};
   const AttentionOperand value{v, v_bias, v_token_stride, v_head_stride, bias_head_stride};
   constexpr decltype(&padfree::launchAttention) kLaunchers[] = {
-      padfree::launchAttention, padfree::launchAttentionMma, padfree::launchAttentionSm90,
-      padfree::launchAttentionSm90Short, padfree::launchAttentionSm90Window};
+      padfree::launchAttention,          padfree::launchAttentionMma,        padfree::launchAttentionSm90,
+      padfree::launchAttentionSm90Short, padfree::launchAttentionSm90Window, padfree::launchAttentionDisentangled};
   padfree::AttentionParams params{query,
                                   key,
                                   value,

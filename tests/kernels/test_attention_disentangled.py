@@ -11,6 +11,8 @@ from .cases import DEVICE, LENGTHS, assert_guards, cumulative, generator, poison
 from .test_attention_positions import EDGES, check, make_operands
 
 TABLES = [("k_position", "q_position"), ("k_position",), ("q_position",)]
+KERNELS = ["auto", "disentangled mma"]
+"""On Hopper the first is a kernel of its own for heads of up to 64."""
 
 
 def tables(
@@ -41,10 +43,13 @@ def check_disentangled(
     head_size: int = 64,
     with_bias: bool = False,
     key_spread: float = 1.0,
+    kernel: str = "auto",
     **options: object,
 ) -> None:
     positions = tables(3, head_size, reach, dtype, longest=max(lengths), **options)
-    arguments = {"head_size": head_size, "dtype": dtype, "with_bias": with_bias, "key_spread": key_spread}
+    arguments = {
+        "head_size": head_size, "dtype": dtype, "with_bias": with_bias, "key_spread": key_spread, "kernel": kernel,
+    }  # fmt: skip
     y = check(lengths, positions, **arguments)
     assert torch.equal(y, check(lengths, positions, **arguments)), "a second run gave other bits"
 
@@ -52,31 +57,36 @@ def check_disentangled(
 @pytest.mark.parametrize("reach", [0, 1, 16, 256, 512, 700])
 @pytest.mark.parametrize("names", TABLES, ids="+".join)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_reaches(reach: int, names: tuple[str, ...], dtype: torch.dtype) -> None:
-    check_disentangled(EDGES, reach, dtype, names=names)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_reaches(reach: int, names: tuple[str, ...], dtype: torch.dtype, kernel: str) -> None:
+    check_disentangled(EDGES, reach, dtype, names=names, kernel=kernel)
 
 
 @pytest.mark.parametrize("name", [name for name in LENGTHS if name != "all empty"])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_lengths(name: str, dtype: torch.dtype) -> None:
-    check_disentangled(LENGTHS[name], 512, dtype)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_lengths(name: str, dtype: torch.dtype, kernel: str) -> None:
+    check_disentangled(LENGTHS[name], 512, dtype, kernel=kernel)
 
 
 @pytest.mark.parametrize("head_size", [8, 32, 40, 64, 72, 96, 128])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_head_sizes_and_biases(head_size: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_head_sizes_and_biases(head_size: int, dtype: torch.dtype, kernel: str) -> None:
     """The bias of K counts: rows of q_position are multiplied by it."""
-    check_disentangled(LENGTHS["mixed"], 128, dtype, head_size=head_size, with_bias=True)
+    check_disentangled(LENGTHS["mixed"], 128, dtype, head_size=head_size, with_bias=True, kernel=kernel)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_outliers(dtype: torch.dtype) -> None:
-    check_disentangled(LENGTHS["mixed"], 512, dtype, key_spread=20.0)
-    check_disentangled(LENGTHS["mixed"], 512, dtype, spread=20.0)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_outliers(dtype: torch.dtype, kernel: str) -> None:
+    check_disentangled(LENGTHS["mixed"], 512, dtype, key_spread=20.0, kernel=kernel)
+    check_disentangled(LENGTHS["mixed"], 512, dtype, spread=20.0, kernel=kernel)
 
 
-def test_long_sequences() -> None:
-    check_disentangled([2048, 31, 700], 512)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_long_sequences(kernel: str) -> None:
+    check_disentangled([2048, 31, 700], 512, kernel=kernel)
 
 
 def test_no_tokens() -> None:

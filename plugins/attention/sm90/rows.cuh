@@ -217,15 +217,15 @@ struct Sm90Rows {
   }
 };
 
-// Adds the bias to a warpgroup's Q in shared memory, 16 bytes at a time.
+// Adds its bias to an operand's kTaskRows rows in shared memory, 16 bytes at a time. Threads of one warpgroup.
 template <typename S>
-__device__ void addQueryBias(const AttentionParams& p, unsigned char* query, int head, int group) {
+__device__ void addBias(const AttentionOperand& operand, int D, unsigned char* rows, int head, int group) {
   using T = typename S::T;
-  const T* bias = static_cast<const T*>(p.q.bias) + head * p.q.bias_head_stride;
-  const int chunks = p.D / 8;
+  const T* bias = static_cast<const T*>(operand.bias) + head * operand.bias_head_stride;
+  const int chunks = D / 8;
   for (int i = threadIdx.x % kWarpgroup; i < kTaskRows * chunks; i += kWarpgroup) {
     const int row = i / chunks, column = i % chunks * 8;
-    T* chunk = reinterpret_cast<T*>(query + column / kPanelColumns * S::kQueryPanelBytes +
+    T* chunk = reinterpret_cast<T*>(rows + column / kPanelColumns * S::kQueryPanelBytes +
                                     panelOffset(row, column % kPanelColumns / 8));
     float value[8];
     loadFloats(chunk, value);
@@ -234,6 +234,34 @@ __device__ void addQueryBias(const AttentionParams& p, unsigned char* query, int
   }
   fenceAsyncProxy();
   namedBarrier(kGroupBarrier + group, kWarpgroup);
+}
+
+template <typename S>
+__device__ void addQueryBias(const AttentionParams& p, unsigned char* query, int head, int group) {
+  addBias<S>(p.q, p.D, query, head, group);
+}
+
+// A weight of 0 does not silence a NaN: of a step's values in shared memory those beyond `keys` become zeros. Threads
+// of one warpgroup.
+template <typename S>
+__device__ void zeroValues(unsigned values, int keys, int group) {
+  for (int i = keys * 8 + threadIdx.x % kWarpgroup; i < S::kKeys * 8; i += kWarpgroup) {
+#pragma unroll
+    for (int panel = 0; panel < S::kPanels; ++panel) {
+      *sharedPointer<uint4>(values + panel * S::kKeyPanelBytes + i * 16) = uint4{};
+    }
+  }
+  fenceAsyncProxy();
+  namedBarrier(kGroupBarrier + group, kWarpgroup);
+}
+
+// Rows of a head become zeros.
+__device__ inline void zeroRows(const AttentionParams& p, int head, int token, int rows) {
+  const int chunks = p.D / 8;
+  uint4* const zeros = static_cast<uint4*>(p.y) + (static_cast<int64_t>(token) * p.H + head) * chunks;
+  for (int i = threadIdx.x; i < rows * chunks; i += kWarpgroup) {
+    zeros[static_cast<int64_t>(i / chunks) * p.H * chunks + i % chunks] = uint4{};
+  }
 }
 
 // Divides by the sums and writes the rows; four lanes write 64 contiguous bytes of a row at a time. The bias of V is

@@ -54,15 +54,6 @@ struct WindowMemory {
   __device__ unsigned value(int place) const { return key(places + place); }
 };
 
-// Rows of a head become zeros.
-__device__ inline void zeroRows(const AttentionParams& p, int head, int token, int rows) {
-  const int chunks = p.D / 8;
-  uint4* const zeros = static_cast<uint4*>(p.y) + (static_cast<int64_t>(token) * p.H + head) * chunks;
-  for (int i = threadIdx.x; i < rows * chunks; i += kWarpgroup) {
-    zeros[static_cast<int64_t>(i / chunks) * p.H * chunks + i % chunks] = uint4{};
-  }
-}
-
 template <typename S>
 __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     attentionSm90WindowKernel(const __grid_constant__ AttentionParams p, const __grid_constant__ AttentionMaps maps,

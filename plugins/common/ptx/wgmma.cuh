@@ -108,6 +108,10 @@ __device__ void wgmmaShared(float (&c)[16][4], unsigned a, unsigned b, bool accu
 template <typename T>
 __device__ void wgmmaRegisters(float (&c)[8][4], const unsigned (&a)[4], unsigned b, bool accumulate);
 
+// The same where b is [64x16]^T: its rows run along the reduction.
+template <typename T>
+__device__ void wgmmaRegistersAlong(float (&c)[8][4], const unsigned (&a)[4], unsigned b, bool accumulate);
+
 // COLUMNS = 16 * GROUPS; A, B and ACCUMULATE: the places behind the 8 * GROUPS accumulators.
 #define PADFREE_DEFINE_SHARED(TYPE, NAME, COLUMNS, GROUPS, A, B, ACCUMULATE)                                        \
   template <>                                                                                                       \
@@ -122,20 +126,25 @@ __device__ void wgmmaRegisters(float (&c)[8][4], const unsigned (&a)[4], unsigne
                  : "r"(a), "r"(b), "r"(static_cast<int>(accumulate)));                                              \
   }
 
-#define PADFREE_DEFINE_WGMMA(TYPE, NAME)                                                                               \
-  PADFREE_DEFINE_SHARED(TYPE, NAME, 32, 2, "%16", "%17", "%18")                                                        \
-  PADFREE_DEFINE_SHARED(TYPE, NAME, 64, 4, "%32", "%33", "%34")                                                        \
-  PADFREE_DEFINE_SHARED(TYPE, NAME, 96, 6, "%48", "%49", "%50")                                                        \
-  PADFREE_DEFINE_SHARED(TYPE, NAME, 128, 8, "%64", "%65", "%66")                                                       \
-  template <>                                                                                                          \
-  __device__ inline void wgmmaRegisters<TYPE>(float (&c)[8][4], const unsigned (&a)[4], unsigned b, bool accumulate) { \
-    asm volatile("{\n.reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %37, 0;\nmov.b64 b, {%36, " PADFREE_HIGH              \
-                 "};\n"                                                                                                \
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " {" PADFREE_PLACES_4                     \
-                 "}, {%32, %33, %34, %35}, b, p, 1, 1, 1;\n}\n"                                                        \
-                 : PADFREE_SLOTS_4(c)                                                                                  \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(static_cast<int>(accumulate)));             \
+// ACROSS: whether rows of b run across the reduction.
+#define PADFREE_DEFINE_REGISTERS(TYPE, NAME, FUNCTION, ACROSS)                                                   \
+  template <>                                                                                                    \
+  __device__ inline void FUNCTION<TYPE>(float (&c)[8][4], const unsigned (&a)[4], unsigned b, bool accumulate) { \
+    asm volatile("{\n.reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %37, 0;\nmov.b64 b, {%36, " PADFREE_HIGH        \
+                 "};\n"                                                                                          \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " {" PADFREE_PLACES_4               \
+                 "}, {%32, %33, %34, %35}, b, p, 1, 1, " ACROSS ";\n}\n"                                         \
+                 : PADFREE_SLOTS_4(c)                                                                            \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(static_cast<int>(accumulate)));       \
   }
+
+#define PADFREE_DEFINE_WGMMA(TYPE, NAME)                         \
+  PADFREE_DEFINE_SHARED(TYPE, NAME, 32, 2, "%16", "%17", "%18")  \
+  PADFREE_DEFINE_SHARED(TYPE, NAME, 64, 4, "%32", "%33", "%34")  \
+  PADFREE_DEFINE_SHARED(TYPE, NAME, 96, 6, "%48", "%49", "%50")  \
+  PADFREE_DEFINE_SHARED(TYPE, NAME, 128, 8, "%64", "%65", "%66") \
+  PADFREE_DEFINE_REGISTERS(TYPE, NAME, wgmmaRegisters, "1")      \
+  PADFREE_DEFINE_REGISTERS(TYPE, NAME, wgmmaRegistersAlong, "0")
 
 PADFREE_DEFINE_WGMMA(half, "f16")
 PADFREE_DEFINE_WGMMA(__nv_bfloat16, "bf16")
@@ -178,6 +187,7 @@ PADFREE_DEFINE_TRANSPOSED(240, 15, "%120", "%121", "%122")
 PADFREE_DEFINE_TRANSPOSED(256, 16, "%128", "%129", "%130")
 
 #undef PADFREE_DEFINE_WGMMA
+#undef PADFREE_DEFINE_REGISTERS
 #undef PADFREE_DEFINE_SHARED
 #undef PADFREE_HIGH
 #undef PADFREE_TEXT

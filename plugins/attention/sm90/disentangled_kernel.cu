@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention with a disentangled bias (DeBERTa) for Hopper, heads of up to 64 columns:
+//   s(i, j) = scale * (q_i . k_j + q_i . k_position[j - i] + k_j . q_position[j - i]).
+// A block of one warpgroup takes 64 query rows of a head and goes through the keys in steps of 64. Loads of a step
+// begin when the products of the step before have been made; three blocks a multiprocessor hide them.
+//
+// Of either table 64 rows and 64 keys see 127 distances, which lie in two chunks of 64, the near and the far one; the
+// far chunk of a step is the near one of the step that follows. Row r and key n have place n + 63 - r among them: that
+// is place (n + 63 - r) % 64 of the near chunk where n <= r, and of the far one where n > r. So of 64 x 64 products
+// with either chunk those that are needed fill one array of 64 x 64, in which every score finds its own. They pass
+// through shared memory in fp32: products of keys, because they lie in other lanes than the scores that want them;
+// products of rows within a warp.
+#include "attention/kernels.h"
+#include "attention/query_tiles.cuh"
+#include "attention/sm90/maps.cuh"
+#include "attention/sm90/rows.cuh"
+#include "common/dependent_launch.cuh"
+#include "common/ptx/mma.cuh"
+
+namespace padfree {
+namespace {
+
+constexpr int kBlocks = 3;  // on a multiprocessor
+
+// Tables as TMA sees them, [2R + 1, H, D], in boxes of a chunk and of one row.
+struct PositionMaps {
+  CUtensorMap chunk[2], row[2];  // k_position, q_position
+};
+
+template <typename Element>
+struct DisentangledShape : Sm90Tiles<Element, 64, kTaskRows> {
+  static constexpr Places kPlaces = Places::kNone;
+};
+
+// Shared memory in bytes. Q lies in the products of rows until it is in registers, the first chunk of k_position in V.
+// Barriers have the room behind the last row of the products of keys: it is what the third block has no room for.
+constexpr int kTileBytes = kTaskRows * kPanelRowBytes;
+constexpr int kKeysAt = 0, kValuesAt = kTileBytes, kRowChunkAt = 2 * kTileBytes, kKeyChunksAt = 3 * kTileBytes;
+constexpr int kRowProductsAt = 5 * kTileBytes;
+// Products of rows, [place][row], and of keys, [key][place]: strides in floats for which banks are met once, but for
+// reads of the latter, twice.
+constexpr int kRowProductsStride = kTaskRows + 4, kKeyProductsStride = kTaskRows + 8;
+constexpr int kKeyProductsAt = kRowProductsAt + kTaskRows * kRowProductsStride * 4;
+constexpr int kSharedBytes = kKeyProductsAt + kTaskRows * kKeyProductsStride * 4;
+constexpr int kBarriersAt = kSharedBytes - 8 * 4;
+
+// Complete when the copies have arrived. The first phase of either kind of chunks brings two, that of `values`
+// brings Q.
+struct DisentangledBarriers {
+  uint64_t keys, values, row_chunks, key_chunks;
+};
+static_assert(sizeof(DisentangledBarriers) == kSharedBytes - kBarriersAt);
+
+// What is the same for all scores of a lane in the arrays of products. In a fragment of 16 rows and 8 columns a lane
+// has rows group and group + 8, columns 2 * pair and 2 * pair + 1.
+struct Lane {
+  int group = threadIdx.x % kWarpSize / 4, pair = threadIdx.x % 4;
+};
+
+using Fragments = float[8][4];  // 16 rows of a warp and 64 columns
+
+// Stores the products of rows with a chunk that are needed while it is the far one, or the near one.
+template <int kWarp, bool kNear>
+__device__ void storeRowProducts(const Fragments& products, unsigned array, Lane lane) {
+  float* const at = sharedPointer<float>(array) + lane.pair * 2 * kRowProductsStride + lane.group;
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      // The near chunk has the places from 63 - row on.
+      const int half = i / 2, beyond = n + 2 * kWarp + half - 7;
+      if (kNear ? beyond < 0 : beyond > 0) continue;
+      const bool near = lane.pair * 2 + i % 2 + lane.group >= 7;
+      if (beyond != 0 || near == kNear) {
+        at[(n * 8 + i % 2) * kRowProductsStride + kWarp * 16 + half * 8] = products[n][i];
+      }
+    }
+  }
+}
+
+// Stores the products of keys with both chunks that are needed: those of the places from the key's number on with the
+// near chunk, which is number kNear of the two.
+template <int kWarp, int kNear>
+__device__ void storeKeyProducts(const float (&products)[16][4], unsigned array, Lane lane) {
+  float* const at = sharedPointer<float>(array) + lane.group * kKeyProductsStride + lane.pair * 2;
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int beyond = n - 2 * kWarp - half;
+      float2 stored;
+      const auto choose = [&](int i) {
+        const bool is_near = beyond > 0 || (beyond == 0 && lane.pair * 2 + i >= lane.group);
+        const float of_near = products[n + kNear * 8][half * 2 + i],
+                    of_far = products[n + (1 - kNear) * 8][half * 2 + i];
+        return is_near ? of_near : of_far;
+      };
+      stored.x = choose(0);
+      stored.y = choose(1);
+      *reinterpret_cast<float2*>(at + (kWarp * 16 + half * 8) * kKeyProductsStride + n * 8) = stored;
+    }
+  }
+}
+
+// Adds to the scores the products at their places.
+template <int kWarp>
+__device__ void addProducts(Fragments& scores, unsigned row_products, unsigned key_products, bool of_rows, bool of_keys,
+                            Lane lane) {
+  const auto add = [&](const float* at, int key_stride, int row_stride, int wrap) {
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int half = i / 2, beyond = n - 2 * kWarp - half;
+        const int place = (n * 8 + i % 2) * key_stride + (kWarp * 16 + half * 8) * row_stride;
+        const bool far = beyond > 0 || (beyond == 0 && lane.pair * 2 + i % 2 > lane.group);
+        scores[n][i] += at[place - (far ? wrap : 0)];
+      }
+    }
+  };
+  const int key = lane.pair * 2, row = lane.group;
+  if (of_rows) {
+    constexpr int kStride = kRowProductsStride;
+    add(sharedPointer<float>(row_products) + (key + kTaskRows - 1 - row) * kStride + row, kStride, 1 - kStride,
+        kTaskRows * kStride);
+  }
+  if (of_keys) {
+    constexpr int kStride = kKeyProductsStride;
+    add(sharedPointer<float>(key_products) + key * kStride + key + kTaskRows - 1 - row, kStride + 1, -1, kTaskRows);
+  }
+}
+
+template <int kWarp>
+struct WarpTag {
+  static constexpr int value = kWarp;
+};
+
+// Calls function(WarpTag<warp>{}) with the number of this warp, which says what of its fragments goes where.
+template <typename Function>
+__device__ void byWarp(int warp, const Function& function) {
+  switch (warp) {
+    case 0:
+      return function(WarpTag<0>{});
+    case 1:
+      return function(WarpTag<1>{});
+    case 2:
+      return function(WarpTag<2>{});
+    default:
+      return function(WarpTag<3>{});
+  }
+}
+
+template <typename S>
+__global__ void __launch_bounds__(kWarpgroup, kBlocks)
+    attentionSm90DisentangledKernel(const __grid_constant__ AttentionParams p,
+                                    const __grid_constant__ AttentionMaps maps,
+                                    const __grid_constant__ PositionMaps positions) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  using T = typename S::T;
+  extern __shared__ __align__(1024) unsigned char dynamic[];
+  const unsigned base = sharedAddress(dynamic);
+  DisentangledBarriers& barriers = *sharedPointer<DisentangledBarriers>(base + kBarriersAt);
+  const int thread = threadIdx.x, lane = thread % kWarpSize, warp = uniform(thread / kWarpSize);
+  if (thread == 0) {
+    barrierInit(&barriers.keys, 1);
+    barrierInit(&barriers.values, 1);
+    barrierInit(&barriers.row_chunks, 1);
+    barrierInit(&barriers.key_chunks, 1);
+    fenceBarrierInit();
+    fenceAsyncProxy();
+  }
+  const int number = blockIdx.x / p.H, head = blockIdx.x % p.H;  // blocks that start together read whole rows
+  const bool of_rows = p.k_position, of_keys = p.q_position;
+  __syncthreads();
+  waitForPriorGrids();
+  releaseNextGrid();
+  const QueryTile tile = p.B <= kMaxOrdered ? findLongestQueryTile<kTaskRows>(p.cu_seqlens, p.B, p.T, number)
+                                            : findQueryTile<kTaskRows>(p.cu_seqlens, p.B, p.T, number);
+  if (tile.rows <= 0) return;
+  if (tile.filler) return zeroRows(p, head, tile.begin + tile.first, tile.rows);
+  const int begin = uniform(tile.begin), length = uniform(tile.length), first = uniform(tile.first);
+  const int steps = ceilDiv(static_cast<unsigned>(length), static_cast<unsigned>(kTaskRows));
+
+  // The distances of a chunk begin here.
+  const auto nearestOf = [&](int chunk) { return chunk * kTaskRows - (kTaskRows - 1) - first; };
+  // Whether distances that are needed lie beyond the table, and so have its last row.
+  const auto isClamped = [&](int chunk) {
+    return max(nearestOf(chunk), 1 - length) < -p.bias_range ||
+           min(nearestOf(chunk) + kTaskRows - 1, length - 1) > p.bias_range;
+  };
+  // The end of the table beyond which all of a chunk lies: 1 or -1, otherwise 0.
+  const auto endOf = [&](int chunk) {
+    return nearestOf(chunk) >= p.bias_range ? 1 : nearestOf(chunk) + kTaskRows - 1 <= -p.bias_range ? -1 : 0;
+  };
+  // Brings a chunk of a table. Warp-collective.
+  const auto copyChunk = [&](int table, int chunk, int at, uint64_t* barrier) {
+    const int nearest = nearestOf(chunk);
+    if (!isClamped(chunk)) {
+      if (lane == 0) copyBox(base + at, positions.chunk[table], 0, head, nearest + p.bias_range, barrier);
+      return;
+    }
+    for (int i = lane; i < kTaskRows; i += kWarpSize) {
+      const int distance = max(min(nearest + i, p.bias_range), -p.bias_range);
+      copyBox(base + at + i * kPanelRowBytes, positions.row[table], 0, head, distance + p.bias_range, barrier);
+    }
+  };
+  const auto keyChunkAt = [](int chunk) { return kKeyChunksAt + chunk % 2 * kTileBytes; };
+  // The first two chunks of a table that there is, at these places.
+  const auto loadFirstChunks = [&](int table, int at0, int at1, uint64_t* barrier) {
+    const bool there = table == 0 ? of_rows : of_keys;
+    if (lane == 0) barrierExpect(barrier, there ? 2 * kTileBytes : 0);
+    __syncwarp();
+    if (!there) return;
+    copyChunk(table, 0, at0, barrier);
+    copyChunk(table, 1, at1, barrier);
+  };
+  // A further chunk, in the place of `replaced`. It is there already if both have the table's last row alone.
+  const auto loadChunk = [&](int table, int chunk, int replaced, int at, uint64_t* barrier) {
+    const bool same = isClamped(replaced) && endOf(chunk) != 0 && endOf(chunk) == endOf(replaced);
+    const bool wanted = (table == 0 ? of_rows : of_keys) && !same;
+    if (lane == 0) barrierExpect(barrier, wanted ? kTileBytes : 0);
+    __syncwarp();
+    if (wanted) copyChunk(table, chunk, at, barrier);
+  };
+  const auto loadKeys = [&](int operand, int step) {
+    if (lane == 0) {
+      loadRows<S, kTaskRows>(maps, operand, base + (operand == 1 ? kKeysAt : kValuesAt),
+                             min(length - step * kTaskRows, kTaskRows), head, begin + step * kTaskRows,
+                             operand == 1 ? &barriers.keys : &barriers.values);
+    }
+  };
+  if (warp == 0) loadFirstChunks(0, kValuesAt, kRowChunkAt, &barriers.row_chunks);
+  if (warp == 1) loadKeys(1, 0);
+  if (warp == 2 && lane == 0) {
+    loadRows<S, kTaskRows>(maps, 0, base + kRowProductsAt, min(length - first, kTaskRows), head, begin + first,
+                           &barriers.values);
+  }
+  if (warp == 3) loadFirstChunks(1, keyChunkAt(0), keyChunkAt(1), &barriers.key_chunks);
+  __syncwarp();
+
+  barrierWait(&barriers.values, 0);
+  unsigned queries[S::kD / 16][4];
+  {
+    unsigned char* const q = sharedPointer<unsigned char>(base + kRowProductsAt);
+    if (p.q.bias) addBias<S>(p.q, p.D, q, head, 0);
+#pragma unroll
+    for (int d = 0; d < S::kD / 16; ++d) {
+      loadMatrices(queries[d], q + panelOffset(warp * 16 + lane % 16, d * 2 + lane / 16));
+    }
+  }
+  __syncthreads();  // the products of rows take the place of Q
+
+  const Lane place;
+  const unsigned row_products = base + kRowProductsAt, key_products = base + kKeyProductsAt;
+  const float scale_log2 = p.scale * kLog2E;
+  // rows times 64 rows of shared memory
+  const auto multiplyRows = [&](Fragments& products, int at) {
+    const unsigned b = panelDescriptor(base + at);
+#pragma unroll
+    for (int d = 0; d < S::kD / 16; ++d) wgmmaRegistersAlong<T>(products, queries[d], b + (d * 32 >> 4), d > 0);
+    wgmmaCommit();
+  };
+  Sm90Rows<S> rows;
+  rows.clearOutput();
+  Fragments with_rows;
+  barrierWait(&barriers.row_chunks, 0);
+  wgmmaFence();
+  multiplyRows(with_rows, kValuesAt);
+  wgmmaWait<0>();
+  byWarp(warp, [&](auto number) { storeRowProducts<number.value, true>(with_rows, row_products, place); });
+  for (int step = 0; step < steps; ++step) {
+    const int keys = length - step * kTaskRows;
+    barrierWait(&barriers.keys, step & 1);
+    if (p.k.bias) {
+      addBias<S>(p.k, p.D, sharedPointer<unsigned char>(base + kKeysAt), head, 0);
+    }
+    barrierWait(&barriers.key_chunks, step & 1);
+    float with_keys[16][4];  // of keys with both chunks
+    wgmmaFence();
+    {
+      const unsigned a = panelDescriptor(base + kKeysAt), b = panelDescriptor(base + kKeyChunksAt);
+#pragma unroll
+      for (int d = 0; d < S::kD / 16; ++d) wgmmaShared<T>(with_keys, a + (d * 32 >> 4), b + (d * 32 >> 4), d > 0);
+    }
+    wgmmaCommit();
+    wgmmaWait<0>();
+    namedBarrier(kGroupBarrier, kWarpgroup);  // nobody reads V, the near chunk and the products of keys any more
+    const bool more = step + 1 < steps;
+    if (warp == 2) loadKeys(2, step);
+    if (warp == 3 && more) loadChunk(1, step + 2, step, keyChunkAt(step), &barriers.key_chunks);
+    __syncwarp();
+    byWarp(warp, [&](auto number) {
+      if (step % 2 == 0) {
+        storeKeyProducts<number.value, 0>(with_keys, key_products, place);
+      } else {
+        storeKeyProducts<number.value, 1>(with_keys, key_products, place);
+      }
+    });
+    if (step > 0) barrierWait(&barriers.row_chunks, step & 1);
+    wgmmaFence();
+    multiplyRows(with_rows, kRowChunkAt);
+    multiplyRows(rows.scores, kKeysAt);
+    wgmmaWait<1>();
+    byWarp(warp, [&](auto number) { storeRowProducts<number.value, false>(with_rows, row_products, place); });
+    wgmmaWait<0>();
+    namedBarrier(kGroupBarrier, kWarpgroup);  // the products are there, and nobody reads K and chunks any more
+    if (warp == 0 && more) loadChunk(0, step + 2, step + 1, kRowChunkAt, &barriers.row_chunks);
+    if (warp == 1 && more) loadKeys(1, step + 1);
+    __syncwarp();
+    byWarp(warp, [&](auto number) {
+      addProducts<number.value>(rows.scores, row_products, key_products, of_rows, of_keys, place);
+      __syncwarp();
+      storeRowProducts<number.value, true>(with_rows, row_products, place);
+    });
+    if (keys < kTaskRows) rows.template maskFrom<kTaskRows>(keys, lane);
+    rows.template weighStep<kTaskRows>(scale_log2, step == 0);
+    barrierWait(&barriers.values, ~step & 1);
+    if (keys < kTaskRows) zeroValues<S>(base + kValuesAt, keys, 0);
+    const unsigned v = panelDescriptor(base + kValuesAt);
+    wgmmaFence();
+#pragma unroll
+    for (int k = 0; k < kTaskRows / 16; ++k) {
+      wgmmaRegisters<T>(rows.output[0], rows.weights[k], v + (k * 16 * kPanelRowBytes >> 4), true);
+    }
+    wgmmaCommit();
+  }
+  wgmmaWait<0>();
+  rows.addUpSums();
+  storeRows<S>(p, AttentionJob{begin + first, length - first, head}, rows);
+#endif
+}
+
+bool encodeTable(const AttentionParams& params, const void* table, unsigned rows, CUtensorMap& map) {
+  if (!table) return true;
+  const auto size = [](int64_t value) { return static_cast<cuuint64_t>(value); };
+  const int64_t head_bytes = params.D * sizeOf(params.type);
+  return encodeBoxes<3>(
+      map, params.type, table, {size(params.D), size(params.H), size(2 * int64_t{params.bias_range} + 1)},
+      {size(head_bytes), size(params.H * head_bytes)}, {kPanelColumns, 1, rows}, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+}
+
+template <typename T>
+cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
+  AttentionMaps maps;
+  PositionMaps positions{};
+  if (!encodeMaps(params, kTaskRows, kTaskRows, maps)) return cudaErrorInvalidValue;
+  const void* const tables[] = {params.k_position, params.q_position};
+  for (int i = 0; i < 2; ++i) {
+    if (!encodeTable(params, tables[i], kTaskRows, positions.chunk[i]) ||
+        !encodeTable(params, tables[i], 1, positions.row[i])) {
+      return cudaErrorInvalidValue;
+    }
+  }
+  const auto kernel = attentionSm90DisentangledKernel<DisentangledShape<T>>;
+  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  if (status != cudaSuccess) return status;
+  const unsigned blocks = countQueryTiles(params.T, params.B, kTaskRows) * static_cast<unsigned>(params.H);
+  return launchDependent(kernel, dim3(blocks), dim3(kWarpgroup), kSharedBytes, stream, params, maps, positions);
+}
+
+}  // namespace
+
+cudaError_t launchAttentionSm90Disentangled(const AttentionParams& params, cudaStream_t stream) {
+  return params.type == DataType::kFloat16 ? launch<half>(params, stream) : launch<__nv_bfloat16>(params, stream);
+}
+
+}  // namespace padfree
