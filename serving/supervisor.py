@@ -115,6 +115,7 @@ class _Supervisor:
             await self._end()
             await asyncio.gather(*watching, return_exceptions=True)
             reporting.cancel()
+            self._reporter.report()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
 
@@ -216,15 +217,19 @@ class _Reporter:
         """Says what there is to say, until it is cancelled."""
         while True:
             await asyncio.sleep(REPORT_S)
-            failures = self._row.total("te_request_failure")
-            parts = self._lines[-1:]
-            if len(self._lines) > 1:
-                parts.append(f"and {len(self._lines) - 1} lines like it")
-            if failures > self._failures:
-                parts.append(f"{failures - self._failures:.0f} requests ended with an error")
-            self._lines, self._failures = [], failures
-            if parts:
-                _log.warning("%s", "; ".join(parts))
+            self.report()
+
+    def report(self) -> None:
+        """Writes what there is to say, in one line."""
+        failures = self._row.total("te_request_failure")
+        parts = self._lines[-1:]
+        if len(self._lines) > 1:
+            parts.append(f"and {len(self._lines) - 1} lines like it")
+        if failures > self._failures:
+            parts.append(f"{failures - self._failures:.0f} requests ended with an error")
+        self._lines, self._failures = [], failures
+        if parts:
+            _log.warning("%s", "; ".join(parts))
 
 
 def listen(host: str, port: int, count: int) -> list[socket.socket]:
