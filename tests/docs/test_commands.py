@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from padfree.builder import cli
 
+from tests.support.folders import WIDTH, write_folder
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINKING = [*DOCUMENTS, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs" / "notes").glob("*.md"))]
@@ -139,8 +141,10 @@ def test_links_and_paths_lead_somewhere(document: Path) -> None:
 
 @pytest.fixture
 def tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the files that the README's tour starts from: an exported model, its tokenizer, a few texts."""
+    """A folder with the files that the README's tour starts from: models, a tokenizer, a few texts."""
     data = ROOT / "builder" / "demo" / "data"
+    modules = [("Pooling", {"pooling_mode": "mean"}), ("Normalize", {})]
+    write_folder(tmp_path / "all-MiniLM-L6-v2", modules=modules)
     (tmp_path / "model").mkdir()
     shutil.copy(data / "bert_tiny.onnx", tmp_path / "model" / "model.onnx")
     shutil.copy(data / "tokenizer.json", tmp_path / "model")
@@ -154,10 +158,12 @@ def test_the_tour_of_the_readme_works_without_a_gpu(tour: Path, capsys: pytest.C
     script = blocks(ROOT / "README.md", "sh")
     ran = []
     for words in commands("\n".join(script)):
-        if words[0] == "padfree" and words[1] in ("optimize", "inspect", "run") and "model.plan" not in words:
+        if words[0] == "padfree" and words[1] in ("optimize", "inspect", "run") and not words[2].endswith(".plan"):
             assert cli.main(words[1:]) == 0, f"{' '.join(words)}: {capsys.readouterr().err}"
             ran.append(words[1])
-    assert ran == ["optimize", "run", "inspect"]
+    assert ran == ["optimize", "run", "optimize", "run", "inspect"]
+    with np.load(tour / "vectors.npz") as results:
+        assert results["sentence_embedding"].shape == (5, WIDTH)
     with np.load(tour / "out.npz") as results:
         assert results["seq_lens"].shape == (5,)
 
