@@ -29,7 +29,8 @@ from . import linear_tables
 from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOptions
 from .linear import AUTO, FOLDED, linear_of, norms_of
 from .phases import WAITING, Phases
-from .preparation import Products, metadata_of, preparing
+from .preparation import Products, metadata_of
+from .preparation_process import preparing
 from .profile import ProfileOptions, choose_profile, shape_ranges
 
 _log = logging.getLogger(__name__)

@@ -17,10 +17,11 @@ import pytest
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from padfree.builder import BuildError
 from padfree.builder.demo.demo import DEMO_DATA
-from padfree.builder.engine import network, preparation
+from padfree.builder.engine import network, preparation_process
 from padfree.builder.engine.linear import apply_linear, linear_of
 from padfree.builder.engine.network import for_parser, serialized
-from padfree.builder.engine.preparation import Products, prepare_model, preparing, rewritten
+from padfree.builder.engine.preparation import Products, prepare_model, rewritten
+from padfree.builder.engine.preparation_process import preparing
 from padfree.builder.engine.profile import ProfileOptions
 from padfree.onnx_tools import RewriteError
 from padfree.onnx_tools.files.model import Model
@@ -62,7 +63,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
             super().__init__(*arguments, **options)
             started.append(self)
 
-    monkeypatch.setattr(preparation.subprocess, "Popen", Recorded)
+    monkeypatch.setattr(preparation_process.subprocess, "Popen", Recorded)
     return started
 
 
@@ -102,14 +103,15 @@ def test_a_profile_that_does_not_fit_is_named_by_the_process(children: list[subp
 def test_a_model_too_large_to_be_handed_on_is_prepared_here(
     monkeypatch: pytest.MonkeyPatch, children: list[subprocess.Popen[bytes]]
 ) -> None:
-    refusing = "preparation.serialized = lambda *_: None\npreparation.serve(sys.argv[1], answer)"
-    child = preparation._CHILD.replace("builder.engine.preparation import serve", "builder.engine import preparation")
-    monkeypatch.setattr(preparation, "_CHILD", child.replace("serve(sys.argv[1], answer)", refusing))
+    refusing = "module.serialized = lambda *_: None\nmodule.serve(sys.argv[1], answer)"
+    named, imported = "engine.preparation_process import serve", "engine import preparation_process as module"
+    child = preparation_process._CHILD.replace(named, imported)
+    monkeypatch.setattr(preparation_process, "_CHILD", child.replace("serve(sys.argv[1], answer)", refusing))
     with preparing(EXPORTED, **OPTIONS) as wait:
         made = wait()
     assert made.content is None
     assert made.model == prepare_model(EXPORTED, **OPTIONS)
-    assert [child.returncode for child in children] == [preparation._TOO_LARGE]
+    assert [child.returncode for child in children] == [preparation_process._TOO_LARGE]
 
 
 def test_bytes_are_those_of_the_model() -> None:
@@ -146,7 +148,7 @@ def test_errors_are_those_of_rewriting(tmp_path: Path, packed_model: ModelWriter
 
 
 def test_a_process_that_dies_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "_CHILD", "import os; os.kill(os.getpid(), 9)")
+    monkeypatch.setattr(preparation_process, "_CHILD", "import os; os.kill(os.getpid(), 9)")
     with pytest.raises(BuildError, match=r"bert_tiny\.onnx' ended with code -9 and without an answer; where"):
         prepared(EXPORTED)
 
@@ -155,7 +157,7 @@ def test_prints_of_libraries_are_no_part_of_the_answer(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     said = "os.write(1, b'hello from a library'); from padfree.builder"
-    monkeypatch.setattr(preparation, "_CHILD", preparation._CHILD.replace("from padfree.builder", said))
+    monkeypatch.setattr(preparation_process, "_CHILD", preparation_process._CHILD.replace("from padfree.builder", said))
     assert prepared(EXPORTED) == prepare_model(EXPORTED, **OPTIONS)
     assert capfd.readouterr().err == "hello from a library"
 
@@ -178,7 +180,7 @@ with open({str(said)!r} + "-", "w") as file:
 os.rename({str(said)!r} + "-", {str(said)!r})
 time.sleep(60)
 """
-    monkeypatch.setattr(preparation, "_CHILD", child)
+    monkeypatch.setattr(preparation_process, "_CHILD", child)
     with preparing(EXPORTED, **OPTIONS):
         deadline = time.monotonic() + 30
         while not said.exists():
@@ -189,7 +191,7 @@ time.sleep(60)
 
 
 def test_it_works_without_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(preparation.os, "memfd_create")
+    monkeypatch.delattr(preparation_process.os, "memfd_create")
     assert prepared(EXPORTED) == prepare_model(EXPORTED, **OPTIONS)
 
 
@@ -200,7 +202,9 @@ def test_ctrl_c_shows_nothing_of_the_other_process(tmp_path: Path, number: signa
 import pathlib, signal, subprocess, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
 from padfree.builder import cli
-from padfree.builder.engine import preparation
+from padfree.builder.engine import preparation_process
+from padfree.builder.engine.preparation import Products
+from padfree.builder.engine.profile import ProfileOptions
 
 class Recorded(subprocess.Popen):
     def __init__(self, *arguments, **options):
@@ -218,12 +222,12 @@ def device():
         raise
 
 def build(arguments):
-    products = preparation.Products("auto", "folded", device)
+    products, profile = Products("auto", "folded", device), ProfileOptions()
     options = dict(interface=None, precision=None, strict=False, verify=False)
-    with preparation.preparing(arguments.model, products=products, profile=preparation.ProfileOptions(), **options):
+    with preparation_process.preparing(arguments.model, products=products, profile=profile, **options):
         raise AssertionError("not stopped")
 
-preparation.subprocess.Popen = Recorded
+preparation_process.subprocess.Popen = Recorded
 cli.build.run = build
 sys.exit(cli.main(["build", *sys.argv[1:]]))
 """
