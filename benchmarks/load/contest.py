@@ -53,7 +53,7 @@ COST_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 
 
 @dataclass(frozen=True)
-class Contender:
+class ContestServer:
     """A server of the contest.
 
     Attributes:
@@ -68,9 +68,9 @@ class Contender:
 
 
 CONTENDERS = {
-    "packed": Contender("packed.plan"),
-    "padded": Contender("padded.plan", max_sequences=32),
-    "padded-sorted": Contender("padded.plan", sorted=True),
+    "packed": ContestServer("packed.plan"),
+    "padded": ContestServer("padded.plan", max_sequences=32),
+    "padded-sorted": ContestServer("padded.plan", sorted=True),
 }
 
 
@@ -93,7 +93,7 @@ def build(folder: Path, timing_cache: str, instances: int) -> None:
         write(folder, name, contender, instances)
 
 
-def write(folder: Path, name: str, contender: Contender, instances: int) -> None:
+def write(folder: Path, name: str, contender: ContestServer, instances: int) -> None:
     """A contender's repository."""
     costs = folder / COSTS if contender.sorted else None
     options = ServingOptions(MODEL, "python", SEQUENCES_A_CALL, instances=instances, costs=costs)

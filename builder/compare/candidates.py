@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx import ModelProto
+from padfree.contract.names import ONNX_SUFFIX
 from padfree.onnx_tools import VerificationError, load_model, rewrite, save_model
 from padfree.onnx_tools.files.metadata import is_rewritten
 from padfree.onnx_tools.files.model import Model
@@ -84,7 +85,7 @@ def open_candidates(original: Path, files: Sequence[Path], settings: Settings, *
 
 
 def _metadata(path: Path) -> Metadata | None:
-    if path.suffix != ".onnx":
+    if path.suffix != ONNX_SUFFIX:
         return read_sidecar(path)
     model = load_model(path)
     if not is_rewritten(model):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from padfree.contract.names import ONNX_SUFFIX
 from padfree.runtime import Metadata
 
 from .insides import Inside
@@ -28,7 +29,7 @@ class Candidate:
     @property
     def is_plan(self) -> bool:
         """Whether it is an engine."""
-        return self.path.suffix != ".onnx"
+        return self.path.suffix != ONNX_SUFFIX
 
 
 @dataclass(frozen=True)
