@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from padfree.runtime.budget import Budget, cut
 from padfree.runtime.texts import IDS, TYPES
+from padfree.runtime.word_pieces import WordPieces
 from tokenizers import Encoding, Tokenizer
 
 from ..errors import ApiError, busy, failed, not_tokenized, too_large
@@ -65,10 +66,8 @@ class _Job:
     texts: Sequence[Text]
     ids: Sequence[Ids]
     truncate: bool
-    until: float
     characters: int
     done: asyncio.Future[_Tokens]
-    came: float = field(default_factory=time.perf_counter)
 
 
 @dataclass(frozen=True)
@@ -91,6 +90,7 @@ class Texts:
 
     def __init__(self, served: Served, tokenizer: Tokenizer, link: Link, row: Row) -> None:
         self._served = served
+        self._words = WordPieces.of(tokenizer)
         self._tokenizer = tokenizer
         self._tokenizer.enable_truncation(served.max_length)
         self._plain_types = not any(tokenizer.encode("a").type_ids)
@@ -118,18 +118,21 @@ class Texts:
         characters = sum(map(_characters, texts))
         if self._characters and self._characters + characters > BACKLOG_CHARACTERS:
             raise busy(f"{self._characters} characters of texts wait, allowed: {BACKLOG_CHARACTERS}; try again later")
-        job = _Job(texts, ids, truncate, until, characters, self._loop.create_future())
-        self._characters += characters
-        try:
-            if characters > BATCH_CHARACTERS:
-                self._start(self._large, [job])
-            else:
-                self._jobs.append(job)
-                self._next_batch()
-            tokens = await job.done
-        finally:
-            self._characters -= characters
-        tokenize_s = time.perf_counter() - job.came
+        came = time.perf_counter()
+        job = _Job(texts, ids, truncate, characters, self._loop.create_future())
+        tokens = self._looked_up(job)
+        if tokens is None:
+            self._characters += characters
+            try:
+                if characters > BATCH_CHARACTERS:
+                    self._start(self._large, [job])
+                else:
+                    self._jobs.append(job)
+                    self._next_batch()
+                tokens = await job.done
+            finally:
+                self._characters -= characters
+        tokenize_s = time.perf_counter() - came
         self._row.observe("te_request_input_length", tokens.seq_lens)
         return await self._infer(tokens, until, tokenize_s)
 
@@ -185,32 +188,54 @@ class Texts:
         except OverflowError:
             return not_tokenized("a token id has more than 32 bits; send ids of this model's tokenizer")
 
+    def _looked_up(self, job: _Job) -> _Tokens | None:
+        """Tokens of plain texts, at once; None where the library has to make them."""
+        if self._words is None or job.ids or job.characters > BATCH_CHARACTERS or not self._has_plain_types(job):
+            return None
+        most = self._served.max_length if job.truncate else None
+        rows = []
+        for text in job.texts:
+            row = self._words.ids(text, most) if isinstance(text, str) else None
+            if row is None:
+                return None
+            rows.append(row)
+        return self._packed(rows, None)
+
     def _tokens(self, job: _Job, encodings: list[Encoding]) -> _Tokens:
-        rows = [encoding.ids for encoding in encodings] if encodings else job.ids
+        if job.ids:
+            return self._packed(job.ids, None)
+        at = next((at for at, encoding in enumerate(encodings) if encoding.overflowing), None)
+        if at is not None and not job.truncate:
+            raise self._too_long(at)
+        types = None if self._has_plain_types(job) else [encoding.type_ids for encoding in encodings]
+        return self._packed([encoding.ids for encoding in encodings], types)
+
+    def _packed(self, rows: Sequence[Ids], types: Sequence[Ids] | None) -> _Tokens:
+        """Checked rows as the model takes them; types None: all are 0."""
         seq_lens = np.fromiter(map(len, rows), np.int32, len(rows))
-        if not job.truncate or job.ids:
-            at = next((at for at, encoding in enumerate(encodings) if encoding.overflowing), None)
-            if at is None and seq_lens.max() > self._served.max_length:
-                at = int(seq_lens.argmax())
-            if at is not None:
-                raise too_large(
-                    f"text {at} has more than {self._served.max_length} tokens, the most that the model takes; send a "
-                    "shorter text, or ask for truncation"
-                )
+        if seq_lens.max() > self._served.max_length:
+            raise self._too_long(int(seq_lens.argmax()))
         if not seq_lens.all():
             raise not_tokenized(f"text {int(np.flatnonzero(seq_lens == 0)[0])} has no tokens; send one that has some")
         total = int(seq_lens.sum())
         columns = []
         for name in self._served.inputs:
-            if name == IDS:
-                columns.append(np.fromiter(chain.from_iterable(rows), np.int32, total))
-            elif not encodings or (self._plain_types and all(isinstance(text, str) for text in job.texts)):
-                columns.append(np.zeros(total, np.int32))
-            else:
-                assert name == TYPES
-                types = chain.from_iterable(encoding.type_ids for encoding in encodings)
-                columns.append(np.fromiter(types, np.int32, total))
+            values = rows if name == IDS else types
+            column = np.zeros(total, np.int32) if values is None else _flat(values, total)
+            columns.append(column)
         return _Tokens(seq_lens, tuple(columns))
+
+    def _has_plain_types(self, job: _Job) -> bool:
+        """Whether the types of all tokens are 0."""
+        return TYPES not in self._served.inputs or (
+            self._plain_types and all(isinstance(text, str) for text in job.texts)
+        )
+
+    def _too_long(self, at: int) -> ApiError:
+        return too_large(
+            f"text {at} has more than {self._served.max_length} tokens, the most that the model takes; send a shorter "
+            "text, or ask for truncation"
+        )
 
     async def _infer(self, tokens: _Tokens, until: float, tokenize_s: float) -> Answer:
         groups = [self._link.infer(*group, until) for group in _groups(tokens)]
@@ -221,6 +246,10 @@ class Texts:
         self._row.observe("te_request_inference_duration", [slowest.run_s])
         self._row.observe("te_request_tokenization_duration", [tokenize_s])
         return Answer(values, tokens.seq_lens, tokenize_s, slowest.queue_s, slowest.run_s)
+
+
+def _flat(rows: Sequence[Ids], total: int) -> Array:
+    return np.fromiter(chain.from_iterable(rows), np.int32, total)
 
 
 def _characters(text: Text) -> int:

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens that are looked up word by word are those of the library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from padfree.runtime import word_pieces
+from padfree.runtime.word_pieces import WordPieces
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from tests.support.folders import DEMO_DATA, TOKENIZER
+
+TEXTS = (DEMO_DATA / "texts.txt").read_text("utf-8").splitlines()
+
+
+def tokenizer(**changes: Any) -> Tokenizer:
+    found = Tokenizer.from_file(str(TOKENIZER))
+    for name, value in changes.items():
+        setattr(found, name, value)
+    return found
+
+
+@pytest.fixture(scope="module")
+def both() -> tuple[Tokenizer, WordPieces]:
+    pieces = WordPieces.of(tokenizer())
+    assert pieces is not None
+    return tokenizer(), pieces
+
+
+@settings(deadline=None, max_examples=400)
+@given(text=st.text(st.characters(max_codepoint=127), max_size=60) | st.text(max_size=30))
+def test_any_text(both: tuple[Tokenizer, WordPieces], text: str) -> None:
+    library, pieces = both
+    ids = pieces.ids(text)
+    assert ids is None or ids == library.encode(text).ids
+    assert ids is not None or not (text.isascii() and text.isprintable()) or "[" in text
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    words=st.lists(
+        st.sampled_from(["The", "catlike", "don't", "[MASK]", "[mask]", "é", "3.5", "\t", "##s", "x" * 120])
+    ),
+    most=st.integers(2, 12),
+)
+def test_texts_are_cut_as_the_library_cuts_them(
+    both: tuple[Tokenizer, WordPieces], words: list[str], most: int
+) -> None:
+    _, pieces = both
+    library = tokenizer()
+    library.enable_truncation(most)
+    text = " ".join(words)
+    ids = pieces.ids(text, most)
+    assert ids is None or ids == library.encode(text).ids
+
+
+def test_real_texts_are_plain(both: tuple[Tokenizer, WordPieces]) -> None:
+    library, pieces = both
+    assert [pieces.ids(text) for text in TEXTS] == [library.encode(text).ids for text in TEXTS]
+
+
+def test_letters_keep_their_size_where_the_model_knows_it() -> None:
+    cased = tokenizer(normalizer=normalizers.BertNormalizer(lowercase=False))
+    pieces = WordPieces.of(cased)
+    assert pieces is not None
+    assert pieces.ids("The CAT") == cased.encode("The CAT").ids != pieces.ids("the cat")
+
+
+def test_all_is_forgotten_before_it_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_pieces, "MOST_WORDS", 3)
+    library, pieces = tokenizer(), WordPieces.of(tokenizer())
+    assert pieces is not None
+    for text in (*TEXTS, "y" * 100):
+        assert pieces.ids(text) == library.encode(text).ids
+    assert len(pieces._pieces) <= 3
+
+
+def added(found: Tokenizer, **flags: bool) -> Tokenizer:
+    found.add_tokens([AddedToken("newword", **flags)])
+    return found
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tokenizer(normalizer=normalizers.Lowercase()),
+        lambda: tokenizer(normalizer=normalizers.BertNormalizer(clean_text=False)),
+        lambda: tokenizer(pre_tokenizer=pre_tokenizers.Whitespace()),
+        lambda: tokenizer(model=models.BPE()),
+        lambda: added(tokenizer(), normalized=True),
+        lambda: added(tokenizer(), normalized=False, single_word=True),
+        lambda: tokenizer(post_processor=processors.TemplateProcessing("$A $A", "$A $B")),
+    ],
+)
+def test_other_tokenizers_are_left_to_the_library(make: Callable[[], Tokenizer]) -> None:
+    assert WordPieces.of(make()) is None
+
+
+def test_a_tokenizer_without_special_tokens_is_taken() -> None:
+    bare = tokenizer(post_processor=processors.TemplateProcessing("$A", "$A $B"))
+    pieces = WordPieces.of(bare)
+    assert pieces is not None
+    assert pieces.ids("the cat") == bare.encode("the cat").ids
