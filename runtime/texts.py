@@ -34,15 +34,24 @@ def read_tokenizer(file: Path) -> Tokenizer:
     Raises:
         SessionError: there is no such file, or it holds no tokenizer.
     """
-    from tokenizers import Tokenizer
-
     if not file.is_file():
         raise SessionError(f"{file}: no such tokenizer; copy the tokenizer.json there that was saved with the model")
     try:
-        tokenizer = Tokenizer.from_file(str(file))
+        content = file.read_bytes()
+    except OSError as error:
+        raise SessionError(f"{file}: cannot be read ({error.strerror}); check its permissions") from error
+    return parse_tokenizer(content, file)
+
+
+def parse_tokenizer(content: bytes, source: Path) -> Tokenizer:
+    """As read_tokenizer, of what such a file holds; `source` is named in messages."""
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_buffer(content)
     except Exception as error:  # the library raises plain Exception
         raise SessionError(
-            f"{file}: not a tokenizer file ({error}); copy the tokenizer.json there that was saved with the model"
+            f"{source}: not a tokenizer file ({error}); copy the tokenizer.json there that was saved with the model"
         ) from error
     tokenizer.no_padding()
     tokenizer.no_truncation()

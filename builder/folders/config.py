@@ -73,10 +73,10 @@ def read_config(folder: Path) -> ModelConfig:
     if model_type is None:
         raise BuildError(f"{file}: has no 'model_type', so it describes no model of transformers; download it again")
     architectures = entries.texts("architectures")
-    labels = _labels(entries)
+    task = next((task for name, task in _HEADS.items() if any(item.endswith(name) for item in architectures)), FEATURES)
+    labels = _labels(entries) if task in (CLASSES, TOKENS) else ()
     theirs = entries.object("sentence_transformers")
     activation = str(theirs.get("activation_fn") or entries.text("sbert_ce_default_activation_function") or "")
-    task = next((task for name, task in _HEADS.items() if any(item.endswith(name) for item in architectures)), FEATURES)
     if task == CLASSES and (len(labels) == 1 or activation):
         task = PAIRS
     generates = any(item.endswith(_GENERATORS) for item in architectures)
@@ -91,7 +91,7 @@ def read_config(folder: Path) -> ModelConfig:
         hidden_size=_first(entries, "hidden_size", "d_model", "dim", "emb_dim"),
         max_positions=next((found for found in positions if found is not None), None),
         pad_id=_pad_id(entries),
-        labels=labels if task in (PAIRS, CLASSES, TOKENS) else (),
+        labels=labels,
         generates=generates,
         code=tuple(sorted({str(item).split(".")[0] + ".py" for item in _values(entries.object("auto_map"))})),
         activation=activation,

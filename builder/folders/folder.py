@@ -11,7 +11,7 @@ from padfree.contract.texts import CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, 
 from ..errors import BuildError
 from .config import ModelConfig, read_config
 from .head import Chain, Head
-from .modules import MODULES, activation_of, encoder_folder, read_modules
+from .modules import MODULES, activation_of, read_modules
 from .objects import Entries
 from .onnx_files import OnnxFiles, find_onnx
 from .weights import pickled_files, read_header, weight_files
@@ -66,7 +66,8 @@ def read_folder(path: Path) -> Folder:
         raise BuildError(f"{path}: no such folder; name a model's folder, or an .onnx file")
     onnx = find_onnx(path)
     chain = read_modules(path, code_allowed=onnx.chosen is not None)
-    encoder = encoder_folder(path)
+    encoder = chain.encoder
+    onnx = onnx if onnx.chosen is not None else find_onnx(path, encoder)
     config = read_config(encoder)
     weights = tuple(weight_files(encoder))
     _check_usable(path, config, chain, onnx, weights)
@@ -78,8 +79,7 @@ def read_folder(path: Path) -> Folder:
     notes = [*_onnx_notes(path, onnx), *chain.notes]
     if task == FEATURES and not (path / MODULES).is_file():
         notes.append(f"has no {MODULES}, which would say how vectors of texts are made: it gives rows of tokens")
-    text = _text(encoder, config, chain, settings, replace_prompts=bool(chain.notes))
-    text = replace(text, task=task, pooling=("splade",) if head.splade else head.pooling, normalize=head.normalizes)
+    given = _text(encoder, config, chain, settings, drop_prompts=not chain.keeps_prompts)
     return Folder(
         path=path,
         encoder=encoder,
@@ -89,10 +89,20 @@ def read_folder(path: Path) -> Folder:
         onnx=onnx,
         weights=weights,
         tokenizer=tokenizer,
-        text=text,
+        text=described(given, task, head),
         lower_case=chain.lower_case,
         notes=tuple(notes),
     )
+
+
+def described(text: TextInfo, task: str, head: Head) -> TextInfo:
+    """What is said of texts where this head follows an encoder that was trained for this task."""
+    if head.pooling:
+        task = SENTENCES
+    elif head.is_empty:
+        task = {SENTENCES: FEATURES, SPARSE: MASKED, PAIRS: CLASSES}.get(task, task)
+    pooling = ("splade",) if head.splade else head.pooling
+    return replace(text, task=task, pooling=pooling, normalize=head.normalizes, activation=head.scores)
 
 
 def _check_usable(path: Path, config: ModelConfig, chain: Chain, onnx: OnnxFiles, weights: tuple[Path, ...]) -> None:
@@ -187,17 +197,16 @@ def _onnx_notes(path: Path, onnx: OnnxFiles) -> list[str]:
     return [f"takes {onnx.chosen.relative_to(path)}" + (f", not {', '.join(others)}" if others else "")]
 
 
-def _text(encoder: Path, config: ModelConfig, chain: Chain, settings: Entries, *, replace_prompts: bool) -> TextInfo:
-    prompts = {} if replace_prompts else {name: str(text) for name, text in settings.object("prompts").items()}
-    default = settings.text("default_prompt_name")
+def _text(encoder: Path, config: ModelConfig, chain: Chain, settings: Entries, *, drop_prompts: bool) -> TextInfo:
+    given = {} if drop_prompts else settings.object("prompts")
+    prompts = {name: text for name, text in given.items() if isinstance(text, str)}
+    default, similarity = settings.text("default_prompt_name"), settings.text("similarity_fn_name")
     return TextInfo(
         task=config.task,
         max_length=_max_length(encoder, config, chain),
         prompts=prompts,
         default_prompt=default if default in prompts else None,
-        similarity=settings.text("similarity_fn_name")
-        if settings.raw.get("similarity_fn_name") in _SIMILARITIES
-        else None,
+        similarity=similarity if similarity in _SIMILARITIES else None,
         labels=config.labels,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from .weights import Array
 
@@ -125,13 +126,17 @@ class Chain:
     """The modules of a folder as sentence-transformers lists them.
 
     Attributes:
+        encoder: the folder of the encoder: the model's own, or one in it that older releases made (0_Transformer).
         head: what they make of the encoder's rows; None: what an encoder alone would have.
         max_length: most tokens of a text; None where it is not said.
         lower_case: whether texts are written small before they are tokenised.
+        keeps_prompts: whether prompts count as a part of the text; else pooling would have to leave them out.
         notes: what of the folder is not as it seems.
     """
 
+    encoder: Path
     head: Head | None = None
     max_length: int | None = None
     lower_case: bool = False
+    keeps_prompts: bool = True
     notes: tuple[str, ...] = field(default=())

@@ -48,7 +48,7 @@ def read_modules(folder: Path, *, code_allowed: bool = False) -> Chain:
     """
     file = folder / MODULES
     if not file.is_file():
-        return _with_encoder(Chain(), folder)
+        return _with_encoder(Chain(folder), folder)
     try:
         raw = decode(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -59,7 +59,8 @@ def read_modules(folder: Path, *, code_allowed: bool = False) -> Chain:
     kind, path = modules[0]
     if _name(kind) not in _ENCODERS and not (code_allowed and not kind.startswith(_OWN)):
         raise _unknown(file, kind)
-    chain = _with_encoder(Chain(head=Head()), _inside(folder, path, file))
+    encoder = _inside(folder, path, file)
+    chain = _with_encoder(Chain(encoder, head=Head()), encoder)
     for kind, path in modules[1:]:
         if not kind.startswith(_OWN):
             raise _unknown(file, kind)
@@ -67,15 +68,6 @@ def read_modules(folder: Path, *, code_allowed: bool = False) -> Chain:
     if chain.head is not None and chain.head.steps and not (chain.head.pooling or chain.head.splade):
         raise BuildError(f"{file}: lists modules for vectors, and none that pools; {_ADVICE}")
     return replace(chain, head=None) if chain.head is not None and chain.head.is_empty else chain
-
-
-def encoder_folder(folder: Path) -> Path:
-    """Where the encoder of a folder lies: in it, or in a folder of it that older releases made (0_Transformer)."""
-    file = folder / MODULES
-    if not file.is_file():
-        return folder
-    read_modules(folder, code_allowed=True)  # it is a list of objects
-    return _inside(folder, str(decode(file.read_text(encoding="utf-8"))[0].get("path", "")), file)
 
 
 def _name(kind: str) -> str:
@@ -116,10 +108,10 @@ def _with_module(chain: Chain, name: str, folder: Path, kind: str, file: Path) -
         return chain
     if name == "Pooling":
         entries = Entries(folder / "config.json")
-        notes = chain.notes
         if not entries.truth("include_prompt", default=True):
-            notes = (*notes, "its pooling leaves out the tokens of prompts, so that its prompts are not kept")
-        return replace(chain, head=replace(head, pooling=_modes(entries)), notes=notes)
+            notes = (*chain.notes, "its pooling leaves out the tokens of prompts, so its prompts are not kept")
+            chain = replace(chain, keeps_prompts=False, notes=notes)
+        return replace(chain, head=replace(head, pooling=_modes(entries)))
     if name == "SpladePooling":
         return replace(chain, head=replace(head, splade=_splade(Entries(folder / "config.json"))))
     if name in _STEPS:

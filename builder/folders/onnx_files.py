@@ -28,9 +28,10 @@ class OnnxFiles:
     quantized: tuple[Path, ...]
 
 
-def find_onnx(folder: Path) -> OnnxFiles:
-    """Looks for ONNX files in a folder and in its folder `onnx`."""
-    found = [path for name in _FOLDERS for path in sorted((folder / name).glob("*.onnx")) if path.is_file()]
+def find_onnx(*folders: Path) -> OnnxFiles:
+    """Looks for ONNX files in folders and in their folders `onnx`."""
+    places = dict.fromkeys(folder / name for folder in folders for name in _FOLDERS)
+    found = [path for place in places for path in sorted(place.glob("*.onnx")) if path.is_file()]
     found = [path for path in found if not DECODER_NAME.search(path.stem)]
     quantized = tuple(path for path in found if QUANTIZED_NAME.search(path.stem))
     whole = sorted((path for path in found if path not in quantized), key=_rank)

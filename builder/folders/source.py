@@ -19,12 +19,12 @@ from padfree.runtime.texts import tokenizer_path
 
 from ..errors import BuildError
 from .export import export
-from .folder import Folder, read_folder
+from .folder import Folder, described, read_folder
 from .graph import add_head
 from .head import AS_THE_FOLDER_SAYS, Head, HeadOptions
 from .hub import download, is_hub_id
 from .onnx_files import quantized_operator
-from .tokenizer import tokenizer_bytes
+from .tokenizer import tokenizer_advice, tokenizer_bytes
 
 Say = Callable[[str], object]
 
@@ -88,7 +88,7 @@ def _of_folder(path: Path, options: HeadOptions, mask: str | None, say: Say, scr
         say(f"{path}: {note}")
     content = tokenizer_bytes(folder)
     if content is None:
-        say(f"{path}: has no tokenizer.json, so that texts will need --tokenizer")
+        say(f"{path}: has no tokenizer.json{tokenizer_advice(folder)}; texts will need --tokenizer")
     source = folder.onnx.chosen
     if source is None:
         say(f"{path}: exporting its weights with torch")
@@ -99,13 +99,8 @@ def _of_folder(path: Path, options: HeadOptions, mask: str | None, say: Say, scr
         _check_file(model, folder)
     head = options.applied(folder.head)
     add_head(model, head, options.outputs, mask=mask)
-    text = replace(
-        folder.text,
-        tokenizer_sha256=None if content is None else hashlib.sha256(content).hexdigest(),
-        pooling=("splade",) if head.splade else head.pooling,
-        normalize=head.normalizes,
-        activation=head.scores,
-    )
+    digest = None if content is None else hashlib.sha256(content).hexdigest()
+    text = replace(described(folder.text, folder.task, head), tokenizer_sha256=digest)
     model.metadata_props.add(key=TEXT_METADATA_KEY, value=json.dumps(text.to_dict()))
     made = scratch / f"{path.resolve().name or 'model'}{ONNX_SUFFIX}"
     save_model(model, made)

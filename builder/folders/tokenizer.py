@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from typing import Any
 
 from padfree.runtime.errors import SessionError
-from padfree.runtime.texts import largest_id, read_tokenizer
+from padfree.runtime.texts import largest_id, parse_tokenizer
 from tokenizers import Tokenizer, normalizers
 
 from ..errors import BuildError
 from .folder import TOKENIZER_CONFIG, Folder
 from .objects import Entries
 
+_VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
 _USUAL_SHARE = 0.9  # of a table's rows, as in builder/tokenization.py
 
 
@@ -23,26 +25,49 @@ def tokenizer_bytes(folder: Folder) -> bytes | None:
     Raises:
         BuildError: the tokenizer is another model's, or the file is damaged.
     """
-    if folder.tokenizer is None:
+    content = _converted(folder) if folder.tokenizer is None else folder.tokenizer.read_bytes()
+    if content is None:
         return None
     try:
-        tokenizer = read_tokenizer(folder.tokenizer)
+        tokenizer = parse_tokenizer(content, folder.tokenizer or folder.path)
     except SessionError as error:
         raise BuildError(str(error)) from error
     _check(tokenizer, folder)
-    content = folder.tokenizer.read_bytes()
-    if folder.lower_case and not _writes_small(content):
-        return _with_lower_case(folder.tokenizer.read_text(encoding="utf-8"))
-    return content
+    return _with_lower_case(content) if folder.lower_case and not _writes_small(content) else content
+
+
+def tokenizer_advice(folder: Folder) -> str:
+    """What to do where a folder has no tokenizer.json, to be put into a sentence; "" where nothing helps."""
+    found = _vocabularies(folder)
+    if not found:
+        return ""
+    return f", only {', '.join(found)}, of which transformers makes one (pip install 'padfree[export]')"
+
+
+def _vocabularies(folder: Folder) -> list[str]:
+    return [name for name in _VOCABULARIES if (folder.encoder / name).is_file()]
+
+
+def _converted(folder: Folder) -> bytes | None:
+    """The tokenizer that transformers makes of other files; None where it is not installed, or makes none."""
+    if not _vocabularies(folder) or importlib.util.find_spec("transformers") is None:
+        return None
+    from transformers import AutoTokenizer
+
+    try:
+        made = AutoTokenizer.from_pretrained(str(folder.encoder), local_files_only=True, trust_remote_code=False)
+        return str(made.backend_tokenizer.to_str()).encode()
+    except Exception:  # of many kinds, and none tells more than that there is no tokenizer
+        return None
 
 
 def _check(tokenizer: Tokenizer, folder: Folder) -> None:
     """Refuses the tokenizer of another model."""
-    config, rows = folder.config, folder.config.vocab_size
+    config, rows, file = folder.config, folder.config.vocab_size, folder.tokenizer or folder.path
     token, largest = largest_id(tokenizer)
     if rows is not None and largest >= rows:
         raise BuildError(
-            f"{folder.tokenizer}: has ids up to {largest} ({token!r}), config.json says vocab_size {rows}: it is "
+            f"{file}: has ids up to {largest} ({token!r}), config.json says vocab_size {rows}: it is "
             "another model's; download the folder again"
         )
     pad = _pad_id(tokenizer, folder)
@@ -50,7 +75,7 @@ def _check(tokenizer: Tokenizer, folder: Folder) -> None:
     alike = rows is None or size >= _USUAL_SHARE * rows
     if pad is not None and config.pad_id is not None and pad != config.pad_id and not alike:
         raise BuildError(
-            f"{folder.tokenizer}: pads with {pad}, config.json with {config.pad_id} (pad_token_id), and has {size} "
+            f"{file}: pads with {pad}, config.json with {config.pad_id} (pad_token_id), and has {size} "
             f"tokens where the model has rows for {rows}: it is another model's; download the folder again"
         )
 
@@ -70,9 +95,9 @@ def _writes_small(content: bytes) -> bool:
     return any(step.get("type") == "Lowercase" or step.get("lowercase") is True for step in steps)
 
 
-def _with_lower_case(text: str) -> bytes:
+def _with_lower_case(content: bytes) -> bytes:
     """The same tokenizer with a normaliser in front that writes texts small."""
-    tokenizer = Tokenizer.from_str(text)
+    tokenizer = Tokenizer.from_str(content.decode())
     first = normalizers.Lowercase()
     rest = tokenizer.normalizer
     tokenizer.normalizer = first if rest is None else normalizers.Sequence([first, rest])

@@ -157,3 +157,43 @@ def test_damage_of_any_kind_is_an_error_of_padfree_or_none(path: str, value: Any
     raw = json.loads(json.dumps(changed(path, value)))
     with contextlib.suppress(SessionError):
         assert isinstance(parse_metadata(raw, "it"), Metadata)
+
+
+TEXT: dict[str, Any] = {
+    "task": "sentence-embedding",
+    "tokenizer_sha256": "0" * 64,
+    "max_length": 128,
+    "prompts": {"query": "find: "},
+    "default_prompt": "query",
+    "pooling": ["mean"],
+    "normalize": True,
+    "similarity": None,
+    "labels": [],
+}
+
+
+def test_what_is_said_of_texts_is_read() -> None:
+    text = parse_metadata({**VALID, "text": TEXT}, "it").text
+    assert text is not None
+    assert (text.task, text.max_length, text.prompts) == ("sentence-embedding", 128, {"query": "find: "})
+    assert parse_metadata({**VALID, "text": text.to_dict()}, "it").text == text
+    assert parse_metadata({**VALID, "text": None}, "it").text is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("task", "poetry"),
+        ("tokenizer_sha256", "0" * 63),
+        ("max_length", 0),
+        ("prompts", ["query"]),
+        ("prompts", {"query": 1}),
+        ("default_prompt", "document"),
+        ("pooling", "mean"),
+        ("normalize", 1),
+        ("labels", [1]),
+    ],
+)
+def test_damage_of_what_is_said_of_texts_is_named(name: str, value: Any) -> None:
+    with pytest.raises(SessionError, match=rf"it: damaged padfree metadata: .*text\.{name}"):
+        parse_metadata({**VALID, "text": {**TEXT, name: value}}, "it")

@@ -55,6 +55,7 @@ def test_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "normalize": True,
         "similarity": "cosine",
         "labels": [],
+        "activation": "",
     }
 
 
