@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ...analysis.symbolic import Apply, Axis, Element, Expr, Index, Poly, RowSum
 from ...analysis.symbolic.bounds import Values, bounds
-from ...analysis.symbolic.expr import apply, leaves, number, replaced
+from ...analysis.symbolic.expr import apply, axes_of, evaluate, leaves, number, replaced
 from ...analysis.symbolic.facts import Facts, Shape, broadcast_expr
 from ..base import NoMatch
 from ..positions.distances import DISTANCE, at_distance, by_distance
@@ -77,6 +77,8 @@ def prove_one(use: MaskUse, scores: Shape, node: str, rows: Rows) -> PaddingMask
         raise NoMatch(f"{prefix} it cannot be followed back to a [batch, sequence] input: a bias by position, for one")
     slots = _slots_of_lengths(expr)
     by_length, expr = slots != expr, slots
+    if not any(isinstance(leaf, Element | RowSum) for leaf in leaves(expr)) and _keeps_all(use, expr):
+        return PaddingMask(None)
     apart = by_distance(expr, 2, 3)
     if use.kind == "select" and not use.masked_value * use.factor <= VERY_NEGATIVE:
         raise NoMatch(f"{prefix} masked scores become {use.masked_value}, not below {VERY_NEGATIVE}")
@@ -86,6 +88,17 @@ def prove_one(use: MaskUse, scores: Shape, node: str, rows: Rows) -> PaddingMask
     own = at_distance(apart, 0)
     elements = any(isinstance(leaf, Element) for leaf in leaves(own))
     return PaddingMask(_padding_rule(use, own, prefix, rows) if elements else None, by_length, window)
+
+
+def _keeps_all(use: MaskUse, expr: Expr) -> bool:
+    """Whether a mask that reads no input keeps every key: what exporters make of a model that was given none."""
+    if axes_of(expr):
+        return False
+    try:
+        value = np.atleast_1d(evaluate(expr, {}))
+    except ValueError:  # depends on a size
+        return False
+    return bool(_states(use, value, value)[0].all())
 
 
 def _rule_of_pairs(use: MaskUse, expr: Expr, prefix: str, rows: Rows) -> Keeping:

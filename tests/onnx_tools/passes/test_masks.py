@@ -267,3 +267,27 @@ def test_named_masks_are_checked() -> None:
     with pytest.raises(RewriteError, match="attention is masked by 'attention_mask', not by 'input_ids'"):
         rewrite(proved, mask="input_ids")
     assert metadata_of(rewrite(proved, mask="attention_mask"))["mask"]["input"] == "attention_mask"
+
+
+@pytest.mark.parametrize("least", [0, 1])
+def test_a_mask_that_keeps_every_key_is_none(least: int) -> None:
+    """As exporters write it for a model that is given none: position >= 0 for every query and key."""
+    b = Builder()
+    x = b.embedding()
+    sizes = b.op("Shape", "input_ids")
+    batch, length = b.op("Slice", sizes, b.axes(0), b.axes(1)), b.op("Slice", sizes, b.axes(1), b.axes(2))
+    steps = b.op("Range", b.number(0), b.op("Squeeze", length), b.number(1))
+    kept = b.op("GreaterOrEqual", b.op("Unsqueeze", steps, b.axes(0, 1, 3)), b.number(least))
+    kept = b.op("Expand", kept, b.op("Concat", batch, b.axes(1), length, length, axis=0))
+    hidden = b.layer(x, b.op("Where", kept, b.constant(0.0), b.constant(-1e30)))
+    b.op("Identity", hidden, output="y")
+    model = b.model({"y": ["batch", "sequence", HIDDEN]})
+    del model.graph.input[1]
+    if least:  # the first row sees nothing
+        with pytest.raises(RewriteError, match="reads masked slots"):
+            rewrite(model)
+        return
+    result = assert_right(model, [IDS], "packed")
+    assert result.report.complete
+    assert metadata_of(result)["mask"] is None
+    assert rewrite(model, interface="padded").report.complete
