@@ -16,6 +16,8 @@ from .texts import DIGEST, TextInfo, parse_text
 TYPE_NAMES = re.compile(r"[a-z][a-z0-9_]{0,31}")
 VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){1,3}")
 CAPABILITY = re.compile(r"\d{1,9}\.\d{1,9}")
+MOST_WIDTH = 4096
+"""Numbers that a token may have of one input."""
 _LEADING_SIZES = {"packed": ("T",), "per_sequence": ("B",), "padded": ("B", "S"), "constant": ()}
 
 
@@ -24,7 +26,8 @@ class InputInfo:
     """One input: its role, its element type, and for token inputs the allowed values: 0..limit-1 without `excluded`.
 
     Models that count positions by ids (RoBERTa) take a token with the padding id for padding; packed, it cannot occur.
-    `padding` is what padded slots hold: models that look for an id must not find it there.
+    `padding` is what padded slots hold: models that look for an id must not find it there. `width` is how many numbers
+    a token has, as boxes have four: such inputs are [T, width] and [B, S, width]; None: one, [T] and [B, S].
     """
 
     name: str
@@ -33,6 +36,12 @@ class InputInfo:
     dtype: str
     excluded: tuple[int, ...] = ()
     padding: int = 0
+    width: int | None = None
+
+    @property
+    def behind(self) -> tuple[int, ...]:
+        """The sizes of its axes behind those of tokens."""
+        return () if self.width is None else (self.width,)
 
 
 @dataclass(frozen=True)
@@ -133,12 +142,12 @@ class Metadata:
         return min((limit for limit in limits if limit is not None), default=None)
 
     def token_inputs(self) -> tuple[InputInfo, ...]:
-        """The inputs that hold one value a token, in the model's order."""
+        """The inputs that hold values of tokens, in the model's order."""
         return tuple(item for item in self.inputs if item.role == "tokens")
 
     def ids_input(self) -> InputInfo:
         """The token input that a bare list of id arrays means."""
-        tokens = self.token_inputs()
+        tokens = [item for item in self.token_inputs() if item.width is None]
         return next((item for item in tokens if item.name == "input_ids"), tokens[0])
 
     def input_of_role(self, role: str) -> InputInfo | None:
@@ -174,7 +183,9 @@ def parse_metadata(raw: Any, source: str, error: type[Exception] = ContractError
         kept = excluded.integers(name, least=-MOST_INT64) if interface == "packed" and name in excluded else ()
         limit = item.optional_integer("limit", least=1, most=MOST_INT64)
         padding = rules.optional_object(name).optional_integer("padding") or 0
-        return InputInfo(name, item.text("role", INPUT_ROLES), limit, item.text("dtype", TYPE_NAMES), kept, padding)
+        role, dtype = item.text("role", INPUT_ROLES), item.text("dtype", TYPE_NAMES)
+        width = item.optional_integer("width", least=1, most=MOST_WIDTH)
+        return InputInfo(name, role, limit, dtype, kept, padding, width)
 
     def read_output(item: Fields) -> OutputInfo:
         name, layout, dtype = item.text("name"), item.text("layout", OUTPUT_LAYOUTS), item.text("dtype", TYPE_NAMES)
@@ -237,7 +248,7 @@ def _check_together(metadata: Metadata, source: str, error: type[Exception]) -> 
     """What entries that are right by themselves must be to each other."""
     needed = ["tokens", "seq_lens"] if metadata.interface == "packed" else ["tokens"]
     for role in needed:
-        if metadata.input_of_role(role) is None:
+        if all(item.role != role or item.width is not None for item in metadata.inputs):
             raise error(
                 f"{source}: a {metadata.interface} model needs an input of role '{role}', the metadata lists none; "
                 "make the file again"

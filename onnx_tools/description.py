@@ -97,4 +97,6 @@ def _input(graph: gs.Graph, tensor: gs.Tensor, interface: str, mask: Mask) -> di
     elif interface == "padded" and tensor.name == mask.source and mask.plain:
         role = "mask"
     limit = limit_of(graph, tensor.name) if role == "tokens" else None
-    return {"name": tensor.name, "role": role, "limit": limit, "dtype": np.dtype(tensor.dtype).name}
+    found = {"name": tensor.name, "role": role, "limit": limit, "dtype": np.dtype(tensor.dtype).name}
+    behind = list(tensor.shape)[1 if interface == "packed" else 2 :] if role == "tokens" else []
+    return {**found, "width": int(behind[0])} if behind else found

@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 
 def packed_feeds(ragged: Ragged, metadata: Metadata) -> dict[str, Array]:
-    """Inputs of the packed interface: tokens [T], seq_lens [B], and max_seqlen [S] (read for its shape alone).
+    """Inputs of the packed interface: tokens [T] or [T, N], seq_lens [B], and max_seqlen [S], whose shape is read.
 
     A batch of empty sequences gets one filler token: engines take at least one.
     """
@@ -27,7 +27,7 @@ def packed_feeds(ragged: Ragged, metadata: Metadata) -> dict[str, Array]:
     for item in metadata.inputs:
         if item.role == "tokens":
             tokens = ragged.tokens[item.name]
-            feeds[item.name] = tokens if tokens.size else np.zeros(1, dtype=np.int32)
+            feeds[item.name] = tokens if tokens.size else np.zeros((1, *item.behind), dtype=np.int32)
         elif item.role == "seq_lens":
             feeds[item.name] = ragged.seq_lens
         elif item.role == "max_seqlen":
@@ -57,7 +57,7 @@ def padded_feeds(ragged: Ragged, metadata: Metadata, width: int | None = None) -
         if item.role == "mask":
             grid = mask_values(metadata.mask, kept, item.dtype)
         else:
-            grid = np.full(kept.shape, metadata.filler(item), dtype=item.dtype)
+            grid = np.full((*kept.shape, *item.behind), metadata.filler(item), dtype=item.dtype)
             grid[kept] = ragged.tokens[item.name]
         feeds[item.name] = grid
     return feeds

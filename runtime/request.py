@@ -17,6 +17,11 @@ Int32Array = npt.NDArray[np.int32]
 IntArray = npt.NDArray[Any]
 
 INT32_MAX = 2**31 - 1
+# For a value outside of its table: of an input with several numbers a token, and of ids.
+_ADVICE = (
+    "scale the numbers as the model was trained with them",
+    "tokenise with the tokenizer that belongs to this model",
+)
 ZERO_WHEN_MISSING = "token_type_ids"  # tokenisers leave it out for single texts, and mean zeros
 
 
@@ -24,7 +29,7 @@ ZERO_WHEN_MISSING = "token_type_ids"  # tokenisers leave it out for single texts
 class Ragged:
     """A checked ragged batch in the caller's order.
 
-    tokens: token input name -> int32 [T], all sequences one after the other.
+    tokens: token input name -> int32 [T], all sequences one after the other; [T, N] where a token has N numbers.
     seq_lens: int32 [B].
     """
 
@@ -64,12 +69,13 @@ def read_request(request: Any, metadata: Metadata) -> Ragged:
     ids = metadata.ids_input()
     columns = dict(request) if isinstance(request, Mapping) else {ids.name: request}
     check_names(columns, metadata)
-    rows = {name: _rows(name, column) for name, column in columns.items()}
+    widths = {item.name: item.width for item in metadata.token_inputs()}
+    rows = {name: _rows(name, column, widths[name]) for name, column in columns.items()}
     seq_lens = np.asarray([row.size for row in rows[ids.name]], dtype=np.int32)
     tokens: dict[str, Int32Array] = {}
     for item in metadata.token_inputs():
         if item.name not in rows:
-            tokens[item.name] = np.zeros(int(seq_lens.sum()), dtype=np.int32)
+            tokens[item.name] = np.zeros((int(seq_lens.sum()), *item.behind), dtype=np.int32)
             continue
         _check_same_lengths(item.name, rows[item.name], ids.name, seq_lens)
         tokens[item.name] = _pack(item, rows[item.name])
@@ -83,7 +89,7 @@ def read_packed(inputs: Any, seq_lens: Any, metadata: Metadata, *, filler_tokens
     """Checks a request that is packed already: token arrays [T] and seq_lens [B].
 
     Args:
-        inputs: token input name -> integers [T], or the ids [T] alone.
+        inputs: token input name -> integers [T] ([T, N] where a token has N numbers), or the ids [T] alone.
         seq_lens: integers [B].
         metadata: the model's inputs and limits.
         filler_tokens: how many tokens after the last sequence belong to none (they round T up to a fixed size).
@@ -101,12 +107,12 @@ def read_packed(inputs: Any, seq_lens: Any, metadata: Metadata, *, filler_tokens
     check_lengths(lens, total - filler_tokens, ids.name)
     tokens: dict[str, Int32Array] = {}
     for item in metadata.token_inputs():
-        packed = np.zeros(total, dtype=np.int32)
+        packed = np.zeros((total, *item.behind), dtype=np.int32)
         if item.name in columns:
-            packed = as_int32(columns[item.name], item.name)
-        if packed.size != total:
+            packed = as_int32(columns[item.name], item.name, item.width)
+        if len(packed) != total:
             raise SessionError(
-                f"'{item.name}' has {packed.size} tokens, '{ids.name}' has {total}; pass one value for every token"
+                f"'{item.name}' has {len(packed)} tokens, '{ids.name}' has {total}; pass one value for every token"
             )
         tokens[item.name] = packed
     check_sequence_lengths(lens, metadata)
@@ -189,16 +195,15 @@ def check_values(item: InputInfo, packed: Int32Array, seq_lens: Int32Array) -> N
         return
     limit = INT32_MAX + 1 if item.limit is None else item.limit
     # Seen as unsigned, negative values are the largest: one comparison finds both kinds.
-    values = packed.view(np.uint32)
+    values = packed.reshape(-1).view(np.uint32)
     if int(values.max()) >= limit:
         at = int(np.flatnonzero(values >= np.uint32(limit))[0])
         raise SessionError(
-            f"'{item.name}' value {_place(packed, at, seq_lens)}: allowed 0..{limit - 1}; "
-            "tokenise with the tokenizer that belongs to this model"
+            f"'{item.name}' value {_place(packed, at, seq_lens)}: allowed 0..{limit - 1}; {_ADVICE[item.width is None]}"
         )
     if not item.excluded:
         return
-    bad = np.flatnonzero(np.isin(packed[: int(seq_lens.sum(dtype=np.int64))], item.excluded))
+    bad = np.flatnonzero(np.isin(packed[: int(seq_lens.sum(dtype=np.int64))], item.excluded).reshape(-1))
     if bad.size:
         raise SessionError(
             f"'{item.name}' value {_place(packed, int(bad[0]), seq_lens)}: it stands for padding, and the model counts "
@@ -206,39 +211,41 @@ def check_values(item: InputInfo, packed: Int32Array, seq_lens: Int32Array) -> N
         )
 
 
-def _place(packed: Int32Array, at: int, seq_lens: Int32Array) -> str:
-    """A value and where it is: "7 at sequence 0, position 3"."""
-    ends = np.cumsum(seq_lens, dtype=np.int64)
+def _place(packed: Int32Array, number: int, seq_lens: Int32Array) -> str:
+    """A value and where it is: "7 at sequence 0, position 3"; `number` counts all values."""
+    ends, at = np.cumsum(seq_lens, dtype=np.int64), number // (packed.size // len(packed))
     sequence = int(np.searchsorted(ends, at, side="right"))
     start = int(ends[sequence - 1]) if sequence else 0
     where = f"sequence {sequence}, position {at - start}" if sequence < seq_lens.size else f"filler token {at}"
-    return f"{int(packed[at])} at {where}"
+    return f"{int(packed.reshape(-1)[number])} at {where}"
 
 
-def as_int32(value: Any, name: str) -> Int32Array:
-    """A rank-1 integer array as int32.
+def as_int32(value: Any, name: str, width: int | None = None) -> Int32Array:
+    """An integer array [T] as int32, or [T, width] where there is a width.
 
     Raises:
-        SessionError: not integers, not one-dimensional, or beyond 32 bits.
+        SessionError: not integers, of another shape, or beyond 32 bits.
     """
     try:
         array = np.asarray(value)
     except ValueError as error:
         raise SessionError(f"'{name}': cannot become an array ({error}); pass a flat list of integers") from error
     if array.size == 0 and array.ndim == 1:
-        return np.zeros(0, dtype=np.int32)
+        return np.zeros(0 if width is None else (0, width), dtype=np.int32)
     if array.dtype.kind not in "iu":
         raise SessionError(f"'{name}' has type {array.dtype}, allowed: integers; pass int32 or int64 arrays")
-    if array.ndim != 1:
+    if width is not None and array.shape[1:] != (width,):
+        raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: [tokens, {width}]; pass rows of {width}")
+    if width is None and array.ndim != 1:
         raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: one dimension; pass one row a sequence")
-    if array.dtype != np.int32:
+    if array.dtype != np.int32 and array.size:
         low, high = int(array.min()), int(array.max())
         if low < -INT32_MAX - 1 or high > INT32_MAX:
             raise SessionError(f"'{name}' holds {low if low < 0 else high}, allowed: 32-bit integers; check the ids")
     return np.ascontiguousarray(array, dtype=np.int32)
 
 
-def _rows(name: str, column: Any) -> list[IntArray]:
+def _rows(name: str, column: Any, width: int | None) -> list[IntArray]:
     if isinstance(column, np.ndarray) and (not column.ndim or (column.ndim == 1 and column.dtype != object)):
         raise SessionError(
             f"'{name}' is one array of shape {list(column.shape)}; pass a list with one array a sequence, or use "
@@ -246,21 +253,26 @@ def _rows(name: str, column: Any) -> list[IntArray]:
         )
     if isinstance(column, (str, bytes)) or not isinstance(column, (Sequence, np.ndarray)):
         raise SessionError(f"'{name}' is a {type(column).__name__}; pass a list with one array of ids a sequence")
-    return [_row(name, at, row) for at, row in enumerate(column)]
+    return [_row(name, at, row, width) for at, row in enumerate(column)]
 
 
-def _row(name: str, at: int, row: Any) -> IntArray:
+def _row(name: str, at: int, row: Any, width: int | None) -> IntArray:
     try:
         array = np.asarray(row)
     except ValueError as error:
         raise SessionError(f"'{name}', sequence {at}: not a flat list of integers ({error})") from error
     if array.ndim == 1 and array.size == 0:
-        return np.zeros(0, dtype=np.int32)
+        return np.zeros(0 if width is None else (0, width), dtype=np.int32)
     if array.dtype.kind not in "iu":
         raise SessionError(
             f"'{name}', sequence {at}: type {array.dtype}, allowed: integers; pass token ids, int32 or int64"
         )
-    if array.ndim != 1:
+    if width is not None and array.shape[1:] != (width,):
+        raise SessionError(
+            f"'{name}', sequence {at}: shape {list(array.shape)}, allowed: [length, {width}]; pass {width} numbers for "
+            "every token"
+        )
+    if width is None and array.ndim != 1:
         raise SessionError(
             f"'{name}', sequence {at}: shape {list(array.shape)}, allowed: one dimension; pass one array of ids a "
             "sequence"
@@ -274,14 +286,14 @@ def _check_same_lengths(name: str, rows: list[IntArray], ids_name: str, seq_lens
             f"'{name}' has {len(rows)} sequences, '{ids_name}' has {seq_lens.size}; pass one array for every sequence"
         )
     for at, row in enumerate(rows):
-        if row.size != seq_lens[at]:
+        if len(row) != seq_lens[at]:
             raise SessionError(
-                f"'{name}', sequence {at}: {row.size} values, '{ids_name}' has {int(seq_lens[at])}; "
+                f"'{name}', sequence {at}: {len(row)} values, '{ids_name}' has {int(seq_lens[at])}; "
                 "pass one value for every token"
             )
 
 
 def _pack(item: InputInfo, rows: list[IntArray]) -> Int32Array:
     if not rows:
-        return np.zeros(0, dtype=np.int32)
-    return as_int32(np.concatenate(rows), item.name)
+        return np.zeros((0, *item.behind), dtype=np.int32)
+    return as_int32(np.concatenate(rows), item.name, item.width)

@@ -164,7 +164,7 @@ class Session:
             )
             return self._backend.run(feeds, **options)
         ragged = read_packed(inputs, seq_lens, self._metadata, filler_tokens=filler_tokens)
-        check_one_run(next(iter(ragged.tokens.values())).size, ragged.seq_lens.size, self._metadata)
+        check_one_run(len(next(iter(ragged.tokens.values()))), ragged.seq_lens.size, self._metadata)
         return self._backend.run(self.feeds(ragged), **options)
 
     def feeds(self, ragged: Ragged) -> dict[str, Array]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from padfree.contract.metadata import InputInfo
 from padfree.runtime import Metadata, Profile
 
 from ..errors import BuildError
@@ -81,7 +82,7 @@ def choose_profile(metadata: Metadata, options: ProfileOptions) -> Profile:
 
 def shape_ranges(metadata: Metadata, profile: Profile) -> list[ShapeRange]:
     """The range of every input's shape, in the model's order."""
-    return [_shape_range(metadata.interface, item.name, item.role, profile) for item in metadata.inputs]
+    return [_shape_range(metadata.interface, item, profile) for item in metadata.inputs]
 
 
 def _max_seq_len(metadata: Metadata, options: ProfileOptions) -> int:
@@ -97,12 +98,16 @@ def _max_seq_len(metadata: Metadata, options: ProfileOptions) -> int:
     return min(chosen, options.max_tokens) if options.max_tokens else chosen
 
 
-def _shape_range(interface: str, name: str, role: str, profile: Profile) -> ShapeRange:
+def _shape_range(interface: str, item: InputInfo, profile: Profile) -> ShapeRange:
+    sizes: list[tuple[int, ...]]
     if interface == "padded":
         full = (profile.max_batch, profile.max_seq_len)
-        return ShapeRange(name, (1, 1), full, full)
-    if role == "tokens":
-        return ShapeRange(name, (profile.min_tokens,), (profile.opt_tokens,), (profile.max_tokens,))
-    if role == "seq_lens":
-        return ShapeRange(name, (1,), (profile.max_batch,), (profile.max_batch,))
-    return ShapeRange(name, (1,), (profile.max_seq_len,), (profile.max_tokens,))  # network.bound_max_seqlen says why
+        sizes = [(1, 1), full, full]
+    elif item.role == "tokens":
+        sizes = [(profile.min_tokens,), (profile.opt_tokens,), (profile.max_tokens,)]
+    elif item.role == "seq_lens":
+        sizes = [(1,), (profile.max_batch,), (profile.max_batch,)]
+    else:
+        sizes = [(1,), (profile.max_seq_len,), (profile.max_tokens,)]  # network.bound_max_seqlen says why
+    minimum, optimum, maximum = ((*size, *item.behind) for size in sizes)
+    return ShapeRange(item.name, minimum, optimum, maximum)

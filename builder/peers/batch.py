@@ -87,4 +87,4 @@ def random_batch(metadata: Metadata, seq_lens: list[int], seq_len: int, seed: in
 
 def _values(item: InputInfo, count: int, generator: np.random.Generator) -> npt.NDArray[np.int32]:
     allowed = np.arange(item.limit or UNLIMITED_IDS, dtype=np.int32)
-    return generator.choice(np.setdiff1d(allowed, item.excluded), count)
+    return generator.choice(np.setdiff1d(allowed, item.excluded), (count, *item.behind))

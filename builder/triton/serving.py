@@ -127,6 +127,12 @@ def choose(path: Path, options: ServingOptions) -> Served:
         padfree.runtime.SessionError: the plan or its metadata is damaged.
     """
     metadata = _read(path)
+    several = next((item.name for item in metadata.token_inputs() if item.width is not None), None)
+    if several is not None:
+        raise BuildError(
+            f"{path}: the input '{several}' has several numbers a token, which no tensors of the repository hold; "
+            "serve the model with padfree's Session"
+        )
     default = "tensorrt" if metadata.engine is not None and metadata.interface == "packed" else "python"
     backend = options.backend or default
     if backend == "tensorrt" and metadata.engine is None:

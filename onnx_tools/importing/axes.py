@@ -87,7 +87,7 @@ class _Trial:
             feeds = {}
             for name, (dtype, fixed) in self._inputs.items():
                 wanted = sizes.get(name, _SIZES)
-                shape = [size if known is None else known for size, known in zip(wanted, fixed, strict=True)]
+                shape = [known or size for size, known in zip((*wanted, 0), fixed, strict=False)]
                 feeds[name] = np.full(shape, value).astype(dtype)
             if _succeeds(self._session, feeds):
                 self._value = value

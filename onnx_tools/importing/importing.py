@@ -19,6 +19,7 @@ from ..operators import DOMAIN
 from ..precision.widen import narrow_outputs, widen
 from .canonical import canonical
 from .fixed_axes import fixed_sizes, generalise
+from .fixed_axes.sizes import EXPORT_AGAIN
 from .fused import holds_fused
 from .skeleton import Types, inferred, skeleton_of
 from .standard_form import standardise
@@ -52,12 +53,16 @@ def _imported(given: Model) -> gs.Graph:
     model = canonical(given.proto)
     token_inputs = token_inputs_of(model)
     fixed = fixed_sizes(model, token_inputs)
+    widths = {value.name: numbers_of(value) for value in model.graph.input if value.name in token_inputs}
+    if fixed and any(widths.values()):
+        several = next(name for name, width in widths.items() if width)
+        raise RewriteError(f"input '{several}' has several numbers a token, and the inputs fix sizes; {EXPORT_AGAIN}")
     sizes: list[int | str] = [fixed.batch or "B", fixed.sequence or "S"]
-    skeleton = skeleton_of(model, dict.fromkeys(token_inputs, sizes))
+    skeleton = skeleton_of(model, {name: [*sizes, *widths[name]] for name in token_inputs})
     types = _inferred(skeleton)
     graph = import_graph(given.with_proto(model))
     for tensor in graph.inputs:
-        tensor.shape = ["B", "S"]
+        tensor.shape = ["B", "S", *widths.get(tensor.name, ())]
     _write_types(graph, types)
     if standardise(graph):
         _write_types(graph, _inferred(_with_nodes_of(graph, skeleton)))
@@ -117,24 +122,34 @@ def _refuse_what_batches_share(graph: gs.Graph) -> None:
 
 
 def token_inputs_of(model: ModelProto) -> tuple[str, ...]:
-    """The names of the inputs [B,S]; those of floats may be masks. Raises RewriteError for any other input, or none."""
+    """The names of the inputs [B,S], of which floats may be masks, and [B,S,N], of N integers a token.
+
+    Raises RewriteError for any other input, or where there is none [B,S].
+    """
     initializers = {tensor.name for tensor in model.graph.initializer}
-    names = []
+    names, plain = [], False
     for value in model.graph.input:
         if value.name in initializers:
             continue
         tensor, dims = value.type.tensor_type, value.type.tensor_type.shape.dim
-        if tensor.elem_type not in _TOKEN_TYPES or len(dims) != 2:
+        several = len(dims) == 3 and dims[2].dim_value > 0 and tensor.elem_type != TensorProto.FLOAT
+        if tensor.elem_type not in _TOKEN_TYPES or not (len(dims) == 2 or several):
             kind = TensorProto.DataType.Name(tensor.elem_type)
             raise RewriteError(
                 f"input '{value.name}' is {kind} [{', '.join(_dim(dim) for dim in dims)}]; every input must be an "
-                "integer or bool tensor [batch, sequence], the mask alone may be float32; export the encoder with its "
-                "token inputs and a mask [batch, sequence] alone"
+                "integer or bool tensor [batch, sequence], or [batch, sequence, N] where N is a number; the mask alone "
+                "may be float32; export the encoder with its token inputs and a mask [batch, sequence] alone"
             )
         names.append(value.name)
-    if not names:
+        plain = plain or len(dims) == 2
+    if not plain:
         raise RewriteError("no attention found: the model has no input; padfree rewrites encoders with token inputs")
     return tuple(names)
+
+
+def numbers_of(value: onnx.ValueInfoProto) -> tuple[int, ...]:
+    """How many numbers an input has of every token: () for one, as ids are, (N,) for an input [B,S,N]."""
+    return tuple(int(dim.dim_value) for dim in value.type.tensor_type.shape.dim[2:])
 
 
 def _dim(dim: onnx.TensorShapeProto.Dimension) -> str:

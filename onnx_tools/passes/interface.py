@@ -32,7 +32,8 @@ def packed_interface(graph: gs.Graph, analysis: Analysis) -> PassResult:
     mask = next((tensor for tensor in graph.inputs if tensor.name == known.source), None)
     if not known.plain and mask is not None and _says_more(mask, boundary):
         mask = None  # its values are tokens' values too
-    inputs = [tensor for tensor in graph.inputs if tensor is not mask and list(tensor.shape or ()) == ["B", "S"]]
+    inputs = [tensor for tensor in graph.inputs if tensor is not mask and list(tensor.shape or ())[:2] == ["B", "S"]]
+    inputs.sort(key=lambda tensor: len(tensor.shape))  # the first has one number a token
     names = [tensor.name for tensor in inputs]
     _check_names(names, graph)
     editor = Editor(graph)
@@ -40,9 +41,9 @@ def packed_interface(graph: gs.Graph, analysis: Analysis) -> PassResult:
         if tensor.name in (SEQ_LENS, MAX_SEQLEN) or tensor in inputs or tensor is mask:
             tensor.name = editor.fresh(f"{tensor.name}_padded")
     seq_lens = gs.Variable(SEQ_LENS, _INT32, ["B"])
-    tokens = [gs.Variable(name, _INT32, ["T"]) for name in names]
+    tokens = [gs.Variable(name, _INT32, ["T", *tensor.shape[2:]]) for name, tensor in zip(names, inputs, strict=True)]
     others = [tensor for tensor in graph.inputs if tensor not in inputs and tensor is not mask]
-    if not tokens:
+    if not tokens or len(inputs[0].shape) > 2:
         raise RewriteError(
             f"the model reads nothing but its mask '{known.source}'; the packed interface needs a token input such as "
             "input_ids; choose the padded interface"
@@ -238,7 +239,8 @@ def _full_shapes(editor: Editor, seq_lens: gs.Tensor, extent: gs.Tensor, padded:
     int64 = np.dtype(np.int64)
     batch: gs.Tensor | None = None
     for tensor in padded:
-        for node in [item for item in tensor.outputs if is_standard(item, "Shape") and not item.attrs]:
+        plain = len(tensor.shape) == 2  # shapes of others are made of this one's
+        for node in [item for item in tensor.outputs if plain and is_standard(item, "Shape") and not item.attrs]:
             shape = node.outputs[0]
             batch = batch if batch is not None else editor.node("Shape", [seq_lens], stem="batch_shape", dtype=int64)
             for reader in list(shape.outputs):

@@ -255,8 +255,8 @@ def _feed(
         else:
             flags = noise[0] > 0  # all alike where numbers are positive: then a search finds the first slot
             varies = part.inputs_vary or tensor.name not in part.inputs
-            if tuple(shape) == (B, S) and varies:
-                flags = np.where(mask, flags, garbage > 0)
+            if tuple(shape[:2]) == (B, S) and varies:
+                flags = np.where(mask.reshape(*mask.shape, *[1] * (flags.ndim - 2)), flags, garbage > 0)
             values = flags.astype(np.float64)
             if tensor.name in rules and tuple(shape) == (B, S):
                 rule = rules[tensor.name]

@@ -31,6 +31,10 @@ class Batch:
     filler_tokens: int = 0
     has_empty: bool = False  # the rewritten model also gets an empty sequence before each one
 
+    def over(self, values: Array) -> npt.NDArray[np.bool_]:
+        """The mask as it goes over an input [B,S,...]."""
+        return self.mask.reshape(*self.mask.shape, *[1] * (values.ndim - 2))
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -120,7 +124,11 @@ def _original_feeds(
         if item.name in initializers:
             continue
         dtype = helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
-        if item.name in limits:
+        widths = [dim.dim_value for dim in item.type.tensor_type.shape.dim[2:]]
+        if item.name in limits and widths:  # several numbers a token, which are neither masks nor positions
+            feeds[item.name] = rng.integers(0, limits[item.name] or _IDS_WITHOUT_LIMIT, (*batch.mask.shape, *widths))
+            feeds[item.name] = feeds[item.name].astype(dtype)
+        elif item.name in limits:
             limit = limits[item.name] or _IDS_WITHOUT_LIMIT
             ids = rng.integers(0, limit, batch.mask.shape)
             own = item.name == mask["input"]
@@ -152,6 +160,7 @@ def _packed_feeds(
         elif role == "max_seqlen":
             packed[name] = np.zeros(batch.mask.shape[1], np.int32)
         else:
-            filler = rng.integers(0, item["limit"] or _IDS_WITHOUT_LIMIT, batch.filler_tokens)
-            packed[name] = np.concatenate([feeds[name][batch.mask], filler]).astype(np.int32)
+            tokens = feeds[name][batch.mask]
+            filler = rng.integers(0, item["limit"] or _IDS_WITHOUT_LIMIT, (batch.filler_tokens, *tokens.shape[1:]))
+            packed[name] = np.concatenate([tokens, filler]).astype(np.int32)
     return packed

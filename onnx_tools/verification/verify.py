@@ -132,7 +132,9 @@ class _Models:
         names = [item["name"] for item in metadata["inputs"] if item["role"] == "tokens"]
         for batch in make_batches(metadata, rng):
             feeds, _ = feeds_of(self._original, metadata, batch, rng)
-            others = {name: np.where(batch.mask, feeds[name], 0).astype(feeds[name].dtype) for name in names}
+            others = {
+                name: np.where(batch.over(feeds[name]), feeds[name], 0).astype(feeds[name].dtype) for name in names
+            }
             try:
                 runs = [self._wanted(batch, given) for given in (feeds, {**feeds, **others})]
             except VerificationError:

@@ -41,10 +41,14 @@ def device_feeds(
     columns = dict(inputs) if isinstance(inputs, Mapping) else {ids.name: inputs}
     check_names(columns, metadata)
 
+    behind = {item.name: item.behind for item in metadata.inputs}
+
     def read(value: Any, name: str) -> Any:
-        array = backend.read_device_array(value, name, stream) if on_device(value) else as_int32(value, name)
-        if len(array.shape) != 1:
-            raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: one dimension; pass packed tokens")
+        width = behind[name][0] if behind[name] else None
+        array = backend.read_device_array(value, name, stream) if on_device(value) else as_int32(value, name, width)
+        if not array.shape or array.shape[1:] != behind[name]:
+            sizes = "one dimension" if width is None else f"[tokens, {width}]"
+            raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: {sizes}; pass packed tokens")
         return array
 
     lens_name = next(item.name for item in metadata.inputs if item.role == "seq_lens")
@@ -60,7 +64,7 @@ def device_feeds(
             )
     check_one_run(total, lens.shape[0], metadata)
     if not total:  # engines take at least one token: a filler
-        feeds = {name: np.zeros(1, dtype=np.int32) for name in feeds}
+        feeds = {name: np.zeros((1, *behind[name]), dtype=np.int32) for name in feeds}
     longest = None
     if not isinstance(lens, DeviceInput):
         check_lengths(lens, total - filler_tokens, ids.name)

@@ -79,9 +79,8 @@ def _measure(
     requests = {}
     for batch in batches:
         if batch == 1 or session.budget.takes(batch, batch * length, length):
-            requests[batch] = {
-                item.name: list(_values(item, (batch, length), rng)) for item in session.metadata.token_inputs()
-            }
+            inputs = session.metadata.token_inputs()
+            requests[batch] = {item.name: list(_values(item, (batch, length), rng)) for item in inputs}
     times_ms: dict[int, list[float]] = {batch: [] for batch in requests}
     # In turns: what disturbs the machine for a moment disturbs no batch in all of its runs.
     for _ in range(WARM_UP + repeats):
@@ -96,7 +95,7 @@ def _measure(
 def _values(item: InputInfo, shape: tuple[int, int], rng: np.random.Generator) -> npt.NDArray[Any]:
     """Values that the input may have; which ones does not matter to the time."""
     allowed = np.setdiff1d(np.arange(item.limit or 2), item.excluded)
-    return rng.choice(allowed, size=shape).astype(np.int32)
+    return rng.choice(allowed, size=(*shape, *item.behind)).astype(np.int32)
 
 
 def _facts(metadata: Metadata) -> dict[str, Any]:

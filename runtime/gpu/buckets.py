@@ -64,7 +64,7 @@ class Buckets:
     def input_shapes(self, sizes: Sizes) -> dict[str, Shape]:
         """The shapes of the inputs for these sizes."""
         by_role = {"tokens": sizes.tokens, "seq_lens": sizes.sequences, "max_seqlen": sizes.slots}
-        return {item.name: (by_role[item.role],) for item in self._metadata.inputs}
+        return {item.name: (by_role[item.role], *item.behind) for item in self._metadata.inputs}
 
     def trim(self, output: OutputInfo, shape: Shape, sizes: Sizes) -> Shape:
         """The part of an output that belongs to a run of these sizes; `shape` is what its graph gives."""

@@ -34,7 +34,8 @@ FLOOR = 1e-2  # the least that a column's root mean square counts, in parts of t
 class Input:
     """An input of the original and what its values are.
 
-    That is "ids", "mask", "inverted" (a mask of 1 at padding), "types", "pos" or "seg" (a mask of 0, 1, 2);
+    That is "ids", "mask", "inverted" (a mask of 1 at padding), "types", "pos", "seg" (a mask of 0, 1, 2) or "boxes"
+    (four numbers a token, ascending);
 
     ids are drawn from [low, high) without those in `excl`; where `last` is given, it ends every sequence, and no other
     token has it.
@@ -88,7 +89,7 @@ def _draw(tensor: TensorProto) -> None:
 
 
 def sequences(inputs: list[Input], lengths: tuple[int, ...] = LENGTHS, seed: int = 3) -> list[dict[str, np.ndarray]]:
-    """One dict of arrays [length] a sequence."""
+    """One dict of arrays [length], or [length,4] of boxes, a sequence."""
     rng = np.random.default_rng(seed)
 
     def drawn(item: Input, length: int) -> np.ndarray:
@@ -96,6 +97,8 @@ def sequences(inputs: list[Input], lengths: tuple[int, ...] = LENGTHS, seed: int
             return np.ones(length, np.int64)
         if item.kind == "inverted":
             return np.zeros(length, np.int64)
+        if item.kind == "boxes":
+            return np.sort(rng.integers(item.low, item.high, (length, 4)), axis=1)
         if item.kind == "pos":
             return np.arange(length)
         if item.kind == "types":
@@ -204,7 +207,7 @@ def padded_feeds(
         filler = 1 if item.kind == "inverted" else 0
         if item.kind == "ids":  # what the model itself takes for padding, where it says so
             filler = item.excl[0] if item.excl else item.low
-        rows = np.full((len(given), longest), filler)
+        rows = np.full((len(given), longest, *next(iter(given))[item.name].shape[1:]), filler)
         for row, sequence in zip(rows, given, strict=True):
             values = sequence[item.name]
             row[slice(longest - len(values), None) if left else slice(len(values))] = values

@@ -54,11 +54,14 @@ class FixedSizes:
         """
         if not self:
             return list(run(feeds))
-        count, length = next(iter(feeds.values())).shape
+        count, length = next(iter(feeds.values())).shape[:2]
         full = length if self.sequence is None else self.sequence
         part = count if self.batch is None else self.batch
-        known, wider = fillers or {}, ((0, 0), (0, full - length))
-        wide = {name: np.pad(item, wider, constant_values=known.get(name, 0)) for name, item in feeds.items()}
+        known, wider = fillers or {}, [(0, 0), (0, full - length)]
+        wide = {
+            name: np.pad(item, [*wider, *[(0, 0)] * (item.ndim - 2)], constant_values=known.get(name, 0))
+            for name, item in feeds.items()
+        }
         found: list[Sequence[Array]] = []
         for start in range(0, count, part):
             rows = [row if row < count else start for row in range(start, start + part)]

@@ -33,12 +33,15 @@ def choose_mask(
     """
     if not proved and not rest:
         raise no_attention(graph, analysis)
-    inputs = [str(tensor.name) for tensor in graph.inputs]
+    possible = [tensor for tensor in graph.inputs if len(tensor.shape) == 2]
+    inputs = [str(tensor.name) for tensor in possible]
     if named is not None and named not in inputs:
-        raise RewriteError(f"the mask '{named}' is no input of the model; its inputs are {_listed(inputs)}; name one")
+        other = any(tensor.name == named for tensor in graph.inputs)
+        what = "is no input [batch, sequence]" if other else "is no input"
+        raise RewriteError(f"the mask '{named}' {what} of the model; its inputs are {_listed(inputs)}; name one")
     rules = [rule for rule in proved if rule is not None]
     if not rules:
-        found = [keys_masked_by(analysis, node, tensor, rows) for node in rest for tensor in graph.inputs]
+        found = [keys_masked_by(analysis, node, tensor, rows) for node in rest for tensor in possible]
         rules = [rule for rule in found if rule is not None]
     sources = sorted({rule.source for rule in rules})
     if named is not None:
@@ -50,7 +53,8 @@ def choose_mask(
         )
     if rules:
         return _checked(graph, _weakest(rules))
-    reached = sorted(set().union(*(inputs_in_scores(analysis, node) for node in rest)), key=inputs.index)
+    scored = set[str]().union(*(inputs_in_scores(analysis, node) for node in rest))
+    reached = [name for name in inputs if name in scored]
     if not reached:
         return _checked(graph, None)
     reasons = "; ".join(dict.fromkeys(miss.reason for miss in missed[:3]))
