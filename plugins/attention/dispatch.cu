@@ -10,12 +10,6 @@ bool isVectorAligned(const AttentionOperand& operand) {
   return operand.token_stride % 8 == 0 && operand.head_stride % 8 == 0 && isAligned16(operand.data);
 }
 
-// Whether rows see so few keys on both sides that the kernel for windows does best.
-bool isNear(const AttentionParams& params) {
-  const auto near = [](int window) { return window >= 0 && window <= kNearKeys; };
-  return near(params.window_left) && near(params.window_right) && params.bias == AttentionBias::kNone;
-}
-
 // What the Hopper kernels can do; the kernel on mma.sync takes the rest.
 bool fitsHopper(const AttentionParams& params) {
   return params.D <= kMaxHopperHeadSize &&
@@ -63,7 +57,7 @@ cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream) 
   }
   if (!runsOnHopper() || !fitsHopper(params)) return launchAttentionMma(params, stream);
   if (params.max_seq_len > 0 && params.max_seq_len <= kShortLength) return launchAttentionSm90Short(params, stream);
-  if (isNear(params)) return launchAttentionSm90Window(params, stream);
+  if (seesNearKeys(params)) return launchAttentionSm90Window(params, stream);
   return params.tasks ? launchAttentionSm90(params, stream) : launchAttentionMma(params, stream);
 }
 

@@ -23,10 +23,13 @@ constexpr int kMaxHopperHeadSize = 128, kMaxHopperBiasRange = 512;
 cudaError_t launchAttentionSm90Short(const AttentionParams& params, cudaStream_t stream);
 constexpr int kShortLength = 128;
 
-// The same where windows end on both sides and nothing is added to scores; wants no tasks. It has room for windows of
-// 128 keys on each side, and is the fastest up to kNearKeys.
+// The same where rows see at most kNearKeys on each side and nothing is added to scores; wants no tasks.
 cudaError_t launchAttentionSm90Window(const AttentionParams& params, cudaStream_t stream);
 constexpr int kNearKeys = 64;
+inline bool seesNearKeys(const AttentionParams& params) {
+  const auto near = [](int window) { return window >= 0 && window <= kNearKeys; };
+  return near(params.window_left) && near(params.window_right) && params.bias == AttentionBias::kNone;
+}
 
 // fp16 and bf16 with a disentangled bias, on mma.sync.
 cudaError_t launchAttentionDisentangled(const AttentionParams& params, cudaStream_t stream);

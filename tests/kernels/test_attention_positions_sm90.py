@@ -23,9 +23,9 @@ if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9:
 
 TYPES = [torch.float16, torch.bfloat16]
 LONG = [513, 64, 0, 2048, 1, 129]
-NEAR = [(0, 0), (1, 1), (64, 64), (128, 128), (5, 100), (37, 3), (64, 0)]
+NEAR = [(0, 0), (1, 1), (64, 64), (63, 49), (5, 60), (37, 3), (64, 0), (0, 17)]
 """Windows that the kernel for windows takes."""
-WIDE = [(-1, 0), (64, -1), (200, 31), (700, 700), (0, 129)]
+WIDE = [(-1, 0), (64, -1), (128, 128), (200, 31), (700, 700), (0, 129)]
 KERNELS = [("window", 0), ("sm90", 0), ("short", 128), ("short", 64)]
 """Kernels and max_seq_len."""
 
@@ -134,7 +134,7 @@ def check(
 
 def fits(kernel: str, positions: Positions) -> bool:
     """Whether the kernel takes this: the one for windows wants near ones alone."""
-    near = all(0 <= side <= 128 for side in positions.window)
+    near = all(0 <= side <= 64 for side in positions.window)
     return kernel != "window" or (near and positions.bias == "none")
 
 
@@ -147,6 +147,12 @@ def test_windows(window: tuple[int, int], dtype: torch.dtype, kernel: str, max_s
         pytest.skip("this kernel is for near windows")
     for lengths in (*LENGTHS.values(), LONG):
         check(lengths, positions, dtype=dtype, kernel=kernel, max_seq_len=max_seq_len)
+
+
+@pytest.mark.parametrize("positions", [Positions((65, 64)), Positions((64, -1)), Positions((9, 9), slopes=slopes(4))])
+def test_the_kernel_for_windows_takes_near_ones_alone(positions: Positions) -> None:
+    with pytest.raises(RuntimeError, match="CUDA error 1"):
+        check([100], positions, heads=4, kernel="window")
 
 
 BIASES = {

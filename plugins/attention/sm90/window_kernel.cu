@@ -4,8 +4,8 @@
 // of 64 that come by TMA and stay for the groups that follow, while one more block is on its way: so each key is
 // fetched once a run, and none outside of the windows. No list of tasks: runs are numbered as in query_tiles.cuh.
 //
-// A group begins with the keys in its own places, of which each row sees one at least, so that references of
-// exponentials are never -infinity.
+// Every row sees its own place, so that no row of a sequence has -infinity for its largest score. Rows behind the
+// sequence may: they become NaN, and are not stored.
 #include <algorithm>
 
 #include "attention/kernels.h"
@@ -18,41 +18,92 @@
 namespace padfree {
 namespace {
 
-constexpr int kMaxPlaces = 12;      // for blocks of keys on chip
+constexpr int kNearBlocks = 3;  // of keys that a group sees at most: its own and their neighbours
+constexpr int kNearKeyCount = kNearBlocks * kTaskRows;
+constexpr int kChunkKeys = 16;      // of an entry of Sm90Rows::weights
 constexpr int kMaxGroupsOfRun = 8;  // longer runs fetch hardly less
-
-struct WindowBarriers {
-  uint64_t queries, keys[kMaxPlaces], values[kMaxPlaces];  // complete when the copies have arrived
-};
 
 // kBlocksAhead: blocks of keys on their way while a group is computed. kResidentBlocks blocks of threads on a
 // multiprocessor.
 template <typename Element, int kHeadSize, int kBlocksAhead, int kResidentBlocks>
 struct WindowShape : Sm90Tiles<Element, kHeadSize, kTaskRows> {
   using Tiles = Sm90Tiles<Element, kHeadSize, kTaskRows>;
-  static constexpr Places kPlaces = Places::kWindow;
-  static constexpr int kAhead = kBlocksAhead, kBlocks = kResidentBlocks;
-  static constexpr int sharedBytes(int places) {
-    return Tiles::kQueryBytes + 2 * places * Tiles::kKeyBytes + static_cast<int>(sizeof(WindowBarriers));
-  }
+  struct Near : Sm90Tiles<Element, kHeadSize, kNearKeyCount> {  // all keys that a group sees
+    static constexpr Places kPlaces = Places::kWindow;
+  };
+  static constexpr int kBlocks = kResidentBlocks;
+  static constexpr int kRoom = kNearBlocks + kBlocksAhead;  // places for blocks of keys
+};
+
+// Complete when the copies have arrived.
+template <typename S>
+struct WindowBarriers {
+  uint64_t queries, keys[S::kRoom], values[S::kRoom];
 };
 
 // How the kernel goes through runs.
 struct WindowRuns {
   int rows;           // of a run
-  int before, after;  // blocks of 64 keys that a group sees before and behind its own
-  int places;         // for blocks of keys on chip
+  int before, after;  // blocks of 64 keys that a group sees before and behind its own: 0 or 1
 };
 
 // Where a block's data are; base is a multiple of 1024 in shared space.
 template <typename S>
 struct WindowMemory {
+  static constexpr int kBytes = S::kQueryBytes + 2 * S::kRoom * S::kKeyBytes;
   unsigned base;
-  int places;
   __device__ unsigned query() const { return base; }
   __device__ unsigned key(int place) const { return base + S::kQueryBytes + place * S::kKeyBytes; }
-  __device__ unsigned value(int place) const { return key(places + place); }
+  __device__ unsigned value(int place) const { return key(S::kRoom + place); }
 };
+
+// Weights of the keys that rows of warp kWarp see, all at once, and their sums over those of this lane. Row r of a
+// group sees keys [r, r + 128] of the 192 at most: the warp has nine chunks of 16, of which the first and the last have
+// a diagonal in them.
+template <int kWarp, typename N>
+__device__ inline void weighNear(Sm90Rows<N>& rows, float scale_log2) {
+  constexpr int kChunks = kNearKeyCount / kChunkKeys, kFirst = kWarp, kLast = kWarp + 2 * kNearKeys / kChunkKeys;
+  const int offset = laneDistance(0);
+  float peak[2][2];  // row, either of two that the maximum is taken of
+#pragma unroll
+  for (int c = kFirst; c <= kLast; ++c) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      float& score = rows.scores[c * 2 + i / 4][i % 4];
+      const int distance = offset + placeOf(i / 4, i % 4);  // beyond the first or the last that is seen
+      if (c == kFirst && distance < 0) score = -INFINITY;
+      if (c == kLast && distance > 0) score = -INFINITY;
+      float& largest = peak[i / 2 % 2][i % 2];
+      largest = c == kFirst && i < 4 ? score : fmaxf(largest, score);
+    }
+  }
+  float shift[2];
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    shift[row] = fmaxf(peak[row][0], peak[row][1]);
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2)
+      shift[row] = fmaxf(shift[row], __shfl_xor_sync(kFullMask, shift[row], step));
+    shift[row] *= scale_log2;
+    rows.sum[row] = 0.f;
+  }
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (c < kFirst || c > kLast) {
+        rows.weights[c][i] = 0;
+        continue;
+      }
+      const float (&score)[4] = rows.scores[c * 2 + i / 2];
+      const int row = i % 2;
+      const float x = exp2Fast(fmaf(score[row * 2], scale_log2, -shift[row]));
+      const float y = exp2Fast(fmaf(score[row * 2 + 1], scale_log2, -shift[row]));
+      rows.sum[row] += x + y;
+      rows.weights[c][i] = packPair<typename N::T>(x, y);
+    }
+  }
+}
 
 template <typename S>
 __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
@@ -60,16 +111,18 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
                               const WindowRuns runs) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using T = typename S::T;
+  using Near = typename S::Near;
+  static_assert(Near::kPlaces == Places::kWindow);
   extern __shared__ __align__(1024) unsigned char dynamic[];
-  const WindowMemory<S> memory{sharedAddress(dynamic), runs.places};
+  const WindowMemory<S> memory{sharedAddress(dynamic)};
   // Behind the data, so that nothing has to be left out to align these: it is what the last block has no room for.
-  WindowBarriers& barriers = *sharedPointer<WindowBarriers>(memory.value(runs.places));
+  WindowBarriers<S>& barriers = *sharedPointer<WindowBarriers<S>>(memory.value(S::kRoom));
   const int thread = threadIdx.x, lane = thread % kWarpSize, warp = uniform(thread / kWarpSize);
   if (thread < 3) {
     prefetchMap(maps.whole[thread]);
     prefetchMap(maps.part[thread]);
   }
-  if (thread < kMaxPlaces) {
+  if (thread < S::kRoom) {
     barrierInit(&barriers.keys[thread], 1);
     barrierInit(&barriers.values[thread], 1);
     if (thread == 0) barrierInit(&barriers.queries, 1);
@@ -94,108 +147,151 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     const int row = first + group * kTaskRows;
     loadRows<S, kTaskRows>(maps, 0, memory.query(), min(length - row, kTaskRows), head, begin + row, &barriers.queries);
   };
-  const auto loadBlock = [&](int operand, int block) {
-    const int key = (origin + block) * kTaskRows, place = block % runs.places;
+  const auto loadBlock = [&](int operand, int block, int place) {
+    const int key = (origin + block) * kTaskRows;
     loadRows<S, kTaskRows>(maps, operand, operand == 1 ? memory.key(place) : memory.value(place),
                            min(length - key, kTaskRows), key_head, begin + key,
                            operand == 1 ? &barriers.keys[place] : &barriers.values[place]);
   };
-  const int filled = min(blocks, runs.places);
-  if (lane == 0) {  // the group's own block is what it needs first
+  const auto loadBlocks = [&](int operand, int from, int to) {
+    for (int block = from; block < to; ++block) loadBlock(operand, block, block);
+  };
+  const int needed = min(blocks, own_first + 2), filled = min(blocks, S::kRoom);  // by the first group; at first
+  if (lane == 0) {
     if (warp == 0) loadQuery(0);
-    if (warp == 1 || warp == 2) {
-      for (int i = 0, block = own_first; i < filled; ++i, block = block + 1 < filled ? block + 1 : 0) {
-        loadBlock(warp, block);
-      }
-    }
+    if (warp == 1) loadBlocks(1, 0, needed);
+    if (warp == 2) loadBlocks(2, 0, needed);
   }
   __syncwarp();
 
   const Window window = windowOf(p);
+  const bool narrow = window.left < kNearKeys || window.right < kNearKeys;
   const float scale_log2 = p.scale * kLog2E;
   const unsigned q = panelDescriptor(memory.query());
+  int own_place = own_first, own_parity = 0;
   for (int group = 0; group < groups; ++group) {
     const int row = first + group * kTaskRows, own = own_first + group;
-    const int before = min(runs.before, own), after = min(runs.after, blocks - 1 - own);
-    Sm90Rows<S> rows;
-    rows.clearOutput();
-    const auto multiplyKeys = [&](int block) {
-      const int place = block % runs.places;
-      const unsigned k = panelDescriptor(memory.key(place));
-      barrierWait(&barriers.keys[place], block / runs.places & 1);
-      wgmmaFence();
+    // The places of the blocks before, at and behind the group's, and the phases of their barriers. One that does not
+    // exist has the group's own place, and no key that is seen.
+    const bool has_before = runs.before > 0 && own > 0, has_behind = own + 1 < blocks;
+    int places[kNearBlocks], parities[kNearBlocks];
 #pragma unroll
-      for (int d = 0; d < S::kD / 16; ++d) {
-        wgmmaShared<T>(rows.scores, q + ((d / 4 * S::kQueryPanelBytes + d % 4 * 32) >> 4),
-                       k + ((d / 4 * S::kKeyPanelBytes + d % 4 * 32) >> 4), d > 0);
+    for (int i = 0; i < kNearBlocks; ++i) {
+      const int place = own_place + (i == 0 ? -has_before : i == 2 ? has_behind : 0);
+      const bool over = place == S::kRoom, under = place < 0;
+      places[i] = over ? 0 : under ? S::kRoom - 1 : place;
+      parities[i] = own_parity ^ (over || under);
+    }
+    if (++own_place == S::kRoom) {
+      own_place = 0;
+      own_parity ^= 1;
+    }
+    const auto waitBlocks = [&](uint64_t (&arrived)[S::kRoom]) {  // the group before waited for the others
+      if (group == 0) {
+        barrierWait(&arrived[places[0]], parities[0]);
+        barrierWait(&arrived[places[1]], parities[1]);
       }
-      wgmmaCommit();
+      barrierWait(&arrived[places[2]], parities[2]);
     };
+
+    Sm90Rows<Near> rows;
     barrierWait(&barriers.queries, group & 1);
     if (p.q.bias) addQueryBias<S>(p, sharedPointer<unsigned char>(memory.query()), head, 0);
-    multiplyKeys(own);
-    wgmmaWait<0>();
-    for (int n = 0; n <= before + after; ++n) {  // the own block, those behind it, those before it
-      const bool last = n == before + after;
-      if (last && group + 1 < groups) {
-        namedBarrier(kGroupBarrier, kWarpgroup);  // all have multiplied this Q
-        if (thread == 0) loadQuery(group + 1);
-        __syncwarp();
-      }
-      const int away = n <= after ? n : after - n, block = own + away, place = block % runs.places;
-      const int keys = length - row - away * kTaskRows;
-      hideOutside<kTaskRows>(rows, window, away * kTaskRows - warp * kWarpRows);
-      if (keys < kTaskRows) rows.template maskFrom<kTaskRows>(keys, lane);
-      rows.template weighStep<kTaskRows>(scale_log2, n == 0);
-      barrierWait(&barriers.values[place], block / runs.places & 1);
-      if (keys < kTaskRows) {  // a weight of 0 does not silence a NaN: rows of V beyond the sequence become zeros
-        unsigned char* const values = sharedPointer<unsigned char>(memory.value(place));
-        for (int i = keys * 8 + thread; i < kTaskRows * 8; i += kWarpgroup) {
+    waitBlocks(barriers.keys);
+    wgmmaFence();
 #pragma unroll
-          for (int panel = 0; panel < S::kPanels; ++panel) {
-            *reinterpret_cast<uint4*>(values + panel * S::kKeyPanelBytes + i * 16) = uint4{};
-          }
-        }
-        fenceAsyncProxy();
-        namedBarrier(kGroupBarrier, kWarpgroup);
+    for (int i = 0; i < kNearBlocks; ++i) {
+      const unsigned k = panelDescriptor(memory.key(places[i]));
+#pragma unroll
+      for (int d = 0; d < S::kD / 16; ++d) {
+        wgmmaShared<T>(reinterpret_cast<float (&)[kTaskRows / 8][4]>(rows.scores[i * kTaskRows / 8]),
+                       q + ((d / 4 * S::kQueryPanelBytes + d % 4 * 32) >> 4),
+                       k + ((d / 4 * S::kKeyPanelBytes + d % 4 * 32) >> 4), d > 0);
       }
-      const unsigned v = panelDescriptor(memory.value(place));
-      wgmmaFence();
+    }
+    wgmmaCommit();
+    const int end = min(length - row + kTaskRows,
+                        has_behind ? kNearKeyCount : 2 * kTaskRows);  // of keys
+    const int last_keys = end % kTaskRows;
+    if (last_keys > 0) {  // a weight of 0 does not silence a NaN: rows of V beyond the sequence become zeros
+      const int i = end / kTaskRows, place = i == 1 ? places[1] : places[2];
+      barrierWait(&barriers.values[place], i == 1 ? parities[1] : parities[2]);
+      unsigned char* const values = sharedPointer<unsigned char>(memory.value(place));
+      for (int chunk = last_keys * 8 + thread; chunk < kTaskRows * 8; chunk += kWarpgroup) {
+#pragma unroll
+        for (int panel = 0; panel < S::kPanels; ++panel) {
+          *reinterpret_cast<uint4*>(values + panel * S::kKeyPanelBytes + chunk * 16) = uint4{};
+        }
+      }
+      fenceAsyncProxy();
+    }
+    wgmmaWait<0>();
+    const int next = own - runs.before + S::kRoom;  // takes the place of the block that no group sees any more
+    const bool load_next = own >= runs.before && next < blocks;
+    const int next_place = runs.before ? places[0] : places[1];
+    namedBarrier(kGroupBarrier, kWarpgroup);  // all have multiplied this Q, and written zeros
+    if (lane == 0) {
+      if (warp == 0 && group + 1 < groups) loadQuery(group + 1);
+      if (warp == 1) {
+        if (group == 0) loadBlocks(1, needed, filled);
+        if (load_next) loadBlock(1, next, next_place);
+      }
+      if (warp == 2 && group == 0) loadBlocks(2, needed, filled);
+    }
+    __syncwarp();
+    if (narrow) hideOutside<kNearKeyCount>(rows, window, -kTaskRows - warp * kWarpRows);
+    if (!has_before) {
+#pragma unroll
+      for (int i = 0; i < kTaskRows / 2; ++i) rows.scores[i / 4][i % 4] = -INFINITY;
+    }
+    if (end < kNearKeyCount) rows.template maskFrom<kNearKeyCount, kTaskRows>(end, lane);
+    if (warp == 0) {
+      weighNear<0>(rows, scale_log2);
+    } else if (warp == 1) {
+      weighNear<1>(rows, scale_log2);
+    } else if (warp == 2) {
+      weighNear<2>(rows, scale_log2);
+    } else {
+      weighNear<3>(rows, scale_log2);
+    }
+    waitBlocks(barriers.values);
+    wgmmaFence();
+#pragma unroll
+    for (int i = 0; i < kNearBlocks; ++i) {
+      const unsigned v = panelDescriptor(memory.value(places[i]));
 #pragma unroll
       for (int k = 0; k < kTaskRows / 16; ++k) {
 #pragma unroll
         for (int panel = 0; panel < S::kPanels; ++panel) {
-          wgmmaRegisters<T>(rows.output[panel], rows.weights[k],
-                            v + ((panel * S::kKeyPanelBytes + k * 16 * kPanelRowBytes) >> 4), true);
+          wgmmaRegisters<T>(rows.output[panel], rows.weights[i * kTaskRows / 16 + k],
+                            v + ((panel * S::kKeyPanelBytes + k * 16 * kPanelRowBytes) >> 4), i + k > 0);
         }
       }
-      wgmmaCommit();
-      if (!last) multiplyKeys(n + 1 <= after ? own + n + 1 : own + after - n - 1);
-      wgmmaWait<0>();
     }
-    const int next = own - runs.before + runs.places;  // takes the place of the block that no group sees any more
-    if (group + 1 < groups && own >= runs.before && next < blocks) {
-      namedBarrier(kGroupBarrier, kWarpgroup);  // all have multiplied that one
-      if (lane == 0 && (warp == 1 || warp == 2)) loadBlock(warp, next);
+    wgmmaCommit();
+    rows.addUpSums();
+    wgmmaWait<0>();
+    if (load_next) {
+      namedBarrier(kGroupBarrier, kWarpgroup);  // all have multiplied that V
+      if (warp == 2 && lane == 0) loadBlock(2, next, next_place);
       __syncwarp();
     }
-    rows.addUpSums();
-    storeRows<S>(p, AttentionJob{begin + row, length - row, head}, rows);
+    storeRows<Near>(p, AttentionJob{begin + row, length - row, head}, rows);
   }
 #endif
 }
 
 template <typename S>
 cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
+  if (!seesNearKeys(params)) return cudaErrorInvalidValue;
   int multiprocessors = 0;
   cudaError_t status = countMultiprocessors(multiprocessors);
   if (status != cudaSuccess) return status;
   const int64_t groups = int64_t{params.T} * params.H / kTaskRows, at_once = int64_t{multiprocessors} * S::kBlocks;
   const int groups_of_run =
       static_cast<int>(std::clamp(ceilDiv(groups, at_once), int64_t{1}, int64_t{kMaxGroupsOfRun}));
-  const int before = ceilDiv(params.window_left, kTaskRows), after = ceilDiv(params.window_right, kTaskRows);
-  const WindowRuns runs{groups_of_run * kTaskRows, before, after, before + 1 + after + S::kAhead};
-  const int shared_bytes = S::sharedBytes(runs.places);
+  const WindowRuns runs{groups_of_run * kTaskRows, params.window_left > 0, params.window_right > 0};
+  const int shared_bytes = WindowMemory<S>::kBytes + static_cast<int>(sizeof(WindowBarriers<S>));
   AttentionMaps maps;
   if (!encodeMaps(params, kTaskRows, kTaskRows, maps)) return cudaErrorInvalidValue;
   const auto kernel = attentionSm90WindowKernel<S>;
