@@ -18,7 +18,8 @@ from .plan_files import parse_metadata
 
 Array = npt.NDArray[Any]
 
-ERRORS_ONLY = 3
+FATAL_ONLY = 4
+"""What is logged: errors are raised, and a server that gets bad requests is not to write a line for each."""
 
 
 class OnnxBackend:
@@ -31,7 +32,7 @@ class OnnxBackend:
             raise SessionError(f"{path}: no such file; make one with: padfree optimize model.onnx -o {path}")
         options = ort.SessionOptions()
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-        options.log_severity_level = ERRORS_ONLY
+        options.log_severity_level = FATAL_ONLY
         try:
             self._session: Any = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's error classes share no public base

@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,8 +45,7 @@ def table(width: int) -> Array:
 
 def fault() -> str:
     """A word with which a run of the model fails."""
-    token: str = Tokenizer.from_file(str(TOKENIZER)).id_to_token(VOCABULARY - 1)
-    return token
+    return str(Tokenizer.from_file(str(TOKENIZER)).id_to_token(VOCABULARY - 1))
 
 
 def expected(texts: Sequence[Text], width: int = WIDTH) -> Array:
@@ -130,14 +130,17 @@ class Server:
 
     def __init__(self, model: Path, *options: str, **environment: str) -> None:
         command = [sys.executable, "-m", "padfree.builder.cli", "serve", str(model), "--port", "0", *options]
+        # A file, not a pipe: a server whose log nobody reads would stop at a full one.
+        self._log = tempfile.NamedTemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
+            command, stdout=subprocess.PIPE, stderr=self._log, text=True, env={**os.environ, **environment}
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         found = re.search(r"at (http://\S+)", line)
         if found is None:
-            raise RuntimeError(f"the server did not start: {line}{self.process.communicate()[1]}")
+            self.process.wait()
+            raise RuntimeError(f"the server did not start: {line}{self.log()}")
         self.url = found[1]
 
     @property
@@ -157,10 +160,15 @@ class Server:
         """Sends a signal and waits; returns what was written to stderr."""
         self.process.send_signal(number)
         try:
-            return self.process.communicate(timeout=MOST_END_S)[1]
+            self.process.communicate(timeout=MOST_END_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
+        return self.log()
+
+    def log(self) -> str:
+        """What was written to stderr until now."""
+        return Path(self._log.name).read_text("utf-8")
 
     def __enter__(self) -> Server:
         return self
