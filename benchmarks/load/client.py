@@ -46,7 +46,7 @@ class Target:
     """Which output of which model is asked for.
 
     Attributes:
-        protocol: "http" or "grpc".
+        protocol: "http" or "grpc" for Triton, "openai" for texts over /v1/embeddings.
         address: host:port.
         model: its name.
         output: the name of an output [texts, ...].

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from onnx import ModelProto
 from padfree.builder import build_engine
 from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.peers.padded import build_padded_engine
@@ -76,12 +77,8 @@ CONTENDERS = {
 
 def build(folder: Path, timing_cache: str, instances: int) -> None:
     """Builds both engines, measures the padded one's costs, and writes the repositories."""
-    folder.mkdir(parents=True, exist_ok=True)
-    model = synthetic.bert_model()
-    for output in [item for item in model.graph.output if item.name != OUTPUT]:
-        model.graph.output.remove(output)
-    build_engine(model, folder / "packed.plan", precision="fp16", verify=False, timing_cache=timing_cache, **PACKED)
-    print("packed engine built", flush=True)
+    model = encoder()
+    build_packed(model, folder, timing_cache)
     build_padded_engine(model, folder / "padded.plan", timing_cache=timing_cache, **PADDED)
     print("padded engine built", flush=True)
     with Session(folder / "padded.plan") as session:
@@ -91,6 +88,23 @@ def build(folder: Path, timing_cache: str, instances: int) -> None:
         print(f"padded, {length} tokens: " + " ".join(f"{cost:.2f}" for cost in row if cost is not None), flush=True)
     for name, contender in CONTENDERS.items():
         write(folder, name, contender, instances)
+
+
+def encoder() -> ModelProto:
+    """BERT-base with its pooled output alone."""
+    model = synthetic.bert_model()
+    for output in [item for item in model.graph.output if item.name != OUTPUT]:
+        model.graph.output.remove(output)
+    return model
+
+
+def build_packed(model: ModelProto, folder: Path, timing_cache: str) -> Path:
+    """The packed engine, as packed.plan in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plan = folder / "packed.plan"
+    build_engine(model, plan, precision="fp16", verify=False, timing_cache=timing_cache, **PACKED)
+    print("packed engine built", flush=True)
+    return plan
 
 
 def write(folder: Path, name: str, contender: ContestServer, instances: int) -> None:

@@ -44,9 +44,9 @@ class HttpClient:
     """
 
     def __init__(self, target: Target, pool: Sequence[Request], expected: Sequence[Array] | None) -> None:
-        self._messages = [message(target, request) for request in pool]
+        self._messages = [self._message(target, request) for request in pool]
         self._expected = expected
-        self._dtype = output_type(target)
+        self._dtype = self._output_type(target)
         self._poll = select.epoll()
         self._connections: dict[int, _Connection] = {}
         self._idle: list[_Connection] = []
@@ -117,10 +117,19 @@ class HttpClient:
             return Outcome.REFUSED
         if self._expected is None:
             return Outcome.RIGHT
-        start = received.find(END_OF_HEAD) + len(END_OF_HEAD) + header(received, b"inference-header-content-length")
-        answer = np.frombuffer(bytes(received[start:]), dtype=self._dtype).astype(np.float32)
         texts = len(self._expected[connection.request])
-        return judge_request(answer.reshape(texts, -1), self._expected, connection.request)
+        return judge_request(self._values(received).reshape(texts, -1), self._expected, connection.request)
+
+    def _message(self, target: Target, request: Request) -> bytes:
+        return message(target, request)
+
+    def _output_type(self, target: Target) -> np.dtype[np.generic]:
+        return output_type(target)
+
+    def _values(self, received: bytearray) -> Array:
+        """The numbers of a reply that is whole, float32."""
+        start = received.find(END_OF_HEAD) + len(END_OF_HEAD) + header(received, b"inference-header-content-length")
+        return np.frombuffer(bytes(received[start:]), dtype=self._dtype).astype(np.float32)
 
     def close(self) -> None:
         """Ends the connections."""

@@ -24,10 +24,12 @@ class Request:
     Attributes:
         ids: int32 [texts, longest of them], zeros behind a text's end.
         seq_lens: int32 [texts, 1].
+        texts: what the ids were made of, where they were made of texts.
     """
 
     ids: Array
     seq_lens: Array
+    texts: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> int:

@@ -108,6 +108,10 @@ def connect(target: Target, pool: Sequence[Request], expected: Sequence[Array] |
         from .grpc_client import GrpcClient
 
         return GrpcClient(target, pool, expected)
+    if target.protocol == "openai":
+        from .openai_client import OpenAIClient
+
+        return OpenAIClient(target, pool, expected)
     from .http_client import HttpClient
 
     return HttpClient(target, pool, expected)

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import time
+from base64 import b64encode
 from collections import deque
 from collections.abc import Sequence
 from multiprocessing import active_children
@@ -20,13 +21,16 @@ import pytest
 
 pytest.importorskip("tritonclient.http")
 
-from benchmarks.load import report
+from padfree.builder.demo.demo import DEMO_DATA
+
+from benchmarks.load import openai_client, report
 from benchmarks.load.client import Answered, Outcome, Target, judge, judge_request
 from benchmarks.load.fleet import Fleet, percentiles, summary
 from benchmarks.load.limit import find_limit
 from benchmarks.load.memory import family, host_mib
 from benchmarks.load.reference import check_apart
 from benchmarks.load.soak import total
+from benchmarks.load.texts import TextTraffic
 from benchmarks.load.traffic import SHORTEST, Request, Traffic, arrivals
 from benchmarks.load.worker import Notes, Order, perform
 from benchmarks.pages import load_plot
@@ -228,3 +232,27 @@ def test_the_report(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     load_plot.plot(servers, tmp_path / "load.svg")
     assert "million tokens answered a second" in (tmp_path / "load.svg").read_text("utf-8")
+
+
+def test_texts_are_as_long_as_the_ids_of_the_same_traffic() -> None:
+    traffic = Traffic(longest=128, texts=4)
+    pool = TextTraffic(traffic, DEMO_DATA / "tokenizer.json").requests(20, seed=3)
+    assert [request.texts for request in pool] == [
+        request.texts for request in TextTraffic(traffic, DEMO_DATA / "tokenizer.json").requests(20, seed=3)
+    ]
+    assert {len(request.texts) for request in pool} == {4}
+    lengths = np.concatenate([request.seq_lens[:, 0] for request in pool])
+    assert lengths.max() <= traffic.longest
+    assert lengths.mean() == pytest.approx(traffic.lengths(1000, np.random.default_rng(3)).mean(), rel=0.3)
+    words = [word for request in pool for text in request.texts for word in text.split()]
+    assert len(set(words)) > 20
+    assert max(words.count(word) for word in set(words)) > 10  # Zipf
+
+
+def test_vectors_are_read_out_of_openais_json() -> None:
+    vectors = np.arange(6, dtype=np.float32).reshape(2, 3)
+    data = [{"index": at, "embedding": b64encode(row.tobytes()).decode()} for at, row in enumerate(vectors)]
+    assert openai_client.values(json.dumps({"data": data}).encode()).tolist() == vectors.tolist()
+    request = Request(np.zeros((2, 1), np.int32), np.ones((2, 1), np.int32), ("a", "é"))
+    sent = json.loads(openai_client.body(Target("openai", "a:1", "m", "o", 1), request))
+    assert sent == {"model": "m", "input": ["a", "é"], "encoding_format": "base64"}

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`padfree serve` under load, tokenising included: the most tokens a second within a latency, by texts a request.
+
+    python -m benchmarks.load.http_contest build --folder /tmp/contest
+    python -m benchmarks.load.http_contest run --model /tmp/contest/packed.plan --processes 8 --json http.jsonl
+
+The engine is that of benchmarks.load.contest, so that the limit with 8 texts a request is compared with Triton's,
+whose clients send tokens; here they send texts as long as these. Answers are compared with those that each request
+gets alone. Every step records how long the server's processes had a core: `cpu_model_s` the one with the model,
+`cpu_front_ends_s` all others together. The engine's vocabulary is larger than the tokenizer's; its weights are random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from padfree.builder.bench.environment import append_record, environment
+from padfree.builder.demo.demo import DEMO_DATA
+
+from tests.support.served_models import Server
+
+from .__main__ import line
+from .client import Target
+from .contest import MAX_SEQ_LEN, OUTPUT, build_packed, encoder
+from .fleet import Fleet
+from .limit import find_limit
+from .reference import references
+from .texts import TextTraffic
+from .traffic import Traffic
+
+TOKENIZER = DEMO_DATA / "tokenizer.json"
+TRITON_TOKENS_PER_S = 2_253_013
+"""Of the packed engine behind Triton at 8 texts a request on an H200, tokens sent (docs/load.md)."""
+STARTS = {1: 4000.0, 8: 1000.0, 32: 250.0}
+"""First rates, requests a second, by texts a request; others begin where the texts are as many as with 8."""
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Finds the limit for every number of texts a request."""
+    options = ["--tokenizer", str(TOKENIZER), "--output", OUTPUT, "--task", "embed"]
+    options += ["--processes", str(arguments.processes), "--contexts", str(arguments.contexts)]
+    for texts in arguments.texts:
+        with Server(arguments.model, *options) as server:
+            measure(server, texts, arguments)
+
+
+def measure(server: Server, texts: int, arguments: argparse.Namespace) -> None:
+    """Finds the limit for one number of texts a request."""
+    traffic = Traffic(longest=MAX_SEQ_LEN, texts=texts)
+    requests = TextTraffic(traffic, TOKENIZER).requests(arguments.pool)
+    setting = {"mode": "http", "processes": arguments.processes, **vars(traffic), **environment()}
+    target = Target("openai", "{}:{}".format(*server.address), "any", OUTPUT, arguments.connections)
+    expected = references(target, requests)
+    with Fleet(target, requests, workers=arguments.workers, expected=expected) as fleet:
+
+        def offer(rate: float) -> dict[str, Any]:
+            with taken(server) as cpu:
+                step = fleet.step(rate, arguments.seconds)
+            record = {"label": "serve", "p99_limit_ms": arguments.p99_ms, **step, **cpu}
+            print(f"{texts} texts: {line(record)}, cores {cpu}", flush=True)
+            if arguments.json:
+                append_record(arguments.json, {**setting, **record})
+            return record
+
+        best = find_limit(offer, arguments.p99_ms, STARTS.get(texts, 8000.0 / texts))
+    print(f"{texts} texts: within {arguments.p99_ms:g} ms p99: {line(best) if best else 'nothing'}", flush=True)
+    if best and texts == 8:
+        print(f"of Triton's tokens a second on an H200: {best['tokens_per_s'] / TRITON_TOKENS_PER_S:.3f}", flush=True)
+
+
+@contextmanager
+def taken(server: Server) -> Iterator[dict[str, float]]:
+    """What the server's processes take of the cores, in seconds; it is there when the context ends."""
+    found: dict[str, float] = {}
+    processes = {"cpu_model_s": [server.process.pid], "cpu_front_ends_s": server.front_ends}
+    before = {name: cpu_seconds(pids) for name, pids in processes.items()}
+    yield found
+    found.update({name: round(cpu_seconds(pids) - before[name], 2) for name, pids in processes.items()})
+
+
+def cpu_seconds(pids: Sequence[int]) -> float:
+    """Seconds that processes have had a core for, in all."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+    return sum(int(times[11]) + int(times[12]) for times in fields) / ticks
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    modes = parser.add_subparsers(dest="mode", required=True)
+    made = modes.add_parser("build", help="the engine alone; contest's build makes the same")
+    made.add_argument("--folder", type=Path, required=True)
+    made.add_argument("--timing-cache", default="default", help="TensorRT's timing cache")
+    contest = modes.add_parser("run", help="the limits")
+    contest.add_argument("--model", type=Path, required=True, help="packed.plan of either build")
+    contest.add_argument("--texts", type=int, nargs="+", default=[8, 1, 32], help="texts of a request")
+    contest.add_argument("--processes", type=int, default=8, help="front-end processes")
+    contest.add_argument("--contexts", type=int, default=2, help="runs under way at once")
+    contest.add_argument("--pool", type=int, default=300, help="different requests")
+    contest.add_argument("--workers", type=int, default=4, help="processes that send")
+    contest.add_argument("--connections", type=int, default=128, help="connections of each worker")
+    contest.add_argument("--seconds", type=float, default=3.0, help="length of a step")
+    contest.add_argument("--p99-ms", type=float, default=50.0)
+    contest.add_argument("--json", type=Path, help="append one line a step to this file")
+    arguments = parser.parse_args()
+    if arguments.mode == "build":
+        build_packed(encoder(), arguments.folder, arguments.timing_cache)
+    else:
+        run(arguments)
+
+
+if __name__ == "__main__":
+    main()
