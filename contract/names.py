@@ -18,3 +18,7 @@ MASKS = ("any", "contiguous")
 """What masks may be where distances between tokens count: any, or ones without holes between a row's tokens."""
 INPUT_ROLES = ("tokens", "seq_lens", "max_seqlen", "mask")
 OUTPUT_LAYOUTS = ("packed", "per_sequence", "padded", "constant")
+
+ORT_WRONG_FUSIONS = ("MatmulTransposeFusion",)
+"""Optimizers of onnxruntime that are left out wherever answers count: this one, in 1.31, computes the product of a
+transposed tensor with a vector as if the tensor were not transposed."""

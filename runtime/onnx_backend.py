@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnxruntime as ort
 from padfree.contract.fields import decode
 from padfree.contract.metadata import Metadata
-from padfree.contract.names import ONNX_METADATA_KEY
+from padfree.contract.names import ONNX_METADATA_KEY, ORT_WRONG_FUSIONS
 
 from .errors import SessionError
 from .plan_files import parse_metadata
@@ -34,7 +34,9 @@ class OnnxBackend:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.log_severity_level = FATAL_ONLY
         try:
-            self._session: Any = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            self._session: Any = ort.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=ORT_WRONG_FUSIONS
+            )
         except Exception as error:  # onnxruntime's error classes share no public base
             raise SessionError(_load_message(path, error)) from error
         properties = self._session.get_modelmeta().custom_metadata_map

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import onnxruntime as ort
+from padfree.contract.names import ORT_WRONG_FUSIONS
 
 from .data_sizes import raw_bytes
 from .external_data import model_tensors
@@ -22,7 +23,7 @@ class _Session(ort.InferenceSession):  # type: ignore[misc]
 
     def __init__(self, content: bytes, options: ort.SessionOptions, values: list[ort.OrtValue]) -> None:
         self._values = values
-        super().__init__(content, options, providers=PROVIDERS)
+        super().__init__(content, options, providers=PROVIDERS, disabled_optimizers=ORT_WRONG_FUSIONS)
 
 
 def open_session(model: Model, *, optimize: bool = True) -> ort.InferenceSession:
@@ -45,8 +46,12 @@ def open_session(model: Model, *, optimize: bool = True) -> ort.InferenceSession
         options.add_session_config_entry("session.disable_prepacking", "1")  # copies of all weights, for a few tokens
         return _Session(proto.SerializeToString(), options, values)
     if sum(raw_bytes(tensor) for tensor in model_tensors(proto.graph)) <= EXTERNAL_DATA_BYTES:
-        return ort.InferenceSession(proto.SerializeToString(), options, providers=PROVIDERS)
+        return _open(proto.SerializeToString(), options)
     with tempfile.TemporaryDirectory(prefix="padfree-") as folder:
         path = Path(folder) / "model.onnx"
         save_model(proto, path)
-        return ort.InferenceSession(str(path), options, providers=PROVIDERS)
+        return _open(str(path), options)
+
+
+def _open(source: bytes | str, options: ort.SessionOptions) -> ort.InferenceSession:
+    return ort.InferenceSession(source, options, providers=PROVIDERS, disabled_optimizers=ORT_WRONG_FUSIONS)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import onnxruntime as ort
 from onnx import ModelProto, helper
+from padfree.contract.names import ORT_WRONG_FUSIONS
 from padfree.onnx_tools import RewriteResult
 
 INTERFACES = ("packed", "padded")
@@ -30,7 +31,9 @@ def run(model: ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"], disabled_optimizers=ORT_WRONG_FUSIONS
+    )
     return list(session.run(None, feeds))
 
 
@@ -90,3 +93,19 @@ def assert_agree(
         different = ~same.reshape(len(a) if a.ndim else 1, -1).all(1)
         where = sorted(set(rows[different])) if len(rows) == len(different) else []
         assert same.all(), f"{output}, masks {where}: differs by up to {np.abs(a - b).max():.2g}"
+
+
+def reads_padding(original: ModelProto, interface: str, *, run: Run, tolerance: float) -> bool:
+    """Whether what the original gives for kept tokens changes with the ids in masked slots."""
+    mask = np.concatenate(list(masks(interface).values()))
+    feeds = feeds_for(original, mask, 20)
+    results = []
+    for seed in (1, 2):
+        other = np.random.default_rng(seed).integers(0, 20, mask.shape)
+        ids = np.where(mask, feeds["input_ids"], other).astype(feeds["input_ids"].dtype)
+        results.append(run(original, {**feeds, "input_ids": ids}))
+    for a, b in zip(*results, strict=True):
+        kept = mask if a.shape[:2] == mask.shape else mask[:, 0] if len(a) == len(mask) else slice(None)
+        if not np.allclose(a[kept], b[kept], rtol=tolerance, atol=tolerance, equal_nan=True):
+            return True
+    return False

@@ -17,7 +17,7 @@ from onnx import ModelProto
 from padfree.builder.cli.coverage import right_padded_reasons
 from padfree.onnx_tools import RewriteError, RewriteResult, rewrite
 
-from tests.onnx_tools.agreement import Run, assert_agree, run
+from tests.onnx_tools.agreement import Run, assert_agree, reads_padding, run
 from tests.onnx_tools.evaluator import evaluate
 from tests.onnx_tools.report_checks import assert_report_is_true
 
@@ -41,7 +41,10 @@ REFUSAL = "its result depends on padding"
 def rewritten(
     steps: Sequence[Step], outputs: int, pooling: int, interface: str, runs: Sequence[Run] = (evaluate, run)
 ) -> RewriteResult | None:
-    """Rewrites and compares a program; None where the graph is refused because it depends on padding."""
+    """Rewrites and compares a program; None where the graph depends on padding: it is refused, or is as good as that.
+
+    A maximum, for one, may hide what padding does to it in nearly all batches, those of the probe included.
+    """
     graph = RandomGraph()
     graph.run(steps)
     model = graph.finished(outputs, pooling)
@@ -55,7 +58,12 @@ def rewritten(
         _assert_same(graph, model, result, runs)
     except AssertionError:
         stronger = with_stronger_masks(model)
-        _assert_same(graph, stronger, rewrite(stronger, interface=interface, verify=False), runs)
+        try:
+            _assert_same(graph, stronger, rewrite(stronger, interface=interface, verify=False), runs)
+        except AssertionError:
+            if not reads_padding(stronger, interface, run=runs[0], tolerance=TOLERANCE):
+                raise
+            return None
     return result
 
 
@@ -83,6 +91,14 @@ LEAKING = {
 def test_what_a_mask_does_not_hide_is_the_originals_fault(name: str) -> None:
     """Original and rewritten model differ with a mask of -1e4, and agree with one that hides padding."""
     assert rewritten(parsed(LEAKING[name]), 0, 1, "padded", (evaluate,)) is not None
+
+
+def test_a_maximum_that_hides_padding_is_the_originals_fault() -> None:
+    program = (
+        "2 = half masked(1, 0); 3 = filled(2, 2); 4 = reordered(3, 3); 5 = layer flat with one(3, 4); "
+        "6 = positions by_range_and_offset(4, 4); 7 = reversed(4, 0)"
+    )
+    assert rewritten(parsed(program), 69, 11, "padded", (evaluate,)) is None
 
 
 def test_both_overflow_at_the_same_places() -> None:
