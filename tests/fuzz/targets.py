@@ -20,23 +20,28 @@ from padfree.onnx_tools import rewrite
 from tests.support import exports
 from tests.support.encoder import HIDDEN, one_layer
 
+from . import lengths
 from .damage import damaged_bytes, damaged_json, damaged_model
+from .finds import FindError
 
 PLAN = b"a plan that nothing here reads"
 UNEXPECTED = ("PADFREE_DEBUG", "Traceback", "defect of padfree", "report this")
 
 
-class FindError(Exception):
-    """Raised where damaged input is met with something else than an answer or a message of its own."""
-
-
 @dataclass(frozen=True)
 class Target:
-    """Whole inputs by name, how one is damaged, and what reads it in a folder of its own."""
+    """Whole inputs by name, how one is damaged, and what reads it in a folder of its own.
+
+    `missing` says why nothing can be read on this machine, `most_bytes` bounds the addresses of the process that reads,
+    and `at_once` is how many inputs one process reads.
+    """
 
     bases: Callable[[], Mapping[str, bytes]]
     damage: Callable[[bytes, np.random.Generator], bytes]
     read: Callable[[bytes, Path], None]
+    missing: Callable[[], str | None] = lambda: None
+    most_bytes: int | None = 6 << 30
+    at_once: int = 25
 
     def case(self, seed: int) -> bytes:
         """The damaged input that a seed stands for."""
@@ -151,5 +156,8 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         "models": Target(_models, damaged_model, _read_model),
         "rewritten": Target(_rewritten, damaged_model, _read_rewritten),
         "sidecars": Target(_sidecars, _damage_sidecar, _read_sidecar),
+        "lengths": Target(
+            lengths.bases, lengths.damage, lengths.read, lengths.missing, most_bytes=None, at_once=1000
+        ),  # CUDA reserves addresses
     }
 )

@@ -4,20 +4,33 @@
 from __future__ import annotations
 
 import gzip
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from .__main__ import CORPUS, problems
+from .__main__ import CORPUS, ROOT, problems
 from .damage import CHANGES, damaged_bytes, damaged_model
-from .targets import TARGETS, FindError, command
+from .finds import FindError
+from .lengths import DAMAGED, FAULT
+from .targets import TARGETS, command
 
-SEEDS = {"models": 40, "rewritten": 25, "sidecars": 60}
+SEEDS = {"models": 40, "rewritten": 25, "sidecars": 60, "lengths": 60}
 FIRST = 20261122
+DOORS = [pytest.param(door, marks=pytest.mark.gpu if door == "lengths" else ()) for door in TARGETS]
 
 
-@pytest.mark.parametrize("door", TARGETS)
+@pytest.fixture(autouse=True)
+def _open(request: pytest.FixtureRequest) -> None:
+    door = request.node.callspec.params.get("door") if hasattr(request.node, "callspec") else None
+    if door is not None and (reason := TARGETS[door].missing()) is not None:
+        pytest.skip(reason)
+
+
+@pytest.mark.parametrize("door", DOORS)
 def test_what_was_found_once_is_taken_well(door: str, tmp_path: Path) -> None:
     files = []
     for path in sorted((CORPUS / door).glob("*.gz")):
@@ -27,17 +40,30 @@ def test_what_was_found_once_is_taken_well(door: str, tmp_path: Path) -> None:
         assert problems(door, files) == (len(files), {})
 
 
-@pytest.mark.parametrize("door", TARGETS)
+@pytest.mark.parametrize("door", DOORS)
 def test_damaged_inputs_are_taken_well(door: str) -> None:
     assert problems(door, [str(FIRST), str(SEEDS[door])]) == (SEEDS[door], {})
 
 
-def test_every_door_has_whole_inputs_that_are_read(tmp_path: Path) -> None:
-    for door, target in TARGETS.items():
-        for name, data in target.bases().items():
-            folder = tmp_path / door / name
-            folder.mkdir(parents=True)
-            target.read(data, folder)
+@pytest.mark.parametrize("door", DOORS)
+def test_every_door_has_whole_inputs_that_are_read(door: str, tmp_path: Path) -> None:
+    for name, data in TARGETS[door].bases().items():
+        folder = tmp_path / name
+        folder.mkdir()
+        TARGETS[door].read(data, folder)
+
+
+def test_damaged_lengths_keep_their_shapes() -> None:
+    """These are no data: what a kernel gets beside them is right."""
+    target, changed = TARGETS["lengths"], 0
+    for seed in range(50):
+        case = json.loads(target.case(seed))
+        shapes = {name: len(case[name]) for name in DAMAGED}
+        assert shapes["cu_seqlens"] == shapes["seq_lens"] + 1
+        assert len({shapes[name] for name in ("ids", "types", "positions", "token_index")}) == 1
+        assert all(-(2**31) <= number < 2**31 for name in DAMAGED for number in case[name])
+        changed += sum(case["seq_lens"]) + 9 != shapes["ids"]
+    assert changed > 5
 
 
 def test_damage_is_damage() -> None:
@@ -73,3 +99,24 @@ def test_files_elsewhere_are_a_find(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     folder.mkdir()
     with pytest.raises(FindError, match="wrote beside"):
         command(folder, "inspect", "model.onnx")
+
+
+OUTSIDE = """
+from tests.fuzz import lengths
+from tests.support.launchers import Int64, call
+memory = lengths.Memory()
+x, index = memory.filled("x", [[1.0] * 8] * 4, "float16"), memory.filled("index", [0] * 4, "int32")
+y = memory.empty("y", (4, 8), "float16")
+lengths._run("pack", lambda: call("padfreePack", x, index, y, {tokens}, Int64(4), Int64(16)))
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("tokens", "code"), [(4, 0), (5, FAULT), (4096, FAULT)])
+def test_a_kernel_that_reads_outside_ends_its_process(tokens: int, code: int) -> None:
+    if (reason := TARGETS["lengths"].missing()) is not None:
+        pytest.skip(reason)
+    ran = subprocess.run(
+        [sys.executable, "-c", OUTSIDE.format(tokens=tokens)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert ran.returncode == code, ran.stderr

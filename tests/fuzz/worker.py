@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .targets import TARGETS, FindError
+from .finds import FindError
+from .targets import TARGETS
 
-SECONDS, BYTES = 60, 6 << 30
+SECONDS = 60
 
 
 class LateError(Exception):
@@ -49,7 +50,9 @@ def say(**record: Any) -> None:
 
 def main(target: str, what: list[str]) -> None:
     """`what`: seeds FIRST COUNT, or files."""
-    resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
+    most = TARGETS[target].most_bytes
+    if most is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
     signal.signal(signal.SIGALRM, late)
     cases: list[tuple[str, bytes | int]]
     if what[0].lstrip("-").isdigit():
