@@ -105,10 +105,11 @@ def _masks() -> tuple[np.ndarray, ...]:
 def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part | None:
     """Everything between PadfreeUnpack and what padfree operators read, or the outputs; None where there is nothing.
 
-    With `inputs_too` also what is computed from token inputs: the packed interface does not get their masked slots.
+    With `inputs_too` also what is computed from token inputs, of which the packed interface does not get masked slots,
+    and from the mask, whose rows are as long as the longest sequence there.
     """
     mask = mask_of(analysis[boundary_of(graph).mask])
-    reached = {tensor.name for tensor in graph.inputs if inputs_too and tensor.name != mask.source}
+    reached = {tensor.name for tensor in graph.inputs if inputs_too}
     makers: dict[str, str] = {}
     packed: set[str] = set()
     for node in graph.nodes:

@@ -291,3 +291,15 @@ def test_a_mask_that_keeps_every_key_is_none(least: int) -> None:
     assert result.report.complete
     assert metadata_of(result)["mask"] is None
     assert rewrite(model, interface="padded").report.complete
+
+
+def test_numbers_of_the_mask_alone_may_not_follow_the_longest_sequence() -> None:
+    """The share of slots that are tokens: of what no packed batch has."""
+    b = Builder()
+    mask = b.op("Unsqueeze", b.op("Cast", "attention_mask", to=FLOAT), b.axes(2))
+    share = b.op("ReduceMean", mask, axes=[1], keepdims=1)
+    b.op("Add", b.layer(b.embedding(), b.padding_mask()), share, output="y")
+    model = b.model({"y": ["batch", "sequence", HIDDEN]})
+    with pytest.raises(RewriteError, match="reads masked slots: its result depends on padding"):
+        rewrite(model, verify=False)
+    assert rewrite(model, interface="padded").report.plugins["PadfreeAttention"] == 1
