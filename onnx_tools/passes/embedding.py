@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 from ..analysis.graph import Editor, made_by, node_name
 from ..analysis.symbolic import Analysis, Axis, Element, Index, Poly
 from ..analysis.symbolic.expr import axis_index
+from .attention.heads import scale_of
 from .base import Miss, NoMatch, PassResult, boundary_of, pack_int32, unpack
 from .norms import norm_match
 from .positions.counted_ids import CountedIds, counted_ids
@@ -21,8 +22,9 @@ NAME = "embedding"
 
 @dataclass
 class _Tables:
-    """The leaves of a sum of table look-ups."""
+    """The leaves of a sum of table look-ups; `editor` makes constants."""
 
+    editor: Editor
     by_input: list[tuple[gs.Constant, gs.Tensor]] = field(default_factory=list)  # rows that an input names
     counted: list[tuple[gs.Constant, int, gs.Tensor]] = field(default_factory=list)  # rows 0, 1, ... plus an offset
     by_ids: list[CountedIds] = field(default_factory=list)  # what such rows are counted by, if that is the ids
@@ -42,7 +44,7 @@ def embedding(padded: bool) -> Callable[[gs.Graph, Analysis], PassResult]:
                 found = norm_match.match(analysis, node)
                 if found is None or found.rms or not _has_look_up(found.x):
                     continue
-                tables = _Tables()
+                tables = _Tables(Editor(graph))
                 _collect(analysis, found.x, tables)
                 if not padded:
                     _count(analysis, tables)
@@ -85,7 +87,8 @@ def _collect(analysis: Analysis, tensor: gs.Tensor, tables: _Tables) -> None:
     if isinstance(tensor, gs.Constant) and len(tensor.shape) and np.prod(tensor.shape) == tensor.shape[-1]:
         tables.rows.append(tensor.values.reshape(-1))
         return
-    gather = made_by(tensor, "Gather")
+    scaled = scale_of(analysis, tensor)
+    gather = made_by(tensor if scaled is None else scaled[0], "Gather")
     if gather is None:
         made = tensor.inputs[0] if tensor.inputs else None
         what = f"'{tensor.name}'" if made is None else f"'{node_name(made)}' ({made.op})"
@@ -93,6 +96,11 @@ def _collect(analysis: Analysis, tensor: gs.Tensor, tables: _Tables) -> None:
     table, indices = gather.inputs
     if int(gather.attrs.get("axis", 0)) != 0 or not isinstance(table, gs.Constant) or len(table.shape) != 2:
         raise NoMatch(f"'{node_name(gather)}' (Gather) does not take rows of a constant table [rows, E]")
+    if scaled is not None and scaled[1] != 1.0:
+        if len(table.outputs) > 1:
+            raise NoMatch(f"the rows of '{table.name}' are multiplied by {scaled[1]}, and read elsewhere as they are")
+        values = table.values * np.asarray(scaled[1], table.dtype)
+        table = tables.editor.constant(f"{table.name}_scaled", values.astype(table.dtype))
     _classify(analysis, table, indices, tables, gather)
 
 
@@ -133,7 +141,7 @@ def _count(analysis: Analysis, tables: _Tables) -> None:
 
 
 def _replace(graph: gs.Graph, analysis: Analysis, found: norm_match.LayerNorm, tables: _Tables, padded: bool) -> None:
-    editor, boundary = Editor(graph), boundary_of(graph)
+    editor, boundary = tables.editor, boundary_of(graph)
     by_size = sorted(tables.by_input, key=lambda item: -int(item[0].shape[0]))
     positions: tuple[gs.Constant, int, gs.Tensor | None] | None = None
     if len(tables.counted) == 1:

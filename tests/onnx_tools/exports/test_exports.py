@@ -26,3 +26,10 @@ def test_nothing_stays_padded(name: str, interface: str, rewritings: Rewritings)
 def test_no_vectors_stay_padded(name: str, interface: str, rewritings: Rewritings) -> None:
     result = rewritings.of_export(name, interface)
     assert len(result.report.islands) <= 4, str(result.report)
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded"])
+@pytest.mark.parametrize("name", ["roformer_torchscript", "roformer_dynamo"])
+def test_tables_of_sines_are_rotary_embeddings(name: str, interface: str, rewritings: Rewritings) -> None:
+    result = rewritings.of_export(name, interface)
+    assert result.report.plugins["PadfreeRotary"] == 2

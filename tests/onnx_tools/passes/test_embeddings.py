@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look-ups ahead of a norm: with a factor, by further inputs, by numbers that are computed of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import numpy_helper
+from padfree.onnx_tools import rewrite
+
+from tests.onnx_tools.agreement import INTERFACES, assert_agree
+from tests.support.encoder import HIDDEN, POSITIONS, TOKENS, VOCABULARY, EncoderBuilder, with_output
+
+from .attention_forms import missed
+
+FACTOR = 4.0
+
+
+def places(b: EncoderBuilder) -> str:
+    """Rows by position, [1,S,E]."""
+    length = b.op("Slice", b.op("Shape", "input_ids"), b.axes(1), b.axes(2), b.axes(0))
+    slots = b.op("Slice", b.constant([range(POSITIONS)], np.int64), b.axes(0), length, b.axes(1))
+    return b.op("Gather", b.weight(POSITIONS, HIDDEN), slots)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("factor", [1.0, FACTOR])
+def test_rows_times_a_number(factor: float, interface: str) -> None:
+    """As BART's kin embed: the table is multiplied instead, once."""
+    b = EncoderBuilder()
+    table = b.weight(VOCABULARY, HIDDEN)
+    words = b.op("Mul", b.op("Gather", table, "input_ids"), b.constant(factor))
+    x = b.norm(b.op("Add", words, places(b)))
+    model = with_output(b.layer(x, b.padding_mask()), b, TOKENS)
+    result = rewrite(model, interface=interface, strict=True)
+    assert result.report.plugins["PadfreeEmbedding"] == 1
+    assert "Mul" not in {node.op_type for node in result.model.graph.node}
+    tables = [numpy_helper.to_array(item) for item in result.model.graph.initializer]
+    before = next(numpy_helper.to_array(item) for item in model.graph.initializer if item.name == table)
+    assert any(np.array_equal(item, before * np.float32(factor)) for item in tables)
+    assert_agree(model, result)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_a_table_that_is_read_elsewhere_is_not_multiplied(interface: str) -> None:
+    """There would be two such tables."""
+    b = EncoderBuilder()
+    table = b.weight(VOCABULARY, HIDDEN)
+    words = b.op("Mul", b.op("Gather", table, "input_ids"), b.constant(FACTOR))
+    x = b.layer(b.norm(b.op("Add", words, places(b))), b.padding_mask())
+    model = with_output(b.op("Add", x, b.op("Gather", table, "input_ids")), b, TOKENS)
+    result = rewrite(model, interface=interface, strict=True)
+    assert "PadfreeEmbedding" not in result.report.plugins
+    assert "are multiplied by 4.0, and read elsewhere as they are" in missed(result)
+    assert_agree(model, result)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_further_tables(interface: str) -> None:
+    """Rows by inputs, by differences of inputs, and one row for all tokens, as LayoutLM adds them."""
+    b = EncoderBuilder()
+    names = ("left", "right", "top")
+    rows = [b.op("Gather", b.weight(VOCABULARY, HIDDEN), name) for name in ("input_ids", *names)]
+    apart = b.op("Abs", b.op("Sub", "right", "left"))
+    zeros = b.op("Expand", b.constant(0, np.int64), b.op("Shape", "input_ids"))
+    rows += [b.op("Gather", b.weight(size, HIDDEN), item) for size, item in ((VOCABULARY, apart), (2, zeros))]
+    total = places(b)
+    for row in rows:
+        total = b.op("Add", total, row)
+    model = with_output(b.layer(b.norm(total), b.padding_mask()), b, TOKENS, *names)
+    result = rewrite(model, interface=interface, strict=True)
+    inputs = {item.name for item in result.model.graph.input}
+    assert {"input_ids", *names} <= inputs
+    assert "max_seqlen" not in inputs
+    assert_agree(model, result)
