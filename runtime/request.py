@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,19 @@ class Ragged:
         first = int(ends[start - 1]) if start else 0
         last = int(ends[stop - 1])
         return Ragged({name: row[first:last] for name, row in self.tokens.items()}, self.seq_lens[start:stop])
+
+    def rows(self) -> dict[str, list[Int32Array]]:
+        """Token input name -> one array a sequence, as `Session.run` takes them."""
+        cuts = [0, *np.cumsum(self.seq_lens, dtype=np.int64).tolist()]
+        return {name: [row[start:end] for start, end in pairwise(cuts)] for name, row in self.tokens.items()}
+
+    @staticmethod
+    def join(parts: Sequence[Ragged]) -> Ragged:
+        """The sequences of several batches of one model, one or more, as one batch."""
+        if len(parts) == 1:
+            return parts[0]
+        tokens = {name: np.concatenate([part.tokens[name] for part in parts]) for name in parts[0].tokens}
+        return Ragged(tokens, np.concatenate([part.seq_lens for part in parts]))
 
     def take(self, sequences: Sequence[int]) -> Ragged:
         """Some of the sequences, in the order given."""

@@ -113,8 +113,11 @@ class Session:
         Raises:
             SessionError: the request does not fit the model or the profile; nothing has run.
         """
+        return self.run_ragged(read_request(request, self._metadata), outputs=outputs, stream=stream)
+
+    def run_ragged(self, ragged: Ragged, *, outputs: str = "host", stream: Any = None) -> dict[str, list[Any]]:
+        """Runs a batch that `read_request` or `read_packed` has checked for this model; otherwise as `run`."""
         options = self._run_options(outputs, stream)
-        ragged = read_request(request, self._metadata)
         results: dict[str, list[Any]] = {item.name: [] for item in self._metadata.outputs}
         for run in cut(ragged.seq_lens.tolist(), self._budget):
             part = ragged.part(run.start, run.stop)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from padfree.contract.metadata import Metadata
 from padfree.runtime import SessionError
 from padfree.runtime.batching import Batcher, ClosedError, DeadlineError, FirstCome, QueueFullError
+from padfree.runtime.request import Ragged, read_request
 from padfree.runtime.session import Session
 
 from . import wire
@@ -57,10 +58,10 @@ class Engine:
         """Takes a group; `send` gets its answer, perhaps in another thread."""
         ticket = frame.ticket
         try:
-            seconds, columns = wire.unpack_infer(frame.payload, self._served.inputs)
+            seconds, seq_lens, columns = wire.unpack_infer(frame.payload, self._served.inputs)
             if seconds <= 0:
                 raise DeadlineError("the request has waited too long already")
-            future = self._batcher.submit_group(columns, deadline_s=seconds)
+            future = self._batcher.submit_group(columns, seq_lens=seq_lens, deadline_s=seconds)
         except Exception as error:  # whatever it is, somebody waits for an answer
             send(_error(ticket, error, wire.REFUSED if isinstance(error, SessionError) else wire.FAILED))
             return
@@ -113,14 +114,18 @@ class _Measured:
 
     def run(self, request: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
         """As Session.run."""
+        return self.run_ragged(read_request(request, self.metadata))
+
+    def run_ragged(self, ragged: Ragged) -> dict[str, list[Any]]:
+        """As Session.run_ragged."""
         start = time.perf_counter()
-        results = self._session.run(request)
+        results = self._session.run_ragged(ragged)
         self._of_thread.seconds = time.perf_counter() - start
-        lengths = [len(row) for row in next(iter(request.values()))]
+        sequences, tokens = ragged.seq_lens.size, int(ragged.seq_lens.sum())
         with self._lock:
-            self._row.observe("te_batch_next_size", [len(lengths)])
-            self._row.observe("te_batch_next_tokens", [sum(lengths)])
-            self._row.add("padfree_tokens_total", sum(lengths))
+            self._row.observe("te_batch_next_size", [sequences])
+            self._row.observe("te_batch_next_tokens", [tokens])
+            self._row.add("padfree_tokens_total", tokens)
         return {self._output: results[self._output]}
 
 

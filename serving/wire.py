@@ -60,17 +60,12 @@ def pack_infer(ticket: int, seq_lens: Array, columns: Sequence[Array], seconds: 
     )
 
 
-def unpack_infer(payload: memoryview, inputs: Sequence[str]) -> tuple[float, dict[str, list[Array]]]:
-    """Seconds left, and token input name -> one array a sequence."""
+def unpack_infer(payload: memoryview, inputs: Sequence[str]) -> tuple[float, Array, dict[str, Array]]:
+    """Seconds left, lengths [B], and token input name -> [T]."""
     seconds, sequences = _INFER.unpack_from(payload)
     numbers = np.frombuffer(payload, np.int32, offset=_INFER.size)
-    ends = np.cumsum(numbers[:sequences]).tolist()
     columns = numbers[sequences:].reshape(len(inputs), -1)
-    starts = [0, *ends[:-1]]
-    return seconds, {
-        name: [column[start:end] for start, end in zip(starts, ends, strict=True)]
-        for name, column in zip(inputs, columns, strict=True)
-    }
+    return seconds, numbers[:sequences], dict(zip(inputs, columns, strict=True))
 
 
 def pack_rows(ticket: int, values: Array, queue_s: float, run_s: float) -> bytes:

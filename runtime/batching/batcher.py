@@ -11,14 +11,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from padfree.runtime.errors import SessionError
-from padfree.runtime.request import read_request
+from padfree.runtime.request import Ragged, read_packed, read_request
 
 from .errors import BatchingError, ClosedError
 from .policy import Policy, Waiting, latest_start_s
@@ -125,7 +123,9 @@ class Batcher:
             ClosedError: the batcher is closed, or the process is a fork of the one that it was made in.
         """
         columns = sequence if isinstance(sequence, Mapping) else {self._metadata.ids_input().name: sequence}
-        request = self._request({name: [row] for name, row in columns.items()}, deadline_s, caller)
+        self._threads.check_process()
+        ragged = read_request({name: [row] for name, row in columns.items()}, self._metadata)
+        request = self._request(ragged, deadline_s, caller)
         cache = self._server.cache
         cached = None if cache is None else cache.get(request.key)
         if cached is None:
@@ -138,8 +138,9 @@ class Batcher:
 
     def submit_group(
         self,
-        sequences: Mapping[str, Sequence[Any]] | Sequence[Any],
+        sequences: Mapping[str, Any] | Sequence[Any] | npt.NDArray[Any],
         *,
+        seq_lens: Any = None,
         deadline_s: float | None = None,
         caller: Hashable = None,
     ) -> Future[dict[str, list[npt.NDArray[Any]]]]:
@@ -149,7 +150,9 @@ class Batcher:
         run takes (it then takes several), and its answer is not cached.
 
         Args:
-            sequences: as Session.run takes them, one or more.
+            sequences: as Session.run takes them, one or more; with `seq_lens` all tokens one behind the other, as
+                Session.run_packed takes them, which costs the host less.
+            seq_lens: integers [B], the tokens of each sequence.
             deadline_s: as for submit.
             caller: as for submit.
 
@@ -166,32 +169,26 @@ class Batcher:
                 "batch with FirstCome"
             )
         columns = sequences if isinstance(sequences, Mapping) else {self._metadata.ids_input().name: sequences}
-        request = self._request(columns, deadline_s, caller, group=True)
+        self._threads.check_process()
+        if seq_lens is None:
+            ragged = read_request(columns, self._metadata)
+        else:
+            ragged = read_packed(columns, seq_lens, self._metadata)
+        if not ragged.seq_lens.size:
+            raise SessionError("the group has no sequences, allowed: one or more; send what there is to run")
+        request = self._request(ragged, deadline_s, caller, group=True)
         self._put(request)
         return request.future
 
-    def _request(
-        self, columns: Mapping[str, Sequence[Any]], deadline_s: float | None, caller: Hashable, *, group: bool = False
-    ) -> Request:
-        """A checked request that has its place in the caller's line."""
-        self._threads.check_process()
+    def _request(self, ragged: Ragged, deadline_s: float | None, caller: Hashable, *, group: bool = False) -> Request:
+        """A request that has its place in the caller's line."""
         if deadline_s is not None and not deadline_s > 0:
             raise SessionError(f"deadline_s is {deadline_s}, allowed: above 0; pass seconds, or leave it out for none")
-        ragged = read_request(columns, self._metadata)
-        if not ragged.seq_lens.size:
-            raise SessionError("the group has no sequences, allowed: one or more; send what there is to run")
-        ends = np.cumsum(ragged.seq_lens, dtype=np.int64)
+        lengths = ragged.seq_lens.tolist()
         now_s = time.monotonic()
-        waiting = Waiting(
-            int(ends[-1]),
-            now_s,
-            math.inf if deadline_s is None else now_s + deadline_s,
-            sequences=ends.size,
-            longest=int(ragged.seq_lens.max()),
-        )
-        cuts = [0, *ends.tolist()]
-        rows = {name: [packed[start:end] for start, end in pairwise(cuts)] for name, packed in ragged.tokens.items()}
-        return Request(rows, waiting, self._server.order.join(caller), group)
+        until_s = math.inf if deadline_s is None else now_s + deadline_s
+        waiting = Waiting(sum(lengths), now_s, until_s, len(lengths), max(lengths))
+        return Request(ragged, waiting, self._server.order.join(caller), group)
 
     def _put(self, request: Request) -> None:
         """Queues it, unless it is too late for it, or too much waits."""

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy.typing as npt
 from padfree.contract.metadata import Metadata
 
+from ..request import Ragged
 from .caller_order import CallerOrder, Place
 from .errors import BatchingError, DeadlineError
 from .policy import Waiting
@@ -45,14 +46,14 @@ class Request:
     """One sequence, or a group of them, on its way.
 
     Attributes:
-        rows: token input name -> int32 [L] of every sequence.
+        ragged: its tokens, checked.
         waiting: what the policy sees.
         place: in the caller's line.
         group: the answer has a list of arrays for every output, one a sequence; otherwise the array of the only one.
         future: where the answer goes.
     """
 
-    rows: Mapping[str, Sequence[Array]]
+    ragged: Ragged
     waiting: Waiting
     place: Place
     group: bool = False
@@ -61,7 +62,7 @@ class Request:
     @property
     def key(self) -> bytes:
         """What the cache knows the answer to a single sequence by."""
-        return cache_key({name: rows[0] for name, rows in self.rows.items()})
+        return cache_key(self.ragged.tokens)
 
 
 class Server:
@@ -141,8 +142,10 @@ class Server:
                     self.answer(request, answer)
 
     def _answers(self, run: list[Request]) -> list[Mapping[str, Any]]:
-        names = run[0].rows
-        results = self._model.run({name: [row for request in run for row in request.rows[name]] for name in names})
+        batch = Ragged.join([request.ragged for request in run])
+        # A Session needs not look again at what was looked at; other models have `run` alone.
+        run_ragged = getattr(self._model, "run_ragged", None)
+        results = self._model.run(batch.rows()) if run_ragged is None else run_ragged(batch)
         answers: list[Mapping[str, Any]] = []
         start = 0
         for request in run:

@@ -14,7 +14,7 @@ def test_groups_and_single_sequences_share_runs(model: Model) -> None:
     with Batcher(model, first_come(max_tokens=6, max_sequences=4), runs=1) as batcher:
         held_up(model, batcher)
         group = batcher.submit_group([[2, 3], [], [4]])
-        single, other = batcher.submit([5]), batcher.submit_group({"input_ids": [[6], [7]]})
+        single, other = batcher.submit([5]), batcher.submit_group({"input_ids": [6, 7]}, seq_lens=[1, 1])
         model.gate.set()
         assert [row.tolist() for row in group.result(PATIENCE_S)["tens"]] == [[20, 30], [], [40]]
         assert answer(single) == [50]
@@ -38,6 +38,9 @@ def test_a_group_that_does_not_fit_is_refused_at_once(model: Model) -> None:
         for sequences in ([[2], [1, 100]], [], [[2], list(range(17))]):
             with pytest.raises(SessionError, match=r"allowed|positions"):
                 batcher.submit_group(sequences)
+        for ids, seq_lens in (([2, 3], [1]), ([2, 100], [1, 1]), ([], []), ([2], [[1]])):
+            with pytest.raises(SessionError, match=r"allowed|add up"):
+                batcher.submit_group(ids, seq_lens=seq_lens)
 
 
 def test_a_group_that_waits_too_long_is_dropped(model: Model) -> None:
