@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 _TYPES = "token_type_ids"
 _PADDING = ("[PAD]", "<pad>", "<|padding|>")
-_USUAL_SHARE = 0.9  # of a table's rows: tables are padded to multiples of up to 512, and keep rows for tokens to come
+USUAL_SHARE = 0.9  # of a table's rows: tables are padded to multiples of up to 512, and keep rows for tokens to come
 
 
 def tokenize(
@@ -143,6 +143,6 @@ def _refusal(item: int, limit: int | None) -> str:
 def _hint(tokenizer: Any, metadata: Metadata) -> str:
     """Why the tokenizer may be another model's all the same; "" where nothing tells."""
     ids, size = metadata.ids_input(), tokenizer.get_vocab_size(with_added_tokens=True)
-    if ids.limit is None or size >= _USUAL_SHARE * ids.limit:
+    if ids.limit is None or size >= USUAL_SHARE * ids.limit:
         return ""
     return f"the tokenizer has {size} tokens, the model's table {ids.limit} rows; make sure that they belong together"

@@ -116,7 +116,7 @@ def _weights(model: ModelProto, nodes: Nodes, mask: str) -> str:
 def _pooled(nodes: Nodes, mode: str, x: str, weights: str) -> str:
     """Rows [B,S,E] and weights [B,S,1] to [B,E], as sentence-transformers' Pooling."""
     if mode == "cls":
-        return nodes.node("Gather", x, nodes.constant(0, np.int64), axis=1)
+        return _first(nodes, x, weights)
     if mode == "lasttoken":
         return _last(nodes, x, weights)
     if mode == "max":
@@ -129,14 +129,23 @@ def _pooled(nodes: Nodes, mode: str, x: str, weights: str) -> str:
     return nodes.node("Div", total, nodes.node("Sqrt", count) if mode == "mean_sqrt_len_tokens" else count)
 
 
+def _first(nodes: Nodes, x: str, weights: str) -> str:
+    """The first kept token of every text, wherever padding is."""
+    return _row_at(nodes, x, nodes.node("ArgMax", nodes.along("Squeeze", weights, [2]), axis=1, keepdims=1))
+
+
 def _last(nodes: Nodes, x: str, weights: str) -> str:
     """The last kept token of every text, wherever padding is: the largest place among the kept ones."""
     kept = nodes.along("Squeeze", nodes.node("Cast", weights, to=TensorProto.INT64), [2])
-    highest = nodes.node("ArgMax", nodes.to_float(nodes.node("Mul", kept, _places(nodes, x))), axis=1, keepdims=1)
-    place = nodes.along("Unsqueeze", highest, [2])  # [B,1,1]
+    places = nodes.to_float(nodes.node("Mul", kept, _places(nodes, x)))
+    return _row_at(nodes, x, nodes.node("ArgMax", places, axis=1, keepdims=1))
+
+
+def _row_at(nodes: Nodes, x: str, slots: str) -> str:
+    """The rows of x [B,S,E] at slots [B,1], as [B,E]."""
     shape = nodes.node("Shape", nodes.node("Slice", x, *_range(nodes, 0, 1), nodes.constant([1], np.int64)))
-    row = nodes.node("GatherElements", x, nodes.node("Expand", place, shape), axis=1)
-    return nodes.along("Squeeze", row, [1])
+    wide = nodes.node("Expand", nodes.along("Unsqueeze", slots, [2]), shape)
+    return nodes.along("Squeeze", nodes.node("GatherElements", x, wide, axis=1), [1])
 
 
 def _places(nodes: Nodes, x: str) -> str:

@@ -12,11 +12,11 @@ from padfree.runtime.texts import largest_id, parse_tokenizer
 from tokenizers import Tokenizer, normalizers
 
 from ..errors import BuildError
+from ..tokenization import USUAL_SHARE
 from .folder import TOKENIZER_CONFIG, Folder
 from .objects import Entries
 
 _VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
-_USUAL_SHARE = 0.9  # of a table's rows, as in builder/tokenization.py
 
 
 def tokenizer_bytes(folder: Folder) -> bytes | None:
@@ -72,7 +72,7 @@ def _check(tokenizer: Tokenizer, folder: Folder) -> None:
         )
     pad = _pad_id(tokenizer, folder)
     size = tokenizer.get_vocab_size(with_added_tokens=True)
-    alike = rows is None or size >= _USUAL_SHARE * rows
+    alike = rows is None or size >= USUAL_SHARE * rows
     if pad is not None and config.pad_id is not None and pad != config.pad_id and not alike:
         raise BuildError(
             f"{file}: pads with {pad}, config.json with {config.pad_id} (pad_token_id), and has {size} "
