@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 import sys
@@ -16,7 +17,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from padfree.builder import cli
-from padfree.builder.folders.hub import is_hub_id
+from padfree.builder.folders.hub import download, is_hub_id
 
 from tests.support.folders import (
     ENCODER,
@@ -255,6 +256,19 @@ def test_a_repository_is_downloaded_or_the_reason_told(
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert cli.main(["optimize", "somebody/small-encoder", *arguments]) == 1
     assert "pip install 'padfree[hub]'" in capsys.readouterr().err
+
+
+def test_the_hub_is_called_as_it_wants_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    folder = write_folder(tmp_path / "cache", modules=[MEAN])
+    wanted = inspect.signature(hub.snapshot_download)
+
+    def snapshot_download(*arguments: Any, **options: Any) -> str:
+        wanted.bind(*arguments, **options)
+        return str(folder)
+
+    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    assert download("somebody/small-encoder") == folder
 
 
 def test_texts_need_the_tokenizer_that_the_model_was_made_with(
