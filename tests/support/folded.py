@@ -26,7 +26,7 @@ def load(name: str) -> ModelProto:
 
 def inputs_of(model: ModelProto) -> list[Input]:
     """What its inputs are."""
-    kinds: Mapping[str, str] = {"attention_mask": "mask", "token_type_ids": "types"}
+    kinds: Mapping[str, str] = {"attention_mask": "mask", "token_type_ids": "types", "bbox": "boxes"}
     return [Input(item.name, kinds.get(item.name, "ids"), low=4) for item in model.graph.input]
 
 

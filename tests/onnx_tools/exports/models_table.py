@@ -10,7 +10,7 @@ from pathlib import Path
 
 from padfree.onnx_tools import CoverageReport, RewriteError, RewriteResult, load_model, rewrite
 
-from tests.support import folded
+from tests.support import exports_table, folded
 from tests.support.families import Case, all_cases, optimum_cases
 
 Rewritten = Callable[[Case], RewriteResult]
@@ -42,6 +42,16 @@ file that takes labels, and gives rows for labelled tokens alone, is refused: no
 """
 
 
+MORE = """## More families
+
+These are in `tests/fixtures/exports`, by the code that transformers has of them; Jina v2's and MosaicBERT's attention
+with linear biases is written for the tests. `pytest tests/onnx_tools/exports/test_exports_all.py` compares each file
+with the original on every sequence alone, and the verification of each does so under left-padded and holed masks.
+"Attention" counts the packed interface's, "under any mask" the padded one's: what is left there is packed with `--masks
+contiguous`. The TorchScript exporter fails on EmbeddingGemma.
+"""
+
+
 OPTIMIZED = """## Optimised files
 
 Exports of optimum after its optimiser (O1 to O4; O4 is float16) or onnxruntime's tools: `extended` is what an inference
@@ -57,8 +67,9 @@ With `PadfreeLinear` (fp16 and bf16 on Hopper) products compute what stands arou
 table counts, for the packed interface and two layers (of mmBERT three), of a width that 64 divides: products; those of
 them that are gated feed-forwards, that turn Q and K (rotary embeddings), and that norm what they multiply or add; and
 the norms and turns that have kernels of their own beside. The norm behind the last layer is one in each, as an output
-is made of it. T5, UMT5, ESM-2, EuroBERT and UltraBERT have one behind the embedding. Qwen3 and EmbeddingGemma norm Q
-and K, and turn them then; EmbeddingGemma norms what its layers make before it is added.
+is made of it. T5, UMT5, ESM-2, EuroBERT, UltraBERT, mBART and LayoutLM have one behind the embedding; DeBERTa v2, whose
+first layer has a convolution over tokens, has one at either end of its sum. Qwen3 and EmbeddingGemma norm Q and K, and
+turn them then; EmbeddingGemma norms what its layers make before it is added, and no product can take that in.
 `pytest tests/onnx_tools/exports/test_folded_layers.py` compares the answers of all, in float32, fp16 and bf16.
 """
 
@@ -88,11 +99,28 @@ def page(rewritten: Rewritten = rewritten) -> str:
         MODERNBERT_HEADS,
         _table((case for case in heads if case.family == "modernbert"), "head", rewritten),
     ]
+    parts += [MORE, _more()]
     parts += [OPTIMIZED, _optimized((case for case in optimum_cases() if case.level), rewritten)]
     parts += [FOLDED, _folded()]
     parts += ["## Forms of BERT\n", _forms(forms, rewritten)]
     parts += ["## Files with fixed sizes\n", _fixed((case for case in all_cases() if case.static), rewritten)]
     return "\n".join(parts)
+
+
+def _more() -> str:
+    """Families by both exporters, as the table of all exports has them."""
+    lines = [
+        "| family | exporter | linear | attention | packed entirely | under any mask |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, found in exports_table.expected().items():
+        family, _, exporter = name.rpartition("_")
+        if exporter in ("torchscript", "dynamo"):
+            packed, padded = found["packed"], found["padded"]
+            entirely = "yes" if packed["complete"] else "no"
+            cells = [family, exporter, packed["linear"], packed["attention"], entirely, padded["attention"]]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def _folded() -> str:

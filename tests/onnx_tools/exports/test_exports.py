@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import pytest
+from padfree.onnx_tools import rewrite
 
 from tests.onnx_tools.rewritings import Rewritings
+from tests.support.exports import load
+from tests.support.exports_table import expected
 
 PACKED_WHOLLY = (
     "attn_pool_ts17", "bart_p160_dy18", "hand_flat2d_ts17", "marian_ts17", "mean_einsum_ts17", "moe_top1_ts17",
@@ -33,3 +36,17 @@ def test_no_vectors_stay_padded(name: str, interface: str, rewritings: Rewriting
 def test_tables_of_sines_are_rotary_embeddings(name: str, interface: str, rewritings: Rewritings) -> None:
     result = rewritings.of_export(name, interface)
     assert result.report.plugins["PadfreeRotary"] == 2
+
+
+FAMILIES = [name for name in expected() if name.endswith(("_torchscript", "_dynamo"))]
+
+
+def test_families_are_packed_entirely() -> None:
+    assert len(FAMILIES) == 39
+    assert all(expected()[name]["packed"]["complete"] for name in FAMILIES)
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if not expected()[name]["padded"]["complete"]])
+def test_families_without_holes_in_their_masks(name: str) -> None:
+    result = rewrite(load(name), interface="padded", masks="contiguous", strict=True)
+    assert result.report.contiguous_because

@@ -17,20 +17,26 @@ from tests.support.messages import run, with_rounding
 TIMES_SEPARATE = 2.0
 LAYERS: Mapping[str, Layers] = {
     "bert": Layers(products=8, gated=0, turning=0, norming=6, norms=1, turns=0),
+    "deberta_v2": Layers(products=9, gated=0, turning=0, norming=4, norms=3, turns=0),
+    "deberta_v3": Layers(products=8, gated=0, turning=0, norming=6, norms=1, turns=0),
     "embedding_gemma": Layers(products=12, gated=2, turning=0, norming=0, norms=13, turns=4),
     "esm2": Layers(products=8, gated=0, turning=2, norming=3, norms=2, turns=0),
     "eurobert": Layers(products=8, gated=2, turning=2, norming=3, norms=2, turns=0),
     "gte": Layers(products=8, gated=2, turning=2, norming=6, norms=1, turns=0),
     "jina_v2": Layers(products=8, gated=2, turning=0, norming=6, norms=1, turns=0),
     "jina_v3": Layers(products=8, gated=0, turning=2, norming=6, norms=1, turns=0),
+    "layoutlm": Layers(products=8, gated=0, turning=0, norming=6, norms=2, turns=0),
+    "mbart": Layers(products=8, gated=0, turning=0, norming=3, norms=2, turns=0),
     "mmbert": Layers(products=12, gated=3, turning=3, norming=5, norms=1, turns=0),
     "modernbert": Layers(products=8, gated=2, turning=2, norming=3, norms=1, turns=0),
     "mpnet": Layers(products=8, gated=0, turning=0, norming=6, norms=1, turns=0),
     "nomic_bert": Layers(products=8, gated=2, turning=2, norming=6, norms=1, turns=0),
     "qwen3_embedding": Layers(products=12, gated=2, turning=0, norming=5, norms=6, turns=4),
+    "roformer": Layers(products=8, gated=0, turning=2, norming=6, norms=1, turns=0),
     "t5": Layers(products=8, gated=2, turning=0, norming=3, norms=2, turns=0),
     "ultrabert": Layers(products=8, gated=2, turning=2, norming=3, norms=2, turns=0),
     "umt5": Layers(products=8, gated=2, turning=0, norming=3, norms=2, turns=0),
+    "xlm": Layers(products=8, gated=0, turning=0, norming=6, norms=1, turns=0),
 }
 
 
