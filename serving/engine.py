@@ -65,7 +65,7 @@ class Engine:
         except Exception as error:  # whatever it is, somebody waits for an answer
             send(_error(ticket, error, wire.REFUSED if isinstance(error, SessionError) else wire.FAILED))
             return
-        self._row.set("te_queue_size", self._batcher.stats.waiting)
+        self._row.set("te_queue_size", self._batcher.waiting)
         came = time.perf_counter()
         future.add_done_callback(lambda done: send(self._answer(ticket, came, done)))
 

@@ -47,6 +47,7 @@ def serve(
     device: int = 0,
     allow_other_gpu: bool = False,
     contexts: int = 2,
+    cuda_graphs: bool = False,
     on_ready: Callable[[str], None],
 ) -> None:
     """Serves a plan or a rewritten .onnx file until SIGTERM or SIGINT comes, and answers what was taken before.
@@ -58,12 +59,15 @@ def serve(
         device: CUDA device number, for plans.
         allow_other_gpu: as for Session.
         contexts: runs under way at once.
+        cuda_graphs: capture sizes that come back, for loads of few sizes: whatever waits for a capture waits for 80 ms.
         on_ready: is told the address when requests are taken.
 
     Raises:
         SessionError: the model, the tokenizer or the address cannot be used.
     """
-    with Session(model, device=device, allow_other_gpu=allow_other_gpu, contexts=contexts) as session:
+    with Session(
+        model, device=device, allow_other_gpu=allow_other_gpu, contexts=contexts, cuda_graphs=cuda_graphs
+    ) as session:
         served = describe(model, session.metadata, choices)
         numbers = multiprocessing.get_context("spawn").RawArray("d", (options.front_ends + 1) * WIDTH)
         engine = Engine(session, served, options.limits, contexts, Row(numbers, options.front_ends))

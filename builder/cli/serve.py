@@ -49,6 +49,11 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
     group.add_argument("--contexts", type=int, default=2, metavar="N", help="runs under way at once (default 2)")
     group.add_argument(
+        "--cuda-graphs",
+        action="store_true",
+        help="capture sizes that come back, for loads of few sizes: each capture holds requests up for some 80 ms",
+    )
+    group.add_argument(
         "--allow-other-gpu", action="store_true", help="run a plan built on another GPU of the same architecture"
     )
 
@@ -109,6 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
             device=arguments.device,
             allow_other_gpu=arguments.allow_other_gpu,
             contexts=arguments.contexts,
+            cuda_graphs=arguments.cuda_graphs,
             on_ready=lambda url: print_line(console, f"serving {arguments.model} at {url}"),
         )
     return 0

@@ -214,12 +214,17 @@ class Batcher:
         return await asyncio.wrap_future(self.submit(sequence, deadline_s=deadline_s, caller=caller))
 
     @property
+    def waiting(self) -> int:
+        """Requests in the queue now."""
+        return len(self._server.queue)
+
+    @property
     def stats(self) -> Stats:
         """Counters, for metrics."""
         counts, cache = self._server.counts, self._server.cache
         names = ("answered", "failed", "too_late", "refused", "cancelled", "runs", "tokens", "cache_hits")
         return Stats(
-            waiting=len(self._server.queue),
+            waiting=self.waiting,
             cache_bytes=0 if cache is None else cache.bytes_held,
             **{name: counts[name] for name in names},
         )

@@ -133,7 +133,7 @@ class Texts:
             finally:
                 self._characters -= characters
         tokenize_s = time.perf_counter() - came
-        self._row.observe("te_request_input_length", tokens.seq_lens)
+        self._row.observe("te_request_input_length", tokens.seq_lens.tolist())
         return await self._infer(tokens, until, tokenize_s)
 
     def close(self) -> None:
