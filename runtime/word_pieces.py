@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement, pairwise, permutations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,11 +35,12 @@ class WordPieces:
     Args:
         tokenizer: one that `of` has looked at.
         settings: its JSON.
-        front, back: ids around the pieces of a text.
+        frame: what stands around the pieces of a text.
+        pair_frame: around those of two texts; None: the library has to make tokens of pairs.
     """
 
-    def __init__(self, tokenizer: Tokenizer, settings: Any, front: Sequence[int], back: Sequence[int]) -> None:
-        self._front, self._back = list(front), list(back)
+    def __init__(self, tokenizer: Tokenizer, settings: Any, frame: _Frame, pair_frame: _Frame | None = None) -> None:
+        self._frame, self._pair_frame = frame, pair_frame
         self._lowercase = settings["normalizer"]["lowercase"]
         self._added = [token["content"] for token in settings["added_tokens"]]
         self._pieces = _Pieces(tokenizer)
@@ -53,28 +56,71 @@ class WordPieces:
         plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
         if any(token[name] != value for token in settings["added_tokens"] for name, value in plain.items()):
             return None
-        around = tokenizer.encode("").ids
-        for count in range(len(around) + 1):
-            found = cls(tokenizer, settings, around[:count], around[count:])
-            if all(found.ids(text) in (None, tokenizer.encode(text).ids) for text in _SAMPLES):
-                return found
-        return None
+        frames = (cls(tokenizer, settings, frame) for frame in _Frame.all(tokenizer.encode("").ids, 1))
+        found = next((some for some in frames if some._agrees(tokenizer)), None)
+        if found is None:
+            return None
+        pairs = (cls(tokenizer, settings, found._frame, frame) for frame in _Frame.all(tokenizer.encode("", "").ids, 2))
+        return next((some for some in pairs if some._agrees_on_pairs(tokenizer)), found)
 
     def ids(self, text: str, most: int | None = None) -> list[int] | None:
         """The ids of a text, cut to `most`, special ones included; None where the library has to find them."""
+        pieces = self._found(text)
+        if pieces is None:
+            return None
+        front, back = self._frame.parts
+        if most is not None:
+            del pieces[max(0, most - len(front) - len(back)) :]
+        return [*front, *pieces, *back]
+
+    def pair(self, first: str, second: str, most: int | None = None) -> tuple[list[int], list[int]] | None:
+        """Ids and types of two texts; None where the library has to find them, or to cut them to `most`."""
+        one, two = self._found(first), self._found(second)
+        if self._pair_frame is None or one is None or two is None:
+            return None
+        front, middle, back = self._pair_frame.parts
+        ids = [*front, *one, *middle, *two, *back]
+        if most is not None and len(ids) > most:
+            return None
+        before = len(front) + len(one) + len(middle)
+        return ids, [0] * before + [1] * (len(ids) - before)
+
+    def _agrees(self, tokenizer: Tokenizer) -> bool:
+        return all(self.ids(text) in (None, tokenizer.encode(text).ids) for text in _SAMPLES)
+
+    def _agrees_on_pairs(self, tokenizer: Tokenizer) -> bool:
+        for first, second in permutations(_SAMPLES, 2):
+            encoding = tokenizer.encode(first, second)
+            if self.pair(first, second) not in (None, (encoding.ids, encoding.type_ids)):
+                return False
+        return True
+
+    def _found(self, text: str) -> list[int] | None:
+        """The pieces of a text; None where it is not plain."""
         if not text.isascii() or not (text.isprintable() or _UNUSUAL.search(text) is None):
             return None
         for content in self._added:
             if content in text:
                 return None
         pieces = self._pieces
-        ids = self._front.copy()
+        ids: list[int] = []
         for word in _WORD.findall(text.lower() if self._lowercase else text):
             ids += pieces[word]
-        if most is not None and len(ids) + len(self._back) > most:
-            del ids[most - len(self._back) :]
-        ids += self._back
         return ids
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """The ids before, between and behind the pieces of texts."""
+
+    parts: tuple[Sequence[int], ...]
+
+    @classmethod
+    def all(cls, ids: Sequence[int], texts: int) -> Iterator[_Frame]:
+        """Every way in which so many texts may stand among these ids."""
+        for places in combinations_with_replacement(range(len(ids) + 1), texts):
+            cuts = [0, *places, len(ids)]
+            yield cls(tuple(ids[start:end] for start, end in pairwise(cuts)))
 
 
 class _Pieces(dict[str, Sequence[int]]):

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ from .link import Link
 Array = npt.NDArray[Any]
 Text = str | tuple[str, str]
 Ids = list[int]
+T = TypeVar("T")
 
 GROUP = Budget(max_tokens=4096, max_sequences=32)
 """The most that goes to the model as one group: small enough to share a run with those of others."""
@@ -120,7 +122,7 @@ class Texts:
             raise busy(f"{self._characters} characters of texts wait, allowed: {BACKLOG_CHARACTERS}; try again later")
         came = time.perf_counter()
         job = _Job(texts, ids, truncate, characters, self._loop.create_future())
-        tokens = self._looked_up(job)
+        tokens = self._looked_up(job) if characters <= BATCH_CHARACTERS else None
         if tokens is None:
             self._characters += characters
             try:
@@ -175,31 +177,33 @@ class Texts:
 
     def _tokenize(self, jobs: list[_Job]) -> list[_Tokens | ApiError]:
         """A thread's work."""
+        if len(jobs) == 1 and jobs[0].characters > BATCH_CHARACTERS:
+            found = _attempt(partial(self._looked_up, jobs[0]))
+            if found is not None:
+                return [found]
         texts = [text for job in jobs for text in job.texts]
         encodings = iter(self._tokenizer.encode_batch_fast(texts) if texts else [])
-        return [self._attempt(job, [next(encodings) for _ in job.texts]) for job in jobs]
-
-    def _attempt(self, job: _Job, encodings: list[Encoding]) -> _Tokens | ApiError:
-        """One job's tokens, or why there are none: the others of its batch are not to fail with it."""
-        try:
-            return self._tokens(job, encodings)
-        except ApiError as error:
-            return error
-        except OverflowError:
-            return not_tokenized("a token id has more than 32 bits; send ids of this model's tokenizer")
+        of_jobs = [(job, [next(encodings) for _ in job.texts]) for job in jobs]
+        return [_attempt(partial(self._tokens, job, found)) for job, found in of_jobs]
 
     def _looked_up(self, job: _Job) -> _Tokens | None:
-        """Tokens of plain texts, at once; None where the library has to make them."""
-        if self._words is None or job.ids or job.characters > BATCH_CHARACTERS or not self._has_plain_types(job):
+        """Tokens of plain texts; None where the library has to make them."""
+        if self._words is None or job.ids or not self._plain_types:
             return None
         most = self._served.max_length if job.truncate else None
-        rows = []
+        rows: list[Ids] = []
+        types: list[Ids] = []
         for text in job.texts:
-            row = self._words.ids(text, most) if isinstance(text, str) else None
-            if row is None:
+            if isinstance(text, str):
+                row = self._words.ids(text, most)
+                found = None if row is None else (row, [0] * len(row))
+            else:
+                found = self._words.pair(*text, most)
+            if found is None:
                 return None
-            rows.append(row)
-        return self._packed(rows, None)
+            rows.append(found[0])
+            types.append(found[1])
+        return self._packed(rows, None if self._has_plain_types(job) else types)
 
     def _tokens(self, job: _Job, encodings: list[Encoding]) -> _Tokens:
         if job.ids:
@@ -246,6 +250,16 @@ class Texts:
         self._row.observe("te_request_inference_duration", [slowest.run_s])
         self._row.observe("te_request_tokenization_duration", [tokenize_s])
         return Answer(values, tokens.seq_lens, tokenize_s, slowest.queue_s, slowest.run_s)
+
+
+def _attempt(make: Callable[[], T]) -> T | ApiError:
+    """What `make` returns, or why one request has no tokens: the others of its batch are not to fail with it."""
+    try:
+        return make()
+    except ApiError as error:
+        return error
+    except OverflowError:
+        return not_tokenized("a token id has more than 32 bits; send ids of this model's tokenizer")
 
 
 def _flat(rows: Sequence[Ids], total: int) -> Array:

@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from tests.support.folders import DEMO_DATA, TOKENIZER
 
+ASCII = st.text(st.characters(max_codepoint=127), max_size=60)
 TEXTS = (DEMO_DATA / "texts.txt").read_text("utf-8").splitlines()
 
 
@@ -33,7 +34,7 @@ def both() -> tuple[Tokenizer, WordPieces]:
 
 
 @settings(deadline=None, max_examples=400)
-@given(text=st.text(st.characters(max_codepoint=127), max_size=60) | st.text(max_size=30))
+@given(text=ASCII | st.text(max_size=30))
 def test_any_text(both: tuple[Tokenizer, WordPieces], text: str) -> None:
     library, pieces = both
     ids = pieces.ids(text)
@@ -57,6 +58,38 @@ def test_texts_are_cut_as_the_library_cuts_them(
     text = " ".join(words)
     ids = pieces.ids(text, most)
     assert ids is None or ids == library.encode(text).ids
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    texts=st.tuples(*[st.text(st.characters(max_codepoint=127), max_size=40)] * 2), most=st.none() | st.integers(4, 60)
+)
+def test_pairs(both: tuple[Tokenizer, WordPieces], texts: tuple[str, str], most: int | None) -> None:
+    _, pieces = both
+    library = tokenizer()
+    if most is not None:
+        library.enable_truncation(most)
+    encoding = library.encode(*texts)
+    assert pieces.pair(*texts, most) in (None, (encoding.ids, encoding.type_ids))
+
+
+def test_pairs_of_real_texts_are_plain(both: tuple[Tokenizer, WordPieces]) -> None:
+    library, pieces = both
+    for text in TEXTS:
+        encoding = library.encode(TEXTS[0], text)
+        assert pieces.pair(TEXTS[0], text) == (encoding.ids, encoding.type_ids)
+        assert pieces.pair(TEXTS[0], text, len(encoding) - 1) is None
+
+
+def test_pairs_of_another_kind_are_left_to_the_library() -> None:
+    specials = [(name, tokenizer().token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    swapped = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $B [SEP] $A:1 [SEP]:1", special_tokens=specials
+    )
+    pieces = WordPieces.of(tokenizer(post_processor=swapped))
+    assert pieces is not None
+    assert pieces.ids("the cat") is not None
+    assert pieces.pair("the cat", "rain") is None
 
 
 def test_real_texts_are_plain(both: tuple[Tokenizer, WordPieces]) -> None:

@@ -15,7 +15,7 @@ from padfree.serving import Choices, Limits, ServeOptions
 from padfree.serving.supervisor import listen
 
 from tests.support.http_requests import PATIENCE_S, get, post
-from tests.support.served_models import Server
+from tests.support.served_models import Server, wait_until
 
 KEY, OTHER = "a-secret", "another"
 
@@ -105,6 +105,7 @@ def test_more_requests_than_allowed_are_told_to_come_back(strict: Server) -> Non
     assert (status, body["error_type"]) == (429, "Overloaded")
     for connection in held:
         connection.close()
+    wait_until(lambda: post(strict, "/embed", key=KEY, inputs="a")[0] == 200)
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(strict: Server) -> None:

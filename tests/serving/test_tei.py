@@ -43,8 +43,24 @@ def test_embed_gives_vectors_of_length_one_unless_told_otherwise(embedder: Serve
 
 
 def test_many_texts_are_several_groups_and_come_back_in_order(embedder: Server) -> None:
-    texts = [f"{TEXTS[at % 3]} {at}" for at in range(300)]
-    np.testing.assert_allclose(post(embedder, "/embed", inputs=texts)[1], unit(expected(texts)), atol=TOLERANCE)
+    for count, more in (
+        (300, ""),
+        (1500, ""),
+        (300, " café"),
+        (1500, " café"),
+    ):  # ASCII is looked up, on the loop or not
+        texts = [f"{TEXTS[at % 3]} {at}{more}" for at in range(count)]
+        np.testing.assert_allclose(post(embedder, "/embed", inputs=texts)[1], unit(expected(texts)), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(("count", "more"), [(30, ""), (600, ""), (600, " café")])
+def test_many_pairs_are_ranked(reranker: Server, count: int, more: str) -> None:
+    texts = [f"{TEXTS[at % 3]} {at}{more}" for at in range(count)]
+    logits = expected([("where is the cat", text) for text in texts], 1)[:, 0]
+    ranks = post(reranker, "/rerank", query="where is the cat", texts=texts, raw_scores=True)[1]
+    found = np.empty(count)
+    found[[rank["index"] for rank in ranks]] = [rank["score"] for rank in ranks]
+    np.testing.assert_allclose(found, logits, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def test_long_texts_are_cut_or_refused(embedder: Server, reranker: Server) -> None:
