@@ -5,23 +5,25 @@ include_guard()
 
 set(PADFREE_PLUGIN_ROOT "${PROJECT_SOURCE_DIR}/plugins")
 
-# TensorRT's two entry points and two for the builder alone; hidden visibility does not cover the standard library's templates.
+# TensorRT's two entry points, two for the builder alone and those of include/padfree.h; hidden visibility does not cover the standard library's templates.
 set(PADFREE_EXPORTS "${CMAKE_CURRENT_LIST_DIR}/exports.map")
 
 function(padfree_add_libraries)
   padfree_use_object_cache()
   file(GLOB kernels CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/*/*.cu" "${PADFREE_PLUGIN_ROOT}/*/sm*/*.cu")
   file(GLOB shells CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/*/plugin.cpp" "${PADFREE_PLUGIN_ROOT}/*/tables.cpp"
-       "${PADFREE_PLUGIN_ROOT}/shell/*.cpp")
+       "${PADFREE_PLUGIN_ROOT}/shell/*.cpp" "${PADFREE_PLUGIN_ROOT}/c_api/*.cpp")
   file(GLOB registration CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/register/*.cpp")
   padfree_add_kernel_objects("${kernels}" kernel_objects)
 
   add_library(padfree SHARED ${shells})
   padfree_shared_library(padfree)
+  target_include_directories(padfree PRIVATE "${PROJECT_SOURCE_DIR}/include")
   set_target_properties(padfree PROPERTIES LINKER_LANGUAGE CUDA)
   target_link_libraries(padfree PRIVATE ${kernel_objects})
   padfree_export_entry_points(padfree)
   install(TARGETS padfree LIBRARY DESTINATION lib)
+  install(FILES "${PROJECT_SOURCE_DIR}/include/padfree.h" DESTINATION include)
 
   add_library(padfree_register SHARED ${registration})
   padfree_shared_library(padfree_register)

@@ -66,6 +66,7 @@ def test_the_wheel_holds_every_file_of_the_packages(installed_files: dict[str, P
 def test_the_wheel_holds_nothing_else(installed_files: dict[str, Path]) -> None:
     allowed = rf"padfree/({'|'.join(PACKAGES)})/.*"
     allowed += r"|padfree/lib/(build_info\.json|libpadfree(_register|_triton_batching)?\.so)"
+    allowed += r"|padfree/include/padfree\.h"
     allowed += r"|padfree-[^/]*\.dist-info/.*|.*/bin/padfree"
     assert [name for name in installed_files if not re.fullmatch(allowed, name)] == []
 
@@ -100,9 +101,10 @@ def test_the_library_needs_system_libraries_alone(name: str) -> None:
     assert needed - SYSTEM_LIBRARIES == set()
 
 
-def test_the_library_exports_entry_points_of_tensorrt_and_the_builder_alone() -> None:
+def test_the_library_exports_what_tensorrt_the_builder_and_callers_of_c_ask_for_alone() -> None:
     of_builder = {"padfreeLinearTables", "padfreeTakeLinearTables"}
-    assert exported(library("libpadfree.so")) == {"getCreators", "setLoggerFinder"} | of_builder
+    of_header = set(re.findall(r"\b(padfree_\w+)\(", (ROOT / "include/padfree.h").read_text("utf-8")))
+    assert exported(library("libpadfree.so")) == {"getCreators", "setLoggerFinder"} | of_builder | of_header
 
 
 def test_the_registering_library_exports_nothing() -> None:
