@@ -74,6 +74,7 @@ class Engine:
         self._batcher.close()
 
     def _answer(self, ticket: int, came: float, done: Future[dict[str, list[Array]]]) -> bytes:
+        self._row.set("te_queue_size", self._batcher.waiting)
         try:
             error = done.exception()
             if error is not None:

@@ -146,12 +146,15 @@ class _Supervisor:
         """Starts a front-end, and again when it ends by itself."""
         while not self._ending.is_set():
             started = time.monotonic()
-            code = await (await self._start(at, listener))
+            try:
+                why = f"ended with code {await (await self._start(at, listener))}"
+            except OSError as error:  # no memory, or no more processes: perhaps for a while only
+                why = f"could not be started ({error})"
             if self._ending.is_set():
                 return
             if not self._all_started:
-                raise SessionError(f"a front-end process ended with code {code} before it served")
-            self._reporter.say(f"front-end {at} ended with code {code} and is started again")
+                raise SessionError(f"a front-end process {why} before it served")
+            self._reporter.say(f"front-end {at} {why} and is started again")
             await asyncio.sleep(max(0.0, started + RESTART_S - time.monotonic()))
 
     async def _start(self, at: int, listener: socket.socket) -> asyncio.Future[int]:

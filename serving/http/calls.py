@@ -83,7 +83,7 @@ class Calls:
                 self._open += 1
                 try:
                     until = start + self.options.limits.seconds
-                    call = Call(Body(await self._read(request, until)), until)
+                    call = Call(Body(await self._read_in_time(request, until)), until)
                     content = orjson.dumps(await work(call), option=orjson.OPT_SERIALIZE_NUMPY)
                 finally:
                     self._open -= 1
@@ -131,8 +131,30 @@ class Calls:
         self._row.add("te_request_failure", err=label)
         return Response(orjson.dumps(style(error)), status or error.status, media_type=JSON)
 
-    async def _read(self, request: Request, until: float) -> bytes:
-        """The body, as large and as late as it may be."""
+    async def _read_in_time(self, request: Request, until: float) -> bytes:
+        """The body, as late as it may be."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        late = False
+
+        def expire() -> None:
+            nonlocal late
+            late = True
+            task.cancel()
+
+        # As asyncio.timeout, which Python 3.10 lacks; wait_for would make a task for every request.
+        timer = loop.call_later(until - time.perf_counter(), expire)
+        try:
+            return await self._read(request)
+        except asyncio.CancelledError:
+            if not late:
+                raise
+            raise ApiError(TOO_SLOW, VALIDATION, "the body did not come in time; send it faster") from None
+        finally:
+            timer.cancel()
+
+    async def _read(self, request: Request) -> bytes:
+        """The body, as large as it may be."""
         most = self.options.limits.body_bytes
         declared = request.headers.get("content-length", "0")
         if not declared.isdecimal() or int(declared) > most:
@@ -140,12 +162,7 @@ class Calls:
         parts: list[bytes] = []
         size, more = 0, True
         while more:
-            receiving = request.receive()
-            try:
-                # Nearly every body is there with its head, and needs no timer.
-                message = await (receiving if not parts else asyncio.wait_for(receiving, until - time.perf_counter()))
-            except asyncio.TimeoutError as error:
-                raise ApiError(TOO_SLOW, VALIDATION, "the body did not come in time; send it faster") from error
+            message = await request.receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
             parts.append(message.get("body", b""))
