@@ -113,6 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
     _require_polygraphy()
     from padfree.builder.compare.saved import check_folder
     from padfree.builder.destinations import check_destinations
+    from padfree.builder.errors import BuildError
     from padfree.builder.folders.source import opened
 
     inputs = [("the original", arguments.original), *(("the model", path) for path in arguments.models)]
@@ -125,6 +126,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.emit_polygraphy is not None:
         check_folder(arguments.emit_polygraphy, arguments.original, arguments.models, inputs)
     with opened(arguments.original, head_options(arguments), mask=arguments.mask, say=say) as source:
+        if arguments.emit_polygraphy is not None and source.path != arguments.original:
+            raise BuildError(
+                "--emit-polygraphy writes scripts that read the original again, and what is made of a folder, or by "
+                "--pooling and the like, is there for this command alone; give an .onnx file that stays"
+            )
         return _compare(arguments, source.path)
 
 

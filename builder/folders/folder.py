@@ -35,7 +35,7 @@ class Folder:
         task: one of padfree.contract.texts.TASKS.
         head: what follows the encoder.
         onnx: the ONNX files; `chosen` is None where the weights are to be exported.
-        weights: safetensors files.
+        weights: safetensors files, where no ONNX file is chosen.
         tokenizer: tokenizer.json; None: there is none.
         text: what is kept of texts, without the tokenizer's digest.
         lower_case: whether texts are written small before they are tokenised.
@@ -69,7 +69,7 @@ def read_folder(path: Path) -> Folder:
     encoder = chain.encoder
     onnx = onnx if onnx.chosen is not None else find_onnx(path, encoder)
     config = read_config(encoder)
-    weights = tuple(weight_files(encoder))
+    weights = () if onnx.chosen is not None else tuple(weight_files(encoder))
     _check_usable(path, config, chain, onnx, weights)
     for file in weights:
         _check_config(file, config)
@@ -176,17 +176,12 @@ def _head(path: Path, config: ModelConfig, chain: Chain, settings: Entries) -> t
         return chain.head, SPARSE if chain.head.splade else SENTENCES
     task = PAIRS if config.task == CLASSES and settings.text("model_type") == "CrossEncoder" else config.task
     if task != PAIRS:
-        return Head(), FEATURES if task == MASKED and not _is_masked(config) else task
-    name = settings.text("activation_fn") or config.activation
+        return Head(), task
+    own = settings.text("activation_fn")
+    name, file = (own, path / OWN_SETTINGS) if own else (config.activation, config.file)
     if not name:  # as CrossEncoder has it
         return Head(scores="sigmoid" if len(config.labels) == 1 else "identity"), PAIRS
-    return Head(
-        scores=activation_of(name, path / OWN_SETTINGS if "activation_fn" in settings.raw else config.file)
-    ), PAIRS
-
-
-def _is_masked(config: ModelConfig) -> bool:
-    return any(item.endswith("ForMaskedLM") for item in config.architectures)
+    return Head(scores=activation_of(name, file)), PAIRS
 
 
 def _onnx_notes(path: Path, onnx: OnnxFiles) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 from padfree.contract.names import ONNX_SUFFIX, TEXT_METADATA_KEY
+from padfree.contract.texts import SENTENCES
 from padfree.onnx_tools.files.metadata import is_rewritten
 from padfree.onnx_tools.files.model_file import load_model, save_model
 from padfree.runtime.texts import tokenizer_path
@@ -89,15 +90,16 @@ def _of_folder(path: Path, options: HeadOptions, mask: str | None, say: Say, scr
     content = tokenizer_bytes(folder)
     if content is None:
         say(f"{path}: has no tokenizer.json{tokenizer_advice(folder)}; texts will need --tokenizer")
+    head = options.applied(folder.head)
     source = folder.onnx.chosen
     if source is None:
         say(f"{path}: exporting its weights with torch")
         source = scratch / "exported.onnx"
-        export(folder, source)
+        # What is pooled by hand is the encoder's rows, whatever head the weights have.
+        export(replace(folder, task=SENTENCES) if options.pooling and head.pooling else folder, source)
     model = load_model(source)
     if folder.onnx.chosen is not None:
         _check_file(model, folder)
-    head = options.applied(folder.head)
     add_head(model, head, options.outputs, mask=mask)
     digest = None if content is None else hashlib.sha256(content).hexdigest()
     text = replace(described(folder.text, folder.task, head), tokenizer_sha256=digest)

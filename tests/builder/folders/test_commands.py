@@ -66,6 +66,9 @@ def test_compare(folder: Path, texts: Path, tmp_path: Path, capsys: pytest.Captu
     assert cli.main(["compare", str(folder), str(packed), "--data", str(texts)]) == 0
     assert "PASSED" in capsys.readouterr().out
     assert cli.main(["compare", str(folder), str(packed), "--data", str(texts), "--pooling", "cls"]) == 1
+    capsys.readouterr()
+    assert cli.main(["compare", str(folder), str(packed), "--emit-polygraphy", str(tmp_path / "emitted")]) == 1
+    assert "give an .onnx file that stays" in capsys.readouterr().err
 
 
 def test_bench(folder: Path, tmp_path: Path) -> None:

@@ -77,10 +77,17 @@ def by_torch(model: Any, name: str) -> list[Any]:
 @pytest.mark.parametrize("kind", [name for name in FAMILIES if "For" not in name])
 def test_rows_of_tokens_are_those_of_the_model(kind: str, tmp_path: Path) -> None:
     model = saved(kind, tmp_path / "model")
-    modules = [{"type": "sentence_transformers.models.Transformer", "path": ""}]
-    (tmp_path / "model" / "modules.json").write_text(json.dumps(modules))  # T5 is no encoder without
     found = run(tmp_path / "model", tmp_path, "sentence_embedding", "--pooling", "mean")
     for vector, rows in zip(found, by_torch(model, "last_hidden_state"), strict=True):
+        np.testing.assert_allclose(vector, rows.mean(0), atol=TOLERANCE)
+
+
+@pytest.mark.needs_torch
+@pytest.mark.slow
+def test_rows_are_pooled_by_hand_whatever_head_there_is(tmp_path: Path) -> None:
+    model = saved("BertForMaskedLM", tmp_path / "model")
+    found = run(tmp_path / "model", tmp_path, "sentence_embedding", "--pooling", "mean")
+    for vector, rows in zip(found, by_torch(model.bert, "last_hidden_state"), strict=True):
         np.testing.assert_allclose(vector, rows.mean(0), atol=TOLERANCE)
 
 

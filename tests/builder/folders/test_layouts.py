@@ -55,6 +55,17 @@ def test_an_encoder_has_many_names(kind: str, known: bool, tmp_path: Path) -> No
             read_folder(folder)
 
 
+def test_weights_do_not_matter_beside_an_onnx_file(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model", modules=[MEAN])
+    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+    assert read_folder(folder).weights == ()
+
+
+def test_the_encoder_of_t5_is_no_decoder(tmp_path: Path) -> None:
+    config = {"model_type": "t5", "architectures": ["T5EncoderModel"], "is_encoder_decoder": True}
+    assert read_folder(write_folder(tmp_path / "model", config=config)).task == "feature-extraction"
+
+
 def test_the_longest_text_is_the_tokenizers_where_nothing_else_says_it(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "model")
     assert read_folder(folder).text.max_length == 512
