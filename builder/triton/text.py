@@ -11,7 +11,7 @@ from padfree.builder.errors import BuildError
 from padfree.builder.tokenization import load_tokenizer
 from padfree.runtime.triton.items import SEQ_LENS
 from padfree.runtime.triton.parameters import TokenizerParameters
-from padfree.runtime.triton.texts import COLUMNS, TEXT, TEXT_PAIR
+from padfree.runtime.triton.texts import COLUMNS, TEXT, TEXT_PAIR, TRUNCATE, TRUNCATED
 
 from . import config as configs
 from .folder import ENSEMBLE, TOKENIZER, ModelFolder, copy_of
@@ -43,12 +43,12 @@ def tokenizer_folder(served: Served, tokenizer: Path) -> ModelFolder:
     file = tokenizer / TOKENIZER_FILE if tokenizer.is_dir() else tokenizer
     max_length = _max_length(served, load_tokenizer(file, served.metadata, pairs=True))
     config: Any = new_config(tokenizer_name(served.options.name), served.max_batch)
-    configs.add_input(config, TEXT, "TYPE_STRING", [1], optional=True)  # its absence gets a better error
-    configs.add_input(config, TEXT_PAIR, "TYPE_STRING", [1], optional=True)
+    _add_text_inputs(config)
     int32 = configs.protobuf().DataType.TYPE_INT32
     for name in _token_inputs(served):
         configs.add_output(config, name, int32, [VARIABLE])
     configs.add_output(config, SEQ_LENS, int32, [1])
+    configs.add_output(config, TRUNCATED, configs.protobuf().DataType.TYPE_BOOL, [1])
     configs.add_batching(config, served, delays=False)
     configs.add_instances(config, served.options.instances, on_gpu=False)
     parameters = TokenizerParameters(
@@ -75,8 +75,7 @@ def ensemble_folder(served: Served) -> ModelFolder:
     rows_differ = served.backend == "python"
     config = configs.new_config(ensemble_name(served), served.max_batch if rows_differ else 1)
     config.platform = "ensemble"
-    configs.add_input(config, TEXT, "TYPE_STRING", [1], optional=True)  # its absence gets a better error
-    configs.add_input(config, TEXT_PAIR, "TYPE_STRING", [1], optional=True)
+    _add_text_inputs(config)
     outputs = []
     for output in served.metadata.outputs:
         dtype = SHOWN_TYPES.get(output.dtype, output.dtype) if served.backend == "python" else output.dtype
@@ -85,10 +84,17 @@ def ensemble_folder(served: Served) -> ModelFolder:
     between = [*_token_inputs(served), *([SEQ_LENS] if rows_differ else [])]
     if rows_differ and any(output.layout != "per_sequence" for output in served.metadata.outputs):
         configs.add_output(config, SEQ_LENS, pb.DataType.TYPE_INT32, [1])  # which rows of an answer are a text's
+    configs.add_output(config, TRUNCATED, pb.DataType.TYPE_BOOL, [1])
     steps = config.ensemble_scheduling.step
-    _add_step(steps, tokenizer_name(served.options.name), (TEXT, TEXT_PAIR), between)
+    _add_step(steps, tokenizer_name(served.options.name), (TEXT, TEXT_PAIR, TRUNCATE), [*between, TRUNCATED])
     _add_step(steps, served.options.name, between, outputs)
     return ModelFolder({EMPTY_FILE: b""}, {}, configs.to_text(config), ENSEMBLE, served.options.name)
+
+
+def _add_text_inputs(config: Any) -> None:
+    configs.add_input(config, TEXT, "TYPE_STRING", [1], optional=True)  # its absence gets a better error
+    configs.add_input(config, TEXT_PAIR, "TYPE_STRING", [1], optional=True)
+    configs.add_input(config, TRUNCATE, "TYPE_BOOL", [1], optional=True)
 
 
 def _add_step(steps: Any, model: str, inputs: Iterable[str], outputs: Iterable[str]) -> None:

@@ -9,6 +9,7 @@ TYPE_INT32 with dims [-1] and allow_ragged_batch, so that the server puts reques
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ..batching.costs import read_costs
 from ..budget import Budget
 from ..errors import SessionError
 from ..session import Session
-from .answers import Answerer, Failure, cheapest, first_come
+from .answers import Answerer, cheapest, first_come
 from .metrics import Metrics
 from .parameters import PREFIX, EncoderParameters
 from .server import check_numpy, check_outputs, check_response_cache, read_requests, write_responses
@@ -67,11 +68,13 @@ class EncoderModel:
         budget = narrowed(self._session.budget, parameters)
         plan = cheapest(read_costs(folder / parameters.costs), budget) if parameters.costs else first_come(budget)
         self._answerer = Answerer(self._session, plan, self._metrics.ran)
+        self._metrics.start()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answers every request: its outputs, or an error."""
+        begin = time.perf_counter()
         answers = self._answerer.answer(read_requests(requests))
-        self._metrics.refused(sum(isinstance(answer, Failure) and answer.refused for answer in answers))
+        self._metrics.called(answers, time.perf_counter() - begin)
         return write_responses(answers)
 
     def finalize(self) -> None:

@@ -8,22 +8,36 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
 from ..request import Ragged
+from .answers import Answer, Failure
 
 INTERVAL_S = 1.0
 
-COUNTERS = {
+ANSWERED_COUNTERS = {
+    "padfree_refused_requests_total": "Requests that were answered with an error because they do not fit the model",
+    "padfree_failed_requests_total": "Requests that were answered with an error which is not their fault",
+}
+TOKENIZER_COUNTERS = {
+    **ANSWERED_COUNTERS,
+    "padfree_truncated_texts_total": "Texts that lost their ends because the model does not take so many tokens",
+}
+ENCODER_COUNTERS = {
+    **ANSWERED_COUNTERS,
     "padfree_tokens_total": "Tokens that were computed",
     "padfree_padded_tokens_total": "Tokens that the same runs would have had if padded to their longest sequence",
     "padfree_sequences_total": "Sequences that were computed",
     "padfree_runs_total": "Runs of the model",
-    "padfree_refused_requests_total": "Requests that were answered with an error because they do not fit the model",
+    "padfree_call_seconds_sum": "Seconds from a call of the server to its answers, once for every request of it",
+    "padfree_call_seconds_count": "Requests in padfree_call_seconds_sum",
 }
+BUCKETS = "padfree_call_seconds_bucket"
+BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 GAUGES = {
     "padfree_batch_sequences": "Sequences of a run, mean of the newest interval; 0 is no run",
     "padfree_batch_tokens": "Tokens of a run, mean of the newest interval; 0 is no run",
@@ -32,8 +46,8 @@ GAUGES = {
 }
 
 
-class Metrics:
-    """Counters and gauges of one instance, labelled with `model`, `version`, `instance` and `pid`.
+class Counters:
+    """Counters of one instance, labelled with `model`, `version`, `instance` and `pid`.
 
     Every process has series of its own, though those of one model could share them: the server (core 2.51,
     metric_family.cc) counts the users of a series for each process alone, frees it when one of them leaves, and the
@@ -42,9 +56,10 @@ class Metrics:
 
     Args:
         args: what the server passes to `initialize`.
+        counters: name -> description.
     """
 
-    def __init__(self, args: Mapping[str, str]) -> None:
+    def __init__(self, args: Mapping[str, str], counters: Mapping[str, str]) -> None:
         self._labels = {
             "model": args["model_name"],
             "version": args["model_version"],
@@ -52,14 +67,72 @@ class Metrics:
             "pid": str(os.getpid()),
         }
         self._families: list[Any] = []
-        self._counters = {name: self._new(name, text, "COUNTER") for name, text in COUNTERS.items()}
-        self._gauges = {name: self._new(name, text, "GAUGE") for name, text in GAUGES.items()}
+        self._counters = {name: self._family(name, text, "COUNTER")() for name, text in counters.items()}
         self._lock = threading.Lock()
-        self._counts = dict.fromkeys(COUNTERS, 0)
-        self._shown = (0.0, 0.0, 0.0)  # by the gauges; new ones begin so
+        self._counts: dict[str, float] = dict.fromkeys(self._counters, 0)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._report_until_stopped, name="padfree-metrics", daemon=True)
+
+    def start(self) -> None:
+        """Begins to report."""
         self._thread.start()
+
+    def add(self, name: str, value: float) -> None:
+        """Adds to a counter."""
+        with self._lock:
+            self._counts[name] += value
+
+    def answered(self, answers: Sequence[Answer]) -> None:
+        """Counts the errors among answers."""
+        for answer in answers:
+            if isinstance(answer, Failure):
+                self.add(f"padfree_{'refused' if answer.refused else 'failed'}_requests_total", 1)
+
+    def close(self) -> None:
+        """Reports what is left and takes the instance's metrics off the page."""
+        self._stop.set()
+        self._thread.join()
+        self._report()
+        self._counters.clear()
+        self._families.clear()
+
+    def _family(self, name: str, description: str, kind: str) -> Any:
+        """Makes metrics of one name, with further labels."""
+        family = pb_utils.MetricFamily(name=name, description=description, kind=getattr(pb_utils.MetricFamily, kind))
+        self._families.append(family)  # a family that is gone takes its metrics along
+        return lambda **labels: family.Metric(labels={**self._labels, **labels})
+
+    def _report_until_stopped(self) -> None:
+        while not self._stop.wait(INTERVAL_S):
+            self._report()
+
+    def _report(self) -> dict[str, float]:
+        """Reports what was counted since the last time, and returns it."""
+        with self._lock:
+            counts, self._counts = self._counts, dict.fromkeys(self._counts, 0)
+        for name, count in counts.items():
+            if count:
+                self._counters[name].increment(count)
+        return counts
+
+
+class Metrics(Counters):
+    """What an encoder tells: counters, gauges of the newest second, and a histogram of the calls' times.
+
+    The histogram is made of counters with a label `le`, which Prometheus reads alike: the backend's own kind takes a
+    round trip for every value.
+
+    Args:
+        args: what the server passes to `initialize`.
+    """
+
+    def __init__(self, args: Mapping[str, str]) -> None:
+        super().__init__(args, ENCODER_COUNTERS)
+        self._gauges = {name: self._family(name, text, "GAUGE")() for name, text in GAUGES.items()}
+        bucket = self._family(BUCKETS, "Requests whose call took no longer than le seconds", "COUNTER")
+        self._buckets = [bucket(le=str(bound)) for bound in BOUNDS_S] + [bucket(le="+Inf")]
+        self._in_bucket = [0] * len(self._buckets)
+        self._shown = (0.0, 0.0, 0.0)  # by the gauges; new ones begin so
 
     def ran(self, batch: Ragged) -> None:
         """Counts one run."""
@@ -70,35 +143,23 @@ class Metrics:
             self._counts["padfree_tokens_total"] += int(batch.seq_lens.sum())
             self._counts["padfree_padded_tokens_total"] += sequences * int(batch.seq_lens.max())
 
-    def refused(self, requests: int) -> None:
-        """Counts requests that were answered with an error."""
+    def called(self, answers: Sequence[Answer], seconds: float) -> None:
+        """Counts a call of the server and its answers."""
+        self.answered(answers)
         with self._lock:
-            self._counts["padfree_refused_requests_total"] += requests
+            self._counts["padfree_call_seconds_sum"] += seconds * len(answers)
+            self._counts["padfree_call_seconds_count"] += len(answers)
+            self._in_bucket[bisect_left(BOUNDS_S, seconds)] += len(answers)
 
     def close(self) -> None:
         """Reports what is left and takes the instance's metrics off the page."""
-        self._stop.set()
-        self._thread.join()
-        self._report()
-        self._counters.clear()
+        super().close()
         self._gauges.clear()
-        self._families.clear()
+        self._buckets.clear()
 
-    def _new(self, name: str, description: str, kind: str) -> Any:
-        family = pb_utils.MetricFamily(name=name, description=description, kind=getattr(pb_utils.MetricFamily, kind))
-        self._families.append(family)  # a family that is gone takes its metrics along
-        return family.Metric(labels=self._labels)
-
-    def _report_until_stopped(self) -> None:
-        while not self._stop.wait(INTERVAL_S):
-            self._report()
-
-    def _report(self) -> None:
-        with self._lock:
-            counts, self._counts = self._counts, dict.fromkeys(COUNTERS, 0)
-        for name, count in counts.items():
-            if count:
-                self._counters[name].increment(count)
+    def _report(self) -> dict[str, float]:
+        counts = super()._report()
+        self._report_buckets()
         runs, tokens = counts["padfree_runs_total"], counts["padfree_tokens_total"]
         shown = (0.0, 0.0, 0.0)
         if runs:
@@ -108,3 +169,13 @@ class Metrics:
             self._shown = shown
             for gauge, value in zip(self._gauges.values(), shown, strict=True):
                 gauge.set(value)
+        return counts
+
+    def _report_buckets(self) -> None:
+        with self._lock:
+            found, self._in_bucket = self._in_bucket, [0] * len(self._in_bucket)
+        up_to = 0
+        for bucket, count in zip(self._buckets, found, strict=True):
+            up_to += count
+            if up_to:
+                bucket.increment(up_to)

@@ -100,6 +100,8 @@ def _bodies(config: Any) -> Iterator[bytes]:
             kind = item["data_type"].replace("TYPE_", "")
             if kind == "STRING":
                 kind, value = "BYTES", "a"
+            if kind == "BOOL":
+                value = True
             inputs.append({"name": item["name"], "datatype": kind, "shape": [1, 1], "data": [value]})
         yield json.dumps({"inputs": inputs}).encode()
 

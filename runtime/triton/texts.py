@@ -22,18 +22,24 @@ from .parameters import PREFIX, TokenizerParameters
 Array = npt.NDArray[Any]
 TEXT = "text"
 TEXT_PAIR = "text_pair"
+TRUNCATE = "truncate"
+TRUNCATED = "truncated"
 COLUMNS: Mapping[str, Callable[[Encoding], Sequence[int]]] = {
     "input_ids": lambda encoding: encoding.ids,
     "token_type_ids": lambda encoding: encoding.type_ids,
 }
-OUTPUTS = (*COLUMNS, SEQ_LENS)
+OUTPUTS = (*COLUMNS, SEQ_LENS, TRUNCATED)
 
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts of one request, the names of the outputs that its caller wants, and how large the texts are."""
+    """The texts of one request, the names of the outputs that its caller wants, and how large the texts are.
+
+    `cut` says of every text whether it loses its end where it is too long; otherwise the request is refused.
+    """
 
     rows: list[Text]
+    cut: list[bool]
     wanted: Sequence[str]
     size_bytes: int
 
@@ -44,14 +50,17 @@ class TextTokenizer:
     Args:
         file: the model's tokenizer.json.
         parameters: what becomes of long texts, and how large they may be.
+        on_truncated: is told how many texts of an answered request have lost their ends.
 
     Raises:
         SessionError: no such file, not a tokenizer, or one with more ids than the model.
     """
 
-    def __init__(self, file: Path, parameters: TokenizerParameters) -> None:
-        self._tokenizer = read_tokenizer(file)
-        token, largest = largest_id(self._tokenizer)
+    def __init__(
+        self, file: Path, parameters: TokenizerParameters, on_truncated: Callable[[int], None] | None = None
+    ) -> None:
+        whole, cutting = read_tokenizer(file), read_tokenizer(file)
+        token, largest = largest_id(whole)
         if 0 < parameters.vocabulary <= largest:
             raise SessionError(
                 f"{file}: has ids up to {largest} ({token!a}), '{PREFIX}vocabulary' is {parameters.vocabulary}: it is "
@@ -59,8 +68,9 @@ class TextTokenizer:
             )
         self._max_length = parameters.max_length
         self._limits = parameters
-        if parameters.long_texts == "truncate":
-            self._tokenizer.enable_truncation(parameters.max_length)
+        self._on_truncated = on_truncated
+        cutting.enable_truncation(parameters.max_length)
+        self._tokenizers = {False: whole, True: cutting}
 
     def read(self, request: Request) -> Texts | Failure:
         """The texts of a request, checked and decoded, or the reason why it is refused."""
@@ -68,8 +78,9 @@ class TextTokenizer:
 
     def answer(self, requests: Sequence[Texts | Failure]) -> list[Answer]:
         """Token ids, or the reason why there are none, for every request; all texts together."""
-        flat = [text for texts in requests if isinstance(texts, Texts) for text in texts.rows]
-        encodings = iter(self._tokenizer.encode_batch(flat))
+        readable = [texts for texts in requests if isinstance(texts, Texts)]
+        flat = [text for texts in readable for text in texts.rows]
+        encodings = iter(self._encode(flat, [cut for texts in readable for cut in texts.cut]))
         return [
             texts
             if isinstance(texts, Failure)
@@ -80,8 +91,18 @@ class TextTokenizer:
     def answer_aside(self, texts: Texts) -> Answer:
         """The answer to one request, its texts one after the other: other requests find threads of the library free."""
         # Not `encode`, which holds the interpreter up.
-        encodings = [self._tokenizer.encode_batch([text])[0] for text in texts.rows]
+        encodings = [
+            self._tokenizers[cut].encode_batch([text])[0] for text, cut in zip(texts.rows, texts.cut, strict=True)
+        ]
         return attempt(self._one, encodings, texts.wanted)
+
+    def _encode(self, texts: Sequence[Text], cut: Sequence[bool]) -> list[Encoding]:
+        """Tokens of texts, of those that may be cut together and of the others."""
+        found: dict[int, Encoding] = {}
+        for wanted, tokenizer in self._tokenizers.items():
+            places = [at for at, flag in enumerate(cut) if flag is wanted]
+            found.update(zip(places, tokenizer.encode_batch([texts[at] for at in places]), strict=True))
+        return [found[at] for at in range(len(texts))]
 
     def _one(self, encodings: Sequence[Encoding], wanted: Iterable[str]) -> dict[str, Array]:
         seq_lens = [len(encoding) for encoding in encodings]
@@ -89,12 +110,18 @@ class TextTokenizer:
         if longest > self._max_length:
             raise SessionError(
                 f"text {seq_lens.index(longest)} has {longest} tokens, allowed: {self._max_length}; send a shorter "
-                f"text, or serve with {PREFIX}long_texts truncate"
+                f"text, let it be cut ('{TRUNCATE}'), or serve with {PREFIX}long_texts truncate"
             )
+        truncated = [bool(encoding.overflowing) for encoding in encodings]
+        if self._on_truncated is not None and any(truncated):
+            self._on_truncated(sum(truncated))
         outputs: dict[str, Array] = {}
         for name in wanted:
             if name == SEQ_LENS:
                 outputs[name] = np.array(seq_lens, dtype=np.int32)[:, None]
+                continue
+            if name == TRUNCATED:
+                outputs[name] = np.array(truncated)[:, None]
                 continue
             outputs[name] = np.zeros((len(encodings), longest), dtype=np.int32)
             for row, encoding in zip(outputs[name], encodings, strict=True):
@@ -106,8 +133,8 @@ def read_texts(request: Request, limits: TokenizerParameters) -> Texts:
     """The texts of one request, or its pairs of texts.
 
     Raises:
-        SessionError: no texts, another shape, texts and second texts that do not go together, texts larger than the
-            limits, bytes that are not UTF-8.
+        SessionError: no texts, another shape, texts and second texts or flags that do not go together, texts larger
+            than the limits, bytes that are not UTF-8.
     """
     if TEXT not in request.tensors:
         raise SessionError(f"'{TEXT}' is missing; send one text a row, and '{TEXT_PAIR}' only beside it")
@@ -126,7 +153,20 @@ def read_texts(request: Request, limits: TokenizerParameters) -> Texts:
         )
     decoded = [_decoded(column, name, limits) for name, column in zip(names, columns, strict=True)]
     rows: list[Text] = list(decoded[0]) if len(decoded) == 1 else list(zip(*decoded, strict=True))
-    return Texts(rows, tuple(request.wanted), size_bytes)
+    return Texts(rows, _cut(request.tensors, len(rows), limits), tuple(request.wanted), size_bytes)
+
+
+def _cut(tensors: Mapping[str, Array], texts: int, limits: TokenizerParameters) -> list[bool]:
+    """Which texts may be cut: what the request says, else what the model is configured for."""
+    if TRUNCATE not in tensors:
+        return [limits.long_texts == "truncate"] * texts
+    column = tensors[TRUNCATE]
+    if column.shape != (texts, 1):
+        raise SessionError(
+            f"'{TRUNCATE}' has shape {list(column.shape)}, allowed: [{texts}, 1]; send one value for each text"
+        )
+    flags: list[bool] = column[:, 0].tolist()
+    return flags
 
 
 def _column(tensors: Mapping[str, Array], name: str) -> list[bytes]:

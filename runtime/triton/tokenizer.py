@@ -2,9 +2,10 @@
 """The first step of the text ensemble: texts in, token ids out, through Hugging Face tokenizers.
 
 Input `text` is TYPE_STRING with dims [1], one text a sequence; `text_pair`, of the same kind, is the second text of
-each (rerankers). Both are optional for the server: without `text` a request gets an error that says so, where the
-server's own would speak of a deadlock. Outputs are what the encoder takes: `input_ids` and `token_type_ids`, TYPE_INT32
-with dims [-1], right-padded with zeros, and `seq_lens`, TYPE_INT32 with dims [1].
+each (rerankers), and `truncate`, TYPE_BOOL, says of each whether it may be cut. All are optional for the server:
+without `text` a request gets an error that says so, where the server's own would speak of a deadlock. Outputs are what
+the encoder takes: `input_ids` and `token_type_ids`, TYPE_INT32 with dims [-1], right-padded with zeros, and `seq_lens`,
+TYPE_INT32 with dims [1]; `truncated`, TYPE_BOOL with dims [1], says which texts were cut.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from .answers import Answer, Failure
 from .aside import LARGE_BYTES, Aside
+from .metrics import TOKENIZER_COUNTERS, Counters
 from .parameters import TokenizerParameters
 from .server import (
     check_numpy,
@@ -51,8 +53,11 @@ class TokenizerModel:
         check_response_cache(config)
         parameters = TokenizerParameters.from_config(config)
         folder = Path(args["model_repository"]) / args["model_version"]
-        self._tokenizer = TextTokenizer(folder / parameters.tokenizer, parameters)
+        self._counters = Counters(args, TOKENIZER_COUNTERS)
+        count_truncated = partial(self._counters.add, "padfree_truncated_texts_total")
+        self._tokenizer = TextTokenizer(folder / parameters.tokenizer, parameters, count_truncated)
         self._aside = Aside(self._tokenizer)
+        self._counters.start()
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         """Answers every request, its token ids or an error: now, or, where there are large ones, as each is ready."""
@@ -60,16 +65,22 @@ class TokenizerModel:
         large = [at for at, texts in enumerate(found) if isinstance(texts, Texts) and texts.size_bytes > LARGE_BYTES]
         senders = response_senders(requests) if large else None
         if senders is None:
-            return write_responses(self._tokenizer.answer(found))
+            answers = self._tokenizer.answer(found)
+            self._counters.answered(answers)
+            return write_responses(answers)
         # Senders cost a round trip each, and all requests of a call have to take the same way.
         small = [at for at in range(len(found)) if at not in large]
         for at in large:
             texts = found[at]
             assert isinstance(texts, Texts)
-            self._aside.submit(texts, partial(send_response, senders[at]))
+            self._aside.submit(texts, partial(self._send, senders[at]))
         for at, answer in zip(small, self._answers([found[at] for at in small]), strict=True):
-            send_response(senders[at], answer)
+            self._send(senders[at], answer)
         return None
+
+    def _send(self, sender: Any, answer: Answer) -> None:
+        self._counters.answered([answer])
+        send_response(sender, answer)
 
     def _answers(self, found: list[Texts | Failure]) -> list[Answer]:
         try:
@@ -78,5 +89,6 @@ class TokenizerModel:
             return [Failure(f"the texts could not be tokenised: {error!r}", refused=False)] * len(found)
 
     def finalize(self) -> None:
-        """Answers what is left."""
+        """Answers what is left, and takes the metrics off the server's page."""
         self._aside.close()
+        self._counters.close()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.triton_server import TritonServer
 
-from .calls import call_all, rows
+from .calls import call_all, rows, texts
 from .processes import wait_until
 from .served import OUTPUTS, random_sequences
 
@@ -20,6 +20,10 @@ pytestmark = pytest.mark.needs_triton
 
 SERIES = re.compile(
     r'^padfree_(\w+)\{instance="strict_0_\d",model="strict",pid="\d+",version="1"\} (\S+)$', re.MULTILINE
+)
+BUCKETS = re.compile(
+    r'^padfree_call_seconds_bucket\{instance="(strict_0_\d)",le="([^"]+)",model="strict",.*\} (\S+)$',
+    re.MULTILINE,
 )
 
 
@@ -44,10 +48,44 @@ def test_what_was_computed_is_counted(server: TritonServer) -> None:
     call_all(server, "grpc", "strict", requests, OUTPUTS)
     wait_until(lambda: grown("sequences_total") == 50, "50 sequences on the page")
     wait_until(lambda: grown("refused_requests_total") == 1, "1 refused request")
+    wait_until(lambda: grown("call_seconds_count") == 51, "51 requests in the histogram")
+    assert grown("call_seconds_sum") > 0
+    assert grown("failed_requests_total") == 0
     tokens = sum(map(len, sequences))
     assert grown("tokens_total") == tokens
     assert 1 <= grown("runs_total") <= 50
     assert tokens <= grown("padded_tokens_total") <= 50 * 60
+
+
+def test_the_histogram_of_calls_is_one(server: TritonServer) -> None:
+    call_all(server, "grpc", "strict", [rows([row]) for row in random_sequences(6, 50)], OUTPUTS)
+
+    def consistent() -> bool:
+        page = server.get("metrics", "metrics")
+        found: dict[str, dict[float, float]] = {}
+        for labels, bound, value in BUCKETS.findall(page):
+            found.setdefault(labels, {})[float(bound)] = float(value)
+        counts = [buckets[float("inf")] for buckets in found.values()]
+        for buckets in found.values():
+            assert len(buckets) == 12
+            values = [value for _, value in sorted(buckets.items())]
+            assert values == sorted(values)
+        return bool(counts) and sum(counts) == series(server)["call_seconds_count"] >= 50
+
+    wait_until(consistent, "as many in the last bucket as in all")
+
+
+def test_texts_that_were_cut_are_counted(server: TritonServer) -> None:
+    def counted(name: str) -> float:
+        page = server.get("metrics", "metrics")
+        return sum(map(float, re.findall(rf'^padfree_{name}\{{.*model="strict_tokenizer".*\}} (\S+)$', page, re.M)))
+
+    names = ("truncated_texts_total", "refused_requests_total")
+    truncated, refused = map(counted, names)
+    long = texts("one " * 40)
+    requests = [{"text": long, "truncate": np.array([[flag]])} for flag in (True, True, False)]
+    call_all(server, "http", "strict_text", requests, OUTPUTS)
+    wait_until(lambda: [*map(counted, names)] == [truncated + 2, refused + 1], "two texts cut, and one refused")
 
 
 def test_gauges_speak_of_the_newest_second(server: TritonServer) -> None:

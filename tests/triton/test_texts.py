@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.runtime import Session
@@ -20,7 +21,7 @@ from .served import OUTPUTS, TOKENIZER, TRUNCATED_TO, assert_right
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.parametrize("protocol", PROTOCOLS)]
 
-ALL_OUTPUTS = (*OUTPUTS, "seq_lens")
+ALL_OUTPUTS = (*OUTPUTS, "seq_lens", "truncated")
 TEXTS = (DEMO_DATA / "texts.txt").read_text(encoding="utf-8").splitlines()
 SHORT = "a short text"
 LONG = " ".join(TEXTS[:5])
@@ -33,6 +34,7 @@ def assert_right_texts(answer: Answer, given: Sequence[str | tuple[str, str]], s
     ids, types = [encoding.ids for encoding in encodings], [encoding.type_ids for encoding in encodings]
     assert_right(answer, ids, session, types)
     assert answer["seq_lens"].tolist() == [[len(row)] for row in ids]
+    assert answer["truncated"].tolist() == [[bool(encoding.overflowing)] for encoding in encodings]
 
 
 def test_texts_of_many_callers(server: TritonServer, session: Session, protocol: str) -> None:
@@ -54,6 +56,16 @@ def test_long_texts_are_refused_where_configured(server: TritonServer, session: 
     assert re.search(rf"text 1 has \d+ tokens, allowed: {TRUNCATED_TO}; send a shorter text", str(long))
     for answer in (first, last):
         assert_right_texts(answer, [SHORT], session)
+
+
+def test_a_request_says_whether_its_texts_are_cut(server: TritonServer, session: Session, protocol: str) -> None:
+    given = texts(SHORT, LONG)
+    flags = {flag: np.array([[flag], [flag]]) for flag in (True, False)}
+    for model in ("bert_text", "strict_text"):
+        requests = [{"text": given, "truncate": flags[True]}, {"text": given, "truncate": flags[False]}]
+        cut, refused = call_all(server, protocol, model, requests, ALL_OUTPUTS)
+        assert_right_texts(cut, [SHORT, LONG], session)
+        assert "text 1 has " in str(refused)
 
 
 def test_bytes_that_are_no_text(server: TritonServer, session: Session, protocol: str) -> None:

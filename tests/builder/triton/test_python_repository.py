@@ -43,9 +43,11 @@ TOKENIZER = """
 name: "bert_tokenizer" backend: "python" default_model_filename: "model.py" max_batch_size: 32
 input { name: "text" data_type: TYPE_STRING dims: 1 optional: true }
 input { name: "text_pair" data_type: TYPE_STRING dims: 1 optional: true }
+input { name: "truncate" data_type: TYPE_BOOL dims: 1 optional: true }
 output { name: "input_ids" data_type: TYPE_INT32 dims: -1 }
 output { name: "token_type_ids" data_type: TYPE_INT32 dims: -1 }
 output { name: "seq_lens" data_type: TYPE_INT32 dims: 1 }
+output { name: "truncated" data_type: TYPE_BOOL dims: 1 }
 dynamic_batching { }
 instance_group { count: 1 kind: KIND_CPU }
 parameters { key: "padfree_max_length" value { string_value: "16" } }
@@ -55,17 +57,21 @@ ENSEMBLE = """
 name: "bert_text" platform: "ensemble" max_batch_size: 32
 input { name: "text" data_type: TYPE_STRING dims: 1 optional: true }
 input { name: "text_pair" data_type: TYPE_STRING dims: 1 optional: true }
+input { name: "truncate" data_type: TYPE_BOOL dims: 1 optional: true }
 output { name: "hidden" data_type: TYPE_FP32 dims: -1 dims: 2 }
 output { name: "lengths" data_type: TYPE_FP32 dims: 1 }
 output { name: "seq_lens" data_type: TYPE_INT32 dims: 1 }
+output { name: "truncated" data_type: TYPE_BOOL dims: 1 }
 ensemble_scheduling {
   step {
     model_name: "bert_tokenizer" model_version: -1
     input_map { key: "text" value: "text" }
     input_map { key: "text_pair" value: "text_pair" }
+    input_map { key: "truncate" value: "truncate" }
     output_map { key: "input_ids" value: "input_ids" }
     output_map { key: "token_type_ids" value: "token_type_ids" }
     output_map { key: "seq_lens" value: "seq_lens" }
+    output_map { key: "truncated" value: "truncated" }
   }
   step {
     model_name: "bert" model_version: -1
@@ -175,7 +181,7 @@ def test_texts_of_the_tensorrt_backend_come_one_a_request(
     assert ensemble.max_batch_size == 1
     encoder = ensemble.ensemble_scheduling.step[1]
     assert dict(encoder.input_map) == {"input_ids": "input_ids", "token_type_ids": "token_type_ids"}
-    assert [item.name for item in ensemble.output] == ["hidden", "lengths"]
+    assert [item.name for item in ensemble.output] == ["hidden", "lengths", "truncated"]
     assert configuration(folder, "bert").max_batch_size == 12
 
 

@@ -45,7 +45,32 @@ def test_texts_of_one_request_are_padded_to_its_longest() -> None:
     assert mixed["seq_lens"].tolist() == [[len(encoding)] for encoding in encodings]
     longest = max(map(len, encodings))
     assert mixed["input_ids"].tolist() == [row.ids + [0] * (longest - len(row)) for row in encodings]
+    assert mixed.pop("truncated").tolist() == [[False]] * 3
     assert all(array.dtype == np.int32 for array in mixed.values())
+
+
+def test_a_request_says_which_of_its_texts_may_be_cut() -> None:
+    counted: list[int] = []
+    parameters = TokenizerParameters(max_length=8, long_texts="refuse")
+    tokenizer = TextTokenizer(FILE, parameters, counted.append)
+
+    def asked(*flags: bool) -> Answer:
+        tensors = {"text": column("short", LONG), "truncate": np.array(flags)[:, None]}
+        return answered(tokenizer, Request(tensors, OUTPUTS))[0]
+
+    cut = asked(False, True)
+    assert isinstance(cut, dict)
+    assert cut["truncated"].tolist() == [[False], [True]]
+    assert cut["seq_lens"].tolist()[1] == [8]
+    assert counted == [1]
+    refused = asked(True, False)
+    assert isinstance(refused, Failure)
+    assert "text 1 has " in refused.message
+    assert "let it be cut ('truncate')" in refused.message
+    odd = asked(True)
+    assert isinstance(odd, Failure)
+    assert "'truncate' has shape [1, 1], allowed: [2, 1]" in odd.message
+    assert counted == [1]
 
 
 def test_pairs_have_token_types() -> None:
@@ -158,14 +183,14 @@ def test_too_many_large_requests_are_told_to_come_again() -> None:
     gate, sent = threading.Event(), []
     aside = Aside(Held())  # type: ignore[arg-type]
     for size_bytes in (BACKLOG_BYTES + 1, 1, 1):
-        aside.submit(Texts([], (), size_bytes), sent.append)
+        aside.submit(Texts([], [], (), size_bytes), sent.append)
     assert [answer.busy for answer in sent] == [True, True]
     assert f"{BACKLOG_BYTES + 1} bytes of long texts wait, allowed: {BACKLOG_BYTES}; try again later" in sent[0].message
     gate.set()
     aside.close()
     assert sent[2] == Failure("the texts could not be tokenised: SystemExit()", refused=False)
     aside = Aside(CUT)
-    aside.submit(Texts(["a"], OUTPUTS, BACKLOG_BYTES), sent.append)  # there is room again
+    aside.submit(Texts(["a"], [True], OUTPUTS, BACKLOG_BYTES), sent.append)  # there is room again
     aside.close()
     assert isinstance(sent[3], dict)
 
