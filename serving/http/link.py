@@ -6,16 +6,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from itertools import count
+from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any, cast
 
+import numpy as np
 import numpy.typing as npt
+from padfree.runtime.budget import Budget
 
 from .. import wire
 from ..errors import ApiError, busy, failed, not_tokenized
 
 Array = npt.NDArray[Any]
 
+GROUP = Budget(max_tokens=4096, max_sequences=32)
+"""The most that goes to the model as one group: small enough to share a run with those of other front-ends."""
 SLACK_S = 0.5
 """The process with the model drops what is late by itself; so much later it is taken to hang."""
 
@@ -32,7 +37,8 @@ class Link(asyncio.Protocol):
         self._on_drain, self._on_end = on_drain, on_end
         self._frames = wire.Frames()
         self._tickets = count()
-        self._waiting: dict[int, tuple[float, asyncio.Future[wire.Rows]]] = {}
+        self._unsent: list[_Group] = []
+        self._waiting: dict[int, list[_Group]] = {}
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -43,8 +49,9 @@ class Link(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         """Nobody answers any more."""
         self._transport = None
-        for _, future in self._waiting.values():
-            _settle(future, _gone())
+        for group in chain(self._unsent, *self._waiting.values()):
+            group.settle(_gone())
+        self._unsent.clear()
         self._waiting.clear()
         self._on_end()
 
@@ -54,27 +61,64 @@ class Link(asyncio.Protocol):
             if frame.kind == wire.DRAIN:
                 self._on_drain()
                 continue
-            _, future = self._waiting.pop(frame.ticket, (0.0, None))
-            if future is not None:
-                _settle(future, wire.unpack_rows(frame.payload) if frame.kind == wire.ROWS else _error(frame))
+            groups = self._waiting.pop(frame.ticket, [])
+            if frame.kind == wire.ROWS:
+                _hand_out(wire.unpack_rows(frame.payload), groups)
+            elif len(groups) > 1 and frame.kind != wire.BUSY:
+                for group in groups:  # one of them is at fault, and is not to take the others with it
+                    self._send([group])
+            else:
+                for group in groups:
+                    group.settle(_error(frame))
 
     def give_up(self) -> None:
         """Fails groups that have waited for too long; called now and then."""
-        now = time.perf_counter()
-        late = [ticket for ticket, (until, _) in self._waiting.items() if until < now - SLACK_S]
+        latest = time.perf_counter() - SLACK_S
+        late = [ticket for ticket, groups in self._waiting.items() if max(one.until for one in groups) < latest]
         for ticket in late:
-            _settle(self._waiting.pop(ticket)[1], busy("the model did not answer in time; try again later"))
+            for group in self._waiting.pop(ticket):
+                group.settle(busy("the model did not answer in time; try again later"))
 
     def infer(self, seq_lens: Array, columns: Sequence[Array], until: float) -> asyncio.Future[wire.Rows]:
-        """Asks for the rows of a group until a time of time.perf_counter(); the future fails with an ApiError."""
-        future: asyncio.Future[wire.Rows] = self._loop.create_future()
+        """Asks for the rows of a group until a time of time.perf_counter(); the future fails with an ApiError.
+
+        Small groups that are asked for at one moment travel, and run, as one: the process with the model has as much
+        work with a group as with dozens of its sequences.
+        """
+        group = _Group(seq_lens, columns, until, self._loop.create_future())
         if self._transport is None:
-            future.set_exception(_gone())
-            return future
+            group.settle(_gone())
+            return group.future
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(group)
+        return group.future
+
+    def _flush(self) -> None:
+        groups, self._unsent = self._unsent, []
+        start = sequences = tokens = 0
+        for at, group in enumerate(groups):
+            more = int(group.seq_lens.sum())
+            if at > start and not GROUP.takes(sequences + group.seq_lens.size, tokens + more, 0):
+                self._send(groups[start:at])
+                start, sequences, tokens = at, 0, 0
+            sequences, tokens = sequences + group.seq_lens.size, tokens + more
+        if groups:
+            self._send(groups[start:])
+
+    def _send(self, groups: list[_Group]) -> None:
+        if self._transport is None:
+            for group in groups:
+                group.settle(_gone())
+            return
         ticket = next(self._tickets)
-        self._waiting[ticket] = until, future
-        self._transport.write(wire.pack_infer(ticket, seq_lens, columns, until - time.perf_counter()))
-        return future
+        self._waiting[ticket] = groups
+        seq_lens, columns = groups[0].seq_lens, groups[0].columns
+        if len(groups) > 1:
+            seq_lens = np.concatenate([group.seq_lens for group in groups])
+            columns = [np.concatenate(parts) for parts in zip(*(group.columns for group in groups), strict=True)]
+        seconds = max(group.until for group in groups) - time.perf_counter()
+        self._transport.write(wire.pack_infer(ticket, seq_lens, columns, seconds))
 
     def log(self, line: str) -> None:
         """Gives a line to the process that writes the log."""
@@ -89,13 +133,31 @@ class Link(asyncio.Protocol):
             self._transport.write(wire.pack(kind, 0, text.encode()))
 
 
-def _settle(future: asyncio.Future[wire.Rows], outcome: wire.Rows | ApiError) -> None:
-    if future.done():
-        return  # whoever asked has gone
-    if isinstance(outcome, ApiError):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
+@dataclass(frozen=True)
+class _Group:
+    """Sequences that wait for their rows."""
+
+    seq_lens: Array
+    columns: Sequence[Array]
+    until: float
+    future: asyncio.Future[wire.Rows]
+
+    def settle(self, outcome: wire.Rows | ApiError) -> None:
+        if self.future.done():
+            return  # whoever asked has gone
+        if isinstance(outcome, ApiError):
+            self.future.set_exception(outcome)
+        else:
+            self.future.set_result(outcome)
+
+
+def _hand_out(rows: wire.Rows, groups: Sequence[_Group]) -> None:
+    """Gives every group its own rows."""
+    start = 0
+    for group in groups:
+        stop = start + group.seq_lens.size
+        group.settle(wire.Rows(rows.values[start:stop], rows.queue_s, rows.run_s))
+        start = stop
 
 
 def _error(frame: wire.Frame) -> ApiError:

@@ -22,15 +22,13 @@ from tokenizers import Encoding, Tokenizer
 from ..errors import ApiError, busy, failed, not_tokenized, too_large
 from ..metrics import Row
 from ..served import Served
-from .link import Link
+from .link import GROUP, Link
 
 Array = npt.NDArray[Any]
 Text = str | tuple[str, str]
 Ids = list[int]
 T = TypeVar("T")
 
-GROUP = Budget(max_tokens=4096, max_sequences=32)
-"""The most that goes to the model as one group: small enough to share a run with those of others."""
 BATCH_CHARACTERS = 1 << 14
 """Texts of waiting requests that are tokenised in one call; larger requests are tokenised beside them."""
 BACKLOG_CHARACTERS = 1 << 23
