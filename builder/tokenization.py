@@ -45,11 +45,11 @@ def tokenize(
         tokenizer.enable_truncation(metadata.max_positions)
     encodings = tokenizer.encode_batch(list(texts))
     columns = {
-        metadata.ids_input().name: [encoding.ids for encoding in encodings],
+        metadata.ids_input().original_name: [encoding.ids for encoding in encodings],
         _TYPES: [encoding.type_ids for encoding in encodings],
     }
-    names = {item.name for item in metadata.token_inputs()}
-    return {name: column for name, column in columns.items() if name in names}
+    names = {item.original_name: item.name for item in metadata.token_inputs()}
+    return {names[name]: column for name, column in columns.items() if name in names}
 
 
 def load_tokenizer(file: Path, metadata: Metadata, *, pairs: bool = False, stand_in: bool = False) -> Any:
@@ -119,7 +119,7 @@ def check_tokenizer(
     if ids.excluded and found is not None and found not in ids.excluded:
         shown = ", ".join(map(str, ids.excluded[:3]))
         raise BuildError(f"{file}: the tokenizer pads with {found}, the model takes {shown} for padding; {advice}")
-    types = next((item for item in metadata.token_inputs() if item.name == _TYPES), None)
+    types = next((item for item in metadata.token_inputs() if item.original_name == _TYPES), None)
     given = max((value for encoding in encodings for value in encoding.type_ids), default=0)
     if types is not None and types.limit is not None and given >= types.limit:
         raise BuildError(

@@ -28,6 +28,8 @@ class InputInfo:
     Models that count positions by ids (RoBERTa) take a token with the padding id for padding; packed, it cannot occur.
     `padding` is what padded slots hold: models that look for an id must not find it there. `width` is how many numbers
     a token has, as boxes have four: such inputs are [T, width] and [B, S, width]; None: one, [T] and [B, S].
+    `original` is the name in the original model, where the interface gives it another. An input of the role "unread" is
+    there because callers pass it: [T], of any values.
     """
 
     name: str
@@ -37,6 +39,12 @@ class InputInfo:
     excluded: tuple[int, ...] = ()
     padding: int = 0
     width: int | None = None
+    original: str | None = None
+
+    @property
+    def original_name(self) -> str:
+        """Its name in the original model."""
+        return self.original or self.name
 
     @property
     def behind(self) -> tuple[int, ...]:
@@ -145,6 +153,17 @@ class Metadata:
         """The inputs that hold values of tokens, in the model's order."""
         return tuple(item for item in self.inputs if item.role == "tokens")
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether inputs are [T]: tokens without padding."""
+        return self.interface != "padded"
+
+    def own_names(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """Values by the names of inputs, of values by those or by the original model's."""
+        known = {item.name for item in self.inputs}
+        names = {item.original: item.name for item in self.inputs if item.original is not None}
+        return {name if name in known else names.get(name, name): value for name, value in columns.items()}
+
     def ids_input(self) -> InputInfo:
         """The token input that a bare list of id arrays means."""
         tokens = [item for item in self.token_inputs() if item.width is None]
@@ -180,12 +199,14 @@ def parse_metadata(raw: Any, source: str, error: type[Exception] = ContractError
 
     def read_input(item: Fields) -> InputInfo:
         name = item.text("name")
-        kept = excluded.integers(name, least=-MOST_INT64) if interface == "packed" and name in excluded else ()
+        original = item.text("original") if "original" in item else None
+        known = original or name
+        kept = excluded.integers(known, least=-MOST_INT64) if interface != "padded" and known in excluded else ()
         limit = item.optional_integer("limit", least=1, most=MOST_INT64)
-        padding = rules.optional_object(name).optional_integer("padding") or 0
+        padding = rules.optional_object(known).optional_integer("padding") or 0
         role, dtype = item.text("role", INPUT_ROLES), item.text("dtype", TYPE_NAMES)
         width = item.optional_integer("width", least=1, most=MOST_WIDTH)
-        return InputInfo(name, role, limit, dtype, kept, padding, width)
+        return InputInfo(name, role, limit, dtype, kept, padding, width, original)
 
     def read_output(item: Fields) -> OutputInfo:
         name, layout, dtype = item.text("name"), item.text("layout", OUTPUT_LAYOUTS), item.text("dtype", TYPE_NAMES)
@@ -246,8 +267,8 @@ def _parse_engine(fields: Fields) -> EngineInfo:
 
 def _check_together(metadata: Metadata, source: str, error: type[Exception]) -> None:
     """What entries that are right by themselves must be to each other."""
-    needed = ["tokens", "seq_lens"] if metadata.interface == "packed" else ["tokens"]
-    for role in needed:
+    needed = {"packed": ["tokens", "seq_lens"], "varseqlen": ["tokens", "cu_seqlens", "max_seqlen"]}
+    for role in needed.get(metadata.interface, ["tokens"]):
         if all(item.role != role or item.width is not None for item in metadata.inputs):
             raise error(
                 f"{source}: a {metadata.interface} model needs an input of role '{role}', the metadata lists none; "

@@ -10,13 +10,14 @@ TEXT_METADATA_KEY = "padfree_text"
 FORMAT = 1
 """The version of that metadata."""
 ONNX_SUFFIX = ".onnx"
-INTERFACES = ("packed", "padded")
+INTERFACES = ("packed", "padded", "varseqlen")
+"""varseqlen: the packed one with the inputs of NVIDIA's variable-length BERT engines."""
 PRECISIONS = ("fp32", "fp16", "bf16")
 HALF = "half"
 """Asks for a precision: fp16, or bf16 where fp16 cannot hold what the products of tokens make or read."""
 MASKS = ("any", "contiguous")
 """What masks may be where distances between tokens count: any, or ones without holes between a row's tokens."""
-INPUT_ROLES = ("tokens", "seq_lens", "max_seqlen", "mask")
+INPUT_ROLES = ("tokens", "seq_lens", "cu_seqlens", "max_seqlen", "mask", "unread")
 OUTPUT_LAYOUTS = ("packed", "per_sequence", "padded", "constant")
 
 ORT_WRONG_FUSIONS = ("MatmulTransposeFusion",)

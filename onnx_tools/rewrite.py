@@ -25,6 +25,7 @@ from .operators.functions import OVERLOAD_IR_VERSION
 from .pipeline import rewrite_graph
 from .precision.widen import narrow_outputs, widen
 from .report import CoverageReport, coverage
+from .varseqlen import VARSEQLEN, take_varseqlen
 from .verification.half_precision import convert_and_check
 from .verification.sample_batches import sample_of
 from .verification.verify import verify_ids
@@ -62,7 +63,8 @@ def rewrite(
 
     Args:
         model: an ONNX model or its path.
-        interface: "packed" (tokens [T] and lengths) or "padded" (the original inputs and outputs).
+        interface: "packed" (tokens [T] and lengths), "padded" (the original inputs and outputs), or "varseqlen"
+            (packed, with the inputs of NVIDIA's variable-length BERT engines).
         precision: type of weights and activations in the result: "fp32", "fp16", "bf16", or "half" for fp16 unless it
             costs products their kernels, and bf16 then.
         strict: whether anything that stays padded is an error.
@@ -134,14 +136,15 @@ def rewrite_model(
         model.weights.align()
     given, model = model.proto, widen(model)
     original = model.with_proto(runnable(model.proto))
-    passed = rewrite_graph(original, interface, mask, contiguous=masks == "contiguous")
+    inner = "packed" if interface == VARSEQLEN else interface
+    passed = rewrite_graph(original, inner, mask, contiguous=masks == "contiguous")
     report = coverage(passed.graph, passed.analysis, passed.results, passed.products)
     if strict and not report.complete:
         count, reasons = len(report.islands), "; ".join(report.reasons[:5])
         raise RewriteError(
             f"{count} node{'s' * (count != 1)} stayed padded: {reasons}; rewrite without strict to accept that"
         )
-    metadata = describe(passed, report, original.proto, interface=interface, precision=precision, masks=masks)
+    metadata = describe(passed, report, original.proto, interface=inner, precision=precision, masks=masks)
     result = _exported(passed.graph, passed.analysis, original)
     if verify:
         runs = result.with_proto(with_functions(result.proto))
@@ -157,6 +160,8 @@ def rewrite_model(
             metadata["bf16_because"] = made.against_fp16
     narrow_outputs(result.proto, given)
     describe_types(metadata, result.proto)
+    if interface == VARSEQLEN:
+        take_varseqlen(result.proto, metadata)
     write_metadata(result.proto, metadata)
     return Rewritten(result, report, precision)
 

@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 
 def packed_feeds(ragged: Ragged, metadata: Metadata) -> dict[str, Array]:
-    """Inputs of the packed interface: tokens [T] or [T, N], seq_lens [B], and max_seqlen [S], whose shape is read.
+    """Inputs [T] or [T, N] of tokens, seq_lens [B] or cu_seqlens [B+1], and max_seqlen [S], whose shape is read.
 
     A batch of empty sequences gets one filler token: engines take at least one.
     """
@@ -30,9 +30,18 @@ def packed_feeds(ragged: Ragged, metadata: Metadata) -> dict[str, Array]:
             feeds[item.name] = tokens if tokens.size else np.zeros((1, *item.behind), dtype=np.int32)
         elif item.role == "seq_lens":
             feeds[item.name] = ragged.seq_lens
+        elif item.role == "unread":
+            feeds[item.name] = np.zeros(max(1, len(next(iter(ragged.tokens.values())))), dtype=np.int32)
+        elif item.role == "cu_seqlens":
+            feeds[item.name] = cumulative(ragged.seq_lens)
         elif item.role == "max_seqlen":
             feeds[item.name] = np.zeros(max(1, int(ragged.seq_lens.max(initial=0))), dtype=np.int32)
     return feeds
+
+
+def cumulative(seq_lens: Array) -> Array:
+    """int32 [B+1]: where each sequence begins, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(seq_lens)]).astype(np.int32)
 
 
 def padded_feeds(ragged: Ragged, metadata: Metadata, width: int | None = None) -> dict[str, Array]:

@@ -23,7 +23,7 @@ _ADVICE = (
     "scale the numbers as the model was trained with them",
     "tokenise with the tokenizer that belongs to this model",
 )
-ZERO_WHEN_MISSING = "token_type_ids"  # tokenisers leave it out for single texts, and mean zeros
+ZERO_WHEN_MISSING = ("token_type_ids", "segment_ids")  # tokenisers leave it out for single texts, and mean zeros
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def read_request(request: Any, metadata: Metadata) -> Ragged:
             outside the model's tables.
     """
     ids = metadata.ids_input()
-    columns = dict(request) if isinstance(request, Mapping) else {ids.name: request}
+    columns = metadata.own_names(request) if isinstance(request, Mapping) else {ids.name: request}
     check_names(columns, metadata)
     widths = {item.name: item.width for item in metadata.token_inputs()}
     rows = {name: _rows(name, column, widths[name]) for name, column in columns.items()}
@@ -112,7 +112,7 @@ def read_packed(inputs: Any, seq_lens: Any, metadata: Metadata, *, filler_tokens
         SessionError: as read_request; also lengths that are negative or do not add up to T.
     """
     ids = metadata.ids_input()
-    columns = dict(inputs) if isinstance(inputs, Mapping) else {ids.name: inputs}
+    columns = metadata.own_names(inputs) if isinstance(inputs, Mapping) else {ids.name: inputs}
     check_names(columns, metadata)
     lens = as_int32(seq_lens, "seq_lens")
     if filler_tokens < 0:
@@ -199,7 +199,7 @@ def check_names(columns: Mapping[str, Any], metadata: Metadata) -> None:
                 f"unknown input '{name}', the model's token inputs are {', '.join(known)}; leave it out{hint}"
             )
     for name in known:
-        if name not in columns and (name != ZERO_WHEN_MISSING):
+        if name not in columns and name not in ZERO_WHEN_MISSING:
             raise SessionError(f"input '{name}' is missing; pass one array a sequence for {', '.join(known)}")
 
 

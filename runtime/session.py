@@ -155,7 +155,7 @@ class Session:
         Raises:
             SessionError: a padded model, or a request that does not fit the model or the profile.
         """
-        if self._metadata.interface != "packed":
+        if not self._metadata.is_packed:
             raise SessionError(
                 "run_packed needs a packed model, this one is padded; use run, or rewrite it with --interface packed"
             )
@@ -172,7 +172,7 @@ class Session:
 
     def feeds(self, ragged: Ragged) -> dict[str, Array]:
         """The model's input arrays for a checked batch, as its interface wants them."""
-        make = packed_feeds if self._metadata.interface == "packed" else padded_feeds
+        make = packed_feeds if self._metadata.is_packed else padded_feeds
         return make(ragged, self._metadata)
 
     def _run_options(self, outputs: str, stream: Any) -> dict[str, Any]:

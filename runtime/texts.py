@@ -121,8 +121,8 @@ class TextReader:
         limits = [limit for limit in (info.max_length, metadata.longest) if limit is not None]
         self.info: TextInfo = info
         self.max_length = min(limits, default=None)
-        self._names = {item.name for item in metadata.token_inputs()}
-        self._ids = metadata.ids_input().name
+        self._names = {item.original_name for item in metadata.token_inputs()}
+        self._ids = metadata.ids_input().original_name
         if self.max_length is not None:
             self._tokenizer.enable_truncation(self.max_length)
 

@@ -23,6 +23,7 @@ KINDS = {
     "original": "an exported model; what rewriting it gives:",
     "packed": "a rewritten model, packed interface",
     "padded": "a rewritten model, padded interface",
+    "varseqlen": "a rewritten model, interface of NVIDIA's variable-length engines",
     "plan": "a TensorRT engine",
 }
 

@@ -29,7 +29,8 @@ def add_rewrite_options(parser: argparse.ArgumentParser, *, precision: str | Non
         "--interface",
         choices=INTERFACES,
         default=interface,
-        help="packed: tokens without padding and sequence lengths (default); padded: the original inputs and outputs",
+        help="packed: tokens without padding and sequence lengths (default); padded: the original inputs and outputs; "
+        "varseqlen: packed, with the inputs of NVIDIA's variable-length BERT engines",
     )
     shown = precision or "fp16, or bf16 where fp16 cannot hold the numbers, or what a rewritten model has"
     group.add_argument("--precision", choices=PRECISIONS, default=precision, help=f"default: {shown}")

@@ -82,7 +82,7 @@ def make_batch(name: str, rows: Mapping[str, list[Array]], original: Original) -
             "every slot is a token; pass batches of sequences of one length"
         )
     mask = np.arange(max(1, int(lengths.max(initial=0)))) < lengths[:, None]
-    padding = {item.name: item.padding for item in original.metadata.token_inputs()}
+    padding = {item.original_name: item.padding for item in original.metadata.token_inputs()}
     feeds: dict[str, Array] = {}
     for item in original.tokens:
         grid = np.full(mask.shape, padding.get(item.name, 0), item.dtype)

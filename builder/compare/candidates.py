@@ -155,7 +155,7 @@ def _of_file(
         engine = partial(_build, batches=batches, settings=settings)
         look = partial(inside_engine, item.path, item.metadata.precision, engine, settings.device)
         # Engines of the padded interface have tensors inside whose sizes depend on data: no memory can be set aside.
-        inside = look if item.metadata.interface == "packed" else None
+        inside = look if item.metadata.is_packed else None
         path = cache(lambda: engine(load_model(item.path)))
         found.append(_session(original, f"trt: {item.label}", path, item, settings, inside))
     return found

@@ -53,7 +53,7 @@ def make_batches(
     Raises:
         BuildError: the file cannot be read or holds no batch.
     """
-    packed = any(item is not None and item.interface == "packed" for item in models)
+    packed = any(item is not None and item.is_packed for item in models)
     padded = any(item is None or item.interface == "padded" for item in models)
     if options.file is None:
         # Some originals are only right for right-padded batches; the rewriter finds that out.

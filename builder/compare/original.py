@@ -101,7 +101,7 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
         if value.name not in weights
     }
     described = candidates[0] if candidates else parse_metadata(padded_metadata(model), str(path))
-    known = {item.name: item for item in described.token_inputs()}
+    known = {item.original_name: item for item in described.token_inputs()}
     tokens = tuple(
         Input(name, dtype, known[name].limit or UNKNOWN_LIMIT, known[name].excluded)
         for name, dtype in types.items()

@@ -60,7 +60,7 @@ def choose_profile(metadata: Metadata, options: ProfileOptions) -> Profile:
     max_seq_len = _max_seq_len(metadata, options)
     reachable = max_batch * max_seq_len
     max_tokens = options.max_tokens or reachable
-    if options.max_tokens is None and metadata.interface == "packed":
+    if options.max_tokens is None and metadata.is_packed:
         max_tokens = min(reachable, max(DEFAULT_MAX_TOKENS, max_seq_len))
     if max_tokens > reachable:
         raise BuildError(
@@ -103,10 +103,12 @@ def _shape_range(interface: str, item: InputInfo, profile: Profile) -> ShapeRang
     if interface == "padded":
         full = (profile.max_batch, profile.max_seq_len)
         sizes = [(1, 1), full, full]
-    elif item.role == "tokens":
+    elif item.role in ("tokens", "unread"):
         sizes = [(profile.min_tokens,), (profile.opt_tokens,), (profile.max_tokens,)]
     elif item.role == "seq_lens":
         sizes = [(1,), (profile.max_batch,), (profile.max_batch,)]
+    elif item.role == "cu_seqlens":
+        sizes = [(2,), (profile.max_batch + 1,), (profile.max_batch + 1,)]
     else:
         sizes = [(1,), (profile.max_seq_len,), (profile.max_tokens,)]  # network.bound_max_seqlen says why
     minimum, optimum, maximum = ((*size, *item.behind) for size in sizes)

@@ -40,7 +40,7 @@ def model_folder(served: Served) -> ModelFolder:
     file = "model.plan" if served.is_plan else "model.onnx"
     config = new_config(served.options.name, served.max_batch)
     for item in served.metadata.token_inputs():
-        optional = item.name == ZERO_WHEN_MISSING
+        optional = item.name in ZERO_WHEN_MISSING
         configs.add_input(config, item.name, "TYPE_INT32", [VARIABLE], ragged=True, optional=optional)
     configs.add_input(config, SEQ_LENS, "TYPE_INT32", [1], optional=True)
     for output in served.metadata.outputs:

@@ -11,6 +11,7 @@ from padfree.contract.metadata import Metadata
 
 from ..backend import Backend, DeviceReader
 from ..errors import SessionError
+from ..feeds import cumulative
 from ..request import (
     ZERO_WHEN_MISSING,
     as_int32,
@@ -38,7 +39,7 @@ def device_feeds(
             "arrays on the GPU need a plan, this session runs an .onnx file on the CPU; pass host arrays"
         )
     ids = metadata.ids_input()
-    columns = dict(inputs) if isinstance(inputs, Mapping) else {ids.name: inputs}
+    columns = metadata.own_names(inputs) if isinstance(inputs, Mapping) else {ids.name: inputs}
     check_names(columns, metadata)
 
     behind = {item.name: item.behind for item in metadata.inputs}
@@ -51,12 +52,19 @@ def device_feeds(
             raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: {sizes}; pass packed tokens")
         return array
 
-    lens_name = next(item.name for item in metadata.inputs if item.role == "seq_lens")
-    lens = read(seq_lens, lens_name)
+    lens_input = next(item for item in metadata.inputs if item.role in ("seq_lens", "cu_seqlens"))
+    sums = lens_input.role == "cu_seqlens"
+    if sums and on_device(seq_lens):
+        raise SessionError(
+            f"seq_lens are on the GPU, and the engine takes '{lens_input.name}'; pass them on the host, or build the "
+            "engine with --interface packed"
+        )
+    lens = read(seq_lens, lens_input.name)
     feeds = {name: read(value, name) for name, value in columns.items()}
     total = feeds[ids.name].shape[0]
-    if ZERO_WHEN_MISSING not in feeds and any(item.name == ZERO_WHEN_MISSING for item in metadata.token_inputs()):
-        feeds[ZERO_WHEN_MISSING] = np.zeros(total, dtype=np.int32)
+    for item in metadata.token_inputs():
+        if item.name in ZERO_WHEN_MISSING:
+            feeds.setdefault(item.name, np.zeros(total, dtype=np.int32))
     for name, array in feeds.items():
         if array.shape[0] != total:
             raise SessionError(
@@ -73,7 +81,8 @@ def device_feeds(
         for item in metadata.token_inputs():
             if not isinstance(feeds[item.name], DeviceInput):
                 check_values(item, feeds[item.name], lens)
-    feeds[lens_name] = lens
+    feeds |= {item.name: np.zeros(max(1, total), np.int32) for item in metadata.inputs if item.role == "unread"}
+    feeds[lens_input.name] = cumulative(lens) if sums else lens
     return {**feeds, **_longest_feed(metadata, longest)}
 
 

@@ -126,5 +126,5 @@ def _read_seq_lens(tensor: Array, count: int, width: int) -> Array:
 def _column(item: Item, name: str) -> Array:
     if name in item.tokens:
         return item.tokens[name]
-    assert name == ZERO_WHEN_MISSING  # read_item refuses requests without any other
+    assert name in ZERO_WHEN_MISSING  # read_item refuses requests without any other
     return np.zeros(sum(item.seq_lens), dtype=np.int32)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from padfree.contract.fields import decode
+from padfree.contract.names import INPUT_ROLES
 from padfree.runtime import Metadata, SessionError
 from padfree.runtime.plan_files import parse_metadata, read_sidecar
 
@@ -81,7 +82,7 @@ def test_names_of_tensors_are_anything_that_can_be_shown(name: str) -> None:
         ("inputs.0.limit", math.inf, "inputs[0].limit is inf, allowed"),
         ("inputs.0.limit", math.nan, "inputs[0].limit is nan, allowed"),
         ("inputs.0.limit", 2**63, "inputs[0].limit is 9223372036854775808, allowed"),
-        ("inputs.0.role", "mystery", "inputs[0].role is 'mystery', allowed: tokens, seq_lens, max_seqlen, mask"),
+        ("inputs.0.role", "mystery", f"inputs[0].role is 'mystery', allowed: {', '.join(INPUT_ROLES)}"),
         ("inputs.0.role", ["tokens"], "inputs[0].role is ['tokens'], allowed"),
         ("inputs.0.dtype", "INT 32", "inputs[0].dtype is 'INT 32', allowed"),
         ("inputs.1.name", "input_ids", "inputs has 'input_ids' twice"),
