@@ -120,6 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     from padfree.builder.folders.packing import runnable
     from padfree.builder.triton import ServingOptions, write_repository
+    from padfree.builder.triton.releases import SAFE_RELEASE
 
     options = ServingOptions(
         name=arguments.name,
@@ -142,6 +143,12 @@ def run(arguments: argparse.Namespace) -> int:
     console = output_console()
     console.print(make_table("models", ("model", "takes", "gives"), _rows(repository)))
     print_line(console, f"wrote {repository.folder} for {repository.server.image or 'a server of your own'}")
+    if repository.server.has_known_holes:
+        print_line(
+            console,
+            f"the server of {repository.server.release} has holes through which its callers can run code: serve with "
+            f"{SAFE_RELEASE} or newer, or let only callers in that you trust",
+        )
     was = "was there already" if repository.there else "is new"
     print_line(console, f"version {repository.version} of {', '.join(repository.models)} {was}")
     others = [needs.model for needs in repository.needs if needs.model not in repository.models]

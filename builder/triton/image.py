@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the server's container image gets: a Dockerfile over NVIDIA's image, and an archive with padfree's own files."""
+"""What the server's container image gets: a Dockerfile over NVIDIA's image, and an archive with padfree's own files.
+
+The manifest for Kubernetes comes with them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from padfree import contract, runtime
 from padfree.builder.errors import BuildError
 from padfree.runtime.gpu import plugin_library
 
-from . import libraries
+from . import kubernetes, libraries
 from .folder import MANIFEST
 from .releases import Server
 from .serving import BACKENDS, Served, printable
@@ -26,6 +29,7 @@ ARCHIVE = "padfree.tar"
 ROOT = "/opt"  # the archive's padfree/ becomes /opt/padfree
 REPOSITORY = "/models"
 PROBE = "triton/probe.py"  # in padfree.runtime; it needs nothing else
+EXIT_S = 40  # in which a server that is told to end answers what it took
 SOURCE_FILES = (".py", ".typed")
 PLAIN = re.compile(r"[A-Za-z0-9_.-]+")  # of what stands in commands
 
@@ -121,17 +125,21 @@ def _server(needs: Needs) -> str:
 
 
 def image_files(models: Sequence[Needs]) -> dict[str, bytes]:
-    """Dockerfile, archive, and a .dockerignore that keeps the models out of the build: they are mounted, not copied.
+    """Dockerfile, archive, manifest, and a .dockerignore that keeps the models out of the build: they are mounted.
 
     All are plain files, for the server takes every folder of a repository for a model. Nothing for a server that is no
     NGC image.
     """
     if models[0].release is None:
         return {}
+    on_gpu = any(needs.engine_tensorrt is not None for needs in models)
     return {
         DOCKERFILE: dockerfile(models).encode(),
         ".dockerignore": f"*\n!{ARCHIVE}\n".encode(),
         ARCHIVE: archive(models),
+        kubernetes.MANIFEST: kubernetes.manifest(
+            [*_command(models), f"--exit-timeout-secs={EXIT_S}"], [*_probe(models), "--live"], on_gpu=on_gpu
+        ).encode(),
     }
 
 
@@ -161,15 +169,23 @@ def dockerfile(models: Sequence[Needs]) -> str:
         # A .pth file, because the Python backend of older releases ignores PYTHONPATH.
         site = "$(python3 -c 'import site; print(site.getsitepackages()[0])')"
         lines.append(f'RUN echo {ROOT} > "{site}/padfree.pth"')
-    command = ["tritonserver", f"--model-repository={REPOSITORY}", *server_arguments(models)]
-    probe = ["python3", "-I", f"{ROOT}/padfree/runtime/{PROBE}", *probed_models(models)]
     lines += [
         "",
         "# Asks the models for answers: a server calls them ready whose processes are gone.",
-        f"HEALTHCHECK --interval=30s --timeout=60s --start-period=300s {_cmd(probe)}",
-        _cmd(command),
+        f"HEALTHCHECK --interval=30s --timeout=60s --start-period=300s {_cmd(_probe(models))}",
+        _cmd(_command(models)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _command(models: Sequence[Needs]) -> list[str]:
+    """What starts the server in the image."""
+    return ["tritonserver", f"--model-repository={REPOSITORY}", *server_arguments(models)]
+
+
+def _probe(models: Sequence[Needs]) -> list[str]:
+    """What asks all models for answers in the image."""
+    return ["python3", "-I", f"{ROOT}/padfree/runtime/{PROBE}", *probed_models(models)]
 
 
 def _cmd(words: Sequence[str]) -> str:

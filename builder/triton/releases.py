@@ -14,6 +14,7 @@ from types import MappingProxyType
 from padfree.builder.errors import BuildError
 
 IMAGE = "nvcr.io/nvidia/tritonserver"
+SAFE_RELEASE = "25.07"  # CVE-2025-23310, 23311 and 23319 are mended in it
 
 # NGC release -> TensorRT of tritonserver:RELEASE-py3, from 10.0 on. docs/triton.md ("Versions") says what shows each of
 # them. The images of one month have one TensorRT (server issue 5812; its fourth number may differ, issue 5975), but for
@@ -54,6 +55,11 @@ class Server:
 
     release: str | None
     tensorrt: str | None
+
+    @property
+    def has_known_holes(self) -> bool:
+        """Whether callers are known to be able to run code in it (docs/operating.md)."""
+        return self.release is not None and self.release < SAFE_RELEASE
 
     @property
     def image(self) -> str | None:

@@ -19,7 +19,7 @@ from padfree.runtime.texts import tokenizer_path
 BACKENDS = ("tensorrt", "python")
 ONNX_MAX_BATCH = 32  # sequences; a model file has no profile that says it
 NAMES = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-RESERVED = ("Dockerfile", "padfree.tar", "padfree.json")  # files of the repository
+RESERVED = ("Dockerfile", "padfree.tar", "padfree.json", "kubernetes.yaml")  # files of the repository
 RELEASE = re.compile(r"\d\d\.\d\d")
 VERSION = re.compile(r"\d+(\.\d+){1,3}")
 MOST_INT32, MOST_UINT32 = 2**31 - 1, 2**32 - 1  # what config.pbtxt holds

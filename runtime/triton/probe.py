@@ -4,7 +4,8 @@
     python3 /opt/padfree/runtime/triton/probe.py bert bert_tokenizer --end 1
 
 A server may call a model ready whose processes are gone: until release 26.01 it does not look. Then every request
-fails until somebody starts the server again. Run this as a container's health check or liveness probe.
+fails until somebody starts the server again. Run this as a container's health check, or with --live as a liveness
+probe, which lets a busy server be.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ A_PROCESS = 4
 """Requests for each process of a model. The server hands them to whichever is free."""
 
 
-INVALID, INTERNAL = 400, 500
+INVALID, INTERNAL, UNAVAILABLE = 400, 500, 503
+
+
+class Busy(ValueError):
+    """A model refuses requests for now."""
 
 
 class Unhealthy(Exception):
@@ -45,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--end", type=int, metavar="PID", help="send SIGTERM to this process where models answer with errors"
     )
+    parser.add_argument("--live", action="store_true", help="a server that refuses requests for now is healthy")
     given = parser.parse_args(argv)
     failed = False
     for left in reversed(range(given.attempts)):
@@ -54,6 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         except Unhealthy as error:
             failed, reason = True, str(error)
+        except Busy as error:
+            if given.live:
+                return 0
+            failed, reason = False, str(error)
         except (OSError, ValueError, KeyError) as error:
             # The server starts, ends or is busy: no reason to end it.
             failed, reason = False, f"{given.url}: {error}"
@@ -84,6 +94,8 @@ def check(url: str, model: str, timeout_s: float = 5.0) -> None:
                 reason = f"model '{model}' answers with {error.code}: {error.read().decode(errors='replace')}"
                 if error.code == INTERNAL:
                     raise Unhealthy(reason) from error
+                if error.code == UNAVAILABLE:
+                    raise Busy(reason) from error
                 if error.code != INVALID:
                     raise ValueError(reason) from error
         else:

@@ -17,13 +17,14 @@ from padfree.builder import cli
 from tests.support.folders import WIDTH, write_folder
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("**/*.md")])
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 LINKING = [*DOCUMENTS, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs" / "notes").glob("*.md"))]
 PYPROJECT = (ROOT / "pyproject.toml").read_text("utf-8")
 OPERATORS = {"&&", "|", "||", ";"}
 # Programs whose arguments are checked below, and those that are known to take what the documents show.
 CHECKED = {"padfree", "pip", "pytest", "cmake", "python", "python3", ".ci/typecheck", ".ci/run", "tests/sanitizers/run"}
-PLAIN = {".", "curl", "docker", "ruff", "git", "optimum-cli", "sh", "xargs"}
+PLAIN = {".", "curl", "docker", "kubectl", "ruff", "git", "optimum-cli", "sh", "tritonserver", "uvicorn", "xargs"}
 
 
 def blocks(document: Path, language: str) -> list[str]:

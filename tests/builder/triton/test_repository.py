@@ -60,9 +60,19 @@ def test_the_first_model_stays_when_a_second_comes(write: Write) -> None:
     assert content(folder / "first") == first
     assert folder.stat().st_ino == inode  # what a container has mounted
     after = content(folder)
-    assert {name for name in before if after[name] != before[name]} == {"Dockerfile", "padfree.json"}
+    assert {name for name in before if after[name] != before[name]} == {"Dockerfile", "kubernetes.yaml", "padfree.json"}
     assert sorted(path.name for path in folder.iterdir()) == [
-        *(".dockerignore", "Dockerfile", "first", "mine", "padfree.json", "padfree.tar", "second", "thesis.txt")
+        *(
+            ".dockerignore",
+            "Dockerfile",
+            "first",
+            "kubernetes.yaml",
+            "mine",
+            "padfree.json",
+            "padfree.tar",
+            "second",
+            "thesis.txt",
+        )
     ]
 
 

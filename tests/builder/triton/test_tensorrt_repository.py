@@ -70,6 +70,7 @@ def test_every_file(write_plan: PlanWriter, libraries: Path, tmp_path: Path) -> 
         "bert/batchstrategy.so",
         "bert/config.pbtxt",
         "bert/padfree.json",
+        "kubernetes.yaml",
         "padfree.json",
         "padfree.tar",
     ]
