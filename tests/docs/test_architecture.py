@@ -26,6 +26,7 @@ FORBIDDEN = {
     },
     "onnx_tools": {"padfree.builder", "padfree.runtime", "padfree.serving", "tensorrt", "cuda", "polygraphy"},
     "runtime": {"padfree.builder", "padfree.onnx_tools", "padfree.serving", "polygraphy"},
+    "integrations": {"padfree.builder", "padfree.onnx_tools", "padfree.serving", "onnx", "onnxruntime", "tensorrt"},
     "serving": {"padfree.builder", "padfree.onnx_tools", "onnx", "onnxruntime", "tensorrt", "cuda", "polygraphy"},
 }
 """Package -> what it never imports."""

@@ -15,7 +15,8 @@ from padfree.runtime import SessionError
 from padfree.runtime.gpu import plugin_library
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("contract", "onnx_tools", "builder", "runtime", "serving")
+PACKAGES = {name: ROOT / name for name in ("contract", "onnx_tools", "builder", "runtime", "serving")}
+PACKAGES |= {name: ROOT / "integrations" / name for name in ("sentence_transformers", "torch")}
 SYSTEM_LIBRARIES = {"libstdc++.so.6", "libgcc_s.so.1", "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0"}
 SYSTEM_LIBRARIES |= {"librt.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 
@@ -57,8 +58,10 @@ def exported(path: Path) -> set[str]:
 
 
 def test_the_wheel_holds_every_file_of_the_packages(installed_files: dict[str, Path]) -> None:
-    sources = [path for name in PACKAGES for path in (ROOT / name).rglob("*") if path.is_file()]
-    expected = {f"padfree/{path.relative_to(ROOT)}" for path in sources if "__pycache__" not in path.parts}
+    sources = {path: folder.parent for folder in PACKAGES.values() for path in folder.rglob("*") if path.is_file()}
+    expected = {
+        f"padfree/{path.relative_to(parent)}" for path, parent in sources.items() if "__pycache__" not in path.parts
+    }
     assert any(name.startswith("padfree/builder/demo/data/") for name in expected)
     assert expected - set(installed_files) == set()
 

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""include/padfree.h for PyTorch's tensors, through ctypes: no line of PyTorch's C++ interface is compiled against."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from functools import cache
+
+import torch
+from padfree.runtime import SessionError, plugin_library
+
+TYPES: Mapping[torch.dtype, int] = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+"""padfree_type."""
+VERSION = 1
+"""PADFREE_API_VERSION of the structs below."""
+_NO_BIAS, _SLOPES = 0, 1
+_ALIGNMENT = 16
+
+
+class _Operand(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("token_stride", ctypes.c_int64),
+        ("head_stride", ctypes.c_int64),
+    )
+
+
+class _AttentionArguments(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        *((name, ctypes.c_int32) for name in ("type", "num_heads", "num_kv_heads", "head_size")),
+        *((name, ctypes.c_int32) for name in ("num_tokens", "num_sequences", "max_seq_len")),
+        ("scale", ctypes.c_float),
+        *((name, ctypes.c_int32) for name in ("window_left", "window_right")),
+        *((name, _Operand) for name in ("q", "k", "v")),
+        *((name, ctypes.c_void_p) for name in ("cu_seqlens", "y", "tasks")),
+        ("tasks_bytes", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in ("bias", "bias_range")),
+        *((name, ctypes.c_void_p) for name in ("slopes", "distance_bias", "k_position", "q_position")),
+    )
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """libpadfree.so.
+
+    Raises:
+        SessionError: there is none, or one of another version of the interface.
+    """
+    path = plugin_library.find()
+    loaded = ctypes.CDLL(str(path))
+    found = loaded.padfree_api_version() if hasattr(loaded, "padfree_api_version") else 0
+    if found < VERSION:
+        raise SessionError(f"{path}: version {found} of the C interface, needed: {VERSION}; install padfree again")
+    loaded.padfree_last_error.restype = ctypes.c_char_p
+    loaded.padfree_attention.argtypes = (ctypes.POINTER(_AttentionArguments), ctypes.c_void_p)
+    return loaded
+
+
+def readable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, copied where its rows do not lie as the kernels read them: whole, at multiples of 16 bytes."""
+    size = tensor.element_size()
+    whole = tensor.stride(-1) == 1 and all(step >= tensor.shape[-1] for step in tensor.stride()[:-1])
+    aligned = all(step * size % _ALIGNMENT == 0 for step in tensor.stride()[:-1])
+    return (
+        tensor
+        if whole and aligned and tensor.data_ptr() % _ALIGNMENT == 0
+        else tensor.clone(memory_format=torch.contiguous_format)
+    )
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    slopes: torch.Tensor | None,
+    y: torch.Tensor,
+    max_seqlen: int,
+    scale: float,
+    window: tuple[int, int],
+) -> None:
+    """padfree_attention on the current stream.
+
+    Raises:
+        SessionError: the library refuses the arguments, or CUDA the launch.
+    """
+    arguments = _AttentionArguments(
+        struct_size=ctypes.sizeof(_AttentionArguments),
+        type=TYPES[q.dtype],
+        num_heads=q.shape[1],
+        num_kv_heads=k.shape[1],
+        head_size=q.shape[2],
+        num_tokens=q.shape[0],
+        num_sequences=cu_seqlens.shape[0] - 1,
+        max_seq_len=max_seqlen,
+        scale=scale,
+        window_left=window[0],
+        window_right=window[1],
+        q=_operand(q),
+        k=_operand(k),
+        v=_operand(v),
+        cu_seqlens=cu_seqlens.data_ptr(),
+        y=y.data_ptr(),
+        bias=_NO_BIAS if slopes is None else _SLOPES,
+        slopes=None if slopes is None else slopes.data_ptr(),
+    )
+    with torch.cuda.device(q.device):
+        stream = torch.cuda.current_stream().cuda_stream
+        if library().padfree_attention(ctypes.byref(arguments), stream):
+            raise SessionError(library().padfree_last_error().decode())
+
+
+def _operand(tensor: torch.Tensor) -> _Operand:
+    return _Operand(data=tensor.data_ptr(), token_stride=tensor.stride(0), head_stride=tensor.stride(1))

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attach: models of sentence-transformers give with a packed file what they give by themselves."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from padfree.runtime import SessionError
+
+from tests.support.folders import DEMO_DATA
+
+pytestmark = pytest.mark.needs_torch
+st: Any = pytest.importorskip("sentence_transformers")
+
+CLOSE = 1e-5
+TEXTS = [
+    *(DEMO_DATA / "texts.txt").read_text("utf-8").splitlines(),
+    "na\u00efve caf\u00e9 \u2013 text",
+    "",
+    "  spaces\tand\nlines ",
+    "word " * 300,
+]
+PAIRS = [(a, b) for a, b in zip(TEXTS, reversed(TEXTS), strict=True)]
+PLANS = ((), ("--pooling", "none"))
+
+
+def attached(model: Any, plan: Path, **options: Any) -> Any:
+    from padfree.sentence_transformers import attach
+
+    return attach(model, plan, **options)
+
+
+def bi_encoder(folder: Path) -> Any:
+    return st.SentenceTransformer(str(folder), device="cpu")
+
+
+def largest(found: Any, expected: Any) -> float:
+    return float(np.abs(np.asarray(found, np.float64) - np.asarray(expected, np.float64)).max())
+
+
+@pytest.mark.parametrize("options", PLANS, ids=["vectors", "rows"])
+def test_vectors_are_those_of_the_model(saved: Any, packed: Any, options: tuple[str, ...]) -> None:
+    folder = saved()
+    original, model = bi_encoder(folder), attached(bi_encoder(folder), packed(folder, *options))
+    assert model.padfree_tokens is not None
+    for asked in (
+        {},
+        {"prompt_name": "query"},
+        {"prompt": "passage: "},
+        {"normalize_embeddings": True},
+        {"truncate_dim": 16},
+        {"convert_to_tensor": True},
+        {"convert_to_numpy": False},
+        {"batch_size": 3},
+        {"processing_kwargs": {"text": {"max_length": 8, "truncation": True}}},
+    ):
+        found, expected = model.encode(TEXTS, **asked), original.encode(TEXTS, **asked)
+        assert type(found) is type(expected)
+        assert largest(found if not isinstance(found, list) else np.stack(found), np.stack(list(expected))) < CLOSE
+    assert largest(model.encode(TEXTS[0]), original.encode(TEXTS[0])) < CLOSE
+    assert largest(model.encode_query(TEXTS), original.encode_query(TEXTS)) < CLOSE
+    assert model.encode([]).shape == original.encode([]).shape
+    assert largest(model.encode(TEXTS, precision="int8"), original.encode(TEXTS, precision="int8")) <= 1
+    both = model.similarity(model.encode(TEXTS), model.encode(TEXTS[:3]))
+    assert largest(both, original.similarity(original.encode(TEXTS), original.encode(TEXTS[:3]))) < CLOSE
+    assert model.get_embedding_dimension() == original.get_embedding_dimension()
+
+
+def test_shorter_texts_follow_the_model(saved: Any, packed: Any) -> None:
+    folder = saved()
+    original, model = bi_encoder(folder), attached(bi_encoder(folder), packed(folder))
+    for one in (original, model):
+        one.max_seq_length = 10
+    assert largest(model.encode(TEXTS), original.encode(TEXTS)) < CLOSE
+
+
+def test_rows_of_tokens(saved: Any, packed: Any) -> None:
+    folder = saved()
+    original, model = bi_encoder(folder), attached(bi_encoder(folder), packed(folder, "--pooling", "none"))
+    found, expected = (one.encode(TEXTS, output_value="token_embeddings") for one in (model, original))
+    assert max(largest(a, b) for a, b in zip(found, expected, strict=True)) < CLOSE
+    with pytest.raises(SessionError, match="--pooling none"):
+        attached(bi_encoder(folder), packed(folder)).encode(TEXTS, output_value="token_embeddings")
+
+
+def test_prompts_that_pooling_leaves_out(saved: Any, packed: Any) -> None:
+    folder = saved()
+    original, model = bi_encoder(folder), attached(bi_encoder(folder), packed(folder, "--pooling", "none"))
+    pooled = attached(bi_encoder(folder), packed(folder))
+    for one in (original, model, pooled):
+        one.set_pooling_include_prompt(False)
+    found, expected = (one.encode(TEXTS, prompt_name="query") for one in (model, original))
+    assert largest(found, expected) < CLOSE
+    with pytest.raises(SessionError, match="leaves out"):
+        pooled.encode(TEXTS, prompt_name="query")
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+@pytest.mark.parametrize("options", [(), ("--outputs", "logits")], ids=["scores", "logits"])
+def test_cross_encoders(saved: Any, packed: Any, labels: int, options: tuple[str, ...]) -> None:
+    folder = saved("BertForSequenceClassification", num_labels=labels)
+    original = st.CrossEncoder(str(folder), device="cpu", max_length=64)
+    if labels == 3 and not options:
+        options = ("--outputs", "logits")
+    model = attached(st.CrossEncoder(str(folder), device="cpu", max_length=64), packed(folder, *options))
+    assert model.padfree_tokens is not None
+    for asked in ({}, {"apply_softmax": True}, {"convert_to_tensor": True}, {"prompt": "query: "}):
+        assert largest(model.predict(PAIRS, **asked), original.predict(PAIRS, **asked)) < CLOSE
+    assert largest(model.predict(PAIRS[0]), original.predict(PAIRS[0])) < CLOSE
+    if labels == 1:
+        ranked = [[hit["corpus_id"] for hit in one.rank("a cat", TEXTS, top_k=5)] for one in (model, original)]
+        assert ranked[0] == ranked[1]
+
+
+@pytest.mark.parametrize("options", PLANS, ids=["vectors", "logits"])
+def test_sparse_encoders(saved: Any, packed: Any, options: tuple[str, ...]) -> None:
+    folder = saved("BertForMaskedLM")
+    original = st.SparseEncoder(str(folder), device="cpu")
+    model = attached(st.SparseEncoder(str(folder), device="cpu"), packed(folder, *options))
+    for asked in ({}, {"max_active_dims": 10}, {"convert_to_sparse_tensor": False}):
+        found, expected = (one.encode(TEXTS, **asked).to_dense() for one in (model, original))
+        assert largest(found, expected) < CLOSE
+
+
+@pytest.mark.slow
+def test_processes_of_a_pool_open_the_plan_themselves(saved: Any, packed: Any) -> None:
+    folder = saved()
+    model = attached(bi_encoder(folder), packed(folder, "--pooling", "none"))
+    expected = model.encode(TEXTS)
+    assert largest(pickle.loads(pickle.dumps(model)).encode(TEXTS), expected) < CLOSE
+    pool = model.start_multi_process_pool(["cpu", "cpu"])
+    try:
+        assert largest(model.encode(TEXTS, pool=pool, chunk_size=20), expected) < CLOSE
+        rows = model.encode(TEXTS, pool=pool, output_value="token_embeddings")
+    finally:
+        model.stop_multi_process_pool(pool)
+    assert len(rows) == len(TEXTS)
+
+
+def test_plans_of_other_models_are_refused(saved: Any, packed: Any) -> None:
+    folder = saved()
+    other = saved(seed=1)
+    model = bi_encoder(folder)
+    kind, encoder = type(model), model[0].model
+    with pytest.raises(SessionError, match="other weights"):
+        attached(model, packed(other))
+    assert type(model) is kind
+    assert model[0].model is encoder
+    with pytest.raises(SessionError, match="another pooling"):
+        attached(model, packed(folder, "--pooling", "cls"))
+    with pytest.raises(SessionError, match="64 numbers, the model 32"):
+        attached(bi_encoder(saved(hidden_size=32, modules=[])), packed(saved(modules=[]), "--pooling", "none"))
+    with pytest.raises(SessionError, match="padded interface"):
+        attached(model, packed(folder, "--interface", "padded"))
+    with pytest.raises(SessionError, match=r"call \.to"):
+        attached(model, folder / "model.plan")
+    with pytest.raises(SessionError, match="scores"):
+        attached(model, packed(saved("BertForSequenceClassification", num_labels=1)))
+
+
+def test_other_versions_and_models_are_refused(tmp_path: Path) -> None:
+    from padfree.sentence_transformers import attach
+    from padfree.sentence_transformers.attach import check_version
+
+    check_version("6.0.1")
+    for version in ("5.4.1", "7.0.0"):
+        with pytest.raises(SessionError, match=r"allowed: 6\.x"):
+            check_version(version)
+    with pytest.raises(SessionError, match="allowed: SentenceTransformer"):
+        attach([object()], tmp_path / "packed.onnx")
