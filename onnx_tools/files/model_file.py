@@ -24,6 +24,7 @@ from .wire import Mapped, read_model
 
 # Protobuf messages end at 2 GiB; the rest is for what is no tensor.
 EXTERNAL_DATA_BYTES = 2**31 - 64 * 2**20
+_ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
 _SMALL_TENSOR_BYTES = 1024  # stays in the file
 _ALIGNMENT_BYTES = 4096  # lets readers map tensors into memory
 
@@ -51,6 +52,12 @@ def open_model(path: str | os.PathLike[str], storage: Storage = Storage.MAPPED) 
     except OSError as error:
         raise ModelFileError(f"model file '{file}' cannot be read: {error.strerror}; check its permissions") from error
     except DecodeError as error:
+        if file.suffix in _ENGINE_SUFFIXES:
+            raise ModelFileError(
+                f"model file '{file}' is an engine of TensorRT's by its name: weights and kernels of one GPU, without "
+                "the model's graph; give the .onnx file or the Hugging Face folder that it was built from "
+                "(docs/migrating.md)"
+            ) from error
         raise ModelFileError(
             f"model file '{file}' ({size} bytes) is not an ONNX model, or its end is missing; export or copy it again"
         ) from error
