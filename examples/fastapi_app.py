@@ -13,7 +13,7 @@ from pathlib import Path
 from fastapi import FastAPI, HTTPException, Request
 from padfree.runtime import Session
 from padfree.runtime.batching import Batcher, FirstCome
-from padfree.runtime.batching.errors import QueueFullError
+from padfree.runtime.batching.errors import DeadlineError, QueueFullError
 from padfree.runtime.texts import TextReader
 from pydantic import BaseModel, Field
 
@@ -43,8 +43,7 @@ async def vectors(body: Texts, request: Request) -> list[list[float]]:
     # Tokenising takes time too: other requests do not wait for it.
     tokens = await asyncio.to_thread(state.reader.read, body.texts)
     try:
-        group = state.batcher.submit_group(tokens.request, deadline_s=5.0)
-    except QueueFullError as error:
+        answer = await asyncio.wrap_future(state.batcher.submit_group(tokens.request, deadline_s=5.0))
+    except (QueueFullError, DeadlineError) as error:
         raise HTTPException(429, str(error)) from error
-    answer = await asyncio.wrap_future(group)
     return [vector.tolist() for vector in answer["sentence_embedding"]]

@@ -24,8 +24,8 @@ def add_parser(subparsers: Any) -> None:
         "triton",
         help="write a Triton model repository",
         description="Writes a model repository for NVIDIA's Triton Inference Server from an engine or a rewritten "
-        "model: configurations, model files, warm-up requests, and a Dockerfile for the server's image. Needs neither "
-        "a GPU nor a server.",
+        "model: configurations, model files, warm-up requests, and a Dockerfile and a Kubernetes manifest for the "
+        "server. Needs neither a GPU nor a server.",
     )
     parser.add_argument(
         "model", type=Path, help="model.plan or packed.onnx; a model's folder or a hub id is served on the CPU"
