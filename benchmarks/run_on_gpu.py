@@ -85,7 +85,7 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
         found += [Part(f"kernels with delays: {n}", command, environment=delayed) for n, command in kernels.items()]
     found += [Part(f"memcheck: {n}", (*SANITIZER, *PYTEST, path), 5) for n, path in tests_in("tests/kernels").items()]
     found += [Part(f"engines: {name}", command) for name, command in engines.items()]
-    found += [Part("plugins", (*PYTEST, "tests/plugins"))]
+    found += [Part(name, (*PYTEST, f"tests/{name}")) for name in ("plugins", "integrations")]
     found += [Part("fuzzing: lengths", (*PYTHON, "-m", "tests.fuzz", "lengths", "--seconds", "120"))]
     positions = ("sweep", "--sets", "positions", "--cases")
     benchmarks = {
