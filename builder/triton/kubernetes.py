@@ -29,7 +29,7 @@ spec:
       containers:
       - name: triton
         image: padfree-triton:latest  # of the Dockerfile beside this file, in your registry
-        command: {command}
+        args: {command}  # the image's own entry point stays
         ports:
         - {{name: http, containerPort: 8000}}
         - {{name: grpc, containerPort: 8001}}

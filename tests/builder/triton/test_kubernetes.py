@@ -52,7 +52,7 @@ def test_its_commands_are_those_of_the_image(on_gpu: Path) -> None:
     dockerfile = (on_gpu / "Dockerfile").read_text("utf-8")
     check, command = (json.loads(text) for text in re.findall(r"CMD (\[.*\])$", dockerfile, re.MULTILINE))
     found = container(on_gpu)
-    assert found["command"] == [*command, "--exit-timeout-secs=40"]
+    assert found["args"] == [*command, "--exit-timeout-secs=40"]
     live = found["livenessProbe"]["exec"]["command"]
     assert live == [*check, "--live"]
     assert [*live][3:5] == ["bert", "bert_tokenizer"]
@@ -62,7 +62,7 @@ def test_its_times_fit_together(on_gpu: Path) -> None:
     found = container(on_gpu)
     grace_s = resources(on_gpu)["Deployment"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     pause_s = int(found["lifecycle"]["preStop"]["exec"]["command"][1])
-    exit_s = int(found["command"][-1].partition("=")[2])
+    exit_s = int(found["args"][-1].partition("=")[2])
     assert pause_s + exit_s < grace_s
     live = found["livenessProbe"]
     # An attempt asks each model, and a request may take 5 s.
