@@ -123,8 +123,9 @@ def test_small_answers(server: TritonServer) -> None:
 @pytest.mark.needs_triton
 def test_a_trace_has_a_span_for_each_model(server: TritonServer, collector: Collector) -> None:
     words = CURLS[0]
-    assert infer(f"http://{words[2].replace('localhost:8000', server.url('http'))}", body_of(words))[0] == 200
-    names = (b"minilm_text", b"minilm_tokenizer", b"padfree-triton")
+    url, caller = f"http://{words[2].replace('localhost:8000', server.url('http'))}", "5f" * 16
+    assert infer(url, body_of(words), traceparent=f"00-{caller}-{'a1' * 8}-01")[0] == 200
+    names = (b"minilm_text", b"minilm_tokenizer", b"padfree-triton", caller.encode())
     wait_until(lambda: all(any(name in body for body in collector.bodies) for name in names))
 
 
