@@ -70,6 +70,10 @@ class _Attached:
         name = next(name for name in (_ONLY, "scores") if name in parts[0])
         return {**input, name: torch.cat([part[name] for part in parts])}
 
+    def save(self, *_: Any, **__: Any) -> None:
+        """Raises SessionError: the encoder's weights are not there any more."""
+        raise SessionError("the encoder is a plan, and its weights were dropped; save the model before attach")
+
     def _answer(self, packed: Packed, shared: Mapping[str, Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         module: Module = self[0].model  # type: ignore[index]
         if self.padfree_output is not None:

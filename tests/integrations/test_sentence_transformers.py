@@ -67,6 +67,8 @@ def test_vectors_are_those_of_the_model(saved: Any, packed: Any, options: tuple[
     assert largest(model.encode(TEXTS, precision="int8"), original.encode(TEXTS, precision="int8")) <= 1
     both = model.similarity(model.encode(TEXTS), model.encode(TEXTS[:3]))
     assert largest(both, original.similarity(original.encode(TEXTS), original.encode(TEXTS[:3]))) < CLOSE
+    with pytest.raises(SessionError, match="before attach"):
+        model.save("anywhere")
     assert model.get_embedding_dimension() == original.get_embedding_dimension()
 
 
