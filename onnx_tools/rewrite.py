@@ -20,6 +20,7 @@ from .files.model import Model
 from .files.model_file import check_model_data, open_model
 from .files.weights import Storage
 from .importing.canonical import runnable
+from .importing.nvidia import holds_plugins, without_plugins
 from .operators import add_functions, check_nodes, with_functions
 from .operators.functions import OVERLOAD_IR_VERSION
 from .pipeline import rewrite_graph
@@ -134,6 +135,8 @@ def rewrite_model(
     _check_options(interface, precision, masks)
     if verify:
         model.weights.align()
+    if holds_plugins(model.proto):
+        model = without_plugins(model)
     given, model = model.proto, widen(model)
     original = model.with_proto(runnable(model.proto))
     inner = "packed" if interface == VARSEQLEN else interface

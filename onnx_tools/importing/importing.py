@@ -21,7 +21,6 @@ from .canonical import canonical
 from .fixed_axes import fixed_sizes, generalise
 from .fixed_axes.sizes import EXPORT_AGAIN
 from .fused import holds_fused
-from .nvidia import refuse_plugins
 from .skeleton import Types, inferred, skeleton_of
 from .standard_form import standardise
 
@@ -103,7 +102,6 @@ def _refuse(model: ModelProto) -> None:
             f"the model holds operators of the domain '{DOMAIN}' already; it has been rewritten: build or run it, or "
             "rewrite the original export"
         )
-    refuse_plugins(model)
 
 
 def _refuse_what_batches_share(graph: gs.Graph) -> None:

@@ -1,45 +1,246 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that hold nodes of NVIDIA's BERT plugins, and what to do with them."""
+"""Files with nodes of NVIDIA's variable-length BERT plugins, as padded models in standard operators.
+
+The plugins read tokens as [T,E,1,1], linear layers are 1 x 1 convolutions or plugins, and Q, K and V are interleaved by
+heads, [T,H,3,D,1,1]. Here tokens become [B,S,E], and cu_seqlens a mask: what any other export looks like.
+"""
 
 from __future__ import annotations
 
-from onnx import ModelProto, NodeProto, TensorProto
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from ..errors import RewriteError
+from ..files.model import Model
 
-PLUGINS = frozenset(
-    {
-        "CustomEmbLayerNormPluginDynamic",
-        "CustomFCPluginDynamic",
-        "CustomGeluPluginDynamic",
-        "CustomQKVToContextPluginDynamic",
-        "CustomSkipLayerNormPluginDynamic",
-    }
-)
+EMBEDDING, ATTENTION = "CustomEmbLayerNormPluginDynamic", "CustomQKVToContextPluginDynamic"
+SKIP, LINEAR, GELU = "CustomSkipLayerNormPluginDynamic", "CustomFCPluginDynamic", "CustomGeluPluginDynamic"
+PLUGINS = frozenset({EMBEDDING, ATTENTION, SKIP, LINEAR, GELU})
 """Operators that are plugins of TensorRT's demo BERT, in whatever domain a file has them."""
+IDS, TYPES, MASK = "input_ids", "token_type_ids", "attention_mask"
 _INT8 = 2  # as the plugins' field type_id has it
 _SCALE = "dq_probs"  # the field of attention in int8: scales of the probabilities
+_EPSILON = 1e-12  # the plugins add nothing to a variance; BERT's own number is this
+_OPSET = 17
+_ELEMENTWISE = frozenset(
+    {"Abs", "Add", "Cast", "Div", "Erf", "Exp", "Identity", "LeakyRelu", "Mul", "Neg", "Pow", "Relu", "Sigmoid"}
+    | {"Sqrt", "Sub", "Tanh"}
+)
+_ADVICE = (
+    "rewrite the float model that it was made from (the .onnx file before the plugins, or the Hugging Face folder) "
+    "with --interface varseqlen, whose inputs are the same (docs/migrating.md)"
+)
 
 
-def refuse_plugins(model: ModelProto) -> None:
-    """Raises RewriteError for a model that holds such a node: its name, what the file is, and what to give instead."""
-    found = [node for node in model.graph.node if node.op_type in PLUGINS]
-    if not found:
-        return
-    node = next((item for item in found if _is_int8(item)), found[0])
-    what = "computes in int8, with scales that no float model holds" if _is_int8(node) else "is one of NVIDIA's plugins"
-    raise RewriteError(
-        f"node '{node.name or node.output[0]}' ({node.op_type}) {what}: the file is arranged for TensorRT's demo BERT, "
-        "with Q, K and V interleaved by heads, and is no standard ONNX; rewrite the float model that it was made from "
-        "(the .onnx file before the plugins, or the Hugging Face folder) with --interface varseqlen, whose inputs are "
-        "the same (docs/migrating.md)"
-    )
+def holds_plugins(model: ModelProto) -> bool:
+    """Whether any node is one of these plugins."""
+    return any(node.op_type in PLUGINS for node in model.graph.node)
 
 
-def _is_int8(node: NodeProto) -> bool:
+def without_plugins(model: Model) -> Model:
+    """The model with inputs [B,S] (ids, token types, mask) and without plugins.
+
+    Raises RewriteError for nodes in int8, for plugins of padded tensors, and for nodes between them that are no linear
+    layers, activations or additions.
+    """
+    return Model.of(_Conversion(model).run())
+
+
+def _error(node: NodeProto, reason: str) -> RewriteError:
+    name = node.name or (node.output[0] if node.output else "")
+    return RewriteError(f"node '{name}' ({node.op_type}) {reason}; {_ADVICE}")
+
+
+def _fields(node: NodeProto) -> dict[str, Any]:
+    """Attributes as numbers and arrays; tensors and lists of numbers alike."""
+    found: dict[str, Any] = {}
     for attribute in node.attribute:
-        if attribute.name == "type_id" and attribute.i == _INT8:
-            return True
-        if attribute.name == _SCALE or (attribute.HasField("t") and attribute.t.data_type == TensorProto.INT8):
-            return True
-    return False
+        value = helper.get_attribute_value(attribute)
+        if isinstance(value, TensorProto):
+            if value.data_type == TensorProto.INT8:
+                raise _error(node, "computes in int8, with scales that no float model holds")
+            value = numpy_helper.to_array(value)
+        found[attribute.name] = value
+    if found.get("type_id") == _INT8 or _SCALE in found:
+        raise _error(node, "computes in int8, with scales that no float model holds")
+    return found
+
+
+class _Conversion:
+    """Writes the nodes of the new graph, in the order of the old ones."""
+
+    def __init__(self, model: Model) -> None:
+        self._graph = model.proto.graph
+        self._arrays = {item.name: np.asarray(model.array(item)) for item in self._graph.initializer}
+        self._tokens: set[str] = set()  # tensors [B,S,E]
+        self._nodes: list[NodeProto] = []
+        self._weights: dict[str, np.ndarray[Any, Any]] = {}
+        self._types_read = False
+
+    def run(self) -> ModelProto:
+        """The whole model."""
+        for node in self._graph.node:
+            if node.op_type == "Constant":
+                self._arrays[node.output[0]] = numpy_helper.to_array(helper.get_attribute_value(node.attribute[0]))
+                continue
+            write = _WRITERS.get(node.op_type)
+            if write is not None:
+                write(self, node, _fields(node))
+            elif node.op_type in _ELEMENTWISE:
+                self._elementwise(node)
+            else:
+                raise _error(node, "stands between NVIDIA's plugins, and is no linear layer and no activation")
+            self._tokens.add(node.output[0])
+        names = [IDS, *([TYPES] if self._types_read else []), MASK]
+        inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"]) for name in names]
+        outputs = [helper.make_tensor_value_info(item.name, TensorProto.FLOAT, None) for item in self._graph.output]
+        weights = [numpy_helper.from_array(np.array(value, order="C"), name) for name, value in self._weights.items()]
+        graph = helper.make_graph(self._nodes, self._graph.name or "bert", inputs, outputs, weights)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)
+
+    def embedding(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
+        """Rows of three tables, and their norm. The second output is the attention's mask, which is made anew."""
+        if len(node.input) != 4:
+            raise _error(node, f"has {len(node.input)} inputs; the one of variable-length engines has four")
+        tables = [self._matrix(node, fields, f"bert_embeddings_{name}_embeddings", None)
+                  for name in ("word", "token_type", "position")]  # fmt: skip
+        self._types_read = True
+        size = self._op("Gather", self._op("Shape", IDS), self._constant(np.array(1)), axis=0)
+        places = self._op("Range", self._constant(np.array(0)), size, self._constant(np.array(1)))
+        total = self._op("Gather", self._constant(tables[0]), IDS, axis=0)
+        for table, index in ((tables[1], TYPES), (tables[2], places)):
+            total = self._op("Add", total, self._op("Gather", self._constant(table), index, axis=0))
+        self._norm(node, total, fields, "bert_embeddings_layernorm_")
+
+    def attention(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
+        """Heads of [B,S,H,3,D], softmax under the mask, and [B,S,E] again."""
+        if not fields.get("var_seqlen", 0):
+            raise _error(node, "has var_seqlen 0: it reads padded tensors")
+        width, heads = int(fields["hidden_size"]), int(fields["num_heads"])
+        shape = self._constant(np.array([0, 0, heads, 3, width // heads]))
+        split = self._op("Reshape", self._read(node, 0), shape)
+        parts = [self._op("Gather", split, self._constant(np.array(part)), axis=3) for part in range(3)]
+        q, k, v = (self._op("Transpose", part, perm=[0, 2, 3, 1] if at == 1 else [0, 2, 1, 3])
+                   for at, part in enumerate(parts))  # fmt: skip
+        scale = self._constant(np.float32((width // heads) ** -0.5))
+        kept = self._op("Unsqueeze", self._op("Cast", MASK, to=TensorProto.FLOAT), self._constant(np.array([1, 2])))
+        hidden = self._op("Mul", self._op("Sub", self._constant(np.float32(1)), kept), self._constant(np.float32(-1e4)))
+        scores = self._op("Add", self._op("Mul", self._op("MatMul", q, k), scale), hidden)
+        result = self._op("MatMul", self._op("Softmax", scores, axis=-1), v)
+        rows = self._op("Transpose", result, perm=[0, 2, 1, 3])
+        self._op("Reshape", rows, self._constant(np.array([0, 0, width])), output=node.output[0])
+
+    def skip_norm(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
+        """The norm of a sum, with a bias or without."""
+        total = self._op("Add", self._read(node, 0), self._read(node, 1))
+        if np.size(fields.get("bias", ())):
+            total = self._op("Add", total, self._constant(np.asarray(fields["bias"], np.float32).ravel()))
+        self._norm(node, total, fields, "")
+
+    def linear(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
+        """A linear layer whose weights are fields, [N,K]."""
+        bias = np.asarray(fields["B"], np.float32).ravel() if np.size(fields.get("B", ())) else None
+        self._product(node, self._matrix(node, fields, "W", int(fields["out_dims"])), bias)
+
+    def convolution(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
+        """A linear layer as a convolution of one element."""
+        weight, bias = self._arrays.get(node.input[1]), None
+        if weight is None or weight.ndim != 4 or weight.shape[2:] != (1, 1) or fields.get("group", 1) != 1:
+            raise _error(node, "is no convolution of 1 x 1 with constant weights")
+        if len(node.input) > 2 and node.input[2]:
+            bias = self._arrays.get(node.input[2])
+            if bias is None:
+                raise _error(node, "has a bias that is no constant")
+        self._product(node, weight[:, :, 0, 0], bias)
+
+    def gelu(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
+        """The plugin's formula, by tanh, with a bias before it or without."""
+        x = self._read(node, 0)
+        if np.size(fields.get("bias", ())):
+            x = self._op("Add", x, self._constant(np.asarray(fields["bias"], np.float32).ravel()))
+        cube = self._op("Mul", self._op("Pow", x, self._constant(np.float32(3))), self._constant(np.float32(0.044715)))
+        inner = self._op("Mul", self._op("Add", x, cube), self._constant(np.float32((2 / np.pi) ** 0.5)))
+        gate = self._op("Add", self._op("Tanh", inner), self._constant(np.float32(1)))
+        half = self._op("Mul", x, self._constant(np.float32(0.5)))
+        self._op("Mul", half, gate, output=node.output[0])
+
+    def squeeze(self, node: NodeProto, _: Mapping[str, Any]) -> None:
+        """[T,E,1,1] to [T,E] changes nothing here."""
+        self._op("Identity", self._read(node, 0), output=node.output[0])
+
+    def _elementwise(self, node: NodeProto) -> None:
+        inputs = []
+        for position, name in enumerate(node.input):
+            value = self._arrays.get(name)
+            if value is None:
+                inputs.append(self._read(node, position))
+            elif value.size == 1 or (value.ndim == 4 and value.size == value.shape[1]):
+                flat = value.reshape(() if value.size == 1 else -1)
+                inputs.append(self._constant(flat.astype(np.float32) if flat.dtype.kind == "f" else flat))
+            else:
+                raise _error(node, f"has a constant of shape {list(value.shape)}")
+        if node.op_type == "Cast":  # between float types: everything is float32 here
+            self._op("Identity", *inputs, output=node.output[0])
+            return
+        copied = helper.make_node(node.op_type, inputs, list(node.output), node.name, domain=node.domain)
+        copied.attribute.extend(node.attribute)
+        self._nodes.append(copied)
+
+    def _matrix(self, node: NodeProto, fields: Mapping[str, Any], name: str, rows: int | None) -> Any:
+        """A field as a matrix: of so many rows, or as wide as the norm behind it."""
+        value = np.asarray(fields.get(name, ()), np.float32).ravel()
+        width = (
+            np.size(fields.get("bert_embeddings_layernorm_gamma", ())) if rows is None else value.size // max(rows, 1)
+        )
+        if not value.size or not width or value.size % width:
+            raise _error(node, f"has a field {name} of {value.size} numbers, which are no rows of a table")
+        return value.reshape(-1, width)
+
+    def _norm(self, node: NodeProto, x: str, fields: Mapping[str, Any], prefix: str) -> None:
+        scale, shift = (np.asarray(fields.get(f"{prefix}{name}", ()), np.float32).ravel() for name in ("gamma", "beta"))
+        if not scale.size or scale.size != shift.size:
+            raise _error(node, f"has {scale.size} numbers of gamma and {shift.size} of beta")
+        gamma, beta = self._constant(scale), self._constant(shift)
+        self._op("LayerNormalization", x, gamma, beta, output=node.output[0], axis=-1, epsilon=_EPSILON)
+
+    def _product(self, node: NodeProto, weight: Any, bias: Any) -> None:
+        x, matrix = self._read(node, 0), self._constant(np.asarray(weight, np.float32).T)
+        if bias is None:
+            self._op("MatMul", x, matrix, output=node.output[0])
+        else:
+            product = self._op("MatMul", x, matrix)
+            self._op("Add", product, self._constant(np.asarray(bias, np.float32)), output=node.output[0])
+
+    def _read(self, node: NodeProto, position: int) -> str:
+        """An input that holds tokens."""
+        name = str(node.input[position])
+        if name not in self._tokens:
+            raise _error(node, f"reads '{name}', which does not come from NVIDIA's embedding plugin")
+        return name
+
+    def _constant(self, value: Any) -> str:
+        name = f"nvidia_constant_{len(self._weights)}"
+        self._weights[name] = np.asarray(value)
+        return name
+
+    def _op(self, op: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        name = f"nvidia_{op.lower()}_{len(self._nodes)}"
+        self._nodes.append(helper.make_node(op, list(inputs), [output or name], name, **attributes))
+        return output or name
+
+
+_WRITERS: Mapping[str, Callable[[_Conversion, NodeProto, Mapping[str, Any]], None]] = MappingProxyType(
+    {
+        EMBEDDING: _Conversion.embedding,
+        ATTENTION: _Conversion.attention,
+        SKIP: _Conversion.skip_norm,
+        LINEAR: _Conversion.linear,
+        GELU: _Conversion.gelu,
+        "Conv": _Conversion.convolution,
+        "Squeeze": _Conversion.squeeze,
+    }
+)
