@@ -9,37 +9,12 @@ from functools import cache
 
 import torch
 from padfree.runtime import SessionError, plugin_library
+from padfree.runtime.c_api import API_VERSION, AttentionArgs, Operand, open_library
 
 TYPES: Mapping[torch.dtype, int] = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 """padfree_type."""
-VERSION = 1
-"""PADFREE_API_VERSION of the structs below."""
 _NO_BIAS, _SLOPES = 0, 1
 _ALIGNMENT = 16
-
-
-class _Operand(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("bias", ctypes.c_void_p),
-        ("token_stride", ctypes.c_int64),
-        ("head_stride", ctypes.c_int64),
-    )
-
-
-class _AttentionArguments(ctypes.Structure):
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        *((name, ctypes.c_int32) for name in ("type", "num_heads", "num_kv_heads", "head_size")),
-        *((name, ctypes.c_int32) for name in ("num_tokens", "num_sequences", "max_seq_len")),
-        ("scale", ctypes.c_float),
-        *((name, ctypes.c_int32) for name in ("window_left", "window_right")),
-        *((name, _Operand) for name in ("q", "k", "v")),
-        *((name, ctypes.c_void_p) for name in ("cu_seqlens", "y", "tasks")),
-        ("tasks_bytes", ctypes.c_int64),
-        *((name, ctypes.c_int32) for name in ("bias", "bias_range")),
-        *((name, ctypes.c_void_p) for name in ("slopes", "distance_bias", "k_position", "q_position")),
-    )
 
 
 @cache
@@ -50,13 +25,14 @@ def library() -> ctypes.CDLL:
         SessionError: there is none, or one of another version of the interface.
     """
     path = plugin_library.find()
-    loaded = ctypes.CDLL(str(path))
-    found = loaded.padfree_api_version() if hasattr(loaded, "padfree_api_version") else 0
-    if found < VERSION:
-        raise SessionError(f"{path}: version {found} of the C interface, needed: {VERSION}; install padfree again")
-    loaded.padfree_last_error.restype = ctypes.c_char_p
-    loaded.padfree_attention.argtypes = (ctypes.POINTER(_AttentionArguments), ctypes.c_void_p)
-    return loaded
+    try:
+        opened = open_library(path)
+    except (OSError, AttributeError) as error:
+        raise SessionError(f"{path}: holds no C interface ({error}); install padfree again") from error
+    found = opened.padfree_api_version()
+    if found < API_VERSION:
+        raise SessionError(f"{path}: version {found} of the C interface, needed: {API_VERSION}; install padfree again")
+    return opened
 
 
 def readable(tensor: torch.Tensor) -> torch.Tensor:
@@ -87,8 +63,8 @@ def attention(
     Raises:
         SessionError: the library refuses the arguments, or CUDA the launch.
     """
-    arguments = _AttentionArguments(
-        struct_size=ctypes.sizeof(_AttentionArguments),
+    arguments = AttentionArgs(
+        struct_size=ctypes.sizeof(AttentionArgs),
         type=TYPES[q.dtype],
         num_heads=q.shape[1],
         num_kv_heads=k.shape[1],
@@ -113,5 +89,5 @@ def attention(
             raise SessionError(library().padfree_last_error().decode())
 
 
-def _operand(tensor: torch.Tensor) -> _Operand:
-    return _Operand(data=tensor.data_ptr(), token_stride=tensor.stride(0), head_stride=tensor.stride(1))
+def _operand(tensor: torch.Tensor) -> Operand:
+    return Operand(data=tensor.data_ptr(), token_stride=tensor.stride(0), head_stride=tensor.stride(1))

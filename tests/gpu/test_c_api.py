@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from padfree.runtime import SessionError
+from padfree.runtime.c_api import Operand, open_library
 from padfree.runtime.gpu import plugin_library
 
-from tests.support.c_api import Operand, Status, attention_args, open_library, schedule_args
+from tests.support.c_api import Status, attention_args, schedule_args
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = pytest.mark.gpu

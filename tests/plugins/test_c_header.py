@@ -12,16 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from padfree.runtime.c_api import AttentionArgs, Operand, ScheduleArgs, open_library
 
-from tests.support.c_api import (
-    AttentionArgs,
-    Operand,
-    ScheduleArgs,
-    Status,
-    attention_args,
-    open_library,
-    schedule_args,
-)
+from tests.support.c_api import Status, attention_args, schedule_args
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = ROOT / "include" / "padfree.h"
