@@ -55,7 +55,7 @@ class Served:
         activated: scores have gone through what makes shares of them; otherwise they are logits.
         precision: of the model.
         tokenizer: the tokenizer.json.
-        inputs: the model's token inputs.
+        inputs: the token inputs of the original model.
         max_length: most tokens of a text, or a pair.
         prompts: name -> what is put in front of texts.
         default_prompt: the name of the prompt for who asks for none.
@@ -104,7 +104,7 @@ def describe(model: Path, metadata: Metadata, choices: Choices) -> Served:
     if default is not None and default not in prompts:
         known = ", ".join(prompts) or "none"
         raise SessionError(f"--default-prompt {default}: the model's prompts are {known}; choose one of them")
-    inputs = tuple(item.name for item in metadata.token_inputs())
+    inputs = tuple(item.original_name for item in metadata.token_inputs())
     for name in inputs:
         if name not in (IDS, TYPES):
             raise SessionError(

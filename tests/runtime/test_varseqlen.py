@@ -20,10 +20,13 @@ from padfree.contract.metadata import Metadata, parse_metadata
 from padfree.onnx_tools import RewriteError, RewriteResult, load_model, rewrite, save_model
 from padfree.onnx_tools.files.model import Model
 from padfree.runtime import Session, SessionError
+from padfree.runtime.batching import Batcher, FirstCome
+from padfree.runtime.texts import TextReader
 
 from tests.support.encoder import TOKENS, one_layer, with_output
 from tests.support.exports import metadata_of, session, truth
 from tests.support.families import FOLDER, SPECIAL_IDS, VOCABULARY
+from tests.support.folders import write_folder
 
 INPUTS = ["input_ids", "segment_ids", "cu_seqlens", "max_seqlen"]
 LENGTHS = (9, 1, 4, 17, 6)
@@ -219,3 +222,21 @@ def test_the_commands_take_it(name: str, tmp_path: Path, capsys: pytest.CaptureF
     assert main(["run", str(path), "--input", str(tmp_path / "batch.jsonl"), "-o", str(tmp_path / "out.npz")]) == 0
     assert main(["compare", str(original), str(path)]) == 0
     onnx.checker.check_model(onnx.load(path))
+
+
+def test_texts_are_served_by_it(tmp_path: Path) -> None:
+    serving = pytest.importorskip("padfree.serving.served", reason="padfree[serve]", exc_type=ImportError)
+    folder = write_folder(tmp_path / "model", modules=[("Pooling", {"pooling_mode_mean_tokens": True})])
+    answers = []
+    for interface in ("packed", "varseqlen"):
+        path = tmp_path / f"{interface}.onnx"
+        assert main(["optimize", str(folder), "-o", str(path), "--interface", interface, "--no-verify"]) == 0
+        with Session(path) as opened:
+            served = serving.describe(path, opened.metadata, serving.Choices())
+            tokens = TextReader(path, opened.metadata).read(["a parcel", ("one text", "and another")])
+            batcher = Batcher(opened, FirstCome(opened.budget))
+            packed = {name: np.concatenate(tokens.request[name]) for name in served.inputs}
+            answers.append(batcher.submit_group(packed, seq_lens=tokens.seq_lens).result(30)[served.output])
+            batcher.close()
+    for one, two in zip(*answers, strict=True):
+        np.testing.assert_array_equal(one, two)
