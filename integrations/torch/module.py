@@ -192,9 +192,10 @@ class Module(torch.nn.Module):  # type: ignore[misc]
             options["device"] = self.device.index or 0
         session = Session(self.path, **options)
         if session.metadata.interface != "packed":
+            interface = session.metadata.interface
             session.close()
             raise SessionError(
-                f"{self.path}: a model of the padded interface, allowed: packed; make it with --interface packed"
+                f"{self.path}: a model of the {interface} interface, allowed: packed; make it with --interface packed"
             )
         return session
 
