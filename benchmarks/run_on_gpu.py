@@ -5,9 +5,9 @@
 
 The work is in parts of some minutes at most. A part that passed is recorded with its counts and the commit in
 checks.jsonl and is not run again at that commit: call the command until nothing is left. On a machine of several GPUs,
-as many parts run at once, each with a GPU of its own; `--at-once` lets several tests share a GPU, and benchmarks come
-after them, alone. `--minutes` starts nothing that would take longer than what is left; `--list` names the parts. Exit
-code 1 if a part fails or is left.
+as many parts run at once, each with a GPU of its own; `--at-once` lets several tests share a GPU. Benchmarks, and tests
+that take most of a GPU's memory, come after them, alone. `--minutes` starts nothing that would take longer than what is
+left; `--list` names the parts. Exit code 1 if a part fails or is left.
 
 Needs padfree installed with its plugin library, TensorRT, PyTorch, transformers, and libpadfree_kernels.so named by
 PADFREE_KERNELS_LIBRARY (built with -DPADFREE_KERNEL_TESTS=ON). PADFREE_PERTURBED_LIBRARY may name a second one, built
@@ -42,6 +42,7 @@ WORKERS = ("-n", "4") if importlib.util.find_spec("xdist") else ()  # launch and
 SANITIZER = ("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9", "--launch-timeout", "120")
 NOTHING_RUN = 5  # pytest's exit code where all tests of a file are skipped at once
 LINES_OF_FAILURE = 30
+LARGE = ("many_elements",)  # tests of kernels that take most of a GPU's memory
 COUNTS = re.compile(r"(\d+) (passed|failed|skipped|left|errors?)\b")
 
 
@@ -54,7 +55,7 @@ class Part:
     minutes: float = 3
     environment: Mapping[str, str] = field(default_factory=dict)
     whole_machine: bool = False  # takes all GPUs or all cores by itself
-    measures: bool = False  # its figures hold only where it has a GPU for itself
+    alone: bool = False  # needs a GPU for itself: what it measures holds only there, or it takes most of the memory
 
 
 def tests_in(folder: str) -> dict[str, str]:
@@ -80,10 +81,17 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
     batches = ("-m", "tests.gpu.random_batches", "--count", "100000", "--results", str(results / "batches.jsonl"))
     found = [Part("engine matrix", (*PYTHON, *matrix), 8, whole_machine=True)]
     found += [Part("random batches", (*PYTHON, *batches), 5, whole_machine=True)]
-    found += [Part(f"kernels: {name}", command) for name, command in kernels.items()]
+    found += [Part(f"kernels: {name}", command, alone=name in LARGE) for name, command in kernels.items()]
     if delayed["PADFREE_KERNELS_LIBRARY"]:
-        found += [Part(f"kernels with delays: {n}", command, environment=delayed) for n, command in kernels.items()]
-    found += [Part(f"memcheck: {n}", (*SANITIZER, *PYTEST, path), 5) for n, path in tests_in("tests/kernels").items()]
+        found += [
+            Part(f"kernels with delays: {name}", command, environment=delayed, alone=name in LARGE)
+            for name, command in kernels.items()
+        ]
+    found += [
+        Part(f"memcheck: {name}", (*SANITIZER, *PYTEST, path), 5)
+        for name, path in tests_in("tests/kernels").items()
+        if name not in LARGE  # the sanitizer would take hours for them
+    ]
     found += [Part(f"engines: {name}", command) for name, command in engines.items()]
     found += [Part(name, (*PYTEST, f"tests/{name}")) for name in ("plugins", "integrations")]
     found += [Part("fuzzing: lengths", (*PYTHON, "-m", "tests.fuzz", "lengths", "--seconds", "120"))]
@@ -102,7 +110,7 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
         "sentence-transformers": (measured("integrations.sentence_transformers", *recorded("integrations")), 4),
         "trained models": (measured("accuracy", *recorded("trained")), 9),
     }
-    found += [Part(f"benchmark: {n}", command, most, measures=True) for n, (command, most) in benchmarks.items()]
+    found += [Part(f"benchmark: {n}", command, most, alone=True) for n, (command, most) in benchmarks.items()]
     return found
 
 
@@ -152,17 +160,15 @@ def run(part: Part, gpu: str | None) -> dict[str, Any]:
 def run_all(waiting: Sequence[Part], gpus: Sequence[str], end: float, done: Any, at_once: int = 1) -> list[Part]:
     """Runs what the time is enough for, calls `done` with every record, and returns what is left.
 
-    What takes the whole machine comes first, then tests, `at_once` on a GPU and the longest first, then what measures,
-    one part on a GPU.
+    What takes the whole machine comes first, then tests, `at_once` on a GPU and the longest first, then what needs a
+    GPU for itself.
     """
-    alone = [part for part in waiting if part.whole_machine]
-    tests = sorted(
-        (part for part in waiting if not (part.whole_machine or part.measures)), key=lambda part: -part.minutes
-    )
-    measuring = [part for part in waiting if part.measures and not part.whole_machine]
-    left = run_lanes(alone, [None], end, done)
+    whole = [part for part in waiting if part.whole_machine]
+    tests = sorted((part for part in waiting if not (part.whole_machine or part.alone)), key=lambda part: -part.minutes)
+    alone = [part for part in waiting if part.alone and not part.whole_machine]
+    left = run_lanes(whole, [None], end, done)
     left += run_lanes(tests, [*gpus] * at_once if len(gpus) * at_once > 1 else [None], end, done)
-    return left + run_lanes(measuring, gpus if len(gpus) > 1 else [None], end, done)
+    return left + run_lanes(alone, gpus if len(gpus) > 1 else [None], end, done)
 
 
 def run_lanes(waiting: Sequence[Part], lanes: Sequence[str | None], end: float, done: Any) -> list[Part]:

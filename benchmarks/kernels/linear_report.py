@@ -12,6 +12,18 @@ FUSED = "cublaslt addmm with tanh-gelu"
 HEADINGS = ("T x K x N", "padfree, us", "TFLOP/s", "by the model alone, us", "cuBLAS, us", "cuBLASLt with GELU, us")
 
 
+SHOWN = {"small": (4802,), "base": (128, 1403, 4802), "large": (7579,)}
+"""The numbers of tokens that the page has, by the size of the model; the records have more."""
+SIZES = {384: "small", 768: "base", 1024: "large"}
+
+
+def is_shown(record: Mapping[str, Any]) -> bool:
+    """Whether a record is one of the page's."""
+    width = min(record["depth"], record["features"]) if "depth" in record else None
+    size = record["case"].split(",")[0] if width is None else SIZES.get(width, "")
+    return record["tokens"] in SHOWN.get(size, ())
+
+
 def cells(record: Mapping[str, Any]) -> list[str]:
     """One row: a product, or the sum or the chain of a layer's products, for which sizes and choices say nothing."""
     times: Mapping[str, float] = record["times_us"]

@@ -276,7 +276,8 @@ def attention_profile(records: Sequence[Record]) -> str:
 
 def linear(records: Sequence[Record]) -> str:
     """A row a product, or all products of a layer."""
-    return noted(linear_report.HEADINGS, map(linear_report.cells, records), records)
+    shown = [record for record in records if linear_report.is_shown(record)]
+    return noted(linear_report.HEADINGS, map(linear_report.cells, shown), shown)
 
 
 def trained(make: Callable[[Sequence[Record]], str]) -> Callable[[Sequence[Record]], str]:

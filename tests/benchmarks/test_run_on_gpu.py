@@ -61,13 +61,13 @@ def test_parts_run_on_gpus_of_their_own() -> None:
     assert sorted(record["summary"] for record in records) == ["0", "0", "1", "1"]
 
 
-def test_tests_share_a_gpu_and_what_measures_does_not(tmp_path: Path) -> None:
+def test_tests_share_a_gpu_and_what_measures_has_its_own(tmp_path: Path) -> None:
     code = (
         "import pathlib, time; here = pathlib.Path({folder!r}); mark = here / {name!r}; mark.touch(); "
         "time.sleep(0.5); print(len(list(here.iterdir()))); time.sleep(0.5); mark.unlink()"
     )
     command = {name: (sys.executable, "-c", code.format(folder=str(tmp_path), name=name)) for name in "abcd"}
-    wanted = [Part(name, command[name], 0, measures=name in "cd") for name in "cadb"]
+    wanted = [Part(name, command[name], 0, alone=name in "cd") for name in "cadb"]
     records: list[dict[str, Any]] = []
     run_all(wanted, ["0"], time.monotonic() + 60, records.append, at_once=2)
     assert {record["step"] for record in records[:2]} == {"a", "b"}

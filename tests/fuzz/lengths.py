@@ -33,7 +33,8 @@ WINDOWS = ((-1, -1), (0, 0), (3, 5), (64, 64), (200, 0), (2**31 - 1, 2**31 - 1))
 HEADS = ((2, 2, 64), (4, 2, 32), (1, 1, 128), (3, 3, 72))  # of queries, of keys, their size
 TYPES = ("float16", "bfloat16", "float32")
 BIAS_RANGE = 8
-SHORT = 128  # longest sequence, and widest window, of the kernels for short ones and for windows
+SHORT, NEAR = 128, 64  # longest sequence of the kernel for short ones, widest window of the one for windows
+MMA_OF_DISENTANGLED = "disentangled mma"  # on Hopper for heads above 64 alone
 DAMAGED = ("seq_lens", "cu_seqlens", "ids", "types", "positions", "token_index")
 FAULT = 86  # exit code
 REFUSALS = ("CUDA error 1", "CUDA error 209")  # invalid value, no kernel for this GPU
@@ -258,11 +259,13 @@ def _takes(kernel: str, bias: str, case: Case) -> bool:
     """Whether a kernel is ever chosen for such attention; "auto" is the choice itself."""
     if kernel == "auto":
         return True
-    if bias == "disentangled" or case["type"] == "float32":
-        return False  # these have one kernel
+    if case["type"] == "float32":
+        return False  # it has one kernel
+    if kernel == MMA_OF_DISENTANGLED or bias == "disentangled":
+        return (kernel, bias) == (MMA_OF_DISENTANGLED, "disentangled") and case["heads"] == case["kv_heads"]
     if kernel == "short":
         return 0 < int(case["max_seq_len"]) <= SHORT
-    near = all(0 <= side <= SHORT for side in case["window"])
+    near = all(0 <= side <= NEAR for side in case["window"])
     return kernel != "window" or (bias == "plain" and near)
 
 
