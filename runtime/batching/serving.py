@@ -24,8 +24,11 @@ from .response_cache import ResponseCache, cache_key
 
 Array = npt.NDArray[Any]
 
-FAILED_ALONE = 4
-"""So many requests of a run fail alone, and nothing of it succeeds: the model is at fault, the rest is not tried."""
+FAILED_ALONE = 8
+"""So many requests of a run fail alone, and nothing of it succeeds: the model is at fault, the rest is not tried.
+
+Four bad requests meet first in a run now and then where one of fifty is bad.
+"""
 
 _log = logging.getLogger(__name__)
 

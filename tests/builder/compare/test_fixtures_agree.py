@@ -17,7 +17,10 @@ FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 FILES = sorted(FIXTURES.rglob("*.onnx"))
 HALF_OUTPUTS = 1e-2  # outputs of half precision originals are rounded at the end, to 11 or 8 bits
 EXACT = 1e-5
-EXACT_T5 = 5e-5  # T5 does not scale its attention scores: large ones make small differences larger
+LOOSER = {
+    "t5": 5e-5,  # it does not scale its attention scores: large ones make small differences larger
+    "modernbert_token_classification": 2e-5,  # logits of up to 3, where others are below 1
+}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda path: str(path.relative_to(FIXTURES).with_suffix("")))
@@ -28,7 +31,7 @@ def test_rewritten_file_agrees_with_the_original(file: Path) -> None:
         pytest.skip(f"not rewritten: {refused}")
     (runner,) = report.runners
     assert report.passed, runner.verdict
-    exact = EXACT_T5 if file.stem.startswith("t5") else EXACT
+    exact = next((allowed for name, allowed in LOOSER.items() if file.stem.startswith(name)), EXACT)
     allowed = exact if runner.tolerance.absolute < HALF_OUTPUTS else HALF_OUTPUTS
     for output in runner.outputs:
         assert output.total.absolute <= allowed, runner.verdict

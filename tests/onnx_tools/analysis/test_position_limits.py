@@ -59,8 +59,9 @@ def feeds_of(
         if values is None:  # positions; what a table limits is a limit of the values, not of the length
             values = np.arange(length) % (limits[item.name] or length)
         dtype = helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
-        batch = item.type.tensor_type.shape.dim[0].dim_value or 1
-        feeds[item.name] = np.broadcast_to(values.astype(dtype), (batch, length)).copy()
+        batch, _, *widths = (dim.dim_value for dim in item.type.tensor_type.shape.dim)
+        values = values.astype(dtype).reshape(length, *[1] * len(widths))
+        feeds[item.name] = np.broadcast_to(values, (batch or 1, length, *widths)).copy()
     return feeds
 
 
