@@ -150,12 +150,13 @@ def _split_packed(path: Path, arrays: dict[str, Array]) -> Request:
     lengths = arrays.pop(LENGTHS_NAME)
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 0).any():
         raise BuildError(
-            f"{path}: {LENGTHS_NAME} is {lengths.dtype} {lengths.tolist()[:8]}, allowed: integers [B], 0 or more; "
+            f"{path}: {LENGTHS_NAME} is {lengths.dtype} {lengths.ravel()[:8].tolist()} of shape {list(lengths.shape)}, "
+            "allowed: integers [B], 0 or more; "
             "pass the number of tokens of each sequence"
         )
     total = int(lengths.sum())
     for name, array in arrays.items():
-        if array.ndim != 1 or array.size != total:
+        if array.ndim == 0 or len(array) != total:
             raise BuildError(
                 f"{path}: '{name}' has shape {list(array.shape)}, but {LENGTHS_NAME} add up to {total}; "
                 "pass one value for every token"
@@ -167,7 +168,7 @@ def _split_packed(path: Path, arrays: dict[str, Array]) -> Request:
 def _split_padded(path: Path, arrays: dict[str, Array]) -> Request:
     kept = arrays.pop(MASK_NAME) != 0
     for name, array in arrays.items():
-        if array.ndim != 2 or array.shape != kept.shape:
+        if kept.ndim != 2 or array.shape[:2] != kept.shape:
             raise BuildError(
                 f"{path}: '{name}' has shape {list(array.shape)}, {MASK_NAME} has {list(kept.shape)}; "
                 "make them alike, [B, S]"

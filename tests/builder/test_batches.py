@@ -71,7 +71,11 @@ def test_grids_keep_what_the_mask_keeps(metadata: Metadata, tmp_path: Path) -> N
     ("arrays", "message"),
     [
         ({"input_ids": [1, 2], "seq_lens": [1]}, "'input_ids' has shape [2], but seq_lens add up to 1"),
-        ({"input_ids": [1, 2], "seq_lens": [3, -1]}, "seq_lens is int64 [3, -1], allowed: integers [B], 0 or more"),
+        ({"input_ids": [1, 2], "seq_lens": 2}, "seq_lens is int64 [2] of shape [], allowed: integers [B], 0 or more"),
+        (
+            {"input_ids": [1, 2], "seq_lens": [3, -1]},
+            "seq_lens is int64 [3, -1] of shape [2], allowed: integers [B], 0 or more",
+        ),
         ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, "'input_ids' has shape [1, 2], attention_mask has [1, 1]"),
         ({"input_ids": [1]}, "neither seq_lens (for packed tokens [T]) nor attention_mask"),
     ],

@@ -20,7 +20,7 @@ from padfree.onnx_tools import rewrite
 from tests.support import exports
 from tests.support.encoder import HIDDEN, one_layer
 
-from . import lengths
+from . import lengths, requests
 from .damage import damaged_bytes, damaged_json, damaged_model
 from .finds import FindError
 
@@ -151,11 +151,20 @@ def _read_sidecar(data: bytes, folder: Path) -> None:
     command(folder, "triton", str(plan), "-o", str(folder / "repository"), "--name", "model")
 
 
+def _read_arrays(data: bytes, folder: Path) -> None:
+    path, batch = folder / "packed.onnx", folder / "batch.npz"
+    path.write_bytes(requests.packed_model())
+    if requests.written(data, batch):
+        command(folder, "run", str(path), "--input", str(batch), "-o", str(folder / "out.npz"))
+
+
 TARGETS: Mapping[str, Target] = MappingProxyType(
     {
         "models": Target(_models, damaged_model, _read_model),
         "rewritten": Target(_rewritten, damaged_model, _read_rewritten),
         "sidecars": Target(_sidecars, _damage_sidecar, _read_sidecar),
+        "bodies": Target(requests.bodies, requests.damage_body, requests.read_body, at_once=1000),
+        "arrays": Target(requests.arrays, requests.damage_arrays, _read_arrays),
         "lengths": Target(
             lengths.bases, lengths.damage, lengths.read, lengths.missing, most_bytes=None, at_once=1000
         ),  # CUDA reserves addresses

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doors of callers: bodies of HTTP requests, and arrays that a session gets from a file."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from padfree.onnx_tools import rewrite
+from padfree.serving.errors import ApiError
+from padfree.serving.http.body import Body, read_inputs, read_pairs, read_texts
+from padfree.serving.options import ServeOptions
+
+from tests.support.encoder import HIDDEN, one_layer
+
+from .damage import damaged_bytes, damaged_json
+
+MOST_ELEMENTS = 1 << 16  # of an array: large ones are no news to a reader, and slow
+DTYPES = ("int32", "int64", "uint64", "int8", "float32", "float64", "bool", "complex64", "U3", "M8[s]")
+
+
+def bodies() -> Mapping[str, bytes]:
+    """A body of each kind of route."""
+    found: dict[str, Any] = {
+        "embeddings": {"input": ["one text", "another"], "model": "m", "encoding_format": "base64", "dimensions": 8},
+        "embed": {"inputs": "a text", "truncate": True, "normalize": False, "prompt_name": "query"},
+        "rerank": {"query": "what", "documents": ["this", "that"], "top_n": 1, "return_documents": True},
+        "predict": {"inputs": [["a", "b"], ["c"]], "raw_scores": False},
+        "ids": {"input": [[101, 7, 102], [101, 102]]},
+    }
+    return {name: json.dumps(value).encode() for name, value in found.items()}
+
+
+def damage_body(data: bytes, rng: np.random.Generator) -> bytes:
+    """Other values in some places of a body, or other bytes."""
+    if rng.random() < 0.3:
+        return damaged_bytes(data, rng)
+    value = json.loads(data)
+    for _ in range(int(rng.integers(1, 4))):
+        value = damaged_json(value, rng)
+    return json.dumps(value).encode("utf-8", "surrogatepass")
+
+
+def read_body(data: bytes, folder: Path) -> None:
+    """Every field of every route. Callers get an ApiError; anything else would be an error of the server."""
+    del folder
+    for options in (ServeOptions(), ServeOptions(accept_token_ids=True)):
+        with contextlib.suppress(ApiError):
+            for each in _readers(Body(data), options):
+                with contextlib.suppress(ApiError):
+                    each()
+
+
+def _readers(body: Body, options: ServeOptions) -> list[Callable[[], object]]:
+    return [
+        *(functools.partial(body.optional_text, name) for name in ("model", "prompt_name", "user")),
+        *(functools.partial(body.truth, name, True) for name in ("truncate", "normalize", "raw_scores")),
+        *(functools.partial(body.optional_count, name) for name in ("dimensions", "top_n")),
+        lambda: body.choice("encoding_format", ("float", "base64")),
+        *(functools.partial(_list, read_inputs, body, name, options) for name in ("input", "inputs")),
+        lambda: read_texts(body.raw("documents"), "documents", options),
+        lambda: read_pairs(body.raw("inputs"), "inputs", options),
+        lambda: body.text("query"),
+    ]
+
+
+def _list(read: Callable[..., object], body: Body, name: str, options: ServeOptions) -> object:
+    return read(body.raw(name), name, options)
+
+
+@functools.cache
+def packed_model() -> bytes:
+    """A rewritten model of one layer."""
+    builder, hidden = one_layer()
+    builder.op("Identity", hidden, output="y")
+    return rewrite(builder.model({"y": ["batch", "sequence", HIDDEN]})).model.SerializeToString()
+
+
+def arrays() -> Mapping[str, bytes]:
+    """Whole requests, as JSON that names type, shape and values of each array."""
+    ids = {"dtype": "int32", "shape": [4], "values": [3, 4, 5, 6]}
+    lengths = {"dtype": "int32", "shape": [2], "values": [1, 3]}
+    return {"ids and lengths": json.dumps({"input_ids": ids, "seq_lens": lengths}).encode()}
+
+
+def damage_arrays(data: bytes, rng: np.random.Generator) -> bytes:
+    """Other types, shapes, values and names."""
+    value = json.loads(data)
+    for array in value.values():
+        if rng.random() < 0.3:
+            array["dtype"] = DTYPES[int(rng.integers(len(DTYPES)))]
+    for _ in range(int(rng.integers(1, 4))):
+        value = damaged_json(value, rng)
+    return json.dumps(value).encode("utf-8", "surrogatepass")
+
+
+def written(data: bytes, path: Path) -> bool:
+    """Writes the arrays as a file for `padfree run`; False where the JSON tells of none."""
+    given = json.loads(data)
+    found = {}
+    for name, told in given.items() if isinstance(given, dict) else ():
+        with contextlib.suppress(Exception):  # NumPy makes no such array: nothing a caller can send
+            shape = tuple(int(size) for size in told["shape"])
+            if "/" in name or "\0" in name or np.prod(shape, dtype=np.float64) > MOST_ELEMENTS:
+                continue
+            values = np.resize(np.asarray(told["values"]), shape).astype(told["dtype"])
+            found[name] = values
+    if found:
+        np.savez(path, **found)
+    return bool(found)
