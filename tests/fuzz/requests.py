@@ -5,23 +5,31 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from padfree.onnx_tools import rewrite
-from padfree.serving.errors import ApiError
-from padfree.serving.http.body import Body, read_inputs, read_pairs, read_texts
-from padfree.serving.options import ServeOptions
 
 from tests.support.encoder import HIDDEN, one_layer
 
 from .damage import damaged_bytes, damaged_json
 
+if TYPE_CHECKING:
+    from padfree.serving.http.body import Body
+    from padfree.serving.options import ServeOptions
+
 MOST_ELEMENTS = 1 << 16  # of an array: large ones are no news to a reader, and slow
 DTYPES = ("int32", "int64", "uint64", "int8", "float32", "float64", "bool", "complex64", "U3", "M8[s]")
+
+
+def missing() -> str | None:
+    """Why no body can be read here; None where it can."""
+    found = importlib.util.find_spec("orjson") and importlib.util.find_spec("starlette")
+    return None if found else "padfree's extra 'serve' is not installed"
 
 
 def bodies() -> Mapping[str, bytes]:
@@ -48,6 +56,10 @@ def damage_body(data: bytes, rng: np.random.Generator) -> bytes:
 
 def read_body(data: bytes, folder: Path) -> None:
     """Every field of every route. Callers get an ApiError; anything else would be an error of the server."""
+    from padfree.serving.errors import ApiError
+    from padfree.serving.http.body import Body
+    from padfree.serving.options import ServeOptions
+
     del folder
     for options in (ServeOptions(), ServeOptions(accept_token_ids=True)):
         with contextlib.suppress(ApiError):
@@ -57,6 +69,8 @@ def read_body(data: bytes, folder: Path) -> None:
 
 
 def _readers(body: Body, options: ServeOptions) -> list[Callable[[], object]]:
+    from padfree.serving.http.body import read_inputs, read_pairs, read_texts
+
     return [
         *(functools.partial(body.optional_text, name) for name in ("model", "prompt_name", "user")),
         *(functools.partial(body.truth, name, True) for name in ("truncate", "normalize", "raw_scores")),

@@ -163,7 +163,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         "models": Target(_models, damaged_model, _read_model),
         "rewritten": Target(_rewritten, damaged_model, _read_rewritten),
         "sidecars": Target(_sidecars, _damage_sidecar, _read_sidecar),
-        "bodies": Target(requests.bodies, requests.damage_body, requests.read_body, at_once=1000),
+        "bodies": Target(requests.bodies, requests.damage_body, requests.read_body, requests.missing, at_once=1000),
         "arrays": Target(requests.arrays, requests.damage_arrays, _read_arrays),
         "lengths": Target(
             lengths.bases, lengths.damage, lengths.read, lengths.missing, most_bytes=None, at_once=1000
