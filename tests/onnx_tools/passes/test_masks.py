@@ -303,14 +303,3 @@ def test_numbers_of_the_mask_alone_may_not_follow_the_longest_sequence() -> None
     with pytest.raises(RewriteError, match="reads masked slots: its result depends on padding"):
         rewrite(model, verify=False)
     assert rewrite(model, interface="padded").report.plugins["PadfreeAttention"] == 1
-
-
-def test_the_length_of_a_batch_may_be_no_number_in_packed_graphs() -> None:
-    """Original and packed graph agree on a batch: both follow its longest sequence, and neither may."""
-    b = Builder()
-    length = b.op("Cast", b.op("Shape", "input_ids", start=1), to=FLOAT)
-    b.op("Mul", b.layer(b.embedding(), b.padding_mask()), length, output="y")
-    model = b.model({"y": ["batch", "sequence", HIDDEN]})
-    with pytest.raises(RewriteError, match="depend on how much padding there is"):
-        rewrite(model)
-    assert rewrite(model, interface="padded").report.plugins["PadfreeAttention"] == 1
