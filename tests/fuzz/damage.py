@@ -195,3 +195,13 @@ def damaged_json(value: Any, rng: np.random.Generator) -> Any:
             return [*value, value[at]]
         return [damaged_json(item, rng) if place == at else item for place, item in enumerate(value)]
     return _pick(ODD, rng)
+
+
+def damaged_document(data: bytes, rng: np.random.Generator, *, as_bytes: float = 0.0) -> bytes:
+    """A JSON document with other values in one to three places; with this probability with other bytes instead."""
+    if as_bytes and rng.random() < as_bytes:
+        return damaged_bytes(data, rng)
+    value = json.loads(data)
+    for _ in range(int(rng.integers(1, 4))):
+        value = damaged_json(value, rng)
+    return json.dumps(value).encode("utf-8", "surrogatepass")

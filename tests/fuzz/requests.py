@@ -16,7 +16,7 @@ from padfree.onnx_tools import rewrite
 
 from tests.support.encoder import HIDDEN, one_layer
 
-from .damage import damaged_bytes, damaged_json
+from .damage import damaged_document
 
 if TYPE_CHECKING:
     from padfree.serving.http.body import Body
@@ -42,16 +42,6 @@ def bodies() -> Mapping[str, bytes]:
         "ids": {"input": [[101, 7, 102], [101, 102]]},
     }
     return {name: json.dumps(value).encode() for name, value in found.items()}
-
-
-def damage_body(data: bytes, rng: np.random.Generator) -> bytes:
-    """Other values in some places of a body, or other bytes."""
-    if rng.random() < 0.3:
-        return damaged_bytes(data, rng)
-    value = json.loads(data)
-    for _ in range(int(rng.integers(1, 4))):
-        value = damaged_json(value, rng)
-    return json.dumps(value).encode("utf-8", "surrogatepass")
 
 
 def read_body(data: bytes, folder: Path) -> None:
@@ -108,9 +98,7 @@ def damage_arrays(data: bytes, rng: np.random.Generator) -> bytes:
     for array in value.values():
         if rng.random() < 0.3:
             array["dtype"] = DTYPES[int(rng.integers(len(DTYPES)))]
-    for _ in range(int(rng.integers(1, 4))):
-        value = damaged_json(value, rng)
-    return json.dumps(value).encode("utf-8", "surrogatepass")
+    return damaged_document(json.dumps(value).encode(), rng)
 
 
 def written(data: bytes, path: Path) -> bool:

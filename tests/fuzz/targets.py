@@ -21,7 +21,7 @@ from tests.support import exports
 from tests.support.encoder import HIDDEN, one_layer
 
 from . import lengths, requests
-from .damage import damaged_bytes, damaged_json, damaged_model
+from .damage import damaged_document, damaged_model
 from .finds import FindError
 
 PLAN = b"a plan that nothing here reads"
@@ -134,15 +134,6 @@ def _sidecars() -> Mapping[str, bytes]:
     return {"packed": json.dumps(packed).encode()}
 
 
-def _damage_sidecar(data: bytes, rng: np.random.Generator) -> bytes:
-    if rng.random() < 0.2:
-        return damaged_bytes(data, rng)
-    value = json.loads(data)
-    for _ in range(int(rng.integers(1, 4))):
-        value = damaged_json(value, rng)
-    return json.dumps(value).encode("utf-8", "surrogatepass")
-
-
 def _read_sidecar(data: bytes, folder: Path) -> None:
     plan = folder / "model.plan"
     plan.write_bytes(PLAN)
@@ -162,8 +153,14 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
     {
         "models": Target(_models, damaged_model, _read_model),
         "rewritten": Target(_rewritten, damaged_model, _read_rewritten),
-        "sidecars": Target(_sidecars, _damage_sidecar, _read_sidecar),
-        "bodies": Target(requests.bodies, requests.damage_body, requests.read_body, requests.missing, at_once=1000),
+        "sidecars": Target(_sidecars, functools.partial(damaged_document, as_bytes=0.2), _read_sidecar),
+        "bodies": Target(
+            requests.bodies,
+            functools.partial(damaged_document, as_bytes=0.3),
+            requests.read_body,
+            requests.missing,
+            at_once=1000,
+        ),
         "arrays": Target(requests.arrays, requests.damage_arrays, _read_arrays),
         "lengths": Target(
             lengths.bases, lengths.damage, lengths.read, lengths.missing, most_bytes=None, at_once=1000
