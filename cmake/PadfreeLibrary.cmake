@@ -41,7 +41,8 @@ endfunction()
 
 # padfree_add_kernel_objects(<sources> <variable>): object libraries of all sources. A file in a folder sm90 is compiled for
 # that one architecture, and not at all where the list has none of its number; PADFREE_ARCH_<number> is defined for each
-# number in the list, so that a dispatcher knows what was compiled.
+# number in the list, so that a dispatcher knows what was compiled. The special files do not get it: their objects are the
+# same whatever else is compiled, and the object cache has them once.
 function(padfree_add_kernel_objects sources variable)
   set(numbers "")
   foreach(architecture ${PADFREE_ARCHITECTURES})
@@ -52,6 +53,9 @@ function(padfree_add_kernel_objects sources variable)
   set(general "${sources}")
   list(FILTER general EXCLUDE REGEX "/sm[0-9]+/[^/]*\\.cu$")
   padfree_kernel_object_library(padfree_kernel_objects "${PADFREE_ARCHITECTURES}" "${general}")
+  foreach(number ${numbers})
+    target_compile_definitions(padfree_kernel_objects PRIVATE PADFREE_ARCH_${number}=1)
+  endforeach()
   set(libraries padfree_kernel_objects)
   foreach(number ${numbers})
     set(special "${sources}")
@@ -60,11 +64,6 @@ function(padfree_add_kernel_objects sources variable)
       padfree_kernel_object_library(padfree_kernel_objects_sm${number} "${architecture_${number}}" "${special}")
       list(APPEND libraries padfree_kernel_objects_sm${number})
     endif()
-  endforeach()
-  foreach(library ${libraries})
-    foreach(number ${numbers})
-      target_compile_definitions(${library} PRIVATE PADFREE_ARCH_${number}=1)
-    endforeach()
   endforeach()
   set(${variable} "${libraries}" PARENT_SCOPE)
 endfunction()

@@ -40,6 +40,7 @@ function(padfree_choose_nvcc)
     set(source "Python package")
     if(NOT nvcc)
       set(source PATH)
+      unset(nvcc)  # an empty variable counts as found since CMake 4.4
       find_program(nvcc nvcc NO_CACHE)
     endif()
   endif()

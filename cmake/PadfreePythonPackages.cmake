@@ -6,6 +6,7 @@ include_guard()
 function(padfree_python_package_folder name variable)
   set(python "${Python_EXECUTABLE}")
   if(NOT python)
+    unset(python)  # an empty variable counts as found since CMake 4.4
     find_program(python NAMES python3 python NO_CACHE)
   endif()
   set(folder "")
