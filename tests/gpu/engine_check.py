@@ -79,7 +79,9 @@ class Check:
         kinds = {item.kind for item in inputs}
         self._masked = bool(kinds & {"mask", "inverted", "seg"}) or any(item.excl for item in inputs)
         self._outputs = [item.name for item in session.metadata.outputs]
-        self._tokens = [item.name for item in session.metadata.inputs if item.role == "tokens"]
+        types = [item.name for item in inputs if item.kind == "types"]
+        names = [item.name for item in session.metadata.inputs if item.role == "tokens"]
+        self._tokens = {name: types[0] if name == "segment_ids" else name for name in names}  # varseqlen renames it
         self.worst, self.batches = 0.0, 0
 
     def _same(self, name: str, pairs: list[tuple[np.ndarray, np.ndarray]]) -> None:
@@ -95,7 +97,7 @@ class Check:
         layouts = {item.name: item.layout for item in self._session.metadata.outputs}
         given = exports.sequences(self._inputs, lengths, seed)
         wanted = exports.truth(self._model, given, self._outputs, self._original)
-        found = self._session.run({name: [item[name] for item in given] for name in self._tokens})
+        found = self._session.run({name: [item[made] for item in given] for name, made in self._tokens.items()})
         for place, name in enumerate(self._outputs):
             pairs = []
             for row, value in enumerate(found[name]):
@@ -112,10 +114,12 @@ class Check:
     def wide_extent(self, lengths: tuple[int, ...], wide: Session) -> None:
         """Servers may give a larger extent than the longest sequence has; `wide` captures no graphs."""
         roles = {item.role: item.name for item in self._session.metadata.inputs}
-        if "max_seqlen" not in roles:
+        if not {"max_seqlen", "seq_lens"} <= set(roles):
             return
         given = exports.sequences(self._inputs, lengths)
-        feeds = {name: np.concatenate([item[name] for item in given]).astype(np.int32) for name in self._tokens}
+        feeds = {
+            name: np.concatenate([item[made] for item in given]).astype(np.int32) for name, made in self._tokens.items()
+        }
         feeds[roles["seq_lens"]] = np.asarray(lengths, np.int32)
         results = [
             wide.backend.run({**feeds, roles["max_seqlen"]: np.zeros(extent, np.int32)})
