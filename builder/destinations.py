@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from padfree.contract.fields import decode
+from padfree.contract.staging import kind_of
 from padfree.onnx_tools.files.data_files import locations
-from padfree.onnx_tools.files.staging import kind_of
 from padfree.runtime.plan_files import sidecar_path
 from padfree.runtime.texts import tokenizer_path
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from padfree.onnx_tools.files.staging import stage, write_atomically
+from padfree.contract.staging import stage, write_atomically
 
 from .errors import BuildError
 

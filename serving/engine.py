@@ -19,11 +19,11 @@ from padfree.runtime import SessionError
 from padfree.runtime.batching import Batcher, ClosedError, DeadlineError, FirstCome, QueueFullError
 from padfree.runtime.request import Ragged, read_request
 from padfree.runtime.session import Session
+from padfree.runtime.text_tasks import Served
 
 from . import wire
 from .metrics import Row
 from .options import Limits
-from .served import Served
 
 Array = npt.NDArray[Any]
 

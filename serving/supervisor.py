@@ -20,6 +20,7 @@ from pathlib import Path
 
 from padfree.runtime import SessionError
 from padfree.runtime.session import Session
+from padfree.runtime.text_tasks import Choices, Served, describe
 
 from . import wire
 from .engine import Channel, Engine
@@ -27,7 +28,6 @@ from .http.process import BACKLOG, FrontEnd, main
 from .loops import new_loop
 from .metrics import WIDTH, Row
 from .options import ServeOptions, cores
-from .served import Choices, Served, describe
 
 RESTART_S = 1.0
 """A front-end that ends by itself is started again, but not more often."""

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from padfree.onnx_tools.files.staging import partial_path, stage
+from padfree.contract.staging import partial_path, stage
 
 
 class Moves:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from padfree.builder.errors import BuildError
-from padfree.onnx_tools.files.staging import staged_for
+from padfree.contract.staging import staged_for
 
 from .config import CONFIG_FILE
 from .folder import (

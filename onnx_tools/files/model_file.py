@@ -12,13 +12,13 @@ from typing import BinaryIO
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto
+from padfree.contract.staging import kind_of, stage, write_atomically
 
 from ..errors import ModelFileError
 from .data_files import DIGEST_BYTES, data_name, own_data_files
 from .data_sizes import check_data, raw_bytes
 from .external_data import model_tensors, node_tensors, read_external_data
 from .model import Model, without_initializers
-from .staging import kind_of, stage, write_atomically
 from .weights import Storage, Weights
 from .wire import Mapped, read_model
 

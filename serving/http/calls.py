@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from padfree.runtime.text_tasks import Served
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from ..errors import TOO_SLOW, UNAUTHORIZED, VALIDATION, ApiError, busy, failed, too_large
 from ..metrics import Row
 from ..options import ServeOptions
-from ..served import Served
 from .body import Body
 from .link import Link
 from .texts import Answer, Ids, Text, Texts

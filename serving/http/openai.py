@@ -6,12 +6,12 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
+from padfree.runtime.text_tasks import EMBED
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ..errors import ApiError, failed, malformed
-from ..served import EMBED
 from .body import Body, read_inputs
 from .calls import Call, Calls
 from .vectors import Floats, floats, normalized, shortened

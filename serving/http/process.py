@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
+from padfree.runtime.text_tasks import Served
 from padfree.runtime.texts import read_tokenizer
 from starlette.applications import Starlette
 
 from ..metrics import Row
 from ..options import ServeOptions
-from ..served import Served
 from .calls import Calls
 from .cohere import Cohere
 from .link import Link

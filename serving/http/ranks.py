@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import numpy as np
+from padfree.runtime.text_tasks import RERANK
 
 from ..errors import failed
-from ..served import RERANK
 from .calls import Call, Calls
 from .vectors import Floats, floats, sigmoid
 

@@ -8,6 +8,7 @@ import time
 from importlib import metadata
 from typing import Any
 
+from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE, Served
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -15,7 +16,6 @@ from starlette.routing import Route
 from ..errors import DOWN, UNHEALTHY, ApiError
 from ..metrics import Row
 from ..options import ServeOptions
-from ..served import CLASSIFY, EMBED, RERANK, SPARSE, Served
 from .calls import Calls
 from .tei import error_body, label
 from .texts import Texts

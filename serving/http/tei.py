@@ -7,11 +7,11 @@ import asyncio
 from typing import Any
 
 import numpy as np
+from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE
 from starlette.routing import Route
 from tokenizers import Tokenizer
 
 from ..errors import ApiError, failed
-from ..served import CLASSIFY, EMBED, RERANK, SPARSE
 from .body import Body, check_texts, read_inputs, read_pairs, read_texts
 from .calls import Call, Calls
 from .openai import prompt_text

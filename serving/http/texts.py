@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 from padfree.runtime.budget import Budget, cut
+from padfree.runtime.text_tasks import Served
 from padfree.runtime.texts import IDS, TYPES
 from padfree.runtime.word_pieces import WordPieces
 from tokenizers import Encoding, Tokenizer
 
 from ..errors import ApiError, busy, failed, not_tokenized, too_large
 from ..metrics import Row
-from ..served import Served
 from .link import GROUP, Link
 
 Array = npt.NDArray[Any]

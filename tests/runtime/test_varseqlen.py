@@ -21,6 +21,7 @@ from padfree.onnx_tools import RewriteError, RewriteResult, load_model, rewrite,
 from padfree.onnx_tools.files.model import Model
 from padfree.runtime import Session, SessionError
 from padfree.runtime.batching import Batcher, FirstCome
+from padfree.runtime.text_tasks import Choices, describe
 from padfree.runtime.texts import TextReader
 
 from tests.support.encoder import TOKENS, one_layer, with_output
@@ -225,14 +226,13 @@ def test_the_commands_take_it(name: str, tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_texts_are_served_by_it(tmp_path: Path) -> None:
-    serving = pytest.importorskip("padfree.serving.served", reason="padfree[serve]", exc_type=ImportError)
     folder = write_folder(tmp_path / "model", modules=[("Pooling", {"pooling_mode_mean_tokens": True})])
     answers = []
     for interface in ("packed", "varseqlen"):
         path = tmp_path / f"{interface}.onnx"
         assert main(["optimize", str(folder), "-o", str(path), "--interface", interface, "--no-verify"]) == 0
         with Session(path) as opened:
-            served = serving.describe(path, opened.metadata, serving.Choices())
+            served = describe(path, opened.metadata, Choices())
             tokens = TextReader(path, opened.metadata).read(["a parcel", ("one text", "and another")])
             batcher = Batcher(opened, FirstCome(opened.budget))
             packed = {name: np.concatenate(tokens.request[name]) for name in served.inputs}

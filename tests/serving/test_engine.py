@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from padfree.runtime.batching import Budget
 from padfree.runtime.onnx_backend import OnnxBackend
 from padfree.runtime.request import Ragged
+from padfree.runtime.text_tasks import Choices, describe
 from padfree.serving import wire
 from padfree.serving.engine import Engine
 from padfree.serving.metrics import WIDTH, Row
 from padfree.serving.options import Limits
-from padfree.serving.served import Choices, describe
 
 from tests.support.folders import TOKENIZER, VOCABULARY
 from tests.support.served_models import write_model

@@ -17,7 +17,7 @@ from padfree.builder import BuildError
 from padfree.builder.triton import Repository, ServingOptions, moves, publishing, write_repository
 from padfree.builder.triton.config import read_text
 from padfree.builder.triton.moves import Moves
-from padfree.onnx_tools.files.staging import partial_path
+from padfree.contract.staging import partial_path
 
 pytest.importorskip("tritonclient.grpc")
 

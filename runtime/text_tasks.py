@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is served: the task of a model, the output that answers it, and how texts become its tokens."""
+"""What a model does with texts: its task, the output that answers it, and how texts become its tokens."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from pathlib import Path
 
 from padfree.contract import texts as contract
 from padfree.contract.metadata import Metadata, OutputInfo
-from padfree.runtime import SessionError
-from padfree.runtime.texts import IDS, TYPES, kept_tokenizer, largest_id, read_tokenizer, tokenizer_path
+
+from .errors import SessionError
+from .texts import IDS, TYPES, kept_tokenizer, largest_id, read_tokenizer, tokenizer_path
 
 EMBED, RERANK, CLASSIFY, SPARSE = "embed", "rerank", "classify", "sparse"
 TASKS = (EMBED, RERANK, CLASSIFY, SPARSE)
+TOKENS = "tokens"
+"""A row for every token, where those are asked for."""
 IDENTITY = "identity"
 _OUTPUTS = (contract.OUTPUTS[contract.SENTENCES], contract.OUTPUTS[contract.PAIRS], "logits")
 """Outputs that answer a task by their names alone."""
@@ -32,6 +35,8 @@ class Choices:
         prompts: name -> what is put in front of texts.
         default_prompt: the name of the prompt for who asks for none.
         name: what the model is called.
+        token_rows: an output that has a row a token, not one a text, answers too; its task is TOKENS.
+        output_option: what the user calls `output`, for messages.
     """
 
     task: str | None = None
@@ -41,16 +46,18 @@ class Choices:
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     name: str | None = None
+    token_rows: bool = False
+    output_option: str = "--output"
 
 
 @dataclass(frozen=True)
 class Served:
-    """A model as front-ends know it.
+    """A model as those know it who send it texts.
 
     Attributes:
         name: what callers call it.
-        task: one of TASKS.
-        output: the output that answers it, with a row a text.
+        task: one of TASKS, or TOKENS.
+        output: the output that answers it, with a row a text, or, for TOKENS, a row a token.
         pooling: how that was made of rows of tokens; "" where it is not known.
         activated: scores have gone through what makes shares of them; otherwise they are logits.
         precision: of the model.
@@ -113,7 +120,7 @@ def describe(model: Path, metadata: Metadata, choices: Choices) -> Served:
             )
     return Served(
         name=choices.name or model.stem,
-        task=choices.task or _task(output, info.task),
+        task=TOKENS if output.layout != "per_sequence" else choices.task or _task(output, info.task),
         output=output.name,
         pooling="_".join(info.pooling),
         activated=info.activation not in ("", IDENTITY),
@@ -133,14 +140,17 @@ def _output(metadata: Metadata, choices: Choices) -> OutputInfo:
     shown = ", ".join(outputs)
     known = [name for name in _OUTPUTS if name in outputs]
     if choices.output is not None and choices.output not in outputs:
-        raise SessionError(f"--output {choices.output}: the model's outputs are {shown}; choose one of them")
+        raise SessionError(
+            f"{choices.output_option} {choices.output}: the model's outputs are {shown}; choose one of them"
+        )
     if choices.output is None and not known:
         raise SessionError(
-            f"the model's outputs are {shown}, and none of these names tells what answers a text; serve a model that "
-            f"was made with --pooling, or of its folder, or pass --output NAME and --task {'|'.join(TASKS)}"
+            f"the model's outputs are {shown}, and none of these names tells what answers a text; take a model that "
+            f"was made with --pooling, or of its folder, or pass {choices.output_option} NAME and --task "
+            f"{'|'.join(TASKS)}"
         )
     output = outputs[choices.output or known[0]]
-    if output.layout != "per_sequence":
+    if output.layout != "per_sequence" and not (choices.token_rows and output.has_token_rows):
         raise SessionError(
             f"'{output.name}' has no row a text, its layout is '{output.layout}'; make the model with --pooling mean, "
             "or of its folder, which says how its vectors are made"

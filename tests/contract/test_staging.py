@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-from padfree.onnx_tools.files import staging
+from padfree.contract import staging
 
 
 def names(folder: Path) -> list[str]:
