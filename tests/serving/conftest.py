@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from padfree.contract.texts import PAIRS, SENTENCES, TextInfo
+from padfree.contract.texts import PAIRS, SENTENCES, SPARSE, TextInfo
 
 from tests.support.folders import TOKENIZER
 from tests.support.served_models import Server, write_model
@@ -17,6 +17,7 @@ from tests.support.served_models import Server, write_model
 collect_ignore_glob = [] if importlib.util.find_spec("starlette") else ["test_*.py"]  # the extra `serve` is not there
 DIGEST = hashlib.sha256(TOKENIZER.read_bytes()).hexdigest()
 EMBEDDER = TextInfo(SENTENCES, DIGEST, prompts={"query": "query: ", "document": "passage: "}, pooling=("mean",))
+SPARSE_ENCODER = TextInfo(SPARSE, DIGEST, pooling=("splade",))
 RERANKER = TextInfo(PAIRS, DIGEST, labels=("LABEL_0",), activation="identity")
 
 
@@ -44,6 +45,14 @@ def reranker(folder: Path) -> Iterator[Server]:
     """Serves a model that gives pairs one logit."""
     file = write_model(folder / "reranker.onnx", "scores", 1, RERANKER.to_dict())
     with Server(file, "--processes", "1", "--long-texts", "refuse") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def sparse_encoder(folder: Path) -> Iterator[Server]:
+    """Serves a model of vectors with zeros in them."""
+    file = write_model(folder / "sparse.onnx", text=SPARSE_ENCODER.to_dict(), positive=True)
+    with Server(file, "--processes", "1") as server:
         yield server
 
 

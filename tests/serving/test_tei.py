@@ -53,6 +53,20 @@ def test_many_texts_are_several_groups_and_come_back_in_order(embedder: Server) 
         np.testing.assert_allclose(post(embedder, "/embed", inputs=texts)[1], unit(expected(texts)), atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("path", ["/embed_sparse", "/"])
+def test_embed_sparse_gives_what_is_not_zero(sparse_encoder: Server, path: str) -> None:
+    wanted = np.maximum(expected(TEXTS), 0)
+    assert 0 < np.count_nonzero(wanted) < wanted.size
+    for inputs, rows in ((TEXTS, wanted), (TEXTS[0], wanted[:1])):
+        status, answer = post(sparse_encoder, path, inputs=inputs)
+        assert status == 200
+        for found, row in zip(answer, rows, strict=True):
+            assert [item["index"] for item in found] == np.flatnonzero(row).tolist()
+            np.testing.assert_allclose([item["value"] for item in found], row[row > 0], atol=TOLERANCE)
+    status, answer = post(sparse_encoder, "/embed", inputs="a")
+    assert (status, answer["error_type"]) == (424, "Backend")
+
+
 @pytest.mark.parametrize(("count", "more"), [(30, ""), (600, ""), (600, " café")])
 def test_many_pairs_are_ranked(reranker: Server, count: int, more: str) -> None:
     texts = [f"{TEXTS[at % 3]} {at}{more}" for at in range(count)]

@@ -63,8 +63,18 @@ def unit(vectors: Array) -> Array:
     return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True))
 
 
-def write_model(path: Path, output: str = "sentence_embedding", width: int = WIDTH, text: Any = None) -> Path:
-    """Writes the model, and its tokenizer beside it where `text` says that there is one."""
+def write_model(
+    path: Path,
+    output: str = "sentence_embedding",
+    width: int = WIDTH,
+    text: Any = None,
+    *,
+    positive: bool = False,
+) -> Path:
+    """Writes the model, and its tokenizer beside it where `text` says that there is one.
+
+    `positive`: what is below 0 becomes 0, as in vectors of sparse encoders.
+    """
     constants = {
         "table": table(width),
         "none": np.zeros((1, width)),
@@ -87,7 +97,8 @@ def write_model(path: Path, output: str = "sentence_embedding", width: int = WID
         helper.make_node("Gather", ["from_none", "ends"], ["up_to_end"]),
         helper.make_node("Gather", ["from_none", "starts"], ["up_to_start"]),
         helper.make_node("Sub", ["up_to_end", "up_to_start"], ["difference"]),
-        helper.make_node("Cast", ["difference"], [output], to=TensorProto.FLOAT),
+        helper.make_node("Cast", ["difference"], ["sum" if positive else output], to=TensorProto.FLOAT),
+        *([helper.make_node("Relu", ["sum"], [output])] if positive else []),
     ]
     graph = helper.make_graph(
         nodes,
