@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# padfree_fuzz: the C++ that meets untrusted input on the host (the shells of the plugins, Triton's batching library), with
+# padfree_fuzz: the C++ that meets untrusted input on the host (the shells of the plugins, Triton's batching library,
+# the table of words), with
 # AddressSanitizer and UndefinedBehaviorSanitizer, and what feeds it. Device code and launchers stay out: no nvcc is needed,
 # headers of CUDA and TensorRT are. tests/sanitizers/run builds and runs it.
 include_guard()
@@ -24,7 +25,7 @@ endmacro()
 function(padfree_fuzz_program)
   set(plugins "${PROJECT_SOURCE_DIR}/plugins")
   file(GLOB sources CONFIGURE_DEPENDS "${plugins}/*/plugin.cpp" "${plugins}/*/tables.cpp" "${plugins}/shell/*.cpp"
-       "${plugins}/triton_batching/*.cpp" "${PROJECT_SOURCE_DIR}/tests/sanitizers/*.cpp")
+       "${plugins}/triton_batching/*.cpp" "${plugins}/text/*.cpp" "${PROJECT_SOURCE_DIR}/tests/sanitizers/*.cpp")
   add_executable(padfree_fuzz ${sources} "${PROJECT_SOURCE_DIR}/tests/support/triton_core.cpp")
   set_target_properties(padfree_fuzz PROPERTIES CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF)
   target_include_directories(padfree_fuzz PRIVATE "${plugins}")

@@ -3,7 +3,8 @@
 
 BERT's tokenizer cuts a text into words and marks first, and each of these into pieces of its vocabulary, whatever
 stands beside it. So a word's pieces need to be found once. Texts of ASCII alone are cut here; others, and tokenizers
-that work otherwise, are left to the library.
+that work otherwise, are left to the library. Many texts at a time are cut and looked up in compiled code where
+padfree was installed with it (word_table).
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, pairwise, permutations
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .texts import Text
+from .word_table import NEW_WORD, Looked, WordTable, open_library
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -43,7 +49,11 @@ class WordPieces:
         self._frame, self._pair_frame = frame, pair_frame
         self._lowercase = settings["normalizer"]["lowercase"]
         self._added = [token["content"] for token in settings["added_tokens"]]
-        self._pieces = _Pieces(tokenizer)
+        library = open_library()
+        self._table: WordTable | None = None
+        if library is not None:
+            self._table = WordTable(library, lowercase=self._lowercase, left_out=self._added)
+        self._pieces = _Pieces(tokenizer, self._table)
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> WordPieces | None:
@@ -62,6 +72,24 @@ class WordPieces:
             return None
         pairs = (cls(tokenizer, settings, found._frame, frame) for frame in _Frame.all(tokenizer.encode("", "").ids, 2))
         return next((some for some in pairs if some._agrees_on_pairs(tokenizer)), found)
+
+    def look_up(self, texts: Sequence[Text], most: int | None = None) -> Looked:
+        """Tokens of texts, or pairs, as `ids` and `pair` give them; `left` are those that the library has to make."""
+        frame, singles = self._frame, [text for text in texts if isinstance(text, str)]
+        if not singles and self._pair_frame is not None:
+            frame, singles = self._pair_frame, [text for pair in texts for text in pair]
+        elif len(singles) < len(texts):
+            return Looked.of_rows([self._row(text, most) for text in texts])
+        if self._table is None:
+            return Looked.of_rows([self._row(text, most) for text in texts])
+        found = self._table.look_up(singles, frame.parts, most)
+        if found.counts.size and (found.counts == NEW_WORD).any():
+            segments = len(frame.parts) - 1
+            for row in np.flatnonzero(found.counts == NEW_WORD).tolist():
+                for text in singles[row * segments : (row + 1) * segments]:
+                    self._found(text)  # which adds its words to the table
+            found = self._table.look_up(singles, frame.parts, most)
+        return found
 
     def ids(self, text: str, most: int | None = None) -> list[int] | None:
         """The ids of a text, cut to `most`, special ones included; None where the library has to find them."""
@@ -84,6 +112,12 @@ class WordPieces:
             return None
         before = len(front) + len(one) + len(middle)
         return ids, [0] * before + [1] * (len(ids) - before)
+
+    def _row(self, text: Text, most: int | None) -> tuple[list[int], list[int]] | None:
+        if not isinstance(text, str):
+            return self.pair(*text, most)
+        ids = self.ids(text, most)
+        return None if ids is None else (ids, [0] * len(ids))
 
     def _agrees(self, tokenizer: Tokenizer) -> bool:
         return all(self.ids(text) in (None, tokenizer.encode(text).ids) for text in _SAMPLES)
@@ -126,9 +160,10 @@ class _Frame:
 class _Pieces(dict[str, Sequence[int]]):
     """Word -> ids of its pieces."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, table: WordTable | None) -> None:
         super().__init__()
         self._model = tokenizer.model
+        self._table = table
         self._lock = threading.Lock()
 
     def __missing__(self, word: str) -> Sequence[int]:
@@ -137,5 +172,9 @@ class _Pieces(dict[str, Sequence[int]]):
             with self._lock:
                 if len(self) >= MOST_WORDS:
                     self.clear()
+                    if self._table is not None:
+                        self._table.clear()
                 self[word] = ids
+                if self._table is not None:
+                    self._table.add(word, ids)
         return ids

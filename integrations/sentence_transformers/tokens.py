@@ -5,18 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from padfree.runtime.texts import IDS, TYPES
 from padfree.runtime.word_pieces import WordPieces
+from padfree.runtime.word_table import Looked, Row
 from tokenizers import Tokenizer
 
 Text = str | tuple[str, str]
-Row = tuple[list[int], list[int] | None]
-"""Ids of a text and their types; None: zeros."""
 
 CHARACTERS_A_RUN = 1 << 15
 """Of texts that are made tokens of together: the GPU works on one part while the host reads the next."""
@@ -49,21 +47,11 @@ class TextTokens:
 
     def read(self, texts: Sequence[Text], most: int | None) -> Packed:
         """Tokens of texts, or of pairs of texts, cut to `most` with special tokens."""
-        rows = [self._row(text, most) for text in texts]
-        left = [at for at, row in enumerate(rows) if row is None]
-        if left:
-            for at, row in zip(left, self._by_library([texts[at] for at in left], most), strict=True):
-                rows[at] = row
-        found = [row for row in rows if row is not None]
-        lens = [len(ids) for ids, _ in found]
-        total = sum(lens)
-        inputs = {IDS: np.fromiter(chain.from_iterable(ids for ids, _ in found), np.int32, total)}
-        if self._with_types:
-            inputs[TYPES] = np.zeros(total, np.int32)
-            if any(types is not None for _, types in found):
-                every = (types or [0] * len(ids) for ids, types in found)
-                inputs[TYPES] = np.fromiter(chain.from_iterable(every), np.int32, total)
-        return Packed(inputs, lens)
+        found = Looked.of_rows([None] * len(texts)) if self._words is None else self._words.look_up(texts, most)
+        if found.left:
+            found = found.completed(self._by_library([texts[at] for at in found.left], most))
+        inputs = {IDS: found.ids, **({TYPES: found.types} if self._with_types else {})}
+        return Packed(inputs, found.counts.tolist())
 
     def parts(self, texts: Sequence[Text], most: int | None) -> Iterator[Packed]:
         """As `read`, in parts of which each fills a run."""
@@ -73,14 +61,6 @@ class TextTokens:
             if characters >= CHARACTERS_A_RUN or stop == len(texts):
                 yield self.read(texts[start:stop], most)
                 start, characters = stop, 0
-
-    def _row(self, text: Text, most: int | None) -> Row | None:
-        if self._words is None:
-            return None
-        if isinstance(text, str):
-            ids = self._words.ids(text, most)
-            return None if ids is None else (ids, None)
-        return self._words.pair(*text, most)
 
     def _by_library(self, texts: list[Text], most: int | None) -> list[Row]:
         if most is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -188,20 +188,8 @@ class Texts:
         """Tokens of plain texts; None where the library has to make them."""
         if self._words is None or job.ids or not self._plain_types:
             return None
-        most = self._served.max_length if job.truncate else None
-        rows: list[Ids] = []
-        types: list[Ids] = []
-        for text in job.texts:
-            if isinstance(text, str):
-                row = self._words.ids(text, most)
-                found = None if row is None else (row, [0] * len(row))
-            else:
-                found = self._words.pair(*text, most)
-            if found is None:
-                return None
-            rows.append(found[0])
-            types.append(found[1])
-        return self._packed(rows, None if self._has_plain_types(job) else types)
+        found = self._words.look_up(job.texts, self._served.max_length if job.truncate else None)
+        return None if found.left else self._checked(found.counts, {IDS: found.ids, TYPES: found.types})
 
     def _tokens(self, job: _Job, encodings: list[Encoding]) -> _Tokens:
         if job.ids:
@@ -213,19 +201,20 @@ class Texts:
         return self._packed([encoding.ids for encoding in encodings], types)
 
     def _packed(self, rows: Sequence[Ids], types: Sequence[Ids] | None) -> _Tokens:
-        """Checked rows as the model takes them; types None: all are 0."""
+        """Rows as the model takes them; types None: all are 0."""
         seq_lens = np.fromiter(map(len, rows), np.int32, len(rows))
+        columns = {IDS: rows, **({} if types is None else {TYPES: types})}
+        total = int(seq_lens.sum())
+        return self._checked(seq_lens, {name: _flat(values, total) for name, values in columns.items()})
+
+    def _checked(self, seq_lens: Array, columns: Mapping[str, Array]) -> _Tokens:
+        """Lengths that the model takes, with the columns that it has; others are 0."""
         if seq_lens.max() > self._served.max_length:
             raise self._too_long(int(seq_lens.argmax()))
         if not seq_lens.all():
             raise not_tokenized(f"text {int(np.flatnonzero(seq_lens == 0)[0])} has no tokens; send one that has some")
-        total = int(seq_lens.sum())
-        columns = []
-        for name in self._served.inputs:
-            values = rows if name == IDS else types
-            column = np.zeros(total, np.int32) if values is None else _flat(values, total)
-            columns.append(column)
-        return _Tokens(seq_lens, tuple(columns))
+        zeros = np.zeros_like(columns[IDS])
+        return _Tokens(seq_lens, tuple(columns.get(name, zeros) for name in self._served.inputs))
 
     def _has_plain_types(self, job: _Job) -> bool:
         """Whether the types of all tokens are 0."""

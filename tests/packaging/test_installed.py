@@ -17,6 +17,7 @@ from padfree.runtime.gpu import plugin_library
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {name: ROOT / name for name in ("contract", "onnx_tools", "builder", "runtime", "serving")}
 PACKAGES |= {name: ROOT / "integrations" / name for name in ("sentence_transformers", "torch")}
+HOST_LIBRARIES = ["libpadfree_text.so", "libpadfree_triton_batching.so"]
 SYSTEM_LIBRARIES = {"libstdc++.so.6", "libgcc_s.so.1", "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0"}
 SYSTEM_LIBRARIES |= {"librt.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 
@@ -68,7 +69,7 @@ def test_the_wheel_holds_every_file_of_the_packages(installed_files: dict[str, P
 
 def test_the_wheel_holds_nothing_else(installed_files: dict[str, Path]) -> None:
     allowed = rf"padfree/({'|'.join(PACKAGES)})/.*"
-    allowed += r"|padfree/lib/(build_info\.json|libpadfree(_register|_triton_batching)?\.so)"
+    allowed += r"|padfree/lib/(build_info\.json|libpadfree(_register|_text|_triton_batching)?\.so)"
     allowed += r"|padfree/include/padfree\.h"
     allowed += r"|padfree-[^/]*\.dist-info/.*|.*/bin/padfree"
     assert [name for name in installed_files if not re.fullmatch(allowed, name)] == []
@@ -97,7 +98,7 @@ def test_every_part_has_one_version() -> None:
     assert stated.group(1) == project.group(1) == cited.group(1)
 
 
-@pytest.mark.parametrize("name", ["libpadfree.so", "libpadfree_register.so", "libpadfree_triton_batching.so"])
+@pytest.mark.parametrize("name", ["libpadfree.so", "libpadfree_register.so", *HOST_LIBRARIES])
 def test_the_library_needs_system_libraries_alone(name: str) -> None:
     needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", readelf("-d", str(library(name)))))
     assert needed  # readelf was understood
@@ -118,3 +119,8 @@ def test_the_batching_library_exports_what_triton_asks_for_alone() -> None:
     names = ("ModelBatcherInitialize", "ModelBatcherFinalize", "ModelBatchInitialize", "ModelBatchIncludeRequest")
     expected = {f"TRITONBACKEND_{name}" for name in (*names, "ModelBatchFinalize")}
     assert exported(library("libpadfree_triton_batching.so")) == expected
+
+
+def test_the_table_of_words_exports_what_the_runtime_calls_alone() -> None:
+    expected = {f"padfree_words_{name}" for name in ("create", "destroy", "add", "clear", "look_up")}
+    assert exported(library("libpadfree_text.so")) == expected

@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from padfree.runtime import word_pieces
+from padfree.runtime.texts import Text
 from padfree.runtime.word_pieces import WordPieces
+from padfree.runtime.word_table import open_library
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from tests.support.folders import DEMO_DATA, TOKENIZER
@@ -111,6 +115,90 @@ def test_all_is_forgotten_before_it_is_too_much(monkeypatch: pytest.MonkeyPatch)
     for text in (*TEXTS, "y" * 100):
         assert pieces.ids(text) == library.encode(text).ids
     assert len(pieces._pieces) <= 3
+
+
+@pytest.fixture(scope="module", params=["compiled", "python"])
+def many(request: pytest.FixtureRequest) -> tuple[Tokenizer, WordPieces]:
+    """Where many texts are looked up at a time, in libpadfree_text.so and without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "python":
+            patch.setattr(word_pieces, "open_library", lambda: None)
+        elif open_library() is None:
+            pytest.skip("padfree was installed without libpadfree_text.so")
+        pieces = WordPieces.of(tokenizer())
+    assert pieces is not None
+    return tokenizer(), pieces
+
+
+def looked_up(
+    library: Tokenizer, pieces: WordPieces, texts: Sequence[Text], most: int | None
+) -> tuple[list[list[int]], list[list[int]], int]:
+    """Ids and types of every row, those that are left made by the library; and how many are left."""
+    library.no_truncation()
+    if most is not None:
+        library.enable_truncation(most)
+    found = pieces.look_up(texts, most)
+    left = [library.encode(*([texts[at]] if isinstance(texts[at], str) else texts[at])) for at in found.left]
+    whole = found.completed([(encoding.ids, encoding.type_ids) for encoding in left])
+    ends = np.cumsum(whole.counts)[:-1]
+    return (
+        [part.tolist() for part in np.split(whole.ids, ends)],
+        [part.tolist() for part in np.split(whole.types, ends)],
+        len(left),
+    )
+
+
+ANY = st.text(st.characters(max_codepoint=127), max_size=40) | st.sampled_from(
+    ["The catlike don't", "[MASK] it", "é", "3.5\t x", "a\0b", "y" * 70, "", "##s ALL " * 9]
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(texts=st.lists(ANY, min_size=1, max_size=6), pairs=st.booleans(), most=st.none() | st.integers(4, 40))
+def test_many_texts_at_a_time(
+    many: tuple[Tokenizer, WordPieces], texts: list[str], pairs: bool, most: int | None
+) -> None:
+    library, pieces = many
+    rows: list[Text] = [(text, texts[at - 1]) for at, text in enumerate(texts)] if pairs else list(texts)
+    ids, types, left = looked_up(library, pieces, rows, most)
+    encodings = [library.encode(*([row] if isinstance(row, str) else row)) for row in rows]
+    assert ids == [encoding.ids for encoding in encodings]
+    assert types == [encoding.type_ids for encoding in encodings]
+    assert left or not any("é" in text for text in texts)
+
+
+def test_texts_beside_pairs(many: tuple[Tokenizer, WordPieces]) -> None:
+    library, pieces = many
+    rows: list[Text] = ["the cat", ("the cat", "rain"), "é"]
+    ids, types, left = looked_up(library, pieces, rows, None)
+    assert ids == [library.encode(*([row] if isinstance(row, str) else row)).ids for row in rows]
+    assert 1 in types[1]
+    assert left == 1
+
+
+def test_real_texts_are_looked_up_whole(many: tuple[Tokenizer, WordPieces]) -> None:
+    library, pieces = many
+    found = pieces.look_up(TEXTS * 30)
+    assert found.left == []
+    assert found.ids.tolist() == [item for text in TEXTS * 30 for item in library.encode(text).ids]
+
+
+def test_a_table_that_is_emptied_is_filled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_pieces, "MOST_WORDS", 40)
+    library, pieces = tokenizer(), WordPieces.of(tokenizer())
+    assert pieces is not None
+    for text in TEXTS:
+        ids, _, _ = looked_up(library, pieces, [text], None)
+        assert ids == [library.encode(text).ids]
+
+
+def test_threads_share_a_table() -> None:
+    library, pieces = tokenizer(), WordPieces.of(tokenizer())
+    assert pieces is not None
+    wanted = [item for text in TEXTS for item in library.encode(text).ids]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: pieces.look_up(TEXTS), range(40)))
+    assert all(one.left == [] and one.ids.tolist() == wanted for one in found)
 
 
 def added(found: Tokenizer, **flags: bool) -> Tokenizer:

@@ -58,3 +58,4 @@ class Input {
 // What an input's first byte chooses among.
 void feedPlugin(Input input);    // 'P': a creator's fields, and a plugin's tensors
 void feedBatching(Input input);  // 'B': a model's configuration, and requests
+void feedText(Input input);      // 'T': words, and texts that are looked up

@@ -88,6 +88,10 @@ def corpus() -> dict[str, bytes]:
     made["batching-cache"] = batching(response_cache={"enable": True}, output=[{"name": "a"}, {"name": "b"}])
     made["batching-deep"] = b"B" + b'{"a":' * 300 + b"1" + b"}" * 300
     made["batching-numbers"] = batching(parameters={"padfree_max_tokens": {"string_value": "9" * 30}})
+    words = b"".join(word + b"\0" for word in (b"the", b"cat", b".", b"x" * 64, b""))
+    made["text-rows"] = b"T\x05" + words + b"\1\1\xff" + b"The cat.\0left out\0\0caf\xe9\0" + b"x" * 70
+    made["text-pairs"] = b"T\x17" + words + b"\2\1\2\x0c" + b"the\0cat cat cat cat cat cat\0new\0the the"
+    made["text-cut"] = b"T\x00" + words + b"\2\1\x04" + b"the the the the the\0" * 3
     return made
 
 

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/frames.h"
+
+#include <algorithm>
+
+namespace padfree {
+namespace {
+
+// One row into `ids`, and the number of ids that belong to its first segment. Returns its count, or a TextState.
+int32_t lookUpRow(const WordTable& table, const Request& request, const char* bytes, const int64_t* sizes,
+                  std::vector<int32_t>& ids, size_t& first) {
+  ids.clear();
+  first = 0;
+  const int32_t* frame = request.frame;
+  int32_t framed = 0;
+  for (int32_t segment = 0; segment <= request.segments; ++segment) framed += request.frameSizes[segment];
+  for (int32_t segment = 0; segment < request.segments; ++segment) {
+    if (sizes[segment] < 0) return static_cast<int32_t>(TextState::kUnusual);
+    ids.insert(ids.end(), frame, frame + request.frameSizes[segment]);
+    frame += request.frameSizes[segment];
+    if (segment == 1) first = ids.size();  // what stands between belongs to the first
+    const int32_t found = table.lookUp({bytes, static_cast<size_t>(sizes[segment])}, ids);
+    if (found < 0) return found;
+    bytes += sizes[segment] + 1;
+  }
+  const bool isTooLong =
+      request.mostTokens >= 0 &&
+      ids.size() + static_cast<size_t>(request.frameSizes[request.segments]) > static_cast<size_t>(request.mostTokens);
+  if (isTooLong && request.segments > 1) return static_cast<int32_t>(TextState::kTooLong);
+  if (isTooLong) ids.resize(request.frameSizes[0] + std::max(0, request.mostTokens - framed));
+  ids.insert(ids.end(), frame, frame + request.frameSizes[request.segments]);
+  if (request.segments == 1) first = ids.size();
+  return static_cast<int32_t>(ids.size());
+}
+
+}  // namespace
+
+int64_t lookUpRows(const WordTable& table, const Request& request) {
+  const auto reading = table.reading();
+  std::vector<int32_t> ids;
+  const char* bytes = request.bytes;
+  int64_t written = 0;
+  for (int32_t row = 0; row < request.rows; ++row) {
+    const int64_t* sizes = request.sizes + static_cast<int64_t>(row) * request.segments;
+    size_t first = 0;
+    const int32_t count = lookUpRow(table, request, bytes, sizes, ids, first);
+    for (int32_t segment = 0; segment < request.segments; ++segment) {
+      bytes += std::max<int64_t>(sizes[segment], 0) + 1;
+    }
+    request.counts[row] = count;
+    if (count < 0) continue;
+    if (written + count <= request.capacity) {
+      std::copy(ids.begin(), ids.end(), request.ids + written);
+      if (request.types != nullptr) {
+        std::fill(request.types + written, request.types + written + first, 0);
+        std::fill(request.types + written + first, request.types + written + count, 1);
+      }
+    }
+    written += count;
+  }
+  return written <= request.capacity ? written : -written;
+}
+
+}  // namespace padfree

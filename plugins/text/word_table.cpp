@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/word_table.h"
+
+#include <array>
+#include <cstring>
+#include <mutex>
+
+namespace padfree {
+namespace {
+
+enum Kind : uint8_t { kUnusualByte, kSpace, kMark, kLetter };
+
+constexpr size_t kFirstSlots = 1 << 12;
+constexpr uint64_t kSeed = 0xcbf29ce484222325;
+constexpr uint64_t kFactor = 0x9ddfea08eb382d69;
+
+constexpr bool isBetween(int byte, char first, char last) {
+  return byte >= first && byte <= last;
+}
+
+constexpr Kind kindOf(int byte) {
+  if (byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r') return kSpace;
+  if (isBetween(byte, '0', '9') || isBetween(byte, 'a', 'z') || isBetween(byte, 'A', 'Z')) return kLetter;
+  return isBetween(byte, '!', '~') ? kMark : kUnusualByte;
+}
+
+constexpr std::array<Kind, 256> kindsOfAll() {
+  std::array<Kind, 256> kinds{};
+  for (int byte = 0; byte < 256; ++byte) kinds[byte] = kindOf(byte);
+  return kinds;
+}
+
+constexpr std::array<Kind, 256> kKinds = kindsOfAll();
+
+uint64_t mixed(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * kFactor;
+  return hash ^ (hash >> 29);
+}
+
+uint64_t hashOf(const char* word, size_t size) {
+  uint64_t hash = kSeed ^ size;
+  uint64_t eight = 0;
+  for (; size >= sizeof eight; size -= sizeof eight, word += sizeof eight) {
+    std::memcpy(&eight, word, sizeof eight);
+    hash = mixed(hash, eight);
+  }
+  eight = 0;
+  std::memcpy(&eight, word, size);
+  hash = mixed(mixed(hash, eight), hash >> 32);
+  return hash | 1;  // 0 marks an empty slot
+}
+
+}  // namespace
+
+WordTable::WordTable(bool lowercase) : lowercase_(lowercase), slots_(kFirstSlots) {}
+
+const WordTable::Slot* WordTable::find(uint64_t hash, const char* word, size_t size) const {
+  const size_t mask = slots_.size() - 1;
+  for (size_t at = hash >> 8 & mask;; at = (at + 1) & mask) {
+    const Slot& slot = slots_[at];
+    if (slot.hash == 0) return nullptr;
+    if (slot.hash == hash && slot.wordSize == size && std::memcmp(words_.data() + slot.word, word, size) == 0) {
+      return &slot;
+    }
+  }
+}
+
+void WordTable::place(const Slot& slot) {
+  const size_t mask = slots_.size() - 1;
+  size_t at = slot.hash >> 8 & mask;
+  while (slots_[at].hash != 0) at = (at + 1) & mask;
+  slots_[at] = slot;
+}
+
+void WordTable::grow() {
+  std::vector<Slot> before(slots_.size() * 2);
+  before.swap(slots_);
+  for (const Slot& slot : before) {
+    if (slot.hash != 0) place(slot);
+  }
+}
+
+void WordTable::add(std::string_view word, const int32_t* ids, size_t count) {
+  const std::unique_lock lock(mutex_);
+  const uint64_t hash = hashOf(word.data(), word.size());
+  if (find(hash, word.data(), word.size()) != nullptr) return;
+  if (2 * (count_ + 1) > slots_.size()) grow();  // at most half of the slots are taken
+  place({hash, static_cast<uint32_t>(words_.size()), static_cast<uint32_t>(word.size()),
+         static_cast<uint32_t>(ids_.size()), static_cast<uint32_t>(count)});
+  words_ += word;
+  ids_.insert(ids_.end(), ids, ids + count);
+  ++count_;
+}
+
+void WordTable::clear() {
+  const std::unique_lock lock(mutex_);
+  slots_.assign(kFirstSlots, Slot{});
+  words_.clear();
+  ids_.clear();
+  count_ = 0;
+}
+
+int32_t WordTable::lookUp(std::string_view text, std::vector<int32_t>& ids) const {
+  constexpr size_t kLongest = 64;  // LONGEST_WORD of runtime/word_pieces.py: longer ones are never added
+  const size_t before = ids.size();
+  const auto failed = [&](TextState state) {
+    ids.resize(before);
+    return static_cast<int32_t>(state);
+  };
+  bool hasNewWord = false;
+  char word[kLongest];
+  for (size_t at = 0; at < text.size();) {
+    const Kind kind = kKinds[static_cast<uint8_t>(text[at])];
+    if (kind == kUnusualByte) return failed(TextState::kUnusual);
+    if (kind == kSpace) {
+      ++at;
+      continue;
+    }
+    size_t size = 0;
+    do {
+      const char letter = text[at + size];
+      const bool isSmall = !lowercase_ || letter < 'A' || letter > 'Z';
+      if (size < kLongest) word[size] = isSmall ? letter : static_cast<char>(letter + ('a' - 'A'));
+      ++size;
+    } while (kind == kLetter && at + size < text.size() && kKinds[static_cast<uint8_t>(text[at + size])] == kLetter);
+    at += size;
+    const Slot* slot = size <= kLongest ? find(hashOf(word, size), word, size) : nullptr;
+    hasNewWord = hasNewWord || slot == nullptr;
+    if (!hasNewWord) ids.insert(ids.end(), ids_.begin() + slot->ids, ids_.begin() + slot->ids + slot->idCount);
+  }
+  return hasNewWord ? failed(TextState::kNewWord) : static_cast<int32_t>(ids.size() - before);
+}
+
+}  // namespace padfree
