@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from .errors import ContractError
@@ -46,7 +47,7 @@ class InputInfo:
         """Its name in the original model."""
         return self.original or self.name
 
-    @property
+    @cached_property
     def behind(self) -> tuple[int, ...]:
         """The sizes of its axes behind those of tokens."""
         return () if self.width is None else (self.width,)
@@ -67,10 +68,23 @@ class OutputInfo:
     shape: tuple[int | None, ...] | None = None
     dims: tuple[int | str, ...] | None = None
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int | str, ...]:
         """What the axes are; those that are left out are fixed."""
         return _LEADING_SIZES[self.layout] if self.dims is None else self.dims
+
+    @cached_property
+    def unknown_size(self) -> str | None:
+        """A size that is no number and none of B, S and T; None: all are known."""
+        named = (size for size in self.sizes if isinstance(size, str))
+        return next((size for size in named if size not in ("B", "S", "T")), None)
+
+    @cached_property
+    def rows_of(self) -> str | None:
+        """What has a row: "T" or "B" where that is the first axis, and the only one that differs from run to run."""
+        first, *rest = self.sizes or (0,)
+        alone = not any(isinstance(size, str) for size in rest)
+        return first if isinstance(first, str) and first in ("T", "B") and alone else None
 
     @property
     def has_token_rows(self) -> bool:
@@ -141,7 +155,7 @@ class Metadata:
         """What a token input holds in padded slots."""
         return self.mask.filler(item.name) if item.name == self.mask.input else item.padding
 
-    @property
+    @cached_property
     def longest(self) -> int | None:
         """Most tokens of one sequence, by the model's positions and the engine's profile; None: any number."""
         limits = [self.max_positions]
@@ -151,7 +165,7 @@ class Metadata:
 
     def token_inputs(self) -> tuple[InputInfo, ...]:
         """The inputs that hold values of tokens, in the model's order."""
-        return tuple(item for item in self.inputs if item.role == "tokens")
+        return self._token_inputs
 
     @property
     def is_packed(self) -> bool:
@@ -160,18 +174,32 @@ class Metadata:
 
     def own_names(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Values by the names of inputs, of values by those or by the original model's."""
-        known = {item.name for item in self.inputs}
-        names = {item.original: item.name for item in self.inputs if item.original is not None}
-        return {name if name in known else names.get(name, name): value for name, value in columns.items()}
+        names = self._own_names
+        return {names.get(name, name): value for name, value in columns.items()}
 
     def ids_input(self) -> InputInfo:
         """The token input that a bare list of id arrays means."""
-        tokens = [item for item in self.token_inputs() if item.width is None]
-        return next((item for item in tokens if item.name == "input_ids"), tokens[0])
+        return self._ids_input
 
     def input_of_role(self, role: str) -> InputInfo | None:
         """The one input with this role, or None."""
         return next((item for item in self.inputs if item.role == role), None)
+
+    # Asked for in every run, so found once.
+
+    @cached_property
+    def _token_inputs(self) -> tuple[InputInfo, ...]:
+        return tuple(item for item in self.inputs if item.role == "tokens")
+
+    @cached_property
+    def _ids_input(self) -> InputInfo:
+        tokens = [item for item in self._token_inputs if item.width is None]
+        return next((item for item in tokens if item.name == "input_ids"), tokens[0])
+
+    @cached_property
+    def _own_names(self) -> dict[str, str]:
+        own = {item.name: item.name for item in self.inputs}
+        return {item.original: item.name for item in self.inputs if item.original is not None} | own
 
 
 def parse_metadata(raw: Any, source: str, error: type[Exception] = ContractError) -> Metadata:

@@ -48,8 +48,12 @@ def cut(lengths: Iterable[int], budget: Budget) -> Iterator[slice]:
     Yields:
         Slices of the queue that follow each other and cover it; none for an empty queue.
     """
+    queue = list(lengths)
+    if queue and budget.takes(len(queue), sum(queue), max(queue)):
+        yield slice(0, len(queue))
+        return
     start = stop = tokens = longest = 0
-    for stop, length in enumerate(lengths, start=1):
+    for stop, length in enumerate(queue, start=1):
         tokens += length
         longest = max(longest, length)
         if stop - start > 1 and not budget.takes(stop - start, tokens, longest):

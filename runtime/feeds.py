@@ -86,18 +86,16 @@ def split_outputs(outputs: Mapping[str, Any], ragged: Ragged, metadata: Metadata
     results: dict[str, list[Any]] = {}
     for item in metadata.outputs:
         array = outputs[item.name]
-        sizes = item.sizes
-        batch = sizes.index("B") if "B" in sizes else None
-        strange = [size for size in sizes if isinstance(size, str) and size not in ("B", "S", "T")]
-        if strange:
+        if item.unknown_size is not None:
             raise SessionError(
-                f"output '{item.name}' is [{', '.join(str(size) for size in sizes)}]: which of its numbers are a "
-                f"sequence's is not known where a size is {strange[0]}; export the model without it, or run the padded "
-                "file in onnxruntime or TensorRT itself"
+                f"output '{item.name}' is [{', '.join(str(size) for size in item.sizes)}]: which of its numbers are a "
+                f"sequence's is not known where a size is {item.unknown_size}; export the model without it, or run the "
+                "padded file in onnxruntime or TensorRT itself"
             )
         if item.layout == "packed":
             fits = array.shape[0] >= tokens
         else:
+            batch = item.sizes.index("B") if "B" in item.sizes else None
             fits = batch is None or (len(array.shape) > batch and array.shape[batch] == len(seq_lens))
         if not fits:
             raise SessionError(
@@ -106,6 +104,8 @@ def split_outputs(outputs: Mapping[str, Any], ragged: Ragged, metadata: Metadata
             )
         if item.layout == "packed":
             results[item.name] = [array[end - size : end] for end, size in zip(ends, seq_lens, strict=True)]
+        elif item.rows_of == "B":
+            results[item.name] = [array[at] for at in range(len(seq_lens))]
         else:
             results[item.name] = [array[_own_part(item, at, length)] for at, length in enumerate(seq_lens)]
     return results

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,16 @@ Array = npt.NDArray[Any]
 
 FATAL_ONLY = 4
 """What is logged: errors are raised, and a server that gets bad requests is not to write a line for each."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that is over."""
+
+    outputs: dict[str, Any]
+
+    def wait(self) -> None:
+        """The results are there already."""
 
 
 class OnnxBackend:
@@ -51,6 +62,17 @@ class OnnxBackend:
             raise SessionError(f"{path}: damaged padfree metadata ({error}); rewrite the model again") from error
         self.metadata = parse_metadata(raw, str(path))
         self._outputs = [item.name for item in self.metadata.outputs]
+
+    def start(
+        self,
+        feeds: Mapping[str, Any],
+        *,
+        on_device: bool = False,
+        stream: Any = None,
+        patient: bool = True,  # noqa: ARG002
+    ) -> Finished:
+        """Runs the model once; it is over when this returns."""
+        return Finished(self.run(feeds, on_device=on_device, stream=stream))
 
     def run(self, feeds: Mapping[str, Any], *, on_device: bool = False, stream: Any = None) -> dict[str, Any]:
         """Runs the model once; outputs by name, on the host."""

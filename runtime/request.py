@@ -9,15 +9,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from padfree.contract.metadata import InputInfo, Metadata
 
 from .errors import SessionError
+from .rows import INT32_MAX, Int32Array, as_int32, check_same_lengths, read_column
 
-Int32Array = npt.NDArray[np.int32]
-IntArray = npt.NDArray[Any]
-
-INT32_MAX = 2**31 - 1
 # For a value outside of its table: of an input with several numbers a token, and of ids.
 _ADVICE = (
     "scale the numbers as the model was trained with them",
@@ -83,19 +79,23 @@ def read_request(request: Any, metadata: Metadata) -> Ragged:
     ids = metadata.ids_input()
     columns = metadata.own_names(request) if isinstance(request, Mapping) else {ids.name: request}
     check_names(columns, metadata)
-    widths = {item.name: item.width for item in metadata.token_inputs()}
-    rows = {name: _rows(name, column, widths[name]) for name, column in columns.items()}
-    seq_lens = np.asarray([row.size for row in rows[ids.name]], dtype=np.int32)
+    items = metadata.token_inputs()
+    named = {item.name: item for item in items}
+    read = {name: read_column(named[name], column) for name, column in columns.items()}
+    lengths = read[ids.name].lengths
     tokens: dict[str, Int32Array] = {}
-    for item in metadata.token_inputs():
-        if item.name not in rows:
-            tokens[item.name] = np.zeros((int(seq_lens.sum()), *item.behind), dtype=np.int32)
+    for item in items:
+        column = read.get(item.name)
+        if column is None:
+            tokens[item.name] = np.zeros((sum(lengths), *item.behind), dtype=np.int32)
             continue
-        _check_same_lengths(item.name, rows[item.name], ids.name, seq_lens)
-        tokens[item.name] = _pack(item, rows[item.name])
+        check_same_lengths(item.name, column, ids.name, lengths)
+        tokens[item.name] = column.pack(item)
+    seq_lens = np.array(lengths, dtype=np.int32)
     check_sequence_lengths(seq_lens, metadata)
-    for item in metadata.token_inputs():
-        check_values(item, tokens[item.name], seq_lens)
+    for item in items:
+        if item.name in read or item.excluded:  # zeros are in every table
+            check_values(item, tokens[item.name], seq_lens)
     return Ragged(tokens, seq_lens)
 
 
@@ -154,7 +154,9 @@ def check_lengths(seq_lens: Int32Array, tokens: int, name: str) -> None:
 def check_sequence_lengths(seq_lens: Int32Array, metadata: Metadata) -> None:
     """Raises SessionError when a sequence is longer than the model's positions or the engine's profile."""
     longest = int(seq_lens.max(initial=0))
-    at = int(seq_lens.argmax()) if seq_lens.size else 0
+    if metadata.longest is None or longest <= metadata.longest:
+        return
+    at = int(seq_lens.argmax())
     if metadata.max_positions is not None and longest > metadata.max_positions:
         raise SessionError(
             f"sequence {at} has {longest} tokens, the model has {metadata.max_positions} positions; truncate it to "
@@ -232,82 +234,3 @@ def _place(packed: Int32Array, number: int, seq_lens: Int32Array) -> str:
     start = int(ends[sequence - 1]) if sequence else 0
     where = f"sequence {sequence}, position {at - start}" if sequence < seq_lens.size else f"filler token {at}"
     return f"{int(packed.reshape(-1)[number])} at {where}"
-
-
-def as_int32(value: Any, name: str, width: int | None = None) -> Int32Array:
-    """An integer array [T] as int32, or [T, width] where there is a width.
-
-    Raises:
-        SessionError: not integers, of another shape, or beyond 32 bits.
-    """
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise SessionError(f"'{name}': cannot become an array ({error}); pass a flat list of integers") from error
-    if array.size == 0 and array.ndim == 1:
-        return np.zeros(0 if width is None else (0, width), dtype=np.int32)
-    if array.dtype.kind not in "iu":
-        raise SessionError(f"'{name}' has type {array.dtype}, allowed: integers; pass int32 or int64 arrays")
-    if width is not None and array.shape[1:] != (width,):
-        raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: [tokens, {width}]; pass rows of {width}")
-    if width is None and array.ndim != 1:
-        raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: one dimension; pass one row a sequence")
-    if array.dtype != np.int32 and array.size:
-        low, high = int(array.min()), int(array.max())
-        if low < -INT32_MAX - 1 or high > INT32_MAX:
-            raise SessionError(f"'{name}' holds {low if low < 0 else high}, allowed: 32-bit integers; check the ids")
-    return np.ascontiguousarray(array, dtype=np.int32)
-
-
-def _rows(name: str, column: Any, width: int | None) -> list[IntArray]:
-    if isinstance(column, np.ndarray) and (not column.ndim or (column.ndim == 1 and column.dtype != object)):
-        raise SessionError(
-            f"'{name}' is one array of shape {list(column.shape)}; pass a list with one array a sequence, or use "
-            "run_packed for tokens that are packed already"
-        )
-    if isinstance(column, (str, bytes)) or not isinstance(column, (Sequence, np.ndarray)):
-        raise SessionError(f"'{name}' is a {type(column).__name__}; pass a list with one array of ids a sequence")
-    return [_row(name, at, row, width) for at, row in enumerate(column)]
-
-
-def _row(name: str, at: int, row: Any, width: int | None) -> IntArray:
-    try:
-        array = np.asarray(row)
-    except ValueError as error:
-        raise SessionError(f"'{name}', sequence {at}: not a flat list of integers ({error})") from error
-    if array.ndim == 1 and array.size == 0:
-        return np.zeros(0 if width is None else (0, width), dtype=np.int32)
-    if array.dtype.kind not in "iu":
-        raise SessionError(
-            f"'{name}', sequence {at}: type {array.dtype}, allowed: integers; pass token ids, int32 or int64"
-        )
-    if width is not None and array.shape[1:] != (width,):
-        raise SessionError(
-            f"'{name}', sequence {at}: shape {list(array.shape)}, allowed: [length, {width}]; pass {width} numbers for "
-            "every token"
-        )
-    if width is None and array.ndim != 1:
-        raise SessionError(
-            f"'{name}', sequence {at}: shape {list(array.shape)}, allowed: one dimension; pass one array of ids a "
-            "sequence"
-        )
-    return array
-
-
-def _check_same_lengths(name: str, rows: list[IntArray], ids_name: str, seq_lens: Int32Array) -> None:
-    if len(rows) != seq_lens.size:
-        raise SessionError(
-            f"'{name}' has {len(rows)} sequences, '{ids_name}' has {seq_lens.size}; pass one array for every sequence"
-        )
-    for at, row in enumerate(rows):
-        if len(row) != seq_lens[at]:
-            raise SessionError(
-                f"'{name}', sequence {at}: {len(row)} values, '{ids_name}' has {int(seq_lens[at])}; "
-                "pass one value for every token"
-            )
-
-
-def _pack(item: InputInfo, rows: list[IntArray]) -> Int32Array:
-    if not rows:
-        return np.zeros((0, *item.behind), dtype=np.int32)
-    return as_int32(np.concatenate(rows), item.name, item.width)

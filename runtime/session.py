@@ -15,7 +15,7 @@ from padfree.contract.names import ONNX_SUFFIX
 
 from .arrays.device_arrays import caller_stream, on_device
 from .arrays.device_requests import device_feeds
-from .backend import Backend, RunOptions
+from .backend import Backend, RunOptions, Started
 from .budget import Budget, cut
 from .errors import SessionError
 from .feeds import packed_feeds, padded_feeds, split_outputs
@@ -59,22 +59,26 @@ class Session:
         max_graphs: int = 64,
     ) -> None:
         file = Path(path)
-        self._backend: Backend
         if file.suffix == ONNX_SUFFIX:
             from .onnx_backend import OnnxBackend
 
             onnx_backend = OnnxBackend(file)
-            self._backend, self._metadata = onnx_backend, onnx_backend.metadata
+            self._use(onnx_backend, onnx_backend.metadata)
         else:
-            self._metadata = open_plan(file)
+            metadata = open_plan(file)
             import_tensorrt()  # named first where both TensorRT and cuda-bindings are missing
             from .gpu.tensorrt_backend import TensorRTBackend
 
             options = RunOptions(cuda_graphs=cuda_graphs, contexts=contexts, max_graphs=max_graphs)
-            self._backend = TensorRTBackend(
-                file, self._metadata, device=device, allow_other_gpu=allow_other_gpu, options=options
+            self._use(
+                TensorRTBackend(file, metadata, device=device, allow_other_gpu=allow_other_gpu, options=options),
+                metadata,
             )
-        self._budget = _budget(self._metadata)
+
+    def _use(self, backend: Backend, metadata: Metadata) -> None:
+        self._backend = backend
+        self._metadata = metadata
+        self._budget = _budget(metadata)
         # Frees GPU memory of sessions that nobody closed, at the latest when the process ends.
         self._finalizer = weakref.finalize(self, self._backend.close)
 
@@ -118,14 +122,15 @@ class Session:
     def run_ragged(self, ragged: Ragged, *, outputs: str = "host", stream: Any = None) -> dict[str, list[Any]]:
         """Runs a batch that `read_request` or `read_packed` has checked for this model; otherwise as `run`."""
         options = self._run_options(outputs, stream)
-        results: dict[str, list[Any]] = {item.name: [] for item in self._metadata.outputs}
-        for run in cut(ragged.seq_lens.tolist(), self._budget):
-            part = ragged.part(run.start, run.stop)
-            for name, rows in split_outputs(
-                self._backend.run(self.feeds(part), **options), part, self._metadata
-            ).items():
-                results[name].extend(rows)
-        return results
+        parts = [ragged.part(run.start, run.stop) for run in cut(ragged.seq_lens.tolist(), self._budget)]
+        if len(parts) == 1:
+            started = self._start(parts[0], options)
+            assert started is not None  # it is patient
+            try:
+                return split_outputs(started.outputs, parts[0], self._metadata)  # while the run goes on
+            finally:
+                started.wait()
+        return self._run_parts(parts, options)
 
     def run_packed(
         self,
@@ -169,6 +174,31 @@ class Session:
         ragged = read_packed(inputs, seq_lens, self._metadata, filler_tokens=filler_tokens)
         check_one_run(len(next(iter(ragged.tokens.values()))), ragged.seq_lens.size, self._metadata)
         return self._backend.run(self.feeds(ragged), **options)
+
+    def _start(self, part: Ragged, options: Mapping[str, Any], *, patient: bool = True) -> Started | None:
+        return self._backend.start(self.feeds(part), **options, patient=patient)
+
+    def _run_parts(self, parts: Sequence[Ragged], options: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """Several runs; each starts before the one before it has ended, unless other threads have all contexts."""
+        results: dict[str, list[Any]] = {item.name: [] for item in self._metadata.outputs}
+        before: Started | None = None
+        try:
+            for part in parts:
+                started = self._start(part, options, patient=before is None)
+                if started is None and before is not None:  # who holds a context must not wait for another one
+                    ended, before = before, None
+                    ended.wait()
+                    started = self._start(part, options)
+                assert started is not None  # it was patient
+                earlier, before = before, started
+                if earlier is not None:
+                    earlier.wait()
+                for name, rows in split_outputs(started.outputs, part, self._metadata).items():
+                    results[name].extend(rows)
+        finally:
+            if before is not None:
+                before.wait()
+        return results
 
     def feeds(self, ragged: Ragged) -> dict[str, Array]:
         """The model's input arrays for a checked batch, as its interface wants them."""

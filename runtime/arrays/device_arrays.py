@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ..backend import widen_bfloat16
 from ..errors import SessionError
 from . import dlpack
+from .dlpack_exchange import exchange_of
 
 CUDA_ARRAY_INTERFACE = 3
 LEGACY_STREAM = 1  # how both protocols name CUDA's legacy default stream
@@ -24,8 +26,7 @@ DLPACK_NO_SYNC = -1
 SIZES = {"bfloat16": 2, "bool": 1}
 
 
-@dataclass(frozen=True)
-class DeviceInput:
+class DeviceInput(NamedTuple):
     """An array of the caller on the GPU, checked: contiguous, of the type that the engine reads.
 
     `stream` is the one that its values are made on, None when they are there or made in the order of ours.
@@ -35,7 +36,7 @@ class DeviceInput:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     stream: int | None = None
-    owner: Any = field(default=None, repr=False)
+    owner: Any = None
 
     @property
     def nbytes(self) -> int:
@@ -47,6 +48,10 @@ def on_device(value: Any) -> bool:
     """Whether a value is an array on a GPU."""
     if isinstance(value, (np.ndarray, list, tuple)):
         return False
+    exchange = exchange_of(value)
+    tensor = None if exchange is None else exchange.describe(value)
+    if tensor is not None:
+        return tensor.device_kind in (dlpack.CUDA, dlpack.CUDA_MANAGED)
     if hasattr(value, "__dlpack_device__"):
         return int(value.__dlpack_device__()[0]) in (dlpack.CUDA, dlpack.CUDA_MANAGED)
     return hasattr(value, "__cuda_array_interface__")
@@ -64,7 +69,7 @@ def read_device_array(
     """Checks an array on the GPU, without copying or looking at its values.
 
     Args:
-        value: an object with `__dlpack__` or `__cuda_array_interface__`.
+        value: an object with `__dlpack_c_exchange_api__`, `__dlpack__` or `__cuda_array_interface__`.
         name: the input's name, for messages.
         dtype: what the engine reads.
         device: the GPU that the engine is on.
@@ -74,34 +79,52 @@ def read_device_array(
     Raises:
         SessionError: another type, an array with gaps, on another GPU.
     """
-    producer: int | None = None
-    if hasattr(value, "__dlpack__"):
-        owner = value.__dlpack__(stream=LEGACY_STREAM if stream is None else stream.handle)
-        tensor = dlpack.read(owner)
-        address, shape, found = tensor.address, tensor.shape, tensor.dtype
-        strides = tensor.strides
-    else:
-        owner, interface = value, value.__cuda_array_interface__
-        address, shape = int(interface["data"][0]), tuple(int(size) for size in interface["shape"])
-        kind = np.dtype(interface["typestr"])
-        found, strides = kind.name, _element_strides(interface.get("strides"), kind)
-        producer = interface.get("stream")
-    if found != dtype.name:
+    given = _given(value, stream)
+    if given.dtype != _name_of(dtype):
         raise SessionError(
-            f"'{name}' on the GPU has type {found}, the engine reads {dtype.name}; convert it there, for example with "
-            f"tensor.to(torch.{dtype.name}) or array.astype('{dtype.name}')"
+            f"'{name}' on the GPU has type {given.dtype}, the engine reads {dtype.name}; convert it there, for example "
+            f"with tensor.to(torch.{dtype.name}) or array.astype('{dtype.name}')"
         )
-    if strides is not None and _has_gaps(shape, strides):
+    if given.strides is not None and _has_gaps(given.shape, given.strides):
         raise SessionError(
-            f"'{name}' has shape {list(shape)} with strides {list(strides)}, allowed: contiguous arrays; make it one, "
-            "for example with tensor.contiguous() or cupy.ascontiguousarray(array)"
+            f"'{name}' has shape {list(given.shape)} with strides {list(given.strides)}, allowed: contiguous arrays; "
+            "make it one, for example with tensor.contiguous() or cupy.ascontiguousarray(array)"
         )
-    if math.prod(shape):
-        found_on = device_of(address)
+    if math.prod(given.shape):
+        found_on = device_of(given.address) if given.device is None else given.device
         if found_on != device:
             where = "host memory" if found_on is None else f"GPU {found_on}"
             raise SessionError(f"'{name}' is in {where}, the session runs on GPU {device}; copy it there")
-    return DeviceInput(address, shape, dtype, producer, owner)
+    return DeviceInput(given.address, given.shape, dtype, given.producer, given.owner)
+
+
+class _Given(NamedTuple):
+    """An array on the GPU as its library describes it; `device` is None where the address has to tell."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    dtype: str
+    owner: Any
+    producer: int | None = None
+    device: int | None = None
+
+
+def _given(value: Any, stream: CallerStream | None) -> _Given:
+    exchange = exchange_of(value)
+    tensor = None if exchange is None else exchange.describe(value)
+    if exchange is not None and tensor is not None:
+        producer = exchange.current_stream(tensor.device_kind, tensor.device_index) or LEGACY_STREAM
+        device = tensor.device_index if tensor.device_kind == dlpack.CUDA else None
+        return _Given(tensor.address, tensor.shape, tensor.strides, tensor.dtype, value, producer, device)
+    if hasattr(value, "__dlpack__"):
+        capsule = value.__dlpack__(stream=LEGACY_STREAM if stream is None else stream.handle)
+        tensor = dlpack.read(capsule)
+        return _Given(tensor.address, tensor.shape, tensor.strides, tensor.dtype, capsule)
+    interface = value.__cuda_array_interface__
+    shape, element = tuple(int(size) for size in interface["shape"]), np.dtype(interface["typestr"])
+    strides = _element_strides(interface.get("strides"), element)
+    return _Given(int(interface["data"][0]), shape, strides, _name_of(element), value, producer=interface.get("stream"))
 
 
 @dataclass(frozen=True)
@@ -267,9 +290,17 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 def _has_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether steps differ from a contiguous array's; steps along one element or none do not count."""
     wanted = contiguous_strides(shape)
+    if strides == wanted:
+        return False
     return math.prod(shape) > 0 and any(
         size > 1 and step != other for size, step, other in zip(shape, strides, wanted, strict=True)
     )
+
+
+@lru_cache(64)
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """Its name, which NumPy puts together in 3 us every time."""
+    return str(dtype.name)
 
 
 def _element_strides(strides: Any, dtype: np.dtype[Any]) -> tuple[int, ...] | None:

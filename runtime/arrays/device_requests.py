@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 from padfree.contract.metadata import Metadata
 
-from ..backend import Backend, DeviceReader
+from ..backend import Backend
 from ..errors import SessionError
 from ..feeds import cumulative
 from ..request import (
     ZERO_WHEN_MISSING,
-    as_int32,
     check_lengths,
     check_names,
     check_one_run,
     check_sequence_lengths,
     check_values,
 )
+from ..rows import as_int32
 from .device_arrays import CallerStream, DeviceInput, on_device
 
 
@@ -34,7 +34,8 @@ def device_feeds(
     Raises:
         SessionError: an .onnx file's session, or arrays that do not fit the engine or each other.
     """
-    if not isinstance(backend, DeviceReader):
+    reader = getattr(backend, "read_device_array", None)
+    if reader is None:
         raise SessionError(
             "arrays on the GPU need a plan, this session runs an .onnx file on the CPU; pass host arrays"
         )
@@ -46,7 +47,7 @@ def device_feeds(
 
     def read(value: Any, name: str) -> Any:
         width = behind[name][0] if behind[name] else None
-        array = backend.read_device_array(value, name, stream) if on_device(value) else as_int32(value, name, width)
+        array = reader(value, name, stream) if on_device(value) else as_int32(value, name, width)
         if not array.shape or array.shape[1:] != behind[name]:
             sizes = "one dimension" if width is None else f"[tokens, {width}]"
             raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: {sizes}; pass packed tokens")
@@ -92,6 +93,6 @@ def _longest_feed(metadata: Metadata, longest: int | None) -> dict[str, Any]:
     if item is None:
         return {}
     if longest is None:
-        assert metadata.engine is not None  # a session with a DeviceReader has a plan
+        assert metadata.engine is not None  # arrays on the GPU need a plan
         longest = metadata.engine.profile.max_seq_len
     return {item.name: np.zeros(max(1, longest), dtype=np.int32)}

@@ -8,8 +8,7 @@ Source: DLPack's C header (dlpack.h), structures DLTensor and DLManagedTensor, a
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 CUDA = 2
 CUDA_MANAGED = 13
@@ -74,8 +73,7 @@ _release_callback = _Callback(_release)
 _drop_callback = _Callback(_drop)
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(NamedTuple):
     """What a capsule describes; strides count elements, None means contiguous."""
 
     address: int
@@ -89,15 +87,21 @@ class Tensor:
 def read(capsule: Any) -> Tensor:
     """Reads a capsule without taking it: it has to live as long as the memory is used."""
     tensor = _ManagedTensor.from_address(_get_pointer(id(capsule), CAPSULE)).tensor
-    name = TYPE_NAMES.get(tensor.dtype.code, f"type code {tensor.dtype.code}, ")
     return Tensor(
         (tensor.data or 0) + tensor.byte_offset,
         tensor.device.kind,
         tensor.device.index,
-        "bool" if name == "bool" else f"{name}{tensor.dtype.bits}",
+        type_name(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes),
         tuple(tensor.shape[: tensor.ndim]),
         tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None,
     )
+
+
+def type_name(code: int, bits: int, lanes: int) -> str:
+    """An element type's name: "int32", "bfloat16"; of vectors "float16 x 2"."""
+    kind = TYPE_NAMES.get(code, f"type code {code}, ")
+    name = kind if kind == "bool" else f"{kind}{bits}"
+    return name if lanes == 1 else f"{name} x {lanes}"
 
 
 class _Holder:

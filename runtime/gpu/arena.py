@@ -11,9 +11,13 @@ from __future__ import annotations
 
 import functools
 import threading
+from typing import TYPE_CHECKING
 
 from .cuda import Event, Stream, current_device
 from .cuda_memory import PinnedMemory, ResultPool, open_block
+
+if TYPE_CHECKING:
+    from .cuda_memory import Bytes
 
 SMALLEST_STAGING_BYTES = 64 << 10
 
@@ -26,22 +30,28 @@ class Arena:
         self.stream = Stream()
         self.block = open_block(device)
         self.crossing = Event()  # orders this stream with those of callers
-        self._staged = Event()  # the last copy out of the staging buffer
+        self._staged = Event()  # the last copy out of the staging buffer that nobody waited for
+        self._copying = False
         self._staging = PinnedMemory(SMALLEST_STAGING_BYTES)
-        self.staging = self._staging.bytes
+        self._bytes = self._staging.bytes
 
-    def reserve_staging(self, size_bytes: int) -> None:
-        """Makes `staging` at least this large, and waits until earlier copies out of it are done."""
-        self._staged.synchronize()
-        if size_bytes > self.staging.size:
+    def reserve_staging(self, size_bytes: int) -> Bytes:
+        """The staging buffer, at least this large, when earlier copies out of it are done."""
+        if self._copying:
+            self._staged.synchronize()
+            self._copying = False
+        if size_bytes > self._bytes.size:
             self._staging.close()
             self._staging = PinnedMemory(2 * size_bytes)
-            self.staging = self._staging.bytes
+            self._bytes = self._staging.bytes
+        return self._bytes
 
-    def upload_staging(self, start: int, size_bytes: int, address: int) -> None:
-        """Copies a piece of the staging buffer to the device."""
+    def upload_staging(self, start: int, size_bytes: int, address: int, *, stays: bool) -> None:
+        """Copies a piece of the staging buffer to the device; `stays`: nobody waits for the run before the next one."""
         self.stream.copy(address, self._staging.address + start, size_bytes)
-        self._staged.record(self.stream.handle)
+        if stays:
+            self._staged.record(self.stream.handle)
+            self._copying = True
 
     def close(self) -> None:
         """Waits for the stream and frees everything."""
@@ -94,17 +104,22 @@ class ArenaPool:
             self._arenas.clear()
             self._free.clear()
 
-    def borrow(self, limit: int) -> Arena:
-        """Takes the first free one of the first `limit` arenas; waits while all of them are in use."""
+    def borrow(self, limit: int, *, patient: bool = True) -> Arena | None:
+        """Takes the first free one of the first `limit` arenas.
+
+        While all of them are in use it waits, or gives None where it is not to be patient.
+        """
         with self._changed:
             while True:
-                free = [index for index in self._free if index < limit]
-                if free:
-                    self._free.remove(min(free))
-                    return self._arenas[min(free)]
+                for index in range(min(limit, len(self._arenas))):
+                    if index in self._free:
+                        self._free.remove(index)
+                        return self._arenas[index]
                 if len(self._arenas) < limit:
                     self._arenas.append(Arena(len(self._arenas), self._device))
                     return self._arenas[-1]
+                if not patient:
+                    return None
                 self._changed.wait()
 
     def give_back(self, arena: Arena) -> None:

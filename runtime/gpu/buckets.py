@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from padfree.contract.metadata import Metadata, OutputInfo
 
@@ -12,10 +13,12 @@ from ..errors import SessionError
 
 Shape = tuple[int, ...]
 
+SIZES_REMEMBERED = 4096
 STEPS_AN_OCTAVE = 32
 """Sizes between a power of two and the next: rounding up wastes less than 1/32 of the tokens, 3.2 %."""
 
 
+@lru_cache(SIZES_REMEMBERED)
 def token_bucket(tokens: int, max_tokens: int) -> int:
     """The smallest graph size for this many tokens (or slots of a padded axis): less than 1/32 larger, and allowed.
 
@@ -25,13 +28,13 @@ def token_bucket(tokens: int, max_tokens: int) -> int:
     return min(max(1, -(-tokens // step) * step), max_tokens)
 
 
+@lru_cache(SIZES_REMEMBERED)
 def batch_bucket(sequences: int, max_batch: int) -> int:
     """The smallest power of two that holds the sequences, and is allowed; empty sequences cost next to nothing."""
     return min(1 << max(0, sequences - 1).bit_length(), max_batch)
 
 
-@dataclass(frozen=True)
-class Sizes:
+class Sizes(NamedTuple):
     """What the shapes of a run follow from: tokens T, sequences B, and slots S where there is a padded axis."""
 
     tokens: int
@@ -47,11 +50,13 @@ class Buckets:
             raise SessionError("CUDA graphs need a plan, this is the metadata of a model; build an engine")
         self._metadata = metadata
         self._profile = metadata.engine.profile
+        names = {item.role: item.name for item in metadata.inputs}
+        self._tokens, self._lens, self._slots = names["tokens"], names["seq_lens"], names.get("max_seqlen")
 
     def sizes(self, shapes: Mapping[str, Shape]) -> Sizes:
         """The sizes of a run with inputs of these shapes."""
-        by_role = {item.role: shapes[item.name][0] for item in self._metadata.inputs}
-        return Sizes(by_role["tokens"], by_role["seq_lens"], by_role.get("max_seqlen", 0))
+        slots = 0 if self._slots is None else shapes[self._slots][0]
+        return Sizes(shapes[self._tokens][0], shapes[self._lens][0], slots)
 
     def round_up(self, sizes: Sizes) -> Sizes:
         """The sizes of the graph that takes a run of these."""
@@ -68,6 +73,8 @@ class Buckets:
 
     def trim(self, output: OutputInfo, shape: Shape, sizes: Sizes) -> Shape:
         """The part of an output that belongs to a run of these sizes; `shape` is what its graph gives."""
+        if output.rows_of is not None:
+            return (sizes.tokens if output.rows_of == "T" else sizes.sequences, *shape[1:])
         known = {"T": sizes.tokens, "B": sizes.sequences, "S": sizes.slots}
         leading = tuple(known.get(str(size), there) for size, there in zip(output.sizes, shape, strict=False))
         return (*leading, *shape[len(leading) :])

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import SessionError
@@ -22,13 +21,13 @@ except (ImportError, OSError) as _error:
 
 def check(result: Any) -> Any:
     """Unpacks a result tuple of the runtime or the driver API; raises SessionError for anything but success."""
-    status, *values = result
-    if int(status) != 0:
+    status = result[0]
+    if status:
         of_driver = isinstance(status, driver.CUresult)
         _, name = driver.cuGetErrorName(status) if of_driver else runtime.cudaGetErrorName(status)
         _, text = driver.cuGetErrorString(status) if of_driver else runtime.cudaGetErrorString(status)
         raise SessionError(f"CUDA failed with {_text(name)}: {_text(text)}; run `padfree doctor` to check this machine")
-    return values[0] if len(values) == 1 else tuple(values)
+    return result[1] if len(result) == 2 else result[1:]
 
 
 def driver_version() -> int:
@@ -64,18 +63,27 @@ def open_device(index: int) -> Device:
     return device
 
 
-@contextmanager
-def current_device(index: int) -> Iterator[None]:
+class CurrentDevice:
+    """What current_device gives: a class and no generator, because every run enters it."""
+
+    __slots__ = ("_before", "_index")
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def __enter__(self) -> None:
+        self._before = check(runtime.cudaGetDevice())
+        if self._before != self._index:
+            check(runtime.cudaSetDevice(self._index))
+
+    def __exit__(self, *_raised: object) -> None:
+        if self._before != self._index:
+            check(runtime.cudaSetDevice(self._before))
+
+
+def current_device(index: int) -> CurrentDevice:
     """Makes a GPU this thread's current one, and gives the thread back the one that it had."""
-    before = check(runtime.cudaGetDevice())
-    if before == index:
-        yield
-        return
-    check(runtime.cudaSetDevice(index))
-    try:
-        yield
-    finally:
-        check(runtime.cudaSetDevice(before))
+    return CurrentDevice(index)
 
 
 def device_of(address: int) -> int | None:

@@ -18,8 +18,8 @@ from .buckets import Buckets, Shape, Sizes
 from .cuda import Graph, free_bytes
 from .engine import Context, Engine, Placement
 from .graph_cache import GraphCache
-from .hand_out import Trim
-from .staging import Feeds, upload
+from .hand_out import Trim, View, views_of, whole
+from .staging import Feeds, Rooms
 
 _log = logging.getLogger("padfree.runtime")
 
@@ -38,12 +38,26 @@ class GraphSwitch:
 
 
 @dataclass(frozen=True)
+class Ready:
+    """A placement on one arena with what all of its runs need, made once."""
+
+    placement: Placement
+    rooms: Rooms
+    views: tuple[View, ...]
+
+    @staticmethod
+    def of(placement: Placement, arena: Arena, engine: Engine) -> Ready:
+        """For an engine's runs on an arena."""
+        return Ready(placement, Rooms(arena, placement), views_of(engine.metadata, placement))
+
+
+@dataclass(frozen=True)
 class Captured:
     """A graph, the context that it was captured from, and the places that it reads and writes."""
 
     graph: Graph
     context: Context
-    placement: Placement
+    ready: Ready
     size_bytes: int
 
     def close(self) -> None:
@@ -61,10 +75,11 @@ class GraphRuns:
         self._graphs = graphs
         self._buckets = Buckets(engine.metadata) if switch.on and arena.block.keeps_address else None
 
-    def run(self, feeds: Feeds, shapes: Mapping[str, Shape]) -> tuple[Placement, Trim] | None:
+    def run(self, feeds: Feeds, shapes: Mapping[str, Shape], *, stays: bool) -> tuple[Ready, Trim] | None:
         """Runs the engine in sizes that have a graph, or get one now; None, and no run, where they do not.
 
         Outputs lie in the arena's block, as the placement says; `Trim` cuts what belongs to filler off their shapes.
+        `stays`: nobody waits for the end of the run before the arena is borrowed again.
         """
         buckets = self._buckets
         if buckets is None or not self._switch.on:
@@ -73,20 +88,20 @@ class GraphRuns:
         rounded = buckets.round_up(sizes)
         captured = self._graphs.get(rounded)
         if captured is not None:
-            placement = captured.placement
-            upload(self._arena, feeds, placement)
+            ready = captured.ready
+            ready.rooms.upload(feeds, stays=stays)
             captured.graph.launch()
         elif self._graphs.returns(rounded):
-            placement = self._run_and_capture(rounded, buckets.input_shapes(rounded), feeds)
+            ready = self._run_and_capture(rounded, buckets.input_shapes(rounded), feeds)
         else:
             return None
-        return placement, lambda output, shape: buckets.trim(output, shape, sizes)
+        return ready, whole if sizes == rounded else lambda output, shape: buckets.trim(output, shape, sizes)
 
     def close(self) -> None:
         """Destroys all graphs."""
         self._graphs.close()
 
-    def _run_and_capture(self, sizes: Sizes, shapes: Mapping[str, Shape], feeds: Feeds) -> Placement:
+    def _run_and_capture(self, sizes: Sizes, shapes: Mapping[str, Shape], feeds: Feeds) -> Ready:
         """Serves a run by the plain one that comes before a capture; the next run of these sizes finds the graph."""
         stream = self._arena.stream
         free_before = free_bytes()
@@ -94,7 +109,8 @@ class GraphRuns:
         context_bytes = free_before - free_bytes()
         placement = context.arrange(shapes)
         context.place(self._arena.block.reserve(placement.size_bytes))
-        upload(self._arena, feeds, placement)
+        ready = Ready.of(placement, self._arena, self._engine)
+        ready.rooms.upload(feeds, stays=False)
         context.enqueue(stream.handle)
         stream.synchronize()
         free_before = free_bytes()
@@ -102,7 +118,7 @@ class GraphRuns:
             graph = stream.capture(lambda: context.enqueue(stream.handle))
         except SessionError as error:
             self._switch.turn_off(error)
-            return placement
+            return ready
         taken = context_bytes + free_before - free_bytes()  # as far as other threads leave the figure alone
-        self._graphs.put(sizes, Captured(graph, context, placement, max(0, taken)))
-        return placement
+        self._graphs.put(sizes, Captured(graph, context, ready, max(0, taken)))
+        return ready

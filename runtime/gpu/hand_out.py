@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from padfree.contract.metadata import OutputInfo
+from padfree.contract.metadata import Metadata, OutputInfo
 
 from ..arrays.device_arrays import CallerStream, DeviceArray, contiguous_strides
 from ..backend import widen_bfloat16
@@ -28,6 +29,35 @@ def whole(_output: OutputInfo, shape: Shape) -> Shape:
     return shape
 
 
+class View(NamedTuple):
+    """An output in memory that holds all outputs of a placement: where it begins, and its steps from index to index."""
+
+    item: OutputInfo
+    start: int
+    shape: Shape
+    dtype: np.dtype[Any]
+    steps: Shape
+    steps_bytes: Shape
+
+
+def views_of(metadata: Metadata, placement: Placement) -> tuple[View, ...]:
+    """The outputs of a placement, found once for all of its runs."""
+    views = []
+    for item in metadata.outputs:
+        place = placement.outputs[item.name]
+        steps = contiguous_strides(place.shape)
+        in_bytes = tuple(step * place.dtype.itemsize for step in steps)
+        views.append(View(item, place.offset - placement.outputs_start, place.shape, place.dtype, steps, in_bytes))
+    return tuple(views)
+
+
+class Handed(NamedTuple):
+    """Results that were handed out: `finish` waits until they are there."""
+
+    outputs: dict[str, Any]
+    finish: Callable[[], None]
+
+
 class HandOut:
     """Gives out what an engine computed on one arena."""
 
@@ -43,46 +73,53 @@ class HandOut:
         made_on = self._arena.stream.handle
         return DeviceMemory(self._pool, self._engine.device, placement.outputs_bytes, made_on=made_on, stream=stream)
 
-    def on_device(self, placement: Placement, memory: DeviceMemory, trim: Trim) -> dict[str, DeviceArray]:
-        """Results that lie in `memory`: there when this returns, or in the order of the caller's stream."""
+    def on_device(self, views: tuple[View, ...], memory: DeviceMemory, trim: Trim) -> Handed:
+        """Results that lie in `memory`: there when `finish` returns, or in the order of the caller's stream."""
         arena = self._arena
-        self._done.record(arena.stream.handle)
-        results = {}  # made while the GPU works
-        for item in self._engine.metadata.outputs:
-            place = placement.outputs[item.name]
-            address = memory.address + place.offset - placement.outputs_start
-            shape = trim(item, place.shape)
-            results[item.name] = DeviceArray(memory, address, shape, item.dtype, contiguous_strides(place.shape))
-        if memory.stream is None:
-            arena.stream.synchronize()
-        else:
+        if memory.stream is not None:
+            self._done.record(arena.stream.handle)
             arena.crossing.order(arena.stream.handle, memory.stream)
-        return results
+        address = memory.address
+        outputs = {
+            view.item.name: DeviceArray(
+                memory, address + view.start, trim(view.item, view.shape), view.item.dtype, view.steps
+            )
+            for view in views
+        }
+        return Handed(outputs, arena.stream.synchronize if memory.stream is None else _nothing)
 
-    def to_host(self, placement: Placement, trim: Trim) -> dict[str, Array]:
+    def to_host(self, placement: Placement, views: tuple[View, ...], trim: Trim) -> Handed:
         """Results of the arena's block on the host, in one copy."""
         arena = self._arena
-        memory = self._results.lend(placement.outputs_bytes)
+        memory: Any = self._results.lend(placement.outputs_bytes)
         if memory is None:
             memory = np.empty(placement.outputs_bytes, dtype=np.uint8)
-        source = arena.block.address + placement.outputs_start
-        arena.stream.copy(memory.ctypes.data, source, placement.outputs_bytes)
-        results = {}  # views, made while the GPU works
-        for item in self._engine.metadata.outputs:
-            place = placement.outputs[item.name]
-            start = place.offset - placement.outputs_start
-            values = memory[start : start + place.size_bytes].view(place.dtype).reshape(place.shape)
-            shape = trim(item, place.shape)
-            if shape != place.shape:
-                values = values[tuple(slice(size) for size in shape)]
-            results[item.name] = values
-        arena.stream.synchronize()
-        for item in self._engine.metadata.outputs:
-            if item.dtype == "bfloat16":
-                results[item.name] = widen_bfloat16(results[item.name])
-        return results
+            address = memory.ctypes.data
+        else:
+            address = ctypes.addressof(memory)
+        arena.stream.copy(address, arena.block.address + placement.outputs_start, placement.outputs_bytes)
+        outputs: dict[str, Array] = {}
+        narrow: list[tuple[Array, Array]] = []
+        for view in views:  # while the GPU works
+            shape = trim(view.item, view.shape)
+            values: Array = np.ndarray(shape, view.dtype, memory, view.start, view.steps_bytes)
+            if view.item.dtype == "bfloat16":
+                narrow.append((values, np.empty(shape, dtype=np.float32)))
+                values = narrow[-1][1]
+            outputs[view.item.name] = values
+
+        def finish() -> None:
+            arena.stream.synchronize()
+            for bits, wide in narrow:
+                widen_bfloat16(bits, wide)
+
+        return Handed(outputs, finish)
 
     def close(self) -> None:
         """Waits for the results that were handed out last."""
         self._done.synchronize()
         self._done.close()
+
+
+def _nothing() -> None:
+    pass

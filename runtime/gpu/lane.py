@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..arrays.device_arrays import CallerStream, DeviceInput
 from .arena import Arena, ArenaPool
-from .engine import Engine, Placement
+from .buckets import Shape
+from .engine import Engine
 from .graph_cache import GraphCache
-from .graph_runs import Captured, GraphRuns, GraphSwitch
-from .hand_out import Array, HandOut, whole
+from .graph_runs import Captured, GraphRuns, GraphSwitch, Ready
+from .hand_out import Array, Handed, HandOut, whole
 from .results import HostResults
-from .staging import Feeds, upload, wait_for_inputs
+from .staging import Feeds, wait_for_inputs
 
 
 class Lane:
@@ -28,12 +30,14 @@ class Lane:
         graphs: GraphCache[Captured],
     ) -> None:
         self.arena = arena
+        self._engine = engine
         self._graph_runs = GraphRuns(engine, arena, switch, graphs)
         self._context = engine.new_context()
+        self._ready: Ready | None = None
         self._hand_out = HandOut(engine, arena, pool, results)
 
-    def run(self, feeds: Feeds, *, on_device: bool, stream: CallerStream | None) -> dict[str, Any]:
-        """Runs the engine once.
+    def start(self, feeds: Feeds, *, on_device: bool, stream: CallerStream | None) -> Handed:
+        """Puts one run of the engine on the arena's stream.
 
         Args:
             feeds: input name -> values.
@@ -41,34 +45,36 @@ class Lane:
             stream: the caller's stream: inputs are read, and results on the device are there, in its order.
 
         Returns:
-            Output name -> NumPy array, or DeviceArray.
+            Output name -> NumPy array, or DeviceArray; and what waits for them.
         """
         wait_for_inputs(self.arena, feeds, stream)
-        shapes = {name: tuple(feed.shape) for name, feed in feeds.items()}
-        ran = self._graph_runs.run(feeds, shapes)
+        shapes = {name: feed.shape for name, feed in feeds.items()}
+        stays = on_device and stream is not None
+        ran = self._graph_runs.run(feeds, shapes, stays=stays)
         if ran is not None:
-            placement, trim = ran
+            ready, trim = ran
+            placement = ready.placement
             if not on_device:
-                return self._hand_out.to_host(placement, trim)
+                return self._hand_out.to_host(placement, ready.views, trim)
             memory = self._hand_out.device_memory(placement, stream)
             source = self.arena.block.address + placement.outputs_start
             self.arena.stream.copy(memory.address, source, placement.outputs_bytes)
-            return self._hand_out.on_device(placement, memory, trim)
-        placement = self._context.arrange(shapes)
+            return self._hand_out.on_device(ready.views, memory, trim)
+        ready = self._arranged(shapes)
         if not on_device:
-            self._run_plain(placement, feeds, None)
-            return self._hand_out.to_host(placement, whole)
-        memory = self._hand_out.device_memory(placement, stream)
-        self._run_plain(placement, feeds, memory.address)
-        return self._hand_out.on_device(placement, memory, whole)
+            self._run_plain(ready, feeds, None, stays=stays)
+            return self._hand_out.to_host(ready.placement, ready.views, whole)
+        memory = self._hand_out.device_memory(ready.placement, stream)
+        self._run_plain(ready, feeds, memory.address, stays=stays)
+        return self._hand_out.on_device(ready.views, memory, whole)
 
-    def prepare(self, feeds: Feeds) -> Placement:
+    def prepare(self, feeds: Feeds) -> Ready:
         """Puts inputs, in exactly their shapes, into the block and binds the plain context to it."""
         wait_for_inputs(self.arena, feeds, None)
-        placement = self._context.arrange({name: tuple(feed.shape) for name, feed in feeds.items()})
-        self._context.place(self.arena.block.reserve(placement.size_bytes))
-        upload(self.arena, feeds, placement)
-        return placement
+        ready = self._arranged({name: feed.shape for name, feed in feeds.items()})
+        self._context.place(self.arena.block.reserve(ready.placement.size_bytes))
+        ready.rooms.upload(feeds, stays=True)
+        return ready
 
     def enqueue(self) -> None:
         """Puts one run of the plain context on the arena's stream."""
@@ -81,13 +87,11 @@ class Lane:
             self.enqueue()
             self.arena.stream.synchronize()
 
-    def upload(self, feeds: Feeds, placement: Placement) -> None:
-        """Puts other inputs of the same shapes into their places."""
-        upload(self.arena, feeds, placement)
-
-    def download(self, placement: Placement) -> dict[str, Array]:
+    def download(self, ready: Ready) -> dict[str, Array]:
         """The outputs of the newest run, on the host."""
-        return self._hand_out.to_host(placement, whole)
+        outputs, finish = self._hand_out.to_host(ready.placement, ready.views, whole)
+        finish()
+        return outputs
 
     def close(self) -> None:
         """Waits for the lane's work and destroys graphs and contexts."""
@@ -95,10 +99,17 @@ class Lane:
         self._graph_runs.close()
         del self._context
 
-    def _run_plain(self, placement: Placement, feeds: Feeds, outputs_at: int | None) -> None:
+    def _arranged(self, shapes: Mapping[str, Shape]) -> Ready:
+        """The plain context's placement for these shapes, with what its runs need."""
+        placement = self._context.arrange(shapes)
+        if self._ready is None or self._ready.placement is not placement:
+            self._ready = Ready.of(placement, self.arena, self._engine)
+        return self._ready
+
+    def _run_plain(self, ready: Ready, feeds: Feeds, outputs_at: int | None, *, stays: bool) -> None:
         """One run in exactly the shapes that came; inputs on the device are read where they are."""
         in_place = {name: feed.address for name, feed in feeds.items() if isinstance(feed, DeviceInput) and feed.nbytes}
-        base = self.arena.block.reserve(placement.size_bytes)
+        base = self.arena.block.reserve(ready.placement.size_bytes)
         self._context.place(base, inputs_at=in_place, outputs_at=outputs_at)
-        upload(self.arena, {name: feed for name, feed in feeds.items() if name not in in_place}, placement)
+        ready.rooms.upload({name: feed for name, feed in feeds.items() if name not in in_place}, stays=stays)
         self.enqueue()

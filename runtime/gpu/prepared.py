@@ -30,7 +30,7 @@ class PreparedRun:
         self._graphs: list[Graph] = []
         self._closed = False
         self._shapes = {name: tuple(feed.shape) for name, feed in feeds.items()}
-        self._placement = lane.prepare(feeds)
+        self._ready = lane.prepare(feeds)
 
     def enqueue(self) -> None:
         """Puts one run on the stream."""
@@ -65,7 +65,7 @@ class PreparedRun:
                     f"'{name}' has shape {list(feed.shape)}, prepared was {self._shapes.get(name)}; prepare another run"
                 )
         with current_device(self._device):
-            self._lane.upload(feeds, self._placement)
+            self._ready.rooms.upload(feeds, stays=True)
 
     def time_ms(self, iterations: int, *, graph: Graph | None = None) -> list[float]:
         """GPU times in ms of enqueue(), or of a captured graph."""
@@ -80,7 +80,7 @@ class PreparedRun:
     def download(self) -> dict[str, Array]:
         """The outputs of the newest run."""
         with current_device(self._device):
-            return self._lane.download(self._placement)
+            return self._lane.download(self._ready)
 
     def close(self) -> None:
         """Destroys the graphs and frees the memory; harmless when called again."""

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import threading
-import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,12 +32,15 @@ class HostResults:
     def __init__(self, device: int) -> None:
         self._device = device
         self._lock = threading.RLock()  # results may be freed, and so come back, at any point of this code
-        self._free: dict[int, list[PinnedMemory]] = {}
+        self._free: dict[int, list[_Lendable]] = {}
         self._bytes = 0
         self._closed = False
 
-    def lend(self, size_bytes: int) -> Bytes | None:
-        """Memory of at least this size that comes back when no array uses it any more; None while too much is lent."""
+    def lend(self, size_bytes: int) -> Any:
+        """Memory of at least this size that comes back when no array uses it any more; None while too much is lent.
+
+        An object with the buffer protocol, which arrays made of it keep alive, and its address (`ctypes.addressof`).
+        """
         size_class = 1 << max(12, (size_bytes - 1).bit_length())
         with self._lock:
             free = self._free.get(size_class)
@@ -44,13 +49,11 @@ class HostResults:
             elif self._bytes + size_class > LENT_BYTES:
                 return None
             else:
-                memory = PinnedMemory(size_class)
+                memory = _Lendable(PinnedMemory(size_class), self._take_back)
                 self._bytes += size_class
-        loan = _Loan(memory.bytes)
-        weakref.finalize(loan, self._take_back, memory).atexit = False
-        return np.asarray(loan)
+        return memory.lend()
 
-    def _take_back(self, memory: PinnedMemory) -> None:
+    def _take_back(self, memory: _Lendable) -> None:
         with self._lock:
             if not self._closed:
                 self._free.setdefault(memory.size_bytes, []).append(memory)
@@ -68,11 +71,28 @@ class HostResults:
             memory.close()
 
 
-class _Loan:
-    """Owns lent memory in NumPy's eyes: arrays on it keep this object alive."""
+class _Lendable:
+    """Page-locked memory, and the type of the objects that are lent in its place.
 
-    def __init__(self, memory: Bytes) -> None:
-        self.__array_interface__ = memory.__array_interface__
+    Such an object is an array of ctypes with a `__del__`: that takes a third of the time of `weakref.finalize`.
+    """
+
+    def __init__(self, memory: PinnedMemory, take_back: Callable[[_Lendable], None]) -> None:
+        def return_loan(_loan: Any, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+            if not is_ending():  # then CUDA may be gone, and the system takes everything back
+                take_back(self)
+
+        self.size_bytes = memory.size_bytes
+        self._memory = memory
+        self._loan: Any = type("Loan", (ctypes.c_byte * memory.size_bytes,), {"__del__": return_loan})
+
+    def lend(self) -> Any:
+        """The memory until the object that this returns is gone."""
+        return self._loan.from_address(self._memory.address)
+
+    def close(self) -> None:
+        """Frees the memory."""
+        self._memory.close()
 
 
 class DeviceMemory:
@@ -88,10 +108,8 @@ class DeviceMemory:
     ) -> None:
         self.device = device
         self._stream = stream
-        self.address = pool.results.allocate(size_bytes, made_on)
-        # What callers still have under way on their stream, or on the legacy default one, comes before the memory
-        # serves somebody else.
-        weakref.finalize(self, _free, pool, self.address, device, stream).atexit = False
+        self._results = pool.results
+        self.address = self._results.allocate(size_bytes, made_on)
 
     @property
     def stream(self) -> int | None:
@@ -120,7 +138,9 @@ class DeviceMemory:
             finally:
                 stream.close()
 
-
-def _free(pool: ArenaPool, address: int, device: int, stream: CallerStream | None) -> None:
-    with current_device(device):
-        pool.results.free(address, LEGACY_STREAM if stream is None else stream.handle)
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        # What callers still have under way on their stream, or on the legacy default one, comes before the memory
+        # serves somebody else. Where no memory was to be had there is no address.
+        if hasattr(self, "address") and not is_ending():
+            with current_device(self.device):
+                self._results.free(self.address, LEGACY_STREAM if self._stream is None else self._stream.handle)

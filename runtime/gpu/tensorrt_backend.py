@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,27 @@ from .lane import Lane
 from .prepared import PreparedRun
 from .results import HostResults
 from .staging import Feeds
+
+
+class StartedRun:
+    """A run under way, which holds an arena until wait() has returned."""
+
+    __slots__ = ("_arena", "_backend", "_finish", "outputs")
+
+    def __init__(
+        self, backend: TensorRTBackend, arena: Arena, outputs: dict[str, Any], finish: Callable[[], None]
+    ) -> None:
+        self.outputs = outputs
+        self._backend = backend
+        self._arena = arena
+        self._finish = finish
+
+    def wait(self) -> None:
+        """Waits for the results, and gives the arena back. Called once."""
+        try:
+            self._finish()
+        finally:
+            self._backend.end(self._arena)
 
 
 class TensorRTBackend:
@@ -78,8 +99,38 @@ class TensorRTBackend:
             on_device: give DeviceArrays instead of NumPy arrays.
             stream: the caller's stream: inputs are read, and results on the device are there, in its order.
         """
-        with self._borrowed() as lane:
-            return lane.run(feeds, on_device=on_device, stream=stream)
+        started = self.start(feeds, on_device=on_device, stream=stream)
+        assert started is not None  # it is patient
+        started.wait()
+        return started.outputs
+
+    def start(
+        self, feeds: Feeds, *, on_device: bool = False, stream: CallerStream | None = None, patient: bool = True
+    ) -> StartedRun | None:
+        """Begins a run; whoever starts one has to wait for it. Arguments as for run.
+
+        Where it is not patient and as many runs are under way as there are contexts, there is None, and no run.
+        """
+        self._enter()
+        arena: Arena | None = None
+        try:
+            with current_device(self._device):
+                arena = self._pool.borrow(self._options.contexts, patient=patient)
+                if arena is not None:
+                    outputs, finish = self._lane(arena).start(feeds, on_device=on_device, stream=stream)
+                    return StartedRun(self, arena, outputs, finish)
+        except BaseException:
+            if arena is not None:
+                self._settle(arena)
+            self._leave()
+            raise
+        self._leave()
+        return None
+
+    def end(self, arena: Arena) -> None:
+        """Gives back what a run has borrowed."""
+        self._pool.give_back(arena)
+        self._leave()
 
     def read_device_array(self, value: Any, name: str, stream: CallerStream | None) -> DeviceInput:
         """Checks an array on the GPU for an input; its values are there in the order of `stream`."""
@@ -90,11 +141,15 @@ class TensorRTBackend:
 
     def prepare(self, feeds: Feeds) -> PreparedRun:
         """Holds one batch ready to be measured, beside what other runs do."""
-        with self._running(), current_device(self._device):
-            lane = self._new_lane(Arena(0, self._device), GraphSwitch(False))
-            prepared = PreparedRun(lane, feeds, device=self._device, can_capture=self.can_capture)
-            self._prepared.append(prepared)
-            return prepared
+        self._enter()
+        try:
+            with current_device(self._device):
+                lane = self._new_lane(Arena(0, self._device), GraphSwitch(False))
+                prepared = PreparedRun(lane, feeds, device=self._device, can_capture=self.can_capture)
+                self._prepared.append(prepared)
+                return prepared
+        finally:
+            self._leave()
 
     def close(self) -> None:
         """Waits for runs that are under way and frees everything; harmless when called again."""
@@ -115,32 +170,31 @@ class TensorRTBackend:
             self._engine.close()
             self._pool.leave()
 
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        """Keeps close() waiting."""
+    def _enter(self) -> None:
+        """Keeps close() waiting, until _leave()."""
         with self._idle:
             if self._closed:
                 raise SessionError("the session is closed; open a new one")
             self._runs += 1
-        try:
-            yield
-        finally:
-            with self._idle:
-                self._runs -= 1
+
+    def _leave(self) -> None:
+        with self._idle:
+            self._runs -= 1
+            if self._closed:
                 self._idle.notify_all()
 
-    @contextmanager
-    def _borrowed(self) -> Iterator[Lane]:
-        """This engine's lane on a free arena, for one run."""
-        with self._running(), current_device(self._device):
-            arena = self._pool.borrow(self._options.contexts)
-            try:
-                lane = self._lanes.get(arena.index)
-                if lane is None:
-                    lane = self._lanes[arena.index] = self._new_lane(arena, self._switch)
-                yield lane
-            finally:
-                self._pool.give_back(arena)
+    def _lane(self, arena: Arena) -> Lane:
+        """This engine's lane on an arena that is borrowed."""
+        lane = self._lanes.get(arena.index)
+        if lane is None:
+            lane = self._lanes[arena.index] = self._new_lane(arena, self._switch)
+        return lane
+
+    def _settle(self, arena: Arena) -> None:
+        """Gives back the arena of a run that failed half-way, when nothing of it is under way."""
+        with contextlib.suppress(SessionError):  # the first error is the one to tell
+            arena.stream.synchronize()
+        self._pool.give_back(arena)
 
     def _new_lane(self, arena: Arena, switch: GraphSwitch) -> Lane:
         graphs = GraphCache[Captured](self._options.max_graphs, self._options.max_graph_bytes)

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from padfree.contract.metadata import Metadata, OutputInfo
 
 from ..errors import SessionError
-from ..request import ZERO_WHEN_MISSING, Ragged, as_int32, check_names, check_sequence_lengths, check_values
+from ..request import ZERO_WHEN_MISSING, Ragged, check_names, check_sequence_lengths, check_values
+from ..rows import as_int32
 
 Array = npt.NDArray[Any]
 

@@ -174,6 +174,8 @@ class RecordingBackend:
 
     def __init__(self) -> None:
         self.runs: list[list[int]] = []
+        self.contexts, self.under_way, self.most_under_way = 2, 0, 0
+        self.fails_at: int | None = None
 
     def run(self, feeds: dict[str, Any], **_options: Any) -> dict[str, Any]:
         import numpy as np
@@ -181,6 +183,21 @@ class RecordingBackend:
         self.runs.append(feeds["seq_lens"].tolist())
         pairs = np.stack([feeds["input_ids"], feeds["token_type_ids"]], axis=1).astype(np.float32)
         return {"hidden": pairs, "lengths": feeds["seq_lens"][:, None].astype(np.float32)}
+
+    def start(self, feeds: dict[str, Any], *, patient: bool = True, **options: Any) -> Any:
+        """A run, unless another one is under way and the caller is not patient."""
+        if self.under_way == self.contexts and not patient:
+            return None
+        assert self.under_way < self.contexts, "waits for a context while it holds one: for ever"
+        outputs = self.run(feeds, **options)
+        if len(self.runs) == self.fails_at:
+            raise SessionError(f"run {self.fails_at} fails")
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        return SimpleNamespace(outputs=outputs, wait=self._end)
+
+    def _end(self) -> None:
+        self.under_way -= 1
 
     def close(self) -> None:
         """Holds nothing."""
@@ -200,6 +217,26 @@ def test_requests_beyond_the_profile_become_several_runs(plan: PlanWriter, monke
     results = session.run([[at] * length for at, length in enumerate(lengths)])
     assert backend.runs == [[12, 12], [1, 0, 0], [5, 12], [8]]
     assert [row[:, 0].tolist() for row in results["hidden"]] == [[at] * length for at, length in enumerate(lengths)]
+    assert backend.under_way == 0
+
+
+@pytest.mark.parametrize("contexts", [1, 2])
+def test_runs_of_a_request_overlap_where_contexts_are_free(
+    plan: PlanWriter, monkeypatch: pytest.MonkeyPatch, contexts: int
+) -> None:
+    session, backend = plan_session(plan(), monkeypatch)
+    backend.contexts = contexts
+    results = session.run([[at] * 12 for at in range(6)])
+    assert [row[0, 0] for row in results["hidden"]] == list(range(6))
+    assert (backend.most_under_way, backend.under_way) == (contexts, 0)
+
+
+def test_a_run_that_fails_leaves_none_under_way(plan: PlanWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, backend = plan_session(plan(), monkeypatch)
+    backend.fails_at = 3
+    with pytest.raises(SessionError, match="run 3 fails"):
+        session.run([[1] * 12] * 8)
+    assert (len(backend.runs), backend.under_way) == (3, 0)
 
 
 def test_run_packed_beyond_the_profile_is_refused(plan: PlanWriter, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One token input of a request, as callers give it: arrays or lists of integers, one a sequence."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from padfree.contract.metadata import InputInfo
+
+from .errors import SessionError
+
+Int32Array = npt.NDArray[np.int32]
+IntArray = npt.NDArray[Any]
+
+INT32_MAX = 2**31 - 1
+
+
+class Column(NamedTuple):
+    """A token input's values of all sequences.
+
+    Attributes:
+        lengths: of every sequence.
+        packed: int32 [T]; None where `rows` are still to be packed.
+        rows: arrays of any integer type, one a sequence.
+    """
+
+    lengths: list[int]
+    packed: Int32Array | None
+    rows: list[IntArray]
+
+    def pack(self, item: InputInfo) -> Int32Array:
+        """All values, one sequence behind the other: [T], or [T, N] where a token has N numbers.
+
+        Raises:
+            SessionError: a value needs more than 32 bits.
+        """
+        if self.packed is not None:
+            return self.packed
+        if not self.rows:
+            return np.zeros((0, *item.behind), dtype=np.int32)
+        return as_int32(np.concatenate(self.rows), item.name, item.width)
+
+
+def read_column(item: InputInfo, column: Any) -> Column:
+    """Checks types and shapes of one token input's sequences.
+
+    Raises:
+        SessionError: not one array or list of integers a sequence, or another number of numbers for a token.
+    """
+    if item.width is None and type(column) is list:
+        packed = _pack_lists(column)
+        if packed is not None:
+            return packed
+    rows = _rows(item.name, column, item.width)
+    return Column(list(map(len, rows)), None, rows)
+
+
+def check_same_lengths(name: str, column: Column, ids_name: str, lengths: list[int]) -> None:
+    """Raises SessionError unless an input has a value for every token of the ids."""
+    if column.lengths == lengths:
+        return
+    if len(column.lengths) != len(lengths):
+        raise SessionError(
+            f"'{name}' has {len(column.lengths)} sequences, '{ids_name}' has {len(lengths)}; pass one array for every "
+            "sequence"
+        )
+    at = next(at for at, length in enumerate(lengths) if column.lengths[at] != length)
+    raise SessionError(
+        f"'{name}', sequence {at}: {column.lengths[at]} values, '{ids_name}' has {lengths[at]}; pass one value for "
+        "every token"
+    )
+
+
+def as_int32(value: Any, name: str, width: int | None = None) -> Int32Array:
+    """An integer array [T] as int32, or [T, width] where there is a width.
+
+    Raises:
+        SessionError: not integers, of another shape, or beyond 32 bits.
+    """
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise SessionError(f"'{name}': cannot become an array ({error}); pass a flat list of integers") from error
+    if array.size == 0 and array.ndim == 1:
+        return np.zeros(0 if width is None else (0, width), dtype=np.int32)
+    if array.dtype.kind not in "iu":
+        raise SessionError(f"'{name}' has type {array.dtype}, allowed: integers; pass int32 or int64 arrays")
+    if width is not None and array.shape[1:] != (width,):
+        raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: [tokens, {width}]; pass rows of {width}")
+    if width is None and array.ndim != 1:
+        raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: one dimension; pass one row a sequence")
+    if array.dtype != np.int32 and array.size:
+        low, high = int(array.min()), int(array.max())
+        if low < -INT32_MAX - 1 or high > INT32_MAX:
+            raise SessionError(f"'{name}' holds {low if low < 0 else high}, allowed: 32-bit integers; check the ids")
+    return np.ascontiguousarray(array, dtype=np.int32)
+
+
+def _pack_lists(rows: list[Any]) -> Column | None:
+    """Lists of integers as int32 [T]: one pass over the values, which takes a third of what an array a list does.
+
+    None where there is anything else: then every row is looked at by itself, and an error names the one that is wrong.
+    """
+    # Truth values are integers to `struct`, and none to NumPy where a list has nothing else.
+    if set(map(type, rows)) != {list} or bool in {type(row[0]) for row in rows if row}:
+        return None
+    lengths = list(map(len, rows))
+    total = sum(lengths)
+    packed = bytearray(4 * total)
+    try:
+        struct.pack_into(f"={total}i", packed, 0, *(rows[0] if len(rows) == 1 else chain.from_iterable(rows)))
+    except struct.error:  # also where another thread changes the lists
+        return None
+    return Column(lengths, np.frombuffer(packed, dtype=np.int32), [])
+
+
+def _rows(name: str, column: Any, width: int | None) -> list[IntArray]:
+    if isinstance(column, np.ndarray) and (not column.ndim or (column.ndim == 1 and column.dtype != object)):
+        raise SessionError(
+            f"'{name}' is one array of shape {list(column.shape)}; pass a list with one array a sequence, or use "
+            "run_packed for tokens that are packed already"
+        )
+    if isinstance(column, (str, bytes)) or not isinstance(column, (Sequence, np.ndarray)):
+        raise SessionError(f"'{name}' is a {type(column).__name__}; pass a list with one array of ids a sequence")
+    return [_row(name, at, row, width) for at, row in enumerate(column)]
+
+
+def _row(name: str, at: int, row: Any, width: int | None) -> IntArray:
+    try:
+        array = np.asarray(row)
+    except ValueError as error:
+        raise SessionError(f"'{name}', sequence {at}: not a flat list of integers ({error})") from error
+    if array.ndim == 1 and array.size == 0:
+        return np.zeros(0 if width is None else (0, width), dtype=np.int32)
+    if array.dtype.kind not in "iu":
+        raise SessionError(
+            f"'{name}', sequence {at}: type {array.dtype}, allowed: integers; pass token ids, int32 or int64"
+        )
+    if width is not None and array.shape[1:] != (width,):
+        raise SessionError(
+            f"'{name}', sequence {at}: shape {list(array.shape)}, allowed: [length, {width}]; pass {width} numbers for "
+            "every token"
+        )
+    if width is None and array.ndim != 1:
+        raise SessionError(
+            f"'{name}', sequence {at}: shape {list(array.shape)}, allowed: one dimension; pass one array of ids a "
+            "sequence"
+        )
+    return array

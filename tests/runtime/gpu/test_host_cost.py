@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run in a CUDA graph asks of the host: counted, not timed, so that every machine says the same."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from padfree.runtime import Session
+from padfree.runtime.arrays.device_arrays import CallerStream, DeviceInput
+
+CALLS = ("record", "order", "synchronize", "copy", "zero", "launch")
+"""What the fake CUDA module offers: each is one call of the CUDA runtime, `order` two."""
+
+
+class Account:
+    """Calls of CUDA in their order, from now on."""
+
+    def __init__(self, cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cuda_calls: list[str] = []
+        for kind in (cuda.Event, cuda.Stream, cuda.Graph):
+            for name in CALLS:
+                if hasattr(kind, name):
+                    monkeypatch.setattr(kind, name, self._counted(name, getattr(kind, name)))
+
+    def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*values: Any, **named: Any) -> Any:
+            self.cuda_calls.append(name)
+            return function(*values, **named)
+
+        return counted
+
+
+def feeds(size: int) -> dict[str, Any]:
+    ids = np.arange(size, dtype=np.int32)
+    return {"input_ids": ids, "token_type_ids": ids % 2, "seq_lens": np.array([size], dtype=np.int32)}
+
+
+def on_gpu(given: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: DeviceInput(value.ctypes.data, value.shape, value.dtype, None, value) for name, value in given.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "wanted"),
+    [
+        (feeds, {}, ["copy", "launch", "copy", "synchronize"]),
+        (feeds, {"on_device": True}, ["copy", "launch", "copy", "synchronize"]),
+        (
+            feeds,
+            {"on_device": True, "stream": CallerStream(55)},
+            # The staging buffer's copy is marked, as nobody waits for the run, and the next run waits for the mark.
+            ["order", "synchronize", "copy", "record", "launch", "copy", "record", "order"],
+        ),
+        (lambda size: on_gpu(feeds(size)), {}, ["order", "copy", "copy", "copy", "launch", "copy", "synchronize"]),
+    ],
+)
+def test_calls_of_cuda_in_a_run(
+    setup: Any, monkeypatch: pytest.MonkeyPatch, inputs: Any, options: dict[str, Any], wanted: list[str]
+) -> None:
+    backend = setup.open()
+    for _ in range(3):
+        backend.run(inputs(8), **options)
+    launches = setup.machine.launches
+    account = Account(setup.cuda, monkeypatch)
+    kept = backend.run(inputs(8), **options)
+    assert account.cuda_calls == wanted
+    assert setup.machine.launches == launches + 1
+    assert set(kept) == {"hidden", "lengths"}
+
+
+def test_a_staging_buffer_is_used_again_when_its_copy_is_done(setup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = setup.open()
+    for _ in range(3):
+        backend.run(feeds(8), on_device=True, stream=CallerStream(55))
+    account = Account(setup.cuda, monkeypatch)
+    backend.run(feeds(8))
+    assert account.cuda_calls == ["synchronize", "copy", "launch", "copy", "synchronize"], "the mark comes first"
+
+
+def session_over(backend: Any, metadata: Any) -> Session:
+    """A Session whose plan is the fake engine."""
+    session = Session.__new__(Session)
+    session._use(backend, metadata)
+    return session
+
+
+def python_calls(work: Callable[[], Any]) -> Counter[str]:
+    """Functions of this package that Python calls, by file."""
+    found: Counter[str] = Counter()
+
+    def count(frame: Any, event: str, _value: Any) -> None:
+        if event == "call" and "runtime" in frame.f_code.co_filename and "tests" not in frame.f_code.co_filename:
+            found[frame.f_code.co_filename.rpartition("/")[2]] += 1
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+@pytest.mark.parametrize(("sequences", "most"), [(1, 60), (12, 60)])
+def test_functions_called_for_a_run(setup: Any, sequences: int, most: int) -> None:
+    """They do not follow the number of sequences; 120 came before, which took 40 us."""
+    with session_over(setup.open(), setup.metadata) as session:
+        request = [[7, 8, 9]] * sequences
+        for _ in range(3):
+            session.run(request)
+        calls = python_calls(lambda: session.run(request))
+    assert 20 < calls.total() <= most, calls
+
+
+def test_what_waits_for_nothing_is_done_while_the_gpu_works(setup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results are cut into rows before the host waits for the GPU, which fills them later."""
+    order: list[str] = []
+    with session_over(setup.open(), setup.metadata) as session:
+        for _ in range(3):
+            session.run([[1, 2]])
+        module = sys.modules["padfree.runtime.session"]
+        split, wait = module.split_outputs, setup.cuda.Stream.synchronize
+        monkeypatch.setattr(module, "split_outputs", lambda *values: (order.append("rows"), split(*values))[1])
+        monkeypatch.setattr(setup.cuda.Stream, "synchronize", lambda self: (order.append("wait"), wait(self))[1])
+        results = session.run([[1, 2]])
+    assert order[:2] == ["rows", "wait"]
+    assert results["hidden"][0].tolist() == [[1, 0], [2, 0]]
