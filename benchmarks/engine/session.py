@@ -6,34 +6,40 @@
 BERT-base, fp16. For every case, medians, each with more in it than the one before: the GPU's time for the batch in a
 CUDA graph, launches queued (`gpu`); the same for a launch that finds the GPU idle (`gpu_alone`); wall time of the
 inputs' copy, the launch, and the results' copy to the host (`round_trip`); wall time of Session's calls with NumPy
-arrays of int32, results on the host or on the GPU. `second_run` is one call, which captures a graph. `host_...` is what
-a call takes when nothing waits for the GPU (results on the GPU, on the caller's stream); `--profile` prints cProfile's
-account of such calls.
+arrays of int32, results on the host or on the GPU, and with PyTorch's tensors on the GPU (`..._gpu`). `second_run` is
+one call, which captures a graph. `host_...` is what a call takes when nothing waits for the GPU (results on the GPU, on
+the caller's stream); `..._4_threads` is wall time over the runs that four threads finish in it. `steps_us` takes a run
+from lists apart; `--profile` prints cProfile's account of calls.
 """
 
 from __future__ import annotations
 
 import argparse
 import cProfile
+import importlib.util
 import pstats
 import statistics
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from padfree.builder.bench.environment import append_record, environment
 from padfree.runtime import Session
+from padfree.runtime.feeds import split_outputs
 from padfree.runtime.gpu.cuda import Stream
 from padfree.runtime.request import read_request
 
 from .base import build_base
 
-CASES = ((1, 128), (16, 128), (16, 512))
+CASES = ((1, 32), (1, 128), (16, 128), (16, 512))
 MAX_BATCH, MAX_SEQ_LEN = 16, 512
 CALLS = 200
+THREADS = 4
 QUEUE = 16  # calls whose work may wait on the GPU while the host's time is measured
 
 
@@ -54,6 +60,60 @@ def call_us(work: Callable[[], Any], *, between: Callable[[], None] | None = Non
         work()
         times.append((time.perf_counter_ns() - start) / 1e3)
     return statistics.median(times)
+
+
+def threads_us(work: Callable[[], Any]) -> float:
+    """Wall time for each run of several threads."""
+    start = threading.Barrier(THREADS + 1)
+
+    def calls() -> None:
+        start.wait()
+        for _ in range(CALLS):
+            work()
+
+    threads = [threading.Thread(target=calls) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    start.wait()
+    began = time.perf_counter_ns()
+    for thread in threads:
+        thread.join()
+    return (time.perf_counter_ns() - began) / 1e3 / (CALLS * THREADS)
+
+
+def steps_us(session: Session, request: Any) -> dict[str, float]:
+    """Median times of the steps of `Session.run`, in their order; `wait` begins while the GPU works."""
+    metadata, backend = session.metadata, session.backend
+    times: dict[str, list[float]] = {}
+    for _ in range(CALLS):
+        marks = [("", time.perf_counter_ns())]
+        ragged = read_request(request, metadata)
+        marks.append(("read and check", time.perf_counter_ns()))
+        feeds = session.feeds(ragged)
+        marks.append(("inputs", time.perf_counter_ns()))
+        started = backend.start(feeds)
+        marks.append(("copy, launch, results' arrays", time.perf_counter_ns()))
+        assert started is not None  # it is patient
+        split_outputs(started.outputs, ragged, metadata)
+        marks.append(("rows", time.perf_counter_ns()))
+        started.wait()
+        marks.append(("wait", time.perf_counter_ns()))
+        for (_, before), (name, after) in pairwise(marks):
+            times.setdefault(name, []).append((after - before) / 1e3)
+    return {name: round(statistics.median(values), 1) for name, values in times.items()}
+
+
+def calls_on_gpu(session: Session, rows: list[np.ndarray]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """run_packed with tensors of PyTorch; nothing where there is no PyTorch."""
+    if importlib.util.find_spec("torch") is None:
+        return
+    import torch
+
+    ids = torch.from_numpy(np.concatenate(rows)).cuda()
+    lens = torch.tensor([row.size for row in rows], dtype=torch.int32, device="cuda")
+    inputs = {"input_ids": ids, "token_type_ids": torch.zeros_like(ids)}
+    yield "run_packed_gpu", lambda: session.run_packed(inputs, lens)
+    yield "run_packed_gpu_to_device", lambda: session.run_packed(inputs, lens, outputs="device")
 
 
 def measure(session: Session, batch: int, seq_len: int, *, profile: bool) -> dict[str, Any]:
@@ -89,6 +149,7 @@ def measure(session: Session, batch: int, seq_len: int, *, profile: bool) -> dic
         "run_lists": lambda: session.run(lists),
         "run_packed": lambda: session.run_packed(packed, lens),
         "run_to_device": lambda: session.run(request, outputs="device"),
+        **dict(calls_on_gpu(session, rows)),
     }
     enqueue: dict[str, Callable[[], Any]] = {
         "host_run": lambda: session.run(request, outputs="device", stream=stream.handle),
@@ -98,11 +159,16 @@ def measure(session: Session, batch: int, seq_len: int, *, profile: bool) -> dic
     for name, work in calls.items():
         call_us(work)
         record[f"{name}_us"] = round(call_us(work), 1)
+        if name in ("run_lists", "run_packed_gpu"):
+            record[f"{name}_4_threads_us"] = round(threads_us(work), 1)
+    if hasattr(backend, "start"):  # sessions of before have no steps
+        record["steps_us"] = steps_us(session, lists)
     for name, work in enqueue.items():
         call_us(work, between=stream.synchronize)
         record[f"{name}_us"] = round(call_us(work, between=stream.synchronize), 1)
     if profile:
         with cProfile.Profile() as profiler:
+            call_us(calls["run_lists"])
             call_us(enqueue["host_run"], between=stream.synchronize)
         pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
     stream.synchronize()
@@ -115,17 +181,23 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="append one line a case to this file")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     parser.add_argument("--plan", type=Path, help="a packed BERT's plan for 16 x 512, instead of building one")
+    parser.add_argument("--cases", help="such as 1x32,16x128: sequences x longest")
+    parser.add_argument("--label", default="", help="stands behind the case, as for another version of the runtime")
+    parser.add_argument("--graphs-only", action="store_true", help="no plain runs")
     parser.add_argument("--profile", action="store_true", help="print where the host's time goes")
     arguments = parser.parse_args()
+    cases = CASES
+    if arguments.cases:
+        cases = tuple(tuple(int(size) for size in case.split("x")) for case in arguments.cases.split(","))
     with tempfile.TemporaryDirectory(prefix="padfree-bench-") as name:
         plan = arguments.plan or build_base(
             Path(name), max_batch=MAX_BATCH, max_seq_len=MAX_SEQ_LEN, timing_cache=arguments.timing_cache
         )
-        for graphs in (True, False):
+        for graphs in (True,) if arguments.graphs_only else (True, False):
             with Session(plan, cuda_graphs=graphs) as session:
-                for batch, seq_len in CASES:
+                for batch, seq_len in cases:
                     record = measure(session, batch, seq_len, profile=arguments.profile and graphs)
-                    record["case"] += ", graphs" if graphs else ", plain"
+                    record["case"] += (", graphs" if graphs else ", plain") + arguments.label
                     print(record, flush=True)
                     if arguments.json:
                         append_record(arguments.json, {**record, **environment()})

@@ -7,7 +7,7 @@ import argparse
 import contextlib
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .console import error_console, facts_table, output_console, print_line
 from .coverage import print_kept_float32
@@ -21,6 +21,10 @@ from .options import (
     head_options,
     say,
 )
+from .several import engines_of, folder_for
+
+if TYPE_CHECKING:
+    from padfree.builder.engine.shared_builder import SharedBuilder
 
 MIB = 1 << 20
 
@@ -29,16 +33,20 @@ def add_parser(subparsers: Any) -> None:
     """Adds the subcommand."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "build",
-        help="build a TensorRT engine",
+        help="build a TensorRT engine, or several",
         description="Builds a TensorRT engine from a model's folder, from an exported model, which is rewritten first, "
         "or from a rewritten one. Writes the plan and, beside it, its metadata (FILE.json), and the tokenizer of a "
-        "folder (FILE.tokenizer.json): keep them together.",
+        "folder (FILE.tokenizer.json): keep them together. Several models, precisions or profiles become several "
+        "engines in a folder, for which TensorRT starts once.",
     )
     parser.add_argument(
-        "model", type=Path, help="exported or rewritten model; a folder as Hugging Face's repositories are; or a hub id"
+        "model",
+        type=Path,
+        nargs="+",
+        help="exported or rewritten model; a folder as Hugging Face's repositories are; or a hub id",
     )
-    add_output_option(parser, "model.plan")
-    add_rewrite_options(parser, precision=None, interface=None)
+    add_output_option(parser, "model.plan; of several engines: the folder for MODEL[-PRECISION][-PROFILE].plan")
+    add_rewrite_options(parser, precision=None, interface=None, several=True)
     add_head_options(parser)
     add_profile_options(parser)
     group = parser.add_argument_group("TensorRT")
@@ -66,14 +74,31 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     threading.Thread(target=_start_cuda, args=(arguments.device,), daemon=True).start()
-    from padfree.builder.engine.build import build_engine, check_plan_destination
+    from padfree.builder.engine.build import check_plan_destinations
+    from padfree.builder.engine.engine_builder import DEFAULT_CACHE
+    from padfree.builder.engine.shared_builder import SharedBuilder
+
+    engines = engines_of(arguments)
+    cache = None if arguments.no_timing_cache else arguments.timing_cache or DEFAULT_CACHE
+    with folder_for(arguments.output) if len(engines) > 1 else contextlib.nullcontext():
+        check_plan_destinations([(engine.model, engine.output) for engine in engines], cache)
+        builder = SharedBuilder()
+        for engine in engines:
+            if len(engines) > 1:
+                say(f"{engine.output}: from {engine.model}")  # whatever follows is about this one
+            _build(engine, builder)
+    return 0
+
+
+def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
+    """Builds one engine, and says what was written."""
+    from padfree.builder.engine.build import build_engine
     from padfree.builder.engine.engine_builder import DEFAULT_CACHE
     from padfree.builder.engine.progress import make_progress
     from padfree.builder.folders.source import opened
     from padfree.runtime.texts import tokenizer_path
 
     cache = None if arguments.no_timing_cache else arguments.timing_cache or DEFAULT_CACHE
-    check_plan_destination(arguments.model, arguments.output, cache)
     with (
         opened(arguments.model, head_options(arguments), mask=arguments.mask, say=say) as source,
         make_progress(error_console()) as progress,
@@ -98,6 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
             norms=arguments.norms,
             device=arguments.device,
             progress=progress,
+            builder=builder,
         )
     console = output_console()
     console.print(facts_table("engine", metadata["engine"]))
@@ -106,7 +132,6 @@ def run(arguments: argparse.Namespace) -> int:
     if (metadata.get("text") or {}).get("tokenizer_sha256"):
         written.append(str(tokenizer_path(arguments.output)))
     print_line(console, f"wrote {', '.join(written[:-1])} and {written[-1]}")
-    return 0
 
 
 def _start_cuda(device: int) -> None:

@@ -19,10 +19,12 @@ NORMS = ("folded", "separate")
 GPUS = ("a100", "h100", "h200", "l4", "l40s")
 
 
-def add_rewrite_options(parser: argparse.ArgumentParser, *, precision: str | None, interface: str | None) -> None:
+def add_rewrite_options(
+    parser: argparse.ArgumentParser, *, precision: str | None, interface: str | None, several: bool = False
+) -> None:
     """--interface, --precision, --strict, --no-verify, --mask, --masks.
 
-    Defaults None: taken from a model that is rewritten already.
+    Defaults None: taken from a model that is rewritten already. With `several`, --precision may be given several times.
     """
     group = parser.add_argument_group("rewriting")
     group.add_argument(
@@ -33,7 +35,10 @@ def add_rewrite_options(parser: argparse.ArgumentParser, *, precision: str | Non
         "varseqlen: packed, with the inputs of NVIDIA's variable-length BERT engines",
     )
     shown = precision or "fp16, or bf16 where fp16 cannot hold the numbers, or what a rewritten model has"
-    group.add_argument("--precision", choices=PRECISIONS, default=precision, help=f"default: {shown}")
+    again, action = ("; several times: an engine each", "append") if several else ("", "store")
+    group.add_argument(
+        "--precision", action=action, choices=PRECISIONS, default=precision, help=f"default: {shown}{again}"
+    )
     group.add_argument("--strict", action="store_true", help="fail unless the whole model could be packed")
     group.add_argument(
         "--no-verify",
@@ -100,18 +105,17 @@ def say(line: str) -> None:
 
 
 def add_profile_options(parser: argparse.ArgumentParser) -> None:
-    """--max-batch, --max-seq-len, --max-tokens, --opt-tokens."""
-    group = parser.add_argument_group("optimisation profile")
-    group.add_argument("--max-batch", type=int, metavar="B", help="most sequences in one run (default 32)")
-    group.add_argument(
-        "--max-seq-len", type=int, metavar="S", help="longest sequence in tokens (default: the model's positions)"
+    """--max-batch, --max-seq-len, --max-tokens, --opt-tokens: each a list, of the times that it was given."""
+    group = parser.add_argument_group(
+        "optimisation profile", "Given several times, an option makes several profiles, and an engine for each."
     )
-    group.add_argument(
-        "--max-tokens", type=int, metavar="T", help="most tokens in one run (default B x S, at most 65536)"
-    )
-    group.add_argument(
-        "--opt-tokens", type=int, metavar="T", help="tokens that TensorRT tunes for (default 0.6 of the most)"
-    )
+    for option, letter, explained in (
+        ("--max-batch", "B", "most sequences in one run (default 32)"),
+        ("--max-seq-len", "S", "longest sequence in tokens (default: the model's positions)"),
+        ("--max-tokens", "T", "most tokens in one run (default B x S, at most 65536)"),
+        ("--opt-tokens", "T", "tokens that TensorRT tunes for (default 0.6 of the most)"),
+    ):
+        group.add_argument(option, type=int, action="append", metavar=letter, help=explained)
 
 
 def add_length_options(parser: argparse.ArgumentParser) -> None:

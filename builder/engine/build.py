@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -32,6 +31,7 @@ from .phases import WAITING, Phases
 from .preparation import Products, metadata_of
 from .preparation_process import preparing
 from .profile import ProfileOptions, choose_profile, shape_ranges
+from .shared_builder import SharedBuilder
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def build_engine(
     norms: str = FOLDED,
     device: int = 0,
     progress: Progress | None = None,
-    builder: EngineBuilder | None = None,
+    builder: EngineBuilder | SharedBuilder | None = None,
 ) -> dict[str, Any]:
     """Builds a plan, with its metadata in `<plan>.json` beside it.
 
@@ -86,7 +86,8 @@ def build_engine(
         device: CUDA device number.
         progress: rich bars that show the build's phases.
         builder: TensorRT's builder of an earlier build in this process, as it takes seconds to start; its GPU, its
-            timing cache and its options count, not those given here.
+            timing cache and its options count, not those given here. A SharedBuilder starts with the first build that
+            it is given to.
 
     Returns:
         The metadata object that was written beside the plan.
@@ -96,13 +97,14 @@ def build_engine(
         padfree.runtime.SessionError: no TensorRT, no usable GPU, no plugin library.
     """
     check_plan_destination(model, Path(plan_path), timing_cache)
+    shared = builder if isinstance(builder, SharedBuilder) else SharedBuilder()
     options = TacticOptions(workspace_bytes, optimization_level, timing_cache)
     products = Products(linear, norms, partial(_gpu, device))
     wanted = ProfileOptions(max_batch, max_seq_len, max_tokens, opt_tokens)
     rewriting = {"interface": interface, "precision": precision, "strict": strict, "verify": verify, "mask": mask}
     rewriting["masks"] = masks
     with preparing(model, products=products, profile=wanted, **rewriting) as prepared:
-        started = builder or _started(device, options, progress)
+        started = builder if isinstance(builder, EngineBuilder) else shared.get(device, options, progress)
         waited = Phases()
         with waited.measured(WAITING):
             made = prepared()
@@ -129,17 +131,28 @@ def check_plan_destination(
     Raises:
         BuildError: as check_destinations.
     """
+    check_plan_destinations([(model, plan)], timing_cache)
+
+
+def check_plan_destinations(
+    plans: Sequence[tuple[str | Path | onnx.ModelProto, Path]], timing_cache: str | Path | None = DEFAULT_CACHE
+) -> None:
+    """check_plan_destination for several models, each with its plan: no plan takes the place of another, either."""
     caches: list[tuple[str, Path | None]] = []
     if timing_cache is not None and timing_cache != DEFAULT_CACHE:
         cache = Path(timing_cache)
         caches += [("--timing-cache", cache), ("what is kept beside --timing-cache,", linear_tables.path_beside(cache))]
     check_destinations(
         [
-            ("-o", plan),
-            ("the plan's metadata", sidecar_destination(plan)),
-            ("the plan's tokenizer", tokenizer_destination(plan)),
+            written
+            for _, plan in plans
+            for written in (
+                ("-o", plan),
+                ("the plan's metadata", sidecar_destination(plan)),
+                ("the plan's tokenizer", tokenizer_destination(plan)),
+            )
         ],
-        [] if isinstance(model, onnx.ModelProto) else [("the model", Path(model))],
+        [("the model", Path(model)) for model, _ in plans if not isinstance(model, onnx.ModelProto)],
         caches=caches,
     )
 
@@ -150,19 +163,6 @@ def _gpu(device: int) -> Device | None:
         return open_gpu(device)
     except SessionError:
         return None
-
-
-def _started(
-    device: int, options: TacticOptions, progress: Progress | None
-) -> EngineBuilder | SessionError | BuildError:
-    """TensorRT's builder, with plugins loaded if any are there; or why it is none: errors of the model come first."""
-    try:
-        builder = EngineBuilder(device, options, progress)
-        with contextlib.suppress(SessionError):
-            plugin_library.load()  # now, while the model is prepared
-        return builder
-    except (SessionError, BuildError) as error:
-        return error
 
 
 def check_machine(device: int, *, needs_plugins: bool) -> None:

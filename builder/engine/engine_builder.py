@@ -77,6 +77,11 @@ class EngineBuilder:
                 f"TensorRT {self._trt.__version__} cannot create a builder ({self._last_error()}); run `padfree doctor`"
             ) from error
 
+    def begin(self, progress: Progress | None) -> None:
+        """Begins another engine: its times and its bars are its own."""
+        self._bars = PhaseBars(progress) if progress else None
+        self.phases = Phases()
+
     def build(
         self,
         model: onnx.ModelProto,

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several engines of one command: models, precisions and profiles become one set of arguments an engine."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from padfree.builder.destinations import check_destination
+from padfree.builder.errors import BuildError
+from padfree.contract.names import ONNX_SUFFIX
+
+PLAN_SUFFIX = ".plan"
+PROFILE = {"max_batch": "b", "max_seq_len": "s", "max_tokens": "t", "opt_tokens": "o"}
+"""The profile's options, and what stands for them in the name of a plan."""
+
+
+def engines_of(arguments: argparse.Namespace) -> list[argparse.Namespace]:
+    """The arguments of every engine: one model, precision and profile each, and the plan to write.
+
+    Every model is built in every precision and every profile. A profile's option that is given several times makes
+    several profiles, in the order given; one that is given once holds for all of them.
+
+    Raises:
+        BuildError: options of a profile are given differently often, or several engines have no folder to go to.
+    """
+    profiles = list(_profiles(arguments))
+    precisions = arguments.precision or [None]
+    names = [_name_of(model) for model in arguments.model]
+    found = []
+    for (model, name), precision, profile in product(zip(arguments.model, names, strict=True), precisions, profiles):
+        parts = [name, *([precision] if len(precisions) > 1 else [])]
+        if len(profiles) > 1:
+            parts += [f"{short}{profile[option]}" for option, short in PROFILE.items() if profile[option] is not None]
+        changed = {"model": model, "precision": precision, **profile, "output": "-".join(parts) + PLAN_SUFFIX}
+        found.append(argparse.Namespace(**{**vars(arguments), **changed}))
+    if len(found) == 1:
+        found[0].output = arguments.output
+        return found
+    if arguments.output.exists() and not arguments.output.is_dir():
+        raise BuildError(
+            f"-o {arguments.output} is a file, and {len(found)} engines need a folder; name one, or build them one by "
+            "one"
+        )
+    for engine in found:
+        engine.output = arguments.output / engine.output
+    return found
+
+
+@contextlib.contextmanager
+def folder_for(path: Path) -> Iterator[None]:
+    """Makes the folder that engines go to, unless it is there; where none of them came, it is removed again.
+
+    Raises:
+        BuildError: it cannot be made where it should.
+    """
+    if path.is_dir():
+        yield
+        return
+    check_destination(path, "-o")
+    path.mkdir()
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):  # it has something in it
+            path.rmdir()
+        raise
+
+
+def _profiles(arguments: argparse.Namespace) -> Iterator[dict[str, int | None]]:
+    given: dict[str, Sequence[int | None]] = {name: getattr(arguments, name) or [None] for name in PROFILE}
+    count = max(map(len, given.values()))
+    for name, values in given.items():
+        if len(values) not in (1, count):
+            raise BuildError(
+                f"--{name.replace('_', '-')} is given {len(values)} times, another option of the profile {count} "
+                f"times; give it once for all profiles, or {count} times"
+            )
+    for at in range(count):
+        yield {name: values[at % len(values)] for name, values in given.items()}
+
+
+def _name_of(model: Any) -> str:
+    path = Path(model)
+    return path.stem if path.suffix == ONNX_SUFFIX else path.resolve().name or "model"

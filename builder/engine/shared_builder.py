@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TensorRT's builder for several engines of one process: it takes 4.4 to 5.8 s to start, so it starts once."""
+
+from __future__ import annotations
+
+import contextlib
+
+from padfree.runtime import SessionError
+from padfree.runtime.gpu import plugin_library
+from rich.progress import Progress
+
+from ..errors import BuildError
+from .engine_builder import EngineBuilder, TacticOptions
+
+Started = EngineBuilder | SessionError | BuildError
+
+
+class SharedBuilder:
+    """Starts when the first engine asks for it, while that one's model is prepared; the others find it there.
+
+    The first engine's GPU, timing cache and options of TensorRT count for all.
+    """
+
+    def __init__(self) -> None:
+        self._started: Started | None = None
+
+    def get(self, device: int, options: TacticOptions, progress: Progress | None) -> Started:
+        """The builder, or why there is none: errors of the model come first."""
+        if isinstance(self._started, EngineBuilder):
+            self._started.begin(progress)
+        elif self._started is None:
+            self._started = start(device, options, progress)
+        return self._started
+
+
+def start(device: int, options: TacticOptions, progress: Progress | None) -> Started:
+    """Starts TensorRT's builder, with plugins loaded if any are there; or says why it is none."""
+    try:
+        builder = EngineBuilder(device, options, progress)
+        with contextlib.suppress(SessionError):
+            plugin_library.load()  # now, while the model is prepared
+        return builder
+    except (SessionError, BuildError) as error:
+        return error
