@@ -186,9 +186,7 @@ def main() -> None:
     parser.add_argument("--graphs-only", action="store_true", help="no plain runs")
     parser.add_argument("--profile", action="store_true", help="print where the host's time goes")
     arguments = parser.parse_args()
-    cases = CASES
-    if arguments.cases:
-        cases = tuple(tuple(int(size) for size in case.split("x")) for case in arguments.cases.split(","))
+    cases = [case.split("x") for case in arguments.cases.split(",")] if arguments.cases else CASES
     with tempfile.TemporaryDirectory(prefix="padfree-bench-") as name:
         plan = arguments.plan or build_base(
             Path(name), max_batch=MAX_BATCH, max_seq_len=MAX_SEQ_LEN, timing_cache=arguments.timing_cache
@@ -196,7 +194,7 @@ def main() -> None:
         for graphs in (True,) if arguments.graphs_only else (True, False):
             with Session(plan, cuda_graphs=graphs) as session:
                 for batch, seq_len in cases:
-                    record = measure(session, batch, seq_len, profile=arguments.profile and graphs)
+                    record = measure(session, int(batch), int(seq_len), profile=arguments.profile and graphs)
                     record["case"] += (", graphs" if graphs else ", plain") + arguments.label
                     print(record, flush=True)
                     if arguments.json:

@@ -27,7 +27,7 @@ from ..accuracy.texts import texts_at_hand
 from ..batching.measurement import one_vector
 
 TEXTS, LONGEST = 1200, 256
-PROFILE = {"max_batch": 512, "max_seq_len": 512, "max_tokens": 32768}
+MAX_BATCH, MAX_TOKENS = 512, 32768
 ROUNDS, WARM_UP = 20, 4  # sizes that come back get a graph at the second run
 TOKENIZER = Path(cli.__file__).parents[1] / "demo" / "data" / "tokenizer.json"
 
@@ -84,7 +84,15 @@ def main() -> None:
         if plan is None:
             plan = Path(name) / "minilm.plan"
             make_model(plan.with_suffix(".onnx"))
-            build_engine(plan.with_suffix(".onnx"), plan, precision="fp16", verify=False, **PROFILE)
+            build_engine(
+                plan.with_suffix(".onnx"),
+                plan,
+                precision="fp16",
+                verify=False,
+                max_batch=MAX_BATCH,
+                max_seq_len=LONGEST,
+                max_tokens=MAX_TOKENS,
+            )
         with Session(plan) as session:
             record = {"case": f"MiniLM-L6, one vector a text{arguments.label}", **measure(session)}
     print(record, flush=True)

@@ -10,8 +10,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from padfree.builder.destinations import check_destination
-from padfree.builder.errors import BuildError
 from padfree.contract.names import ONNX_SUFFIX
 
 PLAN_SUFFIX = ".plan"
@@ -28,6 +26,8 @@ def engines_of(arguments: argparse.Namespace) -> list[argparse.Namespace]:
     Raises:
         BuildError: options of a profile are given differently often, or several engines have no folder to go to.
     """
+    from padfree.builder.errors import BuildError
+
     profiles = list(_profiles(arguments))
     precisions = arguments.precision or [None]
     names = [_name_of(model) for model in arguments.model]
@@ -58,6 +58,8 @@ def folder_for(path: Path) -> Iterator[None]:
     Raises:
         BuildError: it cannot be made where it should.
     """
+    from padfree.builder.destinations import check_destination
+
     if path.is_dir():
         yield
         return
@@ -72,6 +74,8 @@ def folder_for(path: Path) -> Iterator[None]:
 
 
 def _profiles(arguments: argparse.Namespace) -> Iterator[dict[str, int | None]]:
+    from padfree.builder.errors import BuildError
+
     given: dict[str, Sequence[int | None]] = {name: getattr(arguments, name) or [None] for name in PROFILE}
     count = max(map(len, given.values()))
     for name, values in given.items():
