@@ -61,7 +61,13 @@ def measure(server: Server, texts: int, arguments: argparse.Namespace) -> None:
         def offer(rate: float) -> dict[str, Any]:
             with taken(server) as cpu:
                 step = fleet.step(rate, arguments.seconds)
-            record = {"label": "serve", "p99_limit_ms": arguments.p99_ms, **step, **cpu}
+            record = {
+                "case": f"{texts} texts, {rate:.1f}/s",
+                "label": "serve",
+                "p99_limit_ms": arguments.p99_ms,
+                **step,
+                **cpu,
+            }
             print(f"{texts} texts: {line(record)}, cores {cpu}", flush=True)
             if arguments.json:
                 append_record(arguments.json, {**setting, **record})

@@ -32,7 +32,7 @@ from benchmarks.load import report as load_report
 from benchmarks.provenance import commits_of, made_with
 from benchmarks.records import LIMIT, PADFREE, TENSORRT, Record, earlier_times_of, of_last_commit, read, times_of
 
-from . import account_tables, position_tables
+from . import account_tables, position_tables, service_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = (
@@ -43,6 +43,7 @@ DOCUMENTS = (
     "docs/runtime.md",
     "docs/accuracy.md",
     "docs/load.md",
+    "docs/integrations.md",
 )
 BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NAMES = {
@@ -305,6 +306,16 @@ def contest(results: Path) -> str:
     return f"{load_report.table(servers)}\n{made_with([step for steps in servers.values() for step in steps])}\n"
 
 
+def service(source: str, make: Callable[[Sequence[Record]], service_tables.Table]) -> Table:
+    """A table of service_tables, of the last commit alone."""
+
+    def text(results: Path) -> str:
+        chosen = of_last_commit(results / f"{source}.jsonl")
+        return f"{table(*make(chosen))}\n{made_with(chosen)}\n" if chosen else UNMEASURED
+
+    return text
+
+
 TABLES: Mapping[str, Table] = {
     "summary": of_cases("end_to_end", summary),
     "targets": of_cases("end_to_end", targets),
@@ -325,6 +336,8 @@ TABLES: Mapping[str, Table] = {
     "trained_layers": of_cases("trained", trained(trained_report.errors)),
     "pretrained": pretrained,
     "contest": contest,
+    "http": service("http", service_tables.http),
+    "integrations": service("integrations", service_tables.integrations),
 }
 """Name of a table -> what makes it of the folder of records."""
 

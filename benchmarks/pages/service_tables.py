@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of what callers get: texts through sentence-transformers, and over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from benchmarks.load.report import best
+from benchmarks.records import Record
+
+OURS = "padfree"
+TASKS: Mapping[str, str] = {"encode": "`encode`, {} texts", "predict": "`predict`, {} pairs"}
+HTTP_HEAD = ("texts a request", "requests/s", "texts/s", "tokens/s", "p50 ms", "p99 ms")
+
+Table = tuple[Sequence[str], Iterable[Sequence[str]]]
+
+
+def integrations(records: Sequence[Record]) -> Table:
+    """A row a task, a column for whoever does it: thousand texts a second, and ours over the best other."""
+    who = list(dict.fromkeys(record["who"] for record in records))
+    others = [name for name in who if name.startswith("itself")]
+    rows = []
+    for task, named in TASKS.items():
+        found = {record["who"]: record for record in records if record["task"] == task}
+        if not found:
+            continue
+        cells = [f"{found[name]['a_second'] / 1e3:.1f}" if name in found else "-" for name in who]
+        times = [found[name]["ms"] for name in others if name in found]
+        ratio = f"{min(times) / found[OURS]['ms']:.1f} x" if times and OURS in found else "-"
+        size = f"{found[OURS]['inputs']:,}"
+        rows.append([f"{named.format(size)}, {found[OURS]['tokens']:,} tokens", *cells, ratio])
+    return ["thousand a second", *who, "ours over the best other"], rows
+
+
+def http(records: Sequence[Record]) -> Table:
+    """A row a number of texts a request: the best step within the limit of latency."""
+    rows = []
+    for texts in sorted({record["texts"] for record in records}):
+        step = best([record for record in records if record["texts"] == texts])
+        if step is not None:
+            rates = (f"{step[rate]:,.0f}" for rate in ("answered_per_s", "texts_per_s", "tokens_per_s"))
+            rows.append([str(texts), *rates, *(f"{step['latency_ms'][share]:.1f}" for share in ("p50", "p99"))])
+    return HTTP_HEAD, rows
