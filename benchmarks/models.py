@@ -46,7 +46,8 @@ def sizes(layers: int, hidden: int, heads: int) -> dict[str, int]:
 MODELS: Mapping[str, Callable[[], Any]] = {
     "bert-base": lambda: transformers.BertConfig(**sizes(12, 768, 12)),
     "bert-large": lambda: transformers.BertConfig(**sizes(24, 1024, 16)),
-    "minilm": lambda: transformers.BertConfig(**sizes(6, 384, 12)),
+    "minilm": lambda: transformers.BertConfig(**sizes(6, 384, 12)),  # and the cross-encoders of ms-marco
+    "bge-small": lambda: transformers.BertConfig(**sizes(12, 384, 12)),
     "distilbert": lambda: transformers.DistilBertConfig(
         vocab_size=VOCAB_SIZE, max_position_embeddings=MAX_POSITIONS, n_layers=6, dim=768, n_heads=12, hidden_dim=3072
     ),

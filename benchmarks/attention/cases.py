@@ -141,6 +141,20 @@ def equal_cases(head_size: int, *, stretch: bool) -> list[Case]:
     ]
 
 
+def narrow_cases() -> list[Case]:
+    """Heads of 32, as MiniLM and bge-small have them; B 100 is a query with as many texts for a cross-encoder."""
+    batches = {
+        "B 16, lengths 102 to 512": uniform(16, 102, 512, seed=0),
+        "B 100, lengths 30 to 300": uniform(100, 30, 300, seed=7),
+        "B 32, lengths 77 to 384": uniform(32, 77, 384, seed=1136),
+        "B 16, lengths 26 to 128": uniform(16, 26, 128, seed=31),
+        "B 64, lengths 8 to 64": uniform(64, 8, 64, seed=1140),
+        "B 32, length 512": (512,) * 32,
+        **{f"B 1, length {length}": (length,) for length in (32, 128, 512)},
+    }
+    return [Case(f"H 12, D 32, {name}", 12, 32, lengths, (STRETCH_BEST_PEER,)) for name, lengths in batches.items()]
+
+
 def all_cases() -> tuple[Case, ...]:
     """Every case, in the order of their weight."""
     ragged = ragged_cases()
@@ -169,4 +183,5 @@ def all_cases() -> tuple[Case, ...]:
         mixed,
         general,
         *equal_cases(128, stretch=True),
+        *narrow_cases(),
     )

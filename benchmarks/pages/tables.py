@@ -52,6 +52,7 @@ NAMES = {
     "distilbert": "DistilBERT",
     "albert": "ALBERT",
     "minilm": "MiniLM",
+    "bge-small": "bge-small",
     "deberta": "DeBERTa",
     "mpnet": "MPNet",
     "t5": "T5, encoder",
@@ -197,6 +198,13 @@ SWEEPS: tuple[tuple[str, str, str, Key, Callable[[Record], str]], ...] = (
         "model, packed share of the products",
         lambda record: (list(NAMES).index(record["model"]),),
         lambda record: f"{NAMES[record['model']]}, {record['packed_flops_share']:.0%}",
+    ),
+    (
+        "small",
+        "Small encoders (E 384, heads of 32)",
+        "model, batch",
+        lambda record: (list(NAMES).index(record["model"]), record["tokens"]),
+        lambda record: f"{NAMES[record['model']]}, {record['batch']} x {record['seq_len']}",
     ),
 )
 """Set, heading, first column's head, order, and first column's text."""

@@ -127,6 +127,16 @@ def with_positions() -> Iterator[SweepCase]:
         yield SweepCase("positions", model, batch, seq_len, mean, (*peers, "limit"))
 
 
+SMALL = (("minilm", 16, 512, FILL * 512), ("minilm", 1, 32, 32), ("minilm", 1, 128, 128), ("minilm", 100, 300, 165))
+"""Model, B, S and mean length; the last is a cross-encoder's: a query with 100 texts, pairs of 30 to 300 tokens."""
+
+
+def small() -> Iterator[SweepCase]:
+    """The most used encoders: E 384, heads of 32."""
+    for model, batch, seq_len, mean in (*SMALL, ("bge-small", 32, 384, FILL * 384)):
+        yield SweepCase("small", model, batch, seq_len, mean, (*TENSORRT, COMPILED, VARLEN))
+
+
 SETS: Mapping[str, tuple[SweepCase, ...]] = {
     "targets": tuple(targets()),
     "length": tuple(by_length()),
@@ -134,4 +144,5 @@ SETS: Mapping[str, tuple[SweepCase, ...]] = {
     "tokens": tuple(by_tokens()),
     "model": tuple(by_model()),
     "positions": tuple(with_positions()),
+    "small": tuple(small()),
 }

@@ -32,7 +32,7 @@ def test_cases_have_the_token_counts_that_targets_were_set_at() -> None:
     assert tokens == [4564, 1314, 7547, 9194, 2176]
     assert all(case.tokens == 16384 for case in all_cases() if "16k" in case.name)
     names = [case.name for case in all_cases()]
-    assert len(set(names)) == len(names) == 19
+    assert len(set(names)) == len(names) == 28
 
 
 def test_one_long_sequence_among_short_ones() -> None:

@@ -40,6 +40,8 @@ def test_the_sets_cover_what_they_say() -> None:
     assert sum("torch-varlen" in case.peers for case in length) == 4
     tokens = [sum(drawn(case)) for case in cases.SETS["tokens"]]
     assert tokens == pytest.approx(cases.TOKENS, abs=2)
+    of_a_query = drawn(cases.SETS["small"][3])
+    assert (len(of_a_query), min(of_a_query), max(of_a_query)) == (100, 31, 299)
     fills = sorted(case.mean / 512 for case in cases.SETS["fill"])
     assert fills == pytest.approx([tenth / 10 for tenth in range(1, 11)])
 
