@@ -16,9 +16,12 @@ __device__ inline int panelOffset(int row, int chunk) {
   return row * kPanelRowBytes + ((chunk ^ (row & 7)) << 4);
 }
 
-// The same of rows of half as many bytes ("64-byte swizzle"), in a panel that starts at a multiple of 512.
+// Narrow panels have rows of half as many bytes ("64-byte swizzle"), and start at a multiple of 512.
+constexpr int kNarrowPanelRowBytes = kPanelRowBytes / 2;
+
+// The same in a narrow panel.
 __device__ inline int narrowPanelOffset(int row, int chunk) {
-  return row * (kPanelRowBytes / 2) + ((chunk ^ (row >> 1 & 3)) << 4);
+  return row * kNarrowPanelRowBytes + ((chunk ^ (row >> 1 & 3)) << 4);
 }
 
 }  // namespace padfree

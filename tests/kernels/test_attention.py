@@ -103,6 +103,16 @@ def test_lengths(name: str, dtype: torch.dtype, heads: int, max_seq_len: int, ke
     check(LENGTHS[name], dtype=dtype, heads=heads, max_seq_len=max_seq_len, kernel=choose(kernel, dtype))
 
 
+@pytest.mark.parametrize("name", LENGTHS)
+@pytest.mark.parametrize("dtype", TYPES[:2], ids=str)
+@pytest.mark.parametrize(("heads", "max_seq_len"), SHAPES)
+@pytest.mark.parametrize("kernel", ["sm90", "short"])
+def test_lengths_of_narrow_heads(name: str, dtype: torch.dtype, heads: int, max_seq_len: int, kernel: str) -> None:
+    """Heads of up to 32 columns have narrow panels in the Hopper kernels."""
+    chosen = choose(kernel, dtype)
+    check(LENGTHS[name], head_size=32, dtype=dtype, heads=heads, max_seq_len=max_seq_len, kernel=chosen)
+
+
 def test_max_seq_len_is_a_hint_only() -> None:
     check(LENGTHS["one long"], heads=MANY_HEADS, max_seq_len=64)
 
@@ -121,7 +131,7 @@ def test_head_sizes(head_size: int, dtype: torch.dtype, kernel: str) -> None:
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_qkv_layouts(qkv_layout: str, dtype: torch.dtype, with_bias: bool, kernel: str) -> None:
-    for heads, head_size, max_seq_len in ((3, 64, 0), (MANY_HEADS, 40, 4096), (3, 128, 0)):
+    for heads, head_size, max_seq_len in ((3, 64, 0), (MANY_HEADS, 40, 4096), (3, 128, 0), (3, 32, 0), (3, 24, 64)):
         check(
             LENGTHS["mixed"],
             qkv_layout=qkv_layout,
@@ -139,7 +149,7 @@ def test_wide_scores_do_not_overflow(kernel: str) -> None:
     check(LENGTHS["mixed"], spread=30.0, kernel=choose(kernel, torch.float16))
 
 
-@pytest.mark.parametrize("head_size", [64, 128])
+@pytest.mark.parametrize("head_size", [32, 64, 128])
 @pytest.mark.parametrize("dtype", TYPES[:2], ids=str)
 @pytest.mark.parametrize(("kernel", "max_seq_len"), [*((kernel, 0) for kernel in KERNELS), ("short", 128)])
 @pytest.mark.parametrize("course", ["rising", "falling", "a few"])
@@ -162,13 +172,14 @@ def test_scores_far_above_those_before(
     )
 
 
+@pytest.mark.parametrize("head_size", [32, 64])
 @pytest.mark.parametrize(("kernel", "max_seq_len"), [*((kernel, 0) for kernel in KERNELS), ("short", 128)])
-def test_same_sequence_alone_and_in_a_batch_gives_the_same_bits(kernel: str, max_seq_len: int) -> None:
+def test_same_sequence_alone_and_in_a_batch_gives_the_same_bits(kernel: str, max_seq_len: int, head_size: int) -> None:
     """The batch is large enough for the short kernel's blocks to be whole sequences; alone they are parts of one."""
     choose(kernel, torch.float16)
     lengths = LENGTHS["mixed"] * 2
-    width = MANY_HEADS * 64
-    operands = make_operands("3HD", sum(lengths), MANY_HEADS, 64, torch.float16, 1.0, 0)
+    width = MANY_HEADS * head_size
+    operands = make_operands("3HD", sum(lengths), MANY_HEADS, head_size, torch.float16, 1.0, 0)
     batch, _ = poisoned((sum(lengths), width), torch.float16)
     attention(operands, cumulative(lengths), batch, scale=0.125, max_seq_len=max_seq_len, kernel=kernel)
     start = 0
@@ -188,26 +199,28 @@ def test_tall_and_ordinary_tiles_of_the_mma_kernel_give_the_same_bits(head_size:
     assert torch.equal(ordinary, tall)
 
 
+@pytest.mark.parametrize("head_size", [32, 64])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_hostile_cu_seqlens_stay_in_bounds(kernel: str) -> None:
+def test_hostile_cu_seqlens_stay_in_bounds(kernel: str, head_size: int) -> None:
     choose(kernel, torch.float16)
-    operands = make_operands("3HD", 100, 2, 64, torch.float16, 1.0, 0)
+    operands = make_operands("3HD", 100, 2, head_size, torch.float16, 1.0, 0)
     for values in ([0, -50, 2**31 - 1, 40, 7], [90, 80, 1000, 10**9, -(2**31)], [5, 5, 300, 300, 100]):
-        y, buffer = poisoned((100, 128), torch.float16)
+        y, buffer = poisoned((100, 2 * head_size), torch.float16)
         attention(operands, torch.tensor(values, dtype=torch.int32, device=DEVICE), y, scale=0.125, kernel=kernel)
         torch.cuda.synchronize()
         assert_guards(buffer)
 
 
+@pytest.mark.parametrize("head_size", [32, 64])
 @pytest.mark.parametrize("heads", [2, MANY_HEADS])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_overlapped_launches_give_the_bits_of_separate_ones(heads: int, kernel: str) -> None:
+def test_overlapped_launches_give_the_bits_of_separate_ones(heads: int, kernel: str, head_size: int) -> None:
     """Each launch reads what the one before wrote, and overwrites what it read."""
     choose(kernel, torch.float16)
     lengths = LENGTHS["mixed"]
     cu_seqlens, tokens = cumulative(lengths), sum(lengths)
     tasks = make_tasks(cu_seqlens, tokens, heads)
-    start = torch.randn(3, tokens, heads, 64, device=DEVICE, generator=generator()).half()
+    start = torch.randn(3, tokens, heads, head_size, device=DEVICE, generator=generator()).half()
 
     def run(x: torch.Tensor, *, separately: bool) -> torch.Tensor:
         for i in range(12):

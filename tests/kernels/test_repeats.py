@@ -18,7 +18,7 @@ from .cases import DEVICE, generator
 if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9:
     pytest.skip("PadfreeLinear needs a Hopper GPU", allow_module_level=True)
 
-HEADS, HEAD_SIZE, WIDTH, INNER, LONGEST = 12, 64, 768, 3072, 512
+WIDTH, INNER, LONGEST = 768, 3072, 512
 LAYERS = 2
 SECONDS = 4.0
 Tensors = dict[str, torch.Tensor]
@@ -44,7 +44,9 @@ def draw(tokens: int, seed: int) -> Batch:
 class Encoder:
     """LAYERS layers whose every intermediate result has a buffer of its own, which both batches use in turn."""
 
-    def __init__(self, batches: list[Batch]) -> None:
+    def __init__(self, batches: list[Batch], heads: int) -> None:
+        self.heads = heads
+
         def weight(rows: int, columns: int, seed: int) -> torch.Tensor:
             return (torch.randn(rows, columns, device=DEVICE, generator=generator(seed)) * rows**-0.5).half()
 
@@ -66,7 +68,7 @@ class Encoder:
         self.gamma, self.beta = torch.ones(WIDTH, device=DEVICE).half(), torch.zeros(WIDTH, device=DEVICE).half()
         sizes = [(len(batch.x), len(batch.seq_lens)) for batch in batches]
         self.cu_seqlens = torch.zeros(max(b for _, b in sizes) + 1, device=DEVICE, dtype=torch.int32)
-        entries = max(task_list_entries(tokens, b, HEADS) for tokens, b in sizes)
+        entries = max(task_list_entries(tokens, b, heads) for tokens, b in sizes)
         self.tasks = torch.zeros(entries, 4, device=DEVICE, dtype=torch.int32)
 
     def norm(self, x: torch.Tensor, y: torch.Tensor) -> None:
@@ -79,12 +81,19 @@ class Encoder:
         """Everything computed, by layer and name, in order."""
         tokens, x, results = len(batch.x), batch.x, {}
         cu_seqlens = self.cu_seqlens[: len(batch.seq_lens) + 1]
-        schedule(batch.seq_lens, cu_seqlens, tokens, tasks=self.tasks, heads=HEADS)
+        schedule(batch.seq_lens, cu_seqlens, tokens, tasks=self.tasks, heads=self.heads)
         for i, (weights, buffers) in enumerate(zip(self.weights, self.buffers, strict=True)):
             at = {name: buffer[:tokens] for name, buffer in buffers.items()}
             linear(x, weights["qkv"], at["qkv"], bias=self.bias[: 3 * WIDTH])
-            operands = at["qkv"].view(tokens, 3, HEADS, HEAD_SIZE).unbind(1)
-            attention(operands, cu_seqlens, at["attended"], scale=0.125, max_seq_len=LONGEST, tasks=self.tasks)
+            operands = at["qkv"].view(tokens, 3, self.heads, -1).unbind(1)
+            attention(
+                operands,
+                cu_seqlens,
+                at["attended"],
+                scale=(WIDTH / self.heads) ** -0.5,
+                max_seq_len=LONGEST,
+                tasks=self.tasks,
+            )
             linear(at["attended"], weights["added"], at["added"], bias=self.bias[:WIDTH], residual=x)
             self.norm(at["added"], at["mixed"])
             linear(at["mixed"], weights["inner"], at["inner"], bias=self.bias, activation="gelu")
@@ -95,10 +104,11 @@ class Encoder:
         return results
 
 
+@pytest.mark.parametrize("heads", [12, 24])
 @pytest.mark.parametrize("tokens", [700, 6000, 16000])
-def test_layers_give_the_same_bits_every_time(tokens: int) -> None:
+def test_layers_give_the_same_bits_every_time(tokens: int, heads: int) -> None:
     batches = [draw(tokens, seed) for seed in (1, 2)]
-    encoder = Encoder(batches)
+    encoder = Encoder(batches, heads)
     expected = []
     for batch in batches:
         expected.append({name: value.clone() for name, value in encoder.run(batch).items()})

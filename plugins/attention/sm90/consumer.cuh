@@ -69,8 +69,8 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
       wgmmaFence();
 #pragma unroll
       for (int d = 0; d < S::kD / 16; ++d) {
-        wgmmaShared<T>(rows.scores, q + ((d / 4 * S::kQueryPanelBytes + d % 4 * 32) >> 4),
-                       k + ((d / 4 * S::kKeyPanelBytes + d % 4 * 32) >> 4), d > 0);
+        wgmmaShared<T, S::kRowBytes>(rows.scores, q + ((d / 4 * S::kQueryPanelBytes + d % 4 * 32) >> 4),
+                                     k + ((d / 4 * S::kKeyPanelBytes + d % 4 * 32) >> 4), d > 0);
       }
       wgmmaCommit();
     };
@@ -82,7 +82,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
 #pragma unroll
         for (int panel = 0; panel < S::kPanels; ++panel) {
           wgmmaRegisters<T>(rows.output[panel], rows.weights[n],
-                            v + ((panel * S::kKeyPanelBytes + n * 16 * kPanelRowBytes) >> 4), true);
+                            v + ((panel * S::kKeyPanelBytes + n * 16 * S::kRowBytes) >> 4), true);
         }
       }
       wgmmaCommit();
@@ -129,7 +129,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
       waitValues(number);
       if (last_keys < kLast) {
         unsigned char* values = sharedPointer<unsigned char>(memory.value(number % S::kStages));
-        for (int i = last_keys * 8 + in_group; i < kLast * 8; i += kWarpgroup) {
+        for (int i = last_keys * S::kRowChunks + in_group; i < kLast * S::kRowChunks; i += kWarpgroup) {
 #pragma unroll
           for (int panel = 0; panel < S::kPanels; ++panel) {
             *reinterpret_cast<uint4*>(values + panel * S::kKeyPanelBytes + i * 16) = uint4{};

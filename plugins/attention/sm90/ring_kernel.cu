@@ -73,7 +73,7 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   const bool tables = S::kPlaces == Places::kDistance;
   const int shared_bytes = S::kSharedBytes + (tables ? tableBytes<S>(params.bias_range) : 0);
   AttentionMaps maps;
-  if (!encodeMaps(params, kTaskRows, S::kKeys, maps)) return cudaErrorInvalidValue;
+  if (!encodeMaps<S>(params, S::kKeys, maps)) return cudaErrorInvalidValue;
   const auto kernel = attentionSm90Kernel<S>;
   int multiprocessors = 0;
   cudaError_t status = countMultiprocessors(multiprocessors);
@@ -86,6 +86,8 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
 
 template <typename T>
 cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
+  // Where places matter, heads of up to 32 are computed as 64: rare, and an instance each.
+  if (params.D <= 32 && !hasPositions(params)) return launch<Sm90Shape<T, 32, 128, 4, Places::kNone>>(params, stream);
   return dispatchPlaces(params, [&](auto places) {
     constexpr Places kPlaces = decltype(places)::value;
     return params.D <= 64 ? launch<Sm90Shape<T, 64, 128, 4, kPlaces>>(params, stream)

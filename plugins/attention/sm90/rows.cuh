@@ -57,9 +57,9 @@ struct Sm90Rows {
 
   // Rows lane / 4 (elements 0, 1) and lane / 4 + 8 (elements 2, 3) of the warp's 16.
   float scores[kBlocks][4];
-  unsigned weights[kBlocks / 2][4];  // as operands of the next product
-  float output[S::kPanels][8][4];    // to be cleared unless the first product overwrites it
-  float reference[2], sum[2] = {};   // of the exponentials
+  unsigned weights[kBlocks / 2][4];              // as operands of the next product
+  float output[S::kPanels][S::kColumns / 8][4];  // to be cleared unless the first product overwrites it
+  float reference[2], sum[2] = {};               // of the exponentials
 
   __device__ void clearOutput() {
 #pragma unroll
@@ -174,7 +174,7 @@ struct Sm90Rows {
 #pragma unroll
     for (int panel = 0; panel < S::kPanels; ++panel) {
 #pragma unroll
-      for (int n = 0; n < 8; ++n) {
+      for (int n = 0; n < S::kColumns / 8; ++n) {
         output[panel][n][row * 2] *= factor;
         output[panel][n][row * 2 + 1] *= factor;
       }
@@ -225,8 +225,8 @@ __device__ void addBias(const AttentionOperand& operand, int D, unsigned char* r
   const int chunks = D / 8;
   for (int i = threadIdx.x % kWarpgroup; i < kTaskRows * chunks; i += kWarpgroup) {
     const int row = i / chunks, column = i % chunks * 8;
-    T* chunk = reinterpret_cast<T*>(rows + column / kPanelColumns * S::kQueryPanelBytes +
-                                    panelOffset(row, column % kPanelColumns / 8));
+    T* chunk = reinterpret_cast<T*>(rows + column / S::kColumns * S::kQueryPanelBytes +
+                                    S::panelOffset(row, column % S::kColumns / 8));
     float value[8];
     loadFloats(chunk, value);
     addFloats(bias + column, value);
@@ -245,7 +245,7 @@ __device__ void addQueryBias(const AttentionParams& p, unsigned char* query, int
 // of one warpgroup.
 template <typename S>
 __device__ void zeroValues(unsigned values, int keys, int group) {
-  for (int i = keys * 8 + threadIdx.x % kWarpgroup; i < S::kKeys * 8; i += kWarpgroup) {
+  for (int i = keys * S::kRowChunks + threadIdx.x % kWarpgroup; i < S::kKeys * S::kRowChunks; i += kWarpgroup) {
 #pragma unroll
     for (int panel = 0; panel < S::kPanels; ++panel) {
       *sharedPointer<uint4>(values + panel * S::kKeyPanelBytes + i * 16) = uint4{};

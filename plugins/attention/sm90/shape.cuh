@@ -24,14 +24,20 @@ __device__ inline int keyHead(const AttentionParams& p, int head) {
 
 constexpr int kLoadingWarps = 3;  // one hands out jobs with their Q, one loads K, one V
 
-// Q of kTaskRows rows, and K or V of kStepKeys keys, in shared memory.
+// Q of kTaskRows rows, and K or V of kStepKeys keys, in shared memory: panels of kRowBytes a row, narrow ones for heads
+// of up to 32 columns.
 template <typename Element, int kHeadSize, int kStepKeys>
 struct Sm90Tiles {
   using T = Element;
   static constexpr int kD = kHeadSize, kKeys = kStepKeys;
-  static constexpr int kPanels = kD / kPanelColumns;
-  static constexpr int kQueryPanelBytes = kTaskRows * kPanelRowBytes, kQueryBytes = kPanels * kQueryPanelBytes;
-  static constexpr int kKeyPanelBytes = kKeys * kPanelRowBytes, kKeyBytes = kPanels * kKeyPanelBytes;
+  static constexpr int kColumns = kD < kPanelColumns ? kD : kPanelColumns, kPanels = kD / kColumns;  // of a panel
+  static constexpr int kRowBytes = kColumns * 2, kRowChunks = kRowBytes / 16;
+  static_assert(kRowBytes == kPanelRowBytes || kRowBytes == kNarrowPanelRowBytes);
+  static constexpr int kQueryPanelBytes = kTaskRows * kRowBytes, kQueryBytes = kPanels * kQueryPanelBytes;
+  static constexpr int kKeyPanelBytes = kKeys * kRowBytes, kKeyBytes = kPanels * kKeyPanelBytes;
+  __device__ static int panelOffset(int row, int chunk) {
+    return kRowBytes == kPanelRowBytes ? padfree::panelOffset(row, chunk) : narrowPanelOffset(row, chunk);
+  }
 };
 
 // One block a multiprocessor: kTaskWidth warpgroups that compute and one that loads.

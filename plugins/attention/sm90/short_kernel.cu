@@ -84,21 +84,21 @@ __device__ inline void attendKeys(Sm90Rows<S>& rows, const ShortMemory<S>& memor
   using T = typename S::T;
   constexpr int kSure = kOnly && (kCount > 64 || S::kKeys <= 64) ? kCount - kCountStep : 0;  // less is another kCount
   auto& scores = reinterpret_cast<float (&)[kCount / 8][4]>(rows.scores);
-  const unsigned q = panelDescriptor(memory.query(slot)), k = panelDescriptor(memory.key() + key_row * kPanelRowBytes);
-  const unsigned value = memory.value() + key_row * kPanelRowBytes, v = panelDescriptor(value);
+  const unsigned q = panelDescriptor(memory.query(slot)), k = panelDescriptor(memory.key() + key_row * S::kRowBytes);
+  const unsigned value = memory.value() + key_row * S::kRowBytes, v = panelDescriptor(value);
   barrierWait(&barriers.keys, parity);
   wgmmaFence();
 #pragma unroll
   for (int d = 0; d < S::kD / 16; ++d) {
-    wgmmaShared<T>(scores, q + ((d / 4 * S::kQueryPanelBytes + d % 4 * 32) >> 4),
-                   k + ((d / 4 * S::kKeyPanelBytes + d % 4 * 32) >> 4), d > 0);
+    wgmmaShared<T, S::kRowBytes>(scores, q + ((d / 4 * S::kQueryPanelBytes + d % 4 * 32) >> 4),
+                                 k + ((d / 4 * S::kKeyPanelBytes + d % 4 * 32) >> 4), d > 0);
   }
   wgmmaCommit();
   // A weight of 0 does not silence a NaN: rows of V beyond the sequence become zeros, while the matrix unit works.
   barrierWait(&barriers.values, parity);
   if (keys < kCount) {
     unsigned char* const values = sharedPointer<unsigned char>(value);
-    for (int i = keys * 8 + threadIdx.x; i < kCount * 8; i += kWarpgroup) {
+    for (int i = keys * S::kRowChunks + threadIdx.x; i < kCount * S::kRowChunks; i += kWarpgroup) {
 #pragma unroll
       for (int panel = 0; panel < S::kPanels; ++panel) {
         *reinterpret_cast<uint4*>(values + panel * S::kKeyPanelBytes + i * 16) = uint4{};
@@ -121,7 +121,7 @@ __device__ inline void attendKeys(Sm90Rows<S>& rows, const ShortMemory<S>& memor
 #pragma unroll
     for (int panel = 0; panel < S::kPanels; ++panel) {
       wgmmaRegisters<T>(rows.output[panel], rows.weights[n],
-                        v + ((panel * S::kKeyPanelBytes + n * 16 * kPanelRowBytes) >> 4), !kOnly || n > 0);
+                        v + ((panel * S::kKeyPanelBytes + n * 16 * S::kRowBytes) >> 4), !kOnly || n > 0);
     }
   }
   wgmmaCommit();
@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
 template <typename S>
 cudaError_t launch(const AttentionParams& params, int groups, cudaStream_t stream) {
   AttentionMaps maps;
-  if (!encodeMaps(params, kTaskRows, S::kKeys, maps)) return cudaErrorInvalidValue;
+  if (!encodeMaps<S>(params, S::kKeys, maps)) return cudaErrorInvalidValue;
   const auto kernel = attentionSm90ShortKernel<S>;
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
   if (status != cudaSuccess) return status;
@@ -260,6 +260,10 @@ cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
   if (status != cudaSuccess) return status;
   const int64_t sequences = int64_t{params.B} * params.H;  // each counts once a head
   const auto groups = [&](int blocks) { return sequences <= int64_t{blocks} * multiprocessors ? 2 : 1; };
+  if constexpr (kPlaces == Places::kNone) {  // elsewhere heads of up to 32 are computed as 64: rare, and instances each
+    if (params.D <= 32 && params.max_seq_len <= 64) return launch<ShortShape<T, 32, 64, 6, kPlaces>>(params, 1, stream);
+    if (params.D <= 32) return launch<ShortShape<T, 32, 128, 4, kPlaces>>(params, groups(4), stream);
+  }
   if (params.D > 64) return launch<ShortShape<T, 128, 128, 2, kPlaces>>(params, groups(2), stream);
   if (params.max_seq_len <= 64) return launch<ShortShape<T, 64, 64, 5, kPlaces>>(params, 1, stream);
   // Three blocks have more registers each, and all of these run at once.

@@ -293,7 +293,7 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   const WindowRuns runs{groups_of_run * kTaskRows, params.window_left > 0, params.window_right > 0};
   const int shared_bytes = WindowMemory<S>::kBytes + static_cast<int>(sizeof(WindowBarriers<S>));
   AttentionMaps maps;
-  if (!encodeMaps(params, kTaskRows, kTaskRows, maps)) return cudaErrorInvalidValue;
+  if (!encodeMaps<S>(params, kTaskRows, maps)) return cudaErrorInvalidValue;
   const auto kernel = attentionSm90WindowKernel<S>;
   status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (status != cudaSuccess) return status;

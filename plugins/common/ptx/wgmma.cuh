@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "common/panel.cuh"
 #include "common/perturb.cuh"
 
 namespace padfree {
@@ -15,13 +16,15 @@ namespace padfree {
 constexpr int kWarpgroup = 128;  // threads
 
 // Low half of the matrix descriptor of a panel: where it starts, in units of 16 bytes. The high half is the same for
-// all (PADFREE_DESCRIPTOR_HIGH): groups of 8 rows are 1024 bytes apart, 128-byte swizzle. Such a descriptor serves
-// operands whose reduction runs along the row (Q, K) and, with the transposing variant, across rows (V).
+// all (PADFREE_DESCRIPTOR_HIGH): groups of 8 rows are 1024 bytes apart, 128-byte swizzle; for all narrow panels
+// (PADFREE_NARROW_DESCRIPTOR_HIGH) 512 bytes and 64-byte swizzle. Such a descriptor serves operands whose reduction
+// runs along the row (Q, K) and, with the transposing variant, across rows (V).
 __device__ inline unsigned panelDescriptor(unsigned shared_address) {
   return 1u << 16 | shared_address >> 4;
 }
 
 #define PADFREE_DESCRIPTOR_HIGH 0x40000040
+#define PADFREE_NARROW_DESCRIPTOR_HIGH 0x80000020
 
 // The whole descriptor.
 __device__ inline uint64_t fullDescriptor(unsigned low) {
@@ -93,38 +96,47 @@ __device__ inline void shrinkRegisters() {
 #define PADFREE_TEXT_OF(number) #number
 #define PADFREE_TEXT(number) PADFREE_TEXT_OF(number)
 #define PADFREE_HIGH PADFREE_TEXT(PADFREE_DESCRIPTOR_HIGH)
+#define PADFREE_NARROW_HIGH PADFREE_TEXT(PADFREE_NARROW_DESCRIPTOR_HIGH)
 
-// c[64xN] (+)= a[64x16] b[Nx16]^T, both in shared memory, rows along the reduction.
-template <typename T>
+// c[64xN] (+)= a[64x16] b[Nx16]^T, both in shared memory, rows of kRowBytes along the reduction.
+template <typename T, int kRowBytes = kPanelRowBytes>
 __device__ void wgmmaShared(float (&c)[4][4], unsigned a, unsigned b, bool accumulate);
-template <typename T>
+template <typename T, int kRowBytes = kPanelRowBytes>
 __device__ void wgmmaShared(float (&c)[8][4], unsigned a, unsigned b, bool accumulate);
-template <typename T>
+template <typename T, int kRowBytes = kPanelRowBytes>
 __device__ void wgmmaShared(float (&c)[12][4], unsigned a, unsigned b, bool accumulate);
-template <typename T>
+template <typename T, int kRowBytes = kPanelRowBytes>
 __device__ void wgmmaShared(float (&c)[16][4], unsigned a, unsigned b, bool accumulate);
 
-// c[64x64] (+)= a[64x16] b[16x64]: a in registers, b in shared memory, rows across the reduction.
+// c[64xN] (+)= a[64x16] b[16xN]: a in registers, b in shared memory, rows across the reduction; N is 64 in a panel, 32
+// in a narrow one.
 template <typename T>
 __device__ void wgmmaRegisters(float (&c)[8][4], const unsigned (&a)[4], unsigned b, bool accumulate);
+template <typename T>
+__device__ void wgmmaRegisters(float (&c)[4][4], const unsigned (&a)[4], unsigned b, bool accumulate);
 
 // The same where b is [64x16]^T: its rows run along the reduction.
 template <typename T>
 __device__ void wgmmaRegistersAlong(float (&c)[8][4], const unsigned (&a)[4], unsigned b, bool accumulate);
 
 // COLUMNS = 16 * GROUPS; A, B and ACCUMULATE: the places behind the 8 * GROUPS accumulators.
-#define PADFREE_DEFINE_SHARED(TYPE, NAME, COLUMNS, GROUPS, A, B, ACCUMULATE)                                        \
+#define PADFREE_DEFINE_SHARED_AS(TYPE, NAME, ROW_BYTES, HIGH, COLUMNS, GROUPS, A, B, ACCUMULATE)                    \
   template <>                                                                                                       \
-  __device__ inline void wgmmaShared<TYPE>(float (&c)[COLUMNS / 8][4], unsigned a, unsigned b, bool accumulate) {   \
+  __device__ inline void wgmmaShared<TYPE, ROW_BYTES>(float (&c)[COLUMNS / 8][4], unsigned a, unsigned b,           \
+                                                      bool accumulate) {                                            \
     asm volatile("{\n.reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, " ACCUMULATE                                    \
                  ", 0;\n"                                                                                           \
-                 "mov.b64 a, {" A ", " PADFREE_HIGH "};\nmov.b64 b, {" B ", " PADFREE_HIGH                          \
+                 "mov.b64 a, {" A ", " HIGH "};\nmov.b64 b, {" B ", " HIGH                                          \
                  "};\n"                                                                                             \
                  "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." NAME "." NAME " {" PADFREE_PLACES_##GROUPS \
                  "}, a, b, p, 1, 1, 0, 0;\n}\n"                                                                     \
                  : PADFREE_SLOTS_##GROUPS(c)                                                                        \
                  : "r"(a), "r"(b), "r"(static_cast<int>(accumulate)));                                              \
   }
+
+#define PADFREE_DEFINE_SHARED(TYPE, NAME, COLUMNS, GROUPS, A, B, ACCUMULATE)                            \
+  PADFREE_DEFINE_SHARED_AS(TYPE, NAME, kPanelRowBytes, PADFREE_HIGH, COLUMNS, GROUPS, A, B, ACCUMULATE) \
+  PADFREE_DEFINE_SHARED_AS(TYPE, NAME, kNarrowPanelRowBytes, PADFREE_NARROW_HIGH, COLUMNS, GROUPS, A, B, ACCUMULATE)
 
 // ACROSS: whether rows of b run across the reduction.
 #define PADFREE_DEFINE_REGISTERS(TYPE, NAME, FUNCTION, ACROSS)                                                   \
@@ -138,12 +150,24 @@ __device__ void wgmmaRegistersAlong(float (&c)[8][4], const unsigned (&a)[4], un
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(static_cast<int>(accumulate)));       \
   }
 
+#define PADFREE_DEFINE_NARROW_REGISTERS(TYPE, NAME)                                                                    \
+  template <>                                                                                                          \
+  __device__ inline void wgmmaRegisters<TYPE>(float (&c)[4][4], const unsigned (&a)[4], unsigned b, bool accumulate) { \
+    asm volatile("{\n.reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %21, 0;\nmov.b64 b, {%20, " PADFREE_NARROW_HIGH       \
+                 "};\n"                                                                                                \
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32." NAME "." NAME " {" PADFREE_PLACES_2                     \
+                 "}, {%16, %17, %18, %19}, b, p, 1, 1, 1;\n}\n"                                                        \
+                 : PADFREE_SLOTS_2(c)                                                                                  \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(static_cast<int>(accumulate)));             \
+  }
+
 #define PADFREE_DEFINE_WGMMA(TYPE, NAME)                         \
   PADFREE_DEFINE_SHARED(TYPE, NAME, 32, 2, "%16", "%17", "%18")  \
   PADFREE_DEFINE_SHARED(TYPE, NAME, 64, 4, "%32", "%33", "%34")  \
   PADFREE_DEFINE_SHARED(TYPE, NAME, 96, 6, "%48", "%49", "%50")  \
   PADFREE_DEFINE_SHARED(TYPE, NAME, 128, 8, "%64", "%65", "%66") \
   PADFREE_DEFINE_REGISTERS(TYPE, NAME, wgmmaRegisters, "1")      \
+  PADFREE_DEFINE_NARROW_REGISTERS(TYPE, NAME)                    \
   PADFREE_DEFINE_REGISTERS(TYPE, NAME, wgmmaRegistersAlong, "0")
 
 PADFREE_DEFINE_WGMMA(half, "f16")
@@ -188,7 +212,10 @@ PADFREE_DEFINE_TRANSPOSED(256, 16, "%128", "%129", "%130")
 
 #undef PADFREE_DEFINE_WGMMA
 #undef PADFREE_DEFINE_REGISTERS
+#undef PADFREE_DEFINE_NARROW_REGISTERS
 #undef PADFREE_DEFINE_SHARED
+#undef PADFREE_DEFINE_SHARED_AS
+#undef PADFREE_NARROW_HIGH
 #undef PADFREE_HIGH
 #undef PADFREE_TEXT
 #undef PADFREE_TEXT_OF
