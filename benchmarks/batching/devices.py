@@ -97,7 +97,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="padfree-bench-") as folder:
         plan = arguments.plan or Path(folder) / "model.plan"
         if arguments.plan is None:
-            limits = {"max_batch": MAX_BATCH, "max_seq_len": MAX_SEQ_LEN, "max_tokens": MAX_TOKENS}
+            limits: dict[str, Any] = {"max_batch": MAX_BATCH, "max_seq_len": MAX_SEQ_LEN, "max_tokens": MAX_TOKENS}
             build_engine(one_vector(synthetic.bert_model()), plan, precision="fp16", verify=False, **limits)
         tokens = sum(ids.size for ids in texts)
         with Session(plan, cuda_graphs=False) as session:

@@ -28,12 +28,11 @@ def packed_batch(lengths: npt.NDArray[np.int64], *, seed: int) -> Batch:
     ids = np.random.default_rng(seed).integers(0, VOCABULARY, int(lengths.sum()))
     positions = np.concatenate([np.arange(length) for length in lengths])
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    host = (torch.from_numpy(array).pin_memory() for array in (ids, positions, offsets))
-    on_gpu = [array.cuda(non_blocking=True) for array in host]
-    return Batch(*on_gpu, int(lengths.max()))
+    on_gpu = [torch.from_numpy(array).pin_memory().cuda(non_blocking=True) for array in (ids, positions, offsets)]
+    return Batch(on_gpu[0], on_gpu[1], on_gpu[2], int(lengths.max()))
 
 
-class Layer(nn.Module):
+class Layer(nn.Module):  # type: ignore[misc]
     """Attention and feed-forward, each with its norm behind it."""
 
     def __init__(self) -> None:
@@ -51,7 +50,7 @@ class Layer(nn.Module):
         return self.second(x + self.down(nn.functional.gelu(self.up(x))))
 
 
-class Encoder(nn.Module):
+class Encoder(nn.Module):  # type: ignore[misc]
     """Embeddings, layers, and a head that gives every sequence's first token a number."""
 
     def __init__(self) -> None:
