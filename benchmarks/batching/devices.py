@@ -66,7 +66,8 @@ def through_batcher(pool: DevicePool, texts: Ids) -> None:
 def measure(plan: Path, devices: Sequence[int], texts: Ids, rounds: int) -> dict[str, Any]:
     """One number of GPUs."""
     tokens = sum(ids.size for ids in texts)
-    record: dict[str, Any] = {"case": f"{len(devices)} GPUs", "texts": len(texts), "tokens": tokens}
+    case = "1 GPU" if len(devices) == 1 else f"{len(devices)} GPUs"
+    record: dict[str, Any] = {"case": case, "texts": len(texts), "tokens": tokens}
     with DevicePool.open(plan, devices, cuda_graphs=False) as pool:
         record["run_tokens_per_s"] = round(tokens / best_s(lambda: pool.run(texts), rounds))
         before, start = pool.stats, time.perf_counter()

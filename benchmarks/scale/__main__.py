@@ -29,6 +29,11 @@ MEDIAN, DEVIATION = 165, 0.45
 """Of the log-normal lengths where no file gives others: those of SQuAD's features."""
 
 
+def option(name: str) -> str:
+    """How a field is named on the command line."""
+    return "--price" if name == "price_a_gpu_hour" else f"--{name.replace('_', '-')}"
+
+
 def make_parser() -> argparse.ArgumentParser:
     """One option for every field of Job and Machines."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -40,7 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
         for field in fields(kind):
             measured = field.name in ("gpu_tokens_per_s", "core_tokens_per_s")
             parser.add_argument(
-                "--price" if field.name.startswith("price") else f"--{field.name.replace('_', '-')}",
+                option(field.name),
                 dest=field.name,
                 type=int if field.type == "int" else float,
                 default=None if measured else field.default,
@@ -59,7 +64,7 @@ def inputs(arguments: argparse.Namespace) -> tuple[Job, Machines]:
         given["core_tokens_per_s"] = report.core_rate(RESULTS / "cpu")[0]
     for name in (field.name for kind in (Job, Machines) for field in fields(kind)):
         if not given[name] > 0 and name not in ("start_s", "spread"):
-            raise SystemExit(f"--{name.replace('_', '-')} is {given[name]}, allowed: above 0; leave it out")
+            raise SystemExit(f"{option(name)} is {given[name]}, allowed: above 0; leave it out")
     job, machines = ({field.name: given[field.name] for field in fields(kind)} for kind in (Job, Machines))
     return Job(**job), Machines(**machines)
 

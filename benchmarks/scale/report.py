@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ TOKENISING = "tokenising.jsonl"
 def gpu_rate(results: Path) -> tuple[float, Record]:
     """Tokens a second of BERT-base on one GPU, and the record: from ids to vectors, where that was measured."""
     pool = results / POOL
-    found = [record for record in (read(pool) if pool.exists() else []) if record["case"] == "1 GPUs"]
+    found = [record for record in (read(pool) if pool.exists() else []) if record["case"] == "1 GPU"]
     if found:
         return float(found[0]["run_tokens_per_s"]), found[0]
     (record,) = (record for record in read(results / PLAN) if record["case"] == CASE)
@@ -48,9 +48,19 @@ def cells(forecast: Forecast) -> list[str]:
     ]
 
 
+def of_record(record: Record) -> list[str]:
+    """A row of the table, of a record."""
+    return cells(Forecast(**{field.name: record[field.name] for field in fields(Forecast)}))
+
+
 def as_record(forecast: Forecast, job: Job, machines: Machines) -> dict[str, Any]:
     """For a file of records."""
-    return {"case": f"{forecast.gpus} GPUs", **asdict(forecast), "job": asdict(job), "machines": asdict(machines)}
+    return {
+        "case": f"{forecast.gpus} GPU" + "s" * (forecast.gpus > 1),
+        **asdict(forecast),
+        "job": asdict(job),
+        "machines": asdict(machines),
+    }
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:
