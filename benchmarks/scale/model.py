@@ -134,7 +134,7 @@ def shard_work(job: Job, lengths: npt.NDArray[np.int64], rng: np.random.Generato
     sizes = lengths * (job.tokens_a_text / lengths.mean())
     work = sizes + sizes * sizes / SQUARES_A_TOKEN
     deviation = float(work.std() / work.mean()) / np.sqrt(job.shard_texts)
-    return np.maximum(1 + deviation * rng.standard_normal(job.shards), 0.0)
+    return np.asarray(np.maximum(1 + deviation * rng.standard_normal(job.shards), 0.0))
 
 
 def last_end(work: npt.NDArray[np.float64], speeds: npt.NDArray[np.float64]) -> float:

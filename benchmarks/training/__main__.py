@@ -13,18 +13,14 @@ attention, AdamW, DistributedDataParallel) with one process a GPU, with both kin
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from padfree.builder.bench.environment import append_record, environment
-from padfree.training import BalancedBatchSampler, imbalances
+
+from .batches import Lengths, imbalance
 
 RANKS, BATCHES = (2, 4, 8, 16, 64), (8, 16, 32, 64)
-
-Lengths = npt.NDArray[np.int64]
 
 
 def read_lengths(path: Path | None) -> Lengths:
@@ -32,34 +28,6 @@ def read_lengths(path: Path | None) -> Lengths:
     if path is None:
         return np.clip(np.random.default_rng(0).lognormal(np.log(165), 0.45, 10_000), 41, 384).astype(np.int64)
     return np.asarray(np.load(path), dtype=np.int64)
-
-
-def both_ways(sampler: BalancedBatchSampler) -> Iterator[tuple[list[list[int]], list[list[int]]]]:
-    """Every step of an epoch: balanced shares, and the same rows dealt out as they come."""
-    for shares in sampler.shares():
-        rows = sorted(row for share in shares for row in share)
-        mixed = np.random.default_rng([sampler.seed, rows[0]]).permutation(rows)
-        yield shares, mixed.reshape(sampler.replicas, -1).tolist()
-
-
-def imbalance(lengths: Lengths, ranks: int, batch: int, epochs: int) -> dict[str, Any]:
-    """One number of ranks and one size of batches."""
-    sampler = BalancedBatchSampler(lengths, batch, replicas=ranks, drop_last=True)
-    found: dict[str, list[Any]] = {"balanced": [], "unbalanced": []}
-    for epoch in range(epochs):
-        sampler.set_epoch(epoch)
-        balanced, unbalanced = zip(*both_ways(sampler), strict=True)
-        found["balanced"].append(imbalances(balanced, lengths))
-        found["unbalanced"].append(imbalances(unbalanced, lengths))
-    record: dict[str, Any] = {"case": f"imbalance, {ranks} ranks x {batch}", "ranks": ranks, "batch": batch}
-    for name, steps in found.items():
-        values = np.concatenate(steps)
-        record |= {
-            "steps": values.size,
-            f"{name}_mean": round(float(values.mean()), 5),
-            f"{name}_p99": round(float(np.percentile(values, 99)), 5),
-        }
-    return record
 
 
 def main() -> None:

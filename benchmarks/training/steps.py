@@ -23,6 +23,7 @@ import torch.distributed as dist
 from padfree.training import BalancedBatchSampler, imbalances
 from torch.nn.parallel import DistributedDataParallel
 
+from .batches import both_ways
 from .encoder import Encoder, loss_of, packed_batch
 
 WAYS = ("balanced", "unbalanced")
@@ -49,8 +50,6 @@ def measure(lengths: npt.NDArray[np.int64], *, batches: Sequence[int], seconds: 
 
 def steps_of(lengths: npt.NDArray[np.int64], batch: int, ranks: int) -> dict[str, list[list[list[int]]]]:
     """The steps of an epoch both ways."""
-    from .__main__ import both_ways
-
     sampler = BalancedBatchSampler(lengths, batch, replicas=ranks, drop_last=True)
     pairs = list(both_ways(sampler))
     return {way: [pair[at] for pair in pairs] for at, way in enumerate(WAYS)}

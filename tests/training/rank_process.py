@@ -15,13 +15,11 @@ import sys
 import tempfile
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from padfree.training import BalancedBatchSampler, SamplerError, for_sentence_transformers
 
-ROWS, BATCH, EPOCHS = 103, 4, 2
-LENGTHS = np.random.default_rng(0).integers(5, 60, ROWS)
+from tests.training.rows import BATCH, EPOCHS, LENGTHS, ROWS, SEED
 
 
 class Rows(torch.utils.data.Dataset[int]):
@@ -36,7 +34,7 @@ class Rows(torch.utils.data.Dataset[int]):
 
 def loader_of(how: str, rank: int) -> tuple[Any, Any]:
     """A DataLoader, and what is told the epoch."""
-    sampler = BalancedBatchSampler(LENGTHS, BATCH, replicas=2, seed=4)
+    sampler = BalancedBatchSampler(LENGTHS, BATCH, replicas=2, seed=SEED)
     if how == "plain":
         view = sampler.for_rank(rank)
         return torch.utils.data.DataLoader(Rows(), batch_sampler=view), view

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from padfree.training import BalancedBatchSampler, imbalances
 
+from .rows import BATCH, EPOCHS, LENGTHS, ROWS, SEED
+
 PROCESS = Path(__file__).with_name("rank_process.py")
 ROOT = PROCESS.parents[2]
 RANKS, PATIENCE_S = 2, 240
@@ -55,9 +57,7 @@ def run(how: str, needs: tuple[str, ...] = ()) -> list[Any]:
 
 
 def expected(epoch: int) -> BalancedBatchSampler:
-    sys.path.insert(0, str(PROCESS.parent))
-    lengths = importlib.import_module("rank_process").LENGTHS
-    sampler = BalancedBatchSampler(lengths, 4, replicas=RANKS, seed=4)
+    sampler = BalancedBatchSampler(LENGTHS, BATCH, replicas=RANKS, seed=SEED)
     sampler.set_epoch(epoch)
     return sampler
 
@@ -65,15 +65,15 @@ def expected(epoch: int) -> BalancedBatchSampler:
 @pytest.mark.parametrize("how", ["plain", "accelerate", "split", "even"])
 def test_every_row_goes_to_one_process(how: str) -> None:
     ranks = run(how, () if how == "plain" else ("accelerate",))
-    for epoch in range(2):
+    for epoch in range(EPOCHS):
         batches = [rank[epoch] for rank in ranks]
         assert len(batches[0]) == len(batches[1])
-        assert all(len(batch) == 4 for of_rank in batches for batch in of_rank)
+        assert all(len(batch) == BATCH for of_rank in batches for batch in of_rank)
         counts = Counter(chain.from_iterable(chain.from_iterable(batches)))
-        assert set(counts) == set(range(103))
+        assert set(counts) == set(range(ROWS))
         assert sum(counts.values()) == 104, "13 steps of 8 rows, one of them twice"
         assert [list(shares) for shares in zip(*batches, strict=True)] == list(expected(epoch).shares())
-        assert imbalances(zip(*batches, strict=True), expected(epoch)._lengths).mean() < 0.1
+        assert imbalances(zip(*batches, strict=True), LENGTHS).mean() < 0.1
     assert ranks[0][0] != ranks[0][1], "another order in every epoch"
 
 
@@ -85,7 +85,7 @@ def test_batches_of_a_rank_are_not_divided_again() -> None:
 def test_the_trainer_of_sentence_transformers() -> None:
     ranks = run("trainer", ("accelerate", "datasets", "sentence_transformers"))
     batches = [rank["batches"] for rank in ranks]
-    assert Counter(chain.from_iterable(chain.from_iterable(batches))).keys() == set(range(103))
+    assert Counter(chain.from_iterable(chain.from_iterable(batches))).keys() == set(range(ROWS))
     assert [len(of_rank) for of_rank in batches] == [13, 13]
     for rank in ranks:
         assert (rank["steps"], rank["epoch"], rank["replicas"]) == (26, 1, 2)
