@@ -77,7 +77,8 @@ def read_request(request: Any, metadata: Metadata) -> Ragged:
             outside the model's tables.
     """
     ids = metadata.ids_input()
-    columns = metadata.own_names(request) if isinstance(request, Mapping) else {ids.name: request}
+    bare = type(request) is list or not isinstance(request, Mapping)
+    columns = {ids.name: request} if bare else metadata.own_names(request)
     check_names(columns, metadata)
     items = metadata.token_inputs()
     named = {item.name: item for item in items}
@@ -92,7 +93,8 @@ def read_request(request: Any, metadata: Metadata) -> Ragged:
         check_same_lengths(item.name, column, ids.name, lengths)
         tokens[item.name] = column.pack(item)
     seq_lens = np.array(lengths, dtype=np.int32)
-    check_sequence_lengths(seq_lens, metadata)
+    if metadata.longest is not None and max(lengths, default=0) > metadata.longest:
+        check_sequence_lengths(seq_lens, metadata)
     for item in items:
         if item.name in read or item.excluded:  # zeros are in every table
             check_values(item, tokens[item.name], seq_lens)
@@ -212,7 +214,7 @@ def check_values(item: InputInfo, packed: Int32Array, seq_lens: Int32Array) -> N
     limit = INT32_MAX + 1 if item.limit is None else item.limit
     # Seen as unsigned, negative values are the largest: one comparison finds both kinds.
     values = packed.reshape(-1).view(np.uint32)
-    if int(values.max()) >= limit:
+    if int(np.maximum.reduce(values)) >= limit:
         at = int(np.flatnonzero(values >= np.uint32(limit))[0])
         raise SessionError(
             f"'{item.name}' value {_place(packed, at, seq_lens)}: allowed 0..{limit - 1}; {_ADVICE[item.width is None]}"

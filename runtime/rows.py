@@ -107,7 +107,10 @@ def _pack_lists(rows: list[Any]) -> Column | None:
     None where there is anything else: then every row is looked at by itself, and an error names the one that is wrong.
     """
     # Truth values are integers to `struct`, and none to NumPy where a list has nothing else.
-    if set(map(type, rows)) != {list} or bool in {type(row[0]) for row in rows if row}:
+    if len(rows) == 1:  # single requests are asked for most often, and this is most of their time
+        if type(rows[0]) is not list or (rows[0] and type(rows[0][0]) is bool):
+            return None
+    elif set(map(type, rows)) != {list} or bool in {type(row[0]) for row in rows if row}:
         return None
     lengths = list(map(len, rows))
     total = sum(lengths)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import ONNX_SUFFIX
 
+from .arrays.checked_calls import CheckedCalls
 from .arrays.device_arrays import caller_stream, on_device
 from .arrays.device_requests import device_feeds
 from .backend import Backend, RunOptions, Started
@@ -79,6 +80,7 @@ class Session:
         self._backend = backend
         self._metadata = metadata
         self._budget = _budget(metadata)
+        self._calls = CheckedCalls(metadata)
         # Frees GPU memory of sessions that nobody closed, at the latest when the process ends.
         self._finalizer = weakref.finalize(self, self._backend.close)
 
@@ -165,11 +167,16 @@ class Session:
                 "run_packed needs a packed model, this one is padded; use run, or rewrite it with --interface packed"
             )
         options = self._run_options(outputs, stream)
+        call = self._calls.read(inputs, seq_lens)
+        if call is not None and self._calls.is_known(call):
+            return self._backend.run(call.feeds, **options)
         values = (*inputs.values(), seq_lens) if isinstance(inputs, Mapping) else (inputs, seq_lens)
         if any(on_device(value) for value in values):
             feeds = device_feeds(
                 inputs, seq_lens, self._metadata, self._backend, filler_tokens=filler_tokens, stream=options["stream"]
             )
+            if call is not None:
+                self._calls.remember(call)
             return self._backend.run(feeds, **options)
         ragged = read_packed(inputs, seq_lens, self._metadata, filler_tokens=filler_tokens)
         check_one_run(len(next(iter(ragged.tokens.values()))), ragged.seq_lens.size, self._metadata)

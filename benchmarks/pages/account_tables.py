@@ -12,6 +12,7 @@ Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 """The head and the rows; the first column is text, the others are numbers."""
 OURS, PADDED = ", linear auto", ", padded interface"
 """How the names of cases end that are shown: engines with padfree's products, and with the padded interface."""
+BEFORE = ", before"  # of another version of the code, measured in the same run
 PADDED_LAYERS: Mapping[str, str] = {
     "waiting for the host (`trainStation`)": r"trainStation",
     "the number of tokens, copied to the host": r"DevicetoShapeHostCopy",
@@ -53,9 +54,22 @@ def memory(records: Sequence[Record]) -> Table:
 
 def host(records: Sequence[Record]) -> Table:
     """A row a batch: the GPU's time, and a call's from the caller's side, with and without CUDA graphs."""
-    head = ["batch", "GPU, us", "`run`, us", "`run_packed`, us", "`run` to the GPU, us", "enqueue and return, us"]
-    keys = ("gpu_us", "run_us", "run_packed_us", "run_to_device_us", "host_run_us")
-    return head, [[record["case"], *(f"{record[key]:.0f}" for key in keys)] for record in records]
+    columns = {
+        "GPU": "gpu_us",
+        "`run`": "run_us",
+        "4 threads": "run_lists_4_threads_us",
+        "`run_packed`": "run_packed_us",
+        "`run` to the GPU": "run_to_device_us",
+        "`run_packed` of tensors": "run_packed_gpu_us",
+        "the same to the GPU": "run_packed_gpu_to_device_us",
+        "enqueue and return": "host_run_us",
+    }
+    rows = [
+        [record["case"], *(f"{record[key]:.0f}" if key in record else "-" for key in columns.values())]
+        for record in records
+        if not record["case"].endswith(BEFORE)
+    ]
+    return ["batch", *columns], rows
 
 
 def padded(records: Sequence[Record]) -> Table:

@@ -46,7 +46,6 @@ class Needs:
         gpu: the GPU that the plan was built on, for people.
         backend: "tensorrt" or "python".
         texts: a tokenizer belongs to it.
-        gpus: how many GPUs the server must have for it: one more than the largest number that it names.
     """
 
     model: str
@@ -56,7 +55,6 @@ class Needs:
     gpu: str | None
     backend: str
     texts: bool
-    gpus: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """For the manifest."""
@@ -75,8 +73,7 @@ class Needs:
             texts += [
                 item for item in (needs.release, needs.server_tensorrt, needs.engine_tensorrt) if item is not None
             ]
-            plain = all(PLAIN.fullmatch(item) for item in texts)
-            if needs.backend not in BACKENDS or not plain or type(needs.gpus) is not int or needs.gpus < 1:
+            if needs.backend not in BACKENDS or not all(PLAIN.fullmatch(item) for item in texts):
                 raise ValueError("not allowed there")
         except (TypeError, ValueError) as error:
             raise BuildError(
@@ -97,7 +94,6 @@ def needs_of(served: Served, server: Server) -> Needs:
         gpu=None if engine is None else f"{engine.gpu_name} (compute capability {engine.compute_capability})",
         backend=served.backend,
         texts=served.options.tokenizer is not None,
-        gpus=1 + max(served.options.gpus or (0,)),
     )
 
 
@@ -136,13 +132,13 @@ def image_files(models: Sequence[Needs]) -> dict[str, bytes]:
     """
     if models[0].release is None:
         return {}
-    gpus = max((needs.gpus for needs in models if needs.engine_tensorrt is not None), default=0)
+    on_gpu = any(needs.engine_tensorrt is not None for needs in models)
     return {
         DOCKERFILE: dockerfile(models).encode(),
         ".dockerignore": f"*\n!{ARCHIVE}\n".encode(),
         ARCHIVE: archive(models),
         kubernetes.MANIFEST: kubernetes.manifest(
-            [*_command(models), f"--exit-timeout-secs={EXIT_S}"], [*_probe(models), "--live"], gpus=gpus
+            [*_command(models), f"--exit-timeout-secs={EXIT_S}"], [*_probe(models), "--live"], on_gpu=on_gpu
         ).encode(),
     }
 

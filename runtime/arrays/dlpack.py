@@ -8,6 +8,7 @@ Source: DLPack's C header (dlpack.h), structures DLTensor and DLManagedTensor, a
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any, NamedTuple
 
 CUDA = 2
@@ -97,6 +98,7 @@ def read(capsule: Any) -> Tensor:
     )
 
 
+@functools.lru_cache(64)
 def type_name(code: int, bits: int, lanes: int) -> str:
     """An element type's name: "int32", "bfloat16"; of vectors "float16 x 2"."""
     kind = TYPE_NAMES.get(code, f"type code {code}, ")

@@ -77,4 +77,6 @@ def exchange_of_type(kind: type) -> Exchange | None:
 
 
 def _integers(address: int, count: int) -> tuple[int, ...]:
+    if count == 1:  # as ids and lengths are
+        return (ctypes.c_int64.from_address(address).value,)
     return tuple((ctypes.c_int64 * count).from_address(address)) if count else ()

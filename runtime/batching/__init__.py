@@ -7,7 +7,8 @@ from .costs import CostTable, read_costs
 from .errors import BatchingError, ClosedError, DeadlineError, QueueFullError
 from .partition import partition
 from .policies import CheapestCut, FirstCome
-from .policy import Decision, Policy, Waiting
+from .policy import Decision, Policy
+from .waiting import Waiting
 
 __all__ = [
     "Batcher",

@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -19,11 +18,12 @@ from padfree.runtime.errors import SessionError
 from padfree.runtime.request import Ragged, read_packed, read_request
 
 from .errors import BatchingError, ClosedError
-from .policy import Policy, Waiting, latest_start_s
+from .policy import Policy, latest_start_s
 from .queue import RequestQueue
 from .response_cache import Answer, ResponseCache
 from .serving import Model, Request, Server, too_late
 from .threads import Threads
+from .waiting import Waiting
 
 
 @dataclass(frozen=True)
@@ -122,19 +122,19 @@ class Batcher:
             QueueFullError: too much waits already.
             ClosedError: the batcher is closed, or the process is a fork of the one that it was made in.
         """
-        columns = sequence if isinstance(sequence, Mapping) else {self._metadata.ids_input().name: sequence}
         self._threads.check_process()
-        ragged = read_request({name: [row] for name, row in columns.items()}, self._metadata)
+        one = {name: [row] for name, row in sequence.items()} if isinstance(sequence, Mapping) else [sequence]
+        ragged = read_request(one, self._metadata)
         request = self._request(ragged, deadline_s, caller)
         cache = self._server.cache
         cached = None if cache is None else cache.get(request.key)
         if cached is None:
             self._put(request)
         else:
-            request.future.set_running_or_notify_cancel()
-            self._server.count(cache_hits=1)
+            request.set_running_or_notify_cancel()
+            self._server.count(cache_hits=1, answered=1)
             self._server.answer(request, cached)
-        return request.future
+        return request
 
     def submit_group(
         self,
@@ -178,7 +178,7 @@ class Batcher:
             raise SessionError("the group has no sequences, allowed: one or more; send what there is to run")
         request = self._request(ragged, deadline_s, caller, group=True)
         self._put(request)
-        return request.future
+        return request
 
     def _request(self, ragged: Ragged, deadline_s: float | None, caller: Hashable, *, group: bool = False) -> Request:
         """A request that has its place in the caller's line."""
@@ -188,7 +188,7 @@ class Batcher:
         now_s = time.monotonic()
         until_s = math.inf if deadline_s is None else now_s + deadline_s
         waiting = Waiting(sum(lengths), now_s, until_s, len(lengths), max(lengths))
-        return Request(ragged, waiting, self._server.order.join(caller), group)
+        return Request(ragged, waiting, self._server.order.join(caller), group, self._server.leave)
 
     def _put(self, request: Request) -> None:
         """Queues it, unless it is too late for it, or too much waits."""
@@ -201,7 +201,6 @@ class Batcher:
             server.count(refused=isinstance(error, BatchingError))
             server.order.finish(request.place, _nothing)
             raise
-        request.future.add_done_callback(partial(_leave, server, request))
 
     async def infer(
         self,
@@ -254,15 +253,6 @@ class Batcher:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self.close)
-
-
-def _leave(server: Server, request: Request, future: Future[Answer]) -> None:
-    """A cancelled request leaves the queue and its caller's line."""
-    if future.cancelled():
-        if server.queue.discard(request):  # otherwise a thread has it already, and says so itself
-            future.set_running_or_notify_cancel()  # what concurrent.futures.wait waits for
-        server.count(cancelled=1)
-        server.order.finish(request.place, _nothing)
 
 
 def _nothing() -> None:

@@ -29,13 +29,15 @@ class CallerOrder:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lines: dict[Hashable, _Line] = {}
+        self._nobody_s = Place(None)
 
     def join(self, caller: Hashable) -> Place:
         """Takes the last place in the caller's line."""
+        if caller is None:
+            return self._nobody_s
         place = Place(caller)
-        if caller is not None:
-            with self._lock:
-                self._lines.setdefault(caller, _Line()).places.append(place)
+        with self._lock:
+            self._lines.setdefault(caller, _Line()).places.append(place)
         return place
 
     def finish(self, place: Place, deliver: Callable[[], object]) -> None:

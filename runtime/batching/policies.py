@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar
 
 from padfree.runtime.errors import SessionError
 
 from ..budget import Budget
 from .costs import CostTable
+from .line import EntryT, Key, Line
 from .partition import check_alike, partition
-from .policy import Decision, Waiting, first_run, in_order, in_time, start_s
+from .policy import LinePolicy, first_run, in_order, in_time, orders_of, start_s
+from .waiting import Waiting
 
 
 @dataclass(frozen=True)
-class FirstCome:
+class FirstCome(LinePolicy):
     """First come first served: as many requests as the budget takes.
 
     With a token budget this is what packed engines want: they compute no padding, whatever the lengths. With a budget
@@ -41,18 +44,23 @@ class FirstCome:
         if self.costs is not None:
             check_alike(self.costs, self.budget)
 
-    def decide(self, waiting: Sequence[Waiting], now_s: float) -> Decision:
+    @property
+    def orders(self) -> Mapping[str, Key]:
+        """When requests are due, and until when they wait for company, where that is asked for."""
+        return orders_of(self.patience_s, self.max_delay_s, self.costs)
+
+    def look(self, line: Line[EntryT], now_s: float) -> tuple[list[tuple[EntryT, Waiting]], float]:
         """The first requests that fit the budget."""
-        start = start_s(waiting, self.budget, self.costs, self.max_delay_s)
-        if start > now_s:
-            return Decision((), start)
-        order = in_order(waiting, self.patience_s)
-        run = order[: first_run((waiting[at] for at in order), self.budget)]
-        return Decision(in_time(run, waiting, self.costs, now_s))
+        start = start_s(line, self.budget, self.max_delay_s)
+        return ([], start) if start > now_s else (first_run(in_order(line, self.patience_s), self.budget), start)
+
+    def pick(self, seen: Sequence[Waiting], now_s: float) -> Sequence[int]:
+        """All of them, as far as deadlines allow."""
+        return in_time(range(len(seen)), seen, self.costs, now_s)
 
 
 @dataclass(frozen=True)
-class CheapestCut:
+class CheapestCut(LinePolicy):
     """TurboTransformers' scheduler: the queue is cut into runs that take the least time in all, by `partition`.
 
     The run that holds what is due first is the next; the rest is cut anew, with what comes meanwhile.
@@ -77,15 +85,21 @@ class CheapestCut:
         if self.window < 1:
             raise SessionError(f"window is {self.window}, allowed: 1 or more; leave it out for 512")
 
-    def decide(self, waiting: Sequence[Waiting], now_s: float) -> Decision:
+    @property
+    def orders(self) -> Mapping[str, Key]:
+        """When requests are due, and until when they wait for company, where that is asked for."""
+        return orders_of(self.patience_s, self.max_delay_s, self.costs)
+
+    def look(self, line: Line[EntryT], now_s: float) -> tuple[list[tuple[EntryT, Waiting]], float]:
+        """The first requests, as many as the window holds."""
+        start = start_s(line, self.budget, self.max_delay_s)
+        return ([], start) if start > now_s else (list(islice(in_order(line, self.patience_s), self.window)), start)
+
+    def pick(self, seen: Sequence[Waiting], now_s: float) -> Sequence[int]:
         """The run of the cheapest cut that holds the request that is due first."""
-        start = start_s(waiting, self.budget, self.costs, self.max_delay_s)
-        if start > now_s:
-            return Decision((), start)
-        seen = in_order(waiting, self.patience_s)[: self.window]
-        runs = partition([waiting[at].length for at in seen], self.costs, self.budget)
+        runs = partition([request.length for request in seen], self.costs, self.budget)
         first = next(run for run in runs if 0 in run)
-        return Decision(in_time([seen[at] for at in sorted(first)], waiting, self.costs, now_s))
+        return in_time(sorted(first), seen, self.costs, now_s)
 
 
 def _check(max_delay_s: float, patience_s: float | None) -> None:

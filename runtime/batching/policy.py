@@ -5,32 +5,17 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from ..budget import Budget
 from .costs import CostTable
+from .line import EntryT, Key, Line, ListedLine
+from .waiting import Waiting
 
-
-@dataclass(frozen=True)
-class Waiting:
-    """A request that waits to be run.
-
-    Attributes:
-        length: its tokens, those of all its sequences.
-        arrived_s: when it came.
-        deadline_s: when its answer has to be there.
-        sequences: how many it has; more than one only where the policy takes groups.
-        longest: tokens of its longest sequence, if it has several.
-    """
-
-    length: int
-    arrived_s: float
-    deadline_s: float = math.inf
-    sequences: int = 1
-    longest: int = 0
+DUE, START, LONGEST = "due", "start", "longest"
+"""Orders of requests, see orders_of."""
 
 
 class Decision(NamedTuple):
@@ -60,6 +45,34 @@ class Policy(Protocol):
         """The next run out of what waits: one request or more, in the order of arrival."""
 
 
+class LinePolicy:
+    """A policy that needs not look at all who wait, so that its time does not grow with the queue.
+
+    It says in which orders it looks at them, looks at the first, which keeps others waiting, and chooses among those,
+    which does not. `decide` asks the same of a list.
+    """
+
+    @property
+    def orders(self) -> Mapping[str, Key]:
+        """The orders that `look` asks for."""
+        raise NotImplementedError
+
+    def look(self, line: Line[EntryT], now_s: float) -> tuple[list[tuple[EntryT, Waiting]], float]:
+        """Those among whom the next run is chosen; without any, when to ask again."""
+        raise NotImplementedError
+
+    def pick(self, seen: Sequence[Waiting], now_s: float) -> Sequence[int]:
+        """The next run out of those that were looked at: indexes, one or more."""
+        raise NotImplementedError
+
+    def decide(self, waiting: Sequence[Waiting], now_s: float) -> Decision:
+        """The next run out of what waits."""
+        seen, wake_s = self.look(ListedLine(waiting, self.orders), now_s)
+        if not seen:
+            return Decision((), wake_s)
+        return Decision([seen[at][0] for at in self.pick([request for _, request in seen], now_s)])
+
+
 def latest_start_s(request: Waiting, costs: CostTable | None) -> float:
     """When the request has to start at the latest, alone in its run, to meet its deadline."""
     if request.deadline_s == math.inf or costs is None:
@@ -67,30 +80,37 @@ def latest_start_s(request: Waiting, costs: CostTable | None) -> float:
     return request.deadline_s - costs.alone_seconds(request.length)
 
 
-def in_order(waiting: Sequence[Waiting], patience_s: float | None) -> list[int]:
-    """Indexes in the order in which requests are due.
+def orders_of(patience_s: float | None, max_delay_s: float, costs: CostTable | None) -> dict[str, Key]:
+    """The orders that policies with these settings look at.
 
-    A request is due at its deadline, or `patience_s` after its arrival if that is sooner, so that none waits forever
-    for more urgent ones. Without patience the order is that of arrival.
+    DUE: a request is due at its deadline, or `patience_s` after its arrival if that is sooner, so that none waits
+    forever for more urgent ones. START: when somebody has waited long enough for company, which is `max_delay_s`, or
+    half of the slack that a deadline leaves. LONGEST: the longest sequence first.
     """
-    if patience_s is None:
-        return list(range(len(waiting)))
-    due = [min(request.deadline_s, request.arrived_s + patience_s) for request in waiting]
-    return sorted(range(len(waiting)), key=due.__getitem__)
+    orders: dict[str, Key] = {}
+    if patience_s is not None:
+        orders[DUE] = lambda request: min(request.deadline_s, request.arrived_s + patience_s)
+    if max_delay_s:
+
+        def start(request: Waiting) -> float:
+            slack_s = max(0.0, latest_start_s(request, costs) - request.arrived_s)
+            return request.arrived_s + min(max_delay_s, slack_s / 2)
+
+        orders[START] = start
+        orders[LONGEST] = lambda request: -longest(request)
+    return orders
 
 
-def start_s(waiting: Sequence[Waiting], budget: Budget, costs: CostTable | None, max_delay_s: float) -> float:
-    """When the next run starts: at once if no more would fit, or when somebody has waited long enough for company.
-
-    That is `max_delay_s`, or half of the slack that a deadline leaves.
-    """
-    sequences, tokens = sum(request.sequences for request in waiting), sum(request.length for request in waiting)
-    if not max_delay_s or not budget.takes(sequences + 1, tokens, max(map(longest, waiting))):
+def start_s(line: Line[EntryT], budget: Budget, max_delay_s: float) -> float:
+    """When the next run starts: at once if no more would fit, or when somebody has waited long enough for company."""
+    if not max_delay_s or not budget.takes(line.sequences + 1, line.tokens, int(-line.least(LONGEST))):
         return -math.inf
-    return min(
-        request.arrived_s + min(max_delay_s, max(0.0, latest_start_s(request, costs) - request.arrived_s) / 2)
-        for request in waiting
-    )
+    return line.least(START)
+
+
+def in_order(line: Line[EntryT], patience_s: float | None) -> Iterator[tuple[EntryT, Waiting]]:
+    """Requests in the order in which they are due; without patience the order is that of arrival."""
+    return line.in_order(None if patience_s is None else DUE)
 
 
 def longest(request: Waiting) -> int:
@@ -98,17 +118,23 @@ def longest(request: Waiting) -> int:
     return request.longest if request.sequences > 1 else request.length
 
 
-def first_run(waiting: Iterable[Waiting], budget: Budget) -> int:
-    """How many of the first requests make one run: as many as the budget takes, at least one."""
-    count = sequences = tokens = most = 0
-    for request in waiting:
-        sequences += request.sequences
-        tokens += request.length
-        most = max(most, longest(request))
-        if count and not budget.takes(sequences, tokens, most):
+def first_run(waiting: Iterable[tuple[EntryT, Waiting]], budget: Budget) -> list[tuple[EntryT, Waiting]]:
+    """The first requests that make one run: as many as the budget takes, at least one."""
+    run: list[tuple[EntryT, Waiting]] = []
+    sequences = tokens = most = 0
+    takes = budget.takes
+    for item in waiting:
+        length, _, _, count, of_longest = item[1]
+        sequences += count
+        tokens += length
+        if count > 1:
+            length = of_longest
+        if length > most:
+            most = length
+        if run and not takes(sequences, tokens, most):
             break
-        count += 1
-    return count
+        run.append(item)
+    return run
 
 
 def in_time(run: Sequence[int], waiting: Sequence[Waiting], costs: CostTable | None, now_s: float) -> Sequence[int]:

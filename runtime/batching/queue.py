@@ -6,11 +6,17 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from .errors import ClosedError, QueueFullError
-from .policy import Decision, Policy, Waiting, latest_start_s
+from .line import IndexedLine
+from .policy import LinePolicy, Policy, latest_start_s
+from .waiting import Waiting
+
+LATEST = "latest"
+"""The order of the moments at which requests have to start, at the latest."""
 
 LONGEST_WAIT_S = 3600.0
 """Then a thread looks again: Python cannot wait for any number of seconds that a caller may name."""
@@ -18,8 +24,8 @@ SHORTEST_WAIT_S = 1e-3
 """A policy that runs nothing, and wants to be asked again at once, is asked so much later."""
 
 
-class HasWaiting(Protocol):
-    """What can be queued: hashable, and equal to nothing else."""
+class HasWaiting(Hashable, Protocol):
+    """What can be queued: equal to nothing else."""
 
     @property
     def waiting(self) -> Waiting:
@@ -33,11 +39,15 @@ class RequestQueue(Generic[EntryT]):
     """Requests in the order of arrival, cut into runs by a policy.
 
     One thread at a time asks the policy, without holding up callers; the others wait for their turn. Another one takes
-    out what can no longer be answered in time.
+    out what can no longer be answered in time. What a run costs follows from the run, not from how many wait, where the
+    policy is a LinePolicy.
     """
 
     def __init__(self, policy: Policy, *, max_requests: int, max_tokens: int | None) -> None:
         self._policy = policy
+        # A policy derived from one of these may have a `decide` of its own, which is then the one to ask.
+        by_line = getattr(type(policy), "decide", None) is LinePolicy.decide
+        self._line_policy = policy if by_line and isinstance(policy, LinePolicy) else None
         self._max_requests = max_requests
         self._max_tokens = max_tokens
         self._planning = threading.Lock()
@@ -46,12 +56,15 @@ class RequestQueue(Generic[EntryT]):
         self._sooner = threading.Condition(lock)  # something is due before _due_s
         self._due_s = math.inf
         self._version = 0  # of the entries and of _closed
-        self._entries: dict[EntryT, float] = {}  # in the order of arrival -> when it has to start at the latest
-        self._tokens = 0
+        self._sleeps = False  # who asks the policy waits for another version
+        orders = {} if self._line_policy is None else dict(self._line_policy.orders)
+        self._line = IndexedLine[EntryT]({**orders, LATEST: partial(latest_start_s, costs=policy.costs)})
+        self._late: dict[EntryT, Waiting] = {}  # which nobody runs any more, until take_late has them
+        self._late_tokens = 0
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return self._line.requests + len(self._late)
 
     def put(self, entry: EntryT) -> None:
         """Adds a request.
@@ -60,26 +73,26 @@ class RequestQueue(Generic[EntryT]):
             QueueFullError: too many requests or tokens wait already.
             ClosedError: close has been called.
         """
-        length = entry.waiting.length
-        latest_s = latest_start_s(entry.waiting, self._policy.costs)
+        waiting = entry.waiting
+        keys = self._line.keys_of(waiting)
         with self._changed:
             if self._closed:
                 raise ClosedError("the batcher is closed and takes no more requests; open another one")
-            if len(self._entries) >= self._max_requests:
+            requests, tokens = self._line.requests + len(self._late), self._line.tokens + self._late_tokens
+            if requests >= self._max_requests:
                 raise QueueFullError(
-                    f"{len(self._entries)} requests wait, allowed: {self._max_requests}; try again later, send less, "
+                    f"{requests} requests wait, allowed: {self._max_requests}; try again later, send less, "
                     "or raise max_waiting"
                 )
             # An empty queue takes a request of any length: it could never come in otherwise.
-            if self._max_tokens is not None and self._entries and self._tokens + length > self._max_tokens:
+            if self._max_tokens is not None and requests and tokens + waiting.length > self._max_tokens:
                 raise QueueFullError(
-                    f"{self._tokens} tokens wait and the request has {length}, allowed: {self._max_tokens} in all; try "
-                    "again later, send less, or raise max_waiting_tokens"
+                    f"{tokens} tokens wait and the request has {waiting.length}, allowed: {self._max_tokens} in all; "
+                    "try again later, send less, or raise max_waiting_tokens"
                 )
-            self._entries[entry] = latest_s
-            self._tokens += length
-            if latest_s < self._due_s:
-                self._due_s = latest_s
+            self._line.add(entry, waiting, keys)
+            if keys[LATEST] < self._due_s:
+                self._due_s = keys[LATEST]
                 self._sooner.notify_all()
             self._notify()
 
@@ -93,29 +106,28 @@ class RequestQueue(Generic[EntryT]):
         with self._planning:
             while True:
                 with self._changed:
-                    if self._closed and not self._entries:
+                    if self._closed and not len(self):
                         return None
-                    seen, entries = self._version, list(self._entries.items())
-                now_s = time.monotonic()
-                in_time = [entry for entry, latest_s in entries if latest_s > now_s]
-                decision = Decision(())
-                if in_time:
-                    decision = self._policy.decide([entry.waiting for entry in in_time], now_s)
-                run = [in_time[at] for at in decision.run]
+                    version, now_s = self._version, time.monotonic()
+                    self._set_late_aside(now_s)
+                    seen, wake_s = self._look(now_s)
+                run, wake_s = self._pick(seen, wake_s, now_s)
                 with self._changed:
                     if taken := self._remove(run):
                         return taken
-                    if self._version == seen:
-                        self._changed.wait(_wait_s(decision.wake_s))
+                    if self._version == version:
+                        self._sleeps = True
+                        self._changed.wait(_wait_s(wake_s))
+                        self._sleeps = False
 
     def take_late(self) -> list[EntryT] | None:
         """Waits for requests that can no longer be answered in time; None when the queue is closed and has no more."""
         with self._changed:
             while True:
-                now_s = time.monotonic()
-                if late := [entry for entry, latest_s in self._entries.items() if latest_s <= now_s]:
-                    return self._remove(late)
-                self._due_s = min(self._entries.values(), default=math.inf)
+                self._set_late_aside(time.monotonic())
+                if self._late:
+                    return self._remove(list(self._late))
+                self._due_s = self._line.least(LATEST)
                 if self._closed and self._due_s == math.inf:
                     return None
                 self._sooner.wait(_wait_s(self._due_s))
@@ -130,15 +142,43 @@ class RequestQueue(Generic[EntryT]):
     def drain(self) -> list[EntryT]:
         """Takes out everything that waits."""
         with self._changed:
-            return self._remove(list(self._entries))
+            return self._remove([*self._late, *self._line])
 
-    def _remove(self, entries: Sequence[EntryT]) -> list[EntryT]:
+    def _look(self, now_s: float) -> tuple[list[tuple[EntryT, Waiting]], float]:
+        """Those among whom the policy chooses; without any, when to ask it again."""
+        if not self._line.requests:
+            return [], math.inf
+        if self._line_policy is None:
+            return list(self._line.in_order(None)), math.inf
+        return self._line_policy.look(self._line, now_s)
+
+    def _pick(self, seen: list[tuple[EntryT, Waiting]], wake_s: float, now_s: float) -> tuple[list[EntryT], float]:
+        """The next run; without one, when to ask the policy again."""
+        if not seen:
+            return [], wake_s
+        requests = [waiting for _, waiting in seen]
+        if self._line_policy is not None:
+            return [seen[at][0] for at in self._line_policy.pick(requests, now_s)], wake_s
+        decision = self._policy.decide(requests, now_s)
+        return [seen[at][0] for at in decision.run], decision.wake_s
+
+    def _set_late_aside(self, now_s: float) -> None:
+        """Keeps from policies what can no longer be answered in time, and wakes who takes it."""
+        while self._line.least(LATEST) <= now_s:
+            entry, waiting = next(self._line.in_order(LATEST))
+            self._line.remove(entry)
+            self._late[entry] = waiting
+            self._late_tokens += waiting.length
+            self._sooner.notify_all()
+
+    def _remove(self, entries: Iterable[EntryT]) -> list[EntryT]:
         """Takes those out that are still there (others were cancelled meanwhile), and returns them."""
         removed = []
         for entry in entries:
-            if entry in self._entries:
-                del self._entries[entry]
-                self._tokens -= entry.waiting.length
+            if self._line.remove(entry):
+                removed.append(entry)
+            elif entry in self._late:
+                self._late_tokens -= self._late.pop(entry).length
                 removed.append(entry)
         if removed:
             if self._closed:
@@ -148,7 +188,8 @@ class RequestQueue(Generic[EntryT]):
 
     def _notify(self) -> None:
         self._version += 1
-        self._changed.notify_all()
+        if self._sleeps:  # nobody else does: one thread at a time asks the policy
+            self._changed.notify()
 
 
 def _wait_s(until_s: float) -> float | None:

@@ -8,7 +8,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,9 +17,9 @@ from padfree.contract.metadata import Metadata
 from ..request import Ragged
 from .caller_order import CallerOrder, Place
 from .errors import BatchingError, DeadlineError
-from .policy import Waiting
 from .queue import RequestQueue
 from .response_cache import ResponseCache, cache_key
+from .waiting import Waiting
 
 Array = npt.NDArray[Any]
 
@@ -44,28 +43,40 @@ class Model(Protocol):
         """Runs a ragged batch; any number of threads may call it."""
 
 
-@dataclass(eq=False)
-class Request:
-    """One sequence, or a group of them, on its way.
+class Request(Future[Any]):
+    """One sequence, or a group of them, on its way: the future of its answer.
 
-    Attributes:
+    Args:
         ragged: its tokens, checked.
         waiting: what the policy sees.
         place: in the caller's line.
         group: the answer has a list of arrays for every output, one a sequence; otherwise the array of the only one.
-        future: where the answer goes.
+        leave: is called once, when the request is cancelled.
     """
 
-    ragged: Ragged
-    waiting: Waiting
-    place: Place
-    group: bool = False
-    future: Future[Any] = field(default_factory=Future)
+    def __init__(
+        self, ragged: Ragged, waiting: Waiting, place: Place, group: bool, leave: Callable[[Request], None]
+    ) -> None:
+        super().__init__()
+        self.ragged = ragged
+        self.waiting = waiting
+        self.place = place
+        self.group = group
+        self._leave = leave
 
     @property
     def key(self) -> bytes:
         """What the cache knows the answer to a single sequence by."""
         return cache_key(self.ragged.tokens)
+
+    def cancel(self) -> bool:
+        """Takes the request out of the queue; False where it runs already, or has run."""
+        if not super().cancel():
+            return False
+        leave = self.__dict__.pop("_leave", None)  # one of two threads that cancel it finds nothing any more
+        if leave is not None:
+            leave(self)
+        return True
 
 
 class Server:
@@ -106,9 +117,18 @@ class Server:
                 self.abandon([request], too_late(request.waiting))
 
     def answer(self, request: Request, answer: Mapping[str, Any]) -> None:
-        """Hands out an answer when it is the caller's turn."""
-        self.count(answered=1)
-        self.order.finish(request.place, partial(_settle, request.future.set_result, answer))
+        """Hands out an answer, which is counted already, when it is the caller's turn."""
+        if request.place.caller is None:
+            _settle(request.set_result, answer)
+        else:
+            self.order.finish(request.place, partial(_settle, request.set_result, answer))
+
+    def leave(self, request: Request) -> None:
+        """A cancelled request leaves the queue and its caller's line."""
+        if self.queue.discard(request):  # otherwise a thread has it already, and says so itself
+            request.set_running_or_notify_cancel()  # what concurrent.futures.wait waits for
+        self.count(cancelled=1)
+        self.order.finish(request.place, _nothing)
 
     def abandon(self, waiting: list[Request], error: BatchingError) -> None:
         """Fails requests that have not started."""
@@ -141,6 +161,7 @@ class Server:
                 return
             else:
                 succeeded = True
+                self.count(answered=len(part))
                 for request, answer in zip(part, answers, strict=True):
                     self.answer(request, answer)
 
@@ -168,15 +189,19 @@ class Server:
 
     def _fail(self, request: Request, error: Exception) -> None:
         self.count(failed=1)
-        self.order.finish(request.place, partial(_settle, request.future.set_exception, error))
+        self.order.finish(request.place, partial(_settle, request.set_exception, error))
 
 
 def _starts(request: Request) -> bool:
     """Whether the request was not cancelled; from now on it cannot be."""
     try:
-        return request.future.set_running_or_notify_cancel()
+        return request.set_running_or_notify_cancel()
     except RuntimeError:
         return False  # its caller has set a result: nobody waits for ours
+
+
+def _nothing() -> None:
+    pass
 
 
 def _settle(settle: Callable[[Any], None], outcome: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 from padfree.runtime.batching import read_costs
 
 from benchmarks.batching import __main__ as batching
-from benchmarks.batching import measurement, planning
+from benchmarks.batching import measurement, planning, request_cost
 
 
 def test_tables_and_live_runs_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,3 +31,15 @@ def test_planning_times_every_policy(capsys: pytest.CaptureFixture[str], monkeyp
     planning.main()
     lines = capsys.readouterr().out.splitlines()
     assert [len(line.split()) > 4 for line in lines] == [True] * 5
+
+
+def test_every_policy_s_cost_for_a_request_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_cost, "QUEUES", (1, 40))
+    monkeypatch.setattr(request_cost, "environment", dict)
+    monkeypatch.setattr(sys, "argv", ["request_cost.py", "--requests", "200", "--json", str(tmp_path / "cost.jsonl")])
+    request_cost.main()
+    records = [json.loads(line) for line in (tmp_path / "cost.jsonl").read_text("utf-8").splitlines()]
+    assert [record["case"] for record in records] == [
+        f"{name}, {waiting} waiting" for name in request_cost.POLICIES for waiting in (1, 40)
+    ]
+    assert all(0 < record["cpu_us"] < 1e5 and record["wall_us"] > 0 for record in records)

@@ -10,8 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from padfree.runtime import Session
+from padfree.runtime import Session, SessionError
 from padfree.runtime.arrays.device_arrays import CallerStream, DeviceInput
+from padfree.runtime.arrays.dlpack_exchange import exchange_of_type
+
+from ..arrays.test_dlpack_exchange import Library
 
 CALLS = ("record", "order", "synchronize", "copy", "zero", "launch")
 """What the fake CUDA module offers: each is one call of the CUDA runtime, `order` two."""
@@ -130,3 +133,31 @@ def test_what_waits_for_nothing_is_done_while_the_gpu_works(setup: Any, monkeypa
         results = session.run([[1, 2]])
     assert order[:2] == ["rows", "wait"]
     assert results["hidden"][0].tolist() == [[1, 0], [2, 0]]
+
+
+def test_calls_with_arrays_on_the_gpu_are_checked_once(setup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library()
+    with session_over(setup.open(), setup.metadata) as session:
+        module = sys.modules["padfree.runtime.session"]
+        checked, check = [], module.device_feeds
+        monkeypatch.setattr(
+            module, "device_feeds", lambda *values, **named: (checked.append(1), check(*values, **named))[1]
+        )
+
+        def run(size: int) -> None:
+            ids = np.arange(size, dtype=np.int32)
+            inputs = {
+                name: library.array(ids % most, index=0) for name, most in (("input_ids", 99), ("token_type_ids", 2))
+            }
+            outputs = session.run_packed(inputs, library.array(np.array([size], dtype=np.int32), index=0))
+            assert outputs["hidden"].tolist() == [[value, value % 2] for value in range(size)]
+
+        for size in (5, 6, 5, 6, 5):
+            run(size)
+        assert len(checked) == 2
+        for _ in range(2):
+            ids = library.array(np.zeros(13, np.int32), index=0)
+            with pytest.raises(SessionError, match="13 sequences in one run, the engine's profile takes 12"):
+                session.run_packed({"input_ids": ids, "token_type_ids": ids}, ids)
+        assert len(checked) == 4, "what is refused is never known"
+    exchange_of_type.cache_clear()

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls with all arrays on the GPU: what was checked once needs no second look at arrays of the same description."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from padfree.contract.metadata import Metadata
+
+from . import dlpack
+from .device_arrays import LEGACY_STREAM, DeviceInput
+from .dlpack_exchange import exchange_of
+
+MOST_KEPT = 4096
+"""Descriptions: token counts differ from call to call."""
+
+_INT32 = np.dtype(np.int32)
+
+
+class Call(NamedTuple):
+    """The inputs of one call, and everything that checks of them look at: names, GPUs, types, shapes, steps."""
+
+    key: tuple[Any, ...]
+    feeds: dict[str, DeviceInput]
+
+
+class CheckedCalls:
+    """The calls of one packed engine. Values on the GPU are never looked at, so a description says all there is.
+
+    Any number of threads may use it.
+    """
+
+    def __init__(self, metadata: Metadata) -> None:
+        names = {item.role: item.name for item in metadata.inputs}
+        # Other roles are made from lengths on the host.
+        self._is_for = set(names) == {"tokens", "seq_lens"}
+        self._metadata = metadata
+        self._ids = metadata.ids_input().name
+        self._lens = names.get("seq_lens", "")
+        self._count = len(metadata.inputs)
+        self._known: dict[tuple[Any, ...], None] = {}
+
+    def read(self, inputs: Any, seq_lens: Any) -> Call | None:
+        """The call, if all inputs are given as arrays on the GPU that their library describes in C; otherwise None."""
+        if not self._is_for:
+            return None
+        named = self._metadata.own_names(inputs) if isinstance(inputs, Mapping) else {self._ids: inputs}
+        if len(named) + 1 != self._count or self._lens in named:
+            return None
+        named[self._lens] = seq_lens
+        feeds: dict[str, DeviceInput] = {}
+        key: list[Any] = []
+        producers: dict[tuple[Any, int], int] = {}
+        for name, value in named.items():
+            exchange = exchange_of(value)
+            tensor = None if exchange is None else exchange.describe(value)
+            if exchange is None or tensor is None or tensor.device_kind != dlpack.CUDA:
+                return None
+            made_by = (exchange, tensor.device_index)
+            if made_by not in producers:
+                producers[made_by] = exchange.current_stream(*tensor[1:3]) or LEGACY_STREAM
+            feeds[name] = DeviceInput(tensor.address, tensor.shape, _INT32, producers[made_by], value)
+            key += [name, tensor[1:]]
+        return Call(tuple(key), feeds)
+
+    def is_known(self, call: Call) -> bool:
+        """Whether a call of this description has passed all checks."""
+        return call.key in self._known
+
+    def remember(self, call: Call) -> None:
+        """Says that it has; without tokens or sequences a call is made otherwise, and is not kept."""
+        if all(feed.nbytes for feed in call.feeds.values()):
+            if len(self._known) >= MOST_KEPT:
+                self._known.clear()
+            self._known[call.key] = None
