@@ -11,7 +11,7 @@ left; `--list` names the parts. Exit code 1 if a part fails or is left.
 
 Needs padfree installed with its plugin library, TensorRT, PyTorch, transformers, and libpadfree_kernels.so named by
 PADFREE_KERNELS_LIBRARY (built with -DPADFREE_KERNEL_TESTS=ON). PADFREE_PERTURBED_LIBRARY may name a second one, built
-with -DPADFREE_PERTURB=ON as well.
+with -DPADFREE_PERTURB=ON as well, and PADFREE_RUN_PLAN the program of examples/cpp.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
         if name not in LARGE  # the sanitizer would take hours for them
     ]
     found += [Part(f"engines: {name}", command) for name, command in engines.items()]
-    found += [Part(name, (*PYTEST, f"tests/{name}")) for name in ("plugins", "integrations")]
+    found += [Part(name, (*PYTEST, f"tests/{name}")) for name in ("plugins", "integrations", "examples")]
     found += [Part("fuzzing: lengths", (*PYTHON, "-m", "tests.fuzz", "lengths", "--seconds", "120"))]
     positions = ("sweep", "--sets", "positions", "--cases")
     benchmarks = {

@@ -10,15 +10,15 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import Metadata
 from padfree.runtime import SessionError
-from padfree.runtime.batching import Batcher, ClosedError, DeadlineError, FirstCome, QueueFullError
+from padfree.runtime.batching import Batcher, Budget, ClosedError, DeadlineError, FirstCome, QueueFullError
+from padfree.runtime.pool import DevicePool
 from padfree.runtime.request import Ragged, read_request
-from padfree.runtime.session import Session
 from padfree.runtime.text_tasks import Served
 
 from . import wire
@@ -29,6 +29,21 @@ Array = npt.NDArray[Any]
 
 MOST_GROUPS = 1 << 16
 """In the queue; the limit that counts is that of tokens."""
+
+
+class Runner(Protocol):
+    """What answers: a Session, or a DevicePool."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """The model's inputs, outputs and limits."""
+
+    @property
+    def budget(self) -> Budget:
+        """What one run takes."""
+
+    def run_ragged(self, ragged: Ragged) -> dict[str, list[Any]]:
+        """Runs a checked batch; any number of threads may call it."""
 
 
 class Engine:
@@ -42,7 +57,7 @@ class Engine:
         row: the numbers of this process.
     """
 
-    def __init__(self, session: Session, served: Served, limits: Limits, runs: int, row: Row) -> None:
+    def __init__(self, session: Runner, served: Served, limits: Limits, runs: int, row: Row) -> None:
         self._served = served
         self._row = row
         self._model = _Measured(session, served, row)
@@ -96,12 +111,13 @@ def _error(ticket: int, error: BaseException, kind: int = wire.FAILED) -> bytes:
 class _Measured:
     """The session as a Batcher's model: it measures runs, and gives the output that is asked for alone."""
 
-    def __init__(self, session: Session, served: Served, row: Row) -> None:
+    def __init__(self, session: Runner, served: Served, row: Row) -> None:
         self._session = session
         self._output = served.output
         self._row = row
         self._lock = threading.Lock()
         self._of_thread = threading.local()
+        self._count_devices()
 
     @property
     def metadata(self) -> Metadata:
@@ -127,7 +143,12 @@ class _Measured:
             self._row.observe("te_batch_next_size", [sequences])
             self._row.observe("te_batch_next_tokens", [tokens])
             self._row.add("padfree_tokens_total", tokens)
+            self._count_devices()
         return {self._output: results[self._output]}
+
+    def _count_devices(self) -> None:
+        pool = self._session
+        self._row.set("padfree_devices", len(pool.devices) if isinstance(pool, DevicePool) else 1)
 
 
 class Channel(asyncio.Protocol):

@@ -40,7 +40,10 @@ HISTOGRAMS: Mapping[str, tuple[str, Sequence[float]]] = {
     "te_batch_next_size": ("Sequences of a run.", SIZES),
     "te_batch_next_tokens": ("Tokens of a run.", TOKENS),
 }
-GAUGES: Mapping[str, str] = {"te_queue_size": "Groups of texts that wait for the model."}
+GAUGES: Mapping[str, str] = {
+    "te_queue_size": "Groups of texts that wait for the model.",
+    "padfree_devices": "GPUs that answer; 1 on a CPU.",
+}
 
 
 def _columns() -> dict[str, int]:

@@ -13,12 +13,14 @@ import multiprocessing
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 from padfree.runtime import SessionError
+from padfree.runtime.pool import DevicePool, machine_devices
 from padfree.runtime.session import Session
 from padfree.runtime.text_tasks import Choices, Served, describe
 
@@ -44,7 +46,7 @@ def serve(
     options: ServeOptions,
     choices: Choices,
     *,
-    device: int = 0,
+    devices: Sequence[int] | None = (0,),
     allow_other_gpu: bool = False,
     contexts: int = 2,
     cuda_graphs: bool = False,
@@ -56,21 +58,22 @@ def serve(
         model: the file.
         options: address, processes, limits.
         choices: what the file does not say.
-        device: CUDA device number, for plans.
+        devices: CUDA device numbers, for plans; None: all of this machine.
         allow_other_gpu: as for Session.
-        contexts: runs under way at once.
+        contexts: runs under way at once, on every GPU.
         cuda_graphs: capture sizes that come back, for loads of few sizes: whatever waits for a capture waits for 80 ms.
         on_ready: is told the address when requests are taken.
 
     Raises:
         SessionError: the model, the tokenizer or the address cannot be used.
     """
-    with Session(
-        model, device=device, allow_other_gpu=allow_other_gpu, contexts=contexts, cuda_graphs=cuda_graphs
+    with _opened(
+        model, devices, allow_other_gpu=allow_other_gpu, contexts=contexts, cuda_graphs=cuda_graphs
     ) as session:
         served = describe(model, session.metadata, choices)
         numbers = multiprocessing.get_context("spawn").RawArray("d", (options.front_ends + 1) * WIDTH)
-        engine = Engine(session, served, options.limits, contexts, Row(numbers, options.front_ends))
+        runs = session.runs if isinstance(session, DevicePool) else contexts
+        engine = Engine(session, served, options.limits, runs, Row(numbers, options.front_ends))
         loop = new_loop()
         try:
             asyncio.set_event_loop(loop)
@@ -80,6 +83,21 @@ def serve(
             engine.close()
             asyncio.set_event_loop(None)
             loop.close()
+
+
+def _opened(
+    model: Path, devices: Sequence[int] | None, *, allow_other_gpu: bool, contexts: int, cuda_graphs: bool
+) -> Session | DevicePool:
+    """A session of one GPU, or of the CPU; a pool of several GPUs."""
+    options: dict[str, Any] = {
+        "allow_other_gpu": allow_other_gpu,
+        "contexts": contexts,
+        "cuda_graphs": cuda_graphs,
+    }
+    numbers = machine_devices() if devices is None else tuple(devices)
+    if len(numbers) == 1:
+        return Session(model, device=numbers[0], **options)
+    return DevicePool.open(model, numbers, **options)
 
 
 class _Supervisor:

@@ -32,7 +32,7 @@ from benchmarks.load import report as load_report
 from benchmarks.provenance import commits_of, made_with
 from benchmarks.records import LIMIT, PADFREE, TENSORRT, Record, earlier_times_of, of_last_commit, read, times_of
 
-from . import account_tables, position_tables, service_tables
+from . import account_tables, position_tables, scale_tables, service_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = (
@@ -44,6 +44,7 @@ DOCUMENTS = (
     "docs/accuracy.md",
     "docs/load.md",
     "docs/integrations.md",
+    "docs/scale.md",
 )
 BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NAMES = {
@@ -324,6 +325,20 @@ def service(source: str, make: Callable[[Sequence[Record]], service_tables.Table
     return text
 
 
+def past_one_gpu(source: str, make: Callable[[Sequence[Record]], scale_tables.Table]) -> Table:
+    """A table of scale_tables: measured on an H200, or computed."""
+
+    def text(results: Path) -> str:
+        path = results.parent / f"{source}.jsonl"
+        records = read(path) if path.exists() else []
+        if not records:
+            return UNMEASURED
+        made = made_with(records) if "gpu" in records[0] else f"Computed at commit {', '.join(commits_of(records))}."
+        return f"{table(*make(records))}\n{made}\n"
+
+    return text
+
+
 TABLES: Mapping[str, Table] = {
     "summary": of_cases("end_to_end", summary),
     "targets": of_cases("end_to_end", targets),
@@ -346,6 +361,10 @@ TABLES: Mapping[str, Table] = {
     "contest": contest,
     "http": service("http", service_tables.http),
     "integrations": service("integrations", service_tables.integrations),
+    "devices": past_one_gpu("h200/devices", scale_tables.devices),
+    "imbalance": past_one_gpu("cpu/training", scale_tables.imbalance),
+    "steps": past_one_gpu("h200/training", scale_tables.steps),
+    "scale": past_one_gpu("cpu/scale", scale_tables.scale),
 }
 """Name of a table -> what makes it of the folder of records."""
 

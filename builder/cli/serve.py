@@ -46,8 +46,12 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--query-prompt", metavar="TEXT", help="what is put in front of queries")
     group.add_argument("--document-prompt", metavar="TEXT", help="what is put in front of documents")
     group.add_argument("--default-prompt", metavar="NAME", help="the prompt for texts that ask for none")
-    group.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
-    group.add_argument("--contexts", type=int, default=2, metavar="N", help="runs under way at once (default 2)")
+    gpus = group.add_mutually_exclusive_group()
+    gpus.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
+    gpus.add_argument("--gpus", metavar="LIST", help="several GPUs, a plan on each: 'all', or numbers by commas")
+    group.add_argument(
+        "--contexts", type=int, default=2, metavar="N", help="runs under way at once on every GPU (default 2)"
+    )
     group.add_argument(
         "--cuda-graphs",
         action="store_true",
@@ -98,6 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     from padfree.builder.errors import BuildError
     from padfree.builder.folders.packing import runnable
+    from padfree.runtime.pool import read_devices
 
     try:
         from padfree.serving import serve
@@ -111,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
             model,
             _options(arguments),
             _choices(arguments),
-            device=arguments.device,
+            devices=(arguments.device,) if arguments.gpus is None else read_devices(arguments.gpus),
             allow_other_gpu=arguments.allow_other_gpu,
             contexts=arguments.contexts,
             cuda_graphs=arguments.cuda_graphs,

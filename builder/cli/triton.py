@@ -92,6 +92,9 @@ def _add_batching_options(parser: argparse.ArgumentParser) -> None:
         "--instances", type=int, default=1, metavar="N", help="copies of the model, each GPU (default 1)"
     )
     group.add_argument(
+        "--gpus", default="all", metavar="LIST", help="the server's GPUs that run a plan: 'all' (default) or numbers"
+    )
+    group.add_argument(
         "--costs",
         type=Path,
         metavar="FILE",
@@ -121,6 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.folders.packing import runnable
     from padfree.builder.triton import ServingOptions, write_repository
     from padfree.builder.triton.releases import SAFE_RELEASE
+    from padfree.runtime.pool import read_devices
 
     options = ServingOptions(
         name=arguments.name,
@@ -129,6 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
         max_queue_delay_us=arguments.max_queue_delay_us,
         max_queue_size=arguments.max_queue_size,
         instances=arguments.instances,
+        gpus=read_devices(arguments.gpus),
         costs=arguments.costs,
         tokenizer=arguments.tokenizer,
         max_length=arguments.max_length,

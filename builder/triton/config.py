@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +81,10 @@ def add_batching(config: Any, served: Served, *, delays: bool = True) -> None:
         batching.default_queue_policy.max_queue_size = served.options.max_queue_size
 
 
-def add_instances(config: Any, count: int, *, on_gpu: bool) -> None:
-    """One group: `count` instances on each GPU, or on the CPU."""
+def add_instances(config: Any, count: int, *, on_gpu: bool, gpus: Sequence[int] | None = None) -> None:
+    """One group: `count` instances on each of these GPUs (None: of the server's), or on the CPU."""
     kinds = protobuf().ModelInstanceGroup
-    config.instance_group.add(count=count, kind=kinds.KIND_GPU if on_gpu else kinds.KIND_CPU)
+    config.instance_group.add(count=count, kind=kinds.KIND_GPU if on_gpu else kinds.KIND_CPU, gpus=gpus or ())
 
 
 def add_parameters(config: Any, values: Mapping[str, str]) -> None:

@@ -46,6 +46,7 @@ class Needs:
         gpu: the GPU that the plan was built on, for people.
         backend: "tensorrt" or "python".
         texts: a tokenizer belongs to it.
+        gpus: how many GPUs the server must have for it: one more than the largest number that it names.
     """
 
     model: str
@@ -55,6 +56,7 @@ class Needs:
     gpu: str | None
     backend: str
     texts: bool
+    gpus: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """For the manifest."""
@@ -73,7 +75,8 @@ class Needs:
             texts += [
                 item for item in (needs.release, needs.server_tensorrt, needs.engine_tensorrt) if item is not None
             ]
-            if needs.backend not in BACKENDS or not all(PLAIN.fullmatch(item) for item in texts):
+            plain = all(PLAIN.fullmatch(item) for item in texts)
+            if needs.backend not in BACKENDS or not plain or type(needs.gpus) is not int or needs.gpus < 1:
                 raise ValueError("not allowed there")
         except (TypeError, ValueError) as error:
             raise BuildError(
@@ -94,6 +97,7 @@ def needs_of(served: Served, server: Server) -> Needs:
         gpu=None if engine is None else f"{engine.gpu_name} (compute capability {engine.compute_capability})",
         backend=served.backend,
         texts=served.options.tokenizer is not None,
+        gpus=1 + max(served.options.gpus or (0,)),
     )
 
 
@@ -132,13 +136,13 @@ def image_files(models: Sequence[Needs]) -> dict[str, bytes]:
     """
     if models[0].release is None:
         return {}
-    on_gpu = any(needs.engine_tensorrt is not None for needs in models)
+    gpus = max((needs.gpus for needs in models if needs.engine_tensorrt is not None), default=0)
     return {
         DOCKERFILE: dockerfile(models).encode(),
         ".dockerignore": f"*\n!{ARCHIVE}\n".encode(),
         ARCHIVE: archive(models),
         kubernetes.MANIFEST: kubernetes.manifest(
-            [*_command(models), f"--exit-timeout-secs={EXIT_S}"], [*_probe(models), "--live"], on_gpu=on_gpu
+            [*_command(models), f"--exit-timeout-secs={EXIT_S}"], [*_probe(models), "--live"], gpus=gpus
         ).encode(),
     }
 

@@ -101,13 +101,13 @@ spec:
 """
 
 
-def manifest(command: Sequence[str], probe: Sequence[str], *, on_gpu: bool) -> str:
+def manifest(command: Sequence[str], probe: Sequence[str], *, gpus: int) -> str:
     """The manifest of a server.
 
     Args:
         command: what starts it.
         probe: what asks its models for answers.
-        on_gpu: whether it needs a GPU.
+        gpus: how many GPUs it needs.
     """
-    limits = "memory: 8Gi" + (", nvidia.com/gpu: 1" if on_gpu else "")
+    limits = "memory: 8Gi" + (f", nvidia.com/gpu: {gpus}" if gpus else "")
     return TEMPLATE.format(command=json.dumps([*command]), probe=json.dumps([*probe]), limits=limits)

@@ -47,7 +47,7 @@ def model_folder(served: Served) -> ModelFolder:
         dtype = SHOWN_TYPES.get(output.dtype, output.dtype)
         configs.add_output(config, output.name, data_type(configs.protobuf(), dtype), output_dims(output))
     configs.add_batching(config, served)
-    configs.add_instances(config, served.options.instances, on_gpu=served.is_plan)
+    configs.add_instances(config, served.options.instances, on_gpu=served.is_plan, gpus=served.options.gpus)
     costs = served.options.costs
     parameters = EncoderParameters(model=file, costs=COSTS_FILE if costs else "")
     configs.add_parameters(config, parameters.to_strings())

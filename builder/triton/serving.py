@@ -37,6 +37,7 @@ class ServingOptions:
         max_queue_delay_us: how long a request may wait for others, microseconds.
         max_queue_size: requests that may wait; more are refused. 0: no limit.
         instances: how many copies of the model run, each GPU.
+        gpus: the GPUs that plans run on, by the numbers that the server sees; None: all of them.
         costs: a table of measured costs (`padfree costs`): the python backend cuts batches into the cheapest runs.
         tokenizer: a tokenizer.json, or a folder with one: also writes the text ensemble. None: the one that the model
             keeps, if it does.
@@ -53,6 +54,7 @@ class ServingOptions:
     max_queue_delay_us: int = 0
     max_queue_size: int = 0
     instances: int = 1
+    gpus: tuple[int, ...] | None = None
     costs: Path | None = None
     tokenizer: Path | None = None
     max_length: int | None = None
@@ -147,6 +149,11 @@ def choose(path: Path, options: ServingOptions) -> Served:
         )
     if backend == "tensorrt" and options.costs is not None:
         raise BuildError(f"--costs {options.costs} is for --backend python, which cuts batches itself; leave it out")
+    if options.gpus is not None and metadata.engine is None:
+        raise BuildError(
+            f"{path}: --gpus {','.join(map(str, options.gpus))} is for plans, and this .onnx file runs on the CPU; "
+            "leave it out, or build an engine"
+        )
     max_batch = _max_batch(metadata, backend, options.max_batch)
     return Served(path, metadata, backend, max_batch, _with_kept_tokenizer(path, metadata, options))
 

@@ -53,7 +53,7 @@ def model_folder(served: Served, profile: Profile) -> ModelFolder:
             scatter = pb.BatchOutput.BATCH_SCATTER_WITH_INPUT_SHAPE
             config.batch_output.add(kind=scatter, target_name=[output.name], source_input=[ids])
     configs.add_batching(config, served)
-    configs.add_instances(config, served.options.instances, on_gpu=True)
+    configs.add_instances(config, served.options.instances, on_gpu=True, gpus=served.options.gpus)
     configs.add_parameters(config, {MAX_TOKENS_PARAMETER: str(profile.max_tokens)})
     warmup = add_warmup(config, served)
     return ModelFolder(

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ..errors import SessionError
@@ -78,12 +79,24 @@ class CurrentDevice:
 
     def __exit__(self, *_raised: object) -> None:
         if self._before != self._index:
-            check(runtime.cudaSetDevice(self._before))
+            # Unchecked: where that GPU has broken down meanwhile, its own users learn it, not who used another one.
+            runtime.cudaSetDevice(self._before)
 
 
 def current_device(index: int) -> CurrentDevice:
     """Makes a GPU this thread's current one, and gives the thread back the one that it had."""
     return CurrentDevice(index)
+
+
+@contextmanager
+def kept_device() -> Iterator[None]:
+    """Whatever happens inside, this thread has the current GPU afterwards that it had before."""
+    status, before = runtime.cudaGetDevice()
+    try:
+        yield
+    finally:
+        if status == runtime.cudaError_t.cudaSuccess:  # without a driver or a GPU there is nothing to keep
+            runtime.cudaSetDevice(before)
 
 
 def device_of(address: int) -> int | None:

@@ -15,7 +15,7 @@ from ..arrays.device_arrays import CallerStream, DeviceInput, read_device_array
 from ..backend import RunOptions
 from ..errors import SessionError
 from .arena import Arena, arena_pool
-from .cuda import current_device, device_of
+from .cuda import current_device, device_of, kept_device
 from .engine import Engine
 from .graph_cache import GraphCache
 from .graph_runs import Captured, GraphSwitch
@@ -64,7 +64,8 @@ class TensorRTBackend:
     ) -> None:
         self._options = options or RunOptions()
         self._metadata = metadata
-        self._engine = Engine(plan, metadata, device=device, allow_other_gpu=allow_other_gpu)
+        with kept_device():  # opening makes the GPU current, and the caller's thread may work on another one
+            self._engine = Engine(plan, metadata, device=device, allow_other_gpu=allow_other_gpu)
         self._device = self._engine.device
         self._pool = arena_pool(self._device)
         self._pool.join()

@@ -27,6 +27,18 @@ FORBIDDEN = {
     "onnx_tools": {"padfree.builder", "padfree.runtime", "padfree.serving", "tensorrt", "cuda", "polygraphy"},
     "runtime": {"padfree.builder", "padfree.onnx_tools", "padfree.serving", "polygraphy"},
     "integrations": {"padfree.builder", "padfree.onnx_tools", "padfree.serving", "onnx", "onnxruntime", "tensorrt"},
+    "training": {
+        "padfree.builder",
+        "padfree.onnx_tools",
+        "padfree.serving",
+        "onnx",
+        "onnxruntime",
+        "tensorrt",
+        "cuda",
+        "torch",
+        "sentence_transformers",
+        "accelerate",
+    },
     "serving": {"padfree.builder", "padfree.onnx_tools", "onnx", "onnxruntime", "tensorrt", "cuda", "polygraphy"},
 }
 """Package -> what it never imports."""

@@ -18,7 +18,18 @@ OF_USERS = {"model.py", "numpy.py", "NAME/1/model.py"}
 @pytest.fixture(scope="module")
 def sources() -> list[str]:
     """The project's files."""
-    folders = ("onnx_tools", "builder", "runtime", "serving", "contract", "plugins", "include", "integrations", "tests")
+    folders = (
+        "onnx_tools",
+        "builder",
+        "runtime",
+        "serving",
+        "contract",
+        "plugins",
+        "include",
+        "integrations",
+        "training",
+        "tests",
+    )
     found = [path for name in (*folders, "benchmarks", "cmake", "examples") for path in (ROOT / name).rglob("*")]
     return [f"/{path.relative_to(ROOT).as_posix()}" for path in [*found, *ROOT.glob("*")]]
 

@@ -156,6 +156,21 @@ def test_a_plan_runs_on_gpus(write_plan: PlanWriter, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("backend", ["python", "tensorrt"])
+def test_a_plan_runs_on_the_gpus_that_are_named(write_plan: PlanWriter, tmp_path: Path, backend: str) -> None:
+    for gpus, expected in (((0, 2), [0, 2]), (None, [])):  # without names the server takes all of its GPUs
+        options = ServingOptions("bert", backend=backend, server="24.11", gpus=gpus, instances=3)
+        folder = write_repository(write_plan(), tmp_path / f"{gpus}", options).folder
+        (group,) = configuration(folder, "bert").instance_group
+        assert (group.count, list(group.gpus)) == (3, expected)
+        assert f"nvidia.com/gpu: {3 if gpus else 1}}}" in (folder / "kubernetes.yaml").read_text("utf-8")
+
+
+def test_gpus_are_for_plans(packed_model: ModelWriter, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"--gpus 0,1 is for plans, and this \.onnx file runs on the CPU"):
+        write_repository(packed_model(), tmp_path / "models", ServingOptions("bert", gpus=(0, 1)))
+
+
 def test_batches_cut_by_measured_costs(write_plan: PlanWriter, tmp_path: Path) -> None:
     costs = tmp_path / "measured.json"
     costs.write_text(CostTable("padded", (8, 16), (1, 4), ((1.0, 2.0), (1.5, 3.0))).to_json())

@@ -44,9 +44,9 @@ class Setup:
         self.plan = plan
         self.module: Any = None
 
-    def open(self, **options: Any) -> Any:
-        """A TensorRTBackend with these RunOptions."""
-        return self.module.TensorRTBackend(self.plan, self.metadata, options=RunOptions(**options))
+    def open(self, device: int = 0, **options: Any) -> Any:
+        """A TensorRTBackend on a GPU, with these RunOptions."""
+        return self.module.TensorRTBackend(self.plan, self.metadata, device=device, options=RunOptions(**options))
 
 
 @pytest.fixture

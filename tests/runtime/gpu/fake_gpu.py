@@ -3,12 +3,14 @@
 
 Streams run what is put on them at once. A block grows in place. Capturing records calls and does not run them, and
 forbids what the real one forbids. A context needs shapes, addresses and memory of its own before it runs; it reads
-inputs and writes outputs at those addresses, and fills its scratch memory with garbage.
+inputs and writes outputs at those addresses, and fills its scratch memory with garbage. Streams, memory and contexts
+belong to the GPU that was the thread's current one when they were made, and work on that one alone.
 """
 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -44,6 +46,15 @@ class Machine:
         self.keeps_address = True
         self.running = threading.Semaphore(0)
         self.gate: threading.Event | None = None
+        self.devices = 3
+        self.broken: set[int] = set()  # GPUs on which every run fails
+        self.runs_on: list[int] = []  # the GPU of every run
+        self.thread = threading.local()
+
+    @property
+    def current(self) -> int:
+        """The calling thread's GPU."""
+        return getattr(self.thread, "device", 0)
 
 
 def array_at(address: int, dtype: Any, shape: tuple[int, ...]) -> Any:
@@ -57,10 +68,11 @@ def array_at(address: int, dtype: Any, shape: tuple[int, ...]) -> Any:
 def cuda_module(machine: Machine) -> Any:
     """A stand-in for padfree.runtime.gpu.cuda."""
     handles = iter(range(100, 10**6))
+    devices: dict[int, int] = {}  # stream -> its GPU
 
     class Event:
         def record(self, stream: int) -> None:
-            assert stream
+            assert devices.get(stream, machine.current) == machine.current
 
         def order(self, first: int, then: int) -> None:
             machine.waits.append((first, then))
@@ -92,6 +104,7 @@ def cuda_module(machine: Machine) -> Any:
 
         def __init__(self) -> None:
             self.handle = next(handles)
+            self.device = devices[self.handle] = machine.current
             machine.open_streams += 1
 
         def synchronize(self) -> None:
@@ -125,15 +138,31 @@ def cuda_module(machine: Machine) -> Any:
             machine.open_streams -= 1
 
     @contextmanager
-    def current_device(_index: int) -> Iterator[None]:
-        yield
+    def current_device(index: int) -> Iterator[None]:
+        with kept_device():
+            machine.thread.device = index
+            yield
+
+    @contextmanager
+    def kept_device() -> Iterator[None]:
+        before = machine.current
+        try:
+            yield
+        finally:
+            machine.thread.device = before
+
+    def open_device(index: int) -> Device:
+        machine.thread.device = index
+        return dataclasses.replace(GPU, index=index)
 
     return SimpleNamespace(
         Event=Event,
         Graph=Graph,
         Stream=Stream,
         current_device=current_device,
-        open_device=lambda _index: GPU,
+        kept_device=kept_device,
+        device_count=lambda: machine.devices,
+        open_device=open_device,
         device_of=lambda _address: GPU.index,
         free_bytes=lambda: machine.free_bytes,
     )
@@ -190,6 +219,7 @@ class Context:
 
     def __init__(self, machine: Machine, streams: Any) -> None:
         self.machine, self.streams = machine, streams
+        self.device = machine.current
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.addresses: dict[str, int] = {}
         self.memory = (0, 0)
@@ -219,7 +249,11 @@ class Context:
         self.memory = (address, size_bytes)
 
     def execute_async_v3(self, stream: int) -> bool:
+        assert self.machine.current == self.device
         self.machine.enqueues += 1
+        self.machine.runs_on.append(self.device)
+        if self.device in self.machine.broken:
+            return False
         shapes, addresses, memory = dict(self.shapes), dict(self.addresses), self.memory
         if stream in self.streams:
             self.streams[stream].append(lambda: self.compute(shapes, addresses, memory))

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of what is past one GPU: a pool's rates, balanced batches of a training, a large job's cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from benchmarks.records import Record
+from benchmarks.scale.report import HEAD, of_record
+
+BY_BATCH = (16, 32, 64)
+
+Table = tuple[Sequence[str], Iterable[Sequence[str]]]
+
+
+def devices(records: Sequence[Record]) -> Table:
+    """A row a number of GPUs: million tokens a second, and how much that is of one GPU."""
+    one = next(record for record in records if record["case"] == "1 GPU")
+
+    def rate(record: Record, name: str) -> list[str]:
+        if name not in record:
+            return ["-", "-"]
+        return [f"{record[name] / 1e6:.2f}", f"{record[name] / one[name]:.2f} x"]
+
+    names = ("run_tokens_per_s", "batcher_tokens_per_s")
+    head = ["", "`run`, million tokens/s", "of one GPU", "`Batcher`, million tokens/s", "of one GPU"]
+    return head, [[record["case"], *rate(record, names[0]), *rate(record, names[1])] for record in records]
+
+
+def imbalance(records: Sequence[Record]) -> Table:
+    """A row a number of ranks, a column a size of batches: mean and 99th percentile, balanced and by chance."""
+    found = {(record["ranks"], record["batch"]): record for record in records if "steps" in record}
+    head = ["ranks", *(f"{batch} rows a rank, {way}" for batch in BY_BATCH for way in ("balanced", "by chance"))]
+    rows = []
+    for ranks in sorted({ranks for ranks, _ in found}):
+        cells = []
+        for batch in BY_BATCH:
+            record = found.get((ranks, batch))
+            for way in ("balanced", "unbalanced"):
+                shown = "-" if record is None else f"{record[f'{way}_mean']:.1%} ({record[f'{way}_p99']:.1%})"
+                cells.append(shown)
+        rows.append([str(ranks), *cells])
+    return head, rows
+
+
+def steps(records: Sequence[Record]) -> Table:
+    """A row a size of batches: steps a second both ways, and the imbalance that the GPUs have had."""
+    head = ["GPUs x rows", "balanced, steps/s", "by chance, steps/s", "ratio", "slowest GPU, balanced", "by chance"]
+    rows = []
+    for record in records:
+        own = (record[f"{way}_compute_ms"] for way in ("balanced", "unbalanced"))
+        over = [f"{one['slowest'] / one['mean'] - 1:+.1%}" for one in own]
+        rates = [f"{record[f'{way}_steps_per_s']:.2f}" for way in ("balanced", "unbalanced")]
+        rows.append([f"{record['ranks']} x {record['batch']}", *rates, f"{record['gain']:.3f}", *over])
+    return head, rows
+
+
+def scale(records: Sequence[Record]) -> Table:
+    """A row a number of GPUs: a job's forecast."""
+    return HEAD, [of_record(record) for record in records]

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of ranks both ways, balanced and as rows come, and how unequal they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from padfree.training import BalancedBatchSampler, imbalances
+
+Lengths = npt.NDArray[np.int64]
+
+
+def both_ways(sampler: BalancedBatchSampler) -> Iterator[tuple[list[list[int]], list[list[int]]]]:
+    """Every step of an epoch: balanced shares, and the same rows dealt out as they come."""
+    for shares in sampler.shares():
+        rows = sorted(row for share in shares for row in share)
+        mixed = np.random.default_rng([sampler.seed, rows[0]]).permutation(rows)
+        yield shares, mixed.reshape(sampler.replicas, -1).tolist()
+
+
+def imbalance(lengths: Lengths, ranks: int, batch: int, epochs: int) -> dict[str, Any]:
+    """One number of ranks and one size of batches."""
+    sampler = BalancedBatchSampler(lengths, batch, replicas=ranks, drop_last=True)
+    found: dict[str, list[Any]] = {"balanced": [], "unbalanced": []}
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        balanced, unbalanced = zip(*both_ways(sampler), strict=True)
+        found["balanced"].append(imbalances(balanced, lengths))
+        found["unbalanced"].append(imbalances(unbalanced, lengths))
+    record: dict[str, Any] = {"case": f"imbalance, {ranks} ranks x {batch}", "ranks": ranks, "batch": batch}
+    for name, steps in found.items():
+        values = np.concatenate(steps)
+        record |= {
+            "steps": values.size,
+            f"{name}_mean": round(float(values.mean()), 5),
+            f"{name}_p99": round(float(np.percentile(values, 99)), 5),
+        }
+    return record

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deals sequences out so that all who compute at once have the same work: to GPUs of a pool, to ranks of a training.
+
+A run's time follows from its tokens and the squares of its lengths, not from its rows. Both grow with length, so
+sequences sorted by length and dealt in a snake (first to last, last to first, and so on) give everybody as many rows
+and nearly the same work ("Boosting Distributed Training Performance of the Unpadded BERT Model", Zeng et al.,
+arXiv:2208.08124, balances the ranks of a training by exchanging sorted data between them; here nothing is exchanged,
+because all lengths are known where the sequences are dealt).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+from padfree.runtime.errors import SessionError
+
+from .costs import CostTable
+
+IntArray = npt.NDArray[np.int64]
+
+FIXED_MS, TOKEN_MS, SQUARES_A_TOKEN = 0.2, 2.7e-4, 2700
+"""A packed run of BERT-base in fp16 on an H200: 0.283 ms for 1 x 128, 0.541 ms for 16 x 128 and 1.69 ms for 16 x 512
+with 40 % padding (benchmarks/results/h200/end_to_end.jsonl). What a squared length costs is what a 2700th of a token
+costs."""
+MODEL_LENGTHS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+MODEL_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+def snake(lengths: npt.ArrayLike, hands: int) -> list[IntArray]:
+    """Deals sequences by length, back and forth.
+
+    Args:
+        lengths: tokens of each sequence.
+        hands: how many get a share.
+
+    Returns:
+        For each hand the indexes of its sequences, the longest first. Counts differ by one at most. The same lengths
+        give the same shares everywhere, whatever the machine: the sort is stable.
+
+    Raises:
+        SessionError: nobody to deal to.
+    """
+    if hands < 1:
+        raise SessionError(f"hands is {hands}, allowed: 1 or more; say how many share the sequences")
+    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
+    rounds = -(-order.size // hands)
+    table = np.full(rounds * hands, -1, dtype=np.int64)
+    table[: order.size] = order
+    rows = table.reshape(rounds, hands)
+    rows[1::2] = rows[1::2, ::-1].copy()
+    return [column[column >= 0] for column in rows.T]
+
+
+def modelled_costs(interface: str) -> CostTable:
+    """What runs cost where nobody measured: the proportions of BERT-base on an H200.
+
+    It tells which of two runs takes longer and by what share. `padfree costs` measures the model at hand.
+    """
+    cells = [
+        [FIXED_MS + TOKEN_MS * batch * (length + length * length / SQUARES_A_TOKEN) for batch in MODEL_BATCHES]
+        for length in MODEL_LENGTHS
+    ]
+    environment: Mapping[str, str] = {"model": "modelled"}
+    return CostTable(interface, MODEL_LENGTHS, MODEL_BATCHES, tuple(map(tuple, cells)), environment)
+
+
+def run_seconds(lengths: npt.ArrayLike, costs: CostTable) -> float:
+    """The cost of one run of sequences of these lengths, in seconds; 0 for none. As CostTable.run_seconds, for many."""
+    sizes = np.asarray(lengths, dtype=np.int64)
+    if not sizes.size:
+        return 0.0
+    if costs.interface == "padded":
+        return float(costs.seconds(sizes.max(), sizes.size))
+    return float(costs.mixed_seconds(sizes.size, sizes.sum(), np.square(sizes).sum()))

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sessions of a pool: how much work each has before it, which is free first, and which have failed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from padfree.contract.metadata import Metadata
+
+from ..backend import Backend
+from ..budget import Budget
+from ..errors import SessionError
+from ..request import Ragged
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class PoolSession(Protocol):
+    """What a pool asks of a Session."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """What the file says about itself."""
+
+    @property
+    def budget(self) -> Budget:
+        """What one run takes."""
+
+    @property
+    def backend(self) -> Backend:
+        """Runs arrays."""
+
+    def feeds(self, ragged: Ragged) -> dict[str, Any]:
+        """The model's input arrays for a checked batch."""
+
+    def run_ragged(self, ragged: Ragged) -> dict[str, list[Any]]:
+        """Runs a checked batch."""
+
+    def close(self) -> None:
+        """Waits for runs and frees everything."""
+
+
+@dataclass(frozen=True)
+class DeviceStats:
+    """What one device of a pool has done.
+
+    Attributes:
+        runs: that came back.
+        tokens: in them.
+        busy_s: seconds with one run or more under way.
+        failure: why it was taken out; "" while it is in use.
+    """
+
+    runs: int
+    tokens: int
+    busy_s: float
+    failure: str
+
+
+@dataclass(eq=False)
+class Member:
+    """A session and its account; the lock of Members guards the account."""
+
+    name: str
+    session: PoolSession
+    backlog_s: float = 0.0  # modelled, of what is under way
+    under_way: int = 0
+    runs: int = 0
+    tokens: int = 0
+    busy_s: float = 0.0
+    busy_since: float = 0.0
+    failure: str = ""
+
+
+class Members:
+    """All devices of a pool. A run goes to the one whose work ends first.
+
+    A device is at fault when work fails on it that another one then does: it is taken out, and its name and reason are
+    kept. Work that fails everywhere is at fault itself, and takes nobody out.
+
+    Args:
+        sessions: name -> session.
+    """
+
+    def __init__(self, sessions: Mapping[str, PoolSession]) -> None:
+        self._members = [Member(name, session) for name, session in sessions.items()]
+        self._lock = threading.Lock()
+
+    def in_use(self) -> list[str]:
+        """Names of the devices that answer."""
+        with self._lock:
+            return [member.name for member in self._members if not member.failure]
+
+    def idle(self) -> int:
+        """How many devices have nothing to do."""
+        with self._lock:
+            return sum(not member.failure and not member.under_way for member in self._members)
+
+    def stats(self) -> dict[str, DeviceStats]:
+        """Name -> account."""
+        now = time.perf_counter()
+        with self._lock:
+            return {
+                member.name: DeviceStats(
+                    member.runs,
+                    member.tokens,
+                    member.busy_s + (now - member.busy_since if member.under_way else 0.0),
+                    member.failure,
+                )
+                for member in self._members
+            }
+
+    def run(self, work: Callable[[PoolSession], T], cost_s: float, tokens: int) -> T:
+        """Does work on the device that ends it first, and on another one where that fails.
+
+        Args:
+            work: is given the session; called again with another one after an exception.
+            cost_s: what it costs, by the pool's table.
+            tokens: in it.
+
+        Raises:
+            SessionError: it failed on every device in use. With one device alone its own error is passed on.
+        """
+        failed: dict[str, Exception] = {}
+        while True:
+            with self._borrowed(cost_s, failed) as member:
+                if member is None:
+                    raise _failed_everywhere(failed)
+                try:
+                    result = work(member.session)
+                except Exception as error:
+                    failed[member.name] = error
+                    continue
+                with self._lock:
+                    member.runs += 1
+                    member.tokens += tokens
+            if failed:
+                self._take_out(failed)
+            return result
+
+    def close(self) -> None:
+        """Closes all sessions, whatever becomes of one.
+
+        Raises:
+            Exception: the first one of a device in use. A device that was taken out may be beyond closing: that is
+                said in the log.
+        """
+        wrong = [error for member in self._members if (error := _closing(member)) is not None]
+        if wrong:
+            raise wrong[0]
+
+    @contextmanager
+    def _borrowed(self, cost_s: float, tried: Collection[str]) -> Iterator[Member | None]:
+        """The member that ends this work first of those that have not tried it; None where all have."""
+        with self._lock:
+            left = [member for member in self._members if not member.failure and member.name not in tried]
+            if not left:
+                member = None
+            else:
+                # All would take the same time for it, so whoever has least to do ends first.
+                member = min(left, key=lambda one: (one.backlog_s, one.under_way, one.runs))
+                member.busy_since = member.busy_since if member.under_way else time.perf_counter()
+                member.under_way += 1
+                member.backlog_s += cost_s
+        try:
+            yield member
+        finally:
+            if member is not None:
+                with self._lock:
+                    member.under_way -= 1
+                    # Sums of floats leave a rest, which would count as work.
+                    member.backlog_s = member.backlog_s - cost_s if member.under_way else 0.0
+                    member.busy_s += 0.0 if member.under_way else time.perf_counter() - member.busy_since
+
+    def _take_out(self, failed: Mapping[str, Exception]) -> None:
+        """Takes out those on which work failed that another one did; the last one in use stays."""
+        for member in self._members:
+            if member.name not in failed:
+                continue
+            with self._lock:
+                in_use = sum(not one.failure for one in self._members)
+                if member.failure or in_use == 1:
+                    continue
+                member.failure = str(failed[member.name]) or repr(failed[member.name])
+            _log.error("%s is taken out, another device did what failed on it: %s", member.name, member.failure)
+
+
+def _closing(member: Member) -> Exception | None:
+    """Closes a session; what went wrong, of a device in use."""
+    try:
+        member.session.close()
+    except Exception as error:
+        if not member.failure:
+            return error
+        _log.warning("%s was taken out, and cannot be closed either: %s", member.name, error)
+    return None
+
+
+def _failed_everywhere(failed: Mapping[str, Exception]) -> Exception:
+    if len(failed) == 1:
+        return next(iter(failed.values()))
+    reasons = "; ".join(f"{name}: {error}" for name, error in failed.items())
+    return SessionError(f"the run failed on all {len(failed)} devices in use ({reasons}); see what ails them")

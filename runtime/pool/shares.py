@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a batch is divided among devices: by what its parts cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batching.costs import CostTable
+from ..batching.dealing import run_seconds, snake
+from ..batching.partition import partition
+from ..budget import Budget
+
+IntArray = npt.NDArray[np.int64]
+
+HAND_OVER_S = 2e-4
+"""What dividing a batch costs: threads that wake, and rows that are put in order."""
+
+
+def shares(lengths: IntArray, costs: CostTable, budget: Budget, *, devices: int, idle: int) -> list[IntArray]:
+    """Divides a batch.
+
+    A batch of one run is divided among devices that have nothing to do, as far as that makes it faster. A larger one
+    makes as many runs for every device, of nearly equal cost. Padded models get runs of neighbours in length.
+
+    Args:
+        lengths: tokens of each sequence.
+        costs: what runs cost.
+        budget: what a run takes.
+        devices: how many are in use, one or more.
+        idle: how many of them have nothing to do.
+
+    Returns:
+        Indexes of the sequences of each run, the costliest run first.
+    """
+    everything = np.arange(lengths.size, dtype=np.int64)
+    if _fits(lengths, budget):
+        hands = 1 if budget.counts_padding else _hands(lengths, costs, idle)
+        return [everything] if hands == 1 else snake(lengths, hands)
+    if budget.counts_padding:
+        found = [np.asarray(run, dtype=np.int64) for run in partition(lengths.tolist(), costs, budget)]
+    else:
+        found = _runs(lengths, budget, devices)
+    return sorted(found, key=lambda run: -run_seconds(lengths[run], costs))
+
+
+def _hands(lengths: IntArray, costs: CostTable, idle: int) -> int:
+    """How many devices make this run end first."""
+    tokens, squares = float(lengths.sum()), float(np.square(lengths).sum())
+    times = [
+        float(costs.mixed_seconds(lengths.size / hands, tokens / hands, squares / hands)) + HAND_OVER_S * (hands > 1)
+        for hands in range(1, min(idle, lengths.size) + 1)
+    ]
+    return 1 + times.index(min(times)) if times else 1
+
+
+def _runs(lengths: IntArray, budget: Budget, devices: int) -> list[IntArray]:
+    """As few runs as the budget allows, as many for every device."""
+    tokens = max(1, int(lengths.sum()))
+    least = max(-(-tokens // (budget.max_tokens or tokens)), -(-lengths.size // (budget.max_sequences or lengths.size)))
+    hands = -(-least // devices) * devices
+    while hands < lengths.size:
+        found = snake(lengths, hands)
+        if all(_fits(lengths[run], budget) for run in found):
+            return found
+        hands += devices
+    return [np.array([at], dtype=np.int64) for at in range(lengths.size)]
+
+
+def _fits(lengths: IntArray, budget: Budget) -> bool:
+    """Whether this is one run: a sequence alone always is, and so is nothing."""
+    return lengths.size < 2 or budget.takes(lengths.size, int(lengths.sum()), int(lengths.max()))

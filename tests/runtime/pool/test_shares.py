@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches are divided by cost: every sequence once, within the budget, and as evenly as their lengths allow."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from padfree.runtime import SessionError
+from padfree.runtime.batching import Budget, CostTable
+from padfree.runtime.batching.dealing import modelled_costs, run_seconds, snake
+from padfree.runtime.pool.shares import shares
+
+PACKED, PADDED = modelled_costs("packed"), modelled_costs("padded")
+LENGTHS = st.lists(st.integers(0, 60), max_size=80)
+
+
+@given(LENGTHS, st.integers(1, 9))
+def test_a_snake_deals_every_sequence_once_in_equal_counts(lengths: list[int], hands: int) -> None:
+    dealt = snake(lengths, hands)
+    assert sorted(np.concatenate(dealt).tolist()) == list(range(len(lengths)))
+    counts = [hand.size for hand in dealt]
+    assert max(counts) - min(counts) <= 1
+    # Each round adds at most the difference between its longest and its shortest, and the next one takes it back.
+    tokens = [int(np.array(lengths, dtype=int)[hand].sum()) for hand in dealt]
+    assert max(tokens) - min(tokens) <= max(lengths, default=0)
+
+
+def test_a_snake_goes_back_and_forth() -> None:
+    assert [hand.tolist() for hand in snake([10, 60, 20, 50, 30, 40], 2)] == [[1, 4, 2], [3, 5, 0]]
+    with pytest.raises(SessionError, match="hands is 0, allowed: 1 or more"):
+        snake([1], 0)
+
+
+@given(LENGTHS, st.integers(1, 4), st.integers(0, 4), st.booleans())
+def test_every_sequence_runs_once_within_the_budget(lengths: list[int], devices: int, idle: int, padded: bool) -> None:
+    budget = Budget(120, 7, counts_padding=padded)
+    array = np.array(lengths, dtype=np.int64)
+    parts = shares(array, PADDED if padded else PACKED, budget, devices=devices, idle=min(idle, devices))
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(lengths)))
+    for part in parts:
+        sizes = array[part]
+        assert part.size < 2 or budget.takes(part.size, int(sizes.sum()), int(sizes.max()))
+
+
+def test_a_large_batch_makes_as_many_runs_for_every_device_of_one_cost() -> None:
+    lengths = np.random.default_rng(0).integers(1, 385, 4000)
+    parts = shares(lengths, PACKED, Budget(16384, 256), devices=3, idle=3)
+    assert len(parts) % 3 == 0
+    costs = [run_seconds(lengths[part], PACKED) for part in parts]
+    assert costs == sorted(costs, reverse=True)
+    assert max(costs) < 1.01 * min(costs)
+
+
+def test_one_run_is_divided_among_the_idle_alone_and_only_where_that_is_faster() -> None:
+    lengths = np.full(64, 200)
+    budget = Budget(16384, 256)
+    for idle, expected in ((0, 1), (1, 1), (2, 2), (4, 4)):
+        assert len(shares(lengths, PACKED, budget, devices=4, idle=idle)) == expected
+    short = np.full(4, 50)
+    assert len(shares(short, PACKED, budget, devices=4, idle=4)) == 1, "dividing it costs more"
+    assert len(shares(lengths, PADDED, Budget(None, 256, counts_padding=True), devices=4, idle=4)) == 1
+
+
+def test_padded_models_get_runs_of_neighbours_in_length() -> None:
+    lengths = np.random.default_rng(0).integers(1, 385, 300)
+    parts = shares(lengths, PADDED, Budget(4096, 64, counts_padding=True), devices=2, idle=2)
+    ranges = sorted((int(lengths[part].min()), int(lengths[part].max())) for part in parts)
+    assert all(high <= low for (_, high), (low, _) in pairwise(ranges))
+
+
+@given(LENGTHS)
+def test_the_cost_of_a_run_is_that_of_the_table(lengths: list[int]) -> None:
+    for costs in (PACKED, PADDED):
+        expected = costs.run_seconds(lengths) if lengths else 0.0
+        assert run_seconds(lengths, costs) == pytest.approx(expected)
+
+
+def test_modelled_costs_are_those_of_the_record_they_are_taken_from() -> None:
+    rng = np.random.default_rng(0)
+    for batch, longest, measured_ms in ((1, 128, 0.283), (16, 128, 0.541), (16, 512, 1.6925)):
+        lengths = [128] if batch == 1 else rng.integers(longest // 5, longest + 1, (500, batch)).tolist()
+        runs = [lengths] if batch == 1 else lengths
+        modelled_ms = 1e3 * float(np.mean([PACKED.run_seconds(run) for run in runs]))
+        assert modelled_ms == pytest.approx(measured_ms, rel=0.2)
+
+
+def test_longer_is_dearer_for_the_same_tokens() -> None:
+    """Attention grows with the square: few long sequences cost more than many short ones of as many tokens."""
+    costs: CostTable = PACKED
+    assert costs.run_seconds([512] * 8) > 1.1 * costs.run_seconds([32] * 128)

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dataset of the tests with two processes: how many rows, of which lengths, in which batches."""
+
+from __future__ import annotations
+
+import numpy as np
+
+ROWS, BATCH, EPOCHS, SEED = 103, 4, 2, 4
+LENGTHS = np.random.default_rng(0).integers(5, 60, ROWS)
