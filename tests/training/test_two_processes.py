@@ -85,7 +85,9 @@ def test_batches_of_a_rank_are_not_divided_again() -> None:
 def test_the_trainer_of_sentence_transformers() -> None:
     ranks = run("trainer", ("accelerate", "datasets", "sentence_transformers"))
     batches = [rank["batches"] for rank in ranks]
-    assert Counter(chain.from_iterable(chain.from_iterable(batches))).keys() == set(range(ROWS))
-    assert [len(of_rank) for of_rank in batches] == [13, 13]
+    counts = Counter(chain.from_iterable(chain.from_iterable(batches)))
+    steps = ROWS // (RANKS * BATCH)  # the trainer drops a last step that is not full where there are several processes
+    assert [len(of_rank) for of_rank in batches] == [steps] * RANKS
+    assert sum(counts.values()) == len(counts) == steps * RANKS * BATCH, "no row twice"
     for rank in ranks:
-        assert (rank["steps"], rank["epoch"], rank["replicas"]) == (26, 1, 2)
+        assert (rank["steps"], rank["epoch"], rank["replicas"]) == (EPOCHS * steps, EPOCHS - 1, RANKS)
