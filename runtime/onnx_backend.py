@@ -34,16 +34,24 @@ class Finished:
 
 
 class OnnxBackend:
-    """One onnxruntime session; `metadata` is what the rewriter wrote into the file."""
+    """One onnxruntime session; `metadata` is what the rewriter wrote into the file.
+
+    Args:
+        path: the file.
+        threads: of a run; 0: onnxruntime's choice.
+    """
 
     metadata: Metadata
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, threads: int = 0) -> None:
         if not path.is_file():
             raise SessionError(f"{path}: no such file; make one with: padfree optimize model.onnx -o {path}")
         options = ort.SessionOptions()
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.log_severity_level = FATAL_ONLY
+        if threads < 0:
+            raise SessionError(f"cpu_threads is {threads}, allowed: 1 or more, or 0 for every core; leave it out")
+        options.intra_op_num_threads = threads
         try:
             self._session: Any = ort.InferenceSession(
                 str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=ORT_WRONG_FUSIONS

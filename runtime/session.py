@@ -44,6 +44,7 @@ class Session:
         cuda_graphs: capture packed engines in CUDA graphs, for sizes that come back.
         contexts: how many runs of a plan may be under way at once; more threads wait for each other.
         max_graphs: CUDA graphs that every context keeps; the least recently used goes first.
+        cpu_threads: threads of a run of an .onnx file; 0: onnxruntime's choice, every core.
 
     Raises:
         SessionError: the file, the machine or their versions do not fit; the message says what to do.
@@ -58,12 +59,13 @@ class Session:
         cuda_graphs: bool = True,
         contexts: int = 2,
         max_graphs: int = 64,
+        cpu_threads: int = 0,
     ) -> None:
         file = Path(path)
         if file.suffix == ONNX_SUFFIX:
             from .onnx_backend import OnnxBackend
 
-            onnx_backend = OnnxBackend(file)
+            onnx_backend = OnnxBackend(file, threads=cpu_threads)
             self._use(onnx_backend, onnx_backend.metadata)
         else:
             metadata = open_plan(file)
@@ -79,7 +81,7 @@ class Session:
     def _use(self, backend: Backend, metadata: Metadata) -> None:
         self._backend = backend
         self._metadata = metadata
-        self._budget = _budget(metadata)
+        self._budget = budget_of(metadata)
         self._calls = CheckedCalls(metadata)
         # Frees GPU memory of sessions that nobody closed, at the latest when the process ends.
         self._finalizer = weakref.finalize(self, self._backend.close)
@@ -230,7 +232,8 @@ class Session:
         self.close()
 
 
-def _budget(metadata: Metadata) -> Budget:
+def budget_of(metadata: Metadata) -> Budget:
+    """What one run of a model takes."""
     padded = metadata.interface == "padded"
     if metadata.engine is None:
         return Budget(CPU_TOKENS_A_RUN, None, padded)

@@ -18,7 +18,7 @@ TASKS = (EMBED, RERANK, CLASSIFY, SPARSE)
 TOKENS = "tokens"
 """A row for every token, where those are asked for."""
 IDENTITY = "identity"
-_OUTPUTS = (contract.OUTPUTS[contract.SENTENCES], contract.OUTPUTS[contract.PAIRS], "logits")
+ANSWERS = (contract.OUTPUTS[contract.SENTENCES], contract.OUTPUTS[contract.PAIRS], "logits")
 """Outputs that answer a task by their names alone."""
 _QUERIES, _DOCUMENTS = ("query", "search_query"), ("document", "passage", "search_document", "corpus")
 
@@ -138,7 +138,7 @@ def _output(metadata: Metadata, choices: Choices) -> OutputInfo:
     """The output that answers, which has to have a row a text."""
     outputs = {item.name: item for item in metadata.outputs}
     shown = ", ".join(outputs)
-    known = [name for name in _OUTPUTS if name in outputs]
+    known = [name for name in ANSWERS if name in outputs]
     if choices.output is not None and choices.output not in outputs:
         raise SessionError(
             f"{choices.output_option} {choices.output}: the model's outputs are {shown}; choose one of them"
@@ -164,7 +164,7 @@ def _task(output: OutputInfo, task: str) -> str:
         return SPARSE
     if output.name == contract.OUTPUTS[contract.SENTENCES]:
         return EMBED
-    if output.name in _OUTPUTS:
+    if output.name in ANSWERS:
         return RERANK if output.shape is not None and output.shape[-1:] == (1,) else CLASSIFY
     raise SessionError(f"the output '{output.name}' does not tell what it is for; pass --task {'|'.join(TASKS)}")
 

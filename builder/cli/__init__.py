@@ -16,14 +16,29 @@ from types import FrameType
 
 from rich.logging import RichHandler
 
-from . import bench, build, compare, costs, demo, doctor, inspect, optimize, run, serve, simulate, triton
+from . import bench, build, compare, costs, demo, doctor, embed, inspect, optimize, rerank, run, serve, simulate, triton
 from .console import VisibleFilter, error_console, print_error
 
 EXIT_FAILURE = 1
 EXIT_INTERRUPTED = 130
 EXIT_SIGNAL = 128  # plus the signal's number, as shells say it
 DEBUG_VARIABLE = "PADFREE_DEBUG"
-SUBCOMMANDS = (optimize, build, run, serve, triton, compare, inspect, bench, costs, simulate, doctor, demo)
+SUBCOMMANDS = (
+    optimize,
+    build,
+    run,
+    embed,
+    rerank,
+    serve,
+    triton,
+    compare,
+    inspect,
+    bench,
+    costs,
+    simulate,
+    doctor,
+    demo,
+)
 
 
 class StoppedError(KeyboardInterrupt):

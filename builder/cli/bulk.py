@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `padfree embed` and `padfree rerank` share: options, workers, progress and the table at the end."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .console import error_console, make_table, output_console, print_line
+from .options import say
+
+if TYPE_CHECKING:
+    from padfree.bulk import Finished, WorkerSpec
+    from padfree.bulk import Progress as BulkProgress
+
+PACKAGES = {"pyarrow": "bulk", "ray": "ray"}
+ALL = "all"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Inputs, output, model, and how it is run."""
+    parser.add_argument(
+        "--input",
+        nargs="+",
+        required=True,
+        metavar="PATH",
+        help="parquet, jsonl, csv or txt files, folders of them, or URIs such as s3://bucket/folder",
+    )
+    parser.add_argument("-o", "--output", required=True, metavar="FOLDER", help="folder of the result, local or a URI")
+    parser.add_argument("--engine", type=Path, required=True, metavar="FILE", help="model.plan or packed.onnx")
+    parser.add_argument("--verify", action="store_true", help="at the end, compare the result with the inputs")
+    _add_model_options(parser.add_argument_group("the model"))
+    _add_result_options(parser.add_argument_group("rows"))
+    _add_worker_options(parser.add_argument_group("workers; none of this changes the result"))
+
+
+def _add_model_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--tokenizer", type=Path, metavar="FILE", help="tokenizer.json (default: the one kept with the model)"
+    )
+    group.add_argument("--head", metavar="NAME", help="the output to keep (default: what the model says)")
+    group.add_argument("--max-length", type=int, metavar="S", help="most tokens of a text or pair; longer ones are cut")
+    group.add_argument("--max-tokens", type=int, metavar="T", help="tokens of a batch (default: the engine's most)")
+    group.add_argument("--max-batch", type=int, metavar="B", help="texts of a batch (default: the engine's most)")
+
+
+def _add_result_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--id", metavar="COLUMN", help="column of ids (default: rows are numbered)")
+    group.add_argument(
+        "--dtype", choices=("float16", "float32"), default="float32", help="of the result (default float32)"
+    )
+    group.add_argument(
+        "--max-text-bytes",
+        type=int,
+        default=1 << 18,
+        metavar="N",
+        help="larger texts get no result and are named (262144)",
+    )
+    group.add_argument("--shard-rows", type=int, metavar="N", help="rows of an output file (65536; 2048 for tokens)")
+
+
+def _add_worker_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--gpus", default=ALL, metavar="WHICH", help="for plans: all, or numbers by commas; a process each (all)"
+    )
+    group.add_argument(
+        "--workers", type=int, metavar="N", help="for .onnx files: processes (1); with --ray: actors (one a GPU)"
+    )
+    group.add_argument(
+        "--tokenizers", type=int, metavar="N", help="processes of each worker that make tokens (its share of cores)"
+    )
+    group.add_argument("--ray", metavar="ADDRESS", help="run on a Ray cluster: its address, or auto")
+    group.add_argument(
+        "--allow-other-gpu", action="store_true", help="run a plan built on another GPU of the same architecture"
+    )
+
+
+def run_job(arguments: argparse.Namespace, columns: tuple[str, ...], prompt: str | None) -> int:
+    """Does the work and prints what became of it."""
+    from padfree.builder.errors import BuildError
+
+    try:
+        from padfree.bulk import Request, embed
+    except ImportError as error:
+        raise _missing(error) or error from error
+    if not arguments.engine.is_file():
+        raise BuildError(
+            f"--engine {arguments.engine}: no such file; make one of a model's folder: padfree build, or padfree "
+            "optimize for a machine without a GPU"
+        )
+    request = Request(
+        inputs=arguments.input,
+        output=arguments.output,
+        model=arguments.engine,
+        columns=columns,
+        id_column=arguments.id,
+        head=arguments.head,
+        tokenizer=arguments.tokenizer,
+        prompt=prompt,
+        max_length=arguments.max_length,
+        dtype=arguments.dtype,
+        max_text_bytes=arguments.max_text_bytes,
+        shard_rows=arguments.shard_rows,
+        max_tokens=arguments.max_tokens,
+        max_sequences=arguments.max_batch,
+    )
+    workers = _Workers(arguments)
+    with _shown_progress() as on_progress:
+        finished = embed(
+            request, workers.running, workers.make, read_back=arguments.verify, on_progress=on_progress, say=say
+        )
+    _print(finished, arguments.output)
+    return 0
+
+
+def _missing(error: ImportError) -> Exception | None:
+    from padfree.builder.errors import BuildError
+
+    package = (error.name or "").partition(".")[0]
+    if package not in PACKAGES:
+        return None
+    return BuildError(f"this needs {package}: pip install 'padfree[{PACKAGES[package]}]'")
+
+
+class _Workers:
+    """Who does the work, as the options say."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        from padfree.builder.errors import BuildError
+        from padfree.bulk import Running
+
+        self._ray, self._count = arguments.ray, arguments.workers
+        self._on_gpu = arguments.engine.suffix != ".onnx"
+        if self._count is not None and (self._count < 1 or (self._on_gpu and self._ray is None)):
+            raise BuildError(
+                f"--workers {self._count}: allowed: 1 or more, for .onnx files and clusters; choose GPUs with --gpus"
+            )
+        self._gpus = _gpus(arguments.gpus) if self._on_gpu and self._ray is None else []
+        here = len(self._gpus) or self._count or 1
+        cores = _cores() if self._ray is None else _cores() // (1 if not self._on_gpu else 2)
+        share = max(1, cores // here)
+        on_cpu = max(1, (share + 1) // 2)  # tokens take less than a model does on a CPU, but a small one
+        self.running = Running(
+            tokenizers=arguments.tokenizers or (max(1, share - 2) if self._on_gpu else max(1, share - on_cpu)),
+            cpu_threads=0 if self._on_gpu else on_cpu,
+            runs=2 if self._on_gpu else 1,
+            allow_other_gpu=arguments.allow_other_gpu,
+        )
+
+    def make(self, spec: WorkerSpec) -> Any:
+        """Starts them."""
+        from padfree.bulk import LocalWorkers, on_cpu, one_a_gpu
+
+        if self._ray is None:
+            return LocalWorkers(spec, *(one_a_gpu(self._gpus) if self._on_gpu else on_cpu(self._count or 1)))
+        try:
+            from padfree.bulk.workers.on_ray import RayWorkers
+        except ImportError as error:
+            raise _missing(error) or error from error
+        count = self._count or (0 if self._on_gpu else 1)
+        return RayWorkers(self._ray, spec, count, gpus=int(self._on_gpu))
+
+
+def _gpus(which: str) -> list[str]:
+    """GPUs as CUDA_VISIBLE_DEVICES calls them.
+
+    Raises:
+        BuildError: there are none, or not those.
+    """
+    from padfree.builder.errors import BuildError
+    from padfree.runtime.gpu.trt import import_tensorrt
+
+    import_tensorrt()  # named first where both TensorRT and cuda-bindings are missing
+    from padfree.runtime.gpu.cuda import device_count
+
+    count, visible = device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",")[:count] if visible else [str(number) for number in range(count)]
+    if not names:
+        raise BuildError(
+            "no usable GPU on this machine, and plans need one; pass a packed .onnx file (padfree optimize), or check "
+            "with padfree doctor"
+        )
+    if which == ALL:
+        return names
+    chosen = which.split(",")
+    if not all(one.isdecimal() and int(one) < count for one in chosen) or len(set(chosen)) < len(chosen):
+        raise BuildError(f"--gpus {which}: allowed: all, or numbers from 0 to {count - 1} by commas, each once")
+    return [names[int(one)] for one in chosen]
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def _shown_progress() -> Iterator[Any]:
+    """A bar on a terminal, and nothing elsewhere."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    console = error_console()
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("rows  {task.fields[rate]}"))
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as shown:
+        task = shown.add_task("", total=None, rate="")
+
+        def update(progress: BulkProgress) -> None:
+            rate = progress.tokens_now / progress.seconds if progress.seconds else 0.0
+            left = "" if progress.left_s is None else f", {_duration(progress.left_s)} left"
+            shown.update(task, total=progress.all_rows, completed=progress.rows, rate=f"{rate:,.0f} tokens/s{left}")
+
+        yield update
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"
+
+
+def _print(finished: Finished, output: str) -> None:
+    report, console = finished.report, output_console()
+    rows = [
+        (
+            worker.name,
+            f"{worker.tokens}",
+            f"{worker.tokens_a_second:,.0f}",
+            "-" if worker.idle is None else f"{100 * worker.idle:.1f} %",
+        )
+        for worker in report.workers
+    ]
+    if rows:
+        console.print(make_table("workers", ("worker", "tokens", "a second, in tokens", "idle"), rows))
+    for kind, count in report.bad.items():
+        print_line(console, f"{count} rows without a result: {kind}")
+    if report.bad:
+        print_line(console, f"their reasons are in {output}/_bad")
+    for loss in report.losses:
+        print_line(console, f"started anew: {loss}")
+    if report.cut:
+        print_line(console, f"{report.cut} texts were longer than the model takes, and lost their ends")
+    print_line(
+        console,
+        f"{report.texts} texts, {report.tokens} tokens, {report.shards} files in {output}; this run: "
+        f"{report.texts_now} texts, {report.seconds:.1f} s, {report.tokens_a_second:,.0f} tokens/s",
+    )
+    if finished.verified is not None:
+        print_line(
+            console, f"verified: {finished.verified.texts} texts and {finished.verified.bad} bad rows, each once"
+        )

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deals missing shards to workers until there are none; survives workers, and is survived by what it has done."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+from .errors import BulkError
+from .lock import Check
+from .manifest import Manifest
+from .parts import BAD_FOLDER, PART, Part, part_name, read_part
+from .places import Place
+from .workers.base import Finished, Lost, Refused, Workers
+from .workers.worker import AHEAD, Done
+
+TURN_S = 0.5
+"""The longest wait between two looks around."""
+MOST_LOSSES = 8
+"""A shard that was under way in so many workers that ended by themselves is taken for their end."""
+FOOTERS_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where the work stands.
+
+    Attributes:
+        rows: done, bad ones too, those of earlier drivers as well.
+        all_rows: of all inputs.
+        rows_now: done by this driver.
+        tokens_now: of these.
+        seconds: since the first shard was dealt.
+    """
+
+    rows: int
+    all_rows: int
+    rows_now: int
+    tokens_now: int
+    seconds: float
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the end, at the rate of now; None before anything is done."""
+        return (self.all_rows - self.rows) * self.seconds / self.rows_now if self.rows_now else None
+
+
+@dataclass
+class Outcome:
+    """What a driver has seen.
+
+    Attributes:
+        parts: what parts say of themselves, by shard.
+        found: how many of them were there before.
+        seconds: of the work.
+        tokens: of every worker, by its number.
+        busy_s: of every worker, batches under way.
+        span_s: of every worker, from the first batch to the last.
+        losses: workers that ended by themselves, and why.
+    """
+
+    parts: dict[int, Part]
+    found: int = 0
+    seconds: float = 0.0
+    tokens: Counter[int] = field(default_factory=Counter)
+    busy_s: dict[int, list[float]] = field(default_factory=dict)
+    span_s: dict[int, list[float]] = field(default_factory=dict)
+    losses: list[str] = field(default_factory=list)
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def found_parts(output: Place, manifest: Manifest) -> dict[int, Part]:
+    """The shards whose parts are there and whole.
+
+    Raises:
+        BulkError: parts of another result lie there.
+    """
+    digest = manifest.digest()
+    names = {part_name(shard): shard for shard in range(len(manifest.shards))}
+    there = [info.base_name for info in output.entries()]
+    strange = next((name for name in there if name.startswith(PART) and name not in names), None)
+    if strange is not None:
+        raise BulkError(f"{output.child(strange).shown}: no part of this result; move it away")
+    shards = [names[name] for name in there if name in names]
+    with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
+        parts = pool.map(partial(read_part, output, digest=digest), shards)
+        return {shard: part for shard, part in zip(shards, parts, strict=True) if part is not None}
+
+
+def remove_leftovers(output: Place) -> None:
+    """Removes what killed workers were writing."""
+    output.remove_partial((PART, "_"))
+    output.child(BAD_FOLDER).remove_partial((PART,))
+
+
+def deal(
+    manifest: Manifest,
+    parts: Mapping[int, Part],
+    workers: Workers,
+    on_progress: OnProgress,
+    check: Check = lambda: None,
+) -> Outcome:
+    """Has every shard done that has no part yet.
+
+    Args:
+        manifest: the shards.
+        parts: those that are done.
+        workers: who does the others.
+        on_progress: is told where the work stands, every TURN_S or so.
+        check: raises when another driver has taken the folder over.
+
+    Raises:
+        BulkError: a worker met something that trying again would not change, or workers keep ending by themselves.
+    """
+    dealer = _Dealer(manifest, parts, workers)
+    killed = True
+    try:
+        while not dealer.is_done():
+            check()
+            dealer.fill()
+            for event in workers.wait(TURN_S):
+                if isinstance(event, Finished):
+                    dealer.finished(event.worker, event.done)
+                elif isinstance(event, Lost):
+                    dealer.lost(event)
+                else:
+                    assert isinstance(event, Refused)
+                    raise BulkError(f"{workers.names[event.worker]}: {event.message}")
+            on_progress(dealer.progress())
+        killed = False
+    finally:
+        workers.close(kill=killed)
+    return dealer.outcome
+
+
+class _Dealer:
+    """Who has which shard, and what has become of them."""
+
+    def __init__(self, manifest: Manifest, parts: Mapping[int, Part], workers: Workers) -> None:
+        self._manifest, self._workers = manifest, workers
+        self._waiting = deque(shard for shard in range(len(manifest.shards)) if shard not in parts)
+        self._under_way: dict[int, list[int]] = {worker: [] for worker in range(len(workers.names))}
+        self._losses: Counter[int] = Counter()
+        self._done_rows = sum(manifest.shard_rows(shard) for shard in parts)
+        self._before = self._done_rows
+        self._start = time.perf_counter()
+        self.outcome = Outcome(dict(parts), len(parts))
+
+    def is_done(self) -> bool:
+        return len(self.outcome.parts) == len(self._manifest.shards)
+
+    def fill(self) -> None:
+        """Gives every worker as much as it takes, one shard a turn, so that the last ones are shared out."""
+        for _ in range(AHEAD):
+            for worker, shards in self._under_way.items():
+                if self._waiting and len(shards) < AHEAD:
+                    shard = self._waiting.popleft()
+                    shards.append(shard)
+                    self._workers.give(worker, shard)
+
+    def finished(self, worker: int, done: Done) -> None:
+        shard, outcome = done.part.shard, self.outcome
+        if shard in self._under_way[worker]:
+            self._under_way[worker].remove(shard)
+        outcome.parts[shard] = done.part
+        outcome.tokens[worker] += done.part.tokens
+        for of_workers, seconds in ((outcome.busy_s, done.busy_s), (outcome.span_s, done.span_s)):
+            of_workers.setdefault(worker, [0.0])[-1] = max(of_workers.get(worker, [0.0])[-1], seconds)
+        self._done_rows += self._manifest.shard_rows(shard)
+        outcome.seconds = time.perf_counter() - self._start
+
+    def lost(self, event: Lost) -> None:
+        """Deals again what the worker had, and starts it anew.
+
+        Raises:
+            BulkError: a shard has ended too many workers.
+        """
+        shards = self._under_way[event.worker]
+        self._losses.update(shards)
+        self._waiting.extendleft(reversed(shards))
+        shards.clear()
+        name = self._workers.names[event.worker]
+        self.outcome.losses.append(f"{name} {event.why}")
+        shard, times = max(self._losses.items(), key=lambda item: item[1], default=(0, 0))
+        if times >= MOST_LOSSES:
+            raise BulkError(
+                f"{self._where(shard)}: {times} workers ended with it under way, the last one, {name}, {event.why}; "
+                "look for want of memory or a failing GPU (dmesg), or take the file out"
+            )
+        for of_workers in (self.outcome.busy_s, self.outcome.span_s):
+            of_workers.setdefault(event.worker, []).append(0.0)
+        self._workers.restart(event.worker)
+
+    def progress(self) -> Progress:
+        now = self._done_rows - self._before
+        tokens = sum(self.outcome.tokens.values())
+        return Progress(self._done_rows, self._manifest.rows, now, tokens, time.perf_counter() - self._start)
+
+    def _where(self, shard: int) -> str:
+        piece = self._manifest.shards[shard][0]
+        return f"shard {shard} ({self._manifest.inputs[piece.file].place().shown} from row {piece.first} on)"
+
+
+def total(seconds: Mapping[int, Sequence[float]]) -> float:
+    """Of all workers, before and after they were started anew."""
+    return sum(sum(times) for times in seconds.values())

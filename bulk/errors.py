@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The error that everything in padfree.bulk raises."""
+
+
+class BulkError(ValueError):
+    """Inputs, an output folder, a model or a cluster with which bulk work cannot go on.
+
+    The message names what failed, the value, what is allowed and the next step.
+    """

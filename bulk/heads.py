@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a model's outputs, run by run, to the columns of a part, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from padfree.contract.metadata import Metadata
+from padfree.runtime.feeds import split_outputs
+from padfree.runtime.request import Ragged
+from padfree.runtime.text_tasks import CLASSIFY, RERANK, SPARSE, TOKENS
+
+from .manifest import Options
+
+Array = npt.NDArray[Any]
+Columns = Mapping[str, Any]
+VECTOR, VECTORS, SCORE, SCORES, INDICES, VALUES = "embedding", "embeddings", "score", "scores", "indices", "values"
+
+
+class Head(Protocol):
+    """Takes the results of runs, which may come from several threads, and gives columns."""
+
+    def add(self, at: Array, outputs: Mapping[str, Array], ragged: Ragged) -> None:
+        """Keeps a run's outputs.
+
+        Args:
+            at: which rows the run's sequences are.
+            outputs: as the model gives them.
+            ragged: what has run.
+        """
+
+    def finite(self) -> Array:
+        """Which rows hold numbers alone, bool [rows]."""
+
+    def columns(self, rows: Array) -> Columns:
+        """The columns of some rows, in their order."""
+
+
+def make_head(options: Options, metadata: Metadata, seq_lens: Array) -> Head:
+    """For rows of these lengths."""
+    dtype = np.dtype(options.dtype)
+    if options.task == SPARSE:
+        return SparseHead(options.head, dtype, len(seq_lens))
+    if options.task == TOKENS:
+        return TokenHead(options.head, dtype, metadata, seq_lens)
+    return DenseHead(options.head, dtype, options.task, len(seq_lens))
+
+
+class DenseHead:
+    """One vector a row: FixedSizeList, or a number where scores have one class."""
+
+    def __init__(self, name: str, dtype: np.dtype[Any], task: str, rows: int) -> None:
+        self._name, self._dtype, self._task, self._rows = name, dtype, task, rows
+        self._values: Array | None = None
+
+    def add(self, at: Array, outputs: Mapping[str, Array], ragged: Ragged) -> None:
+        """As Head."""
+        values = outputs[self._name][: len(ragged.seq_lens)].reshape(len(ragged.seq_lens), -1)
+        if self._values is None:
+            self._values = np.empty((self._rows, values.shape[1]), self._dtype)
+        with np.errstate(over="ignore"):  # what float16 cannot hold becomes infinite, and is found later
+            self._values[at] = values
+
+    def finite(self) -> Array:
+        """As Head."""
+        return np.asarray(np.isfinite(self._found()).all(1))
+
+    def columns(self, rows: Array) -> Columns:
+        """As Head."""
+        values = self._found()[rows]
+        if self._task == RERANK and values.shape[1] == 1:
+            return {SCORE: pa.array(values[:, 0])}
+        name = SCORES if self._task in (RERANK, CLASSIFY) else VECTOR
+        return {name: _vectors(values)}
+
+    def _found(self) -> Array:
+        return np.zeros((0, 1), self._dtype) if self._values is None else self._values
+
+
+class TokenHead:
+    """A vector for every token: List of FixedSizeList."""
+
+    def __init__(self, name: str, dtype: np.dtype[Any], metadata: Metadata, seq_lens: Array) -> None:
+        self._name, self._dtype, self._metadata, self._seq_lens = name, dtype, metadata, seq_lens
+        self._ends = np.cumsum(seq_lens, dtype=np.int64)
+        self._values: Array | None = None
+
+    def add(self, at: Array, outputs: Mapping[str, Array], ragged: Ragged) -> None:
+        """As Head."""
+        parts: Sequence[Array] = split_outputs(outputs, ragged, self._metadata)[self._name]
+        for row, part in zip(at.tolist(), parts, strict=True):
+            flat = part.reshape(len(part), -1)
+            if self._values is None:
+                self._values = np.empty((int(self._ends[-1]), flat.shape[1]), self._dtype)
+            with np.errstate(over="ignore"):
+                self._values[self._ends[row] - len(flat) : self._ends[row]] = flat
+
+    def finite(self) -> Array:
+        """As Head."""
+        tokens = np.isfinite(self._found()).all(1)
+        bad = np.repeat(np.arange(len(self._seq_lens)), self._seq_lens)[~tokens]
+        found = np.ones(len(self._seq_lens), bool)
+        found[bad] = False
+        return found
+
+    def columns(self, rows: Array) -> Columns:
+        """As Head."""
+        lens = self._seq_lens[rows].astype(np.int64)
+        offsets = np.concatenate([[0], np.cumsum(lens)])
+        values = self._found()
+        if len(rows) < len(self._seq_lens):
+            starts = self._ends[rows] - lens
+            values = values[np.repeat(starts - offsets[:-1], lens) + np.arange(offsets[-1])]
+        return {VECTORS: pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), _vectors(values))}
+
+    def _found(self) -> Array:
+        return np.zeros((0, 1), self._dtype) if self._values is None else self._values
+
+
+class SparseHead:
+    """The words that a text stands for, and their weights: lists of what is not zero, in the order of the words."""
+
+    def __init__(self, name: str, dtype: np.dtype[Any], rows: int) -> None:
+        self._name, self._dtype = name, dtype
+        self._indices: list[Array] = [np.zeros(0, np.int32)] * rows
+        self._weights: list[Array] = [np.zeros(0, dtype)] * rows
+
+    def add(self, at: Array, outputs: Mapping[str, Array], ragged: Ragged) -> None:
+        """As Head."""
+        dense = outputs[self._name][: len(ragged.seq_lens)]
+        rows, words = np.nonzero(dense)
+        with np.errstate(over="ignore"):
+            weights = dense[rows, words].astype(self._dtype)
+        cuts = np.searchsorted(rows, np.arange(1, len(dense)))
+        indices = np.split(words.astype(np.int32), cuts)
+        for row, some, values in zip(at.tolist(), indices, np.split(weights, cuts), strict=True):
+            self._indices[row], self._weights[row] = some, values
+
+    def finite(self) -> Array:
+        """As Head."""
+        return np.array([bool(np.isfinite(values).all()) for values in self._weights], bool)
+
+    def columns(self, rows: Array) -> Columns:
+        """As Head."""
+        chosen = rows.tolist()
+        offsets = pa.array(np.cumsum([0, *(len(self._indices[row]) for row in chosen)]), pa.int32())
+
+        def lists(parts: list[Array], empty: Array) -> Any:
+            return pa.ListArray.from_arrays(offsets, pa.array(np.concatenate([empty, *(parts[row] for row in chosen)])))
+
+        return {
+            INDICES: lists(self._indices, np.zeros(0, np.int32)),
+            VALUES: lists(self._weights, np.zeros(0, self._dtype)),
+        }
+
+
+def _vectors(values: Array) -> Any:
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(values).reshape(-1)), values.shape[1])

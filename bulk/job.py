@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what a user asks for to a finished folder: the manifest, the lock, the workers, the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from padfree.runtime.budget import Budget
+from padfree.runtime.text_tasks import ANSWERS, CLASSIFY, EMBED, RERANK, TOKENS, Choices, Served, describe
+from padfree.runtime.texts import IDS
+
+from .driver import OnProgress, Outcome, deal, found_parts, remove_leftovers
+from .errors import BulkError
+from .lock import LOCK, only_driver
+from .manifest import MANIFEST, OPTION_NAMES, Manifest, Model, Options, differences, read_manifest, write_manifest
+from .models import identify, look
+from .places import SCHEME, Place
+from .reading.inputs import check_unchanged, find
+from .reading.planning import make_manifest
+from .report import Report, report_of, write_report
+from .verify import Verified, verify
+from .workers.base import Workers
+from .workers.worker import WorkerSpec
+
+SHARD_ROWS, TOKEN_SHARD_ROWS = 1 << 16, 1 << 11
+"""Rows of a shard, where rows have one vector and where tokens have one."""
+MOST_TEXT_BYTES = 1 << 18
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for; None: what the model says, or the default.
+
+    Attributes:
+        inputs: files, folders, URIs.
+        output: the folder of the result.
+        model: the plan or packed file.
+        columns: of the text, or of the two texts of a pair.
+        id_column: None: rows are numbered.
+        head: the model's output.
+        tokenizer: the tokenizer.json.
+        prompt: the name of one of the model's prompts.
+        max_length: most tokens of a text or pair.
+        dtype: of the result.
+        max_text_bytes: larger texts are bad rows.
+        shard_rows: rows of a shard.
+        max_tokens: tokens of a batch.
+        max_sequences: texts of a batch.
+    """
+
+    inputs: Sequence[str]
+    output: str
+    model: Path
+    columns: tuple[str, ...] = ("text",)
+    id_column: str | None = None
+    head: str | None = None
+    tokenizer: Path | None = None
+    prompt: str | None = None
+    max_length: int | None = None
+    dtype: str = "float32"
+    max_text_bytes: int = MOST_TEXT_BYTES
+    shard_rows: int | None = None
+    max_tokens: int | None = None
+    max_sequences: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_length", "max_text_bytes", "shard_rows", "max_tokens", "max_sequences"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                option = OPTION_NAMES[name]
+                raise BulkError(f"{option} {value}: allowed: 1 or more; leave it out for the default")
+
+
+@dataclass(frozen=True)
+class Running:
+    """How workers run what the manifest says; nothing of it changes the result.
+
+    Attributes:
+        tokenizers: processes of each worker that make tokens.
+        cpu_threads: of a run, for .onnx files.
+        runs: batches of a worker under way at once.
+        allow_other_gpu: as for Session.
+    """
+
+    tokenizers: int = 1
+    cpu_threads: int = 0
+    runs: int = 2
+    allow_other_gpu: bool = False
+
+    def __post_init__(self) -> None:
+        if self.tokenizers < 1 or self.runs < 1:
+            raise BulkError(
+                f"{self.tokenizers} processes that make tokens and {self.runs} runs, allowed: 1 or more of each"
+            )
+
+
+MakeWorkers = Callable[[WorkerSpec], Workers]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What became of a job: the report, and what was read back where that was asked for."""
+
+    report: Report
+    verified: Verified | None
+
+
+def embed(
+    request: Request,
+    running: Running,
+    make_workers: MakeWorkers,
+    *,
+    read_back: bool = False,
+    on_progress: OnProgress = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Finished:
+    """Does what is missing of a result, and nothing twice.
+
+    Args:
+        request: inputs, output, model.
+        running: how workers run it.
+        make_workers: starts them, where something is missing.
+        read_back: compare the result with the inputs at the end.
+        on_progress: is told where the work stands.
+        say: is told, in a line, what is being done.
+
+    Raises:
+        BulkError: another driver is at work, inputs or options are not those of the manifest, or the work cannot go
+            on. padfree.runtime.SessionError: the model or its tokenizer cannot be used.
+    """
+    served, options, model = _asked(request)
+    output = Place.of(request.output)
+    _check_apart(request, output)
+    output.make_folder()
+    with only_driver(output) as check:
+        manifest = _manifest(request, output, options, model, say)
+        remove_leftovers(output)
+        parts = found_parts(output, manifest)
+        missing = len(manifest.shards) - len(parts)
+        say(f"{manifest.rows} rows in {len(manifest.shards)} shards, {missing} of them to do")
+        names: tuple[str, ...] = ()
+        outcome = Outcome(parts, len(parts))
+        if missing:
+            workers = make_workers(_spec(request, running, manifest, served))
+            names = workers.names
+            outcome = deal(manifest, parts, workers, on_progress, check)
+        report = report_of(manifest, outcome, frozenset(parts), names)
+        if missing:
+            write_report(output, report)
+        verified = None
+        if read_back:
+            say("reading the result back")
+            verified = verify(output, manifest)
+    return Finished(report, verified)
+
+
+def _spec(request: Request, running: Running, manifest: Manifest, served: Served) -> WorkerSpec:
+    return WorkerSpec(
+        manifest=manifest,
+        output=_travelling(request.output),
+        model=request.model.resolve(),
+        tokenizer=served.tokenizer.resolve(),
+        tokenizers=running.tokenizers,
+        cpu_threads=running.cpu_threads,
+        runs=running.runs,
+        allow_other_gpu=running.allow_other_gpu,
+    )
+
+
+def _asked(request: Request) -> tuple[Served, Options, Model]:
+    """What the request and the model say together."""
+    metadata, budget = look(request.model)
+    pairs = len(request.columns) > 1
+    choices = Choices(
+        task=None if request.head in (None, *ANSWERS) else RERANK if pairs else EMBED,
+        output=request.head,
+        tokenizer=request.tokenizer,
+        max_length=request.max_length,
+        token_rows=not pairs,
+        output_option="--head",
+    )
+    served = describe(request.model, metadata, choices)
+    if pairs != (served.task in (RERANK, CLASSIFY)):
+        command, other = ("rerank", "embed") if pairs else ("embed", "rerank")
+        raise BulkError(
+            f"{request.model}: its output '{served.output}' is for the task '{served.task}', which is not for padfree "
+            f"{command}; call padfree {other}, or choose another output with --head"
+        )
+    if request.prompt is not None and request.prompt not in served.prompts:
+        known = ", ".join(served.prompts) or "none"
+        raise BulkError(f"--prompt {request.prompt}: the model's prompts are {known}; choose one of them")
+    if IDS not in served.inputs:
+        raise BulkError(f"{request.model}: has no input {IDS}; export the model with it")
+    _check_batches(request, budget)
+    return served, _options(request, served, budget), identify(request.model, served.tokenizer)
+
+
+def _check_batches(request: Request, budget: Budget) -> None:
+    limits = {"tokens": (request.max_tokens, budget.max_tokens), "texts": (request.max_sequences, budget.max_sequences)}
+    for what, (asked, most) in limits.items():
+        if asked is not None and most is not None and asked > most:
+            raise BulkError(f"batches of {asked} {what}, the model takes {most}; pass {most} or less")
+
+
+def _options(request: Request, served: Served, budget: Budget) -> Options:
+    rows = TOKEN_SHARD_ROWS if served.task == TOKENS else SHARD_ROWS
+    return Options(
+        task=served.task,
+        head=served.output,
+        columns=request.columns,
+        id_column=request.id_column,
+        prompt="" if len(request.columns) > 1 else served.prompt(request.prompt),
+        max_length=served.max_length,
+        dtype=request.dtype,
+        max_text_bytes=request.max_text_bytes,
+        shard_rows=request.shard_rows or rows,
+        max_tokens=request.max_tokens or budget.max_tokens,
+        max_sequences=request.max_sequences or budget.max_sequences,
+    )
+
+
+def _check_apart(request: Request, output: Place) -> None:
+    for given in request.inputs:
+        place = Place.of(given)
+        if place.contains(output) or output.contains(place):
+            raise BulkError(
+                f"--output {request.output} and the input {given} lie in each other: results would be read as inputs; "
+                "choose another output folder"
+            )
+
+
+def _manifest(request: Request, output: Place, options: Options, model: Model, say: Callable[[str], None]) -> Manifest:
+    """The manifest of the folder, which is made where there is none.
+
+    Raises:
+        BulkError: what is asked for is not what the result was begun with, or other things lie in the folder.
+    """
+    inputs = [_travelling(given) for given in request.inputs]
+    names = [info.base_name for info in output.entries()]
+    if MANIFEST not in names:
+        strange = next((name for name in names if name != LOCK and not name.startswith(".")), None)
+        if strange is not None:
+            raise BulkError(
+                f"{output.shown}: holds {strange} and no manifest, so it is not padfree's; pass a new or empty folder"
+            )
+        say("looking at the inputs")
+        manifest = make_manifest(inputs, options, model)
+        write_manifest(output, manifest)
+        return manifest
+    manifest = read_manifest(output)
+    paths = [(file.root, file.place.path) for file in find(inputs)]
+    changed = list(differences(manifest, options, model, paths))
+    if changed:
+        raise BulkError(
+            f"{output.shown}: the result was begun with something else: {'; '.join(changed)}; ask for the same again, "
+            "or pass another output folder"
+        )
+    for file in manifest.inputs:
+        check_unchanged(file)
+    return manifest
+
+
+def _travelling(given: str) -> str:
+    """A path that means the same in every process."""
+    return given if SCHEME in given else str(Path(given).resolve())

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model of a job: what it is for, what a batch may hold, and that it is the same file everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from padfree.contract.metadata import Metadata
+from padfree.contract.names import ONNX_SUFFIX
+from padfree.runtime.budget import Budget
+from padfree.runtime.plan_files import open_plan
+from padfree.runtime.session import Session, budget_of
+
+from .errors import BulkError
+from .manifest import Model
+
+_BLOCK_BYTES = 1 << 22
+
+
+def look(path: Path) -> tuple[Metadata, Budget]:
+    """What a plan or packed file says of itself, and what one run takes; needs no GPU.
+
+    Raises:
+        padfree.runtime.SessionError: it is damaged, or not there.
+    """
+    if path.suffix != ONNX_SUFFIX:
+        metadata = open_plan(path)
+        return metadata, budget_of(metadata)
+    with Session(path, cpu_threads=1) as session:
+        return session.metadata, session.budget
+
+
+def identify(path: Path, tokenizer: Path) -> Model:
+    """What the manifest says of the files."""
+    return Model(path.name, file_digest(path), file_digest(tokenizer))
+
+
+def check_model(known: Model, path: Path, tokenizer: Path) -> None:
+    """Refuses files that are not those of the manifest.
+
+    Raises:
+        BulkError: another model or tokenizer.
+    """
+    for file, digest in ((path, known.sha256), (tokenizer, known.tokenizer_sha256)):
+        if file_digest(file) != digest:
+            raise BulkError(
+                f"{file}: is not the file that the result was begun with; put that one in its place on every machine, "
+                "or start in another output folder"
+            )
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file. Weights that lie beside an .onnx file have their digest in the name by which it calls them.
+
+    Raises:
+        BulkError: it cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as stream:
+            while block := stream.read(_BLOCK_BYTES):
+                digest.update(block)
+    except OSError as error:
+        raise BulkError(f"{path}: cannot be read ({error.strerror}); check the path on this machine") from error
+    return digest.hexdigest()

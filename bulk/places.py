@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files and folders on any filesystem that pyarrow knows; a file appears whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from padfree.contract.staging import staged_for, write_atomically
+from pyarrow import fs
+
+from .errors import BulkError
+
+T = TypeVar("T")
+SCHEME = "://"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A path on a filesystem.
+
+    Attributes:
+        filesystem: one of pyarrow's; it travels to other processes and machines.
+        path: on it, absolute.
+        shown: what the user calls it.
+    """
+
+    filesystem: Any
+    path: str
+    shown: str
+
+    @classmethod
+    def of(cls, given: str) -> Place:
+        """A local path, or a URI as `s3://bucket/folder`.
+
+        Raises:
+            BulkError: the URI is of no filesystem that pyarrow reads.
+        """
+        try:
+            if SCHEME in given:
+                filesystem, path = fs.FileSystem.from_uri(given)
+            else:
+                filesystem, path = fs.LocalFileSystem(), str(Path(given).resolve())
+        except (ValueError, OSError) as error:  # pyarrow's ArrowInvalid is a ValueError
+            raise BulkError(
+                f"{given}: no filesystem for it ({error}); pass a local path, or a URI that pyarrow reads, such as "
+                "s3://bucket/folder"
+            ) from error
+        return cls(filesystem, path.rstrip("/") or "/", given.rstrip("/") or "/")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it lies in this machine's own tree of files."""
+        return isinstance(self.filesystem, fs.LocalFileSystem)
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rsplit("/", 1)[-1]
+
+    def child(self, name: str) -> Place:
+        """A file or folder in this folder."""
+        return Place(self.filesystem, f"{self.path}/{name}", f"{self.shown}/{name}")
+
+    def contains(self, other: Place) -> bool:
+        """Whether the other is this place, or lies in it."""
+        same = self.filesystem.equals(other.filesystem)
+        return bool(same) and f"{other.path}/".startswith(f"{self.path}/")
+
+    def info(self) -> Any:
+        """pyarrow's FileInfo."""
+        return self._attempt("looked at", lambda: self.filesystem.get_file_info(self.path))
+
+    def entries(self, *, recursive: bool = False) -> list[Any]:
+        """FileInfo of what is in the folder, by path; nothing where there is no folder."""
+        selector = fs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
+        found = self._attempt("listed", lambda: self.filesystem.get_file_info(selector))
+        return sorted(found, key=lambda info: info.path)
+
+    def at(self, path: str) -> Place:
+        """Another path of the same filesystem, such as that of an entry of this folder."""
+        return Place(self.filesystem, path, self.shown + path[len(self.path) :] if self._below(path) else path)
+
+    def open(self) -> Any:
+        """A file to read at any place of it."""
+        return self._attempt("read", lambda: self.filesystem.open_input_file(self.path))
+
+    def read(self) -> bytes:
+        """All of a file."""
+
+        def whole() -> bytes:
+            with self.filesystem.open_input_stream(self.path) as stream:
+                return bytes(stream.read())
+
+        return self._attempt("read", whole)
+
+    def etag(self) -> str:
+        """What an object store says of a file's content; "" where there is no such thing."""
+
+        def ask() -> str:
+            with self.filesystem.open_input_stream(self.path) as stream:
+                known = {key.decode().lower(): value.decode() for key, value in (stream.metadata() or {}).items()}
+            return str(known.get("etag", "")).strip('"')
+
+        return self._attempt("read", ask)
+
+    def make_folder(self) -> None:
+        """Makes the folder, and those above it, unless it is there."""
+        self._attempt("made", lambda: self.filesystem.create_dir(self.path, recursive=True))
+
+    def write(self, content: Any) -> None:
+        """Writes a file as a whole: aside and renamed on local disks, with one put elsewhere.
+
+        Args:
+            content: anything with the buffer protocol.
+
+        Raises:
+            BulkError: it cannot be written; nothing has changed.
+        """
+
+        def put() -> None:
+            if self.is_local:
+                write_atomically(Path(self.path), lambda stream: stream.write(content))
+                return
+            # One write: nothing of this program can fail between two of them and leave a part behind.
+            stream = self.filesystem.open_output_stream(self.path)
+            stream.write(content)
+            stream.close()
+
+        self._attempt("written", put)
+
+    def remove_partial(self, beginnings: tuple[str, ...]) -> None:
+        """Removes what processes that were killed left of files with names that begin so."""
+        if not self.is_local:
+            return
+        for path in Path(self.path).glob(".*"):
+            if staged_for(path).startswith(beginnings):
+                path.unlink(missing_ok=True)
+
+    def _below(self, path: str) -> bool:
+        return path.startswith(f"{self.path}/")
+
+    def _attempt(self, done: str, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except OSError as error:
+            reason = error.strerror or str(error).strip().splitlines()[0]
+            advice = "check that it is there, and your permissions"
+            if done in ("written", "made"):
+                advice = "check permissions and room, then run the same command again: it goes on where it ended"
+            raise BulkError(f"{self.shown}: cannot be {done} ({reason}); {advice}") from error

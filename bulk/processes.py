@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that do not outlive the one that started them, however that ends."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+
+ORPHANED = 3
+"""Exit code."""
+
+
+def die_with_parent() -> None:
+    """Ends this process as soon as its parent has: nobody would wait for what it makes.
+
+    What was being written stays aside under a name of its own, which the next driver removes.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, and the driver says what comes next
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        os._exit(ORPHANED)
+
+    threading.Thread(target=watch, name="padfree-parent", daemon=True).start()

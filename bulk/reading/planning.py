@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes a manifest: counts the rows of inputs, and cuts them into shards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from ..errors import BulkError
+from ..manifest import ROW_NUMBERS, InputFile, Manifest, Model, Options, Piece, Shard
+from .inputs import Found, find, identity
+from .records import BOM, Ends, RecordError, blocks, csv_columns, reader_of
+
+SMALLEST_PART = 0.5
+"""A row group is cut where its end would be a shard of its own of at least this share."""
+_MOST_HEAD = 1 << 20
+
+
+def make_manifest(given: Sequence[str], options: Options, model: Model) -> Manifest:
+    """Looks at all inputs; text files are read once, of parquet files the footer.
+
+    Raises:
+        BulkError: inputs that cannot be read, or lack a column.
+    """
+    found = find(given)
+    with ThreadPoolExecutor(min(16, len(found), os.cpu_count() or 1)) as pool:
+        looked = list(pool.map(partial(_look, options=options), found))
+    kinds = {kind: file for file, (_, _, kind) in zip(found, looked, strict=True)}
+    if len(kinds) > 1:
+        shown = ", ".join(f"{kind} in {file.place.shown}" for kind, file in kinds.items())
+        raise BulkError(f"--id {options.id_column}: ids are {shown}; convert them to one type")
+    pieces = [replace(piece, file=at) for at, (_, of_file, _) in enumerate(looked) for piece in of_file if piece.rows]
+    if not pieces:
+        raise BulkError(f"{', '.join(given)}: there are no rows; check the inputs")
+    files = tuple(file for file, _, _ in looked)
+    return Manifest(model, options, next(iter(kinds)), files, tuple(_shards(pieces, options.shard_rows)))
+
+
+def _shards(pieces: Sequence[Piece], rows: int) -> Iterator[Shard]:
+    """Pieces that follow each other, together as large as a shard is to be, or a little less."""
+    shard: list[Piece] = []
+    for piece in pieces:
+        if shard and sum(part.rows for part in shard) + piece.rows > rows:
+            yield tuple(shard)
+            shard = []
+        shard.append(piece)
+    if shard:
+        yield tuple(shard)
+
+
+def _look(file: Found, options: Options) -> tuple[InputFile, list[Piece], str]:
+    """A file as the manifest has it, its rows in pieces, and the type of its ids."""
+    if file.format == "parquet":
+        pieces, kind = _parquet(file, options)
+        columns: tuple[str, ...] = ()
+    else:
+        columns, begin = _header(file, options)
+        pieces = list(_cut(file, begin, options.shard_rows))
+        kind = _id_kind(file, pieces, columns, options)
+    return identity(file, sum(piece.rows for piece in pieces), columns), pieces, kind
+
+
+def _parquet(file: Found, options: Options) -> tuple[list[Piece], str]:
+    """A row group is a piece; those that are much larger than a shard are several."""
+    try:
+        with file.place.open() as stream, parquet.ParquetFile(stream) as opened:
+            schema = opened.schema_arrow
+            groups = [opened.metadata.row_group(at).num_rows for at in range(opened.metadata.num_row_groups)]
+    except (pa.ArrowInvalid, OSError) as error:
+        raise BulkError(f"{file.place.shown}: not a whole parquet file ({error}); copy it again") from error
+    for column in options.columns:
+        _require(file, column, schema.names)
+        if not _is_text(schema.field(column).type):
+            raise BulkError(
+                f"{file.place.shown}: the column '{column}' is {schema.field(column).type}, allowed: string or binary; "
+                "choose another column"
+            )
+    pieces, first = [], 0
+    for at, rows in enumerate(groups):
+        for skip, part in _parts(rows, options.shard_rows):
+            pieces.append(Piece(0, at, skip, first + skip, part))
+        first += rows
+    if options.id_column is None:
+        return pieces, ROW_NUMBERS
+    _require(file, options.id_column, schema.names)
+    kind = schema.field(options.id_column).type
+    if not (pa.types.is_integer(kind) or _is_text(kind)) or pa.types.is_uint64(kind):
+        raise BulkError(
+            f"{file.place.shown}: the column '{options.id_column}' is {kind}, allowed: integers up to 64 bits with a "
+            "sign, and strings; pass another --id, or none to number the rows"
+        )
+    return pieces, "int64" if pa.types.is_integer(kind) else "string"
+
+
+def _parts(rows: int, shard_rows: int) -> Iterator[tuple[int, int]]:
+    """(rows before, rows) of the parts of a row group."""
+    start = 0
+    while rows - start > (1 + SMALLEST_PART) * shard_rows:
+        yield start, shard_rows
+        start += shard_rows
+    yield start, rows - start
+
+
+def _header(file: Found, options: Options) -> tuple[tuple[str, ...], int]:
+    """The columns of a CSV file, and where rows begin."""
+    with file.place.open() as stream:
+        head = bytes(stream.read(_MOST_HEAD))
+    begin = len(BOM) if head.startswith(BOM) else 0
+    if file.format == "jsonl":
+        return (), begin
+    if file.format == "text":
+        if options.id_column is not None or len(options.columns) > 1:
+            raise BulkError(
+                f"{file.place.shown}: a text file has one text a line, and neither ids nor pairs; leave --id out, or "
+                "pass CSV, JSON lines or parquet"
+            )
+        return (), begin
+    ends = Ends(quoted=True).positions(head)
+    stop = int(ends[0]) if ends.size else len(head)
+    columns = csv_columns(head[:stop].rstrip(b"\r\n"), file.place.shown)
+    for column in (*options.columns, *([options.id_column] if options.id_column else [])):
+        _require(file, column, columns)
+    return columns, stop
+
+
+def _cut(file: Found, begin: int, shard_rows: int) -> Iterator[Piece]:
+    """The rows of a file of records, so many a piece."""
+    ends = Ends(quoted=file.format == "csv")
+    start = at = begin
+    first = rows = 0
+    with file.place.open() as stream:
+        for block in blocks(stream, begin, file.size - begin):
+            opened = ends.open
+            count = ends.count(block)
+            if rows + count >= shard_rows:
+                ends.open = opened
+                for end in ends.positions(block).tolist()[shard_rows - rows - 1 :: shard_rows]:
+                    yield Piece(0, start, at + end - start, first, shard_rows)
+                    start, first = at + end, first + shard_rows
+                rows = (rows + count) % shard_rows
+            else:
+                rows += count
+            at += len(block)
+            last = block[-1:]
+    if ends.open:
+        raise BulkError(
+            f"{file.place.shown}: a double quote is never closed, so that records cannot be told apart; write quotes "
+            "within quoted fields twice"
+        )
+    rows += int(at > begin and last != b"\n")
+    if rows:
+        yield Piece(0, start, at - start, first, rows)
+
+
+def _id_kind(file: Found, pieces: Sequence[Piece], columns: Sequence[str], options: Options) -> str:
+    """The type of ids: in JSON lines that of the first one, in CSV files string."""
+    if options.id_column is None:
+        return ROW_NUMBERS
+    if file.format == "csv" or not pieces:
+        return "string"
+    read = reader_of(file.format, columns)
+    with file.place.open() as stream:
+        stream.seek(pieces[0].at)
+        for line in bytes(stream.read(min(pieces[0].size, _MOST_HEAD))).split(b"\n"):
+            value: Any = None
+            try:
+                value = read(line).get(options.id_column)
+            except RecordError:
+                continue  # a bad row, which says nothing of the others
+            if isinstance(value, (int, str)) and not isinstance(value, bool):
+                return "int64" if isinstance(value, int) else "string"
+    raise BulkError(
+        f"{file.place.shown}: no '{options.id_column}' that is an integer or a string; pass another --id, or none to "
+        "number the rows"
+    )
+
+
+def _require(file: Found, column: str, columns: Sequence[str]) -> None:
+    if column not in columns:
+        shown = ", ".join(columns[:20])
+        raise BulkError(f"{file.place.shown}: no column '{column}', there are {shown}; choose one of them")
+
+
+def _is_text(kind: Any) -> bool:
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(test(kind) for test in tests)

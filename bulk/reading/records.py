@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where records of text files end, and what is in a record: lines of text and JSON, and CSV with quoted line ends."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import BulkError
+
+Positions = npt.NDArray[np.int64]
+LINE_END, QUOTE = 10, 34
+BLOCK_BYTES = 1 << 20
+BOM = b"\xef\xbb\xbf"
+
+
+class RecordError(ValueError):
+    """One record that cannot be read; the message is the reason."""
+
+
+class Ends:
+    """Finds the ends of records, block by block.
+
+    Args:
+        quoted: line ends between double quotes belong to the record, as RFC 4180 has it for CSV. A quote inside of a
+            quoted field is written twice, so that the number of quotes before a record's end is even.
+    """
+
+    def __init__(self, *, quoted: bool) -> None:
+        self._quoted = quoted
+        self.open = False
+
+    def count(self, block: bytes) -> int:
+        """How many records end in the next block."""
+        if not self._quoted or (not self.open and b'"' not in block):
+            return block.count(b"\n")
+        return self.positions(block).size
+
+    def positions(self, block: bytes) -> Positions:
+        """The bytes behind the ends of records in the next block."""
+        letters = np.frombuffer(block, np.uint8)
+        ends = np.flatnonzero(letters == LINE_END)
+        if self._quoted:
+            quotes = np.flatnonzero(letters == QUOTE)
+            before = np.searchsorted(quotes, ends) + int(self.open)
+            ends = ends[before % 2 == 0]
+            self.open ^= bool(quotes.size % 2)
+        return ends + 1
+
+
+def split(data: bytes, kind: str) -> list[bytes]:
+    """The records of whole ones that follow each other, without their line ends."""
+    if kind == "csv" and b'"' in data:
+        ends = [0, *Ends(quoted=True).positions(data).tolist()]
+        if ends[-1] < len(data):
+            ends.append(len(data))
+        found = [data[start:end].removesuffix(b"\n") for start, end in pairwise(ends)]
+    else:
+        found = data.split(b"\n")
+        if not found[-1]:
+            found.pop()
+    return [record.removesuffix(b"\r") for record in found]
+
+
+def csv_fields(record: bytes) -> list[str]:
+    """The fields of one record.
+
+    Raises:
+        RecordError: it is not UTF-8, or no CSV.
+    """
+    if len(record) > csv.field_size_limit():
+        csv.field_size_limit(len(record))  # how large texts may be is checked elsewhere, with a message of its own
+    try:
+        rows = list(csv.reader(io.StringIO(decoded(record), newline=""), strict=True))
+    except csv.Error as error:
+        raise RecordError(f"not CSV: {error}") from error
+    if len(rows) > 1:
+        raise RecordError("not CSV: a line ends within the record")
+    return rows[0] if rows else []
+
+
+def csv_columns(head: bytes, shown: str) -> tuple[str, ...]:
+    """The names in a file's first record.
+
+    Raises:
+        BulkError: there are none, or one comes twice.
+    """
+    try:
+        names = csv_fields(head.removeprefix(BOM))
+    except RecordError as error:
+        raise BulkError(f"{shown}: the first line names no columns ({error}); write a header of names") from error
+    if not any(names) or len(set(names)) < len(names):
+        raise BulkError(f"{shown}: the first line names no columns, or one of them twice: {names[:8]}; correct it")
+    return tuple(names)
+
+
+def decoded(value: bytes) -> str:
+    """A text.
+
+    Raises:
+        RecordError: it is not UTF-8.
+    """
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise RecordError(f"not UTF-8: byte {value[error.start]:#04x} at {error.start}") from error
+
+
+Reader = Callable[[bytes], Mapping[str, Any]]
+
+
+def reader_of(kind: str, columns: Sequence[str]) -> Reader:
+    """What makes values by column name of one record; raises RecordError for a record that has none."""
+    if kind == "text":
+        return lambda record: {"text": record}
+    if kind == "jsonl":
+        return _json_object
+
+    def fields(record: bytes) -> Mapping[str, Any]:
+        values = csv_fields(record)
+        if len(values) != len(columns):
+            raise RecordError(f"{len(values)} fields, the header has {len(columns)}")
+        return dict(zip(columns, values, strict=True))
+
+    return fields
+
+
+def _json_object(record: bytes) -> Mapping[str, Any]:
+    try:
+        value = json.loads(decoded(record))
+    except RecursionError as error:
+        raise RecordError("not JSON: nested too deeply") from error
+    except json.JSONDecodeError as error:
+        raise RecordError(f"not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise RecordError(f"a JSON {type(value).__name__}, not an object")
+    return value
+
+
+def blocks(stream: Any, at: int, size: int, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
+    """A part of a file, block by block."""
+    stream.seek(at)
+    while size > 0 and (block := bytes(stream.read(min(size, block_bytes)))):
+        size -= len(block)
+        yield block
+
+
+def whole_records(parts: Iterable[bytes], kind: str) -> Iterator[tuple[bytes, int]]:
+    """The same bytes, cut anew where records end, and how many records those are."""
+    ends, rest = Ends(quoted=kind == "csv"), []
+    for block in parts:
+        positions = ends.positions(block)
+        if not positions.size:
+            rest.append(block)
+            continue
+        stop = int(positions[-1])
+        yield b"".join([*rest, block[:stop]]), positions.size
+        rest = [block[stop:]]
+    last = b"".join(rest)
+    if last:
+        yield last, 1

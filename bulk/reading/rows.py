@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of a shard, in chunks: read in one process, and made into ids and texts in another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from padfree.runtime.texts import Text
+from pyarrow import parquet
+
+from ..errors import BulkError
+from ..manifest import Manifest, Options, Piece, Shard
+from ..places import Place
+from .records import Reader, RecordError, blocks, decoded, reader_of, split, whole_records
+
+CHUNK_ROWS = 1024
+"""What one process makes tokens of at a time."""
+CHUNK_BYTES = 1 << 18
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows that follow each other, as they were read.
+
+    Attributes:
+        file: number of the input.
+        first: number of the first row in the file.
+        data: whole records of a text file, or columns of a parquet file by their names.
+    """
+
+    file: int
+    first: int
+    data: Any
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row that got no result.
+
+    Attributes:
+        file: number of the input.
+        row: its number in the file.
+        kind: the reason in a word or two, by which bad rows are counted.
+        reason: the same with what is particular to the row.
+        id: of the row, if it could be read.
+    """
+
+    file: int
+    row: int
+    kind: str
+    reason: str
+    id: int | str | None = None
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A chunk's rows: ids and texts of all of them, None at bad ones, which are named."""
+
+    ids: list[int | str | None]
+    texts: list[Text | None]
+    bad: list[BadRow] = field(default_factory=list)
+
+
+def read_chunks(manifest: Manifest, shard: Shard) -> Iterator[Chunk]:
+    """The rows of a shard, in order.
+
+    Raises:
+        BulkError: an input cannot be read, or has other rows than when the manifest was made.
+    """
+    for piece in shard:
+        file = manifest.inputs[piece.file]
+        place, rows = file.place(), 0
+        read = _parquet_chunks if file.format == "parquet" else _record_chunks
+        for chunk, count in read(manifest, piece, place):
+            rows += count
+            yield chunk
+        if rows != piece.rows:
+            raise BulkError(
+                f"{place.shown}: {rows} rows from row {piece.first} on where there were {piece.rows}: it has changed "
+                "while it was read; put it back and run the command again"
+            )
+
+
+def _record_chunks(manifest: Manifest, piece: Piece, place: Place) -> Iterator[tuple[Chunk, int]]:
+    """Chunks of a text file, and how many rows they have."""
+    first = piece.first
+    with place.open() as stream:
+        parts = blocks(stream, piece.at, piece.size, CHUNK_BYTES)
+        for data, rows in whole_records(parts, manifest.inputs[piece.file].format):
+            yield Chunk(piece.file, first, data), rows
+            first += rows
+
+
+def _parquet_chunks(manifest: Manifest, piece: Piece, place: Place) -> Iterator[tuple[Chunk, int]]:
+    """Chunks of a row group, and how many rows they have."""
+    options = manifest.options
+    names = list(dict.fromkeys([*options.columns, *([options.id_column] if options.id_column else [])]))
+    first, skip, left = piece.first, piece.size, piece.rows
+    try:
+        with place.open() as stream, parquet.ParquetFile(stream) as opened:
+            if piece.at >= opened.num_row_groups:
+                return
+            for batch in opened.iter_batches(CHUNK_ROWS, row_groups=[piece.at], columns=names, use_threads=False):
+                part = batch.slice(skip, left)
+                skip = max(0, skip - batch.num_rows)
+                if part.num_rows:
+                    # A slice would take the whole batch along to the other process.
+                    data = pa.table(part).combine_chunks() if part.num_rows < batch.num_rows else pa.table(part)
+                    yield Chunk(piece.file, first, data), part.num_rows
+                first, left = first + part.num_rows, left - part.num_rows
+                if not left:
+                    return
+    except (pa.ArrowInvalid, OSError) as error:
+        raise BulkError(f"{place.shown}: not a whole parquet file ({error}); copy it again") from error
+
+
+def parse(chunk: Chunk, manifest: Manifest) -> Parsed:
+    """Ids and texts of a chunk; rows that have none are named, and the others go on."""
+    file, options = manifest.inputs[chunk.file], manifest.options
+    if file.format == "parquet":
+        columns = {name: _values(chunk.data.column(name)) for name in chunk.data.column_names}
+        rows: list[Mapping[str, Any] | RecordError] = [
+            dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+        ]
+    else:
+        read = reader_of(file.format, file.columns)
+        rows = [_attempt(read, record) for record in split(chunk.data, file.format)]
+    offset = manifest.first_rows()[chunk.file] + chunk.first
+    parsed = Parsed([], [])
+    for at, row in enumerate(rows):
+        found: int | str | None = None
+        text: Text | None = None
+        try:
+            if isinstance(row, RecordError):
+                raise row
+            found = offset + at if options.id_column is None else _id(row.get(options.id_column), manifest.id_type)
+            text = _text(row, options)
+        except RecordError as error:
+            kind, _, _ = str(error).partition(":")
+            parsed.bad.append(BadRow(chunk.file, chunk.first + at, kind, str(error), found))
+        parsed.ids.append(found)
+        parsed.texts.append(text)
+    return parsed
+
+
+def _attempt(read: Reader, record: bytes) -> Mapping[str, Any] | RecordError:
+    try:
+        return read(record)
+    except RecordError as error:
+        return error
+
+
+def _id(value: Any, kind: str) -> int | str:
+    if isinstance(value, bytes):
+        value = decoded(value)
+    if kind == "int64" and type(value) is int and -(2**63) <= value < 2**63:
+        return value
+    if kind == "string" and isinstance(value, str):
+        _utf8(value)
+        return value
+    raise RecordError(f"id: {ascii(value)[:60]}, expected {kind}")
+
+
+def _text(row: Mapping[str, Any], options: Options) -> Text:
+    texts = [_one_text(row.get(column), column, options.max_text_bytes) for column in options.columns]
+    return (texts[0], texts[1]) if len(texts) > 1 else texts[0]
+
+
+def _one_text(value: Any, column: str, most: int) -> str:
+    if value is None:
+        raise RecordError(f"null: no value in '{column}'")
+    if not isinstance(value, (str, bytes)):
+        raise RecordError(f"no text: '{column}' is a {type(value).__name__}")
+    raw = _utf8(value) if isinstance(value, str) else value
+    if len(raw) > most:
+        raise RecordError(f"too large: '{column}' has {len(raw)} bytes, allowed: {most}")
+    text = value if isinstance(value, str) else decoded(value)
+    if not text or text.isspace():
+        raise RecordError(f"empty: no letters in '{column}'")
+    return text
+
+
+def _utf8(value: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise RecordError(f"not UTF-8: half a surrogate pair at {error.start}") from error
+
+
+def _values(column: Any) -> list[Any]:
+    """A column's values; strings as bytes, for nobody has looked yet whether they are UTF-8."""
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column = column.cast(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary())
+    values: list[Any] = column.to_pylist()
+    return values

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From chunks of rows to tokens, in processes beside the one that runs the model."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from padfree.runtime.texts import IDS, TYPES, Text, read_tokenizer
+from padfree.runtime.word_pieces import WordPieces
+
+from ..errors import BulkError
+from ..manifest import Manifest
+from ..processes import die_with_parent
+from .rows import BadRow, Chunk, parse
+
+Array = npt.NDArray[Any]
+CHUNKS_A_PROCESS = 3
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens of a chunk's good rows.
+
+    Attributes:
+        ids: of the good rows, an arrow array of int64 or string.
+        seq_lens: tokens of each, int32 [B].
+        columns: the model's token inputs by the original's names, int32 [T]; those that are zeros are left out.
+        bad: the other rows.
+        cut: how many texts were longer than the model takes.
+    """
+
+    ids: Any
+    seq_lens: Array
+    columns: dict[str, Array]
+    bad: tuple[BadRow, ...]
+    cut: int
+
+
+class TextTokens:
+    """Makes tokens of chunks.
+
+    Args:
+        manifest: which columns, which prompt, and how many tokens at most.
+        tokenizer: the tokenizer.json.
+        inputs: the model's token inputs, by the original's names.
+    """
+
+    def __init__(self, manifest: Manifest, tokenizer: Path, inputs: Sequence[str]) -> None:
+        self._manifest = manifest
+        self._most = manifest.options.max_length
+        self._tokenizer = read_tokenizer(tokenizer)
+        self._words = WordPieces.of(self._tokenizer)
+        self._tokenizer.enable_truncation(self._most)
+        self._pairs = len(manifest.options.columns) > 1
+        plain = not any(self._tokenizer.encode("a").type_ids)
+        self._has_types = TYPES in inputs and (self._pairs or not plain)
+        if self._has_types and not self._pairs:
+            self._words = None  # which knows no types of single texts but 0
+
+    def read(self, chunk: Chunk) -> Tokens:
+        """Tokens of the chunk's good rows, in their order."""
+        parsed = parse(chunk, self._manifest)
+        bad = list(parsed.bad)
+        good = [(row, text) for row, text in enumerate(parsed.texts) if text is not None]
+        encoded, cut = self._encode([text for _, text in good])
+        rows = [row for (row, _), one in zip(good, encoded, strict=True) if one.ids]
+        for (row, _), one in zip(good, encoded, strict=True):
+            if not one.ids:
+                bad.append(BadRow(chunk.file, chunk.first + row, "no tokens", "no tokens", parsed.ids[row]))
+        encoded = [one for one in encoded if one.ids]
+        seq_lens = np.fromiter((len(one.ids) for one in encoded), np.int32, len(encoded))
+        total = int(seq_lens.sum())
+        columns = {IDS: np.fromiter(chain.from_iterable(one.ids for one in encoded), np.int32, total)}
+        if self._has_types:
+            columns[TYPES] = np.fromiter(chain.from_iterable(one.types for one in encoded), np.int32, total)
+        kind = pa.string() if self._manifest.id_type == "string" else pa.int64()
+        ids = pa.array([parsed.ids[row] for row in rows], kind)
+        return Tokens(ids, seq_lens, columns, tuple(sorted(bad, key=lambda row: row.row)), cut)
+
+    def _encode(self, texts: Sequence[Text]) -> tuple[list[_Encoded], int]:
+        """Tokens of texts, and how many of these lost their ends."""
+        prompt = self._manifest.options.prompt
+        if prompt:
+            texts = [f"{prompt}{text}" for text in texts]
+        found = [self._looked_up(text) for text in texts]
+        left = [at for at, one in enumerate(found) if one is None]
+        encodings = self._tokenizer.encode_batch_fast([texts[at] for at in left]) if left else []
+        for at, encoding in zip(left, encodings, strict=True):
+            types = encoding.type_ids if self._has_types else ()
+            found[at] = _Encoded(encoding.ids, types, bool(encoding.overflowing))
+        encoded = [one for one in found if one is not None]
+        return encoded, sum(one.cut for one in encoded)
+
+    def _looked_up(self, text: Text) -> _Encoded | None:
+        """Tokens of a plain text, word by word; None where the library has to make them."""
+        if self._words is None:
+            return None
+        if isinstance(text, tuple):
+            pair = self._words.pair(*text, self._most)
+            return None if pair is None else _Encoded(*pair)
+        ids = self._words.ids(text)
+        if ids is None or len(ids) <= self._most:
+            return None if ids is None else _Encoded(ids)
+        shorter = self._words.ids(text, self._most)
+        return None if shorter is None else _Encoded(shorter, cut=True)
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """One text's tokens, and their types where the model wants these."""
+
+    ids: Sequence[int]
+    types: Sequence[int] = ()
+    cut: bool = False
+
+
+class TokenizerPool:
+    """Processes that make tokens. At most so many chunks are under way that none of them waits.
+
+    Args:
+        processes: how many, 1 or more.
+        settings: for TextTokens.
+    """
+
+    def __init__(self, processes: int, *settings: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._room = threading.BoundedSemaphore(CHUNKS_A_PROCESS * processes)
+        self._threads = ThreadPoolExecutor(processes, "padfree-tokens")
+        self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._processes = []
+        for number in range(processes):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_main, args=(theirs, *settings), name=f"padfree-tokens-{number}")
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._free.put(ours)
+
+    def submit(self, chunk: Chunk) -> Future[Tokens]:
+        """Hands over a chunk, when there is room for it; the future raises BulkError where the processes are gone."""
+        self._room.acquire()
+        future = self._threads.submit(self._ask, chunk)
+        future.add_done_callback(lambda _: self._room.release())
+        return future
+
+    def close(self) -> None:
+        """Ends the processes."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+    def _ask(self, chunk: Chunk) -> Tokens:
+        """One thread's work: as many threads as processes, so that each finds one that is free."""
+        pipe = self._free.get()
+        try:
+            pipe.send(chunk)
+            answer = pipe.recv()
+        except (EOFError, OSError) as error:
+            raise BulkError(
+                "a process that makes tokens has ended by itself, perhaps for want of memory; free some, or pass a "
+                "smaller --tokenizers, and run the command again"
+            ) from error
+        finally:
+            self._free.put(pipe)
+        if isinstance(answer, Tokens):
+            return answer
+        raise BulkError(f"tokens of file {chunk.file}, from row {chunk.first} on: {answer}")
+
+
+def _main(pipe: Any, *settings: Any) -> None:
+    """The process: answers chunks until the other end of the pipe is closed."""
+    die_with_parent()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are as many as the cores that they may take
+    tokens = TextTokens(*settings)
+    with suppress(EOFError):
+        while True:
+            chunk = pipe.recv()
+            try:
+                answer: Tokens | str = tokens.read(chunk)
+            except Exception as error:  # whatever it is, somebody waits for an answer
+                answer = f"{type(error).__name__}: {error}"
+            pipe.send(answer)

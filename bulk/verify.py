@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a result back: every row of the inputs is in it once, in order, with numbers, or is named as bad."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from .errors import BulkError
+from .manifest import Manifest
+from .parts import ID, Part, bad_name, part_name, read_part
+from .places import Place
+from .reading.rows import parse, read_chunks
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was found right.
+
+    Attributes:
+        texts: rows with a result.
+        bad: rows that are named as bad.
+    """
+
+    texts: int
+    bad: int
+
+
+def verify(output: Place, manifest: Manifest) -> Verified:
+    """Compares all parts with the inputs, whose ids are read again.
+
+    Raises:
+        BulkError: a part is missing, damaged, or holds other rows than its shard; the message names the first one.
+    """
+    texts = bad = 0
+    for shard in range(len(manifest.shards)):
+        part = read_part(output, shard, manifest.digest())
+        place = output.child(part_name(shard))
+        if part is None:
+            raise BulkError(f"{place.shown}: missing or damaged; run the same command again, which makes it anew")
+        rows = _bad_rows(output, shard) if part.bad else {}
+        if len(rows) != sum(part.bad.values()):
+            raise _wrong(output.child(bad_name(shard)), f"{len(rows)} bad rows, the part says {sum(part.bad.values())}")
+        _check_part(place, part, _expected(manifest, shard, rows))
+        texts, bad = texts + part.texts, bad + len(rows)
+    if texts + bad != manifest.rows:
+        raise BulkError(f"{output.shown}: {texts} texts and {bad} bad rows, the inputs have {manifest.rows} rows")
+    return Verified(texts, bad)
+
+
+def _bad_rows(output: Place, shard: int) -> dict[tuple[str, int], str]:
+    """Reasons by file and row."""
+    lines = output.child(bad_name(shard)).read().decode().splitlines()
+    records = map(json.loads, lines)
+    return {(record["file"], record["row"]): record["reason"] for record in records}
+
+
+def _expected(manifest: Manifest, shard: int, bad: dict[tuple[str, int], str]) -> list[int | str | None]:
+    """Ids of the rows that are not bad, as the inputs have them."""
+    shown = [file.place().shown for file in manifest.inputs]
+    ids: list[int | str | None] = []
+    for chunk in read_chunks(manifest, manifest.shards[shard]):
+        for at, found in enumerate(parse(chunk, manifest).ids):
+            if (shown[chunk.file], chunk.first + at) not in bad:
+                ids.append(found)
+    return ids
+
+
+def _check_part(place: Place, part: Part, expected: list[int | str | None]) -> None:
+    try:
+        with place.open() as stream:
+            table = parquet.read_table(stream)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _wrong(place, str(error)) from error
+    ids = table.column(ID).to_pylist()
+    if ids != expected:
+        at = next((at for at, pair in enumerate(zip(ids, expected, strict=False)) if pair[0] != pair[1]), len(expected))
+        shown = [list(some[at : at + 1]) for some in (ids, expected)]
+        raise _wrong(
+            place, f"{len(ids)} rows, the inputs have {len(expected)}; row {at} is {shown[0]}, expected {shown[1]}"
+        )
+    for name in table.column_names[1:]:
+        if not all(np.isfinite(values).all() for values in _numbers(table.column(name).chunks)):
+            raise _wrong(place, f"'{name}' holds what is no number")
+    if len(ids) != part.texts:
+        raise _wrong(place, f"{len(ids)} rows, its metadata says {part.texts}")
+
+
+def _numbers(chunks: Iterable[Any]) -> Iterable[Any]:
+    for chunk in chunks:
+        values = chunk
+        while pa.types.is_list(values.type) or pa.types.is_fixed_size_list(values.type):
+            values = values.flatten()
+        yield values.to_numpy(zero_copy_only=False)
+
+
+def _wrong(place: Place, reason: str) -> BulkError:
+    return BulkError(f"{place.shown}: {reason}; remove it and run the same command again, which makes it anew")

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a driver asks of those who do the work, wherever they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from .worker import Done
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A shard is on the disk."""
+
+    worker: int
+    done: Done
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A worker met something that trying again would not change; the message says what."""
+
+    worker: int
+    message: str
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A worker has ended by itself, with all that it had under way."""
+
+    worker: int
+    why: str
+
+
+Event = Finished | Refused | Lost
+
+
+class Workers(Protocol):
+    """A number of workers that are given shards."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each is called in the report."""
+
+    def give(self, worker: int, shard: int) -> None:
+        """Hands a shard over."""
+
+    def wait(self, timeout_s: float) -> list[Event]:
+        """What has happened since; waits for something, but not longer than that."""
+
+    def restart(self, worker: int) -> None:
+        """Starts one anew that was lost."""
+
+    def close(self, *, kill: bool) -> None:
+        """Ends all of them, at once or in good order."""

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers as actors of a Ray cluster: the same Worker, on any of its machines."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import ray
+
+from ..errors import BulkError
+from .base import Event, Finished, Lost, Refused
+from .local import message_of
+from .worker import AHEAD, Done, Worker, WorkerSpec
+
+
+class RayWorkers:
+    """Actors. The cluster's machines see the inputs, the output and the model under the same paths.
+
+    Args:
+        address: of the cluster, "auto" for the one that this machine belongs to, or "local" for one of its own.
+        spec: what every one of them is told.
+        count: how many; 0: one for every GPU of the cluster.
+        gpus: GPUs of each.
+
+    Raises:
+        BulkError: there is no cluster, or it has no GPU.
+    """
+
+    def __init__(self, address: str, spec: WorkerSpec, count: int, gpus: int) -> None:
+        if not ray.is_initialized():
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                raise BulkError(
+                    f"--ray {address}: no cluster answers ({error}); start one with `ray start --head`, or leave --ray "
+                    "out"
+                ) from error
+        if not count:
+            count = int(ray.cluster_resources().get("GPU", 0))
+        if not count:
+            raise BulkError(f"--ray {address}: the cluster has no GPU; pass --workers and a packed .onnx file")
+        cores = spec.tokenizers + max(1, spec.cpu_threads)
+        self._make = ray.remote(_Actor).options(
+            num_gpus=gpus, num_cpus=cores, max_restarts=0, max_concurrency=AHEAD + 1, scheduling_strategy="SPREAD"
+        )
+        self._spec = ray.put(spec)
+        self._actors: dict[int, Any] = {}
+        self._asked: dict[Any, int] = {}
+        for worker in range(count):
+            self.restart(worker)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """As Workers."""
+        return tuple(f"actor {number}" for number in self._actors)
+
+    def restart(self, worker: int) -> None:
+        """As Workers; Ray finds a machine that has room."""
+        self._actors[worker] = self._make.remote(self._spec)
+
+    def give(self, worker: int, shard: int) -> None:
+        """As Workers."""
+        self._asked[self._actors[worker].run.remote(shard)] = worker
+
+    def wait(self, timeout_s: float) -> list[Event]:
+        """As Workers."""
+        if not self._asked:
+            time.sleep(timeout_s)
+            return []
+        ready, _ = ray.wait(list(self._asked), num_returns=1, timeout=timeout_s)
+        events: list[Event] = []
+        for reference in ready:
+            if (worker := self._asked.pop(reference, None)) is None:
+                continue  # of a worker that was just found lost
+            try:
+                answer = ray.get(reference)
+            except ray.exceptions.RayError as error:  # the actor, or its machine, is gone
+                self._asked = {other: at for other, at in self._asked.items() if at != worker}
+                events.append(Lost(worker, f"is gone ({type(error).__name__})"))
+                continue
+            events.append(Refused(worker, answer) if isinstance(answer, str) else Finished(worker, answer))
+        return events
+
+    def close(self, *, kill: bool) -> None:
+        """As Workers."""
+        for actor in self._actors.values():
+            if not kill:
+                ray.wait([actor.close.remote()], timeout=30)
+            ray.kill(actor)
+
+
+class _Actor:
+    """A worker in an actor, made with the first shard: what goes wrong is told in the place of a result."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._spec = spec
+        self._lock = threading.Lock()
+        self._worker: Worker | None = None
+
+    def run(self, shard: int) -> Done | str:
+        """Does a shard; a text says why not."""
+        try:
+            with self._lock:
+                if self._worker is None:
+                    self._worker = Worker(self._spec)
+                worker = self._worker
+            return worker.submit(shard).result()
+        except Exception as error:
+            return message_of(error)
+
+    def close(self) -> None:
+        """Frees everything."""
+        with self._lock:
+            if self._worker is not None:
+                self._worker.close()

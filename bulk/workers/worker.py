@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One GPU's, or some cores', share of the work: reads, makes tokens, runs, restores the order, writes; all at once."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from padfree.runtime.budget import Budget, cut
+from padfree.runtime.request import Ragged, read_packed
+from padfree.runtime.session import Session
+
+from ..heads import Head, make_head
+from ..manifest import Manifest
+from ..models import check_model
+from ..parts import Part, part_of, write_part
+from ..places import Place
+from ..reading.rows import BadRow, read_chunks
+from ..reading.tokens import TokenizerPool, Tokens
+from .clock import Clock, Countdown
+
+Array = npt.NDArray[Any]
+
+AHEAD = 3
+"""Shards that a worker has under way: one is read, one runs, one is written."""
+WRITERS = 2
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """What a worker needs to know; it travels to other processes and machines.
+
+    Attributes:
+        manifest: what is to be done.
+        output: the folder of the result, as the user calls it.
+        model: the plan or packed file.
+        tokenizer: the tokenizer.json.
+        tokenizers: processes that make tokens.
+        cpu_threads: of a run, for .onnx files.
+        runs: batches under way at once.
+        allow_other_gpu: as for Session.
+    """
+
+    manifest: Manifest
+    output: str
+    model: Path
+    tokenizer: Path
+    tokenizers: int
+    cpu_threads: int = 0
+    runs: int = 2
+    allow_other_gpu: bool = False
+
+
+@dataclass(frozen=True)
+class Done:
+    """A shard that is on the disk.
+
+    Attributes:
+        part: what it holds.
+        busy_s: seconds with a batch under way, since the worker began.
+        span_s: seconds from its first batch to the end of its last one.
+    """
+
+    part: Part
+    busy_s: float
+    span_s: float
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A shard whose batches can run."""
+
+    shard: int
+    ids: Any
+    sequences: Ragged
+    order: Array
+    bad: tuple[BadRow, ...]
+    cut: int
+    head: Head
+
+
+class Worker:
+    """Does shards. Several are under way at once, and their parts appear in any order.
+
+    Args:
+        spec: what is to be done, and with what.
+
+    Raises:
+        BulkError: the model is not the manifest's; padfree.runtime.SessionError: it cannot be opened.
+    """
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._spec, self._manifest = spec, spec.manifest
+        self._output = Place.of(spec.output)
+        self._digest = spec.manifest.digest()
+        check_model(spec.manifest.model, spec.model, spec.tokenizer)
+        # Without CUDA graphs: the same batch takes the same kernels, whatever came before it.
+        self._session = Session(
+            spec.model,
+            cuda_graphs=False,
+            contexts=spec.runs,
+            cpu_threads=spec.cpu_threads,
+            allow_other_gpu=spec.allow_other_gpu,
+        )
+        metadata = self._session.metadata
+        inputs = [item.original_name for item in metadata.token_inputs()]
+        options = spec.manifest.options
+        self._budget = Budget(options.max_tokens, options.max_sequences, self._session.budget.counts_padding)
+        self._pool = TokenizerPool(spec.tokenizers, spec.manifest, spec.tokenizer, inputs)
+        self._clock = Clock()
+        self._runs = ThreadPoolExecutor(spec.runs, "padfree-runs")
+        self._writers = ThreadPoolExecutor(WRITERS, "padfree-writers")
+        self._room = threading.BoundedSemaphore(AHEAD)
+        self._wanted: queue.SimpleQueue[tuple[int, Future[Done]] | None] = queue.SimpleQueue()
+        self._read: queue.SimpleQueue[tuple[int, Future[Done], list[Future[Tokens]]] | None] = queue.SimpleQueue()
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._feed, self._prepare)]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, shard: int) -> Future[Done]:
+        """Takes a shard; the future is done when its part is on the disk, or has what went wrong."""
+        future: Future[Done] = Future()
+        self._wanted.put((shard, future))
+        return future
+
+    def close(self) -> None:
+        """Finishes what was taken, and frees everything."""
+        self._wanted.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._runs.shutdown()
+        self._writers.shutdown()
+        self._pool.close()
+        self._session.close()
+
+    def _feed(self) -> None:
+        """The first thread: reads shards and hands their rows to the processes that make tokens."""
+        while (wanted := self._wanted.get()) is not None:
+            shard, future = wanted
+            self._room.acquire()
+            future.add_done_callback(lambda _: self._room.release())
+            try:
+                chunks = [
+                    self._pool.submit(chunk) for chunk in read_chunks(self._manifest, self._manifest.shards[shard])
+                ]
+                self._read.put((shard, future, chunks))
+            except BaseException as error:
+                future.set_exception(error)
+        self._read.put(None)
+
+    def _prepare(self) -> None:
+        """The second thread: sorts what has tokens, and starts its batches."""
+        while (read := self._read.get()) is not None:
+            shard, future, chunks = read
+            try:
+                self._start(self._sorted(shard, [chunk.result() for chunk in chunks]), future)
+            except BaseException as error:
+                future.set_exception(error)
+
+    def _sorted(self, shard: int, chunks: Sequence[Tokens]) -> _Prepared:
+        """A shard's sequences, the longest first: checked, and their tokens in the order of the batches."""
+        seq_lens = np.concatenate([np.zeros(0, np.int32), *(chunk.seq_lens for chunk in chunks)])
+        columns = {name: np.concatenate([chunk.columns[name] for chunk in chunks]) for name in chunks[0].columns}
+        metadata = self._session.metadata
+        checked = read_packed(columns, seq_lens, metadata)
+        order = np.argsort(-checked.seq_lens, kind="stable")
+        lens = checked.seq_lens[order].astype(np.int64)
+        starts = (np.cumsum(checked.seq_lens, dtype=np.int64) - checked.seq_lens)[order]
+        at = np.repeat(starts - (np.cumsum(lens) - lens), lens) + np.arange(int(lens.sum()))
+        tokens = {name: values[at] for name, values in checked.tokens.items()}
+        return _Prepared(
+            shard=shard,
+            ids=pa.concat_arrays([chunk.ids for chunk in chunks]),
+            sequences=Ragged(tokens, checked.seq_lens[order]),
+            order=order,
+            bad=tuple(row for chunk in chunks for row in chunk.bad),
+            cut=sum(chunk.cut for chunk in chunks),
+            head=make_head(self._manifest.options, metadata, checked.seq_lens),
+        )
+
+    def _start(self, prepared: _Prepared, future: Future[Done]) -> None:
+        """Starts the batches; the last one that ends hands the shard to a writer."""
+        lens = prepared.sequences.seq_lens
+        ends = np.concatenate([[0], np.cumsum(lens, dtype=np.int64)])
+        runs = list(cut(lens.tolist(), self._budget))
+        countdown = Countdown(len(runs), lambda: self._writers.submit(self._write, prepared, future), future)
+        for run in runs:
+            part = slice(int(ends[run.start]), int(ends[run.stop]))
+            tokens = {name: values[part] for name, values in prepared.sequences.tokens.items()}
+            self._runs.submit(countdown.count, self._run, prepared, run, Ragged(tokens, lens[run]))
+        if not runs:
+            countdown.start()
+
+    def _run(self, prepared: _Prepared, run: slice, ragged: Ragged) -> None:
+        with self._clock:
+            outputs = self._session.backend.run(self._session.feeds(ragged))
+        prepared.head.add(prepared.order[run], outputs, ragged)
+
+    def _write(self, prepared: _Prepared, future: Future[Done]) -> None:
+        """A writer's work; rows whose results are no numbers join the bad ones."""
+        try:
+            good, bad = self._divided(prepared)
+            lens = np.empty_like(prepared.sequences.seq_lens)
+            lens[prepared.order] = prepared.sequences.seq_lens
+            tokens = int(lens[good].sum(dtype=np.int64))
+            part = part_of(self._manifest, self._digest, prepared.shard, tokens, prepared.cut, bad)
+            ids, columns = prepared.ids.take(pa.array(good)), prepared.head.columns(good)
+            write_part(self._output, part, ids, columns, bad, self._manifest)
+            future.set_result(Done(part, *self._clock.seconds()))
+        except BaseException as error:
+            future.set_exception(error)
+
+    def _divided(self, prepared: _Prepared) -> tuple[Array, list[BadRow]]:
+        """Rows with numbers, and the bad ones of the shard in the order of the inputs."""
+        finite = prepared.head.finite()
+        good = np.flatnonzero(finite)
+        if len(good) == len(finite):
+            return good, list(prepared.bad)
+        named = {(row.file, row.row) for row in prepared.bad}
+        rows = [
+            (piece.file, row)
+            for piece in self._manifest.shards[prepared.shard]
+            for row in range(piece.first, piece.first + piece.rows)
+            if (piece.file, row) not in named
+        ]
+        reason = f"not finite: the model gave NaN, or more than {self._manifest.options.dtype} holds"
+        found = []
+        for at in np.flatnonzero(~finite).tolist():
+            file, row = rows[at]
+            found.append(BadRow(file, row, "not finite", reason, prepared.ids[at].as_py()))
+        return good, sorted([*prepared.bad, *found], key=lambda row: (row.file, row.row))
