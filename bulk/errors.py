@@ -7,3 +7,7 @@ class BulkError(ValueError):
 
     The message names what failed, the value, what is allowed and the next step.
     """
+
+
+class IncompleteError(BulkError):
+    """A worker that lacks one of its own processes: it has to be started anew, and then its work can go on."""

@@ -8,8 +8,8 @@ import os
 import signal
 import threading
 
-ORPHANED = 3
-"""Exit code."""
+ORPHANED, INCOMPLETE = 3, 4
+"""Exit codes: whoever started the process is gone; a process that this one needs is."""
 
 
 def die_with_parent() -> None:

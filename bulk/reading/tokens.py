@@ -21,7 +21,7 @@ import pyarrow as pa
 from padfree.runtime.texts import IDS, TYPES, Text, read_tokenizer
 from padfree.runtime.word_pieces import WordPieces
 
-from ..errors import BulkError
+from ..errors import BulkError, IncompleteError
 from ..manifest import Manifest
 from ..processes import die_with_parent
 from .rows import BadRow, Chunk, parse
@@ -150,7 +150,7 @@ class TokenizerPool:
             self._free.put(ours)
 
     def submit(self, chunk: Chunk) -> Future[Tokens]:
-        """Hands over a chunk, when there is room for it; the future raises BulkError where the processes are gone."""
+        """Hands over a chunk, when there is room for it; the future raises IncompleteError where a process is gone."""
         self._room.acquire()
         future = self._threads.submit(self._ask, chunk)
         future.add_done_callback(lambda _: self._room.release())
@@ -170,7 +170,7 @@ class TokenizerPool:
             pipe.send(chunk)
             answer = pipe.recv()
         except (EOFError, OSError) as error:
-            raise BulkError(
+            raise IncompleteError(
                 "a process that makes tokens has ended by itself, perhaps for want of memory; free some, or pass a "
                 "smaller --tokenizers, and run the command again"
             ) from error

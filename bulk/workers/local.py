@@ -12,7 +12,8 @@ from contextlib import suppress
 from multiprocessing import connection
 from typing import Any
 
-from ..processes import die_with_parent
+from ..errors import IncompleteError
+from ..processes import INCOMPLETE, die_with_parent
 from .base import Event, Finished, Lost, Refused
 from .worker import Done, Worker, WorkerSpec
 
@@ -70,14 +71,16 @@ class LocalWorkers:
         events: list[Event] = []
         ready = connection.wait(list(self._pipes.values()), timeout_s)
         for worker, pipe in [item for item in self._pipes.items() if item[1] in ready]:
-            try:
-                events.append(pipe.recv())
-            except (EOFError, OSError):
-                process = self._processes[worker]
-                del self._pipes[worker]
-                process.join()
-                events.append(Lost(worker, f"ended with code {process.exitcode}"))
+            event = _received(pipe)
+            events.append(self._lost(worker) if event is None else event)
         return events
+
+    def _lost(self, worker: int) -> Lost:
+        process = self._processes[worker]
+        del self._pipes[worker]
+        process.join()
+        why = " (a process that made tokens was gone)" if process.exitcode == INCOMPLETE else ""
+        return Lost(worker, f"ended with code {process.exitcode}{why}")
 
     def close(self, *, kill: bool) -> None:
         """As Workers."""
@@ -94,6 +97,15 @@ class LocalWorkers:
             process.join()
 
 
+def _received(pipe: Any) -> Event | None:
+    """What a worker tells; None where it is gone."""
+    try:
+        event: Event = pipe.recv()
+    except (EOFError, OSError):
+        return None
+    return event
+
+
 def _main(pipe: Any, number: int, spec: WorkerSpec, environment: Mapping[str, str]) -> None:
     """The process."""
     os.environ.update(environment)  # before anything has asked CUDA for its devices
@@ -106,6 +118,8 @@ def _main(pipe: Any, number: int, spec: WorkerSpec, environment: Mapping[str, st
 
     def answer(future: Future[Done]) -> None:
         error = future.exception()
+        if isinstance(error, IncompleteError):
+            os._exit(INCOMPLETE)
         tell(Finished(number, future.result()) if error is None else Refused(number, message_of(error)))
 
     try:

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import Any
 
 import ray
 
-from ..errors import BulkError
+from ..errors import BulkError, IncompleteError
+from ..processes import INCOMPLETE
 from .base import Event, Finished, Lost, Refused
 from .local import message_of
 from .worker import AHEAD, Done, Worker, WorkerSpec
@@ -107,6 +109,8 @@ class _Actor:
                     self._worker = Worker(self._spec)
                 worker = self._worker
             return worker.submit(shard).result()
+        except IncompleteError:
+            os._exit(INCOMPLETE)  # the driver starts another actor
         except Exception as error:
             return message_of(error)
 

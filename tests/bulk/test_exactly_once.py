@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever is killed, and whenever: every row is there once, with the bits that one undisturbed process makes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from padfree.bulk import Request
+from pyarrow import parquet
+
+from tests.support.bulk_jobs import Command, parts_of, result_files, run_here, texts, write_lines
+from tests.support.served_models import expected
+
+TEXTS, SHARD_ROWS, KILLS = 20_000, 250, 10
+SHARDS = TEXTS // SHARD_ROWS
+
+
+def vectors(output: Path) -> tuple[list[str], np.ndarray]:
+    table = parquet.read_table(output)
+    column = table.column("embedding").combine_chunks()
+    assert pa.types.is_fixed_size_list(column.type)
+    return table.column("id").to_pylist(), column.flatten().to_numpy().reshape(len(column), -1)
+
+
+@pytest.mark.slow
+def test_workers_and_drivers_that_are_killed_cost_nothing_but_time(tmp_path: Path, embedder: Path) -> None:
+    some = texts(TEXTS)
+    inputs = write_lines(tmp_path / "in.jsonl", [{"id": f"x{at}", "text": text} for at, text in enumerate(some)])
+    alone, output = tmp_path / "alone", tmp_path / "killed"
+    request = Request([str(inputs)], str(alone), embedder, id_column="id", shard_rows=SHARD_ROWS)
+    assert run_here(request).report.texts == TEXTS
+
+    rng = random.Random(5)
+    arguments = ["--input", str(inputs), "-o", str(output), "--engine", str(embedder), "--id", "id"]
+    arguments += ["--shard-rows", str(SHARD_ROWS), "--workers", "2", "--tokenizers", "1"]
+    command = Command(*arguments)
+    for kill in range(KILLS):
+        assert command.wait_for_parts(output, parts_of(output) + rng.randint(1, SHARDS // KILLS - 3))
+        if kill % 2:
+            while not command.kill_one(rng):
+                assert command.process.poll() is None
+        else:
+            command.kill()
+            command = Command(*arguments)
+    assert parts_of(output) < SHARDS  # all kills fell into the work
+    code, errors = command.end()
+    assert code == 0, errors
+    assert Command(*arguments, "--verify").end()[0] == 0
+
+    ids, found = vectors(output)
+    assert ids == [f"x{at}" for at in range(TEXTS)]
+    assert result_files(output) == result_files(alone)
+    sample = list(range(0, TEXTS, 997))
+    np.testing.assert_allclose(found[sample], expected([some[at] for at in sample]), rtol=1e-4, atol=1e-4)
+    assert not [path for path in output.iterdir() if path.name.endswith(".partial")]
+
+
+def test_another_number_of_workers_and_threads_gives_the_same_bits(tmp_path: Path, embedder: Path) -> None:
+    (tmp_path / "in.txt").write_text("\n".join(texts(600)), encoding="utf-8")
+    outputs = []
+    for workers, threads in ((1, 2), (2, 1)):
+        output = tmp_path / f"out-{workers}"
+        request = Request([str(tmp_path / "in.txt")], str(output), embedder, shard_rows=100, max_tokens=500)
+        report = run_here(request, workers, threads=threads).report
+        assert (report.texts, report.shards, len(report.workers)) == (600, 6, workers)
+        outputs.append(result_files(output))
+    assert outputs[0] == outputs[1]
+
+
+def test_a_second_run_does_what_is_missing_and_a_third_nothing(tmp_path: Path, embedder: Path) -> None:
+    (tmp_path / "in.txt").write_text("\n".join(texts(300)), encoding="utf-8")
+    output = tmp_path / "out"
+    request = Request([str(tmp_path / "in.txt")], str(output), embedder, shard_rows=100)
+    assert run_here(request).report.shards_found == 0
+    before = result_files(output)
+    (output / "part-000001.parquet").unlink()
+    (output / "part-000002.parquet").write_bytes(before["part-000002.parquet"][:-9])  # as a broken copy leaves it
+    report = run_here(request).report
+    assert (report.shards_found, report.texts_now, report.texts) == (1, 200, 300)
+    assert result_files(output) == before
+    times = {path.name: path.stat().st_mtime_ns for path in output.glob("part-*")}
+    report = run_here(request).report
+    assert (report.shards_found, report.texts_now, report.workers) == (3, 0, ())
+    assert {path.name: path.stat().st_mtime_ns for path in output.glob("part-*")} == times

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bulk work on small packed models: inputs, jobs in this process, and the command in processes that are killed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from padfree.bulk import Finished, LocalWorkers, Request, Running, WorkerSpec, embed, on_cpu
+from padfree.contract.texts import PAIRS, SENTENCES, TextInfo
+
+from .folders import TOKENIZER
+from .served_models import write_model
+
+DIGEST = hashlib.sha256(TOKENIZER.read_bytes()).hexdigest()
+WORDS = "the a cat dog runs over my house while it rains , and nobody knows why 3 times . qzxj café".split()  # noqa: SIM905
+    "the",
+    "a",
+    "cat",
+    "dog",
+    "runs",
+    "over",
+    "my",
+    "house",
+    "while",
+    "it",
+    "rains",
+    ",",
+    "and",
+    "nobody",
+    "knows",
+    "why",
+    "3",
+    "times",
+    ".",
+    "don't",
+    "x-ray",
+    "qzxj",
+    "café",
+]
+PROMPTS = {"query": "query: "}
+
+
+def write_embedder(path: Path) -> Path:
+    """A packed model with one vector a text."""
+    text = TextInfo(SENTENCES, DIGEST, prompts=PROMPTS, pooling=("mean",))
+    return write_model(path, text=text.to_dict())
+
+
+def write_reranker(path: Path) -> Path:
+    """A packed model with one score a pair."""
+    text = TextInfo(PAIRS, DIGEST, labels=("LABEL_0",), activation="identity")
+    return write_model(path, "scores", 1, text.to_dict())
+
+
+def texts(count: int, seed: int = 0, most: int = 30) -> list[str]:
+    """Texts of 1 to `most` words; the same seed gives the same ones."""
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(1, most))) for _ in range(count)]
+
+
+def write_lines(path: Path, rows: Sequence[Any]) -> Path:
+    """JSON lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def run_here(request: Request, workers: int = 1, *, read_back: bool = True, threads: int = 1) -> Finished:
+    """Does a job; the driver is this process."""
+
+    def make(spec: WorkerSpec) -> LocalWorkers:
+        return LocalWorkers(spec, *on_cpu(workers))
+
+    return embed(request, Running(tokenizers=1, cpu_threads=threads, runs=1), make, read_back=read_back)
+
+
+def result_files(output: Path) -> dict[str, bytes]:
+    """What the result consists of, by name: the parts and the bad rows."""
+    return {path.name: path.read_bytes() for path in [*output.glob("part-*"), *output.glob("_bad/*")]}
+
+
+def parts_of(output: Path) -> int:
+    """How many parts are there."""
+    return len(list(output.glob("part-*.parquet")))
+
+
+class Command:
+    """`padfree embed` in a process of its own.
+
+    Args:
+        arguments: after the subcommand's name.
+    """
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "padfree.builder.cli", "embed", *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def kill(self) -> None:
+        """As a power switch would, for the driver alone."""
+        self.process.kill()
+        self.process.communicate()
+
+    def end(self, timeout_s: float = 180.0) -> tuple[int, str]:
+        """Exit code and what was written to stderr."""
+        _, errors = self.process.communicate(timeout=timeout_s)
+        return self.process.returncode, errors
+
+    def wait_for_parts(self, output: Path, count: int, timeout_s: float = 120.0) -> bool:
+        """Until so many parts are there; False where the command has ended before."""
+        until = time.monotonic() + timeout_s
+        while parts_of(output) < count:
+            if self.process.poll() is not None:
+                return False
+            assert time.monotonic() < until, f"{parts_of(output)} parts of {count}: {self.process.args}"
+            time.sleep(0.02)
+        return True
+
+    def kill_one(self, rng: random.Random, mark: str = "spawn_main") -> bool:
+        """Kills one of the driver's processes at random; False where there is none just now."""
+        pids = children(self.process.pid, mark)
+        if pids:
+            with suppress(ProcessLookupError):
+                os.kill(rng.choice(pids), signal.SIGKILL)
+        return bool(pids)
+
+
+def children(pid: int, mark: str) -> list[int]:
+    """Processes below another one whose command line holds a word."""
+    found = []
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                with suppress(OSError):
+                    if mark in Path(f"/proc/{child}/cmdline").read_text():
+                        found.append(child)
+                found += children(child, mark)
+    return found
