@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens a second from a parquet file of texts to parquet files of vectors, on one GPU and on several.
+
+    python -m benchmarks.bulk --minilm all-MiniLM-L6-v2 --lengths squad_lengths.npy --json bulk.jsonl
+
+MiniLM-L6 from its folder, and an encoder of BERT-base's shape with random weights; texts have the lengths of a file,
+and each of them comes several times. Beside the job are the rate of a Session alone, which gets the same tokens ready
+made, and on MiniLM sentence-transformers' encode with a process a GPU. All rates are those between the first shard, or
+batch, and the last, without the start of processes. `idle` is the share of time without a batch under way, `gpu_idle`
+that without a kernel, as nvidia-smi samples it on the first GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from padfree.builder.bench.environment import append_record, environment
+from padfree.bulk import LocalWorkers, Request, Running, embed, one_a_gpu
+from padfree.runtime import Session
+from padfree.runtime.budget import cut
+from pyarrow import parquet
+from tokenizers import Tokenizer
+
+from ..load.texts import spelled, text_of
+from .measured import Steady, gpu_use
+
+SHARD_ROWS = 8192
+MAX_TOKENS, MAX_BATCH, MAX_LENGTH = 32768, 512, 384
+PROFILE = ("--precision", "fp16", "--max-batch", str(MAX_BATCH), "--max-tokens", str(MAX_TOKENS))
+SECONDS = {"minilm": 8.0, "bert-base": 8.0}
+"""About how long one GPU is to work."""
+GUESS = {"minilm": 9e6, "bert-base": 2.6e6}
+"""Tokens a second of one GPU, for the number of texts alone."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Texts: some, and a parquet file in which every one of them comes several times."""
+
+    file: Path
+    texts: list[str]
+    tokenizer: Path
+
+
+def make_texts(lengths: Path, tokenizer: Path) -> list[str]:
+    """Texts of so many tokens, or a few less."""
+    library = Tokenizer.from_file(str(tokenizer))
+    library.no_padding()
+    library.no_truncation()
+    rng = np.random.default_rng(0)
+    words = spelled(library, rng)
+    return [text_of(int(length), words, rng) for length in np.load(lengths)]
+
+
+def write_texts(file: Path, texts: list[str], times: int, tokenizer: Path) -> Data:
+    """A file in which every text comes so many times."""
+    with parquet.ParquetWriter(file, pa.schema([("text", pa.string())]), use_dictionary=False) as writer:
+        for _ in range(times):
+            writer.write_table(pa.table({"text": texts}), row_group_size=SHARD_ROWS)
+    return Data(file, texts, tokenizer)
+
+
+def start_builds(folder: Path, minilm: Path) -> dict[str, tuple[Path, subprocess.Popen[bytes]]]:
+    """Both plans, built at the same time, on two GPUs where there are two."""
+    from ..models import make
+
+    sources = {"minilm": [str(minilm)], "bert-base": [str(make("bert-base", folder).onnx), "--pooling", "mean"]}
+    started = {}
+    for number, (name, source) in enumerate(sources.items()):
+        plan = folder / f"{name}.plan"
+        length = ("--max-seq-len", str(MAX_LENGTH)) if name == "bert-base" else ()
+        command = [sys.executable, "-W", "ignore", "-m", "padfree.builder.cli", "build", *source, *PROFILE, *length]
+        process = subprocess.Popen(
+            [*command, "--no-verify", "-o", str(plan)],
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": str(number % visible_gpus())},
+            stdout=subprocess.DEVNULL,
+        )
+        started[name] = plan, process
+    return started
+
+
+def visible_gpus() -> int:
+    """How many GPUs there are."""
+    lines = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
+    return len(lines.splitlines())
+
+
+def session_rate(plan: Path, data: Data, max_length: int) -> float:
+    """Tokens a second of a Session that gets sorted tokens ready made, two runs at once: the better of two rounds."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    library = Tokenizer.from_file(str(data.tokenizer))
+    library.no_padding()
+    library.enable_truncation(max_length)
+    rows = sorted((encoding.ids for encoding in library.encode_batch_fast(data.texts)), key=len, reverse=True)
+    with Session(plan, cuda_graphs=False) as session, ThreadPoolExecutor(2) as pool:
+        runs = [rows[run] for run in cut(map(len, rows), session.budget)]
+        packed = [(np.concatenate(run).astype(np.int32), [len(row) for row in run]) for run in runs]
+        best = 0.0
+        for _ in range(3):
+            start = time.perf_counter()
+            list(pool.map(lambda run: session.run_packed(*run), packed))
+            best = max(best, sum(map(len, rows)) / (time.perf_counter() - start))
+    return best
+
+
+def job(plan: Path, data: Data, output: Path, gpus: int, tokenizers: int) -> dict[str, Any]:
+    """One job's figures, and the digest of its result."""
+    steady = Steady()
+    request = Request(
+        [str(data.file)], str(output), plan, tokenizer=data.tokenizer, shard_rows=SHARD_ROWS, dtype="float16"
+    )
+    running = Running(tokenizers=tokenizers)
+    with gpu_use(0) as use:
+        report = embed(
+            request,
+            running,
+            lambda spec: LocalWorkers(spec, *one_a_gpu([str(gpu) for gpu in range(gpus)])),
+            on_progress=steady,
+        ).report
+    digest = hashlib.sha256(b"".join(part.read_bytes() for part in sorted(output.glob("part-*")))).hexdigest()
+    return {
+        "tokens_a_second": round(steady.tokens_a_second),
+        "cores": round(steady.cores, 1),
+        "tokenizers_a_gpu": tokenizers,
+        "idle": [round(worker.idle or 0.0, 4) for worker in report.workers],
+        "gpu_idle": use.idle,
+        "texts": report.texts,
+        "tokens": report.tokens,
+        "bad": dict(report.bad),
+        "seconds_with_start": round(report.seconds, 2),
+        "sha256": digest[:16],
+    }
+
+
+def others(folder: Path, data: Data, gpus: int, texts: int) -> Iterator[dict[str, Any]]:
+    """sentence-transformers' own encode in fp16, with a process a GPU."""
+    import sentence_transformers
+    import torch
+
+    model = sentence_transformers.SentenceTransformer(
+        str(folder), device="cuda:0", model_kwargs={"torch_dtype": torch.float16}
+    )
+    some = (data.texts * (texts // len(data.texts) + 1))[:texts]
+    encodings = Tokenizer.from_file(str(data.tokenizer))
+    encodings.no_padding()
+    encodings.enable_truncation(model.max_seq_length)
+    tokens = sum(len(encoding) for encoding in encodings.encode_batch_fast(some))
+    pool = model.start_multi_process_pool([f"cuda:{gpu}" for gpu in range(gpus)])
+    try:
+        model.encode(some[: 512 * gpus], pool=pool, batch_size=128)
+        for batch in (128, 512):
+            start = time.perf_counter()
+            model.encode(some, pool=pool, batch_size=batch)
+            seconds = time.perf_counter() - start
+            yield {"batch": batch, "tokens_a_second": round(tokens / seconds), "tokens": tokens}
+    finally:
+        model.stop_multi_process_pool(pool)
+
+
+def main() -> None:
+    """Measures, prints and records."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minilm", type=Path, required=True, help="folder of all-MiniLM-L6-v2")
+    parser.add_argument("--lengths", type=Path, required=True, help=".npy of texts' tokens")
+    parser.add_argument("--models", default="bert-base,minilm")
+    parser.add_argument("--json", type=Path, help="append one line a measurement to this file")
+    arguments = parser.parse_args()
+    cores, count = len(os.sched_getaffinity(0)), visible_gpus()
+    tokenizer = arguments.minilm / "tokenizer.json"
+
+    def record(case: str, found: dict[str, Any]) -> None:
+        print(case, found, flush=True)
+        if arguments.json:
+            append_record(arguments.json, {"case": case, **found, "machine_cores": cores, **environment()})
+
+    with tempfile.TemporaryDirectory(prefix="padfree-bulk-") as name:
+        folder = Path(name)
+        builds = start_builds(folder, arguments.minilm)
+        texts = make_texts(arguments.lengths, tokenizer)
+        for model in arguments.models.split(","):
+            longest = 256 if model == "minilm" else MAX_LENGTH
+            mean = float(np.minimum(np.load(arguments.lengths), longest).mean())
+            times = max(1, round(SECONDS[model] * GUESS[model] / mean / len(texts)))
+            data = write_texts(folder / f"{model}.parquet", texts, times, tokenizer)
+            plan, process = builds[model]
+            if process.wait():
+                raise SystemExit(f"the plan of {model} could not be built")
+            alone = session_rate(plan, data, longest)
+            record(f"{model}, Session with tokens", {"tokens_a_second": round(alone)})
+            results = []
+            for gpus in [gpus for gpus in (1, 2, 4) if gpus <= count]:
+                processes = max(1, min(cores // gpus - 4, 12 if model == "minilm" else 4))
+                found = job(plan, data, folder / f"{model}-{gpus}", gpus, processes)
+                results.append(found)
+                shares = {
+                    "of_session": round(found["tokens_a_second"] / alone / gpus, 3),
+                    "of_one_gpu": round(found["tokens_a_second"] / results[0]["tokens_a_second"], 3),
+                    "same_bits_as_one_gpu": found["sha256"] == results[0]["sha256"],
+                }
+                record(f"{model}, {gpus} GPU", {**found, **shares})
+            if model == "minilm":
+                for found in others(arguments.minilm, data, count, 40_000):
+                    ratio = results[-1]["tokens_a_second"] / found["tokens_a_second"]
+                    record(f"{model}, sentence-transformers, {count} GPU", {**found, "padfree_times": round(ratio, 2)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job of `padfree embed` takes once it runs: rates between its first and last shard, cores, and idle GPUs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from padfree.bulk import Progress
+
+TICKS = os.sysconf("SC_CLK_TCK")
+SAMPLE_MS = 100
+EDGE_S = 0.3  # behind the first and before the last use of a GPU: a sample looks back
+
+
+@dataclass
+class Steady:
+    """Looks at the progress of a job: at every shard that is done, the time, the tokens, the seconds of all cores."""
+
+    points: list[tuple[float, int, float]] = field(default_factory=list)
+
+    def __call__(self, progress: Progress) -> None:
+        """Takes a look."""
+        if progress.tokens_now and (not self.points or progress.tokens_now > self.points[-1][1]):
+            self.points.append((time.perf_counter(), progress.tokens_now, cpu_seconds(os.getpid())))
+
+    @property
+    def tokens_a_second(self) -> float:
+        """Between the first look and the last."""
+        (start, before, _), (end, after, _) = self.points[0], self.points[-1]
+        return (after - before) / (end - start)
+
+    @property
+    def cores(self) -> float:
+        """Of this process and all below it, between the first look and the last."""
+        (start, _, before), (end, _, after) = self.points[0], self.points[-1]
+        return (after - before) / (end - start)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of a process and of all below it, as far as they live."""
+    seconds = 0.0
+    with suppress(OSError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        seconds += (int(fields[11]) + int(fields[12])) / TICKS
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            seconds += sum(map(cpu_seconds, map(int, (task / "children").read_text().split())))
+    return seconds
+
+
+@dataclass
+class GpuUse:
+    """Samples of the share of time in which a GPU ran some kernel, in percent, with their times."""
+
+    samples: list[tuple[float, int]] = field(default_factory=list)
+
+    @property
+    def idle(self) -> float | None:
+        """Share of the time between the first use and the last; None where there are too few samples."""
+        used = [at for at, percent in self.samples if percent]
+        inside = [percent for at, percent in self.samples if used and used[0] + EDGE_S <= at <= used[-1] - EDGE_S]
+        return 1 - sum(inside) / len(inside) / 100 if len(inside) >= 5 else None
+
+
+@contextmanager
+def gpu_use(gpu: int) -> Iterator[GpuUse]:
+    """Samples nvidia-smi until the context ends."""
+    found = GpuUse()
+    query = ["--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", f"--id={gpu}", f"-lms={SAMPLE_MS}"]
+    with subprocess.Popen(["nvidia-smi", *query], stdout=subprocess.PIPE, text=True) as process:
+
+        def collect() -> None:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.strip().isdecimal():
+                    found.samples.append((time.perf_counter(), int(line)))
+
+        thread = threading.Thread(target=collect, daemon=True)
+        thread.start()
+        try:
+            yield found
+        finally:
+            process.terminate()
+            thread.join(5)
