@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from padfree.runtime.texts import IDS, TYPES, Text, read_tokenizer
 from padfree.runtime.word_pieces import WordPieces
+from padfree.runtime.word_table import Looked
 
 from ..errors import BulkError, IncompleteError
 from ..manifest import Manifest
@@ -75,56 +75,37 @@ class TextTokens:
         parsed = parse(chunk, self._manifest)
         bad = list(parsed.bad)
         good = [(row, text) for row, text in enumerate(parsed.texts) if text is not None]
-        encoded, cut = self._encode([text for _, text in good])
-        rows = [row for (row, _), one in zip(good, encoded, strict=True) if one.ids]
-        for (row, _), one in zip(good, encoded, strict=True):
-            if not one.ids:
+        looked, cut = self._encode([text for _, text in good])
+        for (row, _), count in zip(good, looked.counts.tolist(), strict=True):
+            if not count:
                 bad.append(BadRow(chunk.file, chunk.first + row, "no tokens", "no tokens", parsed.ids[row]))
-        encoded = [one for one in encoded if one.ids]
-        seq_lens = np.fromiter((len(one.ids) for one in encoded), np.int32, len(encoded))
-        total = int(seq_lens.sum())
-        columns = {IDS: np.fromiter(chain.from_iterable(one.ids for one in encoded), np.int32, total)}
-        if self._has_types:
-            columns[TYPES] = np.fromiter(chain.from_iterable(one.types for one in encoded), np.int32, total)
+        rows = [row for (row, _), count in zip(good, looked.counts.tolist(), strict=True) if count]
+        columns = {IDS: looked.ids, **({TYPES: looked.types} if self._has_types else {})}
         kind = pa.string() if self._manifest.id_type == "string" else pa.int64()
         ids = pa.array([parsed.ids[row] for row in rows], kind)
-        return Tokens(ids, seq_lens, columns, tuple(sorted(bad, key=lambda row: row.row)), cut)
+        counts = looked.counts[looked.counts > 0]
+        return Tokens(ids, counts, columns, tuple(sorted(bad, key=lambda row: row.row)), cut)
 
-    def _encode(self, texts: Sequence[Text]) -> tuple[list[_Encoded], int]:
+    def _encode(self, texts: Sequence[Text]) -> tuple[Looked, int]:
         """Tokens of texts, and how many of these lost their ends."""
         prompt = self._manifest.options.prompt
         if prompt:
             texts = [f"{prompt}{text}" for text in texts]
-        found = [self._looked_up(text) for text in texts]
-        left = [at for at, one in enumerate(found) if one is None]
-        encodings = self._tokenizer.encode_batch_fast([texts[at] for at in left]) if left else []
-        for at, encoding in zip(left, encodings, strict=True):
-            types = encoding.type_ids if self._has_types else ()
-            found[at] = _Encoded(encoding.ids, types, bool(encoding.overflowing))
-        encoded = [one for one in found if one is not None]
-        return encoded, sum(one.cut for one in encoded)
-
-    def _looked_up(self, text: Text) -> _Encoded | None:
-        """Tokens of a plain text, word by word; None where the library has to make them."""
-        if self._words is None:
-            return None
-        if isinstance(text, tuple):
-            pair = self._words.pair(*text, self._most)
-            return None if pair is None else _Encoded(*pair)
-        ids = self._words.ids(text)
-        if ids is None or len(ids) <= self._most:
-            return None if ids is None else _Encoded(ids)
-        shorter = self._words.ids(text, self._most)
-        return None if shorter is None else _Encoded(shorter, cut=True)
-
-
-@dataclass(frozen=True)
-class _Encoded:
-    """One text's tokens, and their types where the model wants these."""
-
-    ids: Sequence[int]
-    types: Sequence[int] = ()
-    cut: bool = False
+        cut = 0
+        if self._words is None or not texts:
+            looked = Looked.of_rows([None] * len(texts))
+        else:
+            looked = self._words.look_up(texts, self._most)
+            full = np.flatnonzero(looked.counts == self._most).tolist()
+            if full and not self._pairs:  # pairs that are too long are left to the library
+                longer = self._words.look_up([texts[at] for at in full], self._most + 1)
+                cut = int((longer.counts > self._most).sum())
+        left = [texts[at] for at in looked.left]
+        if not left:
+            return looked, cut
+        encodings = self._tokenizer.encode_batch_fast(left)
+        cut += sum(bool(encoding.overflowing) for encoding in encodings)
+        return looked.completed([(encoding.ids, encoding.type_ids) for encoding in encodings]), cut
 
 
 class TokenizerPool:
