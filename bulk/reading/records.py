@@ -126,7 +126,7 @@ def reader_of(kind: str, columns: Sequence[str]) -> Reader:
     def fields(record: bytes) -> Mapping[str, Any]:
         values = csv_fields(record)
         if len(values) != len(columns):
-            raise RecordError(f"{len(values)} fields, the header has {len(columns)}")
+            raise RecordError(f"fields: {len(values)}, the header has {len(columns)}")
         return dict(zip(columns, values, strict=True))
 
     return fields
@@ -140,7 +140,7 @@ def _json_object(record: bytes) -> Mapping[str, Any]:
     except json.JSONDecodeError as error:
         raise RecordError(f"not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise RecordError(f"a JSON {type(value).__name__}, not an object")
+        raise RecordError(f"not an object: a JSON {type(value).__name__}")
     return value
 
 

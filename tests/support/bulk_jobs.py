@@ -23,31 +23,8 @@ from .folders import TOKENIZER
 from .served_models import write_model
 
 DIGEST = hashlib.sha256(TOKENIZER.read_bytes()).hexdigest()
-WORDS = "the a cat dog runs over my house while it rains , and nobody knows why 3 times . qzxj café".split()  # noqa: SIM905
-    "the",
-    "a",
-    "cat",
-    "dog",
-    "runs",
-    "over",
-    "my",
-    "house",
-    "while",
-    "it",
-    "rains",
-    ",",
-    "and",
-    "nobody",
-    "knows",
-    "why",
-    "3",
-    "times",
-    ".",
-    "don't",
-    "x-ray",
-    "qzxj",
-    "café",
-]
+SENTENCE = "the a cat dog runs over my house while it rains , and nobody knows why 3 times . don't x-ray qzxj café"
+WORDS = SENTENCE.split()
 PROMPTS = {"query": "query: "}
 
 
@@ -124,6 +101,11 @@ class Command:
             assert time.monotonic() < until, f"{parts_of(output)} parts of {count}: {self.process.args}"
             time.sleep(0.02)
         return True
+
+    def wait_at_random(self, output: Path, rng: random.Random) -> None:
+        """Until some parts more are there, and then a moment."""
+        assert self.wait_for_parts(output, parts_of(output) + rng.randint(1, 6)), self.process.stderr
+        time.sleep(rng.uniform(0, 0.15))
 
     def kill_one(self, rng: random.Random, mark: str = "spawn_main") -> bool:
         """Kills one of the driver's processes at random; False where there is none just now."""

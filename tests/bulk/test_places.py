@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stores that are no local disks: one put a file, a lease in the place of a lock, and the same results."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from padfree.bulk import BulkError
+from padfree.bulk.lock import LOCK, only_driver
+from padfree.bulk.places import Place
+from pyarrow import fs
+
+BEAT_S = 0.1
+
+
+def store(folder: Path) -> Place:
+    """A folder as a store sees it that pyarrow does not take for the local disk."""
+    place = Place(fs.SubTreeFileSystem(str(folder), fs.LocalFileSystem()), "bucket", "store://bucket")
+    place.make_folder()
+    return place
+
+
+def test_a_second_driver_is_refused_while_the_first_one_lives(tmp_path: Path) -> None:
+    place = store(tmp_path)
+    with only_driver(place, BEAT_S):
+        with (
+            pytest.raises(BulkError, match="store://bucket: another driver is at work there"),
+            only_driver(place, BEAT_S),
+        ):
+            pass
+        assert (tmp_path / "bucket" / LOCK).exists()
+    assert not (tmp_path / "bucket" / LOCK).exists()
+    with only_driver(place, BEAT_S) as check:
+        check()
+
+
+def test_a_driver_that_was_killed_is_followed_by_another(tmp_path: Path) -> None:
+    place = store(tmp_path)
+    (tmp_path / "bucket" / LOCK).write_text('{"owner": "process 1 on gone", "token": "x", "beat": 7}')
+    start = time.monotonic()
+    with only_driver(place, BEAT_S) as check:
+        check()
+    assert time.monotonic() - start > 4 * BEAT_S
+
+
+def test_a_driver_whose_folder_was_taken_over_ends(tmp_path: Path) -> None:
+    place = store(tmp_path)
+    with only_driver(place, BEAT_S) as check:
+        place.child(LOCK).write(b'{"owner": "process 2 on other", "token": "y", "beat": 1}')
+        time.sleep(10 * BEAT_S)
+        with pytest.raises(BulkError, match="another driver has taken the folder over"):
+            check()
+    assert "process 2" in (tmp_path / "bucket" / LOCK).read_text()  # whose lock is left alone
+
+
+def test_of_two_that_come_at_once_one_goes_on(tmp_path: Path) -> None:
+    place, entered, refused = store(tmp_path), [], []
+    barrier = threading.Barrier(2)
+
+    def come(name: str) -> None:
+        barrier.wait()
+        try:
+            with only_driver(place, BEAT_S):
+                entered.append(name)
+                time.sleep(10 * BEAT_S)
+        except BulkError:
+            refused.append(name)
+
+    threads = [threading.Thread(target=come, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(entered), len(refused)) == (1, 1)
+
+
+def test_nothing_appears_where_a_put_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place.of(str(tmp_path)).child("file")
+    place.write(b"before")
+
+    def full(_path: Path, _write: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("padfree.bulk.places.write_atomically", full)
+    with pytest.raises(
+        BulkError, match=r"file: cannot be written \(No space left on device\); check permissions and room"
+    ):
+        place.write(b"after")
+    assert place.read() == b"before"
+
+
+def test_places_in_each_other(tmp_path: Path) -> None:
+    outer = Place.of(str(tmp_path))
+    assert outer.contains(outer.child("a"))
+    assert outer.contains(outer)
+    assert not outer.child("a").contains(outer)
+    assert not outer.child("a").contains(outer.child("ab"))
+    assert not store(tmp_path).contains(outer)
+    with pytest.raises(BulkError, match="nowhere://x: no filesystem for it"):
+        Place.of("nowhere://x")

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same work on a Ray cluster of two nodes, whose actors, nodes and drivers are killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from padfree.bulk import Request
+from pyarrow import parquet
+
+from tests.support.bulk_jobs import Command, parts_of, result_files, run_here, texts, write_lines
+from tests.support.served_models import wait_until
+
+pytest.importorskip("ray", reason="padfree[ray]")
+pytestmark = pytest.mark.slow
+
+TEXTS, SHARD_ROWS, KILLS = 20_000, 50, 10
+SHARDS = TEXTS // SHARD_ROWS
+ACTOR = "ray::_Actor"
+CORES = 2
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """Two nodes on this machine."""
+    from ray.cluster_utils import Cluster
+
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": CORES, "include_dashboard": False})
+    found.add_node(num_cpus=CORES)
+    yield found
+    found.shutdown()
+
+
+def actors() -> list[int]:
+    """Processes of padfree's actors."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if path.read_bytes().startswith(ACTOR.encode()):
+                found.append(int(path.parent.name))
+    return found
+
+
+def test_actors_nodes_and_drivers_that_are_killed_cost_nothing_but_time(
+    tmp_path: Path, embedder: Path, cluster: Any
+) -> None:
+    some = texts(TEXTS)
+    inputs = write_lines(tmp_path / "in.jsonl", [{"id": f"x{at}", "text": text} for at, text in enumerate(some)])
+    alone, output = tmp_path / "alone", tmp_path / "cluster"
+    run_here(Request([str(inputs)], str(alone), embedder, id_column="id", shard_rows=SHARD_ROWS))
+
+    rng = random.Random(7)
+    arguments = ["--input", str(inputs), "-o", str(output), "--engine", str(embedder), "--id", "id"]
+    arguments += ["--shard-rows", str(SHARD_ROWS), "--workers", "2", "--tokenizers", "1", "--ray", cluster.address]
+    command = Command(*arguments)
+    for kill in range(KILLS):
+        command.wait_at_random(output, rng)
+        if kill == 5:
+            cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
+            cluster.add_node(num_cpus=CORES)
+        elif kill in (2, 8):
+            command.kill()
+            command = Command(*arguments)
+        else:
+            wait_until(actors)
+            with suppress(ProcessLookupError):
+                os.kill(rng.choice(actors()), signal.SIGKILL)
+    assert parts_of(output) < SHARDS  # all kills fell into the work
+    code, errors = command.end()
+    assert code == 0, errors
+    assert Command(*arguments[:-2], "--verify").end()[0] == 0
+    assert parquet.read_table(output).column("id").to_pylist() == [f"x{at}" for at in range(TEXTS)]
+    assert result_files(output) == result_files(alone)
+
+
+def test_without_a_cluster(tmp_path: Path, embedder: Path) -> None:
+    (tmp_path / "in.txt").write_text("a\n", encoding="utf-8")
+    arguments = ["--input", str(tmp_path / "in.txt"), "-o", str(tmp_path / "out"), "--engine", str(embedder)]
+    code, errors = Command(*arguments, "--ray", "127.0.0.1:1").end()
+    assert code == 1
+    assert "--ray 127.0.0.1:1: no cluster answers" in errors

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of text files and rows of parquet files: none is lost or read twice, however files are cut."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from padfree.bulk.manifest import Manifest, Model, Options, read_manifest, write_manifest
+from padfree.bulk.places import Place
+from padfree.bulk.reading.planning import make_manifest
+from padfree.bulk.reading.records import csv_fields, split, whole_records
+from padfree.bulk.reading.rows import CHUNK_ROWS, parse, read_chunks
+from padfree.bulk.reading.tokens import TextTokens
+from padfree.runtime.texts import read_tokenizer
+from pyarrow import parquet
+
+from tests.support.bulk_jobs import texts, write_lines
+from tests.support.folders import TOKENIZER
+
+FIELDS = st.lists(st.lists(st.text('ab",\n\r é', max_size=6), min_size=2, max_size=2), min_size=1, max_size=12)
+
+
+def options(**changed: object) -> Options:
+    made = Options("embed", "out", ("text",), None, "", 64, "float32", 1 << 18, 10, None, None)
+    return Options(**{**vars(made), **changed})  # type: ignore[arg-type]
+
+
+def plan(paths: list[Path], **changed: object) -> Manifest:
+    return make_manifest([str(path) for path in paths], options(**changed), Model("m", "0", "0"))
+
+
+def rows_of(manifest: Manifest) -> list[list[tuple[object, object]]]:
+    """(id, text) of every row, by shard."""
+    found = []
+    for shard in manifest.shards:
+        parsed = [parse(chunk, manifest) for chunk in read_chunks(manifest, shard)]
+        found.append([pair for one in parsed for pair in zip(one.ids, one.texts, strict=True)])
+    return found
+
+
+@settings(max_examples=60)
+@given(rows=FIELDS, size=st.integers(1, 40), ending=st.sampled_from(["\n", "\r\n"]), last=st.booleans())
+def test_records_of_csv_are_those_of_the_csv_module(rows: list[list[str]], size: int, ending: str, last: bool) -> None:
+    sink = io.StringIO(newline="")
+    csv.writer(sink, lineterminator=ending, quoting=csv.QUOTE_ALL).writerows(rows)
+    data = sink.getvalue().encode()
+    data = data if last else data.removesuffix(b"\n").removesuffix(b"\r")
+    blocks = [data[at : at + size] for at in range(0, len(data), size)]
+    parts = list(whole_records(blocks, "csv"))
+    assert b"".join(part for part, _ in parts) == data
+    records = [record for part, _ in parts for record in split(part, "csv")]
+    assert sum(count for _, count in parts) == len(records)
+    assert [csv_fields(record) for record in records] == rows
+
+
+@pytest.mark.parametrize("ending", ["\n", ""])
+@pytest.mark.parametrize("count", [1, 9, 10, 11, 20, 57])
+def test_text_files_are_cut_between_rows(tmp_path: Path, count: int, ending: str) -> None:
+    lines = [f"row {at}" for at in range(count)]
+    (tmp_path / "a.txt").write_text("\n".join(lines) + ending, encoding="utf-8")
+    (tmp_path / "b.txt").write_text("more\nlines", encoding="utf-8")
+    manifest = plan([tmp_path / "a.txt", tmp_path / "b.txt"])
+    found = rows_of(manifest)
+    assert [pair for shard in found for pair in shard] == list(enumerate([*lines, "more", "lines"]))
+    assert [len(shard) for shard in found] == [manifest.shard_rows(at) for at in range(len(found))]
+    assert max(len(shard) for shard in found) <= 10
+    assert manifest.rows == count + 2
+
+
+def test_small_files_share_shards_and_large_row_groups_are_cut(tmp_path: Path) -> None:
+    for at in range(5):
+        parquet.write_table(pa.table({"text": [f"{at}.{row}" for row in range(4)]}), tmp_path / f"a{at}.parquet")
+    large = pa.table({"text": [f"large {row}" for row in range(3000)], "key": list(range(3000))})
+    parquet.write_table(large, tmp_path / "b.parquet", row_group_size=1500)
+    manifest = plan([tmp_path], shard_rows=8)
+    assert [manifest.shard_rows(at) for at in range(3)] == [8, 8, 4]
+    values = [text for shard in rows_of(manifest) for _, text in shard]
+    assert values == [f"{at}.{row}" for at in range(5) for row in range(4)] + large.column("text").to_pylist()
+    keyed = plan([tmp_path / "b.parquet"], shard_rows=1100, id_column="key")
+    assert CHUNK_ROWS < 1100
+    assert [keyed.shard_rows(at) for at in range(len(keyed.shards))] == [1500, 1500]
+    assert [key for shard in rows_of(keyed) for key, _ in shard] == list(range(3000))
+
+
+def test_hidden_files_of_a_folder_and_other_kinds_are_left_alone(tmp_path: Path) -> None:
+    for name in ("b/two.txt", "a/one.txt", ".hidden.txt", "_SUCCESS.txt", "_old/x.txt", "notes.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{name}\n", encoding="utf-8")
+    manifest = plan([tmp_path])
+    assert [text for shard in rows_of(manifest) for _, text in shard] == ["a/one.txt", "b/two.txt"]
+
+
+def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,key\na,b\n", encoding="utf-8")
+    manifest = plan([tmp_path / "a.csv"], id_column="key")
+    write_manifest(Place.of(str(tmp_path)), manifest)
+    again = read_manifest(Place.of(str(tmp_path)))
+    assert again == manifest
+    assert again.digest() == manifest.digest()
+    assert manifest.id_type == "string"
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("table", [False, True])
+def test_tokens_are_the_library_s(tmp_path: Path, pairs: bool, table: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not table:
+        monkeypatch.setattr("padfree.bulk.reading.tokens.WordPieces.of", lambda _: None)
+    some, most = texts(300, most=40), 24
+    rows = [{"text": text, "other": other} for text, other in zip(some, reversed(some), strict=True)]
+    write_lines(tmp_path / "in.jsonl", [*rows, {"text": "☃ naïve", "other": "x"}])
+    columns = ("text", "other") if pairs else ("text",)
+    manifest = plan([tmp_path / "in.jsonl"], columns=columns, max_length=most, shard_rows=1000)
+    tokens = TextTokens(manifest, TOKENIZER, ("input_ids", "token_type_ids", "attention_mask"))
+    (chunk,) = read_chunks(manifest, manifest.shards[0])
+    found = tokens.read(chunk)
+    library = read_tokenizer(TOKENIZER)
+    wanted = [tuple(json.loads(line)[name] for name in columns) for line in chunk.data.splitlines()]
+    whole = [len(library.encode(*row)) for row in wanted]
+    library.enable_truncation(most)
+    encodings = [library.encode(*row) for row in wanted]
+    assert found.seq_lens.tolist() == [len(one) for one in encodings]
+    assert found.columns["input_ids"].tolist() == [value for one in encodings for value in one.ids]
+    if pairs:
+        assert found.columns["token_type_ids"].tolist() == [value for one in encodings for value in one.type_ids]
+    else:
+        assert list(found.columns) == ["input_ids"]  # the others are zeros
+    assert found.cut == sum(length > most for length in whole)
+    assert 0 < found.cut < len(rows)
+    assert np.array(found.ids).tolist() == list(range(len(rows) + 1))

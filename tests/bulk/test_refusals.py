@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a result is not mixed with: other inputs, options or models, other drivers, files of others, full disks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from padfree.bulk import BulkError, Request
+from padfree.bulk.lock import only_driver
+from padfree.bulk.manifest import MANIFEST
+from padfree.bulk.places import Place
+from padfree.runtime import SessionError
+from pyarrow import parquet
+
+from tests.support.bulk_jobs import result_files, run_here, texts, write_lines
+
+
+@pytest.fixture
+def request_(tmp_path: Path, embedder: Path) -> Request:
+    """Of three shards, one of which is missing."""
+    (tmp_path / "in").mkdir()
+    for name in ("a.txt", "b.txt", "c.txt"):
+        (tmp_path / "in" / name).write_text("\n".join(texts(20, seed=ord(name[0]))) + "\n", encoding="utf-8")
+    asked = Request([str(tmp_path / "in")], str(tmp_path / "out"), embedder, shard_rows=20)
+    run_here(asked)
+    (tmp_path / "out" / "part-000001.parquet").unlink()
+    return asked
+
+
+def refused(request: Request, match: str) -> None:
+    output = Path(request.output)
+    before = {path.name: path.read_bytes() for path in output.iterdir() if path.is_file() and path.name != "_lock"}
+    with pytest.raises((BulkError, SessionError), match=match):
+        run_here(request)
+    after = {path.name: path.read_bytes() for path in output.iterdir() if path.is_file() and path.name != "_lock"}
+    assert after == before
+
+
+def test_a_changed_input(request_: Request, tmp_path: Path) -> None:
+    file = tmp_path / "in" / "b.txt"
+    content = file.read_text("utf-8")
+    file.write_text(content[:-2] + "x\n", encoding="utf-8")  # of the same size
+    refused(request_, "b.txt: the input has another content now")
+    file.write_text(content + "more\n", encoding="utf-8")
+    refused(request_, r"b.txt: the input had \d+ bytes and has \d+ now")
+    file.unlink()
+    refused(request_, r"the input .*b.txt is not among them now")
+    file.write_text(content, encoding="utf-8")  # another time, the same bits
+    (tmp_path / "in" / "d.txt").write_text("new\n", encoding="utf-8")
+    refused(request_, r"the input .*d.txt is new")
+    (tmp_path / "in" / "d.txt").unlink()
+    assert run_here(request_).report.shards_found == 2
+
+
+def test_other_options_and_another_model(request_: Request, tmp_path: Path, embedder: Path) -> None:
+    options: list[tuple[dict[str, Any], str]] = [
+        ({"max_length": 64}, "--max-length was 128 and is 64 now"),
+        ({"dtype": "float16"}, "--dtype was 'float32' and is 'float16' now"),
+        ({"prompt": "query"}, "the prompt was '' and is 'query: ' now"),
+        ({"shard_rows": 21}, "--shard-rows was 20 and is 21 now"),
+        ({"max_tokens": 100}, "--max-tokens was 16384 and is 100 now"),
+    ]
+    for changed, message in options:
+        refused(replace(request_, **changed), message)
+    other = tmp_path / "other.onnx"
+    content = embedder.read_bytes()
+    at = content.rindex(b"sums")  # the graph's name
+    other.write_bytes(content[:at] + b"Sums" + content[at + 4 :])
+    tokenizer = embedder.with_name(embedder.name + ".tokenizer.json")
+    other.with_name(other.name + ".tokenizer.json").write_bytes(tokenizer.read_bytes())
+    refused(replace(request_, model=other), r"the model was embedder.onnx \(.*\) and is other.onnx \(.*\) now")
+
+
+def test_a_second_driver(request_: Request) -> None:
+    with only_driver(Place.of(request_.output)):
+        refused(request_, rf"another driver is at work there \(process {os.getpid()} on ")
+    assert run_here(request_).report.texts == 60
+
+
+def test_a_folder_of_others(request_: Request, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years", encoding="utf-8")
+    refused(replace(request_, output=str(tmp_path / "mine")), "holds thesis.txt and no manifest")
+    refused(replace(request_, inputs=[str(tmp_path)]), "lie in each other")
+    for name in (MANIFEST, "part-000000.parquet"):
+        content = (tmp_path / "out" / name).read_bytes()
+        (tmp_path / "mine" / name).write_bytes(content)
+    (tmp_path / "mine" / "thesis.txt").rename(tmp_path / "mine" / "part-000007.parquet")
+    refused(replace(request_, output=str(tmp_path / "mine")), "part-000007.parquet: no part of this result")
+
+
+def test_parts_of_another_result(request_: Request, tmp_path: Path) -> None:
+    run_here(replace(request_, output=str(tmp_path / "two"), shard_rows=30))
+    (tmp_path / "two" / "part-000001.parquet").rename(tmp_path / "out" / "part-000001.parquet")
+    refused(request_, r"part-000001.parquet: shard 1 of manifest \w+\.\.\., expected shard 1 of \w+")
+
+
+def test_a_damaged_manifest(request_: Request, tmp_path: Path) -> None:
+    file = tmp_path / "out" / MANIFEST
+    content = file.read_text("utf-8")
+    for before, after, match in (
+        ('"size": ', '"size": -', r"shards.pieces\[0\].size is|inputs\[0\].size is"),
+        ('"kind": "padfree', '"kind": "other', "kind is"),
+        ("{", "", "not JSON"),
+    ):
+        file.write_text(content.replace(before, after, 1), encoding="utf-8")
+        refused(request_, match)
+
+
+def test_inputs_that_cannot_be_read(tmp_path: Path, embedder: Path) -> None:
+    parquet.write_table(pa.table({"text": ["a"], "n": [1.5]}), tmp_path / "t.parquet")
+    (tmp_path / "cut.parquet").write_bytes((tmp_path / "t.parquet").read_bytes()[:-7])
+    (tmp_path / "open.csv").write_text('text\n"a\n', encoding="utf-8")
+    (tmp_path / "t.doc").write_text("x", encoding="utf-8")
+    (tmp_path / "t.csv").write_text("text,text\na,b\n", encoding="utf-8")
+    (tmp_path / "empty.txt").write_text("", encoding="utf-8")
+    (tmp_path / "t.jsonl.gz").write_text("", encoding="utf-8")
+    (tmp_path / "folder").mkdir()
+    write_lines(tmp_path / "t.jsonl", [{"text": "a", "id": 1.5}])
+    cases: list[tuple[list[str], dict[str, Any], str]] = [
+        (["nothing.txt"], {}, "nothing.txt: no such file or folder"),
+        (["folder"], {}, "folder: no files with .parquet, .jsonl"),
+        (["t.doc"], {}, "t.doc: unknown kind of file, allowed: .parquet"),
+        (["t.jsonl.gz"], {}, "t.jsonl.gz: unknown kind of file.*unpack it first"),
+        (["empty.txt"], {}, "there are no rows"),
+        (["cut.parquet"], {}, "cut.parquet: not a whole parquet file"),
+        (["open.csv"], {}, "open.csv: a double quote is never closed"),
+        (["t.csv"], {}, "t.csv: the first line names no columns, or one of them twice"),
+        (["t.parquet"], {"columns": ("body",)}, "t.parquet: no column 'body', there are text, n"),
+        (["t.parquet"], {"columns": ("n",)}, "the column 'n' is double, allowed: string or binary"),
+        (["t.parquet"], {"id_column": "n"}, "the column 'n' is double, allowed: integers"),
+        (["t.jsonl"], {"id_column": "id"}, "t.jsonl: no 'id' that is an integer or a string"),
+        (["t.parquet", "t.parquet"], {}, "t.parquet: given twice"),
+    ]
+    for given, changed, match in cases:
+        request = Request([str(tmp_path / name) for name in given], str(tmp_path / "out"), embedder, **changed)
+        with pytest.raises(BulkError, match=match):
+            run_here(request)
+        assert not (tmp_path / "out" / MANIFEST).exists()
+
+
+def test_models_that_do_not_fit(tmp_path: Path, embedder: Path, reranker: Path) -> None:
+    (tmp_path / "in.txt").write_text("a\n", encoding="utf-8")
+    request = Request([str(tmp_path / "in.txt")], str(tmp_path / "out"), embedder)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"model": reranker}, "is for the task 'rerank', which is not for padfree embed; call padfree rerank"),
+        ({"columns": ("a", "b")}, "is for the task 'embed', which is not for padfree rerank; call padfree embed"),
+        ({"head": "rows"}, "--head rows: the model's outputs are sentence_embedding"),
+        ({"prompt": "poem"}, "--prompt poem: the model's prompts are query"),
+        ({"max_length": 4096}, "--max-length 4096: the model takes 128 tokens"),
+        ({"max_tokens": 1 << 20}, "batches of 1048576 tokens, the model takes 16384"),
+        ({"tokenizer": tmp_path / "none.json"}, "none.json: no such tokenizer"),
+    ]
+    for changed, match in cases:
+        with pytest.raises((BulkError, SessionError), match=match):
+            run_here(replace(request, **changed))
+    with pytest.raises(BulkError, match="--shard-rows 0: allowed: 1 or more"):
+        replace(request, shard_rows=0)
+
+
+def test_a_full_disk_costs_nothing_but_the_shards_that_did_not_fit(tmp_path: Path, embedder: Path) -> None:
+    """A limit of the size of files stands for the disk; the system tells both in the same way."""
+    small, large = texts(40), texts(4000, seed=1)
+    for name, some in (("a.txt", small), ("b.txt", large)):
+        (tmp_path / name).write_text("\n".join(some) + "\n", encoding="utf-8")
+    output, alone = tmp_path / "out", tmp_path / "alone"
+    inputs = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
+    options = ["--input", *inputs, "-o", str(output), "--engine", str(embedder), "--shard-rows", "4000"]
+    command = f"ulimit -f 64; exec {sys.executable} -m padfree.builder.cli embed {' '.join(options)}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1
+    assert "part-000001.parquet: cannot be written (File too large); check permissions and room" in done.stderr
+    assert [path.name for path in output.glob("part-*")] == ["part-000000.parquet"]
+    assert not [path for path in output.iterdir() if path.name.endswith(".partial")]
+    request = Request(inputs, str(output), embedder, shard_rows=4000)
+    assert run_here(request).report.shards_found == 1
+    run_here(replace(request, output=str(alone)))
+    assert result_files(output) == result_files(alone)
