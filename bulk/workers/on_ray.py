@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from typing import Any
@@ -15,6 +16,8 @@ from ..processes import INCOMPLETE
 from .base import Event, Finished, Lost, Refused
 from .local import message_of
 from .worker import AHEAD, Done, Worker, WorkerSpec
+
+CONNECT_S = 5.0
 
 
 class RayWorkers:
@@ -32,13 +35,11 @@ class RayWorkers:
 
     def __init__(self, address: str, spec: WorkerSpec, count: int, gpus: int) -> None:
         if not ray.is_initialized():
+            _check_answers(address)
             try:
                 ray.init(address=address, log_to_driver=False, logging_level="ERROR")
             except (ConnectionError, ValueError, RuntimeError) as error:
-                raise BulkError(
-                    f"--ray {address}: no cluster answers ({error}); start one with `ray start --head`, or leave --ray "
-                    "out"
-                ) from error
+                raise _no_cluster(address, error) from error
         if not count:
             count = int(ray.cluster_resources().get("GPU", 0))
         if not count:
@@ -91,6 +92,27 @@ class RayWorkers:
             if not kill:
                 ray.wait([actor.close.remote()], timeout=30)
             ray.kill(actor)
+
+
+def _check_answers(address: str) -> None:
+    """Refuses an address of a host and a port at which nobody listens: Ray would wait for minutes.
+
+    Raises:
+        BulkError: nobody does.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:
+        return
+    try:
+        socket.create_connection((host, int(port)), CONNECT_S).close()
+    except OSError as error:
+        raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str, error: Exception) -> BulkError:
+    return BulkError(
+        f"--ray {address}: no cluster answers ({error}); start one with `ray start --head`, or leave --ray out"
+    )
 
 
 class _Actor:

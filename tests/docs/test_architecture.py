@@ -19,13 +19,22 @@ FORBIDDEN = {
         "padfree.onnx_tools",
         "padfree.runtime",
         "padfree.serving",
+        "padfree.bulk",
         "numpy",
         "onnx",
         "tensorrt",
         "cuda",
     },
-    "onnx_tools": {"padfree.builder", "padfree.runtime", "padfree.serving", "tensorrt", "cuda", "polygraphy"},
-    "runtime": {"padfree.builder", "padfree.onnx_tools", "padfree.serving", "polygraphy"},
+    "onnx_tools": {
+        "padfree.builder",
+        "padfree.runtime",
+        "padfree.serving",
+        "padfree.bulk",
+        "tensorrt",
+        "cuda",
+        "polygraphy",
+    },
+    "runtime": {"padfree.builder", "padfree.onnx_tools", "padfree.serving", "padfree.bulk", "polygraphy", "pyarrow"},
     "integrations": {"padfree.builder", "padfree.onnx_tools", "padfree.serving", "onnx", "onnxruntime", "tensorrt"},
     "training": {
         "padfree.builder",
@@ -40,6 +49,17 @@ FORBIDDEN = {
         "accelerate",
     },
     "serving": {"padfree.builder", "padfree.onnx_tools", "onnx", "onnxruntime", "tensorrt", "cuda", "polygraphy"},
+    "bulk": {
+        "padfree.builder",
+        "padfree.onnx_tools",
+        "padfree.serving",
+        "onnx",
+        "onnxruntime",
+        "tensorrt",
+        "cuda",
+        "polygraphy",
+        "rich",
+    },
 }
 """Package -> what it never imports."""
 

@@ -23,6 +23,7 @@ def sources() -> list[str]:
         "builder",
         "runtime",
         "serving",
+        "bulk",
         "contract",
         "plugins",
         "include",
