@@ -15,7 +15,8 @@ from padfree.runtime import SessionError
 from padfree.runtime.gpu import plugin_library
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = {name: ROOT / name for name in ("contract", "onnx_tools", "builder", "runtime", "serving", "training")}
+NAMES = ("contract", "onnx_tools", "builder", "runtime", "serving", "training", "bulk")
+PACKAGES = {name: ROOT / name for name in NAMES}
 PACKAGES |= {name: ROOT / "integrations" / name for name in ("sentence_transformers", "torch")}
 HOST_LIBRARIES = ["libpadfree_text.so", "libpadfree_triton_batching.so"]
 SYSTEM_LIBRARIES = {"libstdc++.so.6", "libgcc_s.so.1", "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0"}
