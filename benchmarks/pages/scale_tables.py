@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from benchmarks.records import Record
 from benchmarks.scale.report import HEAD, of_record
 
-BY_BATCH = (16, 32, 64)
+BY_BATCH = (8, 16, 32)
 
 Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 
@@ -37,7 +37,7 @@ def imbalance(records: Sequence[Record]) -> Table:
         for batch in BY_BATCH:
             record = found.get((ranks, batch))
             for way in ("balanced", "unbalanced"):
-                shown = "-" if record is None else f"{record[f'{way}_mean']:.1%} ({record[f'{way}_p99']:.1%})"
+                shown = "-" if record is None else f"{record[f'{way}_mean']:.2%} ({record[f'{way}_p99']:.2%})"
                 cells.append(shown)
         rows.append([str(ranks), *cells])
     return head, rows

@@ -10,7 +10,7 @@ because all lengths are known where the sequences are dealt).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ FIXED_MS, TOKEN_MS, SQUARES_A_TOKEN = 0.2, 2.7e-4, 2700
 """A packed run of BERT-base in fp16 on an H200: 0.283 ms for 1 x 128, 0.541 ms for 16 x 128 and 1.69 ms for 16 x 512
 with 40 % padding (benchmarks/results/h200/end_to_end.jsonl). What a squared length costs is what a 2700th of a token
 costs."""
+SWAPS_A_SHARE, ALIKE = 2, 1000
+"""Most swaps for each share; shares that differ by a thousandth of their mean are alike."""
 MODEL_LENGTHS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 MODEL_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -51,6 +53,40 @@ def snake(lengths: npt.ArrayLike, hands: int) -> list[IntArray]:
     rows = table.reshape(rounds, hands)
     rows[1::2] = rows[1::2, ::-1].copy()
     return [column[column >= 0] for column in rows.T]
+
+
+def even_out(shares: Sequence[IntArray], lengths: npt.ArrayLike) -> list[IntArray]:
+    """Swaps sequences between who has most work and who has least, as long as that brings these closer.
+
+    After a snake of few sequences there is a rest of some per cent, which a swap or two take away. Work is counted in
+    whole numbers: sums of fractions may round differently on another processor, which would then swap others.
+
+    Args:
+        shares: indexes of each share; counts stay as they are.
+        lengths: tokens of each sequence.
+
+    Returns:
+        The shares, of which the largest and the smallest differ by a thousandth of the mean, or no swap would help.
+    """
+    sizes = np.asarray(lengths, dtype=np.int64)
+    work = sizes * SQUARES_A_TOKEN + sizes * sizes
+    found = [share.copy() for share in shares]
+    sums = np.array([work[share].sum() for share in found], dtype=np.int64)
+    for _ in range(SWAPS_A_SHARE * len(found)):
+        most, least = int(sums.argmax()), int(sums.argmin())
+        gap = int(sums[most] - sums[least])
+        if gap * ALIKE * len(found) <= int(sums.sum()) or not found[least].size:
+            break
+        moved = work[found[most]][:, None] - work[found[least]]
+        left = np.abs(gap - 2 * moved)
+        at = int(left.argmin())
+        if int(left.flat[at]) >= gap:
+            break
+        one, other = divmod(at, found[least].size)
+        sums[most] -= moved.flat[at]
+        sums[least] += moved.flat[at]
+        found[most][one], found[least][other] = found[least][other], found[most][one]
+    return found
 
 
 def modelled_costs(interface: str) -> CostTable:

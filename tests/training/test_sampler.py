@@ -60,14 +60,14 @@ def test_views_are_parts_of_the_same_steps(lengths: list[int], batch: int, ranks
 
 
 def test_the_work_of_ranks_is_nearly_equal_and_far_more_so_than_by_chance() -> None:
-    for ranks, most in ((2, 0.02), (4, 0.02), (8, 0.02)):
-        sampler = BalancedBatchSampler(SQUAD_LIKE, 32, replicas=ranks)
+    for ranks, batch, most in ((2, 8, 0.005), (4, 8, 0.005), (8, 8, 0.005), (8, 32, 0.001)):
+        sampler = BalancedBatchSampler(SQUAD_LIKE, batch, replicas=ranks)
         balanced = imbalances(sampler.shares(), SQUAD_LIKE)
-        order = np.random.default_rng(0).permutation(SQUAD_LIKE.size).reshape(-1, ranks, 32)
+        order = np.random.default_rng(0).permutation(SQUAD_LIKE.size).reshape(-1, ranks, batch)
         by_chance = imbalances(order.tolist(), SQUAD_LIKE)
         assert balanced.size == by_chance.size == sampler.steps
         assert balanced.mean() < most
-        assert by_chance.mean() > 2.5 * balanced.mean()
+        assert by_chance.mean() > 20 * balanced.mean()
 
 
 def test_imbalance_is_the_longest_over_the_mean() -> None:

@@ -6,12 +6,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from padfree.runtime import SessionError
 from padfree.runtime.batching import Budget, CostTable
-from padfree.runtime.batching.dealing import modelled_costs, run_seconds, snake
+from padfree.runtime.batching.dealing import SQUARES_A_TOKEN, even_out, modelled_costs, run_seconds, snake
 from padfree.runtime.pool.shares import shares
 
 PACKED, PADDED = modelled_costs("packed"), modelled_costs("padded")
@@ -33,6 +34,27 @@ def test_a_snake_goes_back_and_forth() -> None:
     assert [hand.tolist() for hand in snake([10, 60, 20, 50, 30, 40], 2)] == [[1, 4, 2], [3, 5, 0]]
     with pytest.raises(SessionError, match="hands is 0, allowed: 1 or more"):
         snake([1], 0)
+
+
+@given(LENGTHS, st.integers(1, 9))
+def test_swaps_keep_counts_and_bring_shares_closer(lengths: list[int], hands: int) -> None:
+    array = np.array(lengths, dtype=np.int64)
+    before = snake(array, hands)
+    after = even_out(before, array)
+    assert sorted(np.concatenate(after).tolist()) == list(range(len(lengths)))
+    assert [hand.size for hand in after] == [hand.size for hand in before]
+
+    def most(shares: list[npt.NDArray[np.int64]]) -> int:
+        return max(int((array[hand] * SQUARES_A_TOKEN + array[hand] ** 2).sum()) for hand in shares)
+
+    assert most(after) <= most(before)
+
+
+def test_a_swap_takes_away_what_a_snake_leaves() -> None:
+    lengths = np.array([60, 50, 45, 44, 20, 10])
+    dealt = snake(lengths, 2)
+    assert [lengths[hand].tolist() for hand in dealt] == [[60, 44, 20], [50, 45, 10]]
+    assert [lengths[hand].tolist() for hand in even_out(dealt, lengths)] == [[60, 44, 10], [50, 45, 20]]
 
 
 @given(LENGTHS, st.integers(1, 4), st.integers(0, 4), st.booleans())
