@@ -3,8 +3,9 @@
 
 Ranks wait for each other at the end of every step, so that a step takes what its slowest rank takes. Without padding
 that is the rank with the most tokens and squared lengths. The sampler deals the rows of a step by length, in a snake
-(`runtime.batching.dealing`), and swaps a few where that brings ranks closer. Where the paper that it follows (Zeng et al., arXiv:2208.08124) lets ranks exchange rows
-that they have read, nothing is exchanged here: every rank knows all lengths and the seed, and finds the same shares.
+(`runtime.batching.dealing`), and swaps a few where that brings ranks closer. Where the paper that it follows (Zeng et
+al., arXiv:2208.08124) lets ranks exchange rows that they have read, nothing is exchanged here: every rank knows all
+lengths and the seed, and finds the same shares.
 """
 
 from __future__ import annotations

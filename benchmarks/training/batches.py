@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from padfree.runtime.batching.dealing import snake
 from padfree.training import BalancedBatchSampler, imbalances
 
 Lengths = npt.NDArray[np.int64]
@@ -21,14 +23,21 @@ def both_ways(sampler: BalancedBatchSampler) -> Iterator[tuple[list[list[int]], 
         yield shares, mixed.reshape(sampler.replicas, -1).tolist()
 
 
+def snake_alone(lengths: Lengths, shares: list[list[int]]) -> list[list[int]]:
+    """The same rows in a snake without swaps."""
+    rows = np.concatenate([np.array(share) for share in shares])
+    return [rows[hand].tolist() for hand in snake(lengths[rows], len(shares))]
+
+
 def imbalance(lengths: Lengths, ranks: int, batch: int, epochs: int) -> dict[str, Any]:
     """One number of ranks and one size of batches."""
     sampler = BalancedBatchSampler(lengths, batch, replicas=ranks, drop_last=True)
-    found: dict[str, list[Any]] = {"balanced": [], "unbalanced": []}
+    found: dict[str, list[Any]] = {"balanced": [], "snake": [], "unbalanced": []}
     for epoch in range(epochs):
         sampler.set_epoch(epoch)
         balanced, unbalanced = zip(*both_ways(sampler), strict=True)
         found["balanced"].append(imbalances(balanced, lengths))
+        found["snake"].append(imbalances(map(partial(snake_alone, lengths), unbalanced), lengths))
         found["unbalanced"].append(imbalances(unbalanced, lengths))
     record: dict[str, Any] = {"case": f"imbalance, {ranks} ranks x {batch}", "ranks": ranks, "batch": batch}
     for name, steps in found.items():
