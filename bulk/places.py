@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from padfree.contract.staging import staged_for, write_atomically
 from pyarrow import fs
@@ -36,8 +37,14 @@ class Place:
         """A local path, or a URI as `s3://bucket/folder`.
 
         Raises:
-            BulkError: the URI is of no filesystem that pyarrow reads.
+            BulkError: the URI is of no filesystem that pyarrow reads, or has a secret in it.
         """
+        shown = given.partition("?")[0] if SCHEME in given else given
+        if SCHEME in given and urlsplit(given).username:
+            raise BulkError(
+                f"{shown.partition(SCHEME)[0]}{SCHEME}...: the URI has a key in it, which would stand in the manifest; "
+                "give keys in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            )
         try:
             if SCHEME in given:
                 filesystem, path = fs.FileSystem.from_uri(given)
@@ -45,10 +52,10 @@ class Place:
                 filesystem, path = fs.LocalFileSystem(), str(Path(given).resolve())
         except (ValueError, OSError) as error:  # pyarrow's ArrowInvalid is a ValueError
             raise BulkError(
-                f"{given}: no filesystem for it ({error}); pass a local path, or a URI that pyarrow reads, such as "
+                f"{shown}: no filesystem for it ({error}); pass a local path, or a URI that pyarrow reads, such as "
                 "s3://bucket/folder"
             ) from error
-        return cls(filesystem, path.rstrip("/") or "/", given.rstrip("/") or "/")
+        return cls(filesystem, path.rstrip("/") or "/", shown.rstrip("/") or "/")
 
     @property
     def is_local(self) -> bool:
@@ -101,8 +108,8 @@ class Place:
 
         def ask() -> str:
             with self.filesystem.open_input_stream(self.path) as stream:
-                known = {key.decode().lower(): value.decode() for key, value in (stream.metadata() or {}).items()}
-            return str(known.get("etag", "")).strip('"')
+                known = {_text(key).lower(): _text(value) for key, value in (stream.metadata() or {}).items()}
+            return known.get("etag", "").strip('"')
 
         return self._attempt("read", ask)
 
@@ -151,3 +158,8 @@ class Place:
             if done in ("written", "made"):
                 advice = "check permissions and room, then run the same command again: it goes on where it ended"
             raise BulkError(f"{self.shown}: cannot be {done} ({reason}); {advice}") from error
+
+
+def _text(value: bytes | str) -> str:
+    """What pyarrow gives as bytes in some versions."""
+    return value if isinstance(value, str) else value.decode(errors="replace")

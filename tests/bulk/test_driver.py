@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver with workers that are only played: what is lost is dealt again, and what ends every worker is named."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+from padfree.bulk import BulkError, Progress
+from padfree.bulk.driver import MOST_LOSSES, deal
+from padfree.bulk.manifest import InputFile, Manifest, Model, Options, Piece
+from padfree.bulk.parts import part_of
+from padfree.bulk.report import report_of
+from padfree.bulk.workers.base import Event, Finished, Lost, Refused
+from padfree.bulk.workers.worker import AHEAD, Done
+
+ROWS = 10
+
+
+def manifest(shards: int) -> Manifest:
+    file = InputFile("/in.txt", "/in.txt", "text", 1, 0, "", "0", shards * ROWS)
+    options = Options("embed", "out", ("text",), None, "", 8, "float32", 9, ROWS, None, None)
+    pieces = tuple((Piece(0, at, 1, at * ROWS, ROWS),) for at in range(shards))
+    return Manifest(Model("m", "0", "0"), options, "row numbers", (file,), pieces)
+
+
+class Played:
+    """Workers that do a shard a turn; `lose` says with which shard, for the how-manieth time, a worker ends."""
+
+    def __init__(
+        self, job: Manifest, count: int, lose: Callable[[int, int], bool] = lambda _shard, _time: False
+    ) -> None:
+        self.job, self.lose = job, lose
+        self.queues: list[deque[int]] = [deque() for _ in range(count)]
+        self.done: list[int] = []
+        self.given: list[int] = []
+        self.most = self.restarts = 0
+        self.closed: bool | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"w{at}" for at in range(len(self.queues)))
+
+    def give(self, worker: int, shard: int) -> None:
+        self.queues[worker].append(shard)
+        self.given.append(shard)
+        self.most = max(self.most, len(self.queues[worker]))
+
+    def wait(self, _timeout_s: float) -> list[Event]:
+        events: list[Event] = []
+        for worker, queue in enumerate(self.queues):
+            if not queue:
+                continue
+            shard = queue.popleft()
+            if self.lose(shard, self.given.count(shard)):
+                queue.clear()
+                events.append(Lost(worker, "ended with code -9"))
+                continue
+            self.done.append(shard)
+            part = part_of(self.job, self.job.digest(), shard, 100, 0, ())
+            events.append(Finished(worker, Done(part, float(len(self.done)), 2.0 * len(self.done))))
+        return events
+
+    def restart(self, worker: int) -> None:
+        assert not self.queues[worker]
+        self.restarts += 1
+
+    def close(self, *, kill: bool) -> None:
+        self.closed = kill
+
+
+def test_every_shard_is_dealt_once_and_shared_out() -> None:
+    job, seen = manifest(20), list[Progress]()
+    workers = Played(job, 3)
+    there = {4: part_of(job, job.digest(), 4, 50, 0, ())}
+    outcome = deal(job, there, workers, seen.append)
+    assert sorted(workers.done) == [at for at in range(20) if at != 4]
+    assert (workers.most, workers.closed) == (AHEAD, False)
+    assert (seen[-1].rows, seen[-1].all_rows, seen[-1].rows_now, seen[-1].tokens_now) == (200, 200, 190, 1900)
+    assert seen[-1].left_s == 0
+    assert [progress.rows for progress in seen] == sorted(progress.rows for progress in seen)
+    report = report_of(job, outcome, frozenset(there), workers.names)
+    assert (report.texts, report.tokens, report.shards_found, report.texts_now) == (200, 1950, 1, 190)
+    assert [worker.idle for worker in report.workers] == [0.5] * 3
+    assert max(worker.tokens for worker in report.workers) <= 700
+
+
+def test_what_lost_workers_had_is_dealt_again() -> None:
+    job = manifest(12)
+    workers = Played(job, 2, lambda shard, time: shard in (0, 5, 7) and time == 1)
+    outcome = deal(job, {}, workers, lambda _: None)
+    assert sorted(workers.done) == list(range(12))
+    assert (workers.restarts, outcome.losses) == (3, ["w0 ended with code -9", *outcome.losses[1:]])
+    report = report_of(job, outcome, frozenset(), workers.names)
+    assert report.tokens == 1200
+    assert len(report.losses) == 3
+
+
+def test_a_shard_that_ends_every_worker_is_named() -> None:
+    job = manifest(40)
+    workers = Played(job, 2, lambda shard, _time: shard == 6)
+    with pytest.raises(BulkError, match=rf"shard 6 \(/in.txt from row 60 on\): {MOST_LOSSES} workers ended"):
+        deal(job, {}, workers, lambda _: None)
+    assert workers.given.count(6) == MOST_LOSSES
+    assert workers.closed is True
+    assert len(set(workers.done)) == len(workers.done)
+
+
+def test_what_a_worker_refuses_and_a_lost_lock_end_the_work() -> None:
+    job = manifest(4)
+    workers = Played(job, 1)
+    workers.wait = lambda _timeout_s: [Refused(0, "the disk is full")]  # type: ignore[method-assign]
+    with pytest.raises(BulkError, match="w0: the disk is full"):
+        deal(job, {}, workers, lambda _: None)
+    assert workers.closed is True
+
+    def taken() -> None:
+        raise BulkError("another driver has taken the folder over")
+
+    workers = Played(job, 1)
+    with pytest.raises(BulkError, match="taken the folder over"):
+        deal(job, {}, workers, lambda _: None, taken)
+    assert (workers.given, workers.closed) == ([], True)
