@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of what is past one GPU: a pool's rates, balanced batches of a training, a large job's cost."""
+"""Tables of what is past one GPU: a pool's rates, balanced batches of a training, a large job's cost, work on files."""
 
 from __future__ import annotations
 
@@ -58,3 +58,21 @@ def steps(records: Sequence[Record]) -> Table:
 def scale(records: Sequence[Record]) -> Table:
     """A row a number of GPUs: a job's forecast."""
     return HEAD, [of_record(record) for record in records]
+
+
+def bulk(records: Sequence[Record]) -> Table:
+    """A row a contender: million tokens a second from file to file, the cores for it, and how idle GPUs were."""
+    head = ["", "million tokens/s", "of one GPU", "of `Session` alone, a GPU", "cores", "no batch", "no kernel"]
+
+    def share(record: Record, name: str) -> str:
+        value = record.get(name)
+        value = max(value) if isinstance(value, list) else value
+        return "-" if value is None else f"{value:.1%}"
+
+    rows = []
+    for record in records:
+        times = f"{record['of_one_gpu']:.2f} x" if "of_one_gpu" in record else "-"
+        cells = [f"{record['tokens_a_second'] / 1e6:.2f}", times, share(record, "of_session")]
+        cells += [str(record.get("cores", "-")), share(record, "idle"), share(record, "gpu_idle")]
+        rows.append([record["case"], *cells])
+    return head, rows

@@ -35,17 +35,8 @@ from benchmarks.records import LIMIT, PADFREE, TENSORRT, Record, earlier_times_o
 from . import account_tables, position_tables, scale_tables, service_tables
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = (
-    "README.md",
-    "docs/performance.md",
-    "docs/attention.md",
-    "docs/linear.md",
-    "docs/runtime.md",
-    "docs/accuracy.md",
-    "docs/load.md",
-    "docs/integrations.md",
-    "docs/scale.md",
-)
+PAGES = ("performance", "attention", "linear", "runtime", "accuracy", "load", "integrations", "scale", "bulk")
+DOCUMENTS = ("README.md", *(f"docs/{name}.md" for name in PAGES))
 BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NAMES = {
     "bert-base": "BERT-base",
@@ -365,6 +356,7 @@ TABLES: Mapping[str, Table] = {
     "imbalance": past_one_gpu("cpu/training", scale_tables.imbalance),
     "steps": past_one_gpu("h200/training", scale_tables.steps),
     "scale": past_one_gpu("cpu/scale", scale_tables.scale),
+    "bulk": past_one_gpu("h200/bulk", scale_tables.bulk),
 }
 """Name of a table -> what makes it of the folder of records."""
 
