@@ -12,7 +12,7 @@ import numpy as np
 from padfree.contract.metadata import InputInfo, Metadata
 
 from .errors import SessionError
-from .rows import INT32_MAX, Int32Array, as_int32, check_same_lengths, read_column
+from .rows import INT32_MAX, Int32Array, as_int32, check_same_lengths, pack_lists, read_column
 
 # For a value outside of its table: of an input with several numbers a token, and of ids.
 _ADVICE = (
@@ -76,9 +76,12 @@ def read_request(request: Any, metadata: Metadata) -> Ragged:
         SessionError: unknown or missing inputs, wrong types or ranks, lengths that differ between inputs, values
             outside the model's tables.
     """
+    if type(request) is list:
+        found = _read_lists(request, metadata)
+        if found is not None:
+            return found
     ids = metadata.ids_input()
-    bare = type(request) is list or not isinstance(request, Mapping)
-    columns = {ids.name: request} if bare else metadata.own_names(request)
+    columns = metadata.own_names(request) if isinstance(request, Mapping) else {ids.name: request}
     check_names(columns, metadata)
     items = metadata.token_inputs()
     named = {item.name: item for item in items}
@@ -99,6 +102,30 @@ def read_request(request: Any, metadata: Metadata) -> Ragged:
         if item.name in read or item.excluded:  # zeros are in every table
             check_values(item, tokens[item.name], seq_lens)
     return Ragged(tokens, seq_lens)
+
+
+def _read_lists(rows: list[Any], metadata: Metadata) -> Ragged | None:
+    """A request of lists of ids alone, without anything wrong: most of them, and of most of their time.
+
+    None where there is anything else: then `read_request` looks at every part by itself, and names what is wrong.
+    """
+    ids = metadata.ids_input()
+    items = metadata.token_inputs()
+    for item in items:
+        if item.excluded or (item is not ids and item.name not in ZERO_WHEN_MISSING):
+            return None
+    column = pack_lists(rows)
+    packed = None if column is None else column.packed
+    if column is None or packed is None:
+        return None
+    lengths = column.lengths
+    if metadata.longest is not None and max(lengths, default=0) > metadata.longest:
+        return None
+    limit = INT32_MAX + 1 if ids.limit is None else ids.limit
+    if packed.size and int(np.maximum.reduce(packed.view(np.uint32))) >= limit:  # negative ones are the largest
+        return None
+    tokens = {item.name: packed if item is ids else np.zeros((packed.size, *item.behind), np.int32) for item in items}
+    return Ragged(tokens, np.array(lengths, dtype=np.int32))
 
 
 def read_packed(inputs: Any, seq_lens: Any, metadata: Metadata, *, filler_tokens: int = 0) -> Ragged:

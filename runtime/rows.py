@@ -53,7 +53,7 @@ def read_column(item: InputInfo, column: Any) -> Column:
         SessionError: not one array or list of integers a sequence, or another number of numbers for a token.
     """
     if item.width is None and type(column) is list:
-        packed = _pack_lists(column)
+        packed = pack_lists(column)
         if packed is not None:
             return packed
     rows = _rows(item.name, column, item.width)
@@ -101,7 +101,7 @@ def as_int32(value: Any, name: str, width: int | None = None) -> Int32Array:
     return np.ascontiguousarray(array, dtype=np.int32)
 
 
-def _pack_lists(rows: list[Any]) -> Column | None:
+def pack_lists(rows: list[Any]) -> Column | None:
     """Lists of integers as int32 [T]: one pass over the values, which takes a third of what an array a list does.
 
     None where there is anything else: then every row is looked at by itself, and an error names the one that is wrong.

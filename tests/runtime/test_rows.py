@@ -31,7 +31,7 @@ def outcome(rows: list[Any]) -> Any:
 def by_arrays(rows: list[Any], monkeypatch: pytest.MonkeyPatch) -> Any:
     """The same without the way for lists."""
     with monkeypatch.context() as changed:
-        changed.setattr(rows_module, "_pack_lists", lambda _rows: None)
+        changed.setattr(rows_module, "pack_lists", lambda _rows: None)
         return outcome(rows)
 
 
