@@ -156,10 +156,13 @@ class _Dealer:
         return len(self.outcome.parts) == len(self._manifest.shards)
 
     def fill(self) -> None:
-        """Gives every worker as much as it takes, one shard a turn, so that the last ones are shared out."""
+        """Gives every worker as much as it takes, and of what is left at the end no more than its share."""
         for _ in range(AHEAD):
-            for worker, shards in self._under_way.items():
-                if self._waiting and len(shards) < AHEAD:
+            ready = {worker: shards for worker, shards in self._under_way.items() if self._workers.is_ready(worker)}
+            left = len(self._waiting) + sum(map(len, ready.values()))
+            most = min(AHEAD, -(-left // max(1, len(ready))))
+            for worker, shards in ready.items():
+                if self._waiting and len(shards) < most:
                     shard = self._waiting.popleft()
                     shards.append(shard)
                     self._workers.give(worker, shard)

@@ -90,10 +90,10 @@ class Running:
     allow_other_gpu: bool = False
 
     def __post_init__(self) -> None:
-        if self.tokenizers < 1 or self.runs < 1:
-            raise BulkError(
-                f"{self.tokenizers} processes that make tokens and {self.runs} runs, allowed: 1 or more of each"
-            )
+        for name, least in (("tokenizers", 1), ("runs", 1), ("cpu_threads", 0)):
+            value = getattr(self, name)
+            if value < least:
+                raise BulkError(f"{name} is {value}, allowed: {least} or more; leave it out for the default")
 
 
 MakeWorkers = Callable[[WorkerSpec], Workers]

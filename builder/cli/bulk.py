@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PACKAGES = {"pyarrow": "bulk", "ray": "ray"}
 ALL = "all"
+MOST_TOKENIZERS = 6
+"""Processes that make tokens for one GPU, unless more are asked for."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +74,10 @@ def _add_worker_options(group: argparse._ArgumentGroup) -> None:
         "--workers", type=int, metavar="N", help="for .onnx files: processes (1); with --ray: actors (one a GPU)"
     )
     group.add_argument(
-        "--tokenizers", type=int, metavar="N", help="processes of each worker that make tokens (its share of cores)"
+        "--tokenizers",
+        type=int,
+        metavar="N",
+        help="processes of each worker that make tokens (its share of cores; for a GPU at most 6)",
     )
     group.add_argument("--ray", metavar="ADDRESS", help="run on a Ray cluster: its address, or auto")
     group.add_argument(
@@ -142,11 +147,11 @@ class _Workers:
             )
         self._gpus = _gpus(arguments.gpus) if self._on_gpu and self._ray is None else []
         here = len(self._gpus) or self._count or 1
-        cores = _cores() if self._ray is None else _cores() // (1 if not self._on_gpu else 2)
-        share = max(1, cores // here)
+        share = max(1, _cores() // here)
         on_cpu = max(1, (share + 1) // 2)  # tokens take less than a model does on a CPU, but a small one
+        tokenizers = max(1, min(MOST_TOKENIZERS, share - 2) if self._on_gpu else share - on_cpu)
         self.running = Running(
-            tokenizers=arguments.tokenizers or (max(1, share - 2) if self._on_gpu else max(1, share - on_cpu)),
+            tokenizers=tokenizers if arguments.tokenizers is None else arguments.tokenizers,
             cpu_threads=0 if self._on_gpu else on_cpu,
             runs=2 if self._on_gpu else 1,
             allow_other_gpu=arguments.allow_other_gpu,
@@ -235,13 +240,13 @@ def _print(finished: Finished, output: str) -> None:
     if rows:
         console.print(make_table("workers", ("worker", "tokens", "a second, in tokens", "idle"), rows))
     for kind, count in report.bad.items():
-        print_line(console, f"{count} rows without a result: {kind}")
+        print_line(console, f"rows without a result: {count} ({kind})")
     if report.bad:
         print_line(console, f"their reasons are in {output}/_bad")
     for loss in report.losses:
         print_line(console, f"started anew: {loss}")
     if report.cut:
-        print_line(console, f"{report.cut} texts were longer than the model takes, and lost their ends")
+        print_line(console, f"texts that were longer than the model takes, and lost their ends: {report.cut}")
     print_line(
         console,
         f"{report.texts} texts, {report.tokens} tokens, {report.shards} files in {output}; this run: "

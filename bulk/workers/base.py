@@ -43,8 +43,11 @@ class Workers(Protocol):
     def names(self) -> tuple[str, ...]:
         """What each is called in the report."""
 
+    def is_ready(self, worker: int) -> bool:
+        """Whether it takes shards; one that waits for a machine does not."""
+
     def give(self, worker: int, shard: int) -> None:
-        """Hands a shard over."""
+        """Hands a shard over to a worker that is ready."""
 
     def wait(self, timeout_s: float) -> list[Event]:
         """What has happened since; waits for something, but not longer than that."""

@@ -61,6 +61,10 @@ class LocalWorkers:
         theirs.close()
         self._processes[worker], self._pipes[worker] = process, ours
 
+    def is_ready(self, worker: int) -> bool:
+        """As Workers; what comes before it runs waits in its pipe."""
+        return worker in self._pipes
+
     def give(self, worker: int, shard: int) -> None:
         """As Workers; a worker that is gone is found by `wait`."""
         with suppress(OSError):

@@ -45,11 +45,13 @@ class RayWorkers:
         if not count:
             raise BulkError(f"--ray {address}: the cluster has no GPU; pass --workers and a packed .onnx file")
         cores = spec.tokenizers + max(1, spec.cpu_threads)
+        _check_room(address, cores, gpus)
         self._make = ray.remote(_Actor).options(
             num_gpus=gpus, num_cpus=cores, max_restarts=0, max_concurrency=AHEAD + 1, scheduling_strategy="SPREAD"
         )
         self._spec = ray.put(spec)
         self._actors: dict[int, Any] = {}
+        self._starting: dict[int, Any] = {}
         self._asked: dict[Any, int] = {}
         for worker in range(count):
             self.restart(worker)
@@ -62,6 +64,23 @@ class RayWorkers:
     def restart(self, worker: int) -> None:
         """As Workers; Ray finds a machine that has room."""
         self._actors[worker] = self._make.remote(self._spec)
+        self._starting[worker] = self._actors[worker].start.remote()
+
+    def is_ready(self, worker: int) -> bool:
+        """As Workers: whether Ray has found a machine for it. One that is lost before is started anew."""
+        reference = self._starting.get(worker)
+        if reference is None:
+            return True
+        ready, _ = ray.wait([reference], timeout=0)
+        if not ready:
+            return False
+        try:
+            ray.get(reference)
+        except ray.exceptions.RayError:  # its machine has gone meanwhile
+            self.restart(worker)
+            return False
+        del self._starting[worker]
+        return True
 
     def give(self, worker: int, shard: int) -> None:
         """As Workers."""
@@ -94,6 +113,22 @@ class RayWorkers:
             ray.kill(actor)
 
 
+def _check_room(address: str, cores: int, gpus: int) -> None:
+    """Refuses actors that no machine of the cluster could ever take: Ray would wait for one without a word.
+
+    Raises:
+        BulkError: none has so many cores, or a GPU.
+    """
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if any(one.get("CPU", 0) >= cores and one.get("GPU", 0) >= gpus for one in machines):
+        return
+    most = max((int(one.get("CPU", 0)) for one in machines if one.get("GPU", 0) >= gpus), default=0)
+    raise BulkError(
+        f"--ray {address}: an actor takes {cores} cores and {gpus} GPUs, and no machine has more than {most} cores "
+        "with that; pass a smaller --tokenizers, or more --workers on machines without a GPU"
+    )
+
+
 def _check_answers(address: str) -> None:
     """Refuses an address of a host and a port at which nobody listens: Ray would wait for minutes.
 
@@ -122,6 +157,9 @@ class _Actor:
         self._spec = spec
         self._lock = threading.Lock()
         self._worker: Worker | None = None
+
+    def start(self) -> None:
+        """Returns as soon as the actor is somewhere."""
 
     def run(self, shard: int) -> Done | str:
         """Does a shard; a text says why not."""

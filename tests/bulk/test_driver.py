@@ -36,13 +36,18 @@ class Played:
         self.done: list[int] = []
         self.given: list[int] = []
         self.most = self.restarts = 0
+        self.starting: set[int] = set()
         self.closed: bool | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(f"w{at}" for at in range(len(self.queues)))
 
+    def is_ready(self, worker: int) -> bool:
+        return worker not in self.starting
+
     def give(self, worker: int, shard: int) -> None:
+        assert self.is_ready(worker)
         self.queues[worker].append(shard)
         self.given.append(shard)
         self.most = max(self.most, len(self.queues[worker]))
@@ -84,6 +89,26 @@ def test_every_shard_is_dealt_once_and_shared_out() -> None:
     assert (report.texts, report.tokens, report.shards_found, report.texts_now) == (200, 1950, 1, 190)
     assert [worker.idle for worker in report.workers] == [0.5] * 3
     assert max(worker.tokens for worker in report.workers) <= 700
+
+
+def test_the_last_shards_are_shared_out() -> None:
+    """Of 7 shards 3 workers get 3, 2 and 2: nobody waits for one that was given more than its share."""
+    job = manifest(7)
+    outcome = deal(job, {}, Played(job, 3), lambda _: None)
+    assert sorted(outcome.tokens.values()) == [200, 200, 300]
+    few = manifest(2)
+    workers = Played(few, 2)
+    deal(few, {}, workers, lambda _: None)
+    assert workers.most == 1
+
+
+def test_a_worker_that_never_starts_gets_nothing_and_holds_nothing_up() -> None:
+    job = manifest(9)
+    workers = Played(job, 3)
+    workers.starting = {1}
+    outcome = deal(job, {}, workers, lambda _: None)
+    assert sorted(workers.done) == list(range(9))
+    assert set(outcome.tokens) == {0, 2}
 
 
 def test_what_lost_workers_had_is_dealt_again() -> None:

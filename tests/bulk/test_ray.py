@@ -86,3 +86,11 @@ def test_without_a_cluster(tmp_path: Path, embedder: Path) -> None:
     code, errors = Command(*arguments, "--ray", "127.0.0.1:1").end()
     assert code == 1
     assert "--ray 127.0.0.1:1: no cluster answers" in errors
+
+
+def test_a_cluster_without_room(tmp_path: Path, embedder: Path, cluster: Any) -> None:
+    (tmp_path / "in.txt").write_text("a\n", encoding="utf-8")
+    arguments = ["--input", str(tmp_path / "in.txt"), "-o", str(tmp_path / "out"), "--engine", str(embedder)]
+    code, errors = Command(*arguments, "--ray", cluster.address, "--tokenizers", "50").end()
+    assert code == 1
+    assert "an actor takes 51 cores and 0 GPUs, and no machine has more than 2 cores" in " ".join(errors.split())
