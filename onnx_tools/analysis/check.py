@@ -13,7 +13,7 @@ from .symbolic.facts import Shape
 
 _ON_TOKENS = (
     *("PadfreeUnpack", "PadfreeEmbedding", "PadfreeAttention"),
-    *("PadfreeRotary", "PadfreeLayerNorm", "PadfreeLinear", "PadfreePool"),
+    *("PadfreeRotary", "PadfreeLayerNorm", "PadfreeLinear", "PadfreeLinearFp8", "PadfreePool"),
 )
 
 

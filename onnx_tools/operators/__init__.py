@@ -3,7 +3,7 @@
 
 from padfree.contract.names import DOMAIN
 
-from .catalog import DOMAIN_VERSION, MAX_NORMED_WIDTH, MOMENTS_GROUP, OPERATORS
+from .catalog import DOMAIN_VERSION, OPERATORS
 from .functions import (
     MAX_OPSET,
     MIN_OPSET,
@@ -15,6 +15,7 @@ from .functions import (
     with_functions,
     without_functions,
 )
+from .linear_specs import MAX_NORMED_WIDTH, MAX_SCALE, MOMENTS_GROUP
 from .nodes import check_node, check_nodes, make_node, node_attributes, padfree_nodes
 from .spec import AttributeSpec, AttributeValue, Condition, OperatorSpec, TensorSpec
 
@@ -23,6 +24,7 @@ __all__ = [
     "DOMAIN_VERSION",
     "MAX_NORMED_WIDTH",
     "MAX_OPSET",
+    "MAX_SCALE",
     "MIN_OPSET",
     "MOMENTS_GROUP",
     "OPERATORS",

@@ -65,6 +65,11 @@ class BodyBuilder:
         """Makes `value` (float32) the activation output `name`."""
         self.nodes.append(helper.make_node("Cast", [value], [name], to=self.act_type))
 
+    def output_e4m3(self, name: str, value: str, scale: str) -> None:
+        """Makes `value` (float32) times 1 / scale (float32, a scalar) the float8e4m3fn output `name`, saturated."""
+        scaled = self.op("Mul", value, self.op("Div", self.const(1.0, np.float32), scale))
+        self.nodes.append(helper.make_node("Cast", [scaled], [name], to=TensorProto.FLOAT8E4M3FN, saturate=1))
+
     def output_index(self, name: str, value: str) -> None:
         """Makes `value` (int64) the int32 output `name`."""
         self.nodes.append(helper.make_node("Cast", [value], [name], to=TensorProto.INT32))

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from .spec import INT32_MAX, AttributeSpec, Condition, OperatorSpec, TensorSpec
+from .linear_specs import LINEAR, LINEAR_FP8
+from .spec import INT32_MAX, AttributeSpec, Condition, OperatorSpec, TensorSpec, flag, when
 
 DOMAIN_VERSION = 1
 
@@ -14,18 +15,6 @@ MAX_BIAS_RANGE = 65536
 """Distances on each side of PadfreeAttention's distance_bias at most."""
 
 _FUSED_QKV = ("3HD", "H3D")
-
-
-def _flag(name: str, doc: str) -> AttributeSpec:
-    return AttributeSpec(name, "int", doc, allowed=(0, 1), selects_body=True)
-
-
-def _when(attribute: str) -> Condition:
-    return Condition(attribute, (1,))
-
-
-def _without(attribute: str) -> Condition:
-    return Condition(attribute, (0,))
 
 
 _EPSILON = AttributeSpec("epsilon", "float", "added to the variance (or mean square)", minimum=0.0)
@@ -70,18 +59,18 @@ _SCHEDULE = OperatorSpec(
     inputs=(
         TensorSpec("seq_lens", "int32", "[B]"),
         TensorSpec("tokens", "int32", "[T]"),
-        TensorSpec("extent", "int32", "[S]", _when("has_extent")),
+        TensorSpec("extent", "int32", "[S]", when("has_extent")),
     ),
     outputs=(
         TensorSpec("cu_seqlens", "int32", "[B+1]"),
-        TensorSpec("token_index", "int32", "[T]", _when("has_extent")),
-        TensorSpec("positions", "int32", "[T]", _when("has_positions")),
-        TensorSpec("tasks", "int32", "[L,4]", _when("has_tasks")),
+        TensorSpec("token_index", "int32", "[T]", when("has_extent")),
+        TensorSpec("positions", "int32", "[T]", when("has_positions")),
+        TensorSpec("tasks", "int32", "[L,4]", when("has_tasks")),
     ),
     attributes=(
-        _flag("has_extent", "whether extent and token_index are there"),
-        _flag("has_positions", "whether positions are an output too"),
-        _flag("has_tasks", "whether tasks are there; only plugins make and read them: the function body gives [1,4]"),
+        flag("has_extent", "whether extent and token_index are there"),
+        flag("has_positions", "whether positions are an output too"),
+        flag("has_tasks", "whether tasks are there; only plugins make and read them: the function body gives [1,4]"),
         AttributeSpec(
             "num_heads", "int", "H of the attention that reads tasks, without them any", minimum=1, maximum=INT32_MAX
         ),
@@ -94,14 +83,14 @@ _EMBEDDING = OperatorSpec(
     "tokens give zeros. Without positions they count from position_offset in every sequence.",
     inputs=(
         TensorSpec("ids", "int32", "[T]"),
-        TensorSpec("token_types", "int32", "[T]", _when("has_token_types")),
-        TensorSpec("positions", "int32", "[T]", _when("has_positions")),
+        TensorSpec("token_types", "int32", "[T]", when("has_token_types")),
+        TensorSpec("positions", "int32", "[T]", when("has_positions")),
         TensorSpec("cu_seqlens", "int32", "[B+1]"),
         TensorSpec("word_table", "act", "[V,E]"),
-        TensorSpec("position_table", "act", "[P,E]", _when("has_position_table")),
-        TensorSpec("type_table", "act", "[N,E]", _when("has_token_types")),
+        TensorSpec("position_table", "act", "[P,E]", when("has_position_table")),
+        TensorSpec("type_table", "act", "[N,E]", when("has_token_types")),
         TensorSpec("gamma", "act", "[E]"),
-        TensorSpec("beta", "act", "[E]", _when("has_beta")),
+        TensorSpec("beta", "act", "[E]", when("has_beta")),
     ),
     outputs=(TensorSpec("y", "act", "[T,E]"),),
     attributes=(
@@ -113,12 +102,12 @@ _EMBEDDING = OperatorSpec(
             minimum=0,
             maximum=INT32_MAX,
         ),
-        _flag("has_token_types", "whether token_types and type_table are there"),
-        _flag("has_positions", "whether positions are given"),
-        _flag("has_position_table", "whether position_table is there"),
-        _flag("has_beta", "whether beta is there"),
+        flag("has_token_types", "whether token_types and type_table are there"),
+        flag("has_positions", "whether positions are given"),
+        flag("has_position_table", "whether position_table is there"),
+        flag("has_beta", "whether beta is there"),
     ),
-    requires=((_when("has_positions"), _when("has_position_table")),),
+    requires=((when("has_positions"), when("has_position_table")),),
 )
 
 _DISENTANGLED = Condition("bias", ("disentangled",))
@@ -135,13 +124,13 @@ _ATTENTION = OperatorSpec(
         TensorSpec("q", "act", "[T,H*D]", Condition("qkv_layout", ("separate",))),
         TensorSpec("k", "act", "[T,KVH*D]", Condition("qkv_layout", ("separate",))),
         TensorSpec("v", "act", "[T,KVH*D]", Condition("qkv_layout", ("separate",))),
-        TensorSpec("qkv_bias", "act", "[H*D+2*KVH*D]", _when("has_qkv_bias")),
+        TensorSpec("qkv_bias", "act", "[H*D+2*KVH*D]", when("has_qkv_bias")),
         TensorSpec("cu_seqlens", "int32", "[B+1]"),
-        TensorSpec("tasks", "int32", "[L,4]", _when("has_tasks")),
+        TensorSpec("tasks", "int32", "[L,4]", when("has_tasks")),
         TensorSpec("slopes", "float32", "[H]", Condition("bias", ("slope",))),
         TensorSpec("distance_bias", "float32", "[H,2*R+1]", Condition("bias", ("distance",))),
-        TensorSpec("k_position", "act", "[2*R+1,H*D]", _when("has_k_position")),
-        TensorSpec("q_position", "act", "[2*R+1,H*D]", _when("has_q_position")),
+        TensorSpec("k_position", "act", "[2*R+1,H*D]", when("has_k_position")),
+        TensorSpec("q_position", "act", "[2*R+1,H*D]", when("has_q_position")),
     ),
     outputs=(TensorSpec("y", "act", "[T,H*D]"),),
     attributes=(
@@ -157,8 +146,8 @@ _ATTENTION = OperatorSpec(
             allowed=(*_FUSED_QKV, "separate"),
             selects_body=True,
         ),
-        _flag("has_qkv_bias", "whether qkv_bias is there"),
-        _flag("has_tasks", "whether tasks are there, of a PadfreeSchedule with the same lengths, T and num_heads"),
+        flag("has_qkv_bias", "whether qkv_bias is there"),
+        flag("has_tasks", "whether tasks are there, of a PadfreeSchedule with the same lengths, T and num_heads"),
         AttributeSpec(
             "max_seq_len",
             "int",
@@ -190,12 +179,12 @@ _ATTENTION = OperatorSpec(
             minimum=0,
             maximum=MAX_BIAS_RANGE,
         ),
-        _flag("has_k_position", "whether k_position, which rows of Q are multiplied by, is there"),
-        _flag("has_q_position", "whether q_position, which rows of K are multiplied by, is there"),
+        flag("has_k_position", "whether k_position, which rows of Q are multiplied by, is there"),
+        flag("has_q_position", "whether q_position, which rows of K are multiplied by, is there"),
     ),
     requires=(
-        (_when("has_k_position"), _DISENTANGLED),
-        (_when("has_q_position"), _DISENTANGLED),
+        (when("has_k_position"), _DISENTANGLED),
+        (when("has_q_position"), _DISENTANGLED),
         (_DISENTANGLED, Condition("window_left", (-1,))),
         (_DISENTANGLED, Condition("window_right", (-1,))),
     ),
@@ -232,102 +221,23 @@ _LAYER_NORM = OperatorSpec(
     "Layer norm, or RMS norm, of x + bias + residual over the last axis, statistics in float32.",
     inputs=(
         TensorSpec("x", "act", "[...,E]"),
-        TensorSpec("bias", "act", "[E]", _when("has_bias")),
-        TensorSpec("residual", "act", "[...,E]", _when("has_residual")),
+        TensorSpec("bias", "act", "[E]", when("has_bias")),
+        TensorSpec("residual", "act", "[...,E]", when("has_residual")),
         TensorSpec("gamma", "act", "[E]"),
-        TensorSpec("beta", "act", "[E]", _when("has_beta")),
+        TensorSpec("beta", "act", "[E]", when("has_beta")),
     ),
     outputs=(
         TensorSpec("y", "act", "[...,E]"),
-        TensorSpec("sum", "act", "[...,E]", _when("has_sum")),
+        TensorSpec("sum", "act", "[...,E]", when("has_sum")),
     ),
     attributes=(
         _EPSILON,
-        _flag("rms", "1: RMS norm, no mean is taken away"),
-        _flag("has_bias", "whether bias is there"),
-        _flag("has_residual", "whether residual is there"),
-        _flag("has_beta", "whether beta is there"),
-        _flag("has_sum", "whether x + bias + residual is an output too"),
+        flag("rms", "1: RMS norm, no mean is taken away"),
+        flag("has_bias", "whether bias is there"),
+        flag("has_residual", "whether residual is there"),
+        flag("has_beta", "whether beta is there"),
+        flag("has_sum", "whether x + bias + residual is an output too"),
     ),
-)
-
-ACTIVATIONS = ("none", "gelu", "gelu_tanh", "relu", "silu", "sigmoid")
-
-MOMENTS_GROUP = 64
-"""How many columns of a row share one entry of PadfreeLinear's moments."""
-MAX_NORMED_WIDTH = 4096
-"""Columns of the widest rows that PadfreeLinear norms."""
-
-_PLAIN = Condition("activation", ("none",))
-_ROTATES = Condition("rotary_features")
-
-_LINEAR = OperatorSpec(
-    "PadfreeLinear",
-    "activation(x weight + bias) + residual, everything after the product in float32. K and N are multiples of 8. "
-    "moments[g,t] are the mean of y[t,64g:64g+64] and the sum of squared deviations from it. With x_moments, those of "
-    "x, x weight becomes (x weight - mean * column_sums) / sqrt(variance + x_epsilon), with mean and variance of each "
-    "row of x; with residual_moments the residual becomes (residual - mean) / sqrt(variance + residual_epsilon) * "
-    "residual_scale; with rms no mean is taken away, and the mean square stands for the variance. G = K/64, "
-    "R = M = N/64, without remainder; G and R are at most 64. With gated, columns come in blocks of 16: 8 of u and the "
-    "8 of v that belong to them (N is a multiple of 16), and y, of F = N/2 columns, is activation(u) * v. The first "
-    "C = rotary_features columns come in blocks of 16, 8 of x1 and the 8 of x2 that are their pairs: behind norm and "
-    "bias pair p = 8 * block + place is turned by positions[t] * frequencies[p] as PadfreeRotary's are.",
-    inputs=(
-        TensorSpec("x", "act", "[T,K]"),
-        TensorSpec("weight", "act", "[K,N]"),
-        TensorSpec("bias", "act", "[N]", _when("has_bias")),
-        TensorSpec("residual", "act", "[T,N]", _when("has_residual")),
-        TensorSpec("x_moments", "float32", "[G,T,2]", _when("has_x_moments")),
-        TensorSpec("column_sums", "float32", "[N]", _when("has_x_moments")),
-        TensorSpec("residual_moments", "float32", "[R,T,2]", _when("has_residual_moments")),
-        TensorSpec("residual_scale", "act", "[N]", _when("has_residual_moments")),
-        TensorSpec("positions", "int32", "[T]", _ROTATES),
-        TensorSpec("frequencies", "float32", "[C/2]", _ROTATES),
-    ),
-    outputs=(
-        TensorSpec("y", "act", "[T,N]", _without("gated")),
-        TensorSpec("y", "act", "[T,F]", _when("gated")),
-        TensorSpec("moments", "float32", "[M,T,2]", _when("has_moments")),
-    ),
-    attributes=(
-        AttributeSpec(
-            "activation",
-            "string",
-            "of the product and its bias; gelu by erf, gelu_tanh by the approximation with tanh",
-            allowed=ACTIVATIONS,
-            selects_body=True,
-        ),
-        _flag("has_bias", "whether bias is there"),
-        _flag("has_residual", "whether residual is there"),
-        _flag("has_x_moments", "whether x_moments and column_sums are there"),
-        _flag("has_residual_moments", "whether residual_moments and residual_scale are there"),
-        _flag("has_moments", "whether moments are an output too"),
-        _flag("gated", "whether columns come in blocks of u and v, and y is activation(u) * v"),
-        _flag("rms", "1: RMS norm of x and of the residual, no mean is taken away and column_sums are not read"),
-        AttributeSpec(
-            "rotary_features",
-            "int",
-            "how many columns, from the first on, are turned in pairs: a multiple of 16 up to N, or 0",
-            minimum=0,
-            maximum=INT32_MAX,
-            selects_body=True,
-        ),
-        AttributeSpec("x_epsilon", "float", "added to the variance of x, with x_moments", minimum=0.0),
-        AttributeSpec("residual_epsilon", "float", "that of the residual, with residual_moments", minimum=0.0),
-    ),
-    requires=(
-        (_when("has_residual_moments"), _when("has_residual")),
-        (_when("has_residual_moments"), _without("has_x_moments")),
-        (_when("has_residual_moments"), _PLAIN),
-        (_when("has_moments"), _PLAIN),
-        (_when("gated"), _without("has_residual")),
-        (_when("gated"), _without("has_moments")),
-        (_ROTATES, _PLAIN),
-        (_ROTATES, _without("has_residual")),
-        (_ROTATES, _without("has_moments")),
-        (_ROTATES, _without("gated")),
-    ),
-    plugin_precisions=("fp16", "bf16"),
 )
 
 _POOL = OperatorSpec(
@@ -337,7 +247,7 @@ _POOL = OperatorSpec(
     outputs=(TensorSpec("y", "act", "[B,E]"),),
     attributes=(
         AttributeSpec("mode", "string", "what is taken", allowed=("first", "last", "mean", "max"), selects_body=True),
-        _flag("normalize", "1: divide by max(L2 norm over E, 1e-12)"),
+        flag("normalize", "1: divide by max(L2 norm over E, 1e-12)"),
     ),
 )
 
@@ -345,7 +255,7 @@ OPERATORS: Mapping[str, OperatorSpec] = MappingProxyType(
     {
         spec.name: spec
         for spec in (
-            *(_INDEX, _PACK, _UNPACK, _SCHEDULE, _EMBEDDING, _ATTENTION, _ROTARY, _LAYER_NORM, _LINEAR),
+            *(_INDEX, _PACK, _UNPACK, _SCHEDULE, _EMBEDDING, _ATTENTION, _ROTARY, _LAYER_NORM, LINEAR, LINEAR_FP8),
             _POOL,
         )
     }

@@ -32,7 +32,8 @@ def functions_for(model_opset: int, nodes: Iterable[NodeProto], precision: str =
     Operators whose attributes change their inputs or their computation have one body a variant, told apart by the
     function's `overload` (see `overload_of`). Nodes of other domains are passed over.
     `precision` is the activation type of the graph: "fp32", "fp16" or "bf16".
-    Raises RewriteError for an opset outside 14..23, another precision, or a node that does not fit its description.
+    Raises RewriteError for an opset outside 14..23 or below an operator's least, another precision, or a node that
+    does not fit its description.
     """
     check_opset(model_opset)
     if precision not in ACT_TYPES:
@@ -42,6 +43,12 @@ def functions_for(model_opset: int, nodes: Iterable[NodeProto], precision: str =
         if node.domain != DOMAIN:
             continue
         check_node(node)
+        least = OPERATORS[node.op_type].min_opset
+        if model_opset < least:
+            raise RewriteError(
+                f"{node.op_type} '{node.name}' needs opset {least} or newer, the model has {model_opset}; convert it "
+                "with onnx.version_converter, or export it again"
+            )
         key = (node.op_type, overload_of(node))
         if key not in functions:
             attributes = tuple(sorted(node_attributes(node).items()))

@@ -98,6 +98,7 @@ def _check_padfree(node: NodeProto, types: Mapping[str, int], act: int) -> None:
         "int32": (TensorProto.INT32,),
         "float32": (TensorProto.FLOAT,),
         "act or int32": (act, TensorProto.INT32),
+        "fp8": (TensorProto.FLOAT8E4M3FN,),
     }
     for name, tensor in zip(node.input, spec.inputs_for(attributes), strict=True):
         if types[name] not in allowed[tensor.type]:

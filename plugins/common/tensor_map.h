@@ -19,20 +19,28 @@ inline decltype(&cuTensorMapEncodeTiled) findEncodeTiled() {
   return found ? reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function) : nullptr;
 }
 
-// Elements of fp16 or bf16 in boxes whose rows (dimension 0) take at most what shared memory is swizzled by. Dimension
-// 0 is the innermost; strides are in bytes, from dimension 1 on. Reads outside give zeros, writes outside nothing.
+// Elements in boxes whose rows (dimension 0) take at most what shared memory is swizzled by. Dimension 0 is the
+// innermost; strides are in bytes, from dimension 1 on. Reads outside give zeros, writes outside nothing.
 template <int kRank>
-bool encodeBoxes(CUtensorMap& map, DataType type, const void* data, const cuuint64_t (&sizes)[kRank],
+bool encodeBoxes(CUtensorMap& map, CUtensorMapDataType element, const void* data, const cuuint64_t (&sizes)[kRank],
                  const cuuint64_t (&strides)[kRank - 1], const cuuint32_t (&box)[kRank],
                  CUtensorMapL2promotion promotion, CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
   static const auto encodeTiled = findEncodeTiled();
   if (!encodeTiled) return false;
   cuuint32_t steps[kRank];
   for (cuuint32_t& step : steps) step = 1;
-  const auto element = type == DataType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   return encodeTiled(&map, element, kRank, const_cast<void*>(data), sizes, strides, box, steps,
                      CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, promotion,
                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// The same of fp16 or bf16.
+template <int kRank>
+bool encodeBoxes(CUtensorMap& map, DataType type, const void* data, const cuuint64_t (&sizes)[kRank],
+                 const cuuint64_t (&strides)[kRank - 1], const cuuint32_t (&box)[kRank],
+                 CUtensorMapL2promotion promotion, CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
+  const auto element = type == DataType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  return encodeBoxes<kRank>(map, element, data, sizes, strides, box, promotion, swizzle);
 }
 
 // A dense matrix [rows, columns], columns a multiple of 8, in boxes [box_rows, box_columns] of at most 256 rows.
@@ -40,6 +48,13 @@ inline bool encodeMatrix(CUtensorMap& map, DataType type, const void* data, uint
                          uint32_t box_rows, uint32_t box_columns,
                          CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
   return encodeBoxes<2>(map, type, data, {columns, rows}, {columns * sizeOf(type)}, {box_columns, box_rows},
+                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, swizzle);
+}
+
+// The same of elements of one byte, columns a multiple of 16.
+inline bool encodeByteMatrix(CUtensorMap& map, const void* data, uint64_t rows, uint64_t columns, uint32_t box_rows,
+                             uint32_t box_columns, CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
+  return encodeBoxes<2>(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, data, {columns, rows}, {columns}, {box_columns, box_rows},
                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, swizzle);
 }
 

@@ -29,14 +29,15 @@ int64_t clustersOf(const LinearTiling& tiling, int T, int N) {
   return int64_t{featureClusters(tiling, N)} * ceilDiv(T, tiling.tokens * tiling.cluster_tokens);
 }
 
-int64_t cyclesOf(const LinearTiling& tiling, int T, int K, int N, int multiprocessors) {
+int64_t cyclesOf(const LinearTiling& tiling, int T, const LinearParams& params, int multiprocessors) {
+  const int N = params.N, depth = params.scale ? kE4m3Depth : kLinearDepth;
   const int64_t clusters = std::max<int64_t>(clustersOf(tiling, T, N), 1);
   const int64_t at_once = std::min<int64_t>(clusters, linearClustersAtOnce(tiling, multiprocessors));
   const int share = static_cast<int>(kFetchBytesPerCycle * multiprocessors / (at_once * clusterBlocks(tiling)));
   const int multiply = 4 * tiling.tokens;  // cycles of a stage
   const int bytes = kLinearFeatures * 128 / tiling.cluster_tokens + tiling.tokens * 128 / tiling.cluster_features;
   const int stage = std::max({multiply, bytes / std::min(share, kMostFetchBytesPerCycle), kMinStageCycles});
-  const int stages = ceilDiv(ceilDiv(K, kLinearDepth), tiling.parts);
+  const int stages = ceilDiv(ceilDiv(params.K, depth), tiling.parts);
   const int gather =
       tiling.parts > 1 ? kGatherCycles + kGatherTokenCycles * (tiling.tokens - tiling.tokens / tiling.parts) : 0;
   const int finish = tiling.tokens * kTokenCycles + kTileCycles;
@@ -50,11 +51,12 @@ bool isCheaper(const Cost& a, const Cost& b) {
   return a.first < b.first;
 }
 
-// Of all tilings.
+// Of all tilings that there are for these operands.
 std::vector<Cost> costsOf(const LinearParams& params, int T, int multiprocessors) {
   std::vector<Cost> costs;
   for (const LinearTiling& tiling : linearTilings()) {
-    costs.emplace_back(cyclesOf(tiling, T, params.K, params.N, multiprocessors), tiling);
+    if (params.scale && !isE4m3Tiling(tiling)) continue;
+    costs.emplace_back(cyclesOf(tiling, T, params, multiprocessors), tiling);
   }
   return costs;
 }

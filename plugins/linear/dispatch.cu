@@ -14,7 +14,7 @@ bool areMomentsValid(const LinearParams& p) {
   const auto isNormedWidth = [&](int width) { return isWidth(width) && width / kMomentFeatures <= kMaxMomentGroups; };
   if (p.x_moments && ((!p.column_sums && !p.rms) || p.residual_moments || !isNormedWidth(p.K))) return false;
   if (p.residual_moments && (!p.residual || !p.residual_scale || !isNormedWidth(p.N))) return false;
-  if (p.moments && !isWidth(p.N)) return false;
+  if (p.moments && (!isWidth(p.N) || !p.y)) return false;
   if ((p.residual_moments || p.moments) && p.activation != Activation::kNone) return false;
   return true;
 }
@@ -25,6 +25,16 @@ bool arePairsValid(const LinearParams& p) {
   if (p.rotary_features == 0) return true;
   if (p.rotary_features < 0 || p.rotary_features % kPairBlock != 0 || p.rotary_features > p.N) return false;
   return p.positions && p.frequencies && !p.residual && !p.moments && p.activation == Activation::kNone;
+}
+
+// Whether there are results, and e4m3 is asked for as the kernel computes it.
+bool areTypesValid(const LinearParams& p, const LinearTiling& tiling) {
+  if (!p.scale) return p.y && !p.y_e4m3;
+  if (p.K % kPairBlock != 0 || p.N % kPairBlock != 0 || !isE4m3Tiling(tiling)) return false;
+  if (p.gated && (p.N % (2 * kPairBlock) != 0 || (p.y != nullptr) == (p.y_e4m3 != nullptr))) return false;
+  if (p.rotary_features > 0 && (!p.y || p.y_e4m3)) return false;
+  if (!p.y_e4m3) return p.y != nullptr;
+  return p.y_scale >= kLeastE4m3Scale && p.y_scale <= kMostE4m3Scale;
 }
 
 }  // namespace
@@ -47,11 +57,13 @@ cudaError_t launchLinear(const LinearParams& p, const LinearTiling& tiling, cuda
   if (p.T <= 0 || p.N <= 0) return cudaSuccess;
   if (p.K <= 0 || p.K % 8 != 0 || p.N % 8 != 0) return cudaErrorInvalidValue;
   if (p.T > mostLinearTokens(p.N)) return cudaErrorInvalidValue;
-  if (!areMomentsValid(p) || !arePairsValid(p)) return cudaErrorInvalidValue;
+  if (!areMomentsValid(p) || !arePairsValid(p) || !areTypesValid(p, tiling)) return cudaErrorInvalidValue;
   for (const void* data : std::initializer_list<const void*>{p.x, p.weight, p.bias, p.residual, p.x_moments,
-                                                             p.residual_moments, p.y, p.moments}) {
+                                                             p.residual_moments, p.y, p.y_e4m3, p.moments}) {
     if (!isAligned16(data)) return cudaErrorMisalignedAddress;
   }
+  if (p.scale && p.type == DataType::kFloat16) return launchE4m3Sm90<half>(p, tiling, stream);
+  if (p.scale && p.type == DataType::kBFloat16) return launchE4m3Sm90<__nv_bfloat16>(p, tiling, stream);
   if (p.type == DataType::kFloat16) return launchLinearSm90<half>(p, tiling, stream);
   if (p.type == DataType::kBFloat16) return launchLinearSm90<__nv_bfloat16>(p, tiling, stream);
   return cudaErrorInvalidValue;

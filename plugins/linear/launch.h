@@ -13,30 +13,35 @@ constexpr int kMomentFeatures = 64;
 constexpr int kMaxMomentGroups = 64;  // of rows that are normed: widths up to 4096
 constexpr int kPairBlock = 16;  // columns: 8, and the 8 that belong to them, where two columns make a result or a pair
 
-// Pointers but column_sums, residual_scale, positions and frequencies are multiples of 16 bytes.
+// Scales of e4m3 results: what multiplies by their inverse may do so in fp16.
+constexpr float kLeastE4m3Scale = 1.f / 16384, kMostE4m3Scale = 16384.f;
+
+// Pointers but scale, column_sums, residual_scale, positions and frequencies are multiples of 16 bytes.
 //
 // Moments of rows [T,W] are floats [W/64,T,2]: mean and sum of squared deviations from it, of kMomentFeatures
 // neighbours each.
 struct LinearParams {
-  const void* x;                  // [T,K]
-  const void* weight;             // [K,N], constant: fetched while the grid before may still run
-  const void* bias;               // [N] or null
-  const void* residual;           // [T,N] or null, added after the activation
-  const float* x_moments;         // or null: rows of x are normed to mean 0 and variance 1 + x_epsilon on their way in
-  const float* column_sums;       // [N], of the weight; with x_moments
+  const void* x;             // [T,K]
+  const void* weight;        // [K,N], constant: fetched while the grid before may still run
+  const float* scale;        // [N]: x and weight, which is [N,K], are e4m3, and the sums are multiplied by it; or null
+  const void* bias;          // [N] or null
+  const void* residual;      // [T,N] or null, added after the activation
+  const float* x_moments;    // or null: rows of x are normed to mean 0 and variance 1 + x_epsilon on their way in
+  const float* column_sums;  // [N], of the weight; with x_moments
   const float* residual_moments;  // or null: rows of the residual are normed, then multiplied by residual_scale;
   const void* residual_scale;     // [N]; not together with x_moments
   const int* positions;           // [T], with rotary_features
   const float* frequencies;       // [rotary_features / 2]
-  void* y;                        // [T,N]; [T,N/2] where gated
+  void* y;                        // [T,N]; [T,N/2] where gated; or null where y_e4m3 is not
+  void* y_e4m3;                   // results divided by y_scale as e4m3, with scale; or null
   float* moments;                 // of y, or null; these and a normed residual without activation
-  int T, K, N;                    // K and N multiples of 8, of 64 where rows of such a width have moments
+  int T, K, N;                    // K and N multiples of 8, of 16 with scale, of 64 where such rows have moments
   int rotary_features;            // columns from the first on, in blocks of kPairBlock, whose pairs are turned; 0: none
-  float x_epsilon, residual_epsilon;
+  float x_epsilon, residual_epsilon, y_scale;
   Activation activation;
   bool gated;     // columns in blocks of kPairBlock, u and v: y is activation(u) * v; no residual, no moments
   bool rms;       // norms of x and of the residual take no mean away, and column_sums are not read
-  DataType type;  // of every tensor but moments: fp16 or bf16; accumulation and what follows it in fp32
+  DataType type;  // of every other tensor but moments: fp16 or bf16; accumulation and what follows it in fp32
 };
 
 // y = activation(norm(x) weight + bias) + norm(residual) * scale, its pairs turned by position * frequency, or gated.

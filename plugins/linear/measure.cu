@@ -54,11 +54,25 @@ cudaError_t allocate(Memory& memory, int64_t elements, DataType type, cudaStream
   return cudaGetLastError();
 }
 
+// As fill() does, of e4m3: +-2^-1 times something in [1,2).
+cudaError_t allocateE4m3(Memory& memory, int64_t elements, cudaStream_t stream) {
+  const int64_t pairs = ceilDiv<int64_t>(elements, 2);
+  const cudaError_t status = reserve(memory, pairs * 2);
+  if (status != cudaSuccess) return status;
+  fill<<<1024, 256, 0, stream>>>(static_cast<uint16_t*>(memory.get()), pairs, 0x3030, 0x8787);
+  return cudaGetLastError();
+}
+
 // Positive numbers of moderate size, as moments and sums may have.
 cudaError_t allocateFloats(Memory& memory, int64_t elements, cudaStream_t stream) {
   const int64_t bytes = elements * sizeof(float);
   const cudaError_t status = reserve(memory, bytes);
   return status == cudaSuccess ? cudaMemsetAsync(memory.get(), 0x3f, bytes, stream) : status;  // 0.747 each
+}
+
+// Of an element of x and of the weight.
+int operandBytes(const LinearParams& params) {
+  return params.scale ? 1 : static_cast<int>(sizeOf(params.type));
 }
 
 // The times of a product with as many weights as fill the L2 cache several times. A tiling takes as long for all token
@@ -110,7 +124,7 @@ class Times {
   cudaError_t measure(const LinearTiling& tiling, int T, float& milliseconds) {
     LinearParams params = params_;
     params.T = T;
-    const int64_t weight_bytes = int64_t{params.K} * params.N * sizeOf(params.type);
+    const int64_t weight_bytes = int64_t{params.K} * params.N * operandBytes(params);
     const auto launch = [&](int i) {
       params.weight = static_cast<const char*>(params_.weight) + i % weights_ * weight_bytes;
       return launchLinear(params, tiling, watch_.stream());
@@ -129,7 +143,7 @@ class Times {
 cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tokens, std::vector<LinearRange>& table) {
   // x, y and the residual, of which moments take another sixteenth.
   const int64_t token_bytes = int64_t{shape.K + 2 * shape.N} * (sizeOf(shape.type) + 1);
-  const int64_t weight_bytes = int64_t{shape.K} * shape.N * sizeOf(shape.type);
+  const int64_t weight_bytes = int64_t{shape.K} * shape.N * operandBytes(shape);
   int cache_bytes = 0, multiprocessors = 0;
   cudaError_t status = deviceAttribute(cudaDevAttrL2CacheSize, cache_bytes);
   if (status == cudaSuccess) status = countMultiprocessors(multiprocessors);
@@ -147,8 +161,8 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
   Times times(shape, weights, measured, multiprocessors);
   LinearParams& params = times.params();
   status = times.open();
-  Memory x, weight, bias, residual, y, x_moments, column_sums, residual_moments, residual_scale, moments, positions,
-      frequencies;
+  Memory x, weight, scale, bias, residual, y, y_e4m3, x_moments, column_sums, residual_moments, residual_scale, moments,
+      positions, frequencies;
   const auto take = [&](Memory& memory, int64_t elements) {
     if (status == cudaSuccess) status = allocate(memory, elements, params.type, times.stream());
     return memory.get();
@@ -157,8 +171,14 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
     if (status == cudaSuccess) status = allocateFloats(memory, elements, times.stream());
     return static_cast<float*>(memory.get());
   };
-  params.x = take(x, int64_t{measured} * params.K);
-  params.weight = take(weight, weights * int64_t{params.K} * params.N);
+  const auto takeOperand = [&](Memory& memory, int64_t elements) {
+    if (!shape.scale) return take(memory, elements);
+    if (status == cudaSuccess) status = allocateE4m3(memory, elements, times.stream());
+    return memory.get();
+  };
+  params.x = takeOperand(x, int64_t{measured} * params.K);
+  params.weight = takeOperand(weight, weights * int64_t{params.K} * params.N);
+  if (shape.scale != nullptr) params.scale = takeFloats(scale, params.N);
   if (shape.bias != nullptr) params.bias = take(bias, params.N);
   if (shape.residual != nullptr) params.residual = take(residual, int64_t{measured} * params.N);
   if (shape.column_sums != nullptr) params.column_sums = takeFloats(column_sums, params.N);
@@ -172,7 +192,8 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
     params.positions = reinterpret_cast<const int*>(takeFloats(positions, measured));
     params.frequencies = takeFloats(frequencies, shape.rotary_features / 2);
   }
-  params.y = take(y, int64_t{measured} * params.N);
+  if (shape.y != nullptr) params.y = take(y, int64_t{measured} * params.N);
+  if (shape.y_e4m3 != nullptr) params.y_e4m3 = takeOperand(y_e4m3, int64_t{measured} * params.N);
   if (status != cudaSuccess) return status;
 
   LinearChoice choice = kLinearAuto;

@@ -11,8 +11,9 @@
 namespace padfree {
 namespace {
 
-constexpr int kSizeMultiple = 8;  // of K and N
+constexpr int kSizeMultiple = 8, kE4m3SizeMultiple = 16;  // of K and N
 constexpr const char* kNextStep = "; build with --linear tensorrt";
+constexpr const char* kE4m3NextStep = "; keep this product in fp16 (--keep), or build with --precision fp16";
 
 Activation activationOf(const std::string& name) {
   if (name == "gelu") return Activation::kGelu;
@@ -56,12 +57,14 @@ LinearTable tableOf(const std::vector<int32_t>& field) {
   return table;
 }
 
-class Linear final : public Operator {
+// PadfreeLinear, and PadfreeLinearFp8, whose operands are e4m3.
+class Linear : public Operator {
  public:
-  explicit Linear(const Attributes& attributes)
-      : x_(addInput("x", TensorKind::kHalf, "[T,K]")),
-        weight_(addInput("weight", TensorKind::kHalf, "[K,N]")),
-        bias_(addInput("bias", TensorKind::kHalf, "[N]", attributes.flag("has_bias"))),
+  explicit Linear(const Attributes& attributes, bool e4m3 = false)
+      : x_(addInput("x", e4m3 ? TensorKind::kE4m3 : TensorKind::kHalf, "[T,K]")),
+        weight_(addInput("weight", e4m3 ? TensorKind::kE4m3 : TensorKind::kHalf, e4m3 ? "[N,K]" : "[K,N]")),
+        scale_(addInput("scale", TensorKind::kFloat, "[N]", e4m3)),
+        bias_(addInput("bias", TensorKind::kHalf, "[N]", e4m3 || attributes.flag("has_bias"))),
         residual_(addInput("residual", TensorKind::kHalf, "[T,N]", attributes.flag("has_residual"))),
         x_moments_(addInput("x_moments", TensorKind::kFloat, "[G,T,2]", attributes.flag("has_x_moments"))),
         column_sums_(addInput("column_sums", TensorKind::kFloat, "[N]", attributes.flag("has_x_moments"))),
@@ -72,10 +75,14 @@ class Linear final : public Operator {
         frequencies_(addInput("frequencies", TensorKind::kFloat,
                               text("[", attributes.integer("rotary_features") / 2, "]"),
                               attributes.integer("rotary_features") > 0)),
-        y_(addOutput("y", TensorKind::kHalf, attributes.flag("gated") ? "[T,F]" : "[T,N]")),
+        y_(addOutput("y", TensorKind::kHalf, resultShape(attributes), !e4m3 || attributes.choice("results") != "e4m3")),
+        y_e4m3_(addOutput("y_e4m3", TensorKind::kE4m3, resultShape(attributes),
+                          e4m3 && attributes.choice("results") != "act")),
         moments_(addOutput("moments", TensorKind::kFloat, "[M,T,2]", attributes.flag("has_moments"))),
         x_epsilon_(attributes.real("x_epsilon")),
         residual_epsilon_(attributes.real("residual_epsilon")),
+        y_scale_(e4m3 ? attributes.real("y_scale") : 1.f),
+        e4m3_(e4m3),
         gated_(attributes.flag("gated")),
         rms_(attributes.flag("rms")),
         rotary_features_(attributes.integer("rotary_features")),
@@ -99,18 +106,20 @@ class Linear final : public Operator {
       throw std::invalid_argument(text("rotary_features is ", rotary_features_,
                                        " with an activation, a residual or moments of y; allowed: none of them"));
     }
+    if (e4m3) checkE4m3(attributes);
   }
 
   void checkSizes(const Sizes& sizes) const override {
+    const int multiple = e4m3_ ? kE4m3SizeMultiple : kSizeMultiple, gated_multiple = kPairBlock * (e4m3_ ? 2 : 1);
     for (const char* letter : {"K", "N"}) {
       const int64_t size = sizes.get(letter);
-      if (size < 0 || (size > 0 && size % kSizeMultiple == 0)) continue;
+      if (size < 0 || (size > 0 && size % multiple == 0)) continue;
       throw std::invalid_argument(
-          text("the weight has ", letter, " = ", size, "; allowed: multiples of ", kSizeMultiple, kNextStep));
+          text("the weight has ", letter, " = ", size, "; allowed: multiples of ", multiple, nextStep()));
     }
-    if (gated_ && sizes.get("N") % kPairBlock > 0) {
+    if (gated_ && sizes.get("N") % gated_multiple > 0) {
       throw std::invalid_argument(
-          text("the gated weight has N = ", sizes.get("N"), "; allowed: multiples of ", kPairBlock, kNextStep));
+          text("the gated weight has N = ", sizes.get("N"), "; allowed: multiples of ", gated_multiple, nextStep()));
     }
     if (sizes.get("N") >= 0 && rotary_features_ > sizes.get("N")) {
       throw std::invalid_argument(text("rotary_features is ", rotary_features_, " with N = ", sizes.get("N"),
@@ -134,10 +143,13 @@ class Linear final : public Operator {
     static constexpr float kPresent[1] = {};  // only whether pointers are null is looked at
     const auto present = [&](int index) { return index == kAbsent ? nullptr : kPresent; };
     LinearParams params{};
-    params.K = tensors.maximum(weight_, 0);
-    params.N = tensors.maximum(weight_, 1);
+    params.K = tensors.maximum(weight_, e4m3_ ? 1 : 0);
+    params.N = tensors.maximum(weight_, e4m3_ ? 0 : 1);
     setAttributes(params);
-    params.type = tensors.type(x_);
+    params.type = tensors.type(e4m3_ ? bias_ : x_);
+    params.scale = present(scale_);
+    params.y = y_ == kAbsent ? nullptr : const_cast<float*>(kPresent);
+    params.y_e4m3 = y_e4m3_ == kAbsent ? nullptr : const_cast<float*>(kPresent);
     params.bias = present(bias_);
     params.residual = present(residual_);
     params.x_moments = present(x_moments_);
@@ -159,6 +171,7 @@ class Linear final : public Operator {
     LinearParams params{};
     params.x = tensors.input(x_);
     params.weight = tensors.input(weight_);
+    params.scale = tensors.input<float>(scale_);
     params.bias = tensors.input(bias_);
     params.residual = tensors.input(residual_);
     params.x_moments = tensors.input<float>(x_moments_);
@@ -168,12 +181,13 @@ class Linear final : public Operator {
     params.positions = tensors.input<int>(positions_);
     params.frequencies = tensors.input<float>(frequencies_);
     params.y = tensors.output(y_);
+    params.y_e4m3 = tensors.output(y_e4m3_);
     params.moments = tensors.output<float>(moments_);
     params.T = tensors.size(x_, 0);
     params.K = tensors.size(x_, 1);
-    params.N = tensors.size(weight_, 1);
+    params.N = tensors.size(weight_, e4m3_ ? 0 : 1);
     setAttributes(params);
-    params.type = tensors.type(x_);
+    params.type = tensors.type(e4m3_ ? bias_ : x_);
     return launchLinear(params, choose(params.T), stream);
   }
 
@@ -182,6 +196,7 @@ class Linear final : public Operator {
     params.rotary_features = rotary_features_;
     params.x_epsilon = x_epsilon_;
     params.residual_epsilon = residual_epsilon_;
+    params.y_scale = y_scale_;
     params.activation = activation_;
     params.gated = gated_;
     params.rms = rms_;
@@ -191,6 +206,29 @@ class Linear final : public Operator {
     const auto range = std::lower_bound(table_.begin(), table_.end(), tokens,
                                         [](const LinearRange& item, int wanted) { return item.tokens < wanted; });
     return range == table_.end() ? kLinearAuto : range->choice;
+  }
+
+  const char* nextStep() const { return e4m3_ ? kE4m3NextStep : kNextStep; }
+
+  static const char* resultShape(const Attributes& attributes) { return attributes.flag("gated") ? "[T,F]" : "[T,N]"; }
+
+  // Throws unless the kernels have results of these types.
+  static void checkE4m3(const Attributes& attributes) {
+    const std::string results = attributes.choice("results");
+    if (attributes.flag("has_moments") && results == "e4m3") {
+      throw std::invalid_argument("results is 'e4m3' with has_moments 1; allowed: 'act', 'both'");
+    }
+    if (attributes.flag("gated") && results == "both") {
+      throw std::invalid_argument("results is 'both' with gated 1; allowed: 'act', 'e4m3'");
+    }
+    if (attributes.integer("rotary_features") > 0 && results != "act") {
+      throw std::invalid_argument(text("results is '", results, "' with rotary_features ",
+                                       attributes.integer("rotary_features"), "; allowed: 'act'"));
+    }
+    const float scale = attributes.real("y_scale");
+    if (scale >= kLeastE4m3Scale && scale <= kMostE4m3Scale) return;
+    throw std::invalid_argument(text("y_scale is ", scale, "; allowed: from ", kLeastE4m3Scale, " to ", kMostE4m3Scale,
+                                     "; calibrate the model again"));
   }
 
   static void checkTokens(int64_t T, int64_t N) {
@@ -208,25 +246,42 @@ class Linear final : public Operator {
                                      kMomentFeatures, "; rewrite the model again, or with --norms separate"));
   }
 
-  const int x_, weight_, bias_, residual_, x_moments_, column_sums_, residual_moments_, residual_scale_, positions_,
-      frequencies_, y_, moments_;
-  const float x_epsilon_, residual_epsilon_;
-  const bool gated_, rms_;
+  const int x_, weight_, scale_, bias_, residual_, x_moments_, column_sums_, residual_moments_, residual_scale_,
+      positions_, frequencies_, y_, y_e4m3_, moments_;
+  const float x_epsilon_, residual_epsilon_, y_scale_;
+  const bool e4m3_, gated_, rms_;
   const int rotary_features_;
   const Activation activation_;
   const LinearTable table_;  // ascending tokens
 };
 
+class LinearFp8 final : public Linear {
+ public:
+  explicit LinearFp8(const Attributes& attributes) : Linear(attributes, true) {}
+};
+
+// The fields of both operators, with `others` in the place of has_bias.
+std::vector<FieldSpec> fieldsWith(const std::vector<FieldSpec>& others) {
+  std::vector<FieldSpec> fields{choiceField("activation", {"none", "gelu", "gelu_tanh", "relu", "silu", "sigmoid"})};
+  fields.insert(fields.end(), others.begin(), others.end());
+  fields.insert(fields.end(), {flagField("has_residual"), flagField("has_x_moments"), flagField("has_residual_moments"),
+                               flagField("has_moments"), flagField("gated"), flagField("rms"),
+                               integerField("rotary_features", 0, std::numeric_limits<int32_t>::max(), kPairBlock),
+                               nonNegativeRealField("x_epsilon"), nonNegativeRealField("residual_epsilon"),
+                               measuredField("choices")});
+  return fields;
+}
+
 }  // namespace
 
 OperatorInfo linearOperator() {
-  return {"PadfreeLinear",
-          {choiceField("activation", {"none", "gelu", "gelu_tanh", "relu", "silu", "sigmoid"}), flagField("has_bias"),
-           flagField("has_residual"), flagField("has_x_moments"), flagField("has_residual_moments"),
-           flagField("has_moments"), flagField("gated"), flagField("rms"),
-           integerField("rotary_features", 0, std::numeric_limits<int32_t>::max(), kPairBlock),
-           nonNegativeRealField("x_epsilon"), nonNegativeRealField("residual_epsilon"), measuredField("choices")},
-          makeOperator<Linear>};
+  return {"PadfreeLinear", fieldsWith({flagField("has_bias")}), makeOperator<Linear>};
+}
+
+OperatorInfo linearFp8Operator() {
+  return {"PadfreeLinearFp8",
+          fieldsWith({choiceField("results", {"act", "e4m3", "both"}), nonNegativeRealField("y_scale")}),
+          makeOperator<LinearFp8>};
 }
 
 }  // namespace padfree

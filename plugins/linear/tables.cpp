@@ -18,6 +18,14 @@ bool parse(const std::string& line, LinearTableKey& key, LinearTable& table) {
   return numbers.eof() && !table.empty() && findUnknown(table) == nullptr && table.back().tokens == key.back();
 }
 
+// The type, and with e4m3 operands what results there are: numbers that no type is, for the files of tables have them
+// in its place.
+int32_t typesOf(const LinearParams& params) {
+  const auto type = static_cast<int32_t>(params.type);
+  if (params.scale == nullptr) return type;
+  return type + 16 + (params.y != nullptr ? 32 : 0) + (params.y_e4m3 != nullptr ? 64 : 0);
+}
+
 }  // namespace
 
 LinearTableKey tableKeyOf(const LinearParams& params, int min_tokens, int max_tokens) {
@@ -32,7 +40,7 @@ LinearTableKey tableKeyOf(const LinearParams& params, int min_tokens, int max_to
           present(params.moments),
           params.gated ? 1 : 0,
           params.rotary_features,
-          static_cast<int32_t>(params.type),
+          typesOf(params),
           min_tokens,
           max_tokens};
 }

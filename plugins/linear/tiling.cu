@@ -36,6 +36,12 @@ bool isLinearTiling(const LinearTiling& tiling) {
   return std::any_of(linearTilings().begin(), linearTilings().end(), equals);
 }
 
+bool isE4m3Tiling(const LinearTiling& tiling) {
+  constexpr int kMostShared = 128;  // tokens
+  if (tiling.parts > 1 && tiling.tokens > kMostShared) return false;
+  return isLinearTiling(tiling) && isE4m3Tile(tiling.tokens);
+}
+
 // Clusters of more than two blocks leave part of a GPC unused: of 132 multiprocessors, 30 clusters of 4 find room, 15
 // of 8.
 int linearClustersAtOnce(const LinearTiling& tiling, int multiprocessors) {

@@ -22,6 +22,7 @@ struct LinearTiling {
 
 constexpr int kLinearFeatures = 128;
 constexpr int kLinearDepth = 64;  // of the reduction, that a block takes at a time: a stage
+constexpr int kE4m3Depth = 128;   // the same of e4m3
 constexpr int kMaxLinearTokens = 256;
 constexpr int kMaxClusterBlocks = 8;  // that every device runs as a cluster
 
@@ -43,6 +44,12 @@ constexpr int64_t mostLinearTokens(int64_t N) {
 const std::vector<LinearTiling>& linearTilings();
 
 bool isLinearTiling(const LinearTiling& tiling);
+
+// Whether the kernels for e4m3 have it: fewer sizes of tiles, and shared ones where the sums of one find room.
+constexpr bool isE4m3Tile(int tokens) {
+  return tokens >= 128 || tokens % 32 == 0;
+}
+bool isE4m3Tiling(const LinearTiling& tiling);
 
 // How many clusters run at once, at least one.
 int linearClustersAtOnce(const LinearTiling& tiling, int multiprocessors);

@@ -10,8 +10,8 @@ namespace padfree {
 namespace {
 
 constexpr std::array kOperators = {attentionOperator, embeddingOperator, indexOperator, layerNormOperator,
-                                   linearOperator,    packOperator,      poolOperator,  rotaryOperator,
-                                   scheduleOperator,  unpackOperator};
+                                   linearOperator,    linearFp8Operator, packOperator,  poolOperator,
+                                   rotaryOperator,    scheduleOperator,  unpackOperator};
 
 using Creators = std::array<nvinfer1::IPluginCreatorInterface*, kOperators.size()>;
 

@@ -22,6 +22,7 @@ enum class TensorKind {
   kActivation,  // fp32, fp16 or bf16: the same type for all of a node's tensors of this kind
   kHalf,        // as kActivation, without fp32
   kElement,     // as kActivation, or int32
+  kE4m3,        // float8e4m3fn, whatever the activations are
 };
 
 struct Port {
@@ -137,6 +138,7 @@ OperatorInfo embeddingOperator();
 OperatorInfo indexOperator();
 OperatorInfo layerNormOperator();
 OperatorInfo linearOperator();
+OperatorInfo linearFp8Operator();
 OperatorInfo packOperator();
 OperatorInfo poolOperator();
 OperatorInfo rotaryOperator();

@@ -25,7 +25,8 @@ std::string nameOf(nvinfer1::DataType type) {
 
 bool allows(TensorKind kind, nvinfer1::DataType type) {
   if (type == nvinfer1::DataType::kINT32) return kind == TensorKind::kInt32 || kind == TensorKind::kElement;
-  if (kind == TensorKind::kInt32) return false;
+  if (type == nvinfer1::DataType::kFP8) return kind == TensorKind::kE4m3;
+  if (kind == TensorKind::kInt32 || kind == TensorKind::kE4m3) return false;
   if (type == nvinfer1::DataType::kFLOAT) return kind != TensorKind::kHalf;
   if (kind == TensorKind::kFloat) return false;
   return type == nvinfer1::DataType::kHALF || type == nvinfer1::DataType::kBF16;
@@ -34,12 +35,20 @@ bool allows(TensorKind kind, nvinfer1::DataType type) {
 const char* allowedTypes(TensorKind kind) {
   if (kind == TensorKind::kInt32) return "INT32";
   if (kind == TensorKind::kFloat) return "FP32";
+  if (kind == TensorKind::kE4m3) return "FP8";
   if (kind == TensorKind::kHalf) return "FP16, BF16";
   return kind == TensorKind::kActivation ? "FP32, FP16, BF16" : "FP32, FP16, BF16, INT32";
 }
 
 bool hasFixedType(TensorKind kind) {
-  return kind == TensorKind::kInt32 || kind == TensorKind::kFloat;
+  return kind == TensorKind::kInt32 || kind == TensorKind::kFloat || kind == TensorKind::kE4m3;
+}
+
+// Of an output where activations have this type.
+nvinfer1::DataType typeOf(TensorKind kind, nvinfer1::DataType activations) {
+  if (kind == TensorKind::kInt32) return nvinfer1::DataType::kINT32;
+  if (kind == TensorKind::kFloat) return nvinfer1::DataType::kFLOAT;
+  return kind == TensorKind::kE4m3 ? nvinfer1::DataType::kFP8 : activations;
 }
 
 // The input that decides the type of all activations, kAbsent where there is none.
@@ -78,11 +87,7 @@ std::vector<nvinfer1::DataType> outputTypes(const Operator& op, const nvinfer1::
   }
   std::vector<nvinfer1::DataType> types;
   for (const Port& port : op.outputs()) {
-    if (port.kind == TensorKind::kInt32) {
-      types.push_back(nvinfer1::DataType::kINT32);
-    } else {
-      types.push_back(port.kind == TensorKind::kFloat ? nvinfer1::DataType::kFLOAT : input_types[leading]);
-    }
+    types.push_back(typeOf(port.kind, leading == kAbsent ? nvinfer1::DataType::kFLOAT : input_types[leading]));
   }
   return types;
 }

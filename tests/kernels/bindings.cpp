@@ -71,61 +71,66 @@ PADFREE_TEST_EXPORT int padfreeRotary(const void* x, const int* positions, const
       {x, positions, frequencies, y, T, W, H, D, interleaved != 0, static_cast<DataType>(type)}, stream);
 }
 
-// Parameters of a product, and the tiling: tokens of a tile, 0 as the plugin chooses.
-PADFREE_TEST_EXPORT int padfreeLinear(const void* x, const void* weight, const void* bias, const void* residual,
-                                      const float* x_moments, const float* column_sums, const float* residual_moments,
-                                      const void* residual_scale, const int* positions, const float* frequencies,
-                                      void* y, float* moments, int T, int K, int N, int rotary_features,
-                                      float x_epsilon, float residual_epsilon, int activation, int gated, int rms,
-                                      int type, int tokens, int cluster_features, int cluster_tokens, int parts,
-                                      cudaStream_t stream) {
-  const padfree::LinearParams params{x,
-                                     weight,
-                                     bias,
-                                     residual,
-                                     x_moments,
-                                     column_sums,
-                                     residual_moments,
-                                     residual_scale,
-                                     positions,
-                                     frequencies,
-                                     y,
-                                     moments,
-                                     T,
-                                     K,
-                                     N,
-                                     rotary_features,
-                                     x_epsilon,
-                                     residual_epsilon,
-                                     static_cast<padfree::Activation>(activation),
-                                     gated != 0,
-                                     rms != 0,
-                                     static_cast<DataType>(type)};
+// A product's parameters in the order of tests/support/launchers.py, which holds the same struct.
+struct LinearCall {
+  const void *x, *weight;
+  const float* scale;
+  const void *bias, *residual;
+  const float *x_moments, *column_sums, *residual_moments;
+  const void* residual_scale;
+  const int* positions;
+  const float* frequencies;
+  void *y, *y_e4m3;
+  float* moments;
+  int T, K, N, rotary_features;
+  float x_epsilon, residual_epsilon, y_scale;
+  int activation, gated, rms, type;
+};
+
+static padfree::LinearParams paramsOf(const LinearCall& call) {
+  padfree::LinearParams params{};
+  params.x = call.x;
+  params.weight = call.weight;
+  params.scale = call.scale;
+  params.bias = call.bias;
+  params.residual = call.residual;
+  params.x_moments = call.x_moments;
+  params.column_sums = call.column_sums;
+  params.residual_moments = call.residual_moments;
+  params.residual_scale = call.residual_scale;
+  params.positions = call.positions;
+  params.frequencies = call.frequencies;
+  params.y = call.y;
+  params.y_e4m3 = call.y_e4m3;
+  params.moments = call.moments;
+  params.T = call.T;
+  params.K = call.K;
+  params.N = call.N;
+  params.rotary_features = call.rotary_features;
+  params.x_epsilon = call.x_epsilon;
+  params.residual_epsilon = call.residual_epsilon;
+  params.y_scale = call.y_scale;
+  params.activation = static_cast<padfree::Activation>(call.activation);
+  params.gated = call.gated != 0;
+  params.rms = call.rms != 0;
+  params.type = static_cast<DataType>(call.type);
+  return params;
+}
+
+// The tiling: tokens of a tile, 0 as the plugin chooses.
+PADFREE_TEST_EXPORT int padfreeLinear(const LinearCall* call, int tokens, int cluster_features, int cluster_tokens,
+                                      int parts, cudaStream_t stream) {
+  const padfree::LinearParams params = paramsOf(*call);
   if (tokens == 0) return padfree::launchLinear(params, stream);
   return padfree::launchLinear(params, padfree::LinearTiling{tokens, cluster_features, cluster_tokens, parts}, stream);
 }
 
 // Writes tokens and choice of each range of the measured table, and the number of ranges to `count`. Pointers that are
 // not null say what is there.
-PADFREE_TEST_EXPORT int padfreeMeasureLinear(const void* bias, const void* residual, const float* x_moments,
-                                             const float* residual_moments, float* moments, int K, int N,
-                                             int rotary_features, int activation, int gated, int type, int min_tokens,
-                                             int max_tokens, int capacity, int* ranges, int* count, cudaStream_t) {
-  padfree::LinearParams shape{};
-  shape.bias = bias;
-  shape.residual = residual;
-  shape.x_moments = shape.column_sums = x_moments;
-  shape.residual_moments = residual_moments;
-  shape.residual_scale = residual_moments;
-  shape.moments = moments;
-  shape.K = K;
-  shape.N = N;
-  shape.rotary_features = rotary_features;
-  shape.gated = gated != 0;
-  shape.activation = static_cast<padfree::Activation>(activation);
-  shape.type = static_cast<DataType>(type);
+PADFREE_TEST_EXPORT int padfreeMeasureLinear(const LinearCall* call, int min_tokens, int max_tokens, int capacity,
+                                             int* ranges, int* count, cudaStream_t) {
   std::vector<padfree::LinearRange> table;
-  const cudaError_t status = padfree::measureLinear(shape, min_tokens, max_tokens, table);
+  const cudaError_t status = padfree::measureLinear(paramsOf(*call), min_tokens, max_tokens, table);
   *count = static_cast<int>(table.size());
   for (int i = 0; i < std::min(capacity, *count); ++i) {
     ranges[2 * i] = table[i].tokens;

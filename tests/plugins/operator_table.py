@@ -21,8 +21,8 @@ _FIELD_TYPES = {"int": "INT32", "float": "FLOAT32", "string": "CHAR"}
 
 
 def _tensor(spec: TensorSpec, role: str) -> str:
-    when = "" if spec.when is None else str(spec.when)
-    return f"| {role} | `{spec.name}` | {spec.type} `{spec.shape}` | {when} |"
+    there = " and ".join(str(condition) for condition in spec.conditions)
+    return f"| {role} | `{spec.name}` | {spec.type} `{spec.shape}` | {there} |"
 
 
 def _attribute(spec: AttributeSpec) -> str:

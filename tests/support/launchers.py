@@ -183,10 +183,36 @@ class Rotation:
         return 2 * len(self.frequencies)
 
 
+class LinearCall(ctypes.Structure):
+    """A product's parameters, as `LinearCall` of tests/kernels/bindings.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in (
+            "x", "weight", "scale", "bias", "residual", "x_moments", "column_sums", "residual_moments",
+            "residual_scale", "positions", "frequencies", "y", "y_e4m3", "moments",
+        )),
+        *((name, ctypes.c_int) for name in ("T", "K", "N", "rotary_features")),
+        *((name, ctypes.c_float) for name in ("x_epsilon", "residual_epsilon", "y_scale")),
+        *((name, ctypes.c_int) for name in ("activation", "gated", "rms", "type")),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class E4m3:
+    """A product of e4m3: x [T, K] and weight [N, K] are torch.float8_e4m3fn, their sums are multiplied by scale [N].
+
+    y: gets the results divided by y_scale; None where they leave in the other type alone.
+    """
+
+    scale: torch.Tensor
+    y: torch.Tensor | None = None
+    y_scale: float = 1.0
+
+
 def linear(
     x: torch.Tensor,
     weight: torch.Tensor,
-    y: torch.Tensor,
+    y: torch.Tensor | None,
     *,
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
@@ -194,21 +220,29 @@ def linear(
     rotation: Rotation | None = None,
     activation: str = "none",
     gated: bool = False,
+    e4m3: E4m3 | None = None,
+    dtype: torch.dtype | None = None,
     tiling: tuple[int, int, int, int] = (0, 0, 0, 0),
 ) -> None:
     """y [T, N] = activation(x [T, K] @ weight [K, N] + bias) + residual, x or the residual normed where `moments` say.
 
-    gated: y is [T, N / 2]. tiling: tokens of a tile, tiles of features and of tokens in a cluster, parts of the
-    reduction; zeros leave the choice to the kernel.
+    gated: y is [T, N / 2]. dtype: of bias and residual, y's where it is there. tiling: tokens of a tile, tiles of
+    features and of tokens in a cluster, parts of the reduction; zeros leave the choice to the kernel.
     """
     tokens, depth = x.shape
     norms = moments or Moments()
-    call(
-        "padfreeLinear", x, weight, bias, residual, norms.of_x, norms.column_sums, norms.of_residual,
-        norms.residual_scale, rotation and rotation.positions, rotation and rotation.frequencies, y, norms.out, tokens,
-        depth, weight.shape[1], rotation.features if rotation else 0, Float(norms.epsilon), Float(norms.epsilon),
-        ACTIVATIONS[activation], int(gated), int(norms.rms), DATA_TYPES[y.dtype], *tiling,
+    parameters = LinearCall(
+        x=x.data_ptr(), weight=weight.data_ptr(), scale=_address(e4m3 and e4m3.scale), bias=_address(bias),
+        residual=_address(residual), x_moments=_address(norms.of_x), column_sums=_address(norms.column_sums),
+        residual_moments=_address(norms.of_residual), residual_scale=_address(norms.residual_scale),
+        positions=_address(rotation and rotation.positions), frequencies=_address(rotation and rotation.frequencies),
+        y=_address(y), y_e4m3=_address(e4m3 and e4m3.y), moments=_address(norms.out), T=tokens, K=depth,
+        N=weight.shape[0 if e4m3 else 1], rotary_features=rotation.features if rotation else 0,
+        x_epsilon=norms.epsilon, residual_epsilon=norms.epsilon, y_scale=e4m3.y_scale if e4m3 else 1.0,
+        activation=ACTIVATIONS[activation], gated=int(gated), rms=int(norms.rms),
+        type=DATA_TYPES[dtype or (torch.float16 if y is None else y.dtype)],
     )  # fmt: skip
+    call("padfreeLinear", ctypes.byref(parameters), *tiling)
 
 
 def rotary(
@@ -240,27 +274,39 @@ def measured_tilings(
     gated: bool = False,
     rotary_features: int = 0,
     norms: Collection[str] = (),
+    e4m3: Collection[str] = (),
 ) -> list[tuple[int, tuple[int, int, int, int]]]:
     """The fastest tiling for token counts up to each of some, with a bias: what an engine's build measures.
 
-    norms: which moments are there, of "x", "residual" and "y".
+    norms: which moments are there, of "x", "residual" and "y". e4m3: which results a product of e4m3 has, "y" and
+    "y_e4m3"; nothing for products of other types.
     """
     capacity = 1024
     ranges = (ctypes.c_int * (2 * capacity))()
     count = ctypes.c_int()
-    there = torch.empty(1, device="cuda")
-    call(
-        "padfreeMeasureLinear", there, there if residual else None,
-        *(there if name in norms else None for name in ("x", "residual", "y")), depth, features,
-        rotary_features, ACTIVATIONS[activation], int(gated), DATA_TYPES[dtype], min_tokens, max_tokens, capacity,
-        ranges, ctypes.byref(count),
+    there = torch.empty(1, device="cuda").data_ptr()
+    parameters = LinearCall(
+        scale=there if e4m3 else None, bias=there, residual=there if residual else None,
+        x_moments=there if "x" in norms else None, column_sums=there if "x" in norms else None,
+        residual_moments=there if "residual" in norms else None,
+        residual_scale=there if "residual" in norms else None, moments=there if "y" in norms else None,
+        y=there if not e4m3 or "y" in e4m3 else None, y_e4m3=there if "y_e4m3" in e4m3 else None, y_scale=1.0,
+        K=depth, N=features, rotary_features=rotary_features, activation=ACTIVATIONS[activation], gated=int(gated),
+        type=DATA_TYPES[dtype],
     )  # fmt: skip
+    call(
+        "padfreeMeasureLinear", ctypes.byref(parameters), min_tokens, max_tokens, capacity, ranges, ctypes.byref(count)
+    )
     if count.value > capacity:
         raise RuntimeError(f"{count.value} ranges; allowed: {capacity}")
     pairs = zip(ranges[0 : 2 * count.value : 2], ranges[1 : 2 * count.value : 2], strict=True)
     return [
         (tokens, (tiling & 0xFFFF, tiling >> 16 & 15, tiling >> 20 & 15, tiling >> 24 & 15)) for tokens, tiling in pairs
     ]
+
+
+def _address(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 def _convert(argument: Any) -> Any:

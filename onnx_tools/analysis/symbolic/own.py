@@ -32,6 +32,8 @@ def padfree(node: gs.Node, known: Known) -> list[Facts]:
         return [Facts((tokens, Poly.of(width)), first.dtype)]
     if node.op == "PadfreeLinear":
         return _linear(node, known, tokens)
+    if node.op == "PadfreeLinearFp8":
+        return _linear_fp8(node, known, tokens)
     if node.op == "PadfreePool":
         return [Facts((batch, *rest), first.dtype)]
     if node.op in ("PadfreeLayerNorm", "PadfreeRotary"):
@@ -52,3 +54,18 @@ def _linear(node: gs.Node, known: Known, tokens: Poly) -> list[Facts]:
     if width is None:
         return [product, Facts(dtype="float32")]
     return [product, Facts((Poly.of(width // MOMENTS_GROUP), tokens, Poly.of(2)), "float32")]
+
+
+def _linear_fp8(node: gs.Node, known: Known, tokens: Poly) -> list[Facts]:
+    """Results of the weight's [N,K] N columns, gated half of them, in the types asked for, and the rows' moments."""
+    features = (known[1].shape or (None,))[0]
+    features = None if features is None else features.constant()
+    act = known[3].dtype  # the bias'
+    results = {"act": [act], "e4m3": [known[0].dtype], "both": [act, known[0].dtype]}[node.attrs["results"]]
+    width = None if features is None else features // 2 if node.attrs["gated"] else features
+    made = [Facts(None if width is None else (tokens, Poly.of(width)), dtype) for dtype in results]
+    if not node.attrs["has_moments"]:
+        return made
+    if width is None:
+        return [*made, Facts(dtype="float32")]
+    return [*made, Facts((Poly.of(width // MOMENTS_GROUP), tokens, Poly.of(2)), "float32")]

@@ -43,6 +43,16 @@ __device__ inline void copyBox(unsigned target, const CUtensorMap& map, int colu
       : "memory");
 }
 
+// The same of a tensor of four dimensions at (column, 0, 0, block), to the blocks whose bits are set.
+__device__ inline void copyRows(unsigned target, const CUtensorMap& map, int column, int block, uint64_t* barrier,
+                                uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%2, %3, %3, %4}], [%5], %6;" ::"r"(target),
+      "l"(&map), "r"(column), "r"(0), "r"(block), "r"(sharedAddress(barrier)), "h"(blocks)
+      : "memory");
+}
+
 // Copies shared memory to the box at (column, row), clipped to the tensor; belongs to the next group committed.
 __device__ inline void storeBox(const CUtensorMap& map, unsigned source, int column, int row) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map),

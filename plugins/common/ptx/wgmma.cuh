@@ -193,22 +193,42 @@ __device__ void wgmmaTransposed(float (&c)[kColumns / 8][4], uint64_t a, uint64_
   PADFREE_DEFINE_TRANSPOSED_AS(half, "f16", COLUMNS, GROUPS, A, B, ACCUMULATE) \
   PADFREE_DEFINE_TRANSPOSED_AS(__nv_bfloat16, "bf16", COLUMNS, GROUPS, A, B, ACCUMULATE)
 
-PADFREE_DEFINE_TRANSPOSED(16, 1, "%8", "%9", "%10")
-PADFREE_DEFINE_TRANSPOSED(32, 2, "%16", "%17", "%18")
-PADFREE_DEFINE_TRANSPOSED(48, 3, "%24", "%25", "%26")
-PADFREE_DEFINE_TRANSPOSED(64, 4, "%32", "%33", "%34")
-PADFREE_DEFINE_TRANSPOSED(80, 5, "%40", "%41", "%42")
-PADFREE_DEFINE_TRANSPOSED(96, 6, "%48", "%49", "%50")
-PADFREE_DEFINE_TRANSPOSED(112, 7, "%56", "%57", "%58")
-PADFREE_DEFINE_TRANSPOSED(128, 8, "%64", "%65", "%66")
-PADFREE_DEFINE_TRANSPOSED(144, 9, "%72", "%73", "%74")
-PADFREE_DEFINE_TRANSPOSED(160, 10, "%80", "%81", "%82")
-PADFREE_DEFINE_TRANSPOSED(176, 11, "%88", "%89", "%90")
-PADFREE_DEFINE_TRANSPOSED(192, 12, "%96", "%97", "%98")
-PADFREE_DEFINE_TRANSPOSED(208, 13, "%104", "%105", "%106")
-PADFREE_DEFINE_TRANSPOSED(224, 14, "%112", "%113", "%114")
-PADFREE_DEFINE_TRANSPOSED(240, 15, "%120", "%121", "%122")
-PADFREE_DEFINE_TRANSPOSED(256, 16, "%128", "%129", "%130")
+// c[64 x n] (+)= a[64 x 32] b[n x 32]^T of e4m3, both in shared memory, rows along the reduction: the only way for
+// numbers of one byte.
+template <int kColumns>
+__device__ void wgmmaE4m3(float (&c)[kColumns / 8][4], uint64_t a, uint64_t b, bool accumulate);
+
+#define PADFREE_DEFINE_E4M3(COLUMNS, GROUPS, A, B, ACCUMULATE)                                                     \
+  template <>                                                                                                      \
+  __device__ inline void wgmmaE4m3<COLUMNS>(float (&c)[COLUMNS / 8][4], uint64_t a, uint64_t b, bool accumulate) { \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ACCUMULATE                                                    \
+                 ", 0;\n"                                                                                          \
+                 "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k32.f32.e4m3.e4m3 {" PADFREE_PLACES_##GROUPS        \
+                 "}, " A ", " B ", p, 1, 1;\n}\n"                                                                  \
+                 : PADFREE_SLOTS_##GROUPS(c)                                                                       \
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));                                             \
+  }
+
+#define PADFREE_DEFINE_WIDTH(COLUMNS, GROUPS, A, B, ACCUMULATE) \
+  PADFREE_DEFINE_TRANSPOSED(COLUMNS, GROUPS, A, B, ACCUMULATE)  \
+  PADFREE_DEFINE_E4M3(COLUMNS, GROUPS, A, B, ACCUMULATE)
+
+PADFREE_DEFINE_WIDTH(16, 1, "%8", "%9", "%10")
+PADFREE_DEFINE_WIDTH(32, 2, "%16", "%17", "%18")
+PADFREE_DEFINE_WIDTH(48, 3, "%24", "%25", "%26")
+PADFREE_DEFINE_WIDTH(64, 4, "%32", "%33", "%34")
+PADFREE_DEFINE_WIDTH(80, 5, "%40", "%41", "%42")
+PADFREE_DEFINE_WIDTH(96, 6, "%48", "%49", "%50")
+PADFREE_DEFINE_WIDTH(112, 7, "%56", "%57", "%58")
+PADFREE_DEFINE_WIDTH(128, 8, "%64", "%65", "%66")
+PADFREE_DEFINE_WIDTH(144, 9, "%72", "%73", "%74")
+PADFREE_DEFINE_WIDTH(160, 10, "%80", "%81", "%82")
+PADFREE_DEFINE_WIDTH(176, 11, "%88", "%89", "%90")
+PADFREE_DEFINE_WIDTH(192, 12, "%96", "%97", "%98")
+PADFREE_DEFINE_WIDTH(208, 13, "%104", "%105", "%106")
+PADFREE_DEFINE_WIDTH(224, 14, "%112", "%113", "%114")
+PADFREE_DEFINE_WIDTH(240, 15, "%120", "%121", "%122")
+PADFREE_DEFINE_WIDTH(256, 16, "%128", "%129", "%130")
 
 #undef PADFREE_DEFINE_WGMMA
 #undef PADFREE_DEFINE_REGISTERS
@@ -219,6 +239,8 @@ PADFREE_DEFINE_TRANSPOSED(256, 16, "%128", "%129", "%130")
 #undef PADFREE_HIGH
 #undef PADFREE_TEXT
 #undef PADFREE_TEXT_OF
+#undef PADFREE_DEFINE_WIDTH
+#undef PADFREE_DEFINE_E4M3
 #undef PADFREE_DEFINE_TRANSPOSED
 #undef PADFREE_DEFINE_TRANSPOSED_AS
 #undef PADFREE_SLOTS_16

@@ -9,14 +9,18 @@
 #include "linear/rotation.cuh"
 #include "linear/sm90/epilogue.cuh"
 #include "linear/sm90/moments.cuh"
+#include "linear/sm90/operands.cuh"
+#include "linear/sm90/paired.cuh"
 #include "linear/sm90/shape.cuh"
 #include "linear/sm90/work.cuh"
 
 namespace padfree {
 
-template <typename T, int kTokens, typename Epilogue>
+template <typename Operands, int kTokens, typename Epilogue>
 class Consumer {
   using S = Shape<kTokens>;
+  using T = typename Operands::Result;
+  using Maps = typename Operands::Maps;
   static constexpr int kBoxes = S::kBoxes;
 
  public:
@@ -39,8 +43,9 @@ class Consumer {
     for (int cluster = at.first; cluster < work_.clusters; cluster += at.step) {
       const int feature = at.featureTile(work_, cluster) * kLinearFeatures + group_ * kGroupFeatures;
       const int token = at.tokenTile(work_, cluster) * kTokens;
-      if (Epilogue::out == Out::kTile) prepareTile(feature, token);
-      const Features features = multiply(at, feature + in_group_ / kWarpSize * 16 + lane_ / 4, token);
+      if (leavesFromTile(Epilogue::out)) prepareTile(feature, token);
+      const int in_warp = Epilogue::paired ? lane_ / 4 * 2 : lane_ / 4;
+      const Features features = multiply(at, feature + in_group_ / kWarpSize * 16 + in_warp, token);
       if (epilogue_.shares_tile) gather(at);
       if (epilogue_.normed) barrierWait(&barriers_.scales_full, tile_ % 2);
       if constexpr (leavesInChunks(Epilogue::out)) {
@@ -71,10 +76,10 @@ class Consumer {
   struct Pair {
     T x, y;
   };
-  // Of the two features that this thread has the sums of, 8 apart; zeros for those that there are not.
+  // Of the two features that this thread has the sums of, neighbours or 8 apart; zeros for those that there are not.
   struct Features {
     Pair bias, residual_scale;
-    float2 column_sum;
+    float2 column_sum, scale;
   };
 
   // Sums the tile's products. What belongs to the features from `feature` on, and the tokens' positions, are loaded
@@ -93,12 +98,7 @@ class Consumer {
       if (Epilogue::out == Out::kStages && i == at.begin + 1) leaveStage(at);
       barrierWait(&barriers_.full[ring_.stage], ring_.parity);
       wgmmaFence();
-#pragma unroll
-      for (int k = 0; k < kLinearDepth / 16; ++k) {
-        // 16 rows of W further, 16 columns of x further, in units of 16 bytes.
-        wgmmaTransposed<T, kTokens>(sums_, a + k * (16 * kPanelRowBytes >> 4), b + k * (16 * 2 >> 4),
-                                    i > at.begin || k > 0);
-      }
+      Operands::template multiply<kTokens>(sums_, a, b, i > at.begin);
       wgmmaCommit();
       if (kManyTiles && i == at.begin && tile_ > 0) features = loadFeatures(feature, token);
       wgmmaWait<1>();
@@ -171,13 +171,14 @@ class Consumer {
   __device__ Features loadFeatures(int feature, int token) {
     if constexpr (Epilogue::rotates) loadRotation(feature, token);
     const auto both = [&](auto value, const auto* values) {
+      constexpr int kStep = Epilogue::paired ? 1 : 8;
       if (values && feature < work_.N) value.x = values[feature];
-      if (values && feature + 8 < work_.N) value.y = values[feature + 8];
+      if (values && feature + kStep < work_.N) value.y = values[feature + kStep];
       return value;
     };
     const Pair zeros{fromFloat<T>(0.f), fromFloat<T>(0.f)};
     return {both(zeros, static_cast<const T*>(work_.bias)), both(zeros, static_cast<const T*>(work_.residual_scale)),
-            both(float2{}, work_.column_sums)};
+            both(float2{}, work_.column_sums), Operands::e4m3 ? both(float2{}, work_.scale) : float2{}};
   }
 
   // Pairs are 8 features apart, as those of a thread; lane i takes the positions of the tokens i, i + 32, ...
@@ -213,7 +214,7 @@ class Consumer {
   // Where this thread's rows of a box that leaves from `panel` are, for matrices to be loaded or stored.
   __device__ unsigned char* placeIn(unsigned char* panel) const {
     const int warp = in_group_ / kWarpSize;
-    if (Epilogue::out == Out::kNarrowChunks) return panel + narrowPanelOffset(lane_ % 16, warp);
+    if (boxBytes(Epilogue::out) < kBoxBytes) return panel + narrowPanelOffset(lane_ % 16, warp);
     const int row = lane_ / 16 * 8 + lane_ % 8, column = warp * 2 + lane_ / 8 % 2;
     return panel + panelOffset(row, column);
   }
@@ -232,6 +233,10 @@ class Consumer {
         scale[0] = with.x, scale[1] = with.z;
         bias[0] = fmaf(with.y, column_sum, bias[0]), bias[1] = fmaf(with.w, column_sum, bias[1]);
       }
+      if (Operands::e4m3) {
+        const float of_sum = i % 2 ? of.scale.y : of.scale.x;
+        scale[0] *= of_sum, scale[1] *= of_sum;
+      }
 #pragma unroll
       for (int k = 0; k < 2; ++k) value[i][k] = fmaf(scale[k], sum[i % 2 * 2 + k], bias[k]);
     }
@@ -249,22 +254,18 @@ class Consumer {
 
   __device__ bool finishes(const Position& at, int box) const { return !epilogue_.shares_tile || owns(at, box); }
 
-  // Once all warps have written the boxes from `begin` on to `panel`.
-  __device__ void storeBoxes(const Position& at, int feature, int token, unsigned char* panel, int begin,
-                             int end) const {
-    if (in_group_ != 0) return;
-    if (Epilogue::gated) feature /= 2;
+  // Once all warps have written the boxes from `begin` on to `panel`. One thread.
+  __device__ void storeBoxes(const CUtensorMap& map, const CUtensorMap& at_once, const Position& at, int feature,
+                             int token, unsigned char* panel, int box_bytes, int begin, int end) const {
     if (!epilogue_.shares_tile && end - begin == S::boxesAtOnce(Epilogue::out)) {
-      storeBox(maps_.y_at_once, sharedAddress(panel), feature, token + begin * kBoxTokens);
-    } else {
-#pragma unroll
-      for (int box = begin; box < end; ++box) {
-        if (!finishes(at, box)) continue;
-        storeBox(maps_.y, sharedAddress(panel) + (box - begin) * boxBytes(Epilogue::out), feature,
-                 token + box * kBoxTokens);
-      }
+      storeBox(at_once, sharedAddress(panel), feature, token + begin * kBoxTokens);
+      return;
     }
-    commitStores();
+#pragma unroll
+    for (int box = begin; box < end; ++box) {
+      if (!finishes(at, box)) continue;
+      storeBox(map, sharedAddress(panel) + (box - begin) * box_bytes, feature, token + box * kBoxTokens);
+    }
   }
 
   // Of a tile to which nothing is added: through some buffers of shared memory, where a transposing store turns
@@ -284,22 +285,42 @@ class Consumer {
         if (epilogue_.norms_input && epilogue_.shares_tile) scales = loadScales(box);
         biased(value, box, of, scales);
         if constexpr (kTurns) turn(value, box);
-        unsigned packed[Epilogue::gated ? 2 : 4];
-        if constexpr (Epilogue::gated) {
-          gatePairs<T>(packed, value, epilogue_.activation);
-        } else {
-#pragma unroll
-          for (int k = 0; k < 4; ++k) packed[k] = activatePair<T>(value[k][0], value[k][1], epilogue_.activation);
-        }
-        if (epilogue_.norms_input && !epilogue_.shares_tile && box + 1 < kBoxes) scales = loadScales(box + 1);
-        storeMatricesTransposed(packed, placeIn(panel + (box - begin) * boxBytes(Epilogue::out)));
+        const auto loadNext = [&] {
+          if (epilogue_.norms_input && !epilogue_.shares_tile && box + 1 < kBoxes) scales = loadScales(box + 1);
+        };
+        storeActivated(value, panel + (box - begin) * boxBytes(Epilogue::out), loadNext);
       }
       fenceAsyncProxy();
       if (in_group_ == 0) waitStoresRead<S::kBuffers - 2>();  // for the next chunk's buffer
       namedBarrier(group_ + 1, kWarpgroup);
-      storeBoxes(at, feature, token, panel, begin, end);
+      if (in_group_ == 0) {
+        storeBoxes(maps_.y, maps_.y_at_once, at, Epilogue::gated ? feature / 2 : feature, token, panel,
+                   boxBytes(Epilogue::out), begin, end);
+        commitStores();
+      }
       if (++buffer_ == S::kBuffers) buffer_ = 0;
     }
+  }
+
+  // Activated or gated, to the panel that a box leaves from; calls loadNext ahead of the store.
+  template <typename LoadNext>
+  __device__ void storeActivated(float (&value)[4][2], unsigned char* panel, LoadNext loadNext) const {
+    if constexpr (Epilogue::out == Out::kThinChunks) {
+      loadNext();
+      storeGatedE4m3(value, panel, in_group_ / kWarpSize, lane_, epilogue_.activation, work_.per_y_scale);
+      return;
+    }
+    unsigned packed[boxBytes(Epilogue::out) < kBoxBytes ? 2 : 4];
+    if constexpr (Epilogue::gated) {
+      gatePairs<T>(packed, value, epilogue_.activation);
+    } else if constexpr (Epilogue::paired) {
+      activatePairedE4m3<T>(packed, value, epilogue_.activation, work_.per_y_scale);
+    } else {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) packed[k] = activatePair<T>(value[k][0], value[k][1], epilogue_.activation);
+    }
+    loadNext();
+    storeMatricesTransposed(packed, placeIn(panel));
   }
 
   // Of a tile that its residual was fetched to, or whose moments are asked for: all of it before any of it leaves.
@@ -307,7 +328,7 @@ class Consumer {
     unsigned residual_ahead[4] = {};
     Scales scales{};
     const auto load = [&](int box) {
-      if (epilogue_.residual) loadMatricesTransposed(residual_ahead, placeIn(out_ + box * kBoxBytes));
+      if (epilogue_.residual) loadBox(residual_ahead, out_ + box * kBoxBytes);
       if (epilogue_.normed) scales = loadScales(box);
     };
     if (!epilogue_.shares_tile) load(0);
@@ -321,22 +342,57 @@ class Consumer {
       for (int i = 0; i < 8; ++i) value[i / 2][i % 2] = activate(value[i / 2][i % 2], epilogue_.activation);
       if (epilogue_.residual) addResidual(value, residual_ahead, of, scales);
       if (!epilogue_.shares_tile && box + 1 < kBoxes) load(box + 1);
-      unsigned packed[4];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) packed[k] = packPair<T>(value[k][0], value[k][1]);
-      storeMatricesTransposed(packed, placeIn(out_ + box * kBoxBytes));
+      writeBox(value, box);
     }
     fenceAsyncProxy();
     namedBarrier(group_ + 1, kWarpgroup);
-    storeBoxes(at, feature, token, out_, 0, kBoxes);
+    if (in_group_ == 0) {
+      if (epilogue_.writes_y) storeBoxes(maps_.y, maps_.y_at_once, at, feature, token, out_, kBoxBytes, 0, kBoxes);
+      if constexpr (Epilogue::paired) {
+        if (epilogue_.writes_e4m3) {
+          storeBoxes(maps_.y_e4m3, maps_.y_e4m3_at_once, at, feature, token, e4m3Panel(), kBoxBytes / 2, 0, kBoxes);
+        }
+      }
+      commitStores();
+    }
     if (epilogue_.moments) storeMoments(at, feature, token);
   }
+
+  // A box of the residual from where its results will stand.
+  __device__ void loadBox(unsigned (&packed)[4], unsigned char* panel) const {
+    if constexpr (Epilogue::paired) {
+      loadPaired(packed, panel, in_group_ / kWarpSize, lane_);
+    } else {
+      loadMatricesTransposed(packed, placeIn(panel));
+    }
+  }
+
+  // Results of a box, rounded to T, and as e4m3 behind all boxes of the tile.
+  __device__ void writeBox(const float (&value)[4][2], int box) const {
+    unsigned char* const panel = out_ + box * kBoxBytes;
+    if constexpr (Epilogue::paired) {
+      const int warp = in_group_ / kWarpSize;
+      if (epilogue_.writes_y) storePaired<T>(value, panel, warp, lane_);
+      if (!epilogue_.writes_e4m3) return;
+      unsigned packed[2];
+      packPairedE4m3(packed, value, work_.per_y_scale);
+      unsigned char* const narrow = e4m3Panel() + box * (kBoxBytes / 2);
+      storeMatricesTransposed(packed, narrow + narrowPanelOffset(lane_ % 16, warp));
+    } else {
+      unsigned packed[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) packed[k] = packPair<T>(value[k][0], value[k][1]);
+      storeMatricesTransposed(packed, placeIn(panel));
+    }
+  }
+
+  __device__ unsigned char* e4m3Panel() const { return out_ + kTokens * kPanelRowBytes; }
 
   __device__ void addResidual(float (&value)[4][2], const unsigned (&packed)[4], const Features& of,
                               const Scales& scales) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float2 residual = unpackPair<T>(packed[i]);
+      float2 residual = unpackResidual(packed, i);
       float gamma = 1.f;
       if (epilogue_.norms_residual) {
         const float4 with = scales.of[i / 2];
@@ -346,6 +402,15 @@ class Consumer {
       value[i][0] = fmaf(gamma, residual.x, value[i][0]);
       value[i][1] = fmaf(gamma, residual.y, value[i][1]);
     }
+  }
+
+  // Of two tokens of a feature: in a word, or beside those of its neighbour.
+  static __device__ float2 unpackResidual(const unsigned (&packed)[4], int i) {
+    if constexpr (Epilogue::paired) {
+      const float2 first = unpackPair<T>(packed[i / 2 * 2]), second = unpackPair<T>(packed[i / 2 * 2 + 1]);
+      return i % 2 ? float2{first.y, second.y} : float2{first.x, second.x};
+    }
+    return unpackPair<T>(packed[i]);
   }
 
   // This warp takes those of 8 tokens of every 32.

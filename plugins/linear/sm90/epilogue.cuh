@@ -19,6 +19,8 @@ inline __host__ __device__ bool sharesTile(const Work& work) {
 // What most epilogues leave alone.
 struct Separate {
   static constexpr bool gated = false, rotates = false;
+  static constexpr bool paired = false;  // whether a thread's two features are neighbours, instead of 8 apart
+  static constexpr bool writes_y = true, writes_e4m3 = false;
 };
 
 // Nothing is added: a tile leaves in chunks.

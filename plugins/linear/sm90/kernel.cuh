@@ -13,9 +13,9 @@
 
 namespace padfree {
 
-template <typename T, int kTokens, typename Epilogue>
+template <typename Operands, int kTokens, typename Epilogue>
 __global__ void __launch_bounds__(kLinearThreads, 1)
-    linearSm90Kernel(const __grid_constant__ Work work, const __grid_constant__ Maps maps) {
+    linearSm90Kernel(const __grid_constant__ Work work, const __grid_constant__ typename Operands::Maps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using S = Shape<kTokens>;
   extern __shared__ __align__(1024) unsigned char shared_bytes[];
@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
   float2* const scales = reinterpret_cast<float2*>(out + S::outBytes(Epilogue::out));
   if (threadIdx.x < kWarpgroup) {
     shrinkRegisters<56>();
-    if (threadIdx.x == 0) fetchWeight<kTokens, Epilogue::out>(work, maps, at, barriers, stages);
-    if (threadIdx.x == kWarpSize) fetchInput<kTokens, Epilogue::out>(work, maps, at, barriers, stages);
+    if (threadIdx.x == 0) fetchWeight<Operands, kTokens, Epilogue::out>(work, maps, at, barriers, stages);
+    if (threadIdx.x == kWarpSize) fetchInput<Operands, kTokens, Epilogue::out>(work, maps, at, barriers, stages);
     const int thread = threadIdx.x - (kWarpgroup - kScaleThreads);
     const Epilogue epilogue(work);
     if (epilogue.normed && thread >= 0)
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
   } else {
     growRegisters<224>();
     waitForPriorGrids();
-    Consumer<T, kTokens, Epilogue>(work, maps, barriers, shared_bytes, out, scales).run(at);
+    Consumer<Operands, kTokens, Epilogue>(work, maps, barriers, shared_bytes, out, scales).run(at);
     if (threadIdx.x % kWarpgroup == 0) waitStoresRead<0>();
   }
   __syncwarp();

@@ -5,9 +5,11 @@
 
 namespace padfree {
 
-// The Hopper kernel for one element type, after launchLinear's checks. kernel_fp16.cu and kernel_bf16.cu hold
-// one type each: compiling takes minutes.
+// The Hopper kernel for one type of results, after launchLinear's checks; with e4m3 operands in launchE4m3Sm90. Each
+// type has a file of its own, kernel_*.cu: compiling takes minutes.
 template <typename T>
 cudaError_t launchLinearSm90(const LinearParams& params, const LinearTiling& tiling, cudaStream_t stream);
+template <typename T>
+cudaError_t launchE4m3Sm90(const LinearParams& params, const LinearTiling& tiling, cudaStream_t stream);
 
 }  // namespace padfree

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "common/dependent_launch.cuh"
+#include "linear/sm90/operands.cuh"
 #include "linear/sm90/shape.cuh"
 #include "linear/sm90/work.cuh"
 
@@ -19,27 +20,23 @@ __device__ void pace(const Work& work, Barriers& barriers, const Ring& ring) {
 }
 
 // Weights are constant: they may be fetched while the grid before still writes x.
-template <int kTokens, Out kOut>
-__device__ void fetchWeight(const Work& work, const Maps& maps, const Position& at, Barriers& barriers,
-                            unsigned stages) {
+template <typename Operands, int kTokens, Out kOut>
+__device__ void fetchWeight(const Work& work, const typename Operands::Maps& maps, const Position& at,
+                            Barriers& barriers, unsigned stages) {
   using S = Shape<kTokens>;
-  // This block's share, for those of its cluster that have the same features: two panels, one, or half of one.
-  const int sharers = work.tiling.cluster_tokens;
-  const int panels = sharers < kGroups ? kGroups : 1;
-  const int first = at.token * kGroups / sharers, depth = at.token * kGroups % sharers * (kLinearDepth / sharers);
+  constexpr int kDepth = depthOf<Operands>();
+  const typename Operands::Share share(at.token, work.tiling.cluster_tokens);
   const auto blocks = static_cast<uint16_t>(work.same_features << (at.group + at.feature));
   Ring ring(work.ring_stages);
   for (int cluster = at.first; cluster < work.clusters; cluster += at.step) {
-    const int feature = at.featureTile(work, cluster) * kLinearFeatures + first * kGroupFeatures;
+    const int feature = at.featureTile(work, cluster) * kLinearFeatures;
 #pragma unroll 1
-    for (int row = at.begin * kLinearDepth; row < at.end * kLinearDepth; row += kLinearDepth, ring.advance()) {
-      const unsigned target = stages + ring.stage * S::kStageBytes + first * S::kPanelBytes + depth * kPanelRowBytes;
+    for (int row = at.begin * kDepth; row < at.end * kDepth; row += kDepth, ring.advance()) {
       uint64_t* const full = &barriers.full[ring.stage];
       barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);
       pace<kTokens>(work, barriers, ring);
       barrierExpect(full, S::kWeightBytes);
-      copyBox(target, maps.weight, feature, row + depth, full, blocks);
-      if (panels == kGroups) copyBox(target + S::kPanelBytes, maps.weight, feature + kGroupFeatures, row, full, blocks);
+      share.fetch(maps, stages + ring.stage * S::kStageBytes, feature, row, full, blocks);
     }
     if constexpr (kOut == Out::kStages) {
       for (int group = 0; group < kGroups; ++group, ring.advance()) {
@@ -51,10 +48,11 @@ __device__ void fetchWeight(const Work& work, const Maps& maps, const Position& 
 }
 
 // And the residual behind it, where it has stages.
-template <int kTokens, Out kOut>
+template <typename Operands, int kTokens, Out kOut>
 __device__ void fetchInput(const Work& work, const Maps& maps, const Position& at, Barriers& barriers,
                            unsigned stages) {
   using S = Shape<kTokens>;
+  constexpr int kDepth = depthOf<Operands>();
   const int tokens = kTokens / work.tiling.cluster_features;  // this block's, for its cluster
   const int first = at.feature * tokens;
   const auto blocks = static_cast<uint16_t>(((1u << work.tiling.cluster_features) - 1)
@@ -64,7 +62,7 @@ __device__ void fetchInput(const Work& work, const Maps& maps, const Position& a
   for (int cluster = at.first; cluster < work.clusters; cluster += at.step) {
     const int token = at.tokenTile(work, cluster) * kTokens + first;
 #pragma unroll 1
-    for (int column = at.begin * kLinearDepth; column < at.end * kLinearDepth; column += kLinearDepth, ring.advance()) {
+    for (int column = at.begin * kDepth; column < at.end * kDepth; column += kDepth, ring.advance()) {
       uint64_t* const full = &barriers.full[ring.stage];
       barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);
       pace<kTokens>(work, barriers, ring);

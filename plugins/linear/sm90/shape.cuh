@@ -16,7 +16,7 @@ constexpr int kWarps = kWarpgroup / kWarpSize;
 constexpr int kGroupFeatures = kLinearFeatures / kGroups;
 static_assert(kGroupFeatures == kMomentFeatures);  // a warpgroup takes the moments of its features
 constexpr int kLinearThreads = (1 + kGroups) * kWarpgroup;
-static_assert(kLinearDepth * 2 == kPanelRowBytes);  // a stage is one panel's row deep
+static_assert(kLinearDepth * 2 == kPanelRowBytes && kE4m3Depth == kPanelRowBytes);  // a stage is a panel's row deep
 constexpr int kMaxStages = 10;
 constexpr int kBoxTokens = 16;                // tokens that leave with one copy
 constexpr int kChunkBoxes = 4;                // that leave together, where a tile leaves in chunks
@@ -31,16 +31,21 @@ constexpr int kSharedLimit = 227 * 1024 - 1024;  // less barriers, and what alig
 // Where results leave from.
 enum class Out {
   kChunks,        // chunks of them in turn, as many as the stages leave room for
-  kNarrowChunks,  // the same, of half as many features as are multiplied
+  kNarrowChunks,  // the same, of half as many bytes: of half the features that are multiplied, or of e4m3
+  kThinChunks,    // of half of the features, e4m3
   kTile,          // a place for all of a tile, to which its residual is fetched
+  kBothTiles,     // the same, with one for e4m3 behind
   kStages         // the same in two stages of the ring, one for each warpgroup
 };
 
 constexpr bool leavesInChunks(Out out) {
-  return out == Out::kChunks || out == Out::kNarrowChunks;
+  return out == Out::kChunks || out == Out::kNarrowChunks || out == Out::kThinChunks;
+}
+constexpr bool leavesFromTile(Out out) {
+  return out == Out::kTile || out == Out::kBothTiles;
 }
 constexpr int boxBytes(Out out) {
-  return out == Out::kNarrowChunks ? kBoxBytes / 2 : kBoxBytes;
+  return out == Out::kNarrowChunks ? kBoxBytes / 2 : out == Out::kThinChunks ? kBoxBytes / 4 : kBoxBytes;
 }
 
 template <int kTokens>
@@ -51,6 +56,8 @@ struct Shape {
   static constexpr int kStageBytes = kWeightBytes + kInputBytes;
   static constexpr int kScaleBytes = kTokens * sizeof(float2);
   static constexpr int kTileBytes = kGroups * kTokens * kPanelRowBytes;  // of results
+  // Where e4m3 stands behind a warpgroup's results in one stage, whose weights' place it takes.
+  static_assert(kTokens * kPanelRowBytes / 2 <= kWeightBytes);
   static constexpr int stagesBeside(int out_bytes) {
     const int fit = (kSharedLimit - out_bytes - kScaleBytes) / kStageBytes;
     return fit < kMaxStages ? fit : kMaxStages;
@@ -62,7 +69,16 @@ struct Shape {
       (kGroups * kChunkBytes);
   static constexpr int kBuffers = kFit < kChunks ? kFit : kChunks < 2 ? 2 : kChunks;
   static constexpr int outBytes(Out out) {
-    return out == Out::kStages ? 0 : out == Out::kTile ? kTileBytes : kGroups * kBuffers * kChunkBoxes * boxBytes(out);
+    switch (out) {
+      case Out::kStages:
+        return 0;
+      case Out::kTile:
+        return kTileBytes;
+      case Out::kBothTiles:
+        return kTileBytes + kTileBytes / 2;
+      default:
+        return kGroups * kBuffers * kChunkBoxes * boxBytes(out);
+    }
   }
   static constexpr int boxesAtOnce(Out out) { return leavesInChunks(out) ? kChunkBoxes : kBoxes; }  // that leave
   static constexpr int stages(Out out) { return stagesBeside(outBytes(out)); }

@@ -17,6 +17,11 @@ struct Maps {
   CUtensorMap residual;   // [T,N] in boxes of a tile's tokens
 };
 
+// With e4m3 operands.
+struct E4m3Maps : Maps {
+  CUtensorMap y_e4m3, y_e4m3_at_once;  // as y, where both leave; weight: [K,8,2,N/16] in what one block fetches
+};
+
 enum class Normed { kNothing, kInput, kResidual };
 
 struct Work {
@@ -42,6 +47,9 @@ struct Work {
   int rotary_features;             // features that are turned in pairs
   const int* positions;            // [T], for those
   const float* frequencies;        // [rotary_features / 2]
+  const float* scale;              // [N], of sums of e4m3
+  float per_y_scale;               // 1 / y_scale
+  bool writes_y, writes_e4m3;
 };
 
 // Where this block stands in its cluster, and what it computes. The blocks of a cluster that differ in `part` share a

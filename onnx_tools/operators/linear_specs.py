@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators of products: PadfreeLinear, and PadfreeLinearFp8 with operands in e4m3."""
+
+from __future__ import annotations
+
+from .spec import INT32_MAX, AttributeSpec, Condition, OperatorSpec, TensorSpec, flag, when, without
+
+ACTIVATIONS = ("none", "gelu", "gelu_tanh", "relu", "silu", "sigmoid")
+
+MOMENTS_GROUP = 64
+"""How many columns of a row share one entry of PadfreeLinear's moments."""
+MAX_NORMED_WIDTH = 4096
+"""Columns of the widest rows that PadfreeLinear norms."""
+
+_PLAIN = Condition("activation", ("none",))
+_ROTATES = Condition("rotary_features")
+
+_ACTIVATION = AttributeSpec(
+    "activation",
+    "string",
+    "of the product and its bias; gelu by erf, gelu_tanh by the approximation with tanh",
+    allowed=ACTIVATIONS,
+    selects_body=True,
+)
+_FINISH = (
+    flag("has_residual", "whether residual is there"),
+    flag("has_x_moments", "whether x_moments and column_sums are there"),
+    flag("has_residual_moments", "whether residual_moments and residual_scale are there"),
+    flag("has_moments", "whether moments are an output too"),
+    flag("gated", "whether columns come in blocks of u and v, and y is activation(u) * v"),
+    flag("rms", "1: RMS norm of x and of the residual, no mean is taken away and column_sums are not read"),
+    AttributeSpec(
+        "rotary_features",
+        "int",
+        "how many columns, from the first on, are turned in pairs: a multiple of 16 up to N, or 0",
+        minimum=0,
+        maximum=INT32_MAX,
+        selects_body=True,
+    ),
+    AttributeSpec("x_epsilon", "float", "added to the variance of x, with x_moments", minimum=0.0),
+    AttributeSpec("residual_epsilon", "float", "that of the residual, with residual_moments", minimum=0.0),
+)
+"""What else both operators have."""
+_FINISH_REQUIRES = (
+    (when("has_residual_moments"), when("has_residual")),
+    (when("has_residual_moments"), without("has_x_moments")),
+    (when("has_residual_moments"), _PLAIN),
+    (when("has_moments"), _PLAIN),
+    (when("gated"), without("has_residual")),
+    (when("gated"), without("has_moments")),
+    (_ROTATES, _PLAIN),
+    (_ROTATES, without("has_residual")),
+    (_ROTATES, without("has_moments")),
+    (_ROTATES, without("gated")),
+)
+
+LINEAR = OperatorSpec(
+    "PadfreeLinear",
+    "activation(x weight + bias) + residual, everything after the product in float32. K and N are multiples of 8. "
+    "moments[g,t] are the mean of y[t,64g:64g+64] and the sum of squared deviations from it. With x_moments, those of "
+    "x, x weight becomes (x weight - mean * column_sums) / sqrt(variance + x_epsilon), with mean and variance of each "
+    "row of x; with residual_moments the residual becomes (residual - mean) / sqrt(variance + residual_epsilon) * "
+    "residual_scale; with rms no mean is taken away, and the mean square stands for the variance. G = K/64, "
+    "R = M = N/64, without remainder; G and R are at most 64. With gated, columns come in blocks of 16: 8 of u and the "
+    "8 of v that belong to them (N is a multiple of 16), and y, of F = N/2 columns, is activation(u) * v. The first "
+    "C = rotary_features columns come in blocks of 16, 8 of x1 and the 8 of x2 that are their pairs: behind norm and "
+    "bias pair p = 8 * block + place is turned by positions[t] * frequencies[p] as PadfreeRotary's are.",
+    inputs=(
+        TensorSpec("x", "act", "[T,K]"),
+        TensorSpec("weight", "act", "[K,N]"),
+        TensorSpec("bias", "act", "[N]", when("has_bias")),
+        TensorSpec("residual", "act", "[T,N]", when("has_residual")),
+        TensorSpec("x_moments", "float32", "[G,T,2]", when("has_x_moments")),
+        TensorSpec("column_sums", "float32", "[N]", when("has_x_moments")),
+        TensorSpec("residual_moments", "float32", "[R,T,2]", when("has_residual_moments")),
+        TensorSpec("residual_scale", "act", "[N]", when("has_residual_moments")),
+        TensorSpec("positions", "int32", "[T]", _ROTATES),
+        TensorSpec("frequencies", "float32", "[C/2]", _ROTATES),
+    ),
+    outputs=(
+        TensorSpec("y", "act", "[T,N]", without("gated")),
+        TensorSpec("y", "act", "[T,F]", when("gated")),
+        TensorSpec("moments", "float32", "[M,T,2]", when("has_moments")),
+    ),
+    attributes=(_ACTIVATION, flag("has_bias", "whether bias is there"), *_FINISH),
+    requires=_FINISH_REQUIRES,
+    plugin_precisions=("fp16", "bf16"),
+)
+
+MAX_SCALE = 2.0**14
+"""Of y_scale, whose inverse is no larger: e4m3 itself reaches from 2^-9 to 448."""
+_WRITES_ACT = Condition("results", ("act", "both"))
+_WRITES_E4M3 = Condition("results", ("e4m3", "both"))
+
+LINEAR_FP8 = OperatorSpec(
+    "PadfreeLinearFp8",
+    "PadfreeLinear of e4m3 numbers: x weight is x weight^T * scale, where scale[n] is that of x times that of row n of "
+    "the weight; x_moments are those of the rows that x was rounded from, and column_sums those of the weight's rows "
+    "times its scale. y_e4m3 are the results divided by y_scale and rounded to nearest even; beyond 448 they become "
+    "448. K and N are multiples of 16, N of 32 with gated.",
+    inputs=(
+        TensorSpec("x", "fp8", "[T,K]"),
+        TensorSpec("weight", "fp8", "[N,K]"),
+        TensorSpec("scale", "float32", "[N]"),
+        TensorSpec("bias", "act", "[N]"),
+        *LINEAR.inputs[3:],
+    ),
+    outputs=(
+        TensorSpec("y", "act", "[T,N]", _WRITES_ACT, without("gated")),
+        TensorSpec("y", "act", "[T,F]", _WRITES_ACT, when("gated")),
+        TensorSpec("y_e4m3", "fp8", "[T,N]", _WRITES_E4M3, without("gated")),
+        TensorSpec("y_e4m3", "fp8", "[T,F]", _WRITES_E4M3, when("gated")),
+        TensorSpec("moments", "float32", "[M,T,2]", when("has_moments")),
+    ),
+    attributes=(
+        _ACTIVATION,
+        *_FINISH,
+        AttributeSpec(
+            "results",
+            "string",
+            "the types that results leave in: that of the activations, e4m3, or both",
+            allowed=("act", "e4m3", "both"),
+            selects_body=True,
+        ),
+        AttributeSpec("y_scale", "float", "what y_e4m3 is divided by", minimum=1 / MAX_SCALE, maximum=MAX_SCALE),
+    ),
+    requires=(
+        *_FINISH_REQUIRES,
+        (when("has_moments"), _WRITES_ACT),
+        (when("gated"), Condition("results", ("act", "e4m3"))),
+        (_ROTATES, Condition("results", ("act",))),
+    ),
+    plugin_precisions=LINEAR.plugin_precisions,
+    min_opset=19,
+)

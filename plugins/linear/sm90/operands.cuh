@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a product multiplies: fp16 or bf16 as its results are, or e4m3. A stage has the same bytes of both, and takes
+// the tensor cores as long.
+#pragma once
+
+#include "common/ptx/tma.cuh"
+#include "common/ptx/wgmma.cuh"
+#include "linear/sm90/shape.cuh"
+#include "linear/sm90/work.cuh"
+
+namespace padfree {
+
+// W is [K,N]: panels of 64 features by the stage's depth, rows across the reduction.
+template <typename T>
+struct HalfOperands {
+  using Result = T;  // and bias and residual
+  using Maps = padfree::Maps;
+  static constexpr bool e4m3 = false;
+
+  template <int kTokens>
+  static __device__ void multiply(float (&sums)[kTokens / 8][4], uint64_t a, uint64_t b, bool accumulate) {
+#pragma unroll
+    for (int k = 0; k < kLinearDepth / 16; ++k) {
+      // 16 rows of W further, 16 columns of x further, in units of 16 bytes.
+      wgmmaTransposed<T, kTokens>(sums, a + k * (16 * kPanelRowBytes >> 4), b + k * (16 * 2 >> 4), accumulate || k > 0);
+    }
+  }
+
+  // A block's share of a stage's weights, for the blocks with the same features: two panels, one, or half of one.
+  struct Share {
+    int panels, feature, row;
+    __device__ Share(int sharer, int sharers)
+        : panels(sharers < kGroups ? kGroups : 1),
+          feature(sharer * kGroups / sharers * kGroupFeatures),
+          row(sharer * kGroups % sharers * (kLinearDepth / sharers)) {}
+    // Of the tile's features from `first` on, the stage's reduction from `depth` on.
+    __device__ void fetch(const Maps& maps, unsigned target, int first, int depth, uint64_t* full,
+                          uint16_t blocks) const {
+      target += feature * kPanelRowBytes + row * kPanelRowBytes;
+      first += feature;
+      copyBox(target, maps.weight, first, depth + row, full, blocks);
+      if (panels == 1) return;
+      copyBox(target + kGroupFeatures * kPanelRowBytes, maps.weight, first + kGroupFeatures, depth, full, blocks);
+    }
+  };
+};
+
+// W is [N,K]: rows of 128 numbers along the reduction, which are blocks of 16 features. The map may give the even
+// features of a block first and its odd ones then, so that a thread's two features are neighbours (launch_e4m3.cuh).
+template <typename T>
+struct E4m3Operands {
+  using Result = T;
+  using Maps = E4m3Maps;
+  static constexpr bool e4m3 = true;
+
+  template <int kTokens>
+  static __device__ void multiply(float (&sums)[kTokens / 8][4], uint64_t a, uint64_t b, bool accumulate) {
+#pragma unroll
+    for (int k = 0; k < kPanelRowBytes / 32; ++k) {
+      wgmmaE4m3<kTokens>(sums, a + k * (32 >> 4), b + k * (32 >> 4), accumulate || k > 0);
+    }
+  }
+
+  struct Share {
+    int feature;
+    __device__ Share(int sharer, int sharers) : feature(sharer * (kLinearFeatures / sharers)) {}
+    __device__ void fetch(const Maps& maps, unsigned target, int first, int depth, uint64_t* full,
+                          uint16_t blocks) const {
+      copyRows(target + feature * kPanelRowBytes, maps.weight, depth, (first + feature) / kPairBlock, full, blocks);
+    }
+  };
+};
+
+template <typename Operands>
+constexpr int depthOf() {
+  return Operands::e4m3 ? kE4m3Depth : kLinearDepth;
+}
+
+}  // namespace padfree

@@ -1,0 +1,320 @@
+"""Products of e4m3 in PadfreeLinear's kernel against float64 truth of the numbers that the operands stand for."""
+
+# SPDX-License-Identifier: Apache-2.0
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from tests.support.launchers import E4m3, Moments, Rotation, linear, measured_tilings
+
+from .cases import DEVICE, FLOOR, GUARD, assert_guards, generator, poisoned
+from .test_linear import ACTIVATIONS, AUTO, CLUSTERS, TYPES, activate
+from .test_linear_norms import EPSILON, GROUP, floats, moments_of, normed, rows
+from .test_linear_pairs import frequencies, gate, positions_of, turned
+
+E4M3 = torch.float8_e4m3fn
+LARGEST = 448.0
+NAN = 0x7F
+Y_SCALE = 2.0**-3
+GUARD_ROWS = 3
+
+TILES = [32, 64, 96, *range(128, 257, 16)]
+TILINGS = [
+    (tokens, *cluster) for cluster in CLUSTERS for tokens in TILES if cluster[2] == 1 or tokens <= 128
+]  # fmt: skip
+TOKENS = [1, 7, 63, 65, 129, 1403]
+
+SUM_ERROR = 1e-3
+"""Of sums, beside their norm or largest: the tensor cores add e4m3 products with about 13 bits, truncated."""
+HALF_STEP = 2.0**-4
+"""Rounding to e4m3 moves a number by at most this part of it, or, below the least normal one, of 2^-6."""
+ROUNDED_ALIKE = 0.985
+"""At least so many results are the truth's e4m3; the others were near the middle of two."""
+
+
+def e4m3(x: torch.Tensor) -> torch.Tensor:
+    """Rounded to e4m3, saturated."""
+    return x.float().clamp(-LARGEST, LARGEST).to(E4M3)
+
+
+def between_nan(value: torch.Tensor) -> torch.Tensor:
+    """The same matrix of e4m3 between rows of NaN."""
+    buffer = torch.full((len(value) + 2 * GUARD_ROWS, value.shape[1]), NAN, dtype=torch.uint8, device=value.device)
+    inside = buffer[GUARD_ROWS : GUARD_ROWS + len(value)].view(E4M3)
+    inside.view(torch.uint8).copy_(value.view(torch.uint8))
+    return inside
+
+
+def poisoned_e4m3(rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Results full of NaN inside a buffer with guard bands of bytes."""
+    buffer = torch.full((rows * columns + 2 * GUARD,), NAN, dtype=torch.uint8, device=DEVICE)
+    return buffer[GUARD : GUARD + rows * columns].view(E4M3).view(rows, columns), buffer
+
+
+def normal(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(*shape, device=DEVICE, generator=generator(seed))
+
+
+@dataclass(frozen=True)
+class Operands:
+    """x and the weight as e4m3, what their sums are multiplied by, and the numbers that they stand for in float64."""
+
+    x: torch.Tensor
+    weight: torch.Tensor
+    scale: torch.Tensor
+    real_x: torch.Tensor
+    real_weight: torch.Tensor
+
+
+def quantised(x: torch.Tensor, weight: torch.Tensor) -> Operands:
+    """x [T, K] with one scale, a power of two, weight [N, K] with one for each feature."""
+    x_scale = 2.0 ** math.ceil(math.log2(float(x.abs().max()) / LARGEST))
+    scales = weight.abs().amax(1).clamp(min=1e-6) / LARGEST
+    small_x, small_weight = between_nan(e4m3(x / x_scale)), between_nan(e4m3(weight / scales[:, None]))
+    real_weight = small_weight.double() * scales.double()[:, None]
+    return Operands(small_x, small_weight, floats(x_scale * scales), small_x.double() * x_scale, real_weight)
+
+
+def assert_close(ours: torch.Tensor, truth: torch.Tensor) -> None:
+    """Within what truncated sums and rounding to the type cost, in norm and at worst."""
+    assert bool(ours.isfinite().all()), "the result holds NaN or infinity"
+    allowed = SUM_ERROR + 2 * FLOOR[ours.dtype]
+    error = (ours.double() - truth).norm() / truth.norm().clamp(min=1e-30)
+    assert error <= allowed, f"relative error {error:.2e} > {allowed:.2e}"
+    worst = (ours.double() - truth).abs().max() / truth.abs().max().clamp(min=1e-30)
+    assert worst <= allowed, f"worst error {worst:.2e} > {allowed:.2e}"
+
+
+def assert_rounded(ours: torch.Tensor, truth: torch.Tensor, y_scale: float) -> None:
+    """e4m3 results are the truth's, divided by the scale, but where sums are between two."""
+    values, wanted = ours.double(), (truth / y_scale).clamp(-LARGEST, LARGEST)
+    assert bool(values.isfinite().all()), "the result holds NaN"
+    slack = (SUM_ERROR + 2 * FLOOR[torch.float16]) * wanted.abs().max()
+    excess = (values - wanted).abs() - (HALF_STEP * wanted.abs().clamp(min=2.0**-6) + slack)
+    assert excess.max() <= 0, f"an e4m3 result is off by {excess.max():.2e} more than rounding explains"
+    alike = (ours.view(torch.uint8) == e4m3(wanted).view(torch.uint8)) | ((values == 0) & (e4m3(wanted).double() == 0))
+    assert alike.double().mean() >= ROUNDED_ALIKE, f"only {alike.double().mean():.4f} are rounded as the truth"
+
+
+def check(
+    tokens: int,
+    depth: int,
+    features: int,
+    *,
+    results: str = "y",
+    norms: str = "",
+    dtype: torch.dtype = torch.float16,
+    activation: str = "none",
+    with_residual: bool = False,
+    gated: bool = False,
+    rotary_features: int = 0,
+    rms: bool = False,
+    kind: str = "plain",
+    tiling: tuple[int, int, int, int] = AUTO,
+) -> list[torch.Tensor]:
+    """One product; results: "y", "e4m3" or both; norms: any of x, residual, y (its moments)."""
+    unquantised = rows(tokens, depth, torch.float32, kind, seed=1)
+    operands = quantised(unquantised, normal(features, depth, seed=2) * depth**-0.5)
+    bias = normal(features, seed=3).to(dtype)
+    with_residual |= "residual" in norms or "y" in norms
+    residual = rows(tokens, features, dtype, "plain", seed=4) if with_residual else None
+    residual_scale = normal(features, seed=5).to(dtype)
+    rotation = Rotation(positions_of(tokens), frequencies(rotary_features // 2)) if rotary_features else None
+    width = features // 2 if gated else features
+    y, y_buffer = poisoned((tokens, width), dtype)
+    y_e4m3, e4m3_buffer = poisoned_e4m3(tokens, width)
+    out, out_buffer = poisoned((max(features // GROUP, 1), tokens, 2), torch.float32)
+    moments = Moments(
+        of_x=floats(moments_of(unquantised)) if "x" in norms else None,
+        column_sums=floats(operands.real_weight.sum(1)) if "x" in norms and not rms else None,
+        of_residual=floats(moments_of(residual)) if residual is not None and "residual" in norms else None,
+        residual_scale=residual_scale if "residual" in norms else None,
+        out=out if "y" in norms else None,
+        epsilon=EPSILON,
+        rms=rms,
+    )
+    linear(
+        operands.x,
+        operands.weight,
+        y if "y" in results else None,
+        bias=bias,
+        residual=residual,
+        moments=moments,
+        rotation=rotation,
+        activation=activation,
+        gated=gated,
+        e4m3=E4m3(operands.scale, y_e4m3 if "e4m3" in results else None, Y_SCALE),
+        dtype=dtype,
+        tiling=tiling,
+    )
+    torch.cuda.synchronize()
+    assert_guards(y_buffer)
+    assert_guards(out_buffer)
+    assert bool((torch.cat([e4m3_buffer[:GUARD], e4m3_buffer[-GUARD:]]) == NAN).all())
+
+    truth = operands.real_x @ operands.real_weight.T
+    if "x" in norms:
+        real = unquantised.double()
+        mean = 0.0 if rms else real.mean(1, keepdim=True)
+        root = ((real - mean).square().mean(1, keepdim=True) + EPSILON).sqrt()
+        truth = (truth - mean * operands.real_weight.sum(1)) / root
+    truth = truth + bias.double()
+    if gated:
+        truth = gate(truth, activation)
+    elif rotation is not None:
+        truth = turned(truth, rotation)
+    else:
+        truth = activate(truth, activation)
+    if residual is not None:
+        added = residual.double()
+        truth = truth + (
+            normed(residual, torch.float64, rms) * residual_scale.double() if "residual" in norms else added
+        )
+    if "y" in results:
+        assert_close(y, truth)
+    else:
+        assert bool(y.isnan().all())
+    if "e4m3" in results:
+        assert_rounded(y_e4m3, truth, Y_SCALE)
+    else:
+        assert bool((e4m3_buffer == NAN).all())
+    if "y" in norms:
+        wanted = moments_of(y)
+        for part in range(2):
+            error = (out[..., part] - wanted[..., part]).norm() / wanted[..., part].norm()
+            assert error < 1e-4, f"relative error of moments {error:.2e}"
+    return [y, y_e4m3.view(torch.uint8), out]
+
+
+KINDS = {
+    "qkv": {"norms": "x"},
+    "up": {"norms": "x", "results": "e4m3", "activation": "gelu"},
+    "down": {"norms": "residual and y", "results": "y and e4m3"},
+    "plain": {},
+    "plain to e4m3": {"results": "e4m3"},
+    "first out": {"norms": "y", "results": "y and e4m3"},
+    "gate": {"gated": True, "activation": "gelu", "results": "e4m3"},
+    "gate to y": {"gated": True, "activation": "silu"},
+    "turned": {"rotary_features": 256, "norms": "x"},
+    "relu to both": {"results": "y and e4m3", "activation": "relu"},
+    "residual to e4m3": {"results": "e4m3", "with_residual": True, "activation": "silu"},
+}
+"""Every kind of finish, by what it does."""
+LAYER = ["qkv", "up", "down"]
+
+
+@pytest.mark.parametrize("tiling", TILINGS, ids=str)
+def test_tilings(tiling: tuple[int, int, int, int]) -> None:
+    for kind in LAYER:
+        check(333, 320, 448, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
+        check(2900, 768, 768, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_kinds(kind: str, dtype: torch.dtype, tokens: int) -> None:
+    check(tokens, 256, 768, dtype=dtype, **KINDS[kind])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in LAYER])
+@pytest.mark.parametrize(
+    "tiling", [(32, 1, 1, 4), (64, 2, 1, 2), (96, 1, 2, 1), (176, 2, 2, 1), (256, 1, 1, 1)], ids=str
+)
+def test_kinds_with_tilings(kind: str, tiling: tuple[int, int, int, int]) -> None:
+    check(1403, 448, 768, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize(("depth", "features"), [(768, 2304), (768, 768), (3072, 768), (16, 16)])
+def test_tokens(tokens: int, depth: int, features: int) -> None:
+    check(tokens, depth, features, results="y")
+    check(tokens, depth, features, results="e4m3")
+
+
+@pytest.mark.parametrize("depth", [16, 112, 128, 144, 1008])
+@pytest.mark.parametrize("features", [16, 64, 112, 128, 144, 1008])
+def test_tails(depth: int, features: int) -> None:
+    check(130, depth, features, activation="gelu", results="e4m3")
+    check(130, depth, features, results="y and e4m3", with_residual=True)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("results", ["y", "e4m3", "y and e4m3"])
+@pytest.mark.parametrize("norms", ["", "x"])
+def test_activations(activation: str, results: str, norms: str) -> None:
+    check(300, 256, 512, activation=activation, results=results, norms=norms)
+    check(300, 256, 512, activation=activation, results=results, norms=norms, rms=True)
+
+
+@pytest.mark.parametrize("depth", [768, 4096])
+@pytest.mark.parametrize("kind", ["plain", "outliers", "far from zero"])
+def test_long_sums_with_outliers(depth: int, kind: str) -> None:
+    """Truncated sums lose nothing that counts: SUM_ERROR is the bound of all tests here."""
+    check(600, depth, 1024, kind=kind)
+
+
+def test_large_results_saturate() -> None:
+    operands = quantised(normal(70, 256, seed=1) * 40, normal(128, 256, seed=2))
+    y, _ = poisoned_e4m3(70, 128)
+    linear(operands.x, operands.weight, None, e4m3=E4m3(operands.scale, y, 2.0**-6))
+    truth = operands.real_x @ operands.real_weight.T * 2**6
+    assert bool((y.double()[truth.abs() > 480].abs() == LARGEST).all())
+    assert bool((truth.abs() > 480).any())
+
+
+@pytest.mark.parametrize("tiling", [AUTO, (64, 1, 2, 2), (128, 2, 1, 2), (208, 2, 2, 1), (64, 2, 4, 1)], ids=str)
+@pytest.mark.parametrize("kind", LAYER)
+def test_same_bits_again(tiling: tuple[int, int, int, int], kind: str) -> None:
+    first = check(1403, 768, 768, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
+    for _ in range(5):
+        again = check(1403, 768, 768, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
+        for before, after in zip(first, again, strict=True):
+            assert torch.equal(before.view(torch.uint8), after.view(torch.uint8))
+
+
+def test_measured() -> None:
+    for results in ({"y"}, {"y_e4m3"}, {"y", "y_e4m3"}):
+        ranges = measured_tilings(768, 768, "none", torch.float16, 1, 1000, e4m3=results)
+        assert ranges[-1][0] == 1000
+        for last, tiling in ranges:
+            check(last, 768, 768, results=" and ".join(sorted(results)).replace("y_", ""), tiling=tiling)
+
+
+def test_nan_stays_in_its_rows() -> None:
+    """Filler tokens hold anything."""
+    operands = quantised(normal(200, 256, seed=1), normal(128, 256, seed=2))
+    results = []
+    for value in (0x10, NAN):
+        operands.x[100:].view(torch.uint8).fill_(value)
+        y, _ = poisoned((200, 128), torch.float16)
+        small, _ = poisoned_e4m3(200, 128)
+        linear(operands.x, operands.weight, y, e4m3=E4m3(operands.scale, small))
+        results.append((y[:100].clone(), small[:100].view(torch.uint8).clone()))
+    assert torch.equal(results[0][0], results[1][0])
+    assert torch.equal(results[0][1], results[1][1])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"depth": 24},
+        {"features": 72},
+        {"y_scale": 0.0},
+        {"y_scale": 1e6},
+        {"y_scale": float("nan")},
+        {"tiling": (48, 1, 1, 1)},
+    ],
+    ids=str,
+)
+def test_rejects(change: dict[str, object]) -> None:
+    depth, features = int(str(change.get("depth", 64))), int(str(change.get("features", 64)))
+    operands = quantised(normal(10, depth, seed=1), normal(features, depth, seed=2))
+    y, _ = poisoned_e4m3(10, features)
+    scale = float(str(change.get("y_scale", 1.0)))
+    with pytest.raises(RuntimeError):
+        linear(
+            operands.x, operands.weight, None, e4m3=E4m3(operands.scale, y, scale), tiling=change.get("tiling", AUTO)
+        )  # type: ignore[arg-type]  # fmt: skip
