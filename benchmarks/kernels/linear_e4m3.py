@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PadfreeLinear's products of e4m3 on a GPU beside cuBLASLt's, and beside padfree's own in fp16, in one process.
+
+    python -m benchmarks.kernels.linear_e4m3 --json benchmarks/results/h200/linear_e4m3.jsonl
+
+The four products of a layer of BERT with all that finishes them: QKV and up norm what they read, up has GELU and gives
+e4m3, out and down add a normed residual and give the sum in fp16 and in e4m3 with its moments. cuBLASLt (through
+torch._scaled_mm, one scale a tensor, fast accumulation) computes the product and its rounding alone: up to e4m3, the
+others to bf16. Weights rotate past the L2 cache in a CUDA graph; the chain is 12 layers in one graph, where each
+product reads what the one before wrote, but that attention's result stands still. Answers are checked in
+tests/kernels/test_linear_e4m3.py. Needs libpadfree_kernels.so named by PADFREE_KERNELS_LIBRARY.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from padfree.builder.bench.environment import append_record, environment
+from padfree.builder.peers.timing import captured, mean_ms
+
+from tests.support.launchers import E4m3, Moments, linear, measured_tilings
+
+from .linear import AUTO, CACHE_MULTIPLE, CHAIN_LAYERS, DEVICE, MIN_CALLS, ROUNDS, TILINGS, Launch, Tiling, time_us
+
+GROUP = 64
+E4M3 = torch.float8_e4m3fn
+HIDDEN = {"base": 768, "large": 1024, "small": 384}
+TOKENS = (128, 1403, 4802, 7579)
+Y_SCALE = 2.0**-3
+
+
+@dataclass(frozen=True)
+class Product:
+    """One of a layer's: sizes, and what becomes of its sums."""
+
+    name: str
+    depth: int
+    features: int
+    activation: str = "none"
+    norms: tuple[str, ...] = ()
+    results: tuple[str, ...] = ("y",)
+
+
+def layer(hidden: int) -> tuple[Product, ...]:
+    """Those of a layer of this width, in order."""
+    last = {"norms": ("residual", "y"), "results": ("y", "y_e4m3")}
+    return (
+        Product("qkv", hidden, 3 * hidden, norms=("x",)),
+        Product("out", hidden, hidden, **last),  # type: ignore[arg-type]
+        Product("up", hidden, 4 * hidden, "gelu", ("x",), ("y_e4m3",)),
+        Product("down", 4 * hidden, hidden, **last),  # type: ignore[arg-type]
+    )
+
+
+def normal(*shape: int) -> torch.Tensor:
+    """Random numbers."""
+    return torch.randn(*shape, device=DEVICE)
+
+
+class Problem:
+    """A product's tensors in both types, with as many weights as it takes to fill the cache several times."""
+
+    def __init__(self, product: Product, tokens: int, weights: int = 0) -> None:
+        depth, features = product.depth, product.features
+        cache_bytes = torch.cuda.get_device_properties(0).L2_cache_size
+        count = weights or max(MIN_CALLS, -(-CACHE_MULTIPLE * cache_bytes // (depth * features)))
+        self.product = product
+        self.x_half = normal(tokens, depth).half()
+        self.x = (normal(tokens, depth) * 16).to(E4M3)
+        self.half_weights = [(normal(depth, features) * depth**-0.5).half() for _ in range(count)]
+        self.weights = [weight.t().mul(64).to(E4M3).contiguous() for weight in self.half_weights]
+        self.scale = torch.full((features,), 2.0**-10, device=DEVICE)
+        self.bias = normal(features).half()
+        self.residual = normal(tokens, features).half() if "residual" in product.norms else None
+        self.y = self.x_half.new_empty(tokens, features)
+        self.y_e4m3 = self.x.new_empty(tokens, features)
+        self.moments = Moments(
+            of_x=self._moments(tokens, depth, "x"),
+            column_sums=normal(features) if "x" in product.norms else None,
+            of_residual=self._moments(tokens, features, "residual"),
+            residual_scale=normal(features).half() if "residual" in product.norms else None,
+            out=self._moments(tokens, features, "y"),
+        )
+        self.one = torch.ones((), device=DEVICE)
+        self.wide = torch.empty(tokens, features, device=DEVICE, dtype=torch.bfloat16)
+
+    def _moments(self, tokens: int, width: int, of: str) -> torch.Tensor | None:
+        return normal(width // GROUP, tokens, 2).abs() if of in self.product.norms else None
+
+    def chosen(self, *, in_half: bool = False) -> Tiling:
+        """What an engine would take from its table at this T."""
+        product, tokens = self.product, len(self.x)
+        [(_, tiling)] = measured_tilings(
+            product.depth, product.features, product.activation, torch.float16, tokens, tokens,
+            residual=self.residual is not None, norms=product.norms, e4m3=() if in_half else product.results,
+        )  # fmt: skip
+        return tiling
+
+    def ours(self, tiling: Tiling, x: torch.Tensor | None = None) -> Launch:
+        """In e4m3."""
+        product, source = self.product, self.x if x is None else x
+        results = E4m3(self.scale, self.y_e4m3 if "y_e4m3" in product.results else None, Y_SCALE)
+        return lambda i: linear(
+            source, self.weights[i], self.y if "y" in product.results else None, bias=self.bias,
+            residual=self.residual, moments=self.moments, activation=product.activation, e4m3=results, tiling=tiling,
+        )  # fmt: skip
+
+    def in_half(self, tiling: Tiling) -> Launch:
+        """The same in fp16."""
+        return lambda i: linear(
+            self.x_half, self.half_weights[i], self.y, bias=self.bias, residual=self.residual, moments=self.moments,
+            activation=self.product.activation, tiling=tiling,
+        )  # fmt: skip
+
+    def cublas(self, i: int, x: torch.Tensor | None = None) -> torch.Tensor:
+        """The product and its rounding alone, by cuBLASLt."""
+        to_e4m3 = self.product.results == ("y_e4m3",)
+        return torch._scaled_mm(
+            self.x if x is None else x, self.weights[i].t(), self.one, self.one,
+            scale_result=self.one if to_e4m3 else None, out_dtype=E4M3 if to_e4m3 else torch.bfloat16,
+            use_fast_accum=True,
+        )  # fmt: skip
+
+
+def measure(product: Product, tokens: int, *, every_tiling: bool) -> dict[str, object]:
+    """Times of everything for one product."""
+    problem = Problem(product, tokens)
+    calls = len(problem.weights)
+    chosen = problem.chosen()
+    launches: dict[str, Launch] = {
+        "padfree": problem.ours(chosen),
+        "model": problem.ours(AUTO),
+        "cublaslt e4m3": problem.cublas,
+        "padfree fp16": problem.in_half(AUTO),
+    }
+    if every_tiling:
+        for tiling in TILINGS:
+            launches[f"padfree {tiling[0]} / {tiling[1]}x{tiling[2]}x{tiling[3]}"] = problem.ours(tiling)
+    times: dict[str, float] = {}
+    spreads: dict[str, float] = {}
+    for name, launch in launches.items():
+        try:
+            launch(0)
+        except RuntimeError:
+            if not name.startswith("padfree "):
+                raise
+            continue  # a tiling that the kernels for e4m3 do not have
+        time, spread = time_us(launch, calls)
+        times[name], spreads[name] = round(time, 3), round(spread, 3)
+    return {
+        "case": f"{tokens} x {product.depth} x {product.features} {product.name}",
+        "tokens": tokens,
+        "depth": product.depth,
+        "features": product.features,
+        "chosen": chosen,
+        "type": "float8_e4m3fn",
+        "times_us": times,
+        "spreads_us": spreads,
+    }
+
+
+def chain(hidden: int, tokens: int) -> dict[str, float]:
+    """Microseconds a layer of layers in one graph, each product on what the one before wrote."""
+    problems = [Problem(product, tokens, CHAIN_LAYERS) for product in layer(hidden)]
+    qkv, out, up, down = problems
+    sources = (down.y_e4m3, out.x, out.y_e4m3, up.y_e4m3)  # attention's result stands still
+    ours = [problem.ours(problem.chosen(), x) for problem, x in zip(problems, sources, strict=True)]
+    down.y_e4m3.copy_(qkv.x)
+
+    def padfree() -> None:
+        for i in range(CHAIN_LAYERS):
+            for launch in ours:
+                launch(i)
+
+    def cublas() -> None:
+        for i in range(CHAIN_LAYERS):
+            qkv.cublas(i)
+            out.cublas(i)
+            down.cublas(i, up.cublas(i))
+
+    return {name: _time_of(run) / CHAIN_LAYERS for name, run in (("padfree", padfree), ("cublaslt e4m3", cublas))}
+
+
+def _time_of(run: Callable[[], None]) -> float:
+    replay = captured(run)
+    replay()
+    return 1e3 * statistics.median(mean_ms(replay, 1) for _ in range(ROUNDS))
+
+
+def summary(record: dict[str, object]) -> str:
+    """One line: ours, cuBLASLt, fp16, the best tilings."""
+    times = record["times_us"]
+    assert isinstance(times, dict)
+    flops = 2.0 * float(str(record["tokens"])) * float(str(record["depth"])) * float(str(record["features"]))
+    line = f"{record['case']:26s} ours {times['padfree']:7.2f} us ({flops / times['padfree'] / 1e6:4.0f} TFLOP/s)"
+    line += f" {record['chosen']!s:16s} model {times['model']:7.2f} cublaslt {times['cublaslt e4m3']:7.2f}"
+    line += f" fp16 {times['padfree fp16']:7.2f}"
+    tilings = sorted((time, name) for name, time in times.items() if "/" in name)
+    return line + "".join(f"  {name.removeprefix('padfree ')}: {time:.2f}" for time, name in tilings[:5])
+
+
+def main() -> int:
+    """Measures, prints and records."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="*", default=["base"], choices=list(HIDDEN), help="whose products")
+    parser.add_argument("--tokens", nargs="*", type=int, default=list(TOKENS), help="T")
+    parser.add_argument("--tilings", action="store_true", help="every tiling as well as the chosen one")
+    parser.add_argument("--json", type=Path, help="append one line a case to this file")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    about = environment()
+    for model in arguments.models:
+        for tokens in arguments.tokens:
+            records: list[dict[str, object]] = []
+            for product in layer(HIDDEN[model]):
+                records.append(measure(product, tokens, every_tiling=arguments.tilings))
+                print(summary(records[-1]), flush=True)
+            times = chain(HIDDEN[model], tokens)
+            name = f"{model}, {tokens} tokens, chain"
+            print(f"{name:26s} ours {times['padfree']:7.2f} us cublaslt {times['cublaslt e4m3']:7.2f}", flush=True)
+            records.append({"case": name, "tokens": tokens, "times_us": times, "type": "float8_e4m3fn"})
+            if arguments.json:
+                for record in records:
+                    append_record(arguments.json, {**record, **about})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
