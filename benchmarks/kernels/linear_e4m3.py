@@ -14,6 +14,7 @@ tests/kernels/test_linear_e4m3.py. Needs libpadfree_kernels.so named by PADFREE_
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 from collections.abc import Callable
@@ -200,7 +201,7 @@ def summary(record: dict[str, object]) -> str:
     flops = 2.0 * float(str(record["tokens"])) * float(str(record["depth"])) * float(str(record["features"]))
     line = f"{record['case']:26s} ours {times['padfree']:7.2f} us ({flops / times['padfree'] / 1e6:4.0f} TFLOP/s)"
     line += f" {record['chosen']!s:16s} model {times['model']:7.2f} cublaslt {times['cublaslt e4m3']:7.2f}"
-    line += f" fp16 {times['padfree fp16']:7.2f}"
+    line += f" fp16 {times.get('padfree fp16', math.nan):7.2f}"
     tilings = sorted((time, name) for name, time in times.items() if "/" in name)
     return line + "".join(f"  {name.removeprefix('padfree ')}: {time:.2f}" for time, name in tilings[:5])
 

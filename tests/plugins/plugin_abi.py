@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 FIELD_FLOAT32, FIELD_INT32, FIELD_CHAR = 1, 5, 6
-FP32, FP16, INT8, INT32, BOOL, BF16, INT64 = 0, 1, 2, 3, 4, 7, 8
+FP32, FP16, INT8, INT32, BOOL, FP8, BF16, INT64 = 0, 1, 2, 3, 4, 6, 7, 8
 LINEAR, CHW32 = 0, 5
 CORE, BUILD, RUNTIME = 0, 1, 2
 ERROR_SEVERITY = 1

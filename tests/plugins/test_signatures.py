@@ -9,10 +9,24 @@ import pytest
 from padfree.onnx_tools.operators import OPERATORS
 from padfree.onnx_tools.operators.spec import AttributeValue, TensorSpec
 
-from tests.support.samples import LETTERS, PLAIN_LINEAR, concrete_shape, variants
+from tests.support.samples import LETTERS, PLAIN_LINEAR, PLAIN_LINEAR_FP8, concrete_shape, variants
 
 from .expressions import ExpressionBuilder, Size, SizeTensor
-from .plugin_abi import BF16, BOOL, CHW32, FP16, FP32, INT8, INT32, INT64, LINEAR, LogCapture, Plugin, PluginLibrary
+from .plugin_abi import (
+    BF16,
+    BOOL,
+    CHW32,
+    FP8,
+    FP16,
+    FP32,
+    INT8,
+    INT32,
+    INT64,
+    LINEAR,
+    LogCapture,
+    Plugin,
+    PluginLibrary,
+)
 
 ACTIVATIONS = {"fp32": FP32, "fp16": FP16, "bf16": BF16}
 
@@ -29,7 +43,7 @@ def tensors(operator: str, attributes: dict[str, AttributeValue]) -> tuple[list[
 
 
 def types_of(specs: Sequence[TensorSpec], activation: int) -> list[int]:
-    return [{"int32": INT32, "float32": FP32}.get(spec.type, activation) for spec in specs]
+    return [{"int32": INT32, "float32": FP32, "fp8": FP8}.get(spec.type, activation) for spec in specs]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -75,7 +89,13 @@ def test_types_and_formats(library: PluginLibrary, operator: str) -> None:
                 formats[position] = CHW32
                 assert not plugin.supports(position, types, formats)
         for position, spec in enumerate(everything):
-            bad = {"act": [INT32], "int32": [FP16], "float32": [INT32, FP16, BF16], "act or int32": []}[spec.type]
+            bad = {
+                "act": [INT32, FP8],
+                "int32": [FP16, FP8],
+                "float32": [INT32, FP16, BF16, FP8],
+                "fp8": [INT32, FP16, FP32],
+                "act or int32": [FP8],
+            }[spec.type]
             unknown = [kind for kind in ACTIVATIONS.values() if kind not in allowed] if spec.type != "float32" else []
             for wrong in [INT8, BOOL, INT64, *bad, *unknown]:
                 types = types_of(everything, allowed[0])
@@ -97,6 +117,16 @@ def test_linear_has_no_kernel_for_fp32(library: PluginLibrary, log: LogCapture) 
     plugin = create(library, "PadfreeLinear", PLAIN_LINEAR)
     assert plugin.output_types([FP32, FP32]) is None
     assert "input x has type FP32; allowed: FP16, BF16; cast it in the graph" in log.text()
+    plugin.destroy()
+
+
+def test_products_of_e4m3_take_it_alone(library: PluginLibrary, log: LogCapture) -> None:
+    plugin = create(library, "PadfreeLinearFp8", {**PLAIN_LINEAR_FP8, "results": "both"})
+    assert plugin.output_types([FP8, FP8, FP32, BF16]) == [BF16, FP8]
+    assert plugin.output_types([FP16, FP8, FP32, FP16]) is None
+    assert "input x has type FP16; allowed: FP8; cast it in the graph" in log.text()
+    assert plugin.output_types([FP8, FP8, FP32, FP32]) is None
+    assert "input bias has type FP32; allowed: FP16, BF16; cast it in the graph" in log.text()
     plugin.destroy()
 
 
@@ -172,6 +202,24 @@ def test_a_type_that_no_kernel_has_is_refused(library: PluginLibrary, log: LogCa
             {"rotary_features": 48},
             [(7, 16), (16, 32), (7,), (24,)],
             "rotary_features is 48 with N = 32; allowed: up to N",
+        ),
+        (
+            "PadfreeLinearFp8",
+            {"has_residual": 0},
+            [(7, 24), (32, 24), (32,), (32,)],
+            "the weight has K = 24; allowed: multiples of 16; keep this product in fp16",
+        ),
+        (
+            "PadfreeLinearFp8",
+            {"has_residual": 0},
+            [(7, 16), (32, 32), (32,), (32,)],
+            "input weight has shape [32,32]; allowed: [N,K] with K = 16 as in input x",
+        ),
+        (
+            "PadfreeLinearFp8",
+            {"gated": 1},
+            [(7, 16), (48, 16), (48,), (48,)],
+            "the gated weight has N = 48; allowed: multiples of 32",
         ),
         (
             "PadfreeRotary",

@@ -26,6 +26,7 @@ CREATORS = (
     "PadfreeIndex",
     "PadfreeLayerNorm",
     "PadfreeLinear",
+    "PadfreeLinearFp8",
     "PadfreePack",
     "PadfreePool",
     "PadfreeRotary",
@@ -33,7 +34,7 @@ CREATORS = (
     "PadfreeUnpack",
 )
 FLOAT32, INT32, CHAR = 1, 5, 6  # nvinfer1::PluginFieldType
-TYPES = {"int32": 3, "float32": 0, "act": 1}  # nvinfer1::DataType; activations are halves
+TYPES = {"int32": 3, "float32": 0, "act": 1, "fp8": 6}  # nvinfer1::DataType; activations are halves
 VARIANTS = 5  # of an operator
 
 

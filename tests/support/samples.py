@@ -55,6 +55,11 @@ PLAIN_LINEAR: dict[str, AttributeValue] = {
     "x_epsilon": 0.0,
     "residual_epsilon": 0.0,
 }
+PLAIN_LINEAR_FP8: dict[str, AttributeValue] = {
+    **{name: value for name, value in PLAIN_LINEAR.items() if name != "has_bias"},
+    "results": "act",
+    "y_scale": 1.0,
+}
 
 
 def _values(spec: AttributeSpec) -> tuple[AttributeValue, ...]:
