@@ -9,8 +9,6 @@
 #include "linear/rotation.cuh"
 #include "linear/sm90/epilogue.cuh"
 #include "linear/sm90/moments.cuh"
-#include "linear/sm90/operands.cuh"
-#include "linear/sm90/paired.cuh"
 #include "linear/sm90/shape.cuh"
 #include "linear/sm90/work.cuh"
 
@@ -21,6 +19,7 @@ class Consumer {
   using S = Shape<kTokens>;
   using T = typename Operands::Result;
   using Maps = typename Operands::Maps;
+  using Results = typename Operands::template Results<Epilogue>;
   static constexpr int kBoxes = S::kBoxes;
 
  public:
@@ -44,8 +43,7 @@ class Consumer {
       const int feature = at.featureTile(work_, cluster) * kLinearFeatures + group_ * kGroupFeatures;
       const int token = at.tokenTile(work_, cluster) * kTokens;
       if (leavesFromTile(Epilogue::out)) prepareTile(feature, token);
-      const int in_warp = Epilogue::paired ? lane_ / 4 * 2 : lane_ / 4;
-      const Features features = multiply(at, feature + in_group_ / kWarpSize * 16 + in_warp, token);
+      const Features features = multiply(at, feature + warp() * 16 + Results::firstFeature(lane_), token);
       if (epilogue_.shares_tile) gather(at);
       if (epilogue_.normed) barrierWait(&barriers_.scales_full, tile_ % 2);
       if constexpr (leavesInChunks(Epilogue::out)) {
@@ -81,6 +79,8 @@ class Consumer {
     Pair bias, residual_scale;
     float2 column_sum, scale;
   };
+
+  __device__ int warp() const { return in_group_ / kWarpSize; }
 
   // Sums the tile's products. What belongs to the features from `feature` on, and the tokens' positions, are loaded
   // meanwhile: ahead of the first tile, whose input is waited for anyway, and beside the first stage of those that
@@ -171,14 +171,14 @@ class Consumer {
   __device__ Features loadFeatures(int feature, int token) {
     if constexpr (Epilogue::rotates) loadRotation(feature, token);
     const auto both = [&](auto value, const auto* values) {
-      constexpr int kStep = Epilogue::paired ? 1 : 8;
+      constexpr int kStep = Results::kFeatureStep;
       if (values && feature < work_.N) value.x = values[feature];
       if (values && feature + kStep < work_.N) value.y = values[feature + kStep];
       return value;
     };
     const Pair zeros{fromFloat<T>(0.f), fromFloat<T>(0.f)};
     return {both(zeros, static_cast<const T*>(work_.bias)), both(zeros, static_cast<const T*>(work_.residual_scale)),
-            both(float2{}, work_.column_sums), Operands::e4m3 ? both(float2{}, work_.scale) : float2{}};
+            both(float2{}, work_.column_sums), Operands::scaled ? both(float2{}, work_.scale) : float2{}};
   }
 
   // Pairs are 8 features apart, as those of a thread; lane i takes the positions of the tokens i, i + 32, ...
@@ -211,14 +211,6 @@ class Consumer {
     return {*reinterpret_cast<const float4*>(pair), *reinterpret_cast<const float4*>(pair + 8)};
   }
 
-  // Where this thread's rows of a box that leaves from `panel` are, for matrices to be loaded or stored.
-  __device__ unsigned char* placeIn(unsigned char* panel) const {
-    const int warp = in_group_ / kWarpSize;
-    if (boxBytes(Epilogue::out) < kBoxBytes) return panel + narrowPanelOffset(lane_ % 16, warp);
-    const int row = lane_ / 16 * 8 + lane_ % 8, column = warp * 2 + lane_ / 8 % 2;
-    return panel + panelOffset(row, column);
-  }
-
   // Sums of a box, normed if that is asked for, with bias: two tokens of two features, twice.
   __device__ void biased(float (&value)[4][2], int box, const Features& of, const Scales& scales) const {
 #pragma unroll
@@ -233,7 +225,7 @@ class Consumer {
         scale[0] = with.x, scale[1] = with.z;
         bias[0] = fmaf(with.y, column_sum, bias[0]), bias[1] = fmaf(with.w, column_sum, bias[1]);
       }
-      if (Operands::e4m3) {
+      if (Operands::scaled) {
         const float of_sum = i % 2 ? of.scale.y : of.scale.x;
         scale[0] *= of_sum, scale[1] *= of_sum;
       }
@@ -288,7 +280,8 @@ class Consumer {
         const auto loadNext = [&] {
           if (epilogue_.norms_input && !epilogue_.shares_tile && box + 1 < kBoxes) scales = loadScales(box + 1);
         };
-        storeActivated(value, panel + (box - begin) * boxBytes(Epilogue::out), loadNext);
+        Results::storeActivated(value, panel + (box - begin) * boxBytes(Epilogue::out), warp(), lane_, epilogue_, work_,
+                                loadNext);
       }
       fenceAsyncProxy();
       if (in_group_ == 0) waitStoresRead<S::kBuffers - 2>();  // for the next chunk's buffer
@@ -302,33 +295,12 @@ class Consumer {
     }
   }
 
-  // Activated or gated, to the panel that a box leaves from; calls loadNext ahead of the store.
-  template <typename LoadNext>
-  __device__ void storeActivated(float (&value)[4][2], unsigned char* panel, LoadNext loadNext) const {
-    if constexpr (Epilogue::out == Out::kThinChunks) {
-      loadNext();
-      storeGatedE4m3(value, panel, in_group_ / kWarpSize, lane_, epilogue_.activation, work_.per_y_scale);
-      return;
-    }
-    unsigned packed[boxBytes(Epilogue::out) < kBoxBytes ? 2 : 4];
-    if constexpr (Epilogue::gated) {
-      gatePairs<T>(packed, value, epilogue_.activation);
-    } else if constexpr (Epilogue::paired) {
-      activatePairedE4m3<T>(packed, value, epilogue_.activation, work_.per_y_scale);
-    } else {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) packed[k] = activatePair<T>(value[k][0], value[k][1], epilogue_.activation);
-    }
-    loadNext();
-    storeMatricesTransposed(packed, placeIn(panel));
-  }
-
   // Of a tile that its residual was fetched to, or whose moments are asked for: all of it before any of it leaves.
   __device__ void finishInPlace(const Position& at, int feature, int token, const Features& of) {
     unsigned residual_ahead[4] = {};
     Scales scales{};
     const auto load = [&](int box) {
-      if (epilogue_.residual) loadBox(residual_ahead, out_ + box * kBoxBytes);
+      if (epilogue_.residual) Results::loadResidual(residual_ahead, out_ + box * kBoxBytes, warp(), lane_);
       if (epilogue_.normed) scales = loadScales(box);
     };
     if (!epilogue_.shares_tile) load(0);
@@ -342,57 +314,26 @@ class Consumer {
       for (int i = 0; i < 8; ++i) value[i / 2][i % 2] = activate(value[i / 2][i % 2], epilogue_.activation);
       if (epilogue_.residual) addResidual(value, residual_ahead, of, scales);
       if (!epilogue_.shares_tile && box + 1 < kBoxes) load(box + 1);
-      writeBox(value, box);
+      Results::template store<kTokens>(value, out_, box, warp(), lane_, epilogue_, work_);
     }
     fenceAsyncProxy();
     namedBarrier(group_ + 1, kWarpgroup);
     if (in_group_ == 0) {
-      if (epilogue_.writes_y) storeBoxes(maps_.y, maps_.y_at_once, at, feature, token, out_, kBoxBytes, 0, kBoxes);
-      if constexpr (Epilogue::paired) {
-        if (epilogue_.writes_e4m3) {
-          storeBoxes(maps_.y_e4m3, maps_.y_e4m3_at_once, at, feature, token, e4m3Panel(), kBoxBytes / 2, 0, kBoxes);
-        }
-      }
+      Results::template forEachMap<kTokens>(
+          maps_, out_, epilogue_,
+          [&](const CUtensorMap& map, const CUtensorMap& at_once, unsigned char* from, int box_bytes) {
+            storeBoxes(map, at_once, at, feature, token, from, box_bytes, 0, kBoxes);
+          });
       commitStores();
     }
     if (epilogue_.moments) storeMoments(at, feature, token);
   }
 
-  // A box of the residual from where its results will stand.
-  __device__ void loadBox(unsigned (&packed)[4], unsigned char* panel) const {
-    if constexpr (Epilogue::paired) {
-      loadPaired(packed, panel, in_group_ / kWarpSize, lane_);
-    } else {
-      loadMatricesTransposed(packed, placeIn(panel));
-    }
-  }
-
-  // Results of a box, rounded to T, and as e4m3 behind all boxes of the tile.
-  __device__ void writeBox(const float (&value)[4][2], int box) const {
-    unsigned char* const panel = out_ + box * kBoxBytes;
-    if constexpr (Epilogue::paired) {
-      const int warp = in_group_ / kWarpSize;
-      if (epilogue_.writes_y) storePaired<T>(value, panel, warp, lane_);
-      if (!epilogue_.writes_e4m3) return;
-      unsigned packed[2];
-      packPairedE4m3(packed, value, work_.per_y_scale);
-      unsigned char* const narrow = e4m3Panel() + box * (kBoxBytes / 2);
-      storeMatricesTransposed(packed, narrow + narrowPanelOffset(lane_ % 16, warp));
-    } else {
-      unsigned packed[4];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) packed[k] = packPair<T>(value[k][0], value[k][1]);
-      storeMatricesTransposed(packed, placeIn(panel));
-    }
-  }
-
-  __device__ unsigned char* e4m3Panel() const { return out_ + kTokens * kPanelRowBytes; }
-
   __device__ void addResidual(float (&value)[4][2], const unsigned (&packed)[4], const Features& of,
                               const Scales& scales) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float2 residual = unpackResidual(packed, i);
+      float2 residual = Results::residualOf(packed, i);
       float gamma = 1.f;
       if (epilogue_.norms_residual) {
         const float4 with = scales.of[i / 2];
@@ -402,15 +343,6 @@ class Consumer {
       value[i][0] = fmaf(gamma, residual.x, value[i][0]);
       value[i][1] = fmaf(gamma, residual.y, value[i][1]);
     }
-  }
-
-  // Of two tokens of a feature: in a word, or beside those of its neighbour.
-  static __device__ float2 unpackResidual(const unsigned (&packed)[4], int i) {
-    if constexpr (Epilogue::paired) {
-      const float2 first = unpackPair<T>(packed[i / 2 * 2]), second = unpackPair<T>(packed[i / 2 * 2 + 1]);
-      return i % 2 ? float2{first.y, second.y} : float2{first.x, second.x};
-    }
-    return unpackPair<T>(packed[i]);
   }
 
   // This warp takes those of 8 tokens of every 32.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "linear/sm90/launch.cuh"
+#include "linear/sm90/launch_e4m3.cuh"
 
 namespace padfree {
 

@@ -6,15 +6,15 @@
 
 #include "common/launch.h"
 #include "common/tensor_map.h"
-#include "linear/sm90/epilogue_e4m3.cuh"
 #include "linear/sm90/kernel.cuh"
 #include "linear/sm90/launch.h"
+#include "linear/sm90/operands.cuh"
 
 namespace padfree {
 
 // Features along the rows of W and y, the reduction along those of x: always the tensor's contiguous axis first.
 template <typename Epilogue>
-bool encodeMaps(const LinearParams& p, const LinearTiling& tiling, int boxes_at_once, Maps& maps) {
+bool encodeMaps(TypeTag<Epilogue>, const LinearParams& p, const LinearTiling& tiling, int boxes_at_once, Maps& maps) {
   const auto width = [](int columns) { return static_cast<uint64_t>(columns); };
   const auto encode = [&](CUtensorMap& map, const void* data, int rows, int columns, int box_rows) {
     return encodeMatrix(map, p.type, data, width(rows), width(columns), box_rows, kPanelColumns);
@@ -30,45 +30,6 @@ bool encodeMaps(const LinearParams& p, const LinearTiling& tiling, int boxes_at_
                 std::min(kLinearDepth, kLinearDepth * kGroups / tiling.cluster_tokens)) &&
          encodeResults(maps.y, kBoxTokens) && encodeResults(maps.y_at_once, boxes_at_once * kBoxTokens) &&
          (!p.residual || encode(maps.residual, p.residual, p.T, p.N, tiling.tokens));
-}
-
-// W [N,K] as blocks of 16 features; `paired`: the even ones of a block first. Rows of x and of W in boxes of a stage's
-// depth; results in what there is of both types.
-template <typename Epilogue>
-bool encodeMaps(const LinearParams& p, const LinearTiling& tiling, int boxes_at_once, E4m3Maps& maps) {
-  const auto width = [](int columns) { return static_cast<uint64_t>(columns); };
-  const uint64_t row = width(p.K), block = row * kPairBlock;
-  const uint32_t blocks = kLinearFeatures / kPairBlock / tiling.cluster_tokens;
-  const auto encodeWeight = [&] {
-    constexpr int kHalf = kPairBlock / 2;
-    const uint64_t feature = Epilogue::paired ? 2 * row : row, half = Epilogue::paired ? row : kHalf * row;
-    return encodeBoxes<4>(maps.weight, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.weight,
-                          {row, kHalf, 2, width(p.N / kPairBlock)}, {feature, half, block},
-                          {kE4m3Depth, kHalf, 2, blocks}, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
-  };
-  const auto encodeResults = [&](CUtensorMap& map, int box_rows) {
-    const int columns = p.gated ? p.N / 2 : p.N, box_columns = p.gated ? kPanelColumns / 2 : kPanelColumns;
-    if (boxBytes(Epilogue::out) == kBoxBytes || (p.gated && !p.y_e4m3)) {
-      return encodeMatrix(map, p.type, p.y, width(p.T), width(columns), box_rows, box_columns,
-                          p.gated ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B);
-    }
-    return encodeByteMatrix(map, p.y_e4m3, width(p.T), width(columns), box_rows, box_columns,
-                            p.gated ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_64B);
-  };
-  const auto encodeBytes = [&](CUtensorMap& map, int box_rows) {
-    return encodeByteMatrix(map, p.y_e4m3, width(p.T), width(p.N), box_rows, kPanelColumns, CU_TENSOR_MAP_SWIZZLE_64B);
-  };
-  maps.residual = maps.y = maps.y_at_once = maps.y_e4m3 = maps.y_e4m3_at_once = {};
-  const int rows_at_once = boxes_at_once * kBoxTokens;
-  const bool leaves_alone = leavesInChunks(Epilogue::out);
-  return encodeByteMatrix(maps.x, p.x, width(p.T), row, tiling.tokens / tiling.cluster_features, kE4m3Depth) &&
-         encodeWeight() &&
-         ((!leaves_alone && !p.y) ||
-          (encodeResults(maps.y, kBoxTokens) && encodeResults(maps.y_at_once, rows_at_once))) &&
-         (leaves_alone || !p.y_e4m3 ||
-          (encodeBytes(maps.y_e4m3, kBoxTokens) && encodeBytes(maps.y_e4m3_at_once, rows_at_once))) &&
-         (!p.residual ||
-          encodeMatrix(maps.residual, p.type, p.residual, width(p.T), width(p.N), tiling.tokens, kPanelColumns));
 }
 
 // Of a power of two.
@@ -116,13 +77,10 @@ inline Work makeWork(const LinearParams& p, const LinearTiling& tiling) {
   return work;
 }
 
-template <typename Operands, typename Run>
-cudaError_t withEpilogueOf(const Work& work, Run run) {
-  if constexpr (Operands::e4m3) {
-    return withE4m3Epilogue(work, run);
-  } else {
-    return withEpilogue(work, run);
-  }
+// Operands and their epilogues; for e4m3 another one (launch_e4m3.cuh).
+template <typename T, typename Run>
+cudaError_t withEpilogueOf(TypeTag<HalfOperands<T>>, const Work& work, Run run) {
+  return withEpilogue(work, run);
 }
 
 template <typename Operands, int kTokens>
@@ -148,11 +106,11 @@ cudaError_t launch(const LinearParams& p, const LinearTiling& tiling, cudaStream
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = overlapsLaunches() ? 2 : 1;
-  return withEpilogueOf<Operands>(work, [&](auto tag) {
+  return withEpilogueOf(TypeTag<Operands>(), work, [&](auto tag) {
     using Epilogue = typename decltype(tag)::Type;
     const auto kernel = linearSm90Kernel<Operands, kTokens, Epilogue>;
     typename Operands::Maps maps;
-    if (!encodeMaps<Epilogue>(p, tiling, S::boxesAtOnce(Epilogue::out), maps)) return cudaErrorInvalidValue;
+    if (!encodeMaps(TypeTag<Epilogue>(), p, tiling, S::boxesAtOnce(Epilogue::out), maps)) return cudaErrorInvalidValue;
     work.ring_stages = S::stages(Epilogue::out);
     config.dynamicSmemBytes = S::sharedBytes(Epilogue::out);
     const cudaError_t set = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedLimit);
@@ -162,7 +120,7 @@ cudaError_t launch(const LinearParams& p, const LinearTiling& tiling, cudaStream
 
 template <typename Operands, int kTokens>
 cudaError_t launchIfThere(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
-  if constexpr (Operands::e4m3 && !isE4m3Tile(kTokens))
+  if constexpr (!Operands::hasTile(kTokens))
     return cudaErrorInvalidValue;
   else
     return launch<Operands, kTokens>(p, tiling, stream);
@@ -211,11 +169,6 @@ cudaError_t launchTokens(const LinearParams& p, const LinearTiling& tiling, cuda
 template <typename T>
 cudaError_t launchLinearSm90(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
   return launchTokens<HalfOperands<T>>(p, tiling, stream);
-}
-
-template <typename T>
-cudaError_t launchE4m3Sm90(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
-  return launchTokens<E4m3Operands<T>>(p, tiling, stream);
 }
 
 }  // namespace padfree

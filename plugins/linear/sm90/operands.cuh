@@ -5,6 +5,7 @@
 
 #include "common/ptx/tma.cuh"
 #include "common/ptx/wgmma.cuh"
+#include "linear/sm90/results.cuh"
 #include "linear/sm90/shape.cuh"
 #include "linear/sm90/work.cuh"
 
@@ -15,7 +16,11 @@ template <typename T>
 struct HalfOperands {
   using Result = T;  // and bias and residual
   using Maps = padfree::Maps;
-  static constexpr bool e4m3 = false;
+  template <typename Epilogue>
+  using Results = HalfResults<T, Epilogue>;
+  static constexpr bool scaled = false;       // whether sums are multiplied by Work::scale
+  static constexpr int depth = kLinearDepth;  // of the reduction in a stage
+  static constexpr bool hasTile(int) { return true; }
 
   template <int kTokens>
   static __device__ void multiply(float (&sums)[kTokens / 8][4], uint64_t a, uint64_t b, bool accumulate) {
@@ -44,36 +49,5 @@ struct HalfOperands {
     }
   };
 };
-
-// W is [N,K]: rows of 128 numbers along the reduction, which are blocks of 16 features. The map may give the even
-// features of a block first and its odd ones then, so that a thread's two features are neighbours (launch_e4m3.cuh).
-template <typename T>
-struct E4m3Operands {
-  using Result = T;
-  using Maps = E4m3Maps;
-  static constexpr bool e4m3 = true;
-
-  template <int kTokens>
-  static __device__ void multiply(float (&sums)[kTokens / 8][4], uint64_t a, uint64_t b, bool accumulate) {
-#pragma unroll
-    for (int k = 0; k < kPanelRowBytes / 32; ++k) {
-      wgmmaE4m3<kTokens>(sums, a + k * (32 >> 4), b + k * (32 >> 4), accumulate || k > 0);
-    }
-  }
-
-  struct Share {
-    int feature;
-    __device__ Share(int sharer, int sharers) : feature(sharer * (kLinearFeatures / sharers)) {}
-    __device__ void fetch(const Maps& maps, unsigned target, int first, int depth, uint64_t* full,
-                          uint16_t blocks) const {
-      copyRows(target + feature * kPanelRowBytes, maps.weight, depth, (first + feature) / kPairBlock, full, blocks);
-    }
-  };
-};
-
-template <typename Operands>
-constexpr int depthOf() {
-  return Operands::e4m3 ? kE4m3Depth : kLinearDepth;
-}
 
 }  // namespace padfree

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "common/dependent_launch.cuh"
-#include "linear/sm90/operands.cuh"
 #include "linear/sm90/shape.cuh"
 #include "linear/sm90/work.cuh"
 
@@ -24,7 +23,7 @@ template <typename Operands, int kTokens, Out kOut>
 __device__ void fetchWeight(const Work& work, const typename Operands::Maps& maps, const Position& at,
                             Barriers& barriers, unsigned stages) {
   using S = Shape<kTokens>;
-  constexpr int kDepth = depthOf<Operands>();
+  constexpr int kDepth = Operands::depth;
   const typename Operands::Share share(at.token, work.tiling.cluster_tokens);
   const auto blocks = static_cast<uint16_t>(work.same_features << (at.group + at.feature));
   Ring ring(work.ring_stages);
@@ -52,7 +51,7 @@ template <typename Operands, int kTokens, Out kOut>
 __device__ void fetchInput(const Work& work, const Maps& maps, const Position& at, Barriers& barriers,
                            unsigned stages) {
   using S = Shape<kTokens>;
-  constexpr int kDepth = depthOf<Operands>();
+  constexpr int kDepth = Operands::depth;
   const int tokens = kTokens / work.tiling.cluster_features;  // this block's, for its cluster
   const int first = at.feature * tokens;
   const auto blocks = static_cast<uint16_t>(((1u << work.tiling.cluster_features) - 1)

@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results of products whose threads have the sums of two neighbouring features: as pairs of e4m3 they fill the 16 bits
-// that a transposing store moves, and as pairs of fp16 or bf16 whole words.
+// How results of products of e4m3 get to the memory that they leave from. Where they are e4m3, a thread has the sums of
+// two neighbouring features ("paired"): together they fill the 16 bits that a transposing store moves, and in fp16 or
+// bf16 a whole word.
 #pragma once
 
-#include "common/panel.cuh"
 #include "common/ptx/e4m3.cuh"
-#include "common/ptx/mma.cuh"
-#include "linear/activation.cuh"
+#include "linear/sm90/results.cuh"
 
 namespace padfree {
-
-// A thread's part of 16 tokens by 16 features: value[2 * half + f][t] is its feature f of token 8 * half + 2c + t,
-// c = lane % 4; the features are 2r + f, r = lane / 4.
-using PairedValues = float[4][2];
 
 // Where the word of these two features of a token is, in a panel of 64 features of 2 bytes; a warp has 16 of them.
 // Words of a warp lie in banks of their own.
@@ -28,7 +23,7 @@ __device__ inline void loadPaired(unsigned (&packed)[4], unsigned char* panel, i
 }
 
 template <typename T>
-__device__ inline void storePaired(const PairedValues& value, unsigned char* panel, int warp, int lane) {
+__device__ inline void storePaired(const BoxValues& value, unsigned char* panel, int warp, int lane) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int half = i / 2, t = i % 2;
@@ -37,7 +32,7 @@ __device__ inline void storePaired(const PairedValues& value, unsigned char* pan
 }
 
 // As storeMatricesTransposed takes them: of each half both tokens' pairs.
-__device__ inline void packPairedE4m3(unsigned (&packed)[2], const PairedValues& value, float factor) {
+__device__ inline void packPairedE4m3(unsigned (&packed)[2], const BoxValues& value, float factor) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float (&even)[2] = value[2 * half], (&odd)[2] = value[2 * half + 1];
@@ -47,7 +42,7 @@ __device__ inline void packPairedE4m3(unsigned (&packed)[2], const PairedValues&
 
 // The same of activated values. Where GELU computes in fp16, the factor's product does too.
 template <typename T>
-__device__ inline void activatePairedE4m3(unsigned (&packed)[2], PairedValues& value, Activation activation,
+__device__ inline void activatePairedE4m3(unsigned (&packed)[2], BoxValues& value, Activation activation,
                                           float factor) {
   if (std::is_same_v<T, half> && activation == Activation::kGelu) {
     const half2 factors = __float2half2_rn(factor);
@@ -72,7 +67,7 @@ __device__ inline void activatePairedE4m3(unsigned (&packed)[2], PairedValues& v
 // Stores a gate's results as e4m3 to rows of 32 features, 8 of them a warp's: value[2 * half] is u and value[2 * half +
 // 1] is v of feature r = lane / 4. Neighbouring lanes of r exchange what they have, so that each stores pairs of
 // neighbouring features: those with an even r of the first half's tokens, the others of the second's.
-__device__ inline void storeGatedE4m3(const PairedValues& value, unsigned char* box, int warp, int lane,
+__device__ inline void storeGatedE4m3(const BoxValues& value, unsigned char* box, int warp, int lane,
                                       Activation activation, float factor) {
   float gate[2][2];
 #pragma unroll
@@ -91,5 +86,55 @@ __device__ inline void storeGatedE4m3(const PairedValues& value, unsigned char* 
     *reinterpret_cast<uint16_t*>(box + token * 32 + warp * 8 + lane / 8 * 2) = static_cast<uint16_t>(pair);
   }
 }
+
+template <typename T, typename Epilogue>
+struct E4m3Results : HalfResults<T, Epilogue> {
+  using Half = HalfResults<T, Epilogue>;
+  static constexpr int kFeatureStep = Epilogue::paired ? 1 : Half::kFeatureStep;
+  static __device__ int firstFeature(int lane) { return Epilogue::paired ? lane / 4 * 2 : Half::firstFeature(lane); }
+
+  template <typename LoadNext>
+  static __device__ void storeActivated(BoxValues& value, unsigned char* panel, int warp, int lane,
+                                        const Epilogue& epilogue, const Work& work, LoadNext loadNext) {
+    if constexpr (Epilogue::out == Out::kThinChunks) {
+      loadNext();
+      storeGatedE4m3(value, panel, warp, lane, epilogue.activation, work.per_y_scale);
+    } else if constexpr (Epilogue::paired) {
+      unsigned packed[2];
+      activatePairedE4m3<T>(packed, value, epilogue.activation, work.per_y_scale);
+      loadNext();
+      storeMatricesTransposed(packed, panel + narrowPanelOffset(lane % 16, warp));
+    } else {
+      Half::storeActivated(value, panel, warp, lane, epilogue, work, loadNext);
+    }
+  }
+
+  static __device__ void loadResidual(unsigned (&packed)[4], unsigned char* panel, int warp, int lane) {
+    loadPaired(packed, panel, warp, lane);
+  }
+  // Of two tokens of a feature, which stand beside those of its neighbour.
+  static __device__ float2 residualOf(const unsigned (&packed)[4], int i) {
+    const float2 first = unpackPair<T>(packed[i / 2 * 2]), second = unpackPair<T>(packed[i / 2 * 2 + 1]);
+    return i % 2 ? float2{first.y, second.y} : float2{first.x, second.x};
+  }
+
+  // e4m3 stands behind all boxes of the tile.
+  template <int kTokens>
+  static __device__ void store(const BoxValues& value, unsigned char* out, int box, int warp, int lane,
+                               const Epilogue& epilogue, const Work& work) {
+    if (epilogue.writes_y) storePaired<T>(value, out + box * kBoxBytes, warp, lane);
+    if (!epilogue.writes_e4m3) return;
+    unsigned packed[2];
+    packPairedE4m3(packed, value, work.per_y_scale);
+    unsigned char* const panel = out + kTokens * kPanelRowBytes + box * (kBoxBytes / 2);
+    storeMatricesTransposed(packed, panel + narrowPanelOffset(lane % 16, warp));
+  }
+  template <int kTokens, typename Leave>
+  static __device__ void forEachMap(const E4m3Maps& maps, unsigned char* out, const Epilogue& epilogue, Leave leave) {
+    if (epilogue.writes_y) leave(maps.y, maps.y_at_once, out, kBoxBytes);
+    if (!epilogue.writes_e4m3) return;
+    leave(maps.y_e4m3, maps.y_e4m3_at_once, out + kTokens * kPanelRowBytes, kBoxBytes / 2);
+  }
+};
 
 }  // namespace padfree

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operands in e4m3: a stage has the same bytes as one of fp16, and takes the tensor cores as long.
+#pragma once
+
+#include "common/ptx/tma.cuh"
+#include "common/ptx/wgmma.cuh"
+#include "linear/sm90/results_e4m3.cuh"
+#include "linear/sm90/shape.cuh"
+#include "linear/sm90/work.cuh"
+
+namespace padfree {
+
+// W is [N,K]: rows of 128 numbers along the reduction, which are blocks of 16 features. The map may give the even
+// features of a block first and its odd ones then, so that a thread's two features are neighbours (launch_e4m3.cuh).
+template <typename T>
+struct E4m3Operands {
+  using Result = T;
+  using Maps = E4m3Maps;
+  template <typename Epilogue>
+  using Results = E4m3Results<T, Epilogue>;
+  static constexpr bool scaled = true;
+  static constexpr int depth = kE4m3Depth;
+  static constexpr bool hasTile(int tokens) { return isE4m3Tile(tokens); }
+
+  template <int kTokens>
+  static __device__ void multiply(float (&sums)[kTokens / 8][4], uint64_t a, uint64_t b, bool accumulate) {
+#pragma unroll
+    for (int k = 0; k < kPanelRowBytes / 32; ++k) {
+      wgmmaE4m3<kTokens>(sums, a + k * (32 >> 4), b + k * (32 >> 4), accumulate || k > 0);
+    }
+  }
+
+  struct Share {
+    int feature;
+    __device__ Share(int sharer, int sharers) : feature(sharer * (kLinearFeatures / sharers)) {}
+    __device__ void fetch(const Maps& maps, unsigned target, int first, int depth, uint64_t* full,
+                          uint16_t blocks) const {
+      copyRows(target + feature * kPanelRowBytes, maps.weight, depth, (first + feature) / kPairBlock, full, blocks);
+    }
+  };
+};
+
+}  // namespace padfree
