@@ -39,7 +39,11 @@ def attention(b: BodyBuilder) -> None:
     live = b.op("Squeeze", b.op("NonZero", flat_mask), b.const([0]))
     missing = b.op("Concat", b.op("Sub", tokens, ragged.total), width, axis=0)
     filler = b.op("ConstantOfShape", missing)
-    b.output("y", b.op("Concat", b.op("Gather", rows, live, axis=0), filler, axis=0))
+    y = b.op("Concat", b.op("Gather", rows, live, axis=0), filler, axis=0)
+    if b.attributes["quantized"]:
+        b.output_e4m3("y", y, b.attribute("y_scale"))
+    else:
+        b.output("y", y)
 
 
 def _query_key_value(b: BodyBuilder, ragged: Ragged, heads: str, kv_heads: str, size: str) -> tuple[str, str, str, str]:

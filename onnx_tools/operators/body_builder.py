@@ -10,7 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
+from ..errors import RewriteError
 from .spec import AttributeValue, OperatorSpec
+
+_E4M3_OPSET = 19
 
 
 class BodyBuilder:
@@ -65,10 +68,23 @@ class BodyBuilder:
         """Makes `value` (float32) the activation output `name`."""
         self.nodes.append(helper.make_node("Cast", [value], [name], to=self.act_type))
 
+    def load_e4m3(self, name: str) -> str:
+        """A float8e4m3fn input as float32, which holds all its numbers."""
+        self._check_e4m3()
+        return self.op("Cast", name, to=TensorProto.FLOAT)
+
     def output_e4m3(self, name: str, value: str, scale: str) -> None:
         """Makes `value` (float32) times 1 / scale (float32, a scalar) the float8e4m3fn output `name`, saturated."""
+        self._check_e4m3()
         scaled = self.op("Mul", value, self.op("Div", self.const(1.0, np.float32), scale))
         self.nodes.append(helper.make_node("Cast", [scaled], [name], to=TensorProto.FLOAT8E4M3FN, saturate=1))
+
+    def _check_e4m3(self) -> None:
+        if self.opset < _E4M3_OPSET:
+            raise RewriteError(
+                f"{self.spec.name} with e4m3 needs opset {_E4M3_OPSET} or newer, the model has {self.opset}; convert "
+                "it with onnx.version_converter, or export it again"
+            )
 
     def output_index(self, name: str, value: str) -> None:
         """Makes `value` (int64) the int32 output `name`."""

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from .linear_specs import LINEAR, LINEAR_FP8
-from .spec import INT32_MAX, AttributeSpec, Condition, OperatorSpec, TensorSpec, flag, when
+from .linear_specs import LINEAR, LINEAR_FP8, Y_SCALE
+from .spec import INT32_MAX, AttributeSpec, Condition, OperatorSpec, TensorSpec, flag, when, without
 
 DOMAIN_VERSION = 1
 
@@ -132,7 +132,10 @@ _ATTENTION = OperatorSpec(
         TensorSpec("k_position", "act", "[2*R+1,H*D]", when("has_k_position")),
         TensorSpec("q_position", "act", "[2*R+1,H*D]", when("has_q_position")),
     ),
-    outputs=(TensorSpec("y", "act", "[T,H*D]"),),
+    outputs=(
+        TensorSpec("y", "act", "[T,H*D]", without("quantized")),
+        TensorSpec("y", "fp8", "[T,H*D]", when("quantized")),
+    ),
     attributes=(
         AttributeSpec("num_heads", "int", "H", minimum=1, maximum=INT32_MAX),
         AttributeSpec("num_kv_heads", "int", "KVH, which divides H: heads of K and V", minimum=1, maximum=INT32_MAX),
@@ -181,6 +184,8 @@ _ATTENTION = OperatorSpec(
         ),
         flag("has_k_position", "whether k_position, which rows of Q are multiplied by, is there"),
         flag("has_q_position", "whether q_position, which rows of K are multiplied by, is there"),
+        flag("quantized", "whether y is e4m3: results divided by y_scale, to nearest even, beyond 448 as 448"),
+        Y_SCALE,
     ),
     requires=(
         (when("has_k_position"), _DISENTANGLED),

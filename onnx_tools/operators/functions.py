@@ -32,7 +32,7 @@ def functions_for(model_opset: int, nodes: Iterable[NodeProto], precision: str =
     Operators whose attributes change their inputs or their computation have one body a variant, told apart by the
     function's `overload` (see `overload_of`). Nodes of other domains are passed over.
     `precision` is the activation type of the graph: "fp32", "fp16" or "bf16".
-    Raises RewriteError for an opset outside 14..23 or below an operator's least, another precision, or a node that
+    Raises RewriteError for an opset outside 14..23 or below 19 where there is e4m3, another precision, or a node that
     does not fit its description.
     """
     check_opset(model_opset)
@@ -43,12 +43,6 @@ def functions_for(model_opset: int, nodes: Iterable[NodeProto], precision: str =
         if node.domain != DOMAIN:
             continue
         check_node(node)
-        least = OPERATORS[node.op_type].min_opset
-        if model_opset < least:
-            raise RewriteError(
-                f"{node.op_type} '{node.name}' needs opset {least} or newer, the model has {model_opset}; convert it "
-                "with onnx.version_converter, or export it again"
-            )
         key = (node.op_type, overload_of(node))
         if key not in functions:
             attributes = tuple(sorted(node_attributes(node).items()))

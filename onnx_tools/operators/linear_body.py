@@ -33,7 +33,7 @@ def linear(b: BodyBuilder) -> None:
 
 def linear_fp8(b: BodyBuilder) -> None:
     """PadfreeLinearFp8: e4m3 numbers are exact in float32."""
-    x, weight = (b.op("Cast", name, to=TensorProto.FLOAT) for name in ("x", "weight"))
+    x, weight = (b.load_e4m3(name) for name in ("x", "weight"))
     total = b.op("Mul", b.op("MatMul", x, b.op("Transpose", weight, perm=[1, 0])), "scale")
     y = _finished(b, total, "bias")
     if b.attributes["results"] != "e4m3":

@@ -89,6 +89,9 @@ LINEAR = OperatorSpec(
 
 MAX_SCALE = 2.0**14
 """Of y_scale, whose inverse is no larger: e4m3 itself reaches from 2^-9 to 448."""
+Y_SCALE = AttributeSpec(
+    "y_scale", "float", "what results in e4m3 are divided by", minimum=1 / MAX_SCALE, maximum=MAX_SCALE
+)
 _WRITES_ACT = Condition("results", ("act", "both"))
 _WRITES_E4M3 = Condition("results", ("e4m3", "both"))
 
@@ -122,7 +125,7 @@ LINEAR_FP8 = OperatorSpec(
             allowed=("act", "e4m3", "both"),
             selects_body=True,
         ),
-        AttributeSpec("y_scale", "float", "what y_e4m3 is divided by", minimum=1 / MAX_SCALE, maximum=MAX_SCALE),
+        Y_SCALE,
     ),
     requires=(
         *_FINISH_REQUIRES,
@@ -131,5 +134,4 @@ LINEAR_FP8 = OperatorSpec(
         (_ROTATES, Condition("results", ("act",))),
     ),
     plugin_precisions=LINEAR.plugin_precisions,
-    min_opset=19,
 )

@@ -92,8 +92,7 @@ class OperatorSpec:
     """One operator of the ONNX domain `padfree`, which is also one TensorRT plugin of the same name.
 
     `requires` holds pairs of conditions: where the first holds the second must hold too.
-    `plugin_precisions` are the activation types for which the plugin has kernels; the body computes in all, from
-    `min_opset` of the standard operators on.
+    `plugin_precisions` are the activation types for which the plugin has kernels; the body computes in all.
     """
 
     name: str
@@ -103,7 +102,6 @@ class OperatorSpec:
     attributes: tuple[AttributeSpec, ...] = ()
     requires: tuple[tuple[Condition, Condition], ...] = ()
     plugin_precisions: tuple[str, ...] = PRECISIONS
-    min_opset: int = 14
 
     def attribute(self, name: str) -> AttributeSpec:
         """The attribute of that name; KeyError when there is none."""

@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "attention/launch.h"
+#include "common/e4m3.h"
 #include "common/launch.h"
 #include "shell/operator.h"
 #include "shell/text.h"
@@ -50,6 +51,8 @@ class Attention final : public Operator {
         window_right_(attributes.integer("window_right")),
         bias_range_(attributes.integer("bias_range")),
         scale_(attributes.real("scale")),
+        y_scale_(attributes.real("y_scale")),
+        quantized_(attributes.flag("quantized")),
         separate_(attributes.choice("qkv_layout") == "separate"),
         bias_kind_(biasOf(attributes.choice("bias"))),
         places_(placesOf(attributes.choice("qkv_layout"), num_heads_, num_kv_heads_, head_size_)) {
@@ -62,25 +65,26 @@ class Attention final : public Operator {
                                        " and qkv_layout \"H3D\"; allowed: equal numbers, or another qkv_layout"));
     }
     checkDisentangled(attributes);
+    if (quantized_) checkQuantized();
+    const TensorKind kind = quantized_ ? TensorKind::kHalf : TensorKind::kActivation;
     const int hidden = num_heads_ * head_size_, kv_hidden = num_kv_heads_ * head_size_;
     const std::string part = text("[T,", hidden, "]"), kv_part = text("[T,", kv_hidden, "]");
     if (separate_) {
-      addInput("q", TensorKind::kActivation, part);
-      for (const char* name : {"k", "v"}) addInput(name, TensorKind::kActivation, kv_part);
+      addInput("q", kind, part);
+      for (const char* name : {"k", "v"}) addInput(name, kind, kv_part);
     } else {
-      addInput("qkv", TensorKind::kActivation, text("[T,", hidden + 2 * kv_hidden, "]"));
+      addInput("qkv", kind, text("[T,", hidden + 2 * kv_hidden, "]"));
     }
-    qkv_bias_ = addInput("qkv_bias", TensorKind::kActivation, text("[", hidden + 2 * kv_hidden, "]"),
-                         attributes.flag("has_qkv_bias"));
+    qkv_bias_ = addInput("qkv_bias", kind, text("[", hidden + 2 * kv_hidden, "]"), attributes.flag("has_qkv_bias"));
     cu_seqlens_ = addInput("cu_seqlens", TensorKind::kInt32, "[B+1]");
     tasks_ = addInput("tasks", TensorKind::kInt32, "[L,4]", attributes.flag("has_tasks"));
     slopes_ = addInput("slopes", TensorKind::kFloat, text("[", num_heads_, "]"), bias_kind_ == AttentionBias::kSlope);
     distance_bias_ = addInput("distance_bias", TensorKind::kFloat, text("[", num_heads_, ",", 2 * bias_range_ + 1, "]"),
                               bias_kind_ == AttentionBias::kDistance);
     const std::string table = text("[", 2 * bias_range_ + 1, ",", hidden, "]");
-    k_position_ = addInput("k_position", TensorKind::kActivation, table, attributes.flag("has_k_position"));
-    q_position_ = addInput("q_position", TensorKind::kActivation, table, attributes.flag("has_q_position"));
-    addOutput("y", TensorKind::kActivation, part);
+    k_position_ = addInput("k_position", kind, table, attributes.flag("has_k_position"));
+    q_position_ = addInput("q_position", kind, table, attributes.flag("has_q_position"));
+    addOutput("y", quantized_ ? TensorKind::kE4m3 : TensorKind::kActivation, part);
   }
 
   void checkSizes(const Sizes& sizes) const override {
@@ -129,10 +133,23 @@ class Attention final : public Operator {
     params.distance_bias = tensors.input<float>(distance_bias_);
     params.k_position = tensors.input(k_position_);
     params.q_position = tensors.input(q_position_);
+    params.e4m3_factor = quantized_ ? 1.f / y_scale_ : 0.f;
     return launchAttention(params, stream);
   }
 
  private:
+  void checkQuantized() const {
+    if (!(y_scale_ >= kLeastE4m3Scale && y_scale_ <= kMostE4m3Scale)) {
+      throw std::invalid_argument(text("y_scale is ", y_scale_, "; allowed: from ", kLeastE4m3Scale, " to ",
+                                       kMostE4m3Scale, "; calibrate the model again"));
+    }
+    const int most =
+        bias_kind_ == AttentionBias::kDisentangled ? kMaxQuantizedDisentangledHeadSize : kMaxQuantizedHeadSize;
+    if (head_size_ <= most) return;
+    throw std::invalid_argument(text("head_size is ", head_size_, " with quantized 1; allowed: up to ", most,
+                                     "; leave the next product in fp16 (--keep)"));
+  }
+
   void checkDisentangled(const Attributes& attributes) const {
     if (bias_kind_ != AttentionBias::kDisentangled) {
       for (const char* name : {"has_k_position", "has_q_position"}) {
@@ -159,8 +176,8 @@ class Attention final : public Operator {
 
   const int num_heads_, num_kv_heads_, head_size_, max_seq_len_;
   const int window_left_, window_right_, bias_range_;
-  const float scale_;
-  const bool separate_;
+  const float scale_, y_scale_;
+  const bool quantized_, separate_;
   const AttentionBias bias_kind_;
   const QkvPlaces places_;
   int qkv_bias_, cu_seqlens_, tasks_, slopes_, distance_bias_, k_position_, q_position_;
@@ -177,7 +194,8 @@ OperatorInfo attentionOperator() {
        choiceField("qkv_layout", {"3HD", "H3D", "separate"}), flagField("has_qkv_bias"), flagField("has_tasks"),
        integerField("max_seq_len", 0, kInt32Max), integerField("window_left", -1, kInt32Max),
        integerField("window_right", -1, kInt32Max), choiceField("bias", {"none", "slope", "distance", "disentangled"}),
-       integerField("bias_range", 0, kMaxBiasRange), flagField("has_k_position"), flagField("has_q_position")},
+       integerField("bias_range", 0, kMaxBiasRange), flagField("has_k_position"), flagField("has_q_position"),
+       flagField("quantized"), nonNegativeRealField("y_scale")},
       makeOperator<Attention>};
 }
 

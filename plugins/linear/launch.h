@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "common/e4m3.h"
 #include "common/types.h"
 
 namespace padfree {
@@ -12,9 +13,6 @@ enum class Activation : int32_t { kNone = 0, kGelu = 1, kGeluTanh = 2, kRelu = 3
 constexpr int kMomentFeatures = 64;
 constexpr int kMaxMomentGroups = 64;  // of rows that are normed: widths up to 4096
 constexpr int kPairBlock = 16;  // columns: 8, and the 8 that belong to them, where two columns make a result or a pair
-
-// Scales of e4m3 results: what multiplies by their inverse may do so in fp16.
-constexpr float kLeastE4m3Scale = 1.f / 16384, kMostE4m3Scale = 16384.f;
 
 // Pointers but scale, column_sums, residual_scale, positions and frequencies are multiples of 16 bytes.
 //

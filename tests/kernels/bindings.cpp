@@ -154,7 +154,7 @@ PADFREE_TEST_EXPORT int padfreeAttention(
     int64_t v_head_stride, int64_t bias_head_stride, const int* cu_seqlens, const void* tasks, int num_tasks, void* y,
     int T, int B, int H, int kv_heads, int D, int max_seq_len, float scale, int window_left, int window_right, int bias,
     int bias_range, const float* slopes, const float* distance_bias, const void* k_position, const void* q_position,
-    int type, int kernel, cudaStream_t stream) {
+    float e4m3_factor, int type, int kernel, cudaStream_t stream) {
   const AttentionOperand query{q, q_bias, q_token_stride, q_head_stride, bias_head_stride};
   const AttentionOperand key{k, k_bias, k_token_stride, k_head_stride, bias_head_stride};
   const AttentionOperand value{v, v_bias, v_token_stride, v_head_stride, bias_head_stride};
@@ -184,5 +184,6 @@ PADFREE_TEST_EXPORT int padfreeAttention(
   params.distance_bias = distance_bias;
   params.k_position = k_position;
   params.q_position = q_position;
+  params.e4m3_factor = e4m3_factor;
   return kLaunchers[kernel](params, stream);
 }

@@ -114,10 +114,11 @@ def attention(
     kernel: str = "auto",
     tasks: torch.Tensor | None = None,
     positions: Positions | None = None,
+    y_scale: float = 1.0,
 ) -> None:
     """Attention over three views [T, H, D] of any token and head stride; y is [T, H*D], biases are views [H, D].
 
-    K and V may have fewer heads, which divide H.
+    K and V may have fewer heads, which divide H. y may be torch.float8_e4m3fn: results divided by y_scale.
 
     kernel names the one to launch: "auto" is the plugin's own choice. Without tasks they are made first.
     """
@@ -151,7 +152,8 @@ def attention(
         places.distance_bias,
         places.k_position,
         places.q_position,
-        DATA_TYPES[y.dtype],
+        Float(1 / y_scale if y.dtype == torch.float8_e4m3fn else 0.0),
+        DATA_TYPES[operands[0].dtype],
         ATTENTION_KERNELS[kernel],
     )
 

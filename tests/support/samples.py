@@ -41,6 +41,8 @@ PLAIN_ATTENTION: dict[str, AttributeValue] = {
     "bias_range": 0,
     "has_k_position": 0,
     "has_q_position": 0,
+    "quantized": 0,
+    "y_scale": 1.0,
 }
 PLAIN_LINEAR: dict[str, AttributeValue] = {
     "activation": "none",

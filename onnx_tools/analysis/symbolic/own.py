@@ -29,7 +29,7 @@ def padfree(node: gs.Node, known: Known) -> list[Facts]:
         return [Facts((batch, length, *rest), first.dtype)]
     if node.op == "PadfreeAttention":
         width = int(node.attrs["num_heads"]) * int(node.attrs["head_size"])
-        return [Facts((tokens, Poly.of(width)), first.dtype)]
+        return [Facts((tokens, Poly.of(width)), "float8_e4m3fn" if node.attrs["quantized"] else first.dtype)]
     if node.op == "PadfreeLinear":
         return _linear(node, known, tokens)
     if node.op == "PadfreeLinearFp8":

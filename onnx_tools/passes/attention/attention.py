@@ -182,6 +182,8 @@ class _Replacement:
             bias_range=0 if bias is None else bias.range,
             has_k_position=int(isinstance(bias, Disentangled) and bias.k_position is not None),
             has_q_position=int(isinstance(bias, Disentangled) and bias.q_position is not None),
+            quantized=0,
+            y_scale=1.0,
         )
         unpack(self._editor, result, self._boundary, dtype, item.context)
 

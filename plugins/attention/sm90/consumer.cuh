@@ -37,8 +37,8 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
       __syncwarp();
       if (lane == 0) barrierArrive(&shared.queries_free[slot][group]);
       const int chunks = p.H * p.D / 8;
-      uint4* const zeros = static_cast<uint4*>(p.y) + static_cast<int64_t>(job.token) * chunks;
-      for (int i = in_group; i < steps * chunks; i += kWarpgroup) zeros[i] = uint4{};
+      const int64_t first = static_cast<int64_t>(job.token) * chunks;
+      for (int i = in_group; i < steps * chunks; i += kWarpgroup) zeroChunk(p, first + i);
       continue;
     }
     int issued = loadShared(&shared.issued);

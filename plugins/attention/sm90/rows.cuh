@@ -6,6 +6,7 @@
 
 #include "attention/sm90/shape.cuh"
 #include "common/device.cuh"
+#include "common/ptx/e4m3.cuh"
 #include "common/ptx/exp2.cuh"
 
 namespace padfree {
@@ -255,12 +256,48 @@ __device__ void zeroValues(unsigned values, int keys, int group) {
   namedBarrier(kGroupBarrier + group, kWarpgroup);
 }
 
+// Results 8 * chunk to 8 * chunk + 7 of y become zeros.
+__device__ inline void zeroChunk(const AttentionParams& p, int64_t chunk) {
+  if (p.e4m3_factor > 0.f) {
+    static_cast<uint2*>(p.y)[chunk] = uint2{};
+  } else {
+    static_cast<uint4*>(p.y)[chunk] = uint4{};
+  }
+}
+
 // Rows of a head become zeros.
 __device__ inline void zeroRows(const AttentionParams& p, int head, int token, int rows) {
   const int chunks = p.D / 8;
-  uint4* const zeros = static_cast<uint4*>(p.y) + (static_cast<int64_t>(token) * p.H + head) * chunks;
+  const int64_t first = (static_cast<int64_t>(token) * p.H + head) * chunks;
   for (int i = threadIdx.x; i < rows * chunks; i += kWarpgroup) {
-    zeros[static_cast<int64_t>(i / chunks) * p.H * chunks + i % chunks] = uint4{};
+    zeroChunk(p, first + static_cast<int64_t>(i / chunks) * p.H * chunks + i % chunks);
+  }
+}
+
+// storeRows() for e4m3, behind the bias: four lanes write 32 contiguous bytes of a row at a time.
+template <typename S>
+__device__ void storeRowsE4m3(const AttentionParams& p, const AttentionJob& job, const Sm90Rows<S>& rows) {
+  const int lane = threadIdx.x % kWarpSize, warp_row = threadIdx.x % kWarpgroup / kWarpSize * 16;
+  unsigned char* const y =
+      static_cast<unsigned char*>(p.y) + (static_cast<int64_t>(job.token) * p.H + job.head) * p.D + lane % 4 * 8;
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    const float factor = __fdividef(p.e4m3_factor, rows.sum[row]);
+    const int in_job = warp_row + row * 8 + lane / 4;
+#pragma unroll
+    for (int block = 0; block < S::kD / 8; block += 4) {
+      unsigned packed[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float (&value)[4] = rows.output[block / 8][block % 8 + i];
+        packed[i] = packE4m3(value[row * 2] * factor, value[row * 2 + 1] * factor);
+      }
+      transposeQuad(packed, lane);
+      if (in_job < job.rows && (block + lane % 4) * 8 < p.D) {
+        *reinterpret_cast<uint2*>(y + static_cast<int64_t>(in_job) * (p.H * p.D) + block * 8) =
+            uint2{packed[0] | packed[1] << 16, packed[2] | packed[3] << 16};
+      }
+    }
   }
 }
 
@@ -278,6 +315,7 @@ __device__ void storeRows(const AttentionParams& p, const AttentionJob& job, Sm9
       if (column < p.D) rows.output[i / 32][i / 4 % 8][i % 4] += toFloat(bias[column]) * rows.sum[i / 2 % 2];
     }
   }
+  if (p.e4m3_factor > 0.f) return storeRowsE4m3(p, job, rows);
   T* const y = static_cast<T*>(p.y) + (static_cast<int64_t>(job.token) * p.H + job.head) * p.D + lane % 4 * 8;
 #pragma unroll
   for (int row = 0; row < 2; ++row) {

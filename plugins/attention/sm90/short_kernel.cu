@@ -45,9 +45,8 @@ struct ShortBarriers {
 // Rows behind the last sequence become zeros; the blocks of all heads share them out.
 __device__ inline void zeroFiller(const AttentionParams& p, int begin) {
   const int chunks = p.H * p.D / 8, part = blockIdx.y * p.H + blockIdx.x % p.H, parts = gridDim.y * p.H;
-  uint4* const zeros = static_cast<uint4*>(p.y) + static_cast<int64_t>(begin) * chunks;
-  const int64_t count = static_cast<int64_t>(p.T - begin) * chunks;
-  for (int64_t i = part * kWarpgroup + threadIdx.x; i < count; i += parts * kWarpgroup) zeros[i] = uint4{};
+  const int64_t first = static_cast<int64_t>(begin) * chunks, count = static_cast<int64_t>(p.T - begin) * chunks;
+  for (int64_t i = part * kWarpgroup + threadIdx.x; i < count; i += parts * kWarpgroup) zeroChunk(p, first + i);
 }
 
 // What places do to the scores of rows from first_row and keys from first_key on. kLong: not all of the sequence's keys

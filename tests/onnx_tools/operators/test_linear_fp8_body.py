@@ -149,7 +149,7 @@ def test_large_results_saturate() -> None:
 
 
 def test_old_opsets_are_refused() -> None:
-    with pytest.raises(RewriteError, match="PadfreeLinearFp8 'node' needs opset 19 or newer, the model has 18"):
+    with pytest.raises(RewriteError, match="PadfreeLinearFp8 with e4m3 needs opset 19 or newer, the model has 18"):
         run(feeds_of(2, 16, 16), 18, **PLAIN)
 
 
