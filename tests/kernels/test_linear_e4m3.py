@@ -217,16 +217,11 @@ KINDS = {
 LAYER = ["qkv", "up", "down"]
 
 
-@pytest.mark.parametrize("tiling", TILINGS, ids=str)
+@pytest.mark.parametrize("tiling", [*TILINGS, *ALTERNATING], ids=str)
 def test_tilings(tiling: Tiling) -> None:
     for kind in LAYER:
         check(333, 320, 448, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
         check(2900, 768, 768, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("tiling", ALTERNATING, ids=str)
-def test_blocks_that_alternate(tiling: Tiling) -> None:
-    test_tilings(tiling)
 
 
 @pytest.mark.parametrize("kind", KINDS)
