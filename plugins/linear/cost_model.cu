@@ -21,7 +21,7 @@ constexpr int kGatherTokenCycles = 39;  // of blocks that share a tile: for each
 
 // Clusters side by side along the features.
 int featureClusters(const LinearTiling& tiling, int N) {
-  return ceilDiv(N, tileFeatures(tiling) * tiling.cluster_features);
+  return ceilDiv(N, kLinearFeatures * tiling.cluster_features);
 }
 
 // Clusters of all tiles.
@@ -34,18 +34,15 @@ int64_t cyclesOf(const LinearTiling& tiling, int T, const LinearParams& params, 
   const int64_t clusters = std::max<int64_t>(clustersOf(tiling, T, N), 1);
   const int64_t at_once = std::min<int64_t>(clusters, linearClustersAtOnce(tiling, multiprocessors));
   const int share = static_cast<int>(kFetchBytesPerCycle * multiprocessors / (at_once * clusterBlocks(tiling)));
-  const int multiply = tileFeatures(tiling) * tiling.tokens / 32;  // cycles of a stage
-  const int bytes = tileFeatures(tiling) * 128 / tiling.cluster_tokens + tiling.tokens * 128 / tiling.cluster_features;
+  const int multiply = 4 * tiling.tokens;  // cycles of a stage
+  const int bytes = kLinearFeatures * 128 / tiling.cluster_tokens + tiling.tokens * 128 / tiling.cluster_features;
   const int stage = std::max({multiply, bytes / std::min(share, kMostFetchBytesPerCycle), kMinStageCycles});
   const int stages = ceilDiv(ceilDiv(params.K, depth), tiling.parts);
   const int gather =
       tiling.parts > 1 ? kGatherCycles + kGatherTokenCycles * (tiling.tokens - tiling.tokens / tiling.parts) : 0;
   const int finish = tiling.tokens * kTokenCycles + kTileCycles;
   const int cluster = clusterBlocks(tiling) > 2 ? kClusterCycles : 0;
-  const int64_t waves = linearWaves(tiling, T, N, multiprocessors);
-  if (!tiling.alternates) return waves * (stages * stage + finish + gather) + cluster;
-  const int64_t products = int64_t{stages} * stage;
-  return std::max(waves * products, ceilDiv<int64_t>(waves, 2) * (products + finish)) + finish + cluster;
+  return linearWaves(tiling, T, N, multiprocessors) * int64_t{stages * stage + finish + gather} + cluster;
 }
 
 using Cost = std::pair<int64_t, LinearTiling>;  // in cycles
@@ -58,7 +55,7 @@ bool isCheaper(const Cost& a, const Cost& b) {
 std::vector<Cost> costsOf(const LinearParams& params, int T, int multiprocessors) {
   std::vector<Cost> costs;
   for (const LinearTiling& tiling : linearTilings()) {
-    if (!hasLinearKernel(params, tiling, T)) continue;
+    if (params.scale && !isE4m3Tiling(tiling)) continue;
     costs.emplace_back(cyclesOf(tiling, T, params, multiprocessors), tiling);
   }
   return costs;

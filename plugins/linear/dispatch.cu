@@ -28,9 +28,9 @@ bool arePairsValid(const LinearParams& p) {
 }
 
 // Whether there are results, and e4m3 is asked for as the kernel computes it.
-bool areTypesValid(const LinearParams& p) {
+bool areTypesValid(const LinearParams& p, const LinearTiling& tiling) {
   if (!p.scale) return p.y && !p.y_e4m3;
-  if (p.K % kPairBlock != 0 || p.N % kPairBlock != 0) return false;
+  if (p.K % kPairBlock != 0 || p.N % kPairBlock != 0 || !isE4m3Tiling(tiling)) return false;
   if (p.gated && (p.N % (2 * kPairBlock) != 0 || (p.y != nullptr) == (p.y_e4m3 != nullptr))) return false;
   if (p.rotary_features > 0 && (!p.y || p.y_e4m3)) return false;
   if (!p.y_e4m3) return p.y != nullptr;
@@ -56,8 +56,8 @@ cudaError_t launchLinear(const LinearParams& params, LinearChoice choice, cudaSt
 cudaError_t launchLinear(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
   if (p.T <= 0 || p.N <= 0) return cudaSuccess;
   if (p.K <= 0 || p.K % 8 != 0 || p.N % 8 != 0) return cudaErrorInvalidValue;
-  if (!hasLinearKernel(p, tiling, p.T)) return cudaErrorInvalidValue;
-  if (!areMomentsValid(p) || !arePairsValid(p) || !areTypesValid(p)) return cudaErrorInvalidValue;
+  if (p.T > mostLinearTokens(p.N)) return cudaErrorInvalidValue;
+  if (!areMomentsValid(p) || !arePairsValid(p) || !areTypesValid(p, tiling)) return cudaErrorInvalidValue;
   for (const void* data : std::initializer_list<const void*>{p.x, p.weight, p.bias, p.residual, p.x_moments,
                                                              p.residual_moments, p.y, p.y_e4m3, p.moments}) {
     if (!isAligned16(data)) return cudaErrorMisalignedAddress;

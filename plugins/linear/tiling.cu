@@ -14,23 +14,11 @@ std::vector<LinearTiling> makeTilings() {
          {std::pair{2, 1}, {1, 2}, {1, 1}, {2, 2}, {1, 4}, {4, 1}, {2, 4}, {4, 2}}) {
       for (int tokens = kMaxLinearTokens; tokens > 0; tokens -= 16) {
         const LinearTiling tiling{tokens, features, cluster_tokens, parts};
-        if (clusterBlocks(tiling) > kMaxClusterBlocks || tokens % (8 * features) != 0) continue;
-        tilings.push_back(tiling);
-        if (parts == 1 && isAlternatingTile(tokens)) {
-          tilings.push_back({tokens, features, cluster_tokens, parts, true});
-        }
+        if (clusterBlocks(tiling) <= kMaxClusterBlocks && tokens % (8 * features) == 0) tilings.push_back(tiling);
       }
     }
   }
   return tilings;
-}
-
-// Whether kernels that alternate finish such a product: QKV, up or the last ones of a layer with folded norms.
-bool alternatesAt(const LinearParams& p) {
-  if (p.gated || p.rotary_features > 0) return false;
-  if (p.residual_moments) return p.moments && p.y && p.y_e4m3;
-  if (!p.x_moments || p.residual || p.moments) return false;
-  return p.activation == Activation::kNone ? p.y && !p.y_e4m3 : p.activation == Activation::kGelu && p.y_e4m3 && !p.y;
 }
 
 }  // namespace
@@ -43,18 +31,15 @@ const std::vector<LinearTiling>& linearTilings() {
 bool isLinearTiling(const LinearTiling& tiling) {
   const auto equals = [&](const LinearTiling& other) {
     return tiling.tokens == other.tokens && tiling.cluster_features == other.cluster_features &&
-           tiling.cluster_tokens == other.cluster_tokens && tiling.parts == other.parts &&
-           tiling.alternates == other.alternates;
+           tiling.cluster_tokens == other.cluster_tokens && tiling.parts == other.parts;
   };
   return std::any_of(linearTilings().begin(), linearTilings().end(), equals);
 }
 
-bool hasLinearKernel(const LinearParams& params, const LinearTiling& tiling, int T) {
+bool isE4m3Tiling(const LinearTiling& tiling) {
   constexpr int kMostShared = 128;  // tokens
-  if (!isLinearTiling(tiling) || T > mostLinearTokens(params.N, tileFeatures(tiling))) return false;
-  if (!params.scale) return !tiling.alternates;
-  if (tiling.alternates) return alternatesAt(params);
-  return isE4m3Tile(tiling.tokens) && (tiling.parts == 1 || tiling.tokens <= kMostShared);
+  if (tiling.parts > 1 && tiling.tokens > kMostShared) return false;
+  return isLinearTiling(tiling) && isE4m3Tile(tiling.tokens);
 }
 
 // Clusters of more than two blocks leave part of a GPC unused: of 132 multiprocessors, 30 clusters of 4 find room, 15
@@ -65,12 +50,11 @@ int linearClustersAtOnce(const LinearTiling& tiling, int multiprocessors) {
 }
 
 LinearChoice choiceOf(const LinearTiling& tiling) {
-  return tiling.tokens | tiling.cluster_features << 16 | tiling.cluster_tokens << 20 | tiling.parts << 24 |
-         tiling.alternates << 28;
+  return tiling.tokens | tiling.cluster_features << 16 | tiling.cluster_tokens << 20 | tiling.parts << 24;
 }
 
 LinearTiling tilingOf(LinearChoice choice) {
-  return {choice & 0xffff, choice >> 16 & 0xf, choice >> 20 & 0xf, choice >> 24 & 0xf, (choice >> 28 & 1) != 0};
+  return {choice & 0xffff, choice >> 16 & 0xf, choice >> 20 & 0xf, choice >> 24 & 0xf};
 }
 
 bool isLinearChoice(LinearChoice choice) {

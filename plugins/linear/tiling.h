@@ -12,26 +12,20 @@
 namespace padfree {
 
 // A block computes kLinearFeatures features of `tokens` tokens at a time; blocks of a cluster take neighbouring tiles
-// and fetch what they share once, or share a tile. Where its two warpgroups alternate, each computes tiles of half as
-// many features by itself, and one finishes a tile while the other multiplies.
+// and fetch what they share once, or share a tile.
 struct LinearTiling {
   int tokens;            // a multiple of 16, at most kMaxLinearTokens
   int cluster_features;  // tiles of features side by side in a cluster: 1, 2 or 4; each fetches at least 8 tokens
   int cluster_tokens;    // tiles of tokens: 1, 2 or 4
   int parts;             // of the reduction, each summed by its own block of the cluster: 1, 2 or 4
-  bool alternates = false;
 };
 
 constexpr int kLinearFeatures = 128;
-constexpr int kAlternatingFeatures = 64;
 constexpr int kLinearDepth = 64;  // of the reduction, that a block takes at a time: a stage
 constexpr int kE4m3Depth = 128;   // the same of e4m3
 constexpr int kMaxLinearTokens = 256;
 constexpr int kMaxClusterBlocks = 8;  // that every device runs as a cluster
 
-constexpr int tileFeatures(const LinearTiling& tiling) {
-  return tiling.alternates ? kAlternatingFeatures : kLinearFeatures;
-}
 inline int clusterBlocks(const LinearTiling& tiling) {
   return tiling.cluster_features * tiling.cluster_tokens * tiling.parts;
 }
@@ -39,9 +33,9 @@ inline int clusterBlocks(const LinearTiling& tiling) {
 // The most tokens of a product with N > 0 features that the kernel's 32-bit numbers hold, however it is divided into
 // tiles: tokens (a cluster's last tiles may be beyond T), blocks, and clusters times clusters along the features, where
 // a product with a rounded inverse stands for a division.
-constexpr int64_t mostLinearTokens(int64_t N, int tile_features = kLinearFeatures) {
+constexpr int64_t mostLinearTokens(int64_t N) {
   constexpr int64_t kLeastTileTokens = 16, kMaxClusterTokens = 4 * kMaxLinearTokens;
-  const int64_t features = ceilDiv<int64_t>(N, tile_features);
+  const int64_t features = ceilDiv<int64_t>(N, kLinearFeatures);
   const int64_t tiles = std::min(kMaxGridX / (kMaxClusterBlocks * features), 0xffffffff / (features * features));
   return std::min(tiles * kLeastTileTokens, kMaxGridX - kMaxClusterTokens);
 }
@@ -51,17 +45,11 @@ const std::vector<LinearTiling>& linearTilings();
 
 bool isLinearTiling(const LinearTiling& tiling);
 
-// Tokens of tiles that the kernels for e4m3 have, and of those that alternate.
+// Whether the kernels for e4m3 have it: fewer sizes of tiles, and shared ones where the sums of one find room.
 constexpr bool isE4m3Tile(int tokens) {
   return tokens >= 128 || tokens % 32 == 0;
 }
-constexpr bool isAlternatingTile(int tokens) {
-  return tokens >= 128 && tokens % 32 == 0;
-}
-
-// Whether there is a kernel of this tiling for T tokens of such a product. Those for e4m3 have fewer sizes of tiles,
-// shared ones where the sums of one find room, and some alternate; others never do.
-bool hasLinearKernel(const LinearParams& params, const LinearTiling& tiling, int T);
+bool isE4m3Tiling(const LinearTiling& tiling);
 
 // How many clusters run at once, at least one.
 int linearClustersAtOnce(const LinearTiling& tiling, int multiprocessors);

@@ -119,11 +119,10 @@ static padfree::LinearParams paramsOf(const LinearCall& call) {
 
 // The tiling: tokens of a tile, 0 as the plugin chooses.
 PADFREE_TEST_EXPORT int padfreeLinear(const LinearCall* call, int tokens, int cluster_features, int cluster_tokens,
-                                      int parts, int alternates, cudaStream_t stream) {
+                                      int parts, cudaStream_t stream) {
   const padfree::LinearParams params = paramsOf(*call);
   if (tokens == 0) return padfree::launchLinear(params, stream);
-  const padfree::LinearTiling tiling{tokens, cluster_features, cluster_tokens, parts, alternates != 0};
-  return padfree::launchLinear(params, tiling, stream);
+  return padfree::launchLinear(params, padfree::LinearTiling{tokens, cluster_features, cluster_tokens, parts}, stream);
 }
 
 // Writes tokens and choice of each range of the measured table, and the number of ranges to `count`. Pointers that are

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from tests.support.launchers import E4m3, Moments, Rotation, Tiling, linear, measured_tilings
+from tests.support.launchers import E4m3, Moments, Rotation, linear, measured_tilings
 
 from .cases import DEVICE, FLOOR, GUARD, assert_guards, generator, poisoned
 from .test_linear import ACTIVATIONS, AUTO, CLUSTERS, TYPES, activate
@@ -26,12 +26,6 @@ TILINGS = [
     for cluster in CLUSTERS
     for tokens in TILES
     if tokens % (8 * cluster[0]) == 0 and (cluster[2] == 1 or tokens <= 128)
-]
-ALTERNATING = [
-    (tokens, *cluster, 1)
-    for cluster in CLUSTERS
-    for tokens in range(128, 257, 32)
-    if cluster[2] == 1 and tokens % (8 * cluster[0]) == 0
 ]
 TOKENS = [1, 7, 63, 65, 129, 1403]
 
@@ -124,7 +118,7 @@ def check(
     rotary_features: int = 0,
     rms: bool = False,
     kind: str = "plain",
-    tiling: Tiling = AUTO,
+    tiling: tuple[int, int, int, int] = AUTO,
 ) -> list[torch.Tensor]:
     """One product; results: "y", "e4m3" or both; norms: any of x, residual, y (its moments)."""
     unquantised = rows(tokens, depth, torch.float32, kind, seed=1)
@@ -217,8 +211,8 @@ KINDS = {
 LAYER = ["qkv", "up", "down"]
 
 
-@pytest.mark.parametrize("tiling", [*TILINGS, *ALTERNATING], ids=str)
-def test_tilings(tiling: Tiling) -> None:
+@pytest.mark.parametrize("tiling", TILINGS, ids=str)
+def test_tilings(tiling: tuple[int, int, int, int]) -> None:
     for kind in LAYER:
         check(333, 320, 448, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
         check(2900, 768, 768, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
@@ -235,16 +229,8 @@ def test_kinds(kind: str, dtype: torch.dtype, tokens: int) -> None:
 @pytest.mark.parametrize(
     "tiling", [(32, 1, 1, 4), (64, 2, 1, 2), (96, 1, 2, 1), (176, 2, 2, 1), (256, 1, 1, 1)], ids=str
 )
-def test_kinds_with_tilings(kind: str, tiling: Tiling) -> None:
+def test_kinds_with_tilings(kind: str, tiling: tuple[int, int, int, int]) -> None:
     check(1403, 448, 768, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("tokens", [*TOKENS, 20000])
-@pytest.mark.parametrize("kind", LAYER)
-def test_tokens_of_blocks_that_alternate(tokens: int, kind: str) -> None:
-    """No tile, one, an odd number of them."""
-    check(tokens, 768, 320, tiling=(256, 1, 1, 1, 1), **KINDS[kind])  # type: ignore[arg-type]
-    check(tokens, 128, 768, tiling=(128, 2, 1, 1, 1), **KINDS[kind])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
@@ -295,11 +281,9 @@ def test_large_results_saturate() -> None:
     assert bool((truth.abs() > 480).any())
 
 
-@pytest.mark.parametrize(
-    "tiling", [AUTO, (64, 1, 2, 2), (128, 2, 1, 2), (208, 2, 2, 1), (64, 2, 4, 1), (192, 2, 2, 1, 1)], ids=str
-)
+@pytest.mark.parametrize("tiling", [AUTO, (64, 1, 2, 2), (128, 2, 1, 2), (208, 2, 2, 1), (64, 2, 4, 1)], ids=str)
 @pytest.mark.parametrize("kind", LAYER)
-def test_same_bits_again(tiling: Tiling, kind: str) -> None:
+def test_same_bits_again(tiling: tuple[int, int, int, int], kind: str) -> None:
     first = check(1403, 768, 768, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
     for _ in range(5):
         again = check(1403, 768, 768, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]

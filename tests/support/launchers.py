@@ -15,9 +15,6 @@ ACTIVATIONS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "silu": 4, "sigm
 ATTENTION_BIASES = {"none": 0, "slope": 1, "distance": 2, "disentangled": 3}
 POOL_MODES = {"first": 0, "last": 1, "mean": 2, "max": 3}
 
-Tiling = tuple[int, ...]
-"""Tokens of a tile, tiles of features and tokens in a cluster, parts of the reduction, whether warpgroups alternate."""
-
 LIBRARY = os.environ.get("PADFREE_KERNELS_LIBRARY", "")
 """Path of libpadfree_kernels.so, built with -DPADFREE_KERNEL_TESTS=ON."""
 
@@ -227,13 +224,12 @@ def linear(
     gated: bool = False,
     e4m3: E4m3 | None = None,
     dtype: torch.dtype | None = None,
-    tiling: Tiling = (0, 0, 0, 0),
+    tiling: tuple[int, int, int, int] = (0, 0, 0, 0),
 ) -> None:
     """y [T, N] = activation(x [T, K] @ weight [K, N] + bias) + residual, x or the residual normed where `moments` say.
 
     gated: y is [T, N / 2]. dtype: of bias and residual, y's where it is there. tiling: tokens of a tile, tiles of
-    features and of tokens in a cluster, parts of the reduction, whether warpgroups alternate; zeros leave the choice to
-    the kernel.
+    features and of tokens in a cluster, parts of the reduction; zeros leave the choice to the kernel.
     """
     tokens, depth = x.shape
     norms = moments or Moments()
@@ -248,7 +244,7 @@ def linear(
         activation=ACTIVATIONS[activation], gated=int(gated), rms=int(norms.rms),
         type=DATA_TYPES[dtype or (torch.float16 if y is None else y.dtype)],
     )  # fmt: skip
-    call("padfreeLinear", ctypes.byref(parameters), *tiling, *[0] * (5 - len(tiling)))
+    call("padfreeLinear", ctypes.byref(parameters), *tiling)
 
 
 def rotary(
@@ -281,7 +277,7 @@ def measured_tilings(
     rotary_features: int = 0,
     norms: Collection[str] = (),
     e4m3: Collection[str] = (),
-) -> list[tuple[int, Tiling]]:
+) -> list[tuple[int, tuple[int, int, int, int]]]:
     """The fastest tiling for token counts up to each of some, with a bias: what an engine's build measures.
 
     norms: which moments are there, of "x", "residual" and "y". e4m3: which results a product of e4m3 has, "y" and
@@ -307,7 +303,7 @@ def measured_tilings(
         raise RuntimeError(f"{count.value} ranges; allowed: {capacity}")
     pairs = zip(ranges[0 : 2 * count.value : 2], ranges[1 : 2 * count.value : 2], strict=True)
     return [
-        (tokens, (tiling & 0xFFFF, *(tiling >> shift & 15 for shift in (16, 20, 24, 28)))) for tokens, tiling in pairs
+        (tokens, (tiling & 0xFFFF, tiling >> 16 & 15, tiling >> 20 & 15, tiling >> 24 & 15)) for tokens, tiling in pairs
     ]
 
 

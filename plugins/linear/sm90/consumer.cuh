@@ -16,7 +16,7 @@ namespace padfree {
 
 template <typename Operands, int kTokens, typename Epilogue>
 class Consumer {
-  using S = Shape<kTokens, Epilogue::alternates>;
+  using S = Shape<kTokens>;
   using T = typename Operands::Result;
   using Maps = typename Operands::Maps;
   using Results = typename Operands::template Results<Epilogue>;
@@ -35,27 +35,17 @@ class Consumer {
         in_group_(threadIdx.x % kWarpgroup),
         lane_(threadIdx.x % kWarpSize),
         out_(out + group_ * (S::outBytes(Epilogue::out) / kGroups)),
-        scales_(scales + (Epilogue::alternates ? group_ * kTokens : 0)),
-        scales_buffer_(Epilogue::alternates ? group_ : 0),
+        scales_(scales),
         ring_(work.ring_stages) {}
 
   __device__ void run(const Position& at) {
-    // Where warpgroups alternate each takes every second tile, and multiplies when the other has.
-    constexpr int kTurns = Epilogue::alternates ? kGroups : 1;
-    if (Epilogue::alternates && group_ == 1) {
-      namedArrive(kTurnBarrier, kGroups * kWarpgroup);  // the first turn is the other one's
-      ring_.skip(at.end - at.begin);
-    }
-    for (int cluster = at.first + (Epilogue::alternates ? group_ * at.step : 0); cluster < work_.clusters;
-         cluster += kTurns * at.step) {
-      const int feature =
-          at.featureTile(work_, cluster) * S::kFeatures + (Epilogue::alternates ? 0 : group_ * kGroupFeatures);
+    for (int cluster = at.first; cluster < work_.clusters; cluster += at.step) {
+      const int feature = at.featureTile(work_, cluster) * kLinearFeatures + group_ * kGroupFeatures;
       const int token = at.tokenTile(work_, cluster) * kTokens;
       if (leavesFromTile(Epilogue::out)) prepareTile(feature, token);
       const Features features = multiply(at, feature + warp() * 16 + Results::firstFeature(lane_), token);
-      if (Epilogue::alternates) ring_.skip(at.end - at.begin);
       if (epilogue_.shares_tile) gather(at);
-      if (epilogue_.normed) barrierWait(&barriers_.scales_full[scales_buffer_], tile_ % 2);
+      if (epilogue_.normed) barrierWait(&barriers_.scales_full, tile_ % 2);
       if constexpr (leavesInChunks(Epilogue::out)) {
         if constexpr (Epilogue::rotates) {
           if (is_pair_) {
@@ -75,7 +65,7 @@ class Consumer {
         finishInPlace(at, feature, token, features);
       }
       __syncwarp();
-      if (epilogue_.normed && lane_ == 0) barrierArrive(&barriers_.scales_empty[scales_buffer_]);
+      if (epilogue_.normed && lane_ == 0) barrierArrive(&barriers_.scales_empty);
       ++tile_;
     }
   }
@@ -100,10 +90,9 @@ class Consumer {
     Features features;
     if (!kManyTiles || tile_ == 0) features = loadFeatures(feature, token);
     int before = 0;
-    const int panel = Epilogue::alternates ? 0 : group_ * S::kPanelBytes;
-    if (Epilogue::alternates) namedBarrier(kTurnBarrier + group_, kGroups * kWarpgroup);
     for (int i = at.begin; i < at.end; ++i, ring_.advance()) {
-      const uint64_t a = fullDescriptor(panelDescriptor(stages_address_ + ring_.stage * S::kStageBytes + panel));
+      const uint64_t a =
+          fullDescriptor(panelDescriptor(stages_address_ + ring_.stage * S::kStageBytes + group_ * S::kPanelBytes));
       const uint64_t b =
           fullDescriptor(panelDescriptor(stages_address_ + ring_.stage * S::kStageBytes + S::kWeightBytes));
       if (Epilogue::out == Out::kStages && i == at.begin + 1) leaveStage(at);
@@ -116,7 +105,6 @@ class Consumer {
       if (i > at.begin) release(before, at);
       before = ring_.stage;
     }
-    if (Epilogue::alternates) namedArrive(kTurnBarrier + 1 - group_, kGroups * kWarpgroup);
     wgmmaWait<0>();
     release(before, at);
     if (Epilogue::out == Out::kStages) leaveStage(at);
@@ -382,7 +370,6 @@ class Consumer {
   const int group_, in_group_, lane_;
   unsigned char* out_;
   const float2* const scales_;  // of the tile's tokens, where something is normed
-  const int scales_buffer_;
   Ring ring_;
   int buffer_ = 0, tile_ = 0;  // for the next chunk; tiles finished
   int stage_out_ = -1;         // which a finished tile leaves from

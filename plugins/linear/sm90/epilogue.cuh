@@ -21,7 +21,6 @@ struct Separate {
   static constexpr bool gated = false, rotates = false;
   static constexpr bool paired = false;  // whether a thread's two features are neighbours, instead of 8 apart
   static constexpr bool writes_y = true, writes_e4m3 = false;
-  static constexpr bool alternates = false;  // whether warpgroups take tiles in turn
 };
 
 // Nothing is added: a tile leaves in chunks.

@@ -39,28 +39,6 @@ struct AnyBothInPlace : AnyInPlace {
       : AnyInPlace(work), writes_y(work.writes_y), writes_e4m3(work.writes_e4m3) {}
 };
 
-// The same where warpgroups alternate. The residual has a place of its own: stages are for the other one meanwhile.
-struct AlternatingInChunks : InChunks<Activation::kNone, true, false> {
-  static constexpr bool alternates = true;
-  using InChunks<Activation::kNone, true, false>::InChunks;
-};
-struct AlternatingInBytes : InBytes<Activation::kGelu> {
-  static constexpr bool alternates = true;
-  using InBytes<Activation::kGelu>::InBytes;
-};
-struct AlternatingInPlace : BothInPlace {
-  static constexpr Out out = Out::kBothTiles;
-  static constexpr bool alternates = true;
-  using BothInPlace::BothInPlace;
-};
-
-// Of products that alternatesAt() is true for (linear/tiling.cu).
-template <typename Run>
-cudaError_t withAlternatingEpilogue(const Work& work, Run run) {
-  if (work.residual) return run(TypeTag<AlternatingInPlace>());
-  return work.writes_e4m3 ? run(TypeTag<AlternatingInBytes>()) : run(TypeTag<AlternatingInChunks>());
-}
-
 // Calls `run` with the tag of the epilogue of such a product.
 template <typename Run>
 cudaError_t withE4m3Epilogue(const Work& work, Run run) {

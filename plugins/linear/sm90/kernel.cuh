@@ -17,7 +17,7 @@ template <typename Operands, int kTokens, typename Epilogue>
 __global__ void __launch_bounds__(kLinearThreads, 1)
     linearSm90Kernel(const __grid_constant__ Work work, const __grid_constant__ typename Operands::Maps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using S = Shape<kTokens, Epilogue::alternates>;
+  using S = Shape<kTokens>;
   extern __shared__ __align__(1024) unsigned char shared_bytes[];
   __shared__ Barriers barriers;
   const unsigned stages = sharedAddress(shared_bytes);
@@ -25,16 +25,14 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
     for (const CUtensorMap* map : {&maps.x, &maps.weight, &maps.y_at_once}) prefetchMap(*map);
     if (Epilogue::out != Out::kStages) prefetchMap(maps.y);
     if (work.residual) prefetchMap(maps.residual);
-    const unsigned warps = work.tiling.cluster_features * work.tiling.cluster_tokens * S::kTileGroups * kWarps;
+    const unsigned warps = work.tiling.cluster_features * work.tiling.cluster_tokens * kGroups * kWarps;
     for (int stage = 0; stage < work.ring_stages; ++stage) {
       barrierInit(&barriers.full[stage], 2);  // weights and input
       barrierInit(&barriers.empty[stage], warps);
     }
     for (uint64_t& barrier : barriers.residual) barrierInit(&barrier, 1);
-    for (int buffer = 0; buffer < S::kScaleBuffers; ++buffer) {
-      barrierInit(&barriers.scales_full[buffer], kScaleThreads);
-      barrierInit(&barriers.scales_empty[buffer], S::kTileGroups * kWarps);
-    }
+    barrierInit(&barriers.scales_full, kScaleThreads);
+    barrierInit(&barriers.scales_empty, kGroups * kWarps);
     fenceBarrierInit();
     fenceAsyncProxy();
   }
@@ -44,12 +42,12 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
   float2* const scales = reinterpret_cast<float2*>(out + S::outBytes(Epilogue::out));
   if (threadIdx.x < kWarpgroup) {
     shrinkRegisters<56>();
-    if (threadIdx.x == 0) fetchWeight<Operands, kTokens, Epilogue>(work, maps, at, barriers, stages);
-    if (threadIdx.x == kWarpSize) fetchInput<Operands, kTokens, Epilogue>(work, maps, at, barriers, stages);
+    if (threadIdx.x == 0) fetchWeight<Operands, kTokens, Epilogue::out>(work, maps, at, barriers, stages);
+    if (threadIdx.x == kWarpSize) fetchInput<Operands, kTokens, Epilogue::out>(work, maps, at, barriers, stages);
     const int thread = threadIdx.x - (kWarpgroup - kScaleThreads);
     const Epilogue epilogue(work);
     if (epilogue.normed && thread >= 0)
-      fetchScales<kTokens, S::kScaleBuffers, Epilogue::gated || Epilogue::rotates>(work, at, barriers, scales, thread);
+      fetchScales<kTokens, Epilogue::gated || Epilogue::rotates>(work, at, barriers, scales, thread);
     __syncwarp();
     if (epilogue.shares_tile) clusterSyncMemory();  // with the consumers' gather()
   } else {

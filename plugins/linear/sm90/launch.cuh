@@ -71,20 +71,21 @@ inline Work makeWork(const LinearParams& p, const LinearTiling& tiling) {
   work.shared_shift = work.features_shift + logarithm(tiling.cluster_tokens);
   for (int i = 0; i < tiling.cluster_tokens; ++i) work.same_features |= 1u << (i << work.features_shift);
   work.owned_shift = tiling.tokens >= work.tiling.parts * 2 * kBoxTokens ? 1 : 0;
-  work.feature_clusters = ceilDiv(p.N, tileFeatures(tiling) * tiling.cluster_features);
+  work.feature_clusters = ceilDiv(p.N, kLinearFeatures * tiling.cluster_features);
   work.per_feature_cluster = ceilDiv<uint64_t>(uint64_t{1} << 32, work.feature_clusters);
   work.clusters = work.feature_clusters * ceilDiv(p.T, tiling.tokens * tiling.cluster_tokens);
   return work;
 }
 
 // Operands and their epilogues; for e4m3 another one (launch_e4m3.cuh).
-template <int kTokens, typename T, typename Run>
+template <typename T, typename Run>
 cudaError_t withEpilogueOf(TypeTag<HalfOperands<T>>, const Work& work, Run run) {
   return withEpilogue(work, run);
 }
 
 template <typename Operands, int kTokens>
 cudaError_t launch(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
+  using S = Shape<kTokens>;
   int multiprocessors = 0;
   const cudaError_t status = countMultiprocessors(multiprocessors);
   if (status != cudaSuccess) return status;
@@ -105,9 +106,8 @@ cudaError_t launch(const LinearParams& p, const LinearTiling& tiling, cudaStream
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = overlapsLaunches() ? 2 : 1;
-  return withEpilogueOf<kTokens>(TypeTag<Operands>(), work, [&](auto tag) {
+  return withEpilogueOf(TypeTag<Operands>(), work, [&](auto tag) {
     using Epilogue = typename decltype(tag)::Type;
-    using S = Shape<kTokens, Epilogue::alternates>;
     const auto kernel = linearSm90Kernel<Operands, kTokens, Epilogue>;
     typename Operands::Maps maps;
     if (!encodeMaps(TypeTag<Epilogue>(), p, tiling, S::boxesAtOnce(Epilogue::out), maps)) return cudaErrorInvalidValue;

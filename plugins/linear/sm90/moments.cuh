@@ -84,16 +84,15 @@ __device__ inline float2 scaleOfRow(const float2* moments, const Work& work) {
   return {scale, -(first + mean) * scale};
 }
 
-// The scales of every tile's tokens, by kScaleThreads threads that have nothing else to do, into one buffer or two in
-// turn. kMayLack: where nothing is normed, rows are scaled by 1, so that a seldom epilogue needs no second kernel.
-template <int kTokens, int kBuffers, bool kMayLack>
+// The scales of every tile's tokens, by kScaleThreads threads that have nothing else to do. kMayLack: where nothing is
+// normed, rows are scaled by 1, so that a seldom epilogue needs no second kernel.
+template <int kTokens, bool kMayLack>
 __device__ void fetchScales(const Work& work, const Position& at, Barriers& barriers, float2* scales, int thread) {
   unsigned parity = 1;
-  int buffer = 0;
   waitForPriorGrids();
-  for (int cluster = at.first; cluster < work.clusters; cluster += at.step) {
+  for (int cluster = at.first; cluster < work.clusters; cluster += at.step, parity ^= 1) {
     const int first = at.tokenTile(work, cluster) * kTokens;
-    barrierWait(&barriers.scales_empty[buffer], parity);
+    barrierWait(&barriers.scales_empty, parity);
     for (int i = thread; i < kTokens; i += kScaleThreads) {
       const bool is_row = first + i < work.T;
       if (kMayLack && !work.moments_in) {
@@ -102,14 +101,7 @@ __device__ void fetchScales(const Work& work, const Position& at, Barriers& barr
         scales[i] = is_row ? scaleOfRow(work.moments_in + first + i, work) : float2{0.f, 0.f};
       }
     }
-    barrierArrive(&barriers.scales_full[buffer]);
-    if (++buffer < kBuffers) {
-      scales += kTokens;
-    } else {
-      scales -= (kBuffers - 1) * kTokens;
-      buffer = 0;
-      parity ^= 1;
-    }
+    barrierArrive(&barriers.scales_full);
   }
 }
 

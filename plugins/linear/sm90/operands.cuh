@@ -34,7 +34,7 @@ struct HalfOperands {
   // A block's share of a stage's weights, for the blocks with the same features: two panels, one, or half of one.
   struct Share {
     int panels, feature, row;
-    __device__ Share(int sharer, int sharers, int)
+    __device__ Share(int sharer, int sharers)
         : panels(sharers < kGroups ? kGroups : 1),
           feature(sharer * kGroups / sharers * kGroupFeatures),
           row(sharer * kGroups % sharers * (kLinearDepth / sharers)) {}

@@ -32,7 +32,7 @@ struct E4m3Operands {
 
   struct Share {
     int feature;
-    __device__ Share(int sharer, int sharers, int features) : feature(sharer * (features / sharers)) {}
+    __device__ Share(int sharer, int sharers) : feature(sharer * (kLinearFeatures / sharers)) {}
     __device__ void fetch(const Maps& maps, unsigned target, int first, int depth, uint64_t* full,
                           uint16_t blocks) const {
       copyRows(target + feature * kPanelRowBytes, maps.weight, depth, (first + feature) / kPairBlock, full, blocks);

@@ -19,16 +19,16 @@ __device__ void pace(const Work& work, Barriers& barriers, const Ring& ring) {
 }
 
 // Weights are constant: they may be fetched while the grid before still writes x.
-template <typename Operands, int kTokens, typename Epilogue>
+template <typename Operands, int kTokens, Out kOut>
 __device__ void fetchWeight(const Work& work, const typename Operands::Maps& maps, const Position& at,
                             Barriers& barriers, unsigned stages) {
-  using S = Shape<kTokens, Epilogue::alternates>;
+  using S = Shape<kTokens>;
   constexpr int kDepth = Operands::depth;
-  const typename Operands::Share share(at.token, work.tiling.cluster_tokens, S::kFeatures);
+  const typename Operands::Share share(at.token, work.tiling.cluster_tokens);
   const auto blocks = static_cast<uint16_t>(work.same_features << (at.group + at.feature));
   Ring ring(work.ring_stages);
   for (int cluster = at.first; cluster < work.clusters; cluster += at.step) {
-    const int feature = at.featureTile(work, cluster) * S::kFeatures;
+    const int feature = at.featureTile(work, cluster) * kLinearFeatures;
 #pragma unroll 1
     for (int row = at.begin * kDepth; row < at.end * kDepth; row += kDepth, ring.advance()) {
       uint64_t* const full = &barriers.full[ring.stage];
@@ -37,7 +37,7 @@ __device__ void fetchWeight(const Work& work, const typename Operands::Maps& map
       barrierExpect(full, S::kWeightBytes);
       share.fetch(maps, stages + ring.stage * S::kStageBytes, feature, row, full, blocks);
     }
-    if constexpr (Epilogue::out == Out::kStages) {
+    if constexpr (kOut == Out::kStages) {
       for (int group = 0; group < kGroups; ++group, ring.advance()) {
         barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);
         barrierArrive(&barriers.full[ring.stage]);
@@ -47,10 +47,10 @@ __device__ void fetchWeight(const Work& work, const typename Operands::Maps& map
 }
 
 // And the residual behind it, where it has stages.
-template <typename Operands, int kTokens, typename Epilogue>
+template <typename Operands, int kTokens, Out kOut>
 __device__ void fetchInput(const Work& work, const Maps& maps, const Position& at, Barriers& barriers,
                            unsigned stages) {
-  using S = Shape<kTokens, Epilogue::alternates>;
+  using S = Shape<kTokens>;
   constexpr int kDepth = Operands::depth;
   const int tokens = kTokens / work.tiling.cluster_features;  // this block's, for its cluster
   const int first = at.feature * tokens;
@@ -69,7 +69,7 @@ __device__ void fetchInput(const Work& work, const Maps& maps, const Position& a
       copyBox(stages + ring.stage * S::kStageBytes + S::kWeightBytes + first * kPanelRowBytes, maps.x, column, token,
               full, blocks);
     }
-    if constexpr (Epilogue::out == Out::kStages) {
+    if constexpr (kOut == Out::kStages) {
       const int feature = at.featureTile(work, cluster) * kLinearFeatures;
       for (int group = 0; group < kGroups; ++group, ring.advance()) {
         uint64_t* const full = &barriers.full[ring.stage];

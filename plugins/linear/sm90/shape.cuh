@@ -15,10 +15,8 @@ constexpr int kGroups = 2;  // that multiply, each its own features
 constexpr int kWarps = kWarpgroup / kWarpSize;
 constexpr int kGroupFeatures = kLinearFeatures / kGroups;
 static_assert(kGroupFeatures == kMomentFeatures);  // a warpgroup takes the moments of its features
-static_assert(kGroupFeatures == kAlternatingFeatures);
 constexpr int kLinearThreads = (1 + kGroups) * kWarpgroup;
 static_assert(kLinearDepth * 2 == kPanelRowBytes && kE4m3Depth == kPanelRowBytes);  // a stage is a panel's row deep
-constexpr int kTurnBarrier = kGroups + 2;  // and the next: named barriers of warpgroups that alternate
 constexpr int kMaxStages = 10;
 constexpr int kBoxTokens = 16;                // tokens that leave with one copy
 constexpr int kChunkBoxes = 4;                // that leave together, where a tile leaves in chunks
@@ -50,18 +48,16 @@ constexpr int boxBytes(Out out) {
   return out == Out::kNarrowChunks ? kBoxBytes / 2 : out == Out::kThinChunks ? kBoxBytes / 4 : kBoxBytes;
 }
 
-// Of a tile of so many tokens, which one warpgroup computes where they alternate, or both.
-template <int kTokens, bool kAlternates>
+template <int kTokens>
 struct Shape {
-  static constexpr int kFeatures = kAlternates ? kAlternatingFeatures : kLinearFeatures;
-  static constexpr int kTileGroups = kAlternates ? 1 : kGroups;
   static constexpr int kPanelBytes = kLinearDepth * kPanelRowBytes;  // 64 features
-  static constexpr int kWeightBytes = kTileGroups * kPanelBytes;
+  static constexpr int kWeightBytes = kGroups * kPanelBytes;
   static constexpr int kInputBytes = kTokens * kPanelRowBytes;
   static constexpr int kStageBytes = kWeightBytes + kInputBytes;
-  static constexpr int kScaleBuffers = kAlternates ? kGroups : 1;
-  static constexpr int kScaleBytes = kScaleBuffers * kTokens * sizeof(float2);
+  static constexpr int kScaleBytes = kTokens * sizeof(float2);
   static constexpr int kTileBytes = kGroups * kTokens * kPanelRowBytes;  // of results
+  // Where e4m3 stands behind a warpgroup's results in one stage, whose weights' place it takes.
+  static_assert(kTokens * kPanelRowBytes / 2 <= kWeightBytes);
   static constexpr int stagesBeside(int out_bytes) {
     const int fit = (kSharedLimit - out_bytes - kScaleBytes) / kStageBytes;
     return fit < kMaxStages ? fit : kMaxStages;
@@ -90,7 +86,7 @@ struct Shape {
 };
 
 struct Barriers {
-  uint64_t full[kMaxStages], empty[kMaxStages], residual[kGroups], scales_full[kGroups], scales_empty[kGroups];
+  uint64_t full[kMaxStages], empty[kMaxStages], residual[kGroups], scales_full, scales_empty;
 };
 
 // Place in the ring of stages, and how often it went round.
@@ -100,12 +96,6 @@ struct Ring {
   unsigned parity = 0;
   bool first_round = true;
   __device__ explicit Ring(int stages) : stages(stages) {}
-  // Past the stages of a tile of another warpgroup.
-  __device__ void skip(int count) {
-    const int turns = (stage + count) / stages;
-    stage += count - turns * stages;
-    parity ^= turns & 1;
-  }
   __device__ void advance() {
     if (++stage == stages) {
       stage = 0;
