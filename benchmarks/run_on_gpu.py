@@ -100,6 +100,7 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
         "attention": (measured("attention", *recorded("attention")), 6),
         "memory-bound kernels": (measured("kernels.rows", *recorded("rows")), 4),
         "products": (measured("kernels.linear", *recorded("linear")), 6),
+        "products of e4m3": (measured("kernels.linear_e4m3", *recorded("linear_e4m3")), 3),
         "timeline": (measured("engine.timeline", *recorded("timeline"), *cache), 3),
         "memory": (measured("engine.memory", *recorded("memory"), *cache), 4),
         "session": (measured("engine.session", *recorded("session"), *cache), 4),

@@ -38,3 +38,19 @@ def cells(record: Mapping[str, Any]) -> list[str]:
         f"{min(cublas):.2f}",
         "" if fused is None else f"{fused:.1f}",
     ]
+
+
+E4M3_HEADINGS = ("T x K x N", "padfree, us", "TFLOP/s", "the same in fp16, us", "cuBLASLt, product alone, us")
+
+
+def e4m3_cells(record: Mapping[str, Any]) -> list[str]:
+    """One row of products of e4m3: a product, or the chain of a layer's."""
+    times: Mapping[str, float] = record["times_us"]
+    ours = times["padfree"]
+    tflops = f"{2e-6 * record['tokens'] * record['depth'] * record['features'] / ours:.0f}" if "depth" in record else ""
+    return [
+        record["case"],
+        f"{ours:.2f}",
+        tflops,
+        *(f"{times[name]:.2f}" for name in ("padfree fp16", "cublaslt e4m3")),
+    ]

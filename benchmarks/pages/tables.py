@@ -281,6 +281,11 @@ def linear(records: Sequence[Record]) -> str:
     return noted(linear_report.HEADINGS, map(linear_report.cells, shown), shown)
 
 
+def linear_e4m3(records: Sequence[Record]) -> str:
+    """A row a product of e4m3, or all products of a layer."""
+    return noted(linear_report.E4M3_HEADINGS, map(linear_report.e4m3_cells, records), records)
+
+
 def trained(make: Callable[[Sequence[Record]], str]) -> Callable[[Sequence[Record]], str]:
     """A table of trained_report, and what it was measured with."""
     return lambda records: f"{make(records)}\n{made_with(records)}\n"
@@ -343,6 +348,7 @@ TABLES: Mapping[str, Table] = {
     "host": of_cases("session", account(account_tables.host)),
     "rows": of_cases("rows", rows),
     "linear": of_cases("linear", linear),
+    "linear_e4m3": of_cases("linear_e4m3", linear_e4m3),
     "attention": of_cases("attention", attention),
     "attention_positions": attention_positions,
     "attention_profile": of_cases("attention_profile", attention_profile),
