@@ -197,7 +197,7 @@ def chain(hidden: int, tokens: int) -> dict[str, float]:
             out.cublas(i)
             down.cublas(i, up.cublas(i))
 
-    runs = {
+    runs: dict[str, Callable[[], None]] = {
         "padfree": functools.partial(padfree, in_e4m3),
         "padfree fp16": functools.partial(padfree, in_half),
         "cublaslt e4m3": cublas,

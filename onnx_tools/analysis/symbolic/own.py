@@ -58,8 +58,8 @@ def _linear(node: gs.Node, known: Known, tokens: Poly) -> list[Facts]:
 
 def _linear_fp8(node: gs.Node, known: Known, tokens: Poly) -> list[Facts]:
     """Results of the weight's [N,K] N columns, gated half of them, in the types asked for, and the rows' moments."""
-    features = (known[1].shape or (None,))[0]
-    features = None if features is None else features.constant()
+    rows = known[1].shape
+    features = rows[0].constant() if rows else None
     act = known[3].dtype  # the bias'
     results = {"act": [act], "e4m3": [known[0].dtype], "both": [act, known[0].dtype]}[node.attrs["results"]]
     width = None if features is None else features // 2 if node.attrs["gated"] else features
