@@ -184,7 +184,9 @@ _ATTENTION = OperatorSpec(
         ),
         flag("has_k_position", "whether k_position, which rows of Q are multiplied by, is there"),
         flag("has_q_position", "whether q_position, which rows of K are multiplied by, is there"),
-        flag("quantized", "whether y is e4m3: results divided by y_scale, to nearest even, beyond 448 as 448"),
+        flag(
+            "quantized", "whether y is e4m3: results divided by y_scale, beyond 448 as 448; not of fp32 in the plugin"
+        ),
         Y_SCALE,
     ),
     requires=(
