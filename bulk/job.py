@@ -24,7 +24,7 @@ from .verify import Verified, verify
 from .workers.base import Workers
 from .workers.worker import WorkerSpec
 
-SHARD_ROWS, TOKEN_SHARD_ROWS = 1 << 16, 1 << 11
+SHARD_ROWS, TOKEN_SHARD_ROWS = 1 << 16, 1 << 9
 """Rows of a shard, where rows have one vector and where tokens have one."""
 MOST_TEXT_BYTES = 1 << 18
 

@@ -63,7 +63,9 @@ def _add_result_options(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="larger texts get no result and are named (262144)",
     )
-    group.add_argument("--shard-rows", type=int, metavar="N", help="rows of an output file (65536; 2048 for tokens)")
+    group.add_argument(
+        "--shard-rows", type=int, metavar="N", help="rows of an output file (65536; 512 for rows of tokens)"
+    )
 
 
 def _add_worker_options(group: argparse._ArgumentGroup) -> None:
