@@ -12,10 +12,12 @@ from typing import Any
 
 from padfree.contract.fields import MOST_INT64, Fields
 from padfree.contract.names import ONNX_SUFFIX
+from padfree.contract.quantization import QuantizationInfo, parse_quantization
 from padfree.onnx_tools.cost import DEFAULT_GPU, Lengths, costs
 from padfree.onnx_tools.files.metadata import is_rewritten
 from padfree.onnx_tools.files.model_file import open_model
 from padfree.onnx_tools.files.weights import Storage
+from padfree.onnx_tools.fp8 import QUANTIZATION
 from padfree.onnx_tools.operators import check_nodes
 from padfree.onnx_tools.products import Product
 from padfree.onnx_tools.report import IN_BETWEEN
@@ -42,6 +44,12 @@ class Inspected:
         engine = self.metadata.get("engine")
         found = engine["profile"]["max_seq_len"] if engine else self.metadata.get("max_positions")
         return None if found is None else int(found)
+
+    @property
+    def quantization(self) -> QuantizationInfo | None:
+        """Which products are in fp8; None where none is."""
+        raw = self.metadata.get(QUANTIZATION)
+        return None if raw is None else parse_quantization(Fields(raw, str(self.path), QUANTIZATION, BuildError))
 
 
 def inspect_file(path: Path, mask: str | None = None) -> Inspected:
@@ -80,6 +88,11 @@ def check_report(raw: Mapping[str, Any], source: str) -> None:
     fields.optional_integer("hidden_size")
     if "bf16_because" in raw:
         fields.string("bf16_because")
+    if "unquantized" in raw:
+        unquantized = fields.object("unquantized")
+        unquantized.strings("types")
+        unquantized.integer("weights")
+        unquantized.integer("activations")
     kept = fields.optional_object("kept_float32")
     for name in kept.names():
         kept.string(name)

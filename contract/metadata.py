@@ -11,7 +11,8 @@ from typing import Any
 
 from .errors import ContractError
 from .fields import MOST_INT64, Fields
-from .names import FORMAT, INPUT_ROLES, INTERFACES, OUTPUT_LAYOUTS, PRECISIONS
+from .names import FORMAT, FP8, INPUT_ROLES, INTERFACES, OUTPUT_LAYOUTS, PRECISIONS
+from .quantization import QuantizationInfo, parse_quantization
 from .texts import DIGEST, TextInfo, parse_text
 
 TYPE_NAMES = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -150,6 +151,12 @@ class Metadata:
     mask: MaskInfo
     raw: Mapping[str, Any]
     text: TextInfo | None = None
+    quantization: QuantizationInfo | None = None
+
+    @property
+    def arithmetic(self) -> str:
+        """What its products compute in: fp8, or its precision, which is that of everything else."""
+        return self.precision if self.quantization is None else FP8
 
     def filler(self, item: InputInfo) -> int:
         """What a token input holds in padded slots."""
@@ -251,6 +258,7 @@ def parse_metadata(raw: Any, source: str, error: type[Exception] = ContractError
         mask=_parse_mask(fields),
         raw=raw,
         text=parse_text(fields.object("text")) if raw.get("text") is not None else None,
+        quantization=parse_quantization(fields.object("quantization")) if "quantization" in fields else None,
     )
     _check_together(metadata, source, error)
     return metadata

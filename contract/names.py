@@ -15,6 +15,8 @@ INTERFACES = ("packed", "padded", "varseqlen")
 PRECISIONS = ("fp32", "fp16", "bf16")
 HALF = "half"
 """Asks for a precision: fp16, or bf16 where fp16 cannot hold what the products of tokens make or read."""
+FP8 = "fp8"
+"""Asks for products in e4m3, beside which everything else is HALF."""
 MASKS = ("any", "contiguous")
 """What masks may be where distances between tokens count: any, or ones without holes between a row's tokens."""
 INPUT_ROLES = ("tokens", "seq_lens", "cu_seqlens", "max_seqlen", "mask", "unread")

@@ -33,12 +33,13 @@ _NAMED_ALWAYS = ("linear", "norm folding")
 """Passes that the report names whether they found anything or not."""
 
 
-def with_linear(model: Model, *, fold_norms: bool = True) -> Model:
+def with_linear(model: Model, *, fold_norms: bool = True, fold_streams: bool = True) -> Model:
     """A copy of a rewritten model of any precision whose products of packed tokens are PadfreeLinear.
 
-    With `fold_norms` the products apply the layer norms between them, where these have no other reader. The copy has no
-    function bodies. Its metadata tell: number of operators, what the passes replaced and why not more. Raises
-    RewriteError for a model that `rewrite` did not make.
+    With `fold_norms` the products apply the layer norms between them, where these have no other reader; without
+    `fold_streams` not those whose input goes on beside them (norm_folding). The copy has no function bodies. Its
+    metadata tell: number of operators, what the passes replaced and why not more. Raises RewriteError for a model that
+    `rewrite` did not make.
     """
     given = model.proto
     if not is_rewritten(given):
@@ -47,7 +48,7 @@ def with_linear(model: Model, *, fold_norms: bool = True) -> Model:
     with G_LOGGER.suppress(G_LOGGER.ERROR):  # it warns of every bfloat16 tensor, whose type it keeps
         graph = import_graph(model.with_proto(without_functions(given)))
     precision, analysis, results = metadata["precision"], analyse(graph), list[PassResult]()
-    for step in _steps(precision, fold_norms):
+    for step in _steps(precision, fold_norms=fold_norms, streams=fold_streams):
         result = step(graph, analysis)
         if result.name in _NAMED_ALWAYS or result.replaced or result.missed:
             results.append(result)
@@ -71,10 +72,10 @@ def with_linear(model: Model, *, fold_norms: bool = True) -> Model:
     return exported
 
 
-def _steps(precision: str, fold_norms: bool) -> Iterator[Pass]:
+def _steps(precision: str, *, fold_norms: bool, streams: bool) -> Iterator[Pass]:
     """The passes in their order: norms see all products."""
     yield lambda graph, analysis: gates(graph, analysis, precision)
     yield lambda graph, analysis: linear(graph, analysis, precision)
     yield lambda graph, _: turns(graph, precision)
     if fold_norms:
-        yield lambda graph, _: norm_folding(graph, precision)
+        yield lambda graph, _: norm_folding(graph, precision, streams=streams)

@@ -21,6 +21,7 @@ from .files.model_file import check_model_data, open_model
 from .files.weights import Storage
 from .importing.canonical import runnable
 from .importing.nvidia import holds_plugins, without_plugins
+from .importing.unquantized import holds_quantization, without_quantization
 from .operators import add_functions, check_nodes, with_functions
 from .operators.functions import OVERLOAD_IR_VERSION
 from .pipeline import rewrite_graph
@@ -137,6 +138,9 @@ def rewrite_model(
         model.weights.align()
     if holds_plugins(model.proto):
         model = without_plugins(model)
+    unquantized = without_quantization(model) if holds_quantization(model.proto) else None
+    if unquantized is not None:
+        model = unquantized.model
     given, model = model.proto, widen(model)
     original = model.with_proto(runnable(model.proto))
     inner = "packed" if interface == VARSEQLEN else interface
@@ -148,6 +152,8 @@ def rewrite_model(
             f"{count} node{'s' * (count != 1)} stayed padded: {reasons}; rewrite without strict to accept that"
         )
     metadata = describe(passed, report, original.proto, interface=inner, precision=precision, masks=masks)
+    if unquantized is not None:
+        metadata["unquantized"] = unquantized.to_dict()
     result = _exported(passed.graph, passed.analysis, original)
     if verify:
         runs = result.with_proto(with_functions(result.proto))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from padfree.contract.names import PRECISIONS
+from padfree.contract.names import FP8, PRECISIONS
 from rich.console import Console
 
 from .console import error_console, make_table, output_console, print_line, status
@@ -49,7 +49,12 @@ def add_parser(subparsers: Any) -> None:
     )
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of tokens and order (default 0)")
     group = parser.add_argument_group("contenders")
-    group.add_argument("--precision", choices=PRECISIONS, help="default: fp16 on a GPU, fp32 on the CPU")
+    group.add_argument(
+        "--precision",
+        choices=(*PRECISIONS, FP8),
+        help="fp8: our products in e4m3, scales from the measured batch, beside peers in fp16. Default: fp16 on a GPU, "
+        "fp32 on the CPU",
+    )
     add_mask_option(group)
     group.add_argument("--peers", metavar="LIST", help="by commas; default: all. `--peers list` names them")
     group.add_argument(

@@ -5,19 +5,26 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from padfree.contract.names import FP8, ONNX_SUFFIX
+
+from .calibrating import print_quantization, showing
 from .console import error_console, facts_table, output_console, print_line
 from .coverage import print_kept_float32
 from .options import (
     LINEAR,
+    add_calibration_options,
     add_head_options,
     add_norms_option,
     add_output_option,
     add_profile_options,
     add_rewrite_options,
+    calibration_of,
     head_options,
     say,
 )
@@ -67,6 +74,7 @@ def add_parser(subparsers: Any) -> None:
         "else TensorRT's)",
     )
     add_norms_option(group)
+    add_calibration_options(parser)
     group.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
     parser.set_defaults(function=run)
 
@@ -79,6 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.engine.shared_builder import SharedBuilder
 
     engines = engines_of(arguments)
+    if all(engine.precision != FP8 for engine in engines):
+        calibration_of(engines[0])  # refuses options of fp8
     cache = None if arguments.no_timing_cache else arguments.timing_cache or DEFAULT_CACHE
     with folder_for(arguments.output) if len(engines) > 1 else contextlib.nullcontext():
         check_plan_destinations([(engine.model, engine.output) for engine in engines], cache)
@@ -96,22 +106,19 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
     from padfree.builder.engine.engine_builder import DEFAULT_CACHE
     from padfree.builder.engine.progress import make_progress
     from padfree.builder.folders.source import opened
+    from padfree.runtime.plan_files import parse_metadata
     from padfree.runtime.texts import tokenizer_path
 
     cache = None if arguments.no_timing_cache else arguments.timing_cache or DEFAULT_CACHE
     with (
         opened(arguments.model, head_options(arguments), mask=arguments.mask, say=say) as source,
+        _quantized(arguments, source.path) as (model, asked),
         make_progress(error_console()) as progress,
     ):
         metadata = build_engine(
-            source.path,
+            model,
             arguments.output,
-            interface=arguments.interface,
-            precision=arguments.precision,
-            strict=arguments.strict,
-            verify=arguments.verify,
-            mask=arguments.mask,
-            masks=arguments.masks,
+            **asked,
             max_batch=arguments.max_batch,
             max_seq_len=arguments.max_seq_len,
             max_tokens=arguments.max_tokens,
@@ -128,10 +135,50 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
     console = output_console()
     console.print(facts_table("engine", metadata["engine"]))
     print_kept_float32(console, metadata)
+    print_quantization(console, parse_metadata(metadata, str(arguments.output)).quantization)
     written = [f"{arguments.output}{suffix}" for suffix in ("", ".json")]
     if (metadata.get("text") or {}).get("tokenizer_sha256"):
         written.append(str(tokenizer_path(arguments.output)))
     print_line(console, f"wrote {', '.join(written[:-1])} and {written[-1]}")
+
+
+@contextlib.contextmanager
+def _quantized(arguments: argparse.Namespace, path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """What the engine is built from, and how it is to be rewritten: with --calibrate a file in fp8 made of the model.
+
+    That file, with its tokenizer, is removed with the context.
+    """
+    rewriting = {name: getattr(arguments, name) for name in ("interface", "strict", "verify", "mask", "masks")}
+    if arguments.precision != FP8:
+        yield path, {**rewriting, "precision": arguments.precision}
+        return
+    from padfree.builder.calibration import fp8_model, is_fp8
+    from padfree.builder.engine.build import check_machine
+    from padfree.builder.engine.linear import FP8_OPERATOR
+    from padfree.builder.engine.preparation import metadata_of
+    from padfree.builder.files import write_files
+    from padfree.builder.folders.kept import kept_files
+    from padfree.onnx_tools import save_model
+    from padfree.onnx_tools.files.model_file import open_model
+    from padfree.onnx_tools.files.weights import Storage
+    from padfree.runtime.plan_files import parse_metadata
+
+    calibration = None
+    if arguments.calibrate is not None or not is_fp8(path):
+        calibration = calibration_of(arguments)
+    if calibration is None:
+        yield path, {**rewriting, "precision": FP8}
+        return
+    check_machine(arguments.device, operators=(FP8_OPERATOR,))  # before minutes of calibration
+    asked = {**rewriting, "interface": arguments.interface or "packed", "masks": arguments.masks or "any"}
+    with tempfile.TemporaryDirectory(prefix="padfree-fp8-") as scratch:
+        made = Path(scratch) / f"{path.stem}{ONNX_SUFFIX}"
+        with showing(output_console(), "rewriting", bar=True) as begin:
+            given = open_model(path, Storage.MEMORY)
+            model = fp8_model(given, path, calibration, norms=arguments.norms, begin=begin, **asked).whole()
+        save_model(model, made)
+        write_files(kept_files(path, made, parse_metadata(metadata_of(model), str(path))))
+        yield made, dict.fromkeys(("interface", "mask", "masks", "precision"))
 
 
 def _start_cuda(device: int) -> None:

@@ -106,7 +106,18 @@ def _holds(output: Mapping[str, Any]) -> str:
 
 
 def print_kept_float32(console: Console, metadata: Mapping[str, Any]) -> None:
-    """Prints why a model is bf16 that might have been fp16, or which tensors of an fp16 model stay float32 and why."""
+    """Prints why a model is bf16 that might have been fp16, or which tensors of an fp16 model stay float32 and why.
+
+    And what was taken out of a quantised file.
+    """
+    if "unquantized" in metadata:
+        found = metadata["unquantized"]
+        print_line(
+            console,
+            f"the file was quantised ({', '.join(found['types'])}): {found['weights']} weights are the numbers that "
+            f"its own stand for, and {found['activations']} activations are not rounded any more; --precision fp8 with "
+            "--calibrate puts products into e4m3",
+        )
     if "bf16_because" in metadata:
         print_line(console, f"bf16, as fp16 does not fit: {metadata['bf16_because']}")
     kept = list(metadata.get("kept_float32", {}).items())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from .calibrating import print_quantization
 from .console import error_console, facts_table, make_table, output_console, print_line, status
 from .coverage import print_coverage, print_kept_float32, print_outputs
 from .options import add_head_options, add_length_options, add_mask_option, head_options, say
@@ -88,7 +89,7 @@ def _print(console: Console, found: Inspected, shown: Mapping[str, Any]) -> None
     size = "" if width is None else f", hidden size {width}"  # that of what PadfreeAttention gives
     print_line(
         console,
-        f"{shown['interface']} interface, {shown['precision']}, {layers} PadfreeAttention layer{'s' * (layers != 1)}"
+        f"{shown['interface']} interface, {_types(found)}, {layers} PadfreeAttention layer{'s' * (layers != 1)}"
         f"{size}, sequences of {positions}; padfree {shown['version']}",
     )
     rows = [
@@ -98,6 +99,7 @@ def _print(console: Console, found: Inspected, shown: Mapping[str, Any]) -> None
     console.print(make_table("inputs", ("input", "role", "type", "values"), rows))
     print_outputs(console, shown["outputs"])
     print_kept_float32(console, shown)
+    print_quantization(console, found.quantization)
     if shown.get("text"):
         console.print(facts_table("texts", shown["text"]))
     built = shown.get("engine", {}).get("plugin_layers")
@@ -111,3 +113,9 @@ def _print(console: Console, found: Inspected, shown: Mapping[str, Any]) -> None
         console.print(facts_table("engine", {k: v for k, v in shown["engine"].items() if k != "plugin_layers"}))
     if shown["coverage"]:
         print_coverage(console, shown["coverage"])
+
+
+def _types(found: Inspected) -> str:
+    """What numbers it computes with."""
+    precision = str(found.metadata["precision"])
+    return precision if found.quantization is None else f"products in {found.quantization.type}, else {precision}"

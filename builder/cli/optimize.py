@@ -4,21 +4,29 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .console import output_console, print_line, status
+from .calibrating import Step, print_quantization, showing
+from .console import output_console, print_line
 from .coverage import print_coverage, print_kept_float32, print_outputs
 from .options import (
     LINEAR,
+    add_calibration_options,
     add_head_options,
     add_length_options,
     add_norms_option,
     add_output_option,
     add_rewrite_options,
+    calibration_of,
     head_options,
     say,
 )
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+    from padfree.builder.calibration import Calibration
 
 
 def add_parser(subparsers: Any) -> None:
@@ -43,6 +51,7 @@ def add_parser(subparsers: Any) -> None:
         "bf16; default tensorrt: plain products, and `padfree build --linear` chooses",
     )
     add_norms_option(parser)
+    add_calibration_options(parser)
     parser.add_argument("--report", type=Path, metavar="FILE", help="also write the coverage report as JSON")
     add_length_options(parser)
     parser.set_defaults(function=run)
@@ -52,35 +61,23 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     from padfree.builder.coverage import report, report_json
     from padfree.builder.destinations import check_destinations
-    from padfree.builder.engine.linear import apply_linear
     from padfree.builder.engine.preparation import metadata_of
     from padfree.builder.files import write_files
     from padfree.builder.folders.kept import kept_files, tokenizer_destination
     from padfree.builder.folders.source import opened
     from padfree.builder.lengths import choose_lengths
     from padfree.onnx_tools import save_model
-    from padfree.onnx_tools.files.model_file import open_model
-    from padfree.onnx_tools.files.weights import Storage
-    from padfree.onnx_tools.rewrite import finished, rewrite_model
     from padfree.runtime.plan_files import parse_metadata
 
     console = output_console()
     outputs = [("-o", arguments.output), ("the tokenizer", tokenizer_destination(arguments.output))]
     check_destinations([*outputs, ("--report", arguments.report)], [("the model", arguments.model)])
+    calibration = calibration_of(arguments)
     with (
         opened(arguments.model, head_options(arguments), mask=arguments.mask, say=say) as source,
-        status(console, "rewriting"),
+        showing(console, "rewriting", bar=calibration is not None) as begin,
     ):
-        result = rewrite_model(
-            open_model(source.path, Storage.MEMORY),
-            interface=arguments.interface,
-            precision=arguments.precision,
-            strict=arguments.strict,
-            verify=arguments.verify,
-            mask=arguments.mask,
-            masks=arguments.masks or "any",
-        )
-        model = finished(apply_linear(arguments.linear, result.model, norms=arguments.norms), result.precision)
+        model = _optimized(arguments, source.path, calibration, begin)
         metadata = metadata_of(model)
         lengths = choose_lengths(
             metadata["max_positions"], arguments.batch, arguments.mean_length, arguments.max_length
@@ -93,7 +90,29 @@ def run(arguments: argparse.Namespace) -> int:
         write_files([(arguments.report, report_json(coverage))])
     print_outputs(console, metadata["outputs"])
     print_kept_float32(console, metadata)
+    print_quantization(console, parse_metadata(metadata, str(arguments.output)).quantization)
     print_coverage(console, coverage)
     beside = "".join(f", and {path}" for path, _ in kept)
     print_line(console, f"wrote {arguments.output} ({arguments.interface}, {arguments.precision}){beside}")
     return 0
+
+
+def _optimized(
+    arguments: argparse.Namespace, path: Path, calibration: Calibration | None, begin: Callable[[int], Step]
+) -> ModelProto:
+    """The model as the file will hold it."""
+    from padfree.builder.calibration import fp8_model
+    from padfree.builder.engine.linear import apply_linear
+    from padfree.builder.engine.preparation import metadata_of
+    from padfree.onnx_tools.files.model_file import open_model
+    from padfree.onnx_tools.files.weights import Storage
+    from padfree.onnx_tools.rewrite import finished, rewrite_model
+
+    asked = {name: getattr(arguments, name) for name in ("interface", "strict", "verify", "mask")}
+    asked["masks"] = arguments.masks or "any"
+    given = open_model(path, Storage.MEMORY)
+    if calibration is not None:
+        model = fp8_model(given, path, calibration, norms=arguments.norms, begin=begin, **asked)
+        return finished(model, metadata_of(model.proto)["precision"])
+    result = rewrite_model(given, precision=arguments.precision, **asked)
+    return finished(apply_linear(arguments.linear, result.model, norms=arguments.norms), result.precision)

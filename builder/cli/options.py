@@ -7,11 +7,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from padfree.contract.names import INTERFACES, MASKS, PRECISIONS
+from padfree.contract.names import FP8, INTERFACES, MASKS, PRECISIONS
 
 from .console import error_console, print_line
 
 if TYPE_CHECKING:
+    from padfree.builder.calibration import Calibration
     from padfree.builder.folders.head import HeadOptions
 
 LINEAR = ("auto", "padfree", "tensorrt")
@@ -37,7 +38,11 @@ def add_rewrite_options(
     shown = precision or "fp16, or bf16 where fp16 cannot hold the numbers, or what a rewritten model has"
     again, action = ("; several times: an engine each", "append") if several else ("", "store")
     group.add_argument(
-        "--precision", action=action, choices=PRECISIONS, default=precision, help=f"default: {shown}{again}"
+        "--precision",
+        action=action,
+        choices=(*PRECISIONS, FP8),
+        default=precision,
+        help=f"fp8: products in e4m3, everything else in fp16 or bf16, with --calibrate. Default: {shown}{again}",
     )
     group.add_argument("--strict", action="store_true", help="fail unless the whole model could be packed")
     group.add_argument(
@@ -138,6 +143,63 @@ def add_norms_option(parser: argparse._ActionsContainer) -> None:
         help="layer norms between padfree's products: folded into these (default), or separate, with kernels of their "
         "own",
     )
+
+
+def add_calibration_options(parser: argparse.ArgumentParser) -> None:
+    """--calibrate, --tokenizer, --margin, --keep, --quantize, --largest-loss."""
+    group = parser.add_argument_group("products in e4m3 (--precision fp8)")
+    group.add_argument(
+        "--calibrate",
+        type=Path,
+        metavar="FILE",
+        help="data of the kind that the model will get, from which scales follow: texts (.txt, .jsonl) or token ids "
+        "(.jsonl, .npz)",
+    )
+    group.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="FILE",
+        help="tokenizer.json, for texts (default: the one kept with the model)",
+    )
+    group.add_argument(
+        "--margin", type=float, metavar="X", help="room above the largest number of the data, 1 to 64 (default 2)"
+    )
+    group.add_argument(
+        "--keep", action="append", metavar="NAMES", help="products that stay in half precision, by name or pattern (*)"
+    )
+    group.add_argument("--quantize", action="append", metavar="NAMES", help="the only products to be in e4m3, likewise")
+    group.add_argument(
+        "--largest-loss",
+        type=float,
+        metavar="X",
+        help="products that are off by more, in parts of their result, stay in half precision (default 0.1)",
+    )
+
+
+def calibration_of(arguments: argparse.Namespace) -> Calibration | None:
+    """What add_calibration_options' options say; None where fp8 was not asked for.
+
+    Raises:
+        BuildError: fp8 without data, or options of fp8 without it; RewriteError: a number out of range.
+    """
+    from padfree.builder.errors import BuildError
+
+    names = ("calibrate", "tokenizer", "margin", "keep", "quantize", "largest_loss")
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) is not None]
+    if arguments.precision != FP8:
+        if given:
+            raise BuildError(f"{given[0]} is for --precision {FP8}; pass that too, or leave {given[0]} out")
+        return None
+    from padfree.builder.calibration import Calibration, require_calibration
+    from padfree.onnx_tools.quantization.options import LARGEST_LOSS, MARGIN, QuantizationOptions
+
+    options = QuantizationOptions(
+        margin=MARGIN if arguments.margin is None else arguments.margin,
+        keep=tuple(arguments.keep or ()),
+        quantize=tuple(arguments.quantize or ()),
+        largest_loss=LARGEST_LOSS if arguments.largest_loss is None else arguments.largest_loss,
+    )
+    return Calibration(require_calibration(arguments.calibrate), arguments.tokenizer, options)
 
 
 def add_output_option(parser: argparse.ArgumentParser, example: str) -> None:

@@ -56,7 +56,9 @@ class Settings:
         """What may differ in a model of this precision."""
         default, absolute, relative = TOLERANCES[precision], self.absolute_tolerance, self.relative_tolerance
         return Tolerance(
-            default.absolute if absolute is None else absolute, default.relative if relative is None else relative
+            default.absolute if absolute is None else absolute,
+            default.relative if relative is None else relative,
+            default.cosine if absolute is None and relative is None else None,
         )
 
 
@@ -176,8 +178,8 @@ def _session(
     rewritten = None if item.is_plan else item
     half = {"float16": "fp16", "bfloat16": "bf16"}  # outputs of half precision originals are rounded at the end
     rounded = next((half[output.dtype] for output in metadata.outputs if output.dtype in half), metadata.precision)
-    tolerance = settings.tolerance(rounded if metadata.precision == "fp32" else metadata.precision)
-    return Subject(runner, metadata.precision, metadata.interface == "padded", tolerance, rewritten, inside)
+    tolerance = settings.tolerance(rounded if metadata.precision == "fp32" else metadata.arithmetic)
+    return Subject(runner, metadata.arithmetic, metadata.interface == "padded", tolerance, rewritten, inside)
 
 
 def _runnable_on_cpu(path: Path, precision: str, settings: Settings) -> Path:

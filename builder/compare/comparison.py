@@ -92,7 +92,7 @@ def emit(original: Path, files: Sequence[Path], options: CompareOptions, folder:
     settings = options.settings(folder)
     described, candidates, batches = _prepare(original, files, options, settings)
     metadata = candidates[0].metadata
-    tolerance = settings.tolerance(options.precision if metadata is None else metadata.precision)
+    tolerance = settings.tolerance(options.precision if metadata is None else metadata.arithmetic)
     return save_comparison(folder, original, described, candidates[0], batches, tolerance)
 
 
@@ -112,6 +112,8 @@ def explain(original: Original, reference: ValidTokenRunner, subject: Subject, o
     item = subject.rewritten
     if item is None or item.metadata is None:
         return causes
+    if item.metadata.quantization is not None:  # what the original is rewritten to has no scales to compare
+        return causes or find_roundoff(original, subject, outcome)
     changes = find_changes(original.model, item.path, item.metadata)
     if causes or changes is None or changes:
         return (*causes, *(changes or ()))

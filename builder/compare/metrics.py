@@ -39,17 +39,22 @@ class WorstRow:
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors over some rows; what they mean is said at Tolerance. cosine is the smallest of any row."""
+    """Errors over some rows; what they mean is said at Tolerance. cosine is the smallest of any row.
+
+    sequence_cosine is the smallest of any sequence: of all its rows as one vector.
+    """
 
     rows: int
     absolute: float
     relative: float
     mean_relative: float
     cosine: float
+    sequence_cosine: float
 
     def within(self, tolerance: Tolerance) -> bool:
-        """Whether no row is over the tolerance."""
-        return self.absolute <= tolerance.absolute and self.relative <= tolerance.relative
+        """Whether no row, and no sequence, is over the tolerance."""
+        fits = self.absolute <= tolerance.absolute and self.relative <= tolerance.relative
+        return fits and (tolerance.cosine is None or self.sequence_cosine >= tolerance.cosine)
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,7 @@ class _Rows:
     absolute: Floats
     relative: Floats
     cosine: Floats
+    sequence_cosine: Floats
     elements: npt.NDArray[np.int64]
     wanted: Floats
     found: Floats
@@ -108,7 +114,8 @@ def output_errors(
     measured = [_measure(*item, scale, dims) for item in zip(batches, wanted, found, strict=True) if item[1].size]
     lengths = np.concatenate([rows.batch.seq_lens[rows.places[:, 0]] for rows in measured])
     columns = tuple(
-        np.concatenate(parts) for parts in zip(*((r.absolute, r.relative, r.cosine) for r in measured), strict=True)
+        np.concatenate(parts)
+        for parts in zip(*((r.absolute, r.relative, r.cosine, r.sequence_cosine) for r in measured), strict=True)
     )
     classes = {}
     for start, end in zip((0, *CLASS_ENDS), (*CLASS_ENDS, np.inf), strict=True):
@@ -132,13 +139,24 @@ def _measure(batch: ComparedBatch, wanted: Array, found: Array, scale: Scale, di
         cosine = dot / np.maximum(length * other, np.finfo(np.float64).tiny)
     cosine[(difference == 0).all(1)] = 1.0
     elements = difference.argmax(1)
-    each = np.arange(len(a))
+    each, places = np.arange(len(a)), _places(batch, dims, len(a))
     return _Rows(
-        batch, _places(batch, dims, len(a)),
-        difference[each, elements], relative, np.nan_to_num(cosine, nan=-1.0), elements,
+        batch, places,
+        difference[each, elements], relative, np.nan_to_num(cosine, nan=-1.0),
+        _sequence_cosines(places[:, 0], dot, length, other), elements,
         a[each, elements].astype(np.float64), b[each, elements].astype(np.float64),
         wanted.shape[1:], int((np.isfinite(wanted) & ~np.isfinite(found)).sum()),
     )  # fmt: skip
+
+
+def _sequence_cosines(sequences: npt.NDArray[np.int64], dot: Floats, length: Floats, other: Floats) -> Floats:
+    """For every row [R], the cosine of its whole sequence, from the rows' products and lengths; 1 between zeros."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        together, a, b = (np.bincount(sequences, weights=item) for item in (dot, length**2, other**2))
+        lengths = np.sqrt(a * b)
+        found = np.where((a == 0) & (b == 0), 1.0, together / np.maximum(lengths, np.finfo(np.float64).tiny))
+    cosines: Floats = np.nan_to_num(found, nan=-1.0)[sequences]
+    return cosines
 
 
 def _places(batch: ComparedBatch, dims: Dims, count: int) -> npt.NDArray[np.int64]:
@@ -151,10 +169,9 @@ def _places(batch: ComparedBatch, dims: Dims, count: int) -> npt.NDArray[np.int6
     return np.stack([found[:, axes.index(BATCH)], slots], axis=1)
 
 
-def _errors(absolute: Floats, relative: Floats, cosine: Floats) -> Errors:
-    return Errors(
-        len(absolute), float(absolute.max()), float(relative.max()), float(relative.mean()), float(cosine.min())
-    )
+def _errors(absolute: Floats, relative: Floats, cosine: Floats, sequence_cosine: Floats) -> Errors:
+    least = (float(values.min()) for values in (cosine, sequence_cosine))
+    return Errors(len(absolute), float(absolute.max()), float(relative.max()), float(relative.mean()), *least)
 
 
 def _worst(measured: Sequence[_Rows]) -> tuple[WorstRow, ...]:

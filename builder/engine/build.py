@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from ..files import write_files
 from ..folders.kept import kept_files, tokenizer_destination
 from . import linear_tables
 from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOptions
-from .linear import AUTO, FOLDED, linear_of, norms_of
+from .linear import AUTO, FOLDED, FP8_OPERATOR, fp8_problem, linear_of, norms_of
 from .phases import WAITING, Phases
 from .preparation import Products, metadata_of
 from .preparation_process import preparing
@@ -112,7 +112,7 @@ def build_engine(
     metadata = parse_metadata(raw, "the rewritten model")
     kept = [] if isinstance(model, onnx.ModelProto) else kept_files(Path(model), Path(plan_path), metadata)
     profile = choose_profile(metadata, wanted)
-    check_machine(device, needs_plugins=bool(metadata.plugins))
+    check_machine(device, operators=metadata.plugins)
     if isinstance(started, Exception):
         raise started
     started.phases.seconds |= waited.seconds
@@ -165,16 +165,22 @@ def _gpu(device: int) -> Device | None:
         return None
 
 
-def check_machine(device: int, *, needs_plugins: bool) -> None:
-    """Names everything at once that this machine lacks for a build.
+def check_machine(device: int, *, operators: Collection[str]) -> None:
+    """Names everything at once that this machine lacks for a build with plugins of these `operators`.
 
     Raises:
-        BuildError: TensorRT, a usable GPU or the plugin library is missing; the message says what to install.
+        BuildError: TensorRT, a usable GPU, the plugin library or one of its plugins is missing, or the GPU has no
+            e4m3; the message says what to do.
     """
-    problems = [_problem(import_tensorrt), _problem(partial(open_gpu, device))]
-    if needs_plugins:
+    gpus: list[Device] = []
+    problems = [_problem(import_tensorrt), _problem(lambda: gpus.append(open_gpu(device)))]
+    if operators:
         problems.append(_problem(plugin_library.find))
     found = [problem for problem in problems if problem]
+    if not found and operators:
+        found = [problem for problem in (_problem(partial(plugin_library.require, operators)),) if problem]
+    if FP8_OPERATOR in operators:
+        found += [problem for problem in map(fp8_problem, gpus) if problem]
     if found:
         raise BuildError("engines cannot be built here: " + "; also: ".join(found))
 

@@ -15,9 +15,9 @@ from ..errors import BuildError
 
 AUTO, PADFREE, TENSORRT = CHOICES = ("auto", "padfree", "tensorrt")
 FOLDED, SEPARATE = NORMS = ("folded", "separate")
-OPERATOR = "PadfreeLinear"
+OPERATOR, FP8_OPERATOR = OPERATORS_OF_PRODUCTS = ("PadfreeLinear", "PadfreeLinearFp8")
 COMPUTE_CAPABILITY = "9.0"
-"""Of the one architecture that PadfreeLinear has a kernel for: Hopper."""
+"""Of the one architecture that they have kernels for: Hopper."""
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +34,9 @@ def choose_linear(wanted: str, model: onnx.ModelProto, precision: str, device: D
         raise BuildError(f"linear is '{wanted}', allowed are {', '.join(CHOICES)}; choose one of them")
     problem = _problem(precision, device)
     if linear_of(model) == PADFREE:
+        in_fp8 = any(node.op_type == FP8_OPERATOR for node in _products(model))
+        if in_fp8 and (found := fp8_problem(device) or (wanted == TENSORRT and f"--linear {TENSORRT} was asked for")):
+            raise BuildError(f"the model is in fp8, and {found}; build from the original with --precision fp16")
         if wanted == TENSORRT or problem:
             raise BuildError(
                 f"the model was rewritten with {OPERATOR} and "
@@ -80,7 +83,16 @@ def norms_of(model: onnx.ModelProto) -> str:
 
 
 def _products(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    return [node for node in padfree_nodes(model.graph) if node.op_type == OPERATOR]
+    return [node for node in padfree_nodes(model.graph) if node.op_type in OPERATORS_OF_PRODUCTS]
+
+
+def fp8_problem(device: Device) -> str:
+    """Why products in e4m3 cannot run on a GPU, empty where they can."""
+    if device.compute_capability == COMPUTE_CAPABILITY:
+        return ""
+    return (
+        f"{FP8_OPERATOR} needs compute capability {COMPUTE_CAPABILITY}, {device.name} has {device.compute_capability}"
+    )
 
 
 def _problem(precision: str, device: Device) -> str:

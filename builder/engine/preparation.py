@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from padfree.contract.names import HALF
+from padfree.contract.names import FP8, HALF
 from padfree.onnx_tools.files.metadata import is_rewritten, read_metadata
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.model_file import open_model
 from padfree.onnx_tools.files.weights import Storage
+from padfree.onnx_tools.fp8 import QUANTIZATION
 from padfree.onnx_tools.operators import check_nodes
+from padfree.onnx_tools.quantization.scales import check_scales
 from padfree.onnx_tools.rewrite import rewrite_model
 from padfree.runtime.gpu.device import Device
 from padfree.runtime.plan_files import parse_metadata
@@ -77,6 +79,7 @@ def prepare(
         choice = choose_linear(products.linear, made.proto, metadata.precision, device)
         made = apply_linear(choice, made, norms=products.norms)
     check_nodes(made.proto)
+    check_scales(made)
     return made.with_proto(for_parser(made.proto, longest))
 
 
@@ -108,10 +111,11 @@ def rewritten(
             f"the model was rewritten with {'no mask' if own is None else f'the mask {own}'}, '{mask}' was asked for; "
             f"leave --mask out, or build from the original model with --mask {mask}"
         )
+    has = {**raw, "masks": raw.get("masks", "any")} | ({"precision": FP8} if QUANTIZATION in raw else {})
     for what, wanted in (("interface", interface), ("precision", precision), ("masks", masks)):
-        if wanted is not None and raw.get(what, "any" if what == "masks" else None) != wanted:
+        if wanted is not None and has.get(what) != wanted:
             raise BuildError(
-                f"the model was rewritten with {what} {raw.get(what)}, {wanted} was asked for; leave --{what} out, or "
+                f"the model was rewritten with {what} {has.get(what)}, {wanted} was asked for; leave --{what} out, or "
                 f"build from the original model with --{what} {wanted}"
             )
     return model

@@ -62,7 +62,7 @@ def disentangled_flash(setup: Setup) -> Contender:
 
 def _deberta(setup: Setup) -> Any:
     """The transformers model. Raises UnavailableError for another family and for fp32."""
-    if setup.model.precision == "fp32":
+    if setup.model.half == "fp32":
         raise UnavailableError("its attention is compared in fp16 and bf16 alone")
     model = load(setup)
     if type(model).__name__ != "DebertaV2Model":

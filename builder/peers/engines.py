@@ -29,13 +29,16 @@ def packed(setup: Setup) -> Contender:
     if setup.profile is not None:
         options.update(asdict(setup.profile))
         name = "_".join(map(str, (setup.model.path.stem, name, *astuple(setup.profile))))
-    make = partial(build_engine, setup.model.packed, **options)
+
+    def make(plan: Path) -> dict[str, Any]:
+        return build_engine(setup.ours, plan, **options)
+
     return _contender(setup, name, make, None, keep=setup.profile is not None)
 
 
 def padded(setup: Setup, typing: Typing) -> Contender:
     """The original's engine, tuned for B x S; it stays in the folder for other batches of that shape."""
-    if setup.model.precision != "fp16":
+    if setup.model.half != "fp16":
         raise UnavailableError(f"is built in fp16, this is a comparison in {setup.model.precision}")
     make = partial(build_padded_engine, setup.model.original, typing=typing, **setup.shape)
     name = padded_name(setup.model, typing, len(setup.batch.seq_lens), setup.batch.seq_len)
@@ -49,7 +52,7 @@ def padded_name(model: Model, typing: Typing, batch: int, seq_len: int) -> str:
 
 def padded_interface(setup: Setup) -> Contender:
     """The rewritten model as a drop-in: the original's inputs and outputs, packed inside."""
-    precision = setup.model.precision
+    precision = setup.model.half
     make = partial(
         build_engine, setup.model.original, interface="padded", precision=precision, verify=False, **setup.shape
     )

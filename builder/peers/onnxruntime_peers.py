@@ -31,7 +31,7 @@ def original_on_cpu(setup: Setup) -> Contender:
 def packed_on_cpu(setup: Setup) -> Contender:
     """The rewritten file."""
     path = setup.folder / "packed.onnx"
-    save_model(setup.model.packed, path)
+    save_model(setup.ours, path)
     session = Session(path)
     feeds, ragged = session.feeds(setup.batch.ragged), setup.batch.ragged
     answers = split_outputs(session.backend.run(feeds), ragged, session.metadata)
@@ -47,9 +47,9 @@ def original_on_gpu(setup: Setup) -> Contender:
     """The exported model in fp16 or fp32 through onnxruntime's CUDA provider, inputs and outputs on the GPU."""
     if CUDA not in ort.get_available_providers():
         raise UnavailableError(f"this onnxruntime ({ort.__version__}) has no {CUDA}; install onnxruntime-gpu")
-    if setup.model.precision == "bf16":
+    if setup.model.half == "bf16":
         raise UnavailableError("runs fp32 and fp16, this is a comparison in bf16")
-    model = setup.model.original if setup.model.precision == "fp32" else to_fp16(setup.model.original)
+    model = setup.model.original if setup.model.half == "fp32" else to_fp16(setup.model.original)
     session = _session(setup, model, CUDA)
     if CUDA not in session.get_providers():
         raise UnavailableError(f"onnxruntime could not start its {CUDA} and fell back to the CPU")

@@ -11,10 +11,16 @@ from typing import Any
 
 import onnx
 from padfree.contract.metadata import Metadata
+from padfree.contract.names import FP8
 from padfree.onnx_tools import load_model, rewrite
 from padfree.onnx_tools.cost import Lengths
 from padfree.onnx_tools.files.metadata import is_rewritten
+from padfree.onnx_tools.files.model import Model as OnnxModel
+from padfree.onnx_tools.fp8 import quantize
+from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.products import Product
+from padfree.onnx_tools.rewrite import finished
+from padfree.runtime.feeds import packed_feeds
 from padfree.runtime.plan_files import parse_metadata
 
 from ..engine.engine_builder import DEFAULT_CACHE
@@ -38,6 +44,11 @@ class Model:
     torch_folder: Path | None = None
     mask: str | None = None
 
+    @property
+    def half(self) -> str:
+        """The precision of everything but our products: peers of fp8 compute in fp16."""
+        return "fp16" if self.precision == FP8 else self.precision
+
     @cached_property
     def original(self) -> onnx.ModelProto:
         """The exported model. Raises BuildError for one that is rewritten already: its peers need the original."""
@@ -50,8 +61,11 @@ class Model:
 
     @cached_property
     def packed(self) -> onnx.ModelProto:
-        """The rewritten model, packed interface, not verified: the answers are compared before anything is timed."""
-        return rewrite(self.original, precision=self.precision, verify=False, mask=self.mask).model
+        """The rewritten model, packed interface, not verified: the answers are compared before anything is timed.
+
+        Of fp8 it is what has no product in e4m3 yet.
+        """
+        return rewrite(self.original, precision=self.half, verify=False, mask=self.mask).model
 
     @cached_property
     def metadata(self) -> Metadata:
@@ -84,6 +98,15 @@ class Setup:
     device: int = 0
     say: Callable[[str], None] = field(default=lambda _: None)
     profile: ProfileOptions | None = None
+
+    @cached_property
+    def ours(self) -> onnx.ModelProto:
+        """The rewritten model; in fp8 its scales are those of this batch."""
+        if self.model.precision != FP8:
+            return self.model.packed
+        made = with_linear(OnnxModel.of(self.model.packed), fold_streams=False)
+        feeds = packed_feeds(self.batch.ragged, self.model.metadata)
+        return finished(quantize(made, [feeds], verify=False), self.model.half)
 
     @property
     def lengths(self) -> Lengths:

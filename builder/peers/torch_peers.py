@@ -40,7 +40,7 @@ def load(setup: Setup, precision: str | None = None) -> Any:
     config = AutoConfig.from_pretrained(setup.model.torch_folder)
     encoder_alone = any(name.endswith("EncoderModel") for name in config.architectures or ())  # such as T5's
     loader = AutoModelForTextEncoding if encoder_alone else AutoModel
-    dtype = types[precision or setup.model.precision]  # which leaves rotary frequencies fp32, where .to rounds them
+    dtype = types[precision or setup.model.half]  # which leaves rotary frequencies fp32, where .to rounds them
     return loader.from_pretrained(setup.model.torch_folder, dtype=dtype).to("cuda").eval()
 
 
@@ -121,7 +121,7 @@ def gemm_limit(setup: Setup) -> Contender:
     """
     torch = torch_module()
     types = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-    options = {"device": "cuda", "dtype": types[setup.model.precision]}
+    options = {"device": "cuda", "dtype": types[setup.model.half]}
     kinds = []
     for item in setup.model.products:
         if item.weights:

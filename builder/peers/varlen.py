@@ -66,7 +66,7 @@ def flex_attention(torch: Any, seq_lens: Sequence[int], device: str) -> Attend:
 
 def _packed(setup: Setup, attention: Callable[[Any, Sequence[int], str], Attend]) -> Contender:
     torch, seq_lens = torch_module(), setup.batch.seq_lens
-    if setup.model.precision == "fp32":
+    if setup.model.half == "fp32":
         raise UnavailableError("its attention runs fp16 and bf16, this is a comparison in fp32")
     model = load(setup)
     family = type(model).__name__

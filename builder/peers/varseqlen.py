@@ -38,7 +38,7 @@ def varseqlen(setup: Setup) -> Contender:
     config = model.config
     if type(model).__name__ != "BertModel" or config.hidden_size != HEAD_SIZE * config.num_attention_heads:
         raise UnavailableError(f"the plugins take BertModel with heads of {HEAD_SIZE}; this is {type(model).__name__}")
-    if setup.batch.seq_len > MAX_LENGTH or setup.model.precision != "fp16":
+    if setup.batch.seq_len > MAX_LENGTH or setup.model.half != "fp16":
         raise UnavailableError(f"the plugins give right answers in fp16 up to {MAX_LENGTH} tokens a sequence")
     if not hasattr(trt.INetworkDefinition, "add_plugin_v2"):
         raise UnavailableError(f"TensorRT {trt.__version__} has these plugins no more")

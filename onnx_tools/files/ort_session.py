@@ -6,7 +6,9 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import onnxruntime as ort
+from onnx import TensorProto
 from padfree.contract.names import ORT_WRONG_FUSIONS
 
 from .data_sizes import raw_bytes
@@ -15,6 +17,7 @@ from .model import Model
 from .model_file import EXTERNAL_DATA_BYTES, save_model
 
 PROVIDERS = ["CPUExecutionProvider"]
+_NAMELESS = (TensorProto.FLOAT8E4M3FN,)
 SILENT = 4  # onnxruntime's log: what goes wrong comes as an exception, too
 
 
@@ -39,9 +42,9 @@ def open_session(model: Model, *, optimize: bool = True) -> ort.InferenceSession
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     proto = model.proto
-    held = {tensor.name: model.array(tensor) for tensor in proto.graph.initializer if tensor in model.weights}
+    held = {tensor.name: _ort_value(model, tensor) for tensor in proto.graph.initializer if tensor in model.weights}
     if held:
-        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in held.values()]
+        values = list(held.values())
         options.add_external_initializers(list(held), values)
         options.add_session_config_entry("session.disable_prepacking", "1")  # copies of all weights, for a few tokens
         return _Session(proto.SerializeToString(), options, values)
@@ -51,6 +54,14 @@ def open_session(model: Model, *, optimize: bool = True) -> ort.InferenceSession
         path = Path(folder) / "model.onnx"
         save_model(proto, path)
         return _open(str(path), options)
+
+
+def _ort_value(model: Model, tensor: TensorProto) -> ort.OrtValue:
+    """A weight's values; types that numpy has no name for go by their bytes and ONNX's number for them."""
+    array = model.array(tensor)
+    if tensor.data_type in _NAMELESS:
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint8), tensor.data_type)
+    return ort.OrtValue.ortvalue_from_numpy(array)
 
 
 def _open(source: bytes | str, options: ort.SessionOptions) -> ort.InferenceSession:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,21 @@ def load(library: Path | None = None) -> Path:
             "padfree's library: install padfree again, or check it with `padfree doctor`"
         )
     return path
+
+
+def require(operators: Iterable[str]) -> None:
+    """Loads the library and checks that TensorRT knows these operators then.
+
+    Raises:
+        SessionError: as load; or an operator is unknown.
+    """
+    from .trt import import_tensorrt
+
+    path = load()
+    there = {creator.name for creator in import_tensorrt().get_plugin_registry().all_creators}
+    missing = [name for name in operators if name not in there]
+    if missing:
+        raise SessionError(
+            f"{path} has no plugin {', '.join(missing)}: the library is older than the Python files, or another one is "
+            "loaded; install padfree again, or check it with `padfree doctor`"
+        )

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from onnx import GraphProto
@@ -90,13 +92,22 @@ def find_departure(
         verdict = (
             f"{'outputs agree' if passed else 'no tensor inside is over the tolerance'}; the largest relative error of "
             f"{len(trace)} tensors is {worst.errors.relative:.2g}, at '{worst.tensor}' of {worst.operator} "
-            f"'{worst.node}'"
+            f"'{worst.node}'{_largest_step(trace) if metadata.quantization else ''}"
         )
         return Departure(batch.name, None, "none", (), verdict, trace)
     agreed = {item.tensor for item in trace[: trace.index(first)]}
     since = _nodes_since(models.graph, first.tensor, agreed)
-    kind = _kind(models, batch, first, trace, tolerance, metadata.precision)
-    return Departure(batch.name, first, kind, since, _verdict(first, kind, since, metadata.precision), trace)
+    kind = _kind(models, batch, first, trace, tolerance, metadata.arithmetic)
+    return Departure(batch.name, first, kind, since, _verdict(first, kind, since, metadata.arithmetic), trace)
+
+
+def _largest_step(trace: Sequence[TensorError]) -> str:
+    """Where in the model's order the mean error grows most: in fp8 every product adds some."""
+    steps = [(after.errors.mean_relative - before.errors.mean_relative, after) for before, after in pairwise(trace)]
+    if not steps:
+        return ""
+    grown, item = max(steps, key=lambda step: step[0])
+    return f"; on average it grows most, by {grown:.2g}, at '{item.tensor}' of {item.operator} '{item.node}'"
 
 
 def _tensor_error(values: Values, batch: ComparedBatch) -> TensorError:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from onnx import ModelProto
+from padfree.contract.names import FP8
+from padfree.contract.quantization import QuantizationInfo
 from padfree.onnx_tools import load_model, save_model
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.precision.rounding import with_rounding
@@ -21,7 +23,8 @@ from ..runners import SessionRunner
 from ..subject import Subject
 
 EXPLAINED = 3.0  # times what rounding gives on a CPU: sums inside kernels have another order and length
-BETTER = {"fp16": "fp32", "bf16": "fp16 or fp32"}
+BETTER = {"fp16": "fp32", "bf16": "fp16 or fp32", FP8: "fp16"}
+LAYERS_SHOWN = 3
 
 
 def find_roundoff(original: Original, subject: Subject, outcome: Outcome) -> tuple[str, ...]:
@@ -35,7 +38,7 @@ def find_roundoff(original: Original, subject: Subject, outcome: Outcome) -> tup
         outcome: how.
     """
     item, precision = subject.rewritten, subject.precision
-    if item is None or precision not in BETTER:
+    if item is None or item.metadata is None or precision not in BETTER:
         return ()
     at = _worst_batch(outcome)
     batch = outcome.batches[at]
@@ -48,12 +51,14 @@ def find_roundoff(original: Original, subject: Subject, outcome: Outcome) -> tup
             with G_LOGGER.verbosity(G_LOGGER.CRITICAL), SessionRunner(original, "rounding", lambda: path) as runner:
                 return _largest_error(original, outcome, at, runner.infer(dict(batch.feeds)))
 
-        weights, rounded = (measure(item.proto) for item in (widen(model), with_rounding(model, precision)))
+        rounded = measure(with_rounding(model, item.metadata.precision).proto)
+        plain = measure(widen(model).proto)
     found = _largest_error(original, outcome, at, {name: rows[at] for name, rows in outcome.found.items()})
-    facts = (
-        f"in onnxruntime the same file is {rounded:.2g} relative off with every tensor rounded to {precision}, and "
-        f"{weights:.2g} with its weights alone"
-    )
+    if item.metadata.quantization is None:
+        facts = f"with every tensor rounded to {precision}, and {plain:.2g} with its weights alone"
+    else:
+        facts = f"of which its products in fp8 alone make {plain:.2g}, {_most_lossy(item.metadata.quantization)}"
+    facts = f"in onnxruntime the same file is {rounded:.2g} relative off {facts}"
     if found > EXPLAINED * rounded:
         verdict = f"{precision} does not explain it: {facts}; what runs here is {found:.2g} off; please report it"
     else:
@@ -62,6 +67,13 @@ def find_roundoff(original: Original, subject: Subject, outcome: Outcome) -> tup
             "accept it with --relative-tolerance and --absolute-tolerance where the task's scores do not change"
         )
     return (verdict,)
+
+
+def _most_lossy(found: QuantizationInfo) -> str:
+    """Which products lost most on the calibration data, and what to do about it."""
+    layers = sorted(found.layers, key=lambda layer: layer.loss, reverse=True)[:LAYERS_SHOWN]
+    shown = ", ".join(f"'{layer.name}' ({layer.loss:.3f} of its result)" for layer in layers)
+    return f"most of all {shown}, which --keep leaves in half precision"
 
 
 def _worst_batch(outcome: Outcome) -> int:

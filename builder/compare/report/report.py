@@ -98,6 +98,9 @@ def describe_outcome(passed: bool, errors: Sequence[OutputErrors], tolerance: To
         f"{worst.total.relative:.2g} relative (allowed {tolerance.relative:g}), smallest cosine "
         f"{min(item.total.cosine for item in errors):.6f}"
     )
+    if tolerance.cosine is not None:
+        least = min(item.total.sequence_cosine for item in errors)
+        figures += f", of a sequence {least:.6f} (allowed {tolerance.cosine:g})"
     if passed:
         return f"agrees: {figures}"
     return f"differs: {'; '.join(causes) or 'no known cause explains it, --bisect finds the first node'} ({figures})"

@@ -93,6 +93,15 @@ def _same(_: gs.Node, known: Known) -> Found:
     return [known[0]]
 
 
+def _quantize(node: gs.Node, known: Known) -> Found:
+    """Of x, its scale and the zero point, whose type the result has where there is one."""
+    return [Facts(known[0].shape, known[2].dtype if len(node.inputs) > 2 else "uint8")]
+
+
+def _dequantize(_: gs.Node, known: Known) -> Found:
+    return [Facts(known[0].shape, known[1].dtype, constant=all(item.constant for item in known))]
+
+
 def _is_nan(_: gs.Node, known: Known) -> Found:
     return [Facts(known[0].shape, "bool", constant=known[0].constant)]
 
@@ -298,6 +307,7 @@ _RULES: Mapping[str, Callable[[gs.Node, Known], Found]] = MappingProxyType(
         "Concat": _concat,
         "Conv": conv,
         "ConstantOfShape": _constant_of_shape,
+        "DequantizeLinear": _dequantize,
         "Dropout": _same,
         "EyeLike": lambda node, known: [eye_like(node, known[0])],
         "Expand": _expand,
@@ -309,6 +319,7 @@ _RULES: Mapping[str, Callable[[gs.Node, Known], Found]] = MappingProxyType(
         "IsInf": _is_nan,
         "IsNaN": _is_nan,
         "MatMul": matmul,
+        "QuantizeLinear": _quantize,
         "Range": _range,
         "Reshape": _reshape,
         "Shape": _shape,

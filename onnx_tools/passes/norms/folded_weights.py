@@ -39,7 +39,7 @@ class FoldedWeights:
         key = (weight.name, gamma.name)
         if key not in self._scaled:
             with np.errstate(over="ignore"):
-                exact = _values(weight) * _values(gamma)[:, np.newaxis]
+                exact = values_of(weight) * values_of(gamma)[:, np.newaxis]
             values, found = self._rounded(exact)
             if unfit := unfit_reason(exact, self._precision, rounded=found) or self._not_finite(found):
                 raise NoMatch(f"'{weight.name}' times '{gamma.name}' {unfit}")
@@ -55,7 +55,7 @@ class FoldedWeights:
         """
         if beta is None and len(terms) < 2:
             return terms[0] if terms else None
-        total = sum((_values(term).astype(np.float64) for term in terms), self._shift(weight, beta))
+        total = sum((values_of(term).astype(np.float64) for term in terms), self._shift(weight, beta))
         stem = terms[0].name if terms else f"{weight.name}_bias"
         values, found = self._rounded(total.astype(np.float32))
         if unfit := self._not_finite(found):
@@ -68,7 +68,7 @@ class FoldedWeights:
             return np.zeros(int(weight.shape[1]))
         key = (weight.name, beta.name)
         if key not in self._shifts:
-            self._shifts[key] = exact_product(_values(beta), _values(weight))
+            self._shifts[key] = exact_product(values_of(beta), values_of(weight))
         return self._shifts[key]
 
     def _rounded(self, exact: Floats) -> tuple[Floats | HeldValues, Floats]:
@@ -88,7 +88,7 @@ class FoldedWeights:
         return self._editor.constant(stem, values)
 
 
-def _values(constant: gs.Constant) -> Floats:
+def values_of(constant: gs.Constant) -> Floats:
     """A constant of any float type as float32; numpy has no bfloat16, and what it makes of one would be exported."""
     held = constant._values
     if isinstance(held, HeldValues):

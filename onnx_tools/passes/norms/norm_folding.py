@@ -62,22 +62,24 @@ class _Norm:
         return "bias" in self.inputs or "residual" in self.inputs
 
 
-def norm_folding(graph: gs.Graph, precision: str) -> PassResult:
+def norm_folding(graph: gs.Graph, precision: str, *, streams: bool = True) -> PassResult:
     """Removes layer norms whose input a PadfreeLinear makes and whose output none but PadfreeLinear needs.
 
     With z the rows before the norm, W' = diag(gamma) W and b' = b + beta W, LN(z) W + b is
     (z W' - mean(z) colsum(W')) / deviation(z) + b'. A product that adds LN(z) to its result adds beta with its bias and
     computes the rest from z. The product that makes z takes over what the norm adds, and gives the moments of z. With
-    RMS norms no mean is taken away. `precision` is the graph's: the new weights must fit it.
+    RMS norms no mean is taken away. `precision` is the graph's: the new weights must fit it. Without `streams`, norms
+    stay whose z goes on beside them, as it does where norms stand ahead of layers: such a z grows from layer to layer,
+    with single numbers far beyond the others, and e4m3 does not hold both.
     """
-    return _Folding(graph, precision).run()
+    return _Folding(graph, precision, streams=streams).run()
 
 
 class _Folding:
     """Which norms of one graph are folded, and what its products become."""
 
-    def __init__(self, graph: gs.Graph, precision: str) -> None:
-        self._graph = graph
+    def __init__(self, graph: gs.Graph, precision: str, *, streams: bool) -> None:
+        self._graph, self._streams = graph, streams
         self._editor = Editor(graph)
         self._weights = FoldedWeights(self._editor, precision)
         self._missed: list[Miss] = []
@@ -165,6 +167,8 @@ class _Folding:
         if product.attrs["has_residual"] and "residual" in norm.inputs:
             raise NoMatch(f"'{norm.name}' adds to what '{node_name(product)}' has added a residual to")
         made = norm.inputs["x"]
+        if not self._streams and (norm.has_sum or not used_once(self._graph, made)):
+            raise NoMatch(f"'{norm.name}' norms '{norm.z.name}', which goes on beside it: fp8 takes the norm's result")
         if norm.adds and not used_once(self._graph, made):
             raise NoMatch(f"'{norm.name}' adds to '{made.name}', which something else needs too")
         return True

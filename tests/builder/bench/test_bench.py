@@ -274,7 +274,7 @@ def test_the_records_keys_are_documented(tmp_path: Path) -> None:
     installed = {"torch", "transformers", "onnxruntime", "onnx", "cuda-bindings", "tensorrt", "triton"}
     record = set(json.loads(out.read_text()))
     assert record - installed <= documented
-    assert documented - record <= {"gpu", "cpu", "driver", "fp32", "fp16", "bf16"}
+    assert documented - record <= {"gpu", "cpu", "driver", "fp32", "fp16", "bf16", "fp8"}
 
 
 def test_every_peer_is_documented() -> None:
@@ -312,3 +312,14 @@ def test_a_rewritten_model_has_no_peers(tmp_path: Path, capsys: Capture) -> None
 def test_a_batch_counts_its_tokens() -> None:
     batch = MeasuredBatch(SimpleNamespace(seq_lens=np.array([2, 5], np.int32)), 8)  # type: ignore[arg-type]
     assert (batch.seq_lens, batch.tokens, batch.slots) == ([2, 5], 7, 16)
+
+
+def test_fp8_is_measured_beside_peers_in_half_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Scales come from the measured batch; the answers are off by what 3 bits cost, and not by more."""
+    out = tmp_path / "out.jsonl"
+    command = ["bench", str(EXPORTED), "--cpu", "--batch", "3", "--seq-len", "16", "--precision", "fp8"]
+    assert main([*command, "--json", str(out)]) == 0
+    record = json.loads(out.read_text())
+    assert record["precision"] == "fp8"
+    assert 1e-3 < record["errors"]["padfree"] < bench.MAX_ERRORS["fp8"]
+    assert "fp8" in capsys.readouterr().out

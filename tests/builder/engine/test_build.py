@@ -73,11 +73,11 @@ def test_everything_missing_is_named_at_once(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(build, "open_gpu", refuse("no GPU; buy one"))
     monkeypatch.setattr(build.plugin_library, "find", refuse("no library; apt-get install g++"))
     with pytest.raises(BuildError) as caught:
-        build.check_machine(0, needs_plugins=True)
+        build.check_machine(0, operators=("PadfreePool",))
     for part in ("no TensorRT; pip install it", "no GPU; buy one", "no library; apt-get install g++"):
         assert part in str(caught.value)
     with pytest.raises(BuildError) as caught:
-        build.check_machine(0, needs_plugins=False)
+        build.check_machine(0, operators=())
     assert "no library" not in str(caught.value)
 
 

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published sentence encoders in fp32, fp16 and fp8 side by side: cosines to fp32, and retrieval over texts at hand.
+
+    python -m benchmarks.accuracy.fp8 minilm.onnx mpnet.onnx --texts 600 --json benchmarks/results/local/fp8.jsonl
+
+Takes exported models with a vector a text and the tokenizer beside them (`padfree optimize` writes such tokenizers, for
+one). A query is the first sentence of a text, its document is the rest, to be found among all documents by the largest
+dot product. Scales come from other texts than those that are scored. Everything runs in onnxruntime on the CPU: fp16
+and fp8 with every tensor rounded as on a GPU. Intervals are those of 95 % by resampling queries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from padfree.builder.bench.environment import append_record, environment
+from padfree.builder.calibration import Calibration, fp8_model
+from padfree.contract.quantization import QuantizationInfo
+from padfree.onnx_tools import load_model, rewrite, save_model
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.precision.rounding import with_rounding
+from padfree.runtime import Session
+from padfree.runtime.plan_files import parse_metadata
+from padfree.runtime.texts import TextReader
+
+from .pretrained import cosines
+from .texts import texts_at_hand
+
+PRECISIONS = ("fp32", "fp16", "fp8")
+GOAL_COSINE, GOAL_POINTS = 0.997, 0.7
+"""Of fp8: mean cosine to fp32, and how many points of retrieval it may lose."""
+CALIBRATED, SHORTEST, BATCH = 200, 60, 32
+SAMPLES = 2000
+_SENTENCE = re.compile(r"(?<=[.!?:])\s+")
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A query and the document that it is to find."""
+
+    query: str
+    document: str
+
+
+def pairs(count: int) -> tuple[list[Pair], list[str]]:
+    """So many pairs, and the texts to calibrate with, which are others."""
+    found, others = list[Pair](), list[str]()
+    for number, text in enumerate(texts_at_hand(8 * count)):
+        query, _, document = text.partition(_first_break(text))
+        if number % 4 == 0:
+            others.append(text)
+        elif len(query) >= SHORTEST // 3 and len(document) >= SHORTEST:
+            found.append(Pair(query.strip(), document.strip()))
+    return found[:count], others[:CALIBRATED]
+
+
+def _first_break(text: str) -> str:
+    match = _SENTENCE.search(text)
+    return match.group() if match else "\0"
+
+
+def models(path: Path, texts: Sequence[str], folder: Path) -> tuple[dict[str, Path], QuantizationInfo]:
+    """The file in every precision, packed, as it runs on a CPU; and what fp8 said of itself."""
+    made = {name: folder / f"{name}.onnx" for name in PRECISIONS}
+    save_model(rewrite(path, verify=False).model, made["fp32"])
+    half = rewrite(path, precision="fp16", verify=False).model
+    save_model(with_rounding(Model(half), "fp16").proto, made["fp16"])
+    data = folder / "calibration.txt"
+    data.write_text("\n".join(" ".join(text.split()) for text in texts), "utf-8")
+    found = fp8_model(
+        Model.of(load_model(path)), path, Calibration(data), verify=False, begin=lambda _: _nothing,
+        interface="packed", strict=True, mask=None, masks="any",
+    )  # fmt: skip
+    save_model(with_rounding(found, "fp16").whole(), made["fp8"])
+    with Session(made["fp8"]) as session:
+        said = session.metadata.quantization
+    if said is None:
+        raise AssertionError("fp8 files say so")
+    return made, said
+
+
+def _nothing() -> None:
+    """Progress is not shown."""
+
+
+def vectors(path: Path, source: Path, texts: Sequence[str]) -> Array:
+    """The model's vectors of all texts, [N, E]; `source` is the file that the tokenizer lies beside."""
+    found: dict[int, Array] = {}
+    with Session(path) as session:
+        reader = TextReader(source, parse_metadata(dict(session.metadata.raw), str(path)))
+        order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
+        output = session.metadata.outputs[0].name
+        for start in range(0, len(order), BATCH):
+            chosen = order[start : start + BATCH]
+            results = session.run(dict(reader.read([texts[at] for at in chosen]).request))[output]
+            found.update(zip(chosen, results, strict=True))
+    return np.stack([found[at] for at in range(len(texts))])
+
+
+def hits(queries: Array, documents: Array) -> Array:
+    """Which queries find their document first, as bools [N]."""
+    return np.asarray((queries @ documents.T).argmax(1) == np.arange(len(queries)))
+
+
+def interval(values: Array) -> tuple[float, float]:
+    """Where 95 % of the means of resampled values lie, in points."""
+    rng = np.random.default_rng(0)
+    means = [values[rng.integers(0, len(values), len(values))].mean() for _ in range(SAMPLES)]
+    low, high = np.percentile(np.asarray(means) * 100, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def measure(path: Path, count: int) -> dict[str, Any]:
+    """The record of one model."""
+    scored, texts = pairs(count)
+    with tempfile.TemporaryDirectory(prefix="padfree-fp8-") as scratch:
+        made, said = models(path, texts, Path(scratch))
+        sides = {
+            name: [vectors(file, path, [getattr(pair, side) for pair in scored]) for side in ("query", "document")]
+            for name, file in made.items()
+        }
+    right = {name: hits(*side).astype(np.float64) for name, side in sides.items()}
+    wanted = np.concatenate(sides["fp32"])
+    found = {name: _figures(wanted, np.concatenate(sides[name]), right[name], right["fp32"]) for name in PRECISIONS}
+    return {
+        "case": f"{path.stem}, fp8",
+        "runner": "onnxruntime, rounded",
+        "pairs": len(scored),
+        "calibration": {"texts": len(texts), "tokens": said.tokens, "margin": said.margin},
+        "losses": [round(layer.loss, 4) for layer in said.layers],
+        "kept": dict(said.kept),
+        "precisions": found,
+        "passed": _passed(found["fp8"]),
+    }
+
+
+def _figures(wanted: Array, vector: Array, right: Array, right_fp32: Array) -> dict[str, Any]:
+    cosine = cosines(wanted, vector)
+    return {
+        "cosine_mean": float(cosine.mean()),
+        "cosine_worst": float(cosine.min()),
+        "top_1": float(right.mean() * 100),
+        "top_1_interval": interval(right),
+        "against_fp32": float((right - right_fp32).mean() * 100),
+        "against_fp32_interval": interval(right - right_fp32),
+    }
+
+
+def _passed(figures: Mapping[str, Any]) -> bool:
+    return bool(figures["cosine_mean"] >= GOAL_COSINE and figures["against_fp32"] >= -GOAL_POINTS)
+
+
+def main() -> int:
+    """Measures and prints; exit code 1 where fp8 misses a goal."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.accuracy.fp8",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("models", nargs="+", type=Path, help="exported models with a tokenizer beside them")
+    parser.add_argument("--texts", type=int, default=600, help="pairs of query and document, at most")
+    parser.add_argument("--json", type=Path, help="append one line a model to this file")
+    arguments = parser.parse_args()
+    passed = []
+    for path in arguments.models:
+        record = measure(path, arguments.texts)
+        passed.append(record["passed"])
+        for name, item in record["precisions"].items():
+            low, high = item["against_fp32_interval"]
+            print(
+                f"{path.stem} {name}: cosine mean {item['cosine_mean']:.5f}, worst {item['cosine_worst']:.5f}; top-1 "
+                f"{item['top_1']:.2f} %, {item['against_fp32']:+.2f} points to fp32 (95 %: {low:+.2f} to {high:+.2f}) "
+                f"of {record['pairs']} queries",
+                flush=True,
+            )
+        if arguments.json is not None:
+            append_record(arguments.json, record | environment())
+    return 0 if all(passed) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

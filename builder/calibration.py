@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calibration data from files, and models in fp8 made with them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+from padfree.contract.names import FP8, HALF
+from padfree.onnx_tools.files.metadata import is_rewritten
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.files.model_file import open_model
+from padfree.onnx_tools.fp8 import QUANTIZATION, quantize
+from padfree.onnx_tools.linear import with_linear
+from padfree.onnx_tools.quantization.options import QuantizationOptions
+from padfree.onnx_tools.rewrite import rewrite_model
+from padfree.runtime import Metadata, SessionError
+from padfree.runtime.feeds import packed_feeds, padded_feeds
+from padfree.runtime.plan_files import parse_metadata
+from padfree.runtime.request import Ragged, read_request
+
+from .batches import TextOptions, read_batch
+from .engine.linear import FOLDED, linear_of
+from .engine.linear import PADFREE as PADFREE_PRODUCTS
+from .engine.preparation import metadata_of
+from .errors import BuildError
+
+BATCH_TOKENS = 2048
+"""Of one batch, at most: activations of a large model stay a matter of some hundred megabytes."""
+FEW_TOKENS = 2000
+"""Below it, scales may miss what the model's inputs can do."""
+
+_log = logging.getLogger(__name__)
+
+Feeds = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What `--calibrate` and the options beside it say.
+
+    Attributes:
+        file: .txt, .jsonl or .npz, as `padfree run --input` takes them.
+        tokenizer: for texts, where the model keeps none.
+        options: margin and layers.
+    """
+
+    file: Path
+    tokenizer: Path | None = None
+    options: QuantizationOptions = field(default_factory=QuantizationOptions)
+
+
+def require_calibration(file: Path | None) -> Path:
+    """The file with the calibration data.
+
+    Raises:
+        BuildError: none was given; why none is generated.
+    """
+    if file is None:
+        raise BuildError(
+            f"--precision {FP8} needs --calibrate FILE: scales follow from the largest numbers that the model's own "
+            "inputs give, and made-up ids give others; pass some hundred texts (.txt, one a line; --tokenizer where "
+            "the model keeps none) or token ids (.jsonl, .npz) of the kind that the model will get"
+        )
+    return file
+
+
+def calibration_batches(calibration: Calibration, metadata: Metadata, model: Path) -> list[Feeds]:
+    """The data as inputs of a rewritten model, in batches of up to BATCH_TOKENS tokens; texts are cut to its positions.
+
+    Args:
+        calibration: the file, and what makes tokens of texts.
+        metadata: of the rewritten model.
+        model: the file beside which its tokenizer lies.
+
+    Raises:
+        BuildError: the file cannot be read, is empty, or holds what the model does not take.
+    """
+    file = calibration.file
+    try:
+        request = read_batch(file, metadata, TextOptions(calibration.tokenizer, True, model))
+        ragged = read_request(request, metadata)
+    except SessionError as error:
+        raise BuildError(f"--calibrate {file}: {error}") from error
+    tokens = int(ragged.seq_lens.sum())
+    if not tokens:
+        raise BuildError(
+            f"--calibrate {file}: holds {ragged.seq_lens.size} sequences and no token; pass texts or token ids of the "
+            "kind that the model will get"
+        )
+    if tokens < FEW_TOKENS:
+        _log.warning(
+            "%s: %d tokens are few for scales that are to hold for all inputs; some hundred texts are usual",
+            file,
+            tokens,
+        )
+    feeds = packed_feeds if metadata.is_packed else _padded
+    try:
+        return [feeds(part, metadata) for part in _parts(ragged)]
+    except SessionError as error:
+        raise BuildError(f"--calibrate {file}: {error}") from error
+
+
+def _padded(ragged: Ragged, metadata: Metadata) -> dict[str, Any]:
+    return padded_feeds(ragged, metadata)
+
+
+def _parts(ragged: Ragged) -> Iterator[Ragged]:
+    """Batches of whole sequences, without empty ones."""
+    taken, tokens = list[int](), 0
+    for at, length in enumerate(ragged.seq_lens.tolist()):
+        if not length:
+            continue
+        if taken and tokens + length > BATCH_TOKENS:
+            yield ragged.take(taken)
+            taken, tokens = [], 0
+        taken.append(at)
+        tokens += length
+    if taken:
+        yield ragged.take(taken)
+
+
+def fp8_model(
+    model: Model,
+    path: Path,
+    calibration: Calibration,
+    *,
+    norms: str = FOLDED,
+    verify: bool = True,
+    begin: Callable[[int], Callable[[], object]],
+    **rewriting: Any,
+) -> Model:
+    """A model in fp8, without function bodies.
+
+    Args:
+        model: an exported one, which is rewritten first, or a rewritten one in fp16 or bf16.
+        path: its file.
+        calibration: data and options.
+        norms: whether products compute the norms between them, where fp8 allows it.
+        verify: whether results are compared, of rewriting and of fp8.
+        begin: gets the number of calibration batches, and gives what is called behind each.
+        **rewriting: interface, strict, mask, masks of rewrite_model, for exported models.
+
+    Raises:
+        BuildError: the calibration data; RewriteError: the model, or options.
+    """
+    if not is_rewritten(model.proto):
+        model = rewrite_model(model, precision=HALF, verify=verify, **rewriting).model
+    if linear_of(model.proto) != PADFREE_PRODUCTS and metadata_of(model.proto)["precision"] != "fp32":
+        model = with_linear(model, fold_norms=norms == FOLDED, fold_streams=False)
+    metadata = parse_metadata(metadata_of(model.proto), "the rewritten model")
+    batches = calibration_batches(calibration, metadata, path)
+    return quantize(model, batches, calibration.options, done=begin(len(batches)), verify=verify)
+
+
+def is_fp8(path: Path) -> bool:
+    """Whether an .onnx file is a rewritten model in fp8."""
+    proto = open_model(path).proto
+    return is_rewritten(proto) and QUANTIZATION in metadata_of(proto)

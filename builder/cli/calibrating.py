@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the command line shows of fp8: the calibration's progress, and what became of the products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from .console import error_console, make_table, print_line, status
+
+if TYPE_CHECKING:
+    from padfree.contract.quantization import QuantizationInfo
+
+Step = Callable[[], object]
+LAYERS_SHOWN = 24
+
+
+@contextmanager
+def showing(console: Console, text: str, *, bar: bool) -> Iterator[Callable[[int], Step]]:
+    """Shows that something is being done; gives a function that begins a calibration of so many batches.
+
+    With `bar` it returns what moves that calibration's bar by one batch.
+    """
+    from padfree.builder.engine.progress import make_progress
+
+    if not bar:
+        with status(console, text):
+            yield lambda _: lambda: None
+        return
+    with make_progress(error_console()) as progress:
+        first = progress.add_task(text, total=1)
+
+        def begin(batches: int) -> Step:
+            progress.update(first, completed=1)
+            task = progress.add_task("calibrating", total=batches)
+            return lambda: progress.advance(task)
+
+        yield begin
+
+
+def print_quantization(console: Console, found: QuantizationInfo | None) -> None:
+    """Prints which products are in e4m3, those that lose most first, which are not and why; nothing without fp8."""
+    if found is None:
+        return
+    layers = sorted(found.layers, key=lambda layer: layer.loss, reverse=True)
+    rows = [
+        (layer.name, f"{layer.largest:.4g}", f"{layer.scale:g}", f"{layer.loss:.4f}") for layer in layers[:LAYERS_SHOWN]
+    ]
+    console.print(make_table(f"products in {found.type}", ("product", "largest input", "scale", "loss"), rows))
+    if len(layers) > LAYERS_SHOWN:
+        print_line(console, f"and {len(layers) - LAYERS_SHOWN} more that lose less (`quantization` in the metadata)")
+    if found.kept:
+        console.print(make_table("products in half precision", ("product", "reason"), list(found.kept.items())))
+    for name, cosine in found.cosines.items():
+        print_line(console, f"'{name}': cosine {cosine:.5f} to half precision, mean over calibration sequences")
+    print_line(
+        console, f"scales from {found.tokens} tokens, with room for {found.margin:g} to {2 * found.margin:g} times"
+    )

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantises a rewritten model to fp8: calibration, losses, the graph, and what the whole model loses by it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_graphsurgeon as gs
+from onnx import ModelProto
+from onnx_graphsurgeon.logger import G_LOGGER
+
+from .analysis.check import check_graph
+from .analysis.graph import names_in_use, tidy
+from .errors import RewriteError, VerificationError
+from .files.graph_io import export_model, import_graph
+from .files.metadata import is_rewritten, read_metadata, write_metadata
+from .files.model import Model
+from .importing.newer_opsets import raise_opset
+from .operators import check_nodes, without_functions
+from .precision.element_types import check_element_types
+from .quantization.calibration import Feeds, largest_numbers
+from .quantization.e4m3 import activation_scale
+from .quantization.effect import Effect, measure_effect
+from .quantization.layers import Layer, Layers, choose_layers
+from .quantization.losses import measure_losses
+from .quantization.narrowing import narrow_products
+from .quantization.options import AS_MEASURED, QuantizationOptions
+from .quantization.weights import QuantizedWeights
+from .report import plugin_counts
+
+QUANTIZATION = "quantization"
+"""The entry of the metadata."""
+OPSET = 19
+"""The first with e4m3."""
+LEAST_COSINE, USUAL_COSINE = 0.9, 0.98
+"""Mean over sequences of an output: below the first something is wrong, below the second somebody should look. Trained
+models keep 0.997 (docs/fp8.md); random weights with sharp attention were down to 0.96."""
+_WORST_SHOWN = 3
+
+logger = logging.getLogger(__name__)
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Which products go to e4m3, their tensors' scales, and what was measured."""
+
+    layers: Layers
+    largest: Mapping[str, float]
+    scales: Mapping[str, float]
+    losses: Mapping[str, float]
+
+
+def quantize(
+    model: Model,
+    batches: Sequence[Feeds],
+    options: QuantizationOptions = AS_MEASURED,
+    *,
+    done: Callable[[], object] = _nothing,
+    verify: bool = True,
+) -> Model:
+    """A copy of a rewritten model whose products of packed tokens are in e4m3.
+
+    Args:
+        model: in fp16 or bf16, as `with_linear` gives it, without function bodies.
+        batches: inputs of the model, with data of the kind that it will get; losses are measured on the first.
+        options: margin and layers.
+        done: called behind each batch of the calibration.
+        verify: whether the outputs are compared with the given model's, on the first batch.
+
+    Raises:
+        RewriteError: the model is not of that kind, or the data; VerificationError: the answers are too far off.
+    """
+    metadata, plain = _checked(model, batches), _plain(model)
+    with G_LOGGER.suppress(G_LOGGER.ERROR):  # it warns of every tensor of e4m3, whose type it keeps
+        return _quantized(plain, metadata, batches, options, done, verify=verify)
+
+
+def _quantized(
+    plain: Model,
+    metadata: dict[str, Any],
+    batches: Sequence[Feeds],
+    options: QuantizationOptions,
+    done: Callable[[], object],
+    *,
+    verify: bool,
+) -> Model:
+    precision, graph = metadata["precision"], import_graph(plain)
+    weights = QuantizedWeights()
+    plan = _planned(graph, plain, precision, batches, options, weights, done)
+    result = narrow_products(graph, precision, plan.layers.chosen, plan.scales, weights)
+    tidy(graph)
+    check_graph(graph, result.name)
+    names = names_in_use(graph)
+    metadata["coverage"]["passes"].append({"name": result.name, "replaced": result.replaced, "missed": []})
+    metadata["coverage"]["plugins"] = metadata["plugins"] = plugin_counts(graph)
+    metadata["origins"] = {name: origin for name, origin in metadata.get("origins", {}).items() if name in names}
+    exported = export_model(graph, plain)
+    check_nodes(exported.proto)
+    check_element_types(exported.proto, precision)
+    effects = measure_effect(plain, exported, precision, metadata, batches[:1]) if verify else {}
+    metadata[QUANTIZATION] = _described(plan, options, metadata, batches, effects)
+    write_metadata(exported.proto, metadata)
+    _check_effects(effects, plan.losses)
+    return exported
+
+
+def _checked(model: Model, batches: Sequence[Feeds]) -> dict[str, Any]:
+    """The model's metadata. Raises RewriteError where it, or the data, cannot be used."""
+    if not is_rewritten(model.proto):
+        raise RewriteError("the model carries no padfree metadata; rewrite it first (padfree optimize)")
+    metadata = read_metadata(model.proto)
+    if QUANTIZATION in metadata:
+        raise RewriteError("the model is in fp8 already; give the original, or leave out --calibrate")
+    if metadata["precision"] == "fp32":
+        raise RewriteError(
+            "the model was rewritten in fp32, and e4m3 stands beside fp16 or bf16; rewrite it with precision fp16"
+        )
+    if not batches:
+        raise RewriteError("there is no calibration data; pass texts, or token ids, of the kind that the model gets")
+    return metadata
+
+
+def _plain(model: Model) -> Model:
+    """The model without bodies, in an opset that has e4m3."""
+    proto: ModelProto = without_functions(model.proto)
+    raise_opset(proto, OPSET)
+    return model.with_proto(proto)
+
+
+def _planned(
+    graph: gs.Graph,
+    model: Model,
+    precision: str,
+    batches: Sequence[Feeds],
+    options: QuantizationOptions,
+    weights: QuantizedWeights,
+    done: Callable[[], object],
+) -> _Plan:
+    """Chooses products and scales; those that lose too much, or see nothing but zeros, stay."""
+    layers = choose_layers(graph, options)
+    tensors = list(dict.fromkeys(layer.x for layer in layers.chosen))
+    largest = largest_numbers(model, precision, tensors, batches, done)
+    scales = {name: activation_scale(value, options.margin) for name, value in largest.items()}
+    losses = measure_losses(model, precision, layers.chosen, scales, weights, batches[0])
+    kept, chosen = dict(layers.kept), list[Layer]()
+    for layer in layers.chosen:
+        if largest[layer.x] == 0:
+            kept[layer.name] = f"what it multiplies, '{layer.x}', is zero in all calibration data"
+        elif losses[layer.name] > options.largest_loss:
+            kept[layer.name] = f"loses {losses[layer.name]:.3f} of its result, allowed is {options.largest_loss:g}"
+        else:
+            chosen.append(layer)
+    if not chosen:
+        name = max(losses, key=losses.__getitem__)
+        raise RewriteError(
+            f"every product loses too much in fp8, '{name}' most: {kept[name]}; choose precision fp16, or allow more "
+            "with --largest-loss"
+        )
+    return _Plan(Layers(tuple(chosen), kept), largest, scales, losses)
+
+
+def _described(
+    plan: _Plan,
+    options: QuantizationOptions,
+    metadata: Mapping[str, Any],
+    batches: Sequence[Feeds],
+    effects: Mapping[str, Effect],
+) -> dict[str, Any]:
+    """The entry `quantization` of the metadata."""
+    tokens = next(item["name"] for item in metadata["inputs"] if item["role"] == "tokens")
+    layers = [
+        {
+            "name": layer.name,
+            "x": layer.x,
+            "largest": plan.largest[layer.x],
+            "scale": plan.scales[layer.x],
+            "loss": plan.losses[layer.name],
+        }
+        for layer in plan.layers.chosen
+    ]
+    return {
+        "type": "e4m3",
+        "margin": options.margin,
+        "largest_loss": options.largest_loss,
+        "calibration": {"batches": len(batches), "tokens": sum(int(feeds[tokens].size) for feeds in batches)},
+        "layers": layers,
+        "kept": dict(plan.layers.kept),
+        "outputs": {name: effect.to_dict() for name, effect in effects.items()},
+    }
+
+
+def _check_effects(effects: Mapping[str, Effect], losses: Mapping[str, float]) -> None:
+    """Warns of an output that is far off, and raises VerificationError where it is too far off."""
+    for name, effect in effects.items():
+        if effect.mean_cosine >= USUAL_COSINE:
+            continue
+        worst = sorted(losses, key=losses.__getitem__, reverse=True)[:_WORST_SHOWN]
+        shown = ", ".join(f"'{layer}' ({losses[layer]:.3f})" for layer in worst)
+        found = (
+            f"in fp8 the cosine of output '{name}' to that of the model in half precision is {effect.mean_cosine:.4f} "
+            f"on average over {effect.sequences} sequences of the calibration data, trained models keep 0.997; the "
+            f"products that lose most are {shown}: keep them with --keep, or choose precision fp16"
+        )
+        if not effect.mean_cosine >= LEAST_COSINE:
+            raise VerificationError(f"{found}; allowed is {LEAST_COSINE}")
+        logger.warning("%s", found)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The largest numbers that tensors of a rewritten model hold on data, in onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper
+
+from ..errors import RewriteError
+from ..files.model import Model
+from ..files.ort_session import open_session
+from ..operators import with_functions
+from ..precision.rounding import with_rounding
+
+Feeds = Mapping[str, npt.NDArray[Any]]
+
+
+def largest_numbers(
+    model: Model, precision: str, tensors: Sequence[str], batches: Iterable[Feeds], done: Callable[[], object]
+) -> dict[str, float]:
+    """The largest absolute value of each tensor over all batches.
+
+    Args:
+        model: rewritten, without function bodies.
+        precision: its activations' type.
+        tensors: floating point ones that its nodes make.
+        batches: inputs of the model; one or more.
+        done: called behind each batch.
+
+    Raises:
+        RewriteError: a tensor is not finite on a batch; the message names both.
+    """
+    runs = _runnable(model, precision)
+    marked = runs.proto
+    names = [_with_largest(marked, tensor, index) for index, tensor in enumerate(tensors)]
+    del marked.graph.output[:]
+    marked.graph.output.extend(ValueInfoProto(name=name) for name in names)
+    session = open_session(runs)
+    found = np.zeros(len(tensors))
+    for number, feeds in enumerate(batches, 1):
+        values = np.asarray([value.reshape(()) for value in session.run(names, dict(feeds))], np.float64)
+        strange = np.flatnonzero(~np.isfinite(values))
+        if strange.size:
+            raise RewriteError(
+                f"'{tensors[strange[0]]}' is not finite on calibration batch {number}: the model's numbers overflow "
+                f"{precision} there; choose another precision, or leave out the texts that do it"
+            )
+        found = np.maximum(found, values)
+        done()
+    return dict(zip(tensors, found.tolist(), strict=True))
+
+
+def _runnable(model: Model, precision: str) -> Model:
+    """A copy with bodies, for onnxruntime on a CPU, which lacks most kernels of bf16: that is rounded to in fp32."""
+    if precision == "bf16":
+        return with_rounding(model, precision)
+    return model.with_proto(with_functions(model.proto, precision))
+
+
+def _with_largest(model: ModelProto, tensor: str, index: int) -> str:
+    """Adds the largest absolute value of a tensor, in place; returns its name. NaN where one number is not finite.
+
+    onnxruntime's ReduceMax passes NaN over, a product with zeros does not.
+    """
+    stem = f"padfree_largest_{index}"
+    wide, size, largest, zero, nothing, result = (
+        f"{stem}_{part}" for part in ("wide", "size", "raw", "zero", "nothing", "result")
+    )
+    model.graph.initializer.append(helper.make_tensor(zero, TensorProto.FLOAT, [], [0.0]))
+    model.graph.node.extend(
+        [
+            helper.make_node("Cast", [tensor], [wide], to=TensorProto.FLOAT),
+            helper.make_node("Abs", [wide], [size]),
+            helper.make_node("ReduceMax", [size], [largest], keepdims=0),
+            helper.make_node("Mul", [wide, zero], [f"{stem}_zeros"]),
+            helper.make_node("ReduceSum", [f"{stem}_zeros"], [nothing], keepdims=0),
+            helper.make_node("Add", [largest, nothing], [result]),
+        ]
+    )
+    return result
+
+
+def fetched(model: Model, precision: str, tensors: Sequence[str], feeds: Feeds) -> list[npt.NDArray[Any]]:
+    """Tensors of a rewritten model, or its outputs, on one batch, as float32."""
+    runs = _runnable(model, precision)
+    there = {value.name for value in runs.proto.graph.output}
+    runs.proto.graph.output.extend(ValueInfoProto(name=name) for name in tensors if name not in there)
+    session = open_session(runs)
+    return [np.asarray(value, np.float32) for value in session.run(list(tensors), dict(feeds))]

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""e4m3 (ONNX's float8e4m3fn): 4 bits of exponent, 3 of mantissa, no infinities; scales, and rounding to it.
+
+Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from ..operators import MAX_SCALE
+
+Floats = npt.NDArray[np.float32]
+Bytes = npt.NDArray[Any]
+
+E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
+LARGEST = 448.0
+LEAST_SCALE, MOST_SCALE = 1 / MAX_SCALE, MAX_SCALE
+"""Of activations: fp16 holds them exactly, as QuantizeLinear's scale has the type of its input."""
+_LEAST_WEIGHT_SCALE = 2.0**-100
+
+
+def activation_scale(largest: float, margin: float) -> float:
+    """The smallest power of two by which numbers up to margin * largest fit e4m3.
+
+    Dividing by a power of two and multiplying by its reciprocal give the same bits, on every machine.
+    """
+    wanted = 2.0 ** math.ceil(math.log2(max(largest * margin, LEAST_SCALE) / LARGEST))
+    return min(max(wanted, LEAST_SCALE), MOST_SCALE)
+
+
+def rounded(values: Floats) -> Floats:
+    """The nearest numbers of e4m3, ties to even, those beyond its largest cut off; float32."""
+    return narrowed(values).astype(np.float32)
+
+
+def narrowed(values: Floats) -> Bytes:
+    """The same as e4m3. NaN stays NaN."""
+    return np.clip(values, np.float32(-LARGEST), np.float32(LARGEST)).astype(E4M3)
+
+
+def quantized_rows(weight: Floats) -> tuple[Bytes, Floats]:
+    """e4m3 [N,K] and scales [N] of rows [N,K]: a row's largest number becomes e4m3's largest; finite, above 0."""
+    largest = np.abs(weight).max(axis=1, initial=0.0)
+    scale = np.maximum(largest / np.float32(LARGEST), np.float32(_LEAST_WEIGHT_SCALE)).astype(np.float32)
+    scale[largest == 0] = 1.0
+    return narrowed(weight / scale[:, np.newaxis]), scale

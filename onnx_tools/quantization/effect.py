@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a whole quantised model gives beside the one that it was made of, sequence by sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..files.model import Model
+from .calibration import Feeds, fetched
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Of one output: the mean and the least cosine between a sequence's numbers before and after."""
+
+    mean_cosine: float
+    least_cosine: float
+    sequences: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the metadata hold it."""
+        return asdict(self)
+
+
+def measure_effect(
+    before: Model, after: Model, precision: str, metadata: Mapping[str, Any], batches: Sequence[Feeds]
+) -> dict[str, Effect]:
+    """By output; those that are not floating point, or have other axes than tokens or sequences, are left out.
+
+    Args:
+        before: a rewritten model without function bodies.
+        after: what was made of it, with the same outputs.
+        precision: of their activations.
+        metadata: what describes them.
+        batches: inputs.
+    """
+    items = [item for item in metadata["outputs"] if item["layout"] in ("packed", "per_sequence", "padded")]
+    names = [item["name"] for item in items]
+    cosines: dict[str, list[float]] = {name: [] for name in names}
+    for feeds in batches:
+        pairs = (fetched(model, precision, names, feeds) for model in (before, after))
+        for item, a, b in zip(items, *pairs, strict=True):
+            lengths = _lengths(metadata, feeds)
+            parts = (_sequences(values, item["layout"], lengths) for values in (a, b))
+            cosines[item["name"]] += [cosine(x, y) for x, y in zip(*parts, strict=True)]
+    return {
+        name: Effect(float(np.mean(values)), float(np.min(values)), len(values))
+        for name, values in cosines.items()
+        if values
+    }
+
+
+def cosine(a: Array, b: Array) -> float:
+    """Of two arrays of one shape, as vectors; 1 where both are zeros, 0 where one is, or holds what is not finite."""
+    x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
+    lengths = float(np.linalg.norm(x) * np.linalg.norm(y))
+    if not np.isfinite(lengths):
+        return 0.0
+    if lengths == 0:
+        return float(not x.any() and not y.any())
+    return float(x @ y) / lengths
+
+
+def _lengths(metadata: Mapping[str, Any], feeds: Feeds) -> list[int] | None:
+    """Lengths of the sequences of a packed batch; None where the batch is padded."""
+    roles = {item["role"]: item["name"] for item in metadata["inputs"]}
+    if "seq_lens" in roles:
+        return [int(length) for length in feeds[roles["seq_lens"]]]
+    if "cu_seqlens" in roles:
+        return [int(length) for length in np.diff(feeds[roles["cu_seqlens"]])]
+    return None
+
+
+def _sequences(values: Array, layout: str, lengths: list[int] | None) -> Iterator[Array]:
+    """A part for every sequence."""
+    if layout == "packed" and lengths is not None:
+        ends = np.cumsum(lengths)
+        return (values[end - length : end] for end, length in zip(ends, lengths, strict=True) if length)
+    return iter(values)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which products of a graph can be in e4m3, and which of them were asked for."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+from ..analysis.graph import is_padfree, node_name, padfree_inputs
+from ..errors import RewriteError
+from .options import QuantizationOptions
+
+HALF_OPERATOR, OPERATOR = "PadfreeLinear", "PadfreeLinearFp8"
+_MULTIPLE, _GATED_MULTIPLE = 16, 32
+"""K and N of OPERATOR are multiples of it: rows of e4m3 start at multiples of 16 bytes."""
+_NAMES_SHOWN = 6
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A product of a graph: its name, and that of the tensor that it multiplies."""
+
+    name: str
+    x: str
+    node: gs.Node
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Products that are to be in e4m3, and the others with the reasons, by name."""
+
+    chosen: tuple[Layer, ...]
+    kept: Mapping[str, str]
+
+
+def choose_layers(graph: gs.Graph, options: QuantizationOptions) -> Layers:
+    """Raises RewriteError for a pattern that no product fits, and where no product is left."""
+    products = [node for node in graph.nodes if is_padfree(node, HALF_OPERATOR)]
+    names = [node_name(node) for node in products]
+    if not products:
+        raise RewriteError(
+            "the model has no product of packed tokens that padfree's kernels compute, so that nothing can be in fp8; "
+            "see the near misses of the pass 'linear' (padfree inspect), or choose precision fp16"
+        )
+    for pattern in (*options.keep, *options.quantize):
+        if not fnmatch.filter(names, pattern):
+            raise RewriteError(f"no product is named '{pattern}', the products are {_listed(names)}; correct it")
+    kept = dict[str, str]()
+    for name, node in zip(names, products, strict=True):
+        if reason := _reason(name, node, options):
+            kept[name] = reason
+    chosen = tuple(
+        Layer(name, padfree_inputs(node)["x"].name, node)
+        for name, node in zip(names, products, strict=True)
+        if name not in kept
+    )
+    if not chosen:
+        raise RewriteError(
+            f"no product is left to be in fp8: {next(iter(kept.values()))}; change --keep and --quantize, or choose "
+            "precision fp16"
+        )
+    return Layers(chosen, kept)
+
+
+def _reason(name: str, node: gs.Node, options: QuantizationOptions) -> str:
+    """Why a product stays in half precision; empty where it need not."""
+    if any(fnmatch.fnmatchcase(name, pattern) for pattern in options.keep):
+        return "asked for"
+    if options.quantize and not any(fnmatch.fnmatchcase(name, pattern) for pattern in options.quantize):
+        return "not asked for"
+    weight = padfree_inputs(node)["weight"]
+    if not isinstance(weight, gs.Constant):
+        return f"its weight '{weight.name}' is computed"
+    inputs, outputs = (int(size) for size in weight.shape)
+    multiple = _GATED_MULTIPLE if node.attrs["gated"] else _MULTIPLE
+    if inputs % _MULTIPLE or outputs % multiple:
+        return f"its weight is [{inputs},{outputs}], {OPERATOR} takes multiples of {_MULTIPLE} and {multiple}"
+    return ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(f"'{name}'" for name in names[:_NAMES_SHOWN])
+    return shown if len(names) <= _NAMES_SHOWN else f"{shown} and {len(names) - _NAMES_SHOWN} more"

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each product loses in e4m3: its result from rounded factors, beside the one that it has, on calibration data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ..analysis.graph import padfree_inputs
+from ..files.model import Model
+from ..passes.norms.folded_weights import values_of
+from .calibration import Feeds, fetched
+from .e4m3 import Floats, rounded
+from .layers import Layer
+from .weights import QuantizedWeight, QuantizedWeights
+
+MOST_ROWS = 1024
+"""Tokens that losses are measured on."""
+_TENSORS_AT_ONCE = 16
+
+
+def measure_losses(
+    model: Model,
+    precision: str,
+    layers: Sequence[Layer],
+    scales: Mapping[str, float],
+    weights: QuantizedWeights,
+    feeds: Feeds,
+) -> dict[str, float]:
+    """By the names of products, how far their results are off, in parts of the results' lengths.
+
+    Args:
+        model: what the products stand in, in half precision, without function bodies.
+        precision: its type.
+        layers: products, PadfreeLinear.
+        scales: of the tensors that they multiply.
+        weights: theirs, in e4m3.
+        feeds: one batch.
+
+    The result is the product, with the norm that it applies, but without bias and what follows, which may hide or
+    repeat a loss.
+    """
+    found = dict[str, float]()
+    for first in range(0, len(layers), _TENSORS_AT_ONCE):
+        some = layers[first : first + _TENSORS_AT_ONCE]
+        names = list(dict.fromkeys(layer.x for layer in some))
+        rows = {
+            name: values[:MOST_ROWS]
+            for name, values in zip(names, fetched(model, precision, names, feeds), strict=True)
+        }
+        for layer in some:
+            weight = padfree_inputs(layer.node)["weight"]
+            found[layer.name] = loss(layer.node, rows[layer.x], values_of(weight), scales[layer.x], weights.of(weight))
+    return found
+
+
+def loss(node: gs.Node, x: Floats, weight: Floats, scale: float, quantized: QuantizedWeight) -> float:
+    """Of one product of rows x [T,K] by a weight [K,N]; infinite where the result is not finite."""
+    narrow = rounded(x / np.float32(scale)) * np.float32(scale)
+    exact = _normed(node, x, x @ weight, weight.sum(axis=0, dtype=np.float64).astype(np.float32))
+    found = _normed(node, x, narrow @ quantized.dequantized().T, quantized.row_sums())
+    length = float(np.linalg.norm(exact))
+    off = float(np.linalg.norm(found - exact))
+    if not np.isfinite(off):
+        return float("inf")
+    return off / length if length else 0.0
+
+
+def _normed(node: gs.Node, x: Floats, product: Floats, sums: Floats) -> Floats:
+    """The product with the norm of the rows of x, where it has one: its moments are those of the exact rows."""
+    if not node.attrs["has_x_moments"]:
+        return product
+    epsilon = np.float32(node.attrs["x_epsilon"])
+    if node.attrs["rms"]:
+        scaled: Floats = product / np.sqrt((x * x).mean(axis=1, keepdims=True) + epsilon)
+        return scaled
+    centred = product - x.mean(axis=1, keepdims=True) * sums
+    normed: Floats = centred / np.sqrt(x.var(axis=1, keepdims=True) + epsilon)
+    return normed

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts products in e4m3 into a graph: their weights, what they multiply, and who makes that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from onnx import TensorProto
+
+from ..analysis.graph import Editor, is_output, is_padfree, padfree_inputs, producer
+from ..operators import OPERATORS
+from ..passes import PassResult
+from .layers import OPERATOR, Layer
+from .weights import QuantizedWeights, e4m3_constant, half_scalar, zeros
+
+NAME = "fp8"
+_E4M3 = TensorProto.FLOAT8E4M3FN
+MOST_HEAD_SIZE, MOST_BIAS_RANGE = 128, 512
+"""Of attention that stores e4m3: kMaxHopperHeadSize and kMaxHopperBiasRange (plugins/attention/kernels.h)."""
+
+
+def narrow_products(
+    graph: gs.Graph, precision: str, layers: Sequence[Layer], scales: Mapping[str, float], weights: QuantizedWeights
+) -> PassResult:
+    """Makes PadfreeLinear nodes of a graph PadfreeLinearFp8, in place.
+
+    Args:
+        graph: of a model in half precision.
+        precision: fp16 or bf16.
+        layers: the products.
+        scales: of each tensor that they multiply, by its name: a power of two.
+        weights: theirs in e4m3, or what makes them.
+
+    A tensor that such a product makes, or attention for it alone, comes from there in e4m3; others go through
+    QuantizeLinear. Residuals stay in half precision.
+    """
+    narrowing = _Narrowing(graph, precision, layers, scales, weights)
+    narrowing.run()
+    return PassResult(NAME, len(layers))
+
+
+class _Narrowing:
+    """What becomes of one graph."""
+
+    def __init__(
+        self,
+        graph: gs.Graph,
+        precision: str,
+        layers: Sequence[Layer],
+        scales: Mapping[str, float],
+        weights: QuantizedWeights,
+    ) -> None:
+        self._graph, self._editor, self._precision = graph, Editor(graph), precision
+        self._layers, self._scales, self._weights = layers, scales, weights
+        self._chosen = {id(layer.node) for layer in layers}
+        self._narrow: dict[str, gs.Tensor] = {}  # by the name of the tensor that it is the e4m3 form of
+        self._constants: dict[str, tuple[gs.Constant, gs.Constant]] = {}  # rows and their sums, by the weight's name
+
+    def run(self) -> None:
+        """Decides who makes what, then changes every product."""
+        made = dict[int, gs.Tensor]()  # by the id of the product that makes it
+        for layer in self._layers:
+            x = layer.node.inputs[0]
+            if x.name in self._narrow:
+                continue
+            maker = producer(x)
+            narrow = self._editor.variable(f"{x.name}_e4m3", _E4M3)
+            self._narrow[x.name] = narrow
+            if maker is not None and id(maker) in self._chosen and self._gives(maker, x):
+                made[id(maker)] = narrow
+            elif maker is not None and _stores_e4m3(maker) and not self._read_wide(x):
+                maker.attrs.update(quantized=1, y_scale=self._scales[x.name])
+                maker.outputs = [narrow]
+            else:
+                self._quantize(x, narrow)
+        for layer in self._layers:
+            self._change(layer.node, made.get(id(layer.node)))
+
+    def _gives(self, maker: gs.Node, x: gs.Tensor) -> bool:
+        """Whether a product can make its result in e4m3: what is turned cannot, and gates make one result alone."""
+        if maker.attrs["rotary_features"] or maker.outputs[0] is not x:
+            return False
+        return not maker.attrs["gated"] or not self._read_wide(x)
+
+    def _read_wide(self, tensor: gs.Tensor) -> bool:
+        """Whether anything but products in e4m3 needs the tensor in half precision."""
+        if is_output(self._graph, tensor):
+            return True
+        return any(
+            item is tensor and not (id(node) in self._chosen and position == 0)
+            for node in tensor.outputs
+            for position, item in enumerate(node.inputs)
+        )
+
+    def _quantize(self, x: gs.Tensor, narrow: gs.Tensor) -> None:
+        """QuantizeLinear of x. onnxruntime has none of bfloat16 on a CPU: that goes through float32."""
+        editor, scale = self._editor, self._scales[x.name]
+        stem = f"{x.name}_scale"
+        if self._precision == "bf16":
+            x = editor.cast(x, np.float32, f"{x.name}_wide")
+            held = editor.constant(stem, np.asarray(scale, np.float32))
+        else:
+            held = half_scalar(editor, stem, scale)
+        zero = e4m3_constant(editor, f"{stem}_zero", np.zeros((), np.uint8))
+        editor.node("QuantizeLinear", [x, held, zero], stem=narrow.name, output=narrow)
+
+    def _change(self, node: gs.Node, narrow: gs.Tensor | None) -> None:
+        """Gives a product its weights and inputs in e4m3, and the results that are asked for."""
+        inputs = padfree_inputs(node)
+        x, weight = inputs["x"], inputs["weight"]
+        result, *moments = node.outputs
+        wide = self._read_wide(result) or bool(moments) or narrow is None
+        quantized = self._weights.of(weight)
+        rows, sums = self._constants_of(weight)
+        scale = quantized.scale * np.float32(self._scales[x.name])
+        inputs |= {"x": self._narrow[x.name], "weight": rows}
+        inputs["scale"] = self._editor.constant(f"{weight.name}_scale", scale)
+        if node.attrs["has_x_moments"]:
+            inputs["column_sums"] = sums
+        if "bias" not in inputs:
+            inputs["bias"] = zeros(self._editor, f"{weight.name}_no_bias", len(quantized.scale), self._precision)
+        del node.attrs["has_bias"]
+        node.op = OPERATOR
+        node.attrs["results"] = "act" if narrow is None else "both" if wide else "e4m3"
+        node.attrs["y_scale"] = 1.0 if narrow is None else self._scales[result.name]
+        node.inputs = [inputs[spec.name] for spec in OPERATORS[OPERATOR].inputs_for(node.attrs)]
+        node.outputs = [*([result] if wide else []), *([] if narrow is None else [narrow]), *moments]
+
+    def _constants_of(self, weight: gs.Constant) -> tuple[gs.Constant, gs.Constant]:
+        if weight.name not in self._constants:
+            quantized = self._weights.of(weight)
+            rows = e4m3_constant(self._editor, f"{weight.name}_e4m3", quantized.rows)
+            sums = self._editor.constant(f"{weight.name}_e4m3_sums", quantized.row_sums())
+            self._constants[weight.name] = (rows, sums)
+        return self._constants[weight.name]
+
+
+def _stores_e4m3(node: gs.Node) -> bool:
+    """Whether a node is attention of a kind that all kernels for Hopper store in e4m3."""
+    if not is_padfree(node, "PadfreeAttention") or not node.attrs["has_tasks"]:
+        return False
+    if node.attrs["bias"] == "disentangled" or int(node.attrs["head_size"]) > MOST_HEAD_SIZE:
+        return False
+    return node.attrs["bias"] != "distance" or int(node.attrs["bias_range"]) <= MOST_BIAS_RANGE

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be asked of a quantisation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..errors import RewriteError
+
+LEAST_MARGIN, MOST_MARGIN = 1.0, 64.0
+MARGIN = 2.0
+"""Room above the largest number of the calibration data; scales are powers of two, so that it is 2 to 4 times.
+
+e4m3 keeps 3 bits of every number from 2^-6 to 448: room costs nothing until the smallest ones fall below that, while a
+number that is cut off ruins its row. Retrieval with MiniLM and mpnet is the same from no room to 64 times."""
+LARGEST_LOSS = 0.1
+"""Of a product's result, in parts of its length. Rounding both factors to 3 bits costs 0.037 of a sum of terms that are
+as often below zero as above; MiniLM's and mpnet's products lose 0.01 to 0.07 (docs/fp8.md)."""
+
+
+@dataclass(frozen=True)
+class QuantizationOptions:
+    """Scales and layers.
+
+    Attributes:
+        margin: room above the largest number of the calibration data, 1 to 64.
+        keep: patterns of names (`*`, `?`, `[...]`) of products that stay in half precision.
+        quantize: patterns of names; where there are any, all other products stay in half precision.
+        largest_loss: products whose results are off by more, in parts of their length, stay in half precision.
+
+    Raises:
+        RewriteError: a number is out of range.
+    """
+
+    margin: float = MARGIN
+    keep: tuple[str, ...] = ()
+    quantize: tuple[str, ...] = ()
+    largest_loss: float = LARGEST_LOSS
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.margin) and LEAST_MARGIN <= self.margin <= MOST_MARGIN):
+            raise RewriteError(
+                f"the margin is {self.margin:g}, allowed: {LEAST_MARGIN:g} to {MOST_MARGIN:g}; leave it out for "
+                f"{MARGIN:g}"
+            )
+        if not (math.isfinite(self.largest_loss) and self.largest_loss > 0):
+            raise RewriteError(
+                f"the largest loss is {self.largest_loss:g}, allowed: a number above 0; leave it out for "
+                f"{LARGEST_LOSS:g}"
+            )
+
+
+AS_MEASURED = QuantizationOptions()
+"""What is known to keep real models' answers."""

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scales in a file: numbers that anybody may have written."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import RewriteError
+from ..files.model import Model
+from .layers import OPERATOR
+
+_PLACES = {OPERATOR: 2, "QuantizeLinear": 1, "DequantizeLinear": 1}
+"""Which input of a node is its scale."""
+
+
+def check_scales(model: Model) -> None:
+    """Raises RewriteError for a product in e4m3, or a node around it, whose scale is not finite and above 0."""
+    constants = {tensor.name: tensor for tensor in model.proto.graph.initializer}
+    for node in model.proto.graph.node:
+        place = _PLACES.get(node.op_type)
+        if place is None or len(node.input) <= place or node.input[place] not in constants:
+            continue
+        scale = np.asarray(model.array(constants[node.input[place]]), np.float64)
+        wrong = ~(np.isfinite(scale) & (scale > 0))
+        if wrong.any():
+            at = int(np.flatnonzero(wrong.ravel())[0])
+            found = f"{scale.ravel()[at]:g} (number {at} of '{node.input[place]}')"
+            raise RewriteError(
+                f"{node.op_type} '{node.name}' has the scale {found}, allowed are finite numbers above 0; calibrate "
+                "the original again (--precision fp8 --calibrate)"
+            )

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calibration data from files, and the commands around fp8: what comes of them, and what is refused and why."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from padfree.builder import BuildError
+from padfree.builder.calibration import BATCH_TOKENS, Calibration, calibration_batches, is_fp8
+from padfree.builder.cli import main
+from padfree.builder.engine.linear import choose_linear, linear_of
+from padfree.builder.engine.preparation import metadata_of, rewritten
+from padfree.contract.metadata import Metadata
+from padfree.onnx_tools import rewrite
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.synthetic import bert_model
+from padfree.runtime import SessionError
+from padfree.runtime.gpu.device import Device
+from padfree.runtime.plan_files import parse_metadata
+
+Capture = pytest.CaptureFixture[str]
+VOCABULARY, LONGEST = 100, 512
+LENGTHS = (500, 3, 0, 512, 512, 512, 10)
+
+
+def ids(path: Path, lengths: tuple[int, ...] = LENGTHS, high: int = VOCABULARY) -> Path:
+    rng = np.random.default_rng(0)
+    path.write_text("".join(f"{json.dumps(rng.integers(0, high, length).tolist())}\n" for length in lengths))
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("calibration") / "bert.onnx"
+    onnx.save_model(bert_model(2, 64, 2, 128, VOCABULARY, LONGEST), str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def metadata(model: Path) -> Metadata:
+    return parse_metadata(metadata_of(rewrite(model, precision="fp16", verify=False).model), "test")
+
+
+@pytest.fixture(scope="module")
+def fp8(model: Path) -> Path:
+    """The model as `padfree optimize --precision fp8` writes it."""
+    path, data = model.with_name("fp8.onnx"), ids(model.with_name("ids.jsonl"), (60, 7, 33))
+    command = ["optimize", str(model), "-o", str(path), "--precision", "fp8", "--calibrate", str(data), "--no-verify"]
+    assert main(command) == 0
+    return path
+
+
+def test_batches_are_whole_sequences(metadata: Metadata, tmp_path: Path) -> None:
+    """Empty ones are left out, and the tokens of all are those of the file."""
+    file = ids(tmp_path / "ids.jsonl")
+    batches = calibration_batches(Calibration(file), metadata, tmp_path / "model.onnx")
+    assert [feeds["seq_lens"].tolist() for feeds in batches] == [[500, 3, 512, 512, 512], [10]]
+    assert [int(feeds["input_ids"].size) for feeds in batches] == [2039, 10]
+    assert BATCH_TOKENS - 1 < 2039 + 9
+    rows = [row for line in file.read_text().splitlines() for row in json.loads(line)]
+    assert np.concatenate([feeds["input_ids"] for feeds in batches]).tolist() == rows
+
+
+def test_few_tokens_are_told_of(metadata: Metadata, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "padfree"):
+        calibration_batches(Calibration(ids(tmp_path / "few.jsonl", (5, 6))), metadata, tmp_path / "model.onnx")
+    assert "11 tokens are few for scales" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("no.jsonl", "", "holds 0 sequences and no token"),
+        ("empty.jsonl", "[]\n[]\n", "holds 2 sequences and no token"),
+        ("high.jsonl", "[5, 100]\n", r"--calibrate .*high.jsonl: 'input_ids' value 100 .*: allowed 0..99"),
+        ("other.jsonl", '{"pixels": [1]}\n', "--calibrate .*: unknown input 'pixels'"),
+        ("long.jsonl", json.dumps([1] * 513) + "\n", "sequence 0 has 513 tokens, the model has 512 positions"),
+        ("texts.txt", "a text\n", "--calibrate|tokenizer"),
+        ("ids.csv", "1,2", "unknown kind of input '.csv'"),
+        ("broken.jsonl", "[1, 2", "line 1: not JSON"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused(
+    metadata: Metadata, tmp_path: Path, name: str, content: str, message: str
+) -> None:
+    file = tmp_path / name
+    file.write_text(content)
+    with pytest.raises((BuildError, SessionError), match=message):
+        calibration_batches(Calibration(file), metadata, tmp_path / "model.onnx")
+
+
+def test_files_that_are_not_there_are_refused(metadata: Metadata, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"none\.jsonl: cannot be read"):
+        calibration_batches(Calibration(tmp_path / "none.jsonl"), metadata, tmp_path / "model.onnx")
+
+
+def test_optimize_writes_what_runs_and_is_inspected(fp8: Path, tmp_path: Path, capsys: Capture) -> None:
+    capsys.readouterr()
+    assert main(["inspect", str(fp8)]) == 0
+    shown = capsys.readouterr().out
+    for text in ("products in e4m3, else fp16", "largest input", "PadfreeLinearFp8", "scales from 100 tokens"):
+        assert text in shown
+    data = ids(tmp_path / "run.jsonl", (5, 12))
+    assert main(["run", str(fp8), "--input", str(data), "-o", str(tmp_path / "out.npz")]) == 0
+    with np.load(tmp_path / "out.npz") as found:
+        assert found["last_hidden_state"].shape == (17, 64)
+        assert np.isfinite(found["last_hidden_state"]).all()
+
+
+def test_compare_knows_fp8(model: Path, fp8: Path, tmp_path: Path, capsys: Capture) -> None:
+    report = tmp_path / "report.json"
+    assert main(["compare", str(model), str(fp8), "--max-seq-len", "32", "--bisect", "--json", str(report)]) == 0
+    shown = capsys.readouterr().out
+    assert "(fp8)" in shown
+    assert "of a sequence 0.9" in shown
+    assert "on average it grows most, by" in shown
+    runner = json.loads(report.read_text())["runners"][0]
+    assert (runner["precision"], runner["tolerance"]["cosine"]) == ("fp8", 0.97)
+    assert all(0.97 < item["total"]["sequence_cosine"] < 1 for item in runner["outputs"])
+
+
+def test_compare_names_the_products_that_lose_most(model: Path, fp8: Path, capsys: Capture) -> None:
+    command = ["compare", str(model), str(fp8), "--max-seq-len", "32", "--relative-tolerance", "0.01"]
+    assert main(command) == 1
+    shown = capsys.readouterr().out
+    assert "fp8 loses too many digits in this model: in onnxruntime the same file is" in shown
+    assert "which --keep leaves in half precision" in shown
+
+
+@pytest.mark.parametrize("command", ["optimize", "build"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--precision", "fp8"], "--precision fp8 needs --calibrate FILE: scales follow from the largest numbers"),
+        (["--calibrate", "x.txt"], "--calibrate is for --precision fp8; pass that too, or leave --calibrate out"),
+        (["--keep", "x", "--precision", "fp16"], "--keep is for --precision fp8"),
+        (["--precision", "fp8", "--calibrate", "x.txt", "--margin", "99"], "the margin is 99, allowed: 1 to 64"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    model: Path, tmp_path: Path, capsys: Capture, command: str, options: list[str], message: str
+) -> None:
+    assert main([command, str(model), "-o", str(tmp_path / "out.onnx"), *options]) != 0
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_a_file_in_fp8_is_built_as_one(fp8: Path) -> None:
+    assert is_fp8(fp8)
+    found = Model(onnx.load(str(fp8)))
+    assert linear_of(found.proto) == "padfree"
+    asked = {"interface": None, "strict": False, "verify": False}
+    assert rewritten(found, precision="fp8", **asked) is found  # type: ignore[arg-type]
+    with pytest.raises(BuildError, match="rewritten with precision fp8, fp16 was asked for"):
+        rewritten(found, precision="fp16", **asked)  # type: ignore[arg-type]
+    hopper, ada = Device(0, "NVIDIA H200", 9, 0), Device(0, "NVIDIA L4", 8, 9)
+    assert choose_linear("auto", found.proto, "fp16", hopper) == "padfree"
+    with pytest.raises(BuildError, match=r"is in fp8, and PadfreeLinearFp8 needs compute capability 9.0, NVIDIA L4"):
+        choose_linear("auto", found.proto, "fp16", ada)
+    with pytest.raises(BuildError, match="is in fp8, and --linear tensorrt was asked for; build from the original"):
+        choose_linear("tensorrt", found.proto, "fp16", hopper)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_scales_that_are_no_scales_are_refused(fp8: Path, scale: float) -> None:
+    raw = metadata_of(onnx.load(str(fp8)))
+    raw["quantization"]["layers"][0]["scale"] = scale
+    with pytest.raises(SessionError, match=r"quantization\.layers\[0\]\.scale is"):
+        parse_metadata(raw, "test")

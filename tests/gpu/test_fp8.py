@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines in fp8: what `padfree build --precision fp8` gives, beside the same file in onnxruntime."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from padfree.builder.cli import main
+from padfree.onnx_tools.synthetic import bert_model
+from padfree.runtime import Session
+
+pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
+
+Array = npt.NDArray[Any]
+VOCABULARY, LONGEST, LAYERS = 1000, 512, 3
+LENGTHS = (1, 512, 300, 77, 16, 128, 5)
+# Both compute from the same e4m3 numbers with float32 sums. A sum in another order now and then rounds to the next e4m3
+# number, which the layers behind pass on: cosines of sequences stay close, single numbers differ.
+LEAST_COSINE = 0.9995
+
+
+def requests(lengths: tuple[int, ...], seed: int) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, VOCABULARY, length).tolist() for length in lengths]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The file in fp8, an engine of it, and one of the original, calibrated with the same data."""
+    folder = tmp_path_factory.mktemp("fp8")
+    found = {name: folder / name for name in ("model.onnx", "fp8.onnx", "file.plan", "model.plan", "ids.jsonl")}
+    onnx.save_model(bert_model(LAYERS, 256, 4, 1024, VOCABULARY, LONGEST), str(found["model.onnx"]))
+    found["ids.jsonl"].write_text("".join(f"{json.dumps(row)}\n" for row in requests((400, 200, 30) * 3, 0)))
+    fp8 = ["--precision", "fp8", "--calibrate", str(found["ids.jsonl"])]
+    engine = ["--max-batch", "8", "--max-seq-len", str(LONGEST), "--timing-cache", str(folder / "cache")]
+    assert main(["optimize", str(found["model.onnx"]), "-o", str(found["fp8.onnx"]), *fp8]) == 0
+    assert main(["build", str(found["fp8.onnx"]), "-o", str(found["file.plan"]), *engine]) == 0
+    assert main(["build", str(found["model.onnx"]), "-o", str(found["model.plan"]), *fp8, *engine]) == 0
+    return found
+
+
+def hidden(path: Path) -> list[Array]:
+    with Session(path) as session:
+        return [np.asarray(row, np.float64) for row in session.run(requests(LENGTHS, 1))["last_hidden_state"]]
+
+
+@pytest.mark.parametrize("plan", ["file.plan", "model.plan"])
+def test_engines_compute_what_the_file_does(files: dict[str, Path], plan: str) -> None:
+    for wanted, found in zip(hidden(files["fp8.onnx"]), hidden(files[plan]), strict=True):
+        cosine = (wanted * found).sum() / np.linalg.norm(wanted) / np.linalg.norm(found)
+        assert cosine >= LEAST_COSINE, (len(wanted), cosine)
+
+
+def test_every_product_is_a_plugin_layer(files: dict[str, Path]) -> None:
+    engine = json.loads((files["model.plan"].with_name("model.plan.json")).read_text())["engine"]
+    assert engine["plugin_layers"]["PadfreeLinearFp8"] == 4 * LAYERS
+    assert "PadfreeLinear" not in engine["plugin_layers"]
+
+
+def test_engines_are_near_the_original(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["compare", str(files["model.onnx"]), str(files["model.plan"]), "--data", str(files["ids.jsonl"])]
+    assert main(command) == 0, capsys.readouterr().out

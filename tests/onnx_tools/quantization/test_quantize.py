@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models in fp8: who makes and reads e4m3, that constants are what they should be, what stays and why."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, numpy_helper
+from padfree.onnx_tools import RewriteError, rewrite
+from padfree.onnx_tools.errors import VerificationError
+from padfree.onnx_tools.files.metadata import read_metadata
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.fp8 import LEAST_COSINE, OPSET, QUANTIZATION, USUAL_COSINE, quantize
+from padfree.onnx_tools.linear import with_linear
+from padfree.onnx_tools.operators import node_attributes, opset_of, padfree_nodes
+from padfree.onnx_tools.quantization.e4m3 import LARGEST
+from padfree.onnx_tools.quantization.options import LARGEST_LOSS, QuantizationOptions
+from padfree.onnx_tools.quantization.scales import check_scales
+from padfree.onnx_tools.rewrite import finished
+from padfree.onnx_tools.synthetic import bert_model
+from padfree.onnx_tools.verification.sample_batches import sample_of
+
+from tests.onnx_tools.agreement import run
+from tests.support import folded
+
+VOCABULARY, WIDTH, INNER = 100, 64, 128
+Feeds = dict[str, np.ndarray]
+
+
+def batch(*lengths: int, seed: int = 0) -> Feeds:
+    ids = np.random.default_rng(seed).integers(0, VOCABULARY, sum(lengths)).astype(np.int32)
+    return {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "seq_lens": np.asarray(lengths, np.int32)}
+
+
+BATCHES = (batch(20, 5, 33), batch(64, 3, seed=1))
+
+
+@pytest.fixture(scope="module")
+def original() -> ModelProto:
+    return bert_model(2, WIDTH, 2, INNER, VOCABULARY, 64)
+
+
+@pytest.fixture(scope="module")
+def half(original: ModelProto) -> Model:
+    """In fp16, with products of padfree and norms folded."""
+    return with_linear(Model.of(rewrite(original, precision="fp16", verify=False).model), fold_streams=False)
+
+
+@pytest.fixture(scope="module")
+def made(half: Model) -> Model:
+    return quantize(half, BATCHES)
+
+
+def described(model: Model) -> dict[str, Any]:
+    return dict(read_metadata(model.proto)[QUANTIZATION])
+
+
+def values(model: Model) -> dict[str, np.ndarray]:
+    """Constants by name; e4m3 as float32."""
+    whole = model.whole()
+    return {item.name: numpy_helper.to_array(item) for item in whole.graph.initializer}
+
+
+def products(model: Model) -> list[tuple[onnx.NodeProto, Mapping[str, Any]]]:
+    found = [node for node in padfree_nodes(model.proto.graph) if node.op_type == "PadfreeLinearFp8"]
+    return [(node, node_attributes(node)) for node in found]
+
+
+def test_products_hand_e4m3_to_each_other(made: Model) -> None:
+    """Behind the embedding stands QuantizeLinear; attention and a feed-forward network's inside are in e4m3 alone."""
+    nodes = {name: node for node in made.proto.graph.node for name in node.output}
+    makers = [nodes[node.input[0]].op_type for node, _ in products(made)]
+    layer = ["QuantizeLinear", "PadfreeAttention", "PadfreeLinearFp8", "PadfreeLinearFp8"]
+    assert makers == [*layer, "PadfreeLinearFp8", *layer[1:]]
+    results = [(attributes["results"], attributes["has_moments"]) for _, attributes in products(made)]
+    assert results == [
+        ("act", 0),
+        ("both", 1),
+        ("e4m3", 0),
+        ("both", 1),
+        ("act", 0),
+        ("both", 1),
+        ("e4m3", 0),
+        ("act", 0),
+    ]
+    assert opset_of(made.proto) == OPSET
+    assert not [node for node in padfree_nodes(made.proto.graph) if node.op_type == "PadfreeLinear"]
+
+
+def test_constants_are_the_weights(half: Model, made: Model) -> None:
+    """scale times stored numbers are the weights to 3 bits; column sums are those of what is stored."""
+    before, after = values(half), values(made)
+    old = {node.name: node for node in padfree_nodes(half.proto.graph)}
+    scales = {layer["name"]: layer["scale"] for layer in described(made)["layers"]}
+    for node, attributes in products(made):
+        rows, scale = after[node.input[1]].astype(np.float64), after[node.input[2]].astype(np.float64)
+        weight = before[old[node.name].input[1]].astype(np.float64).T
+        own = scale / scales[node.name]  # of the weight alone
+        off = np.abs(rows * own[:, None] - weight)
+        assert (off <= np.maximum(np.abs(weight) * 2.0**-4, own[:, None] * 2.0**-10) * 1.001).all()
+        assert np.abs(rows).max() <= LARGEST
+        if attributes["has_x_moments"]:
+            sums = after[next(name for name in node.input if name.endswith("_sums"))]
+            np.testing.assert_allclose(sums, (rows * own[:, None]).sum(1), rtol=1e-5, atol=1e-5)
+
+
+def test_scales_leave_room(half: Model, made: Model) -> None:
+    layers = described(made)["layers"]
+    for layer in layers:
+        assert LARGEST / 4 <= layer["largest"] / layer["scale"] <= LARGEST / 2, layer
+    wide = {
+        layer["name"]: layer["scale"] for layer in described(quantize(half, BATCHES, QuantizationOptions(16)))["layers"]
+    }
+    assert {layer["name"]: 8 * layer["scale"] for layer in layers} == wide
+
+
+def test_the_largest_number_of_all_batches_counts(half: Model) -> None:
+    each = [{item["name"]: item["largest"] for item in described(quantize(half, [one]))["layers"]} for one in BATCHES]
+    both = {item["name"]: item["largest"] for item in described(quantize(half, BATCHES))["layers"]}
+    assert both == {name: max(one[name] for one in each) for name in both}
+    assert each[0] != both
+
+
+def test_it_computes_nearly_the_same(half: Model, made: Model) -> None:
+    """And exactly what it says of itself: the cosines in its metadata are those of its outputs."""
+    (wanted, found) = (run(finished(model, "fp16"), BATCHES[0]) for model in (half, made))
+    ends = np.cumsum(BATCHES[0]["seq_lens"])
+    cosines = []
+    for end, length in zip(ends, BATCHES[0]["seq_lens"], strict=True):
+        a, b = (rows[0][end - length : end].astype(np.float64).ravel() for rows in (wanted, found))
+        cosines.append(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+    said = described(made)["outputs"]["last_hidden_state"]
+    assert said["mean_cosine"] == pytest.approx(np.mean(cosines), abs=1e-6)
+    assert said["least_cosine"] == pytest.approx(min(cosines), abs=1e-6)
+    assert 0.99 < min(cosines) < 1 - 1e-5
+
+
+def test_losses_are_those_of_three_bits(made: Model) -> None:
+    """Two factors, each off by up to 2^-4 of itself, evenly: sqrt(2) * 0.026."""
+    losses = [layer["loss"] for layer in described(made)["layers"]]
+    assert all(0.03 < loss < 0.045 for loss in losses), losses
+
+
+def test_products_are_chosen_by_name(half: Model) -> None:
+    names = [node.name for node in padfree_nodes(half.proto.graph) if node.op_type == "PadfreeLinear"]
+    kept = described(quantize(half, BATCHES, QuantizationOptions(keep=("qkv*",))))
+    assert list(kept["kept"].items()) == [(name, "asked for") for name in names if name.startswith("qkv")]
+    one = quantize(half, BATCHES, QuantizationOptions(quantize=(names[2],)))
+    assert [layer["name"] for layer in described(one)["layers"]] == [names[2]]
+    assert set(described(one)["kept"].values()) == {"not asked for"}
+    assert [attributes["results"] for _, attributes in products(one)] == ["act"]
+    run(finished(one, "fp16"), BATCHES[0])
+
+
+def test_products_that_lose_too_much_stay(half: Model, made: Model) -> None:
+    losses = {layer["name"]: layer["loss"] for layer in described(made)["layers"]}
+    worst = max(losses, key=losses.__getitem__)
+    limit = sorted(losses.values())[-2]
+    found = described(quantize(half, BATCHES, QuantizationOptions(largest_loss=limit)))
+    assert found["kept"] == {worst: f"loses {losses[worst]:.3f} of its result, allowed is {limit:g}"}
+    with pytest.raises(RewriteError, match=r"every product loses too much in fp8, '.*' most: loses 0\.\d+ of"):
+        quantize(half, BATCHES, QuantizationOptions(largest_loss=1e-3))
+
+
+def test_answers_that_are_too_far_off_are_refused(
+    half: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("padfree.onnx_tools.fp8.USUAL_COSINE", 0.99999)
+    with caplog.at_level(logging.WARNING, "padfree"):
+        quantize(half, BATCHES)
+    assert "the cosine of output 'last_hidden_state'" in caplog.text
+    monkeypatch.setattr("padfree.onnx_tools.fp8.LEAST_COSINE", 0.99999)
+    message = (
+        r"the cosine of output 'last_hidden_state' .* is 0\.99\d+ on average over 3 sequences .* keep them with --keep"
+    )
+    with pytest.raises(VerificationError, match=message):
+        quantize(half, BATCHES)
+    assert quantize(half, BATCHES, verify=False).proto.graph.node
+    assert LEAST_COSINE < USUAL_COSINE < 0.99
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keep": ("query*",)}, r"no product is named 'query\*', the products are 'qkv"),
+        ({"quantize": ("nothing",)}, "no product is named 'nothing'"),
+        ({"keep": ("*",)}, "no product is left to be in fp8: asked for; change --keep and --quantize"),
+    ],
+)
+def test_names_that_fit_nothing_are_refused(half: Model, options: dict[str, tuple[str, ...]], message: str) -> None:
+    with pytest.raises(RewriteError, match=message):
+        quantize(half, BATCHES, QuantizationOptions(**options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("margin", [0.5, 65.0, float("nan"), float("inf")])
+def test_margins_have_bounds(margin: float) -> None:
+    with pytest.raises(RewriteError, match=r"the margin is .*, allowed: 1 to 64; leave it out for 2"):
+        QuantizationOptions(margin)
+    with pytest.raises(RewriteError, match=f"allowed: a number above 0; leave it out for {LARGEST_LOSS:g}"):
+        QuantizationOptions(largest_loss=-1.0)
+
+
+def test_models_that_cannot_be_in_fp8(original: ModelProto, half: Model, made: Model) -> None:
+    with pytest.raises(RewriteError, match="the model is in fp8 already"):
+        quantize(made, BATCHES)
+    with pytest.raises(RewriteError, match="no padfree metadata; rewrite it first"):
+        quantize(Model(original), BATCHES)
+    with pytest.raises(RewriteError, match="rewritten in fp32, and e4m3 stands beside fp16 or bf16"):
+        quantize(Model.of(rewrite(original, verify=False).model), BATCHES)
+    with pytest.raises(RewriteError, match="has no product of packed tokens that padfree's kernels compute"):
+        quantize(Model.of(rewrite(original, precision="fp16", verify=False).model), BATCHES)
+    with pytest.raises(RewriteError, match="there is no calibration data"):
+        quantize(half, [])
+
+
+def test_data_that_overflow_are_named(half: Model) -> None:
+    """A bias at the end of fp16's range: the feed-forward network's second product overflows."""
+    proto = ModelProto()
+    proto.CopyFrom(half.proto)
+    up = next(node for node in padfree_nodes(proto.graph) if node_attributes(node).get("activation") == "gelu")
+    bias = next(item for item in proto.graph.initializer if item.name == up.input[2])
+    bias.CopyFrom(numpy_helper.from_array(np.full(INNER, 65504, np.float16), bias.name))
+    broken = half.with_proto(proto)
+    with pytest.raises(RewriteError, match=r"is not finite on calibration batch 1: the model's numbers overflow fp16"):
+        quantize(broken, BATCHES)
+
+
+def test_bf16_goes_through_float32(original: ModelProto) -> None:
+    """onnxruntime has no QuantizeLinear of bfloat16."""
+    plain = with_linear(Model.of(rewrite(original, precision="bf16", verify=False).model))
+    found = quantize(plain, BATCHES)
+    quantized = [node for node in found.proto.graph.node if node.op_type == "QuantizeLinear"]
+    makers = {name: node for node in found.proto.graph.node for name in node.output}
+    assert [makers[node.input[0]].op_type for node in quantized] == ["Cast"]
+    assert described(found)["outputs"]["last_hidden_state"]["mean_cosine"] > 0.99
+
+
+@pytest.mark.parametrize("name", ["modernbert", "mpnet", "nomic_bert", "qwen3_embedding"])
+def test_other_families(name: str) -> None:
+    """Gates, turns, RMS norms and norms ahead of layers, whose streams stay in half precision."""
+    source = folded.load(name)
+    plain = Model.of(rewrite(source, precision="fp16", verify=False).model)
+    streams = with_linear(plain, fold_streams=False)
+    sample = sample_of(source, read_metadata(plain.proto))
+    found = quantize(streams, [sample.feeds], QuantizationOptions(largest_loss=10.0), verify=False)
+    assert len(described(found)["layers"]) == folded.layers_of(streams.proto).products
+    wanted, got = (run(finished(model, "fp16"), dict(sample.feeds)) for model in (streams, found))
+    for a, b in zip(wanted, got, strict=True):
+        x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
+        assert x @ y / np.linalg.norm(x) / np.linalg.norm(y) > 0.97
+    streamed = [node for node in padfree_nodes(found.proto.graph) if node.op_type == "PadfreeLayerNorm"]
+    if name in ("modernbert", "qwen3_embedding"):
+        assert len(streamed) > 2  # ahead of layers
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize(("operator", "place"), [("PadfreeLinearFp8", 2), ("QuantizeLinear", 1)])
+def test_scales_in_a_file_are_checked(made: Model, scale: float, operator: str, place: int) -> None:
+    check_scales(made)
+    changed = made.with_proto(ModelProto())
+    changed.proto.CopyFrom(made.proto)
+    node = next(node for node in changed.proto.graph.node if node.op_type == operator)
+    tensor = next(item for item in changed.proto.graph.initializer if item.name == node.input[place])
+    values = np.array(numpy_helper.to_array(tensor))
+    values.reshape(-1)[-1] = scale
+    tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    with pytest.raises(RewriteError, match=rf"{operator} .* has the scale {scale:g} .*allowed are finite"):
+        check_scales(changed)
