@@ -178,7 +178,11 @@ def _quantized(arguments: argparse.Namespace, path: Path) -> Iterator[tuple[Path
             model = fp8_model(given, path, calibration, norms=arguments.norms, begin=begin, **asked).whole()
         save_model(model, made)
         write_files(kept_files(path, made, parse_metadata(metadata_of(model), str(path))))
-        yield made, dict.fromkeys(("interface", "mask", "masks", "precision"))
+        try:
+            yield made, dict.fromkeys(("interface", "mask", "masks", "precision"))
+        except Exception as error:
+            error.args = tuple(str(item).replace(str(made), str(path)) for item in error.args)  # what the user knows
+            raise
 
 
 def _start_cuda(device: int) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -20,6 +21,7 @@ from padfree.onnx_tools import rewrite
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.synthetic import bert_model
 from padfree.runtime import SessionError
+from padfree.runtime.gpu import plugin_library, trt
 from padfree.runtime.gpu.device import Device
 from padfree.runtime.plan_files import parse_metadata
 
@@ -148,6 +150,32 @@ def test_options_that_do_not_go_together(
     assert main([command, str(model), "-o", str(tmp_path / "out.onnx"), *options]) != 0
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out.onnx").exists()
+
+
+def test_machines_that_cannot_build_say_so_before_calibrating(
+    model: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("padfree.builder.engine.build.import_tensorrt", lambda: None)
+    monkeypatch.setattr("padfree.builder.engine.build.open_gpu", lambda _: Device(0, "NVIDIA L4", 8, 9))
+    monkeypatch.setattr("padfree.runtime.gpu.plugin_library.find", lambda: Path("libpadfree.so"))
+    monkeypatch.setattr("padfree.runtime.gpu.plugin_library.require", lambda _: None)
+    data = ids(tmp_path / "ids.jsonl", (60,))
+    command = ["build", str(model), "-o", str(tmp_path / "out.plan"), "--precision", "fp8", "--calibrate", str(data)]
+    assert main(command) == 1
+    message = capsys.readouterr().err
+    assert "engines cannot be built here: PadfreeLinearFp8 needs compute capability 9.0, NVIDIA L4 has 8.9" in message
+    assert list(tmp_path.iterdir()) == [data]
+
+
+def test_libraries_without_the_plugin_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    creators = [SimpleNamespace(name="PadfreeAttention"), SimpleNamespace(name="PadfreeLinear")]
+    registry = SimpleNamespace(all_creators=creators)
+    tensorrt = SimpleNamespace(get_plugin_registry=lambda: registry)
+    monkeypatch.setattr(trt, "import_tensorrt", lambda: tensorrt)
+    monkeypatch.setattr(plugin_library, "find", lambda: Path("libpadfree.so"))
+    plugin_library.require(["PadfreeLinear"])
+    with pytest.raises(SessionError, match=r"libpadfree\.so has no plugin PadfreeLinearFp8: the library is older than"):
+        plugin_library.require(["PadfreeLinear", "PadfreeLinearFp8"])
 
 
 def test_a_file_in_fp8_is_built_as_one(fp8: Path) -> None:
