@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,10 @@ Array = npt.NDArray[Any]
 _LONGEST = 512  # tokens of the longest sequence, where the model allows more: verification stays a matter of seconds
 _LONGEST_WITHOUT_LIMIT = 128  # where the model knows no largest position
 _IDS_WITHOUT_LIMIT = 2  # ids are drawn below it where the model's table is not known
+_RAGGED = 19  # tokens of the longest sequence of a ragged batch, where the model allows so many
+_SHORT = 3  # those of a batch with much padding
+_FURTHER = 8  # slots that a batch is padded further by
+_FILLERS = (0, 1, 2)  # ids that padded slots may hold: what tokenizers have for padding
 _FILLER_TOKENS = 5
 
 
@@ -58,7 +62,7 @@ def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[
     """
     limit = metadata.get("max_positions")
     longest = _LONGEST_WITHOUT_LIMIT if limit is None else min(limit, _LONGEST)
-    some = max(1, min(longest, 19))
+    some = max(1, min(longest, _RAGGED))
     lengths = [some, 1, *(int(length) for length in rng.integers(1, some + 1, 3))]
     batches = [
         Batch("one token", _prefix_mask([1])),
@@ -78,6 +82,36 @@ def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[
     batches.append(Batch("left-padded", prefix[:, ::-1].copy(), keeps_first_slot=False))
     may_have_holes = not metadata.get("coverage", {}).get("contiguous_because")
     return [*batches, Batch("holed", holed)] if may_have_holes else batches
+
+
+def batches_padded_further(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[Batch]:
+    """Ragged batches with more slots than their longest sequence has tokens: a few more, and as many as there may be.
+
+    There is none where the model has no room for padding.
+    """
+    limit = metadata.get("max_positions")
+    most = _LONGEST_WITHOUT_LIMIT if limit is None else min(limit, _LONGEST)
+    batches = []
+    for wanted, slots in ((_RAGGED, _RAGGED + _FURTHER), (_SHORT, most)):
+        longest, width = min(wanted, most - 1), min(slots, most)
+        if longest > 0:
+            lengths = [longest, 1, *(int(length) for length in rng.integers(1, longest + 1, 3))]
+            mask = np.asarray(np.arange(width) < np.array(lengths)[:, None])
+            batches.append(Batch(f"{longest} tokens in {width} slots", mask))
+    return batches
+
+
+def paddings(feeds: Mapping[str, Array], metadata: Mapping[str, Any], batch: Batch) -> Iterator[dict[str, Array]]:
+    """The original's inputs as they are, and with one id each in padded slots; the mask and its like stay."""
+    mask = metadata.get("mask") or {"input": None}
+    limits = {item["name"]: item["limit"] for item in metadata["inputs"] if item["role"] == "tokens"}
+    ids = [name for name, limit in limits.items() if name != mask["input"] and limit]
+    yield dict(feeds)
+    if metadata.get("id_rules") or not ids:
+        return
+    for filler in _FILLERS:
+        held = {name: np.where(batch.over(feeds[name]), feeds[name], min(filler, limits[name] - 1)) for name in ids}
+        yield {**feeds, **{name: values.astype(feeds[name].dtype) for name, values in held.items()}}
 
 
 def has_no_mask(metadata: Mapping[str, Any]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..files.ort_session import open_session
 from ..importing.fixed_axes import fixed_sizes
 from ..importing.importing import token_inputs_of
 from .agreement import Scale, measure, row_blocks
-from .sample_batches import Batch, feeds_of, fillers, has_no_mask, make_batches
+from .sample_batches import Batch, batches_padded_further, feeds_of, fillers, has_no_mask, make_batches, paddings
 
 logger = logging.getLogger(__name__)
 
@@ -55,12 +56,13 @@ def verify_ids(
     """As verify, and how ids have to be for that: any, where nothing is said of them.
 
     Where the two differ, and the original's answers change with the ids in padded slots, or it cannot run on them, it
-    looks for ids that it knows (`special`): then ids are tried that end in one of them, with padding that is none. The
-    original's answers must not depend on how much padding there is. Where it knows none, such an original is refused.
+    looks for ids that it knows (`special`): then ids are tried that end in one of them, with padding that is none.
+    Where it knows none, such an original is refused. So is one that is to be packed and whose answers change with how
+    much padding a batch has: packed batches have none.
     """
     models = _Models(original, rewritten, metadata)
     try:
-        return models.compare(metadata, seed), {}
+        worst = models.compare(metadata, seed)
     except VerificationError as error:
         limits = {item["name"]: item["limit"] for item in metadata["inputs"] if item["role"] == "tokens"}
         choices = rules_for(special or {}, limits)
@@ -73,11 +75,15 @@ def verify_ids(
         if not choices or not models.padding_is_read(metadata, seed):
             raise
         errors = [error]
+    else:
+        if metadata["interface"] == "packed":
+            models.check_wider(metadata, seed)
+        return worst, {}
     for rules in choices:
         described = {**metadata, "id_rules": {name: rule.to_dict() for name, rule in rules.items()}}
         try:
             worst = models.compare(described, seed)
-            models.check_alone(described, seed)
+            models.check_wider(described, seed)
         except VerificationError as error:
             errors.append(error)
             continue
@@ -148,41 +154,70 @@ class _Models:
         if self.padding_is_read(metadata, seed):
             return True
         try:
-            self.check_alone(metadata, seed)
+            self.check_wider(metadata, seed)
         except VerificationError:
             return True
         return False
 
-    def check_alone(self, metadata: Mapping[str, Any], seed: int) -> None:
-        """Raises VerificationError where a sequence's numbers depend on how much padding it has in the original."""
-        if self._fixed:
+    def check_wider(self, metadata: Mapping[str, Any], seed: int) -> None:
+        """Raises VerificationError where the original's numbers of tokens change when a batch is padded further.
+
+        What padding holds is another matter: they may do so for random ids there, where they do not for one id.
+        """
+        if self._fixed or self._is_alone:
             return
         rng = np.random.default_rng(seed)
-        batch = next(item for item in make_batches(metadata, rng) if item.name == "ragged")
-        feeds, _ = feeds_of(self._original, metadata, batch, rng)
-        whole = self._wanted(batch, feeds)
-        dims = [_with_batch(*item, len(batch.mask)) for item in zip(self._dims, whole, strict=True)]
-        run = partial(_run, self._sessions[0], self._names, batch, "original")
-        if not _agree(batch, dims, _alone(run, feeds, batch, dims), whole):
-            raise VerificationError("the original's answers depend on how much padding there is")
+        for batch in batches_padded_further(metadata, rng):
+            feeds, _ = feeds_of(self._original, metadata, batch, rng)
+            found = [self._changed_when_wider(batch, given) for given in paddings(feeds, metadata, batch)]
+            if None not in found:
+                raise VerificationError(
+                    f"output '{found[0]}' of the original depends on how far a batch is padded: sequences of up to "
+                    f"{batch.mask.sum(1).max()} tokens give other numbers in {batch.mask.shape[1]} slots than in as "
+                    "many as the longest one has tokens, as where that length is a number in the model; packed batches "
+                    "have no padding: mask it in the model, choose the padded interface, or skip the check with "
+                    "--no-verify"
+                )
+
+    def _changed_when_wider(self, batch: Batch, feeds: Mapping[str, Array]) -> str | None:
+        """The first output whose numbers of tokens are others without the slots that no sequence has tokens in."""
+        length = int(batch.mask.sum(1).max())
+        narrow = replace(batch, mask=batch.mask[:, :length])
+        run = partial(_run, self._sessions[0], self._names)
+        found = run(batch, "original", feeds)
+        wanted = run(narrow, "original", {name: item[:, :length] for name, item in feeds.items()})
+        for name, dims, a, b in zip(self._names, self._dims, wanted, found, strict=True):
+            if not _same_rows(_rows_of_tokens(a, dims, narrow.mask), _rows_of_tokens(b, dims, batch.mask)):
+                return name
+        return None
 
 
-def _with_batch(dims: Dims | None, values: Array, count: int) -> Dims | None:
-    """The sizes, with the batch in the place of a first one that is not known and could be it."""
-    known = dims is not None and bool({BATCH, BOTH} & set(dims))
-    return dims if known or values.shape[:1] != (count,) else (BATCH, *(dims or ())[1:])
+def _rows_of_tokens(values: Array, dims: Dims | None, mask: npt.NDArray[np.bool_]) -> Array | None:
+    """What tokens and sequences have in one output; None where it is not known which numbers these are."""
+    sizes = set(dims or ())
+    texts = {size for size in sizes if isinstance(size, str)}
+    is_known = texts <= {BATCH, SLOTS, BOTH} and not (SLOTS in texts and BATCH not in texts)
+    if dims is None or not is_known or values.dtype.kind in "OSU" or not fits(values.shape, dims, mask):
+        return None
+    return kept_rows(values, dims, mask).values
+
+
+def _same_rows(wanted: Array | None, found: Array | None) -> bool:
+    """Whether these are the same numbers; so it is taken to be where either is not known."""
+    if wanted is None or found is None:
+        return True
+    if wanted.shape != found.shape:
+        return False
+    return not wanted.size or bool(measure([wanted]).differences(wanted, found).max() <= RELATIVE_TOLERANCE)
 
 
 def _agree(batch: Batch, dims: Sequence[Dims | None], wanted: Sequence[Array], found: Sequence[Array]) -> bool:
     """Whether the kept numbers of all outputs are the same."""
-    for sizes, a, b in zip(dims, wanted, found, strict=True):
-        if batch.keeps_first_slot or {SLOTS, BOTH} & set(sizes or ()):
-            rows = [kept_rows(item, sizes, batch.mask).values for item in (a, b)]
-            if rows[0].shape != rows[1].shape:
-                return False
-            if rows[0].size and not measure(rows[:1]).differences(*rows).max() <= RELATIVE_TOLERANCE:
-                return False
-    return True
+    return all(
+        _same_rows(*(kept_rows(item, sizes, batch.mask).values for item in (a, b)))
+        for sizes, a, b in zip(dims, wanted, found, strict=True)
+        if batch.keeps_first_slot or {SLOTS, BOTH} & set(sizes or ())
+    )
 
 
 def _alone(
