@@ -38,9 +38,9 @@ class Scores:
             self.positions.append((tensor, factor))
         elif facts.expr is not None and not _adds_positions(positional, node):
             self.uses.append(MaskUse(facts, "add", factor))
-        elif node is not None and is_standard(node, "Add"):
-            for item in node.inputs:
-                self.add(positional, item, factor)
+        elif node is not None and is_standard(node, "Add", "Sub"):
+            for item, sign in zip(node.inputs, (1, 1 if node.op == "Add" else -1), strict=True):
+                self.add(positional, item, factor * sign)
         elif node is not None and is_standard(node, "Where") and _chosen(analysis, node) is not None:
             use, rest = _selection(analysis, node, factor)
             self.uses.append(use)
@@ -49,7 +49,7 @@ class Scores:
             self.add(positional, node.inputs[0], factor)
         else:
             scaled = scale_of(analysis, tensor)
-            if scaled is None or scaled[1] <= 0:
+            if scaled is None or scaled[1] == 0:
                 raise NoMatch(
                     f"'{tensor.name}' is added to the scores and is neither a mask nor made of positions alone"
                 )
@@ -92,6 +92,9 @@ def scores_of(positional: Positional, softmax: gs.Node) -> tuple[gs.Node, Scores
             else:
                 found.gathered += [item.times(found.factor) for item in terms[position] or ()]
             current = node.inputs[1 - position]
+        elif is_standard(node, "Sub") and _is_known(positional, node.inputs[1]):
+            found.add(positional, node.inputs[1], -found.factor)
+            current = node.inputs[0]
         elif is_standard(node, "Where"):
             use, current = _selection(analysis, node, found.factor)
             found.uses.append(use)
@@ -139,7 +142,7 @@ def _is_known(positional: Positional, tensor: gs.Tensor) -> bool:
     if tensor in positional or positional.analysis[tensor].expr is not None:
         return True
     node = producer(tensor)
-    if node is None or not is_standard(node, "Add", "Div", "Mul", "Where", *_THROUGH):
+    if node is None or not is_standard(node, "Add", "Div", "Mul", "Sub", "Where", *_THROUGH):
         return False
     return all(_is_known(positional, item) for item in node.inputs)
 

@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 from ...analysis.symbolic import Analysis
 from ...errors import RewriteError
 from ..base import Miss
-from .evidence import inputs_in_scores, keys_masked_by
+from .evidence import inputs_in_scores, inputs_in_weights, keys_masked_by
 from .mask import Rows
 from .mask_values import Keeping
 from .no_attention import no_attention
@@ -54,12 +54,14 @@ def choose_mask(
     if rules:
         return _checked(graph, _weakest(rules))
     scored = set[str]().union(*(inputs_in_scores(analysis, node) for node in rest))
-    reached = [name for name in inputs if name in scored]
+    weighed = set[str]().union(*(inputs_in_weights(analysis, node) for node in rest))
+    reached = [name for name in inputs if name in scored | weighed]
     if not reached:
         return _checked(graph, None)
     reasons = "; ".join(dict.fromkeys(miss.reason for miss in missed[:3]))
+    readers = "the scores read" if scored & set(reached) else "the weights are multiplied by"
     raise RewriteError(
-        f"no attention proves which input is the padding mask ({len(rest)} found): {reasons}; the scores read "
+        f"no attention proves which input is the padding mask ({len(rest)} found): {reasons}; {readers} "
         f"{_listed(reached)}; name the mask, which is then taken for 1 at tokens and 0 at padding, and verified: "
         f"{_options(reached)}; or export an encoder whose attention_mask is a plain padding mask [batch, sequence]"
     )

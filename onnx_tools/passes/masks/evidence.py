@@ -23,6 +23,7 @@ from .mask_values import Keeping, domain_of, is_binary, keeping
 
 _PRODUCTS = ("MatMul", "Einsum", "Gemm", "Conv", "MatMulInteger", "QLinearMatMul")
 _RELATIONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Sub")
+_ON_WEIGHTS = ("Cast", "Dropout", "Identity", "Mul", "Where")
 _SAME_KEYS = ("Reshape", "Unsqueeze", "Squeeze", "Expand", "Flatten")
 
 
@@ -38,7 +39,25 @@ def inputs_in_scores(analysis: Analysis, node: gs.Node) -> set[str]:
     compared between a query and a key, as positions and segments are, say nothing of the key alone.
     """
     start = scores_of(node)
-    found, seen, waiting = set[str](), set[int](), [] if start is None else [start]
+    return _inputs_in(analysis, [] if start is None else [start])
+
+
+def inputs_in_weights(analysis: Analysis, node: gs.Node) -> set[str]:
+    """The inputs that an attention's weights are multiplied by, or chosen by, between the Softmax and the product."""
+    found, waiting, seen = set[str](), [] if is_standard(node, "Attention") else [node.outputs[0]], set[int]()
+    while waiting:
+        weights = waiting.pop()
+        for reader in weights.outputs:
+            if id(reader) not in seen and is_standard(reader, *_ON_WEIGHTS) and not is_product(analysis, reader):
+                seen.add(id(reader))
+                found |= _inputs_in(analysis, [item for item in reader.inputs if item is not weights])
+                waiting += reader.outputs
+    return found
+
+
+def _inputs_in(analysis: Analysis, tensors: list[gs.Tensor]) -> set[str]:
+    """The inputs that reach tensors [..., queries, keys] as masks do."""
+    found, seen, waiting = set[str](), set[int](), tensors
     while waiting:
         tensor = waiting.pop()
         if id(tensor) in seen:

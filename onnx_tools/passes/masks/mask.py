@@ -30,7 +30,10 @@ _AXIS_NAMES = ("sequence of the batch", "head", "query position", "key position"
 
 @dataclass(frozen=True)
 class MaskUse:
-    """A tensor that masks the scores: added to them (times `factor`), or choosing them where it is `keeps`."""
+    """A tensor that masks the scores: added to them (times `factor`), or choosing them where it is `keeps`.
+
+    `factor` is below 0 where it is subtracted.
+    """
 
     facts: Facts
     kind: str  # "add" or "select"
@@ -137,7 +140,7 @@ def _states(use: MaskUse, low: Values, high: Values) -> tuple[Truths, Truths]:
     """Where a mask between these bounds keeps keys, and where it masks them."""
     if use.kind == "select":
         return (low > 0) == use.keeps, (high > 0) != use.keeps
-    return low == 0, high * use.factor <= VERY_NEGATIVE
+    return low == 0, np.maximum(low * use.factor, high * use.factor) <= VERY_NEGATIVE
 
 
 def _window(use: MaskUse, expr: Expr, prefix: str) -> Window:
