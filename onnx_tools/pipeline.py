@@ -16,7 +16,7 @@ from .analysis.check import check_graph
 from .analysis.graph import add_domain, is_padfree, names_in_use, tidy
 from .analysis.kept import Dims, dims_of_shape
 from .analysis.position_limits import longest_sequence
-from .analysis.special_ids import SpecialIds, special_ids
+from .analysis.special_ids import IdRule, SpecialIds, special_ids
 from .analysis.symbolic import Analysis, analyse
 from .errors import RewriteError
 from .files.model import Model
@@ -139,9 +139,9 @@ class _Progress:
             raise PaddingIsReadError("the same nodes stay padded as before")
         self._tried.append(self._results[-1])
         self.run(others)
-        self._probe()
+        rules = self._probe()
         dims = tuple(dims_of_shape(self._analysis[tensor].shape) for tensor in self._graph.outputs)
-        self.run(interface_passes(self._interface))
+        self.run(interface_passes(self._interface, {name: rule.padding for name, rule in rules.items()}))
         if self._products is None:
             raise AssertionError("there is no pass")
         names = names_in_use(self._graph)
@@ -151,13 +151,15 @@ class _Progress:
             self._graph, self._analysis, results, kept, self._products, self.longest, dims, self._mask, self._special
         )
 
-    def _probe(self) -> None:
+    def _probe(self) -> Mapping[str, IdRule]:
+        """How ids have to be for what stays padded."""
         try:
-            reasons = probe(
+            found = probe(
                 self._graph, self._analysis, right_padded_only=self._interface == "packed", special=self._special
             )
         except PaddingIsReadError as error:
-            missed = [miss.reason for item in self._results if item.name == "attention" for miss in item.missed[:3]]
-            raise PaddingIsReadError("; ".join(dict.fromkeys([str(error), *missed]))) from None
-        found = tuple(Miss("padded part", f"{reason}: right-padded batches only") for reason in reasons)
-        self._results.append(PassResult("probe", 0, found, right_padded=reasons))
+            others = [miss.reason for item in self._results if item.name == "attention" for miss in item.missed[:3]]
+            raise PaddingIsReadError("; ".join(dict.fromkeys([str(error), *others]))) from None
+        missed = tuple(Miss("padded part", f"{reason}: right-padded batches only") for reason in found.reasons)
+        self._results.append(PassResult("probe", 0, missed, right_padded=found.reasons))
+        return found.rules

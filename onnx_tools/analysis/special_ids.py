@@ -52,7 +52,12 @@ class IdRule:
 
     @property
     def other_padding(self) -> int:
-        """Another id that padded slots may hold, the model looking for none of it; the same where there is none."""
+        """Another id that padded slots may hold, the model looking for none of it; the same where there is none.
+
+        Nor is there one where the model tells padding by this id.
+        """
+        if self.padding in self.avoided:
+            return self.padding
         others = [value for value in range(self.limit) if value not in self.avoided and value != self.padding]
         return others[0] if others else self.padding
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import onnx_graphsurgeon as gs
 
@@ -54,6 +55,7 @@ def packing_passes(keep: str) -> tuple[Pass, ...]:
     return (packing(keep), layer_norm)
 
 
-def interface_passes(interface: str) -> tuple[Pass, ...]:
-    """The last passes."""
-    return (packed_interface, attention_tasks) if interface == "packed" else (attention_tasks,)
+def interface_passes(interface: str, fillers: Mapping[str, int]) -> tuple[Pass, ...]:
+    """The last passes; `fillers` are what has to be in padded slots of inputs where something stays padded."""
+    packed = partial(packed_interface, fillers=fillers)
+    return (packed, attention_tasks) if interface == "packed" else (attention_tasks,)

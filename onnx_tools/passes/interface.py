@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import helper
@@ -23,8 +25,11 @@ SEQ_LENS, MAX_SEQLEN = "seq_lens", "max_seqlen"
 _INT32 = np.dtype(np.int32)
 
 
-def packed_interface(graph: gs.Graph, analysis: Analysis) -> PassResult:
-    """Replaces the padded inputs; what stays padded reads them unpacked, right-padded to the longest sequence."""
+def packed_interface(graph: gs.Graph, analysis: Analysis, fillers: Mapping[str, int]) -> PassResult:
+    """Replaces the padded inputs; what stays padded reads them unpacked, right-padded to the longest sequence.
+
+    `fillers` are what it has to find in padded slots, by input; 0 elsewhere.
+    """
     boundary = boundary_of(graph)
     _pack_outputs(Editor(graph), analysis, boundary)
     tidy(graph)
@@ -57,7 +62,7 @@ def packed_interface(graph: gs.Graph, analysis: Analysis) -> PassResult:
     filler = known.masked[0] if known.masked else 0
     for padded, packed in zip(inputs, tokens, strict=True):
         own = packed.name == known.source
-        _restore(editor, boundary_of_packed(graph), padded, packed, filler if own else 0)
+        _restore(editor, boundary_of_packed(graph), padded, packed, filler if own else fillers.get(packed.name, 0))
     if mask is not None and mask.outputs:
         _restore(editor, boundary_of_packed(graph), mask, _filled(editor, tokens[0], known.kept[0]), filler)
     _join(editor)

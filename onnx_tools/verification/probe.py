@@ -8,7 +8,7 @@ change cannot be reproduced, and is refused instead of being silently different.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -43,6 +43,17 @@ class PaddingIsReadError(RewriteError):
 
 
 @dataclass(frozen=True)
+class Probed:
+    """What a probe that passed found out.
+
+    reasons: why results differ under masks that are not right-padded. rules: how ids had to be, by input.
+    """
+
+    reasons: tuple[str, ...] = ()
+    rules: Mapping[str, IdRule] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class _Part:
     """The padded part of a graph as a graph of its own; names of its results in order, and who makes them."""
 
@@ -63,15 +74,15 @@ class _Part:
 
 def probe(
     graph: gs.Graph, analysis: Analysis, *, right_padded_only: bool, special: Mapping[str, SpecialIds] | None = None
-) -> tuple[str, ...]:
+) -> Probed:
     """Checks all padded parts of a graph of the padded interface; `special` are ids that the model looks for.
 
-    Returns the reasons why results differ under masks that are not right-padded (none where `right_padded_only`).
-    Raises PaddingIsReadError where results depend on masked slots of right-padded batches too.
+    Masks that are not right-padded are not tried where `right_padded_only`.
+    Raises PaddingIsReadError where results depend on masked slots of right-padded batches.
     """
     part = _padded_part(graph, analysis, inputs_too=right_padded_only)
     if part is None or (part.mask.source is None and not right_padded_only):
-        return ()  # nothing is padded, or no slot is padding
+        return Probed()  # nothing is padded, or no slot is padding
     limits = {name: limit_of(graph, name) for name in special or {}}
     refused: RewriteError | None = None
     for rules in [{}, *rules_for(special or {}, limits)]:
@@ -81,10 +92,9 @@ def probe(
             refused = refused or error
             continue
         if reason is None:
-            if right_padded_only:
-                return ()
-            found = [_difference(part, analysis, mask, rules) for mask in _masks()[1:]]
-            return tuple(dict.fromkeys(item for item in found if item is not None))
+            others = () if right_padded_only else _masks()[1:]
+            found = [_difference(part, analysis, mask, rules) for mask in others]
+            return Probed(tuple(dict.fromkeys(item for item in found if item is not None)), rules)
         refused = refused or PaddingIsReadError(
             f"{reason}: its result depends on padding, and so on the other sequences of the batch; no packed graph can "
             "reproduce it; mask the tokens before they are mixed (multiply by the attention mask)"
