@@ -36,6 +36,7 @@ _GARBAGE = 8.0  # size of numbers in masked slots, in parts of those in kept one
 _KINDS = ("normal", "positive")
 _POSITIVE = (0.02, 0.06)
 _TOLERANCE = 1e-4
+_RECURRENT = ("GRU", "LSTM", "RNN")
 
 
 class PaddingIsReadError(RewriteError):
@@ -60,7 +61,7 @@ class _Part:
     graph: gs.Graph
     results: tuple[str, ...]
     final: frozenset[str]
-    makers: dict[str, str]
+    makers: dict[str, gs.Node]
     mask: Mask
     seq_lens: str  # the lengths' name
     inputs: frozenset[str]  # of the model, the mask's left out
@@ -87,17 +88,18 @@ def probe(
     refused: RewriteError | None = None
     for rules in [{}, *rules_for(special or {}, limits)]:
         try:
-            reason = _difference(part, analysis, _masks()[0], rules)
+            reader = _difference(part, analysis, _masks()[0], rules)
         except RewriteError as error:
             refused = refused or error
             continue
-        if reason is None:
+        if reader is None:
             others = () if right_padded_only else _masks()[1:]
             found = [_difference(part, analysis, mask, rules) for mask in others]
-            return Probed(tuple(dict.fromkeys(item for item in found if item is not None)), rules)
+            reasons = (f"{_text(node)} reads masked slots" for node in found if node is not None)
+            return Probed(tuple(dict.fromkeys(reasons)), rules)
         refused = refused or PaddingIsReadError(
-            f"{reason}: its result depends on padding, and so on the other sequences of the batch; no packed graph can "
-            "reproduce it; mask the tokens before they are mixed (multiply by the attention mask)"
+            f"{_text(reader)} reads masked slots: its result depends on padding, and so on the other sequences of the "
+            f"batch; no packed graph can reproduce it; {_advice(reader)}"
         )
     if refused is None:
         raise AssertionError("nothing was tried")
@@ -120,7 +122,7 @@ def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part
     """
     mask = mask_of(analysis[boundary_of(graph).mask])
     reached = {tensor.name for tensor in graph.inputs if inputs_too}
-    makers: dict[str, str] = {}
+    makers: dict[str, gs.Node] = {}
     packed: set[str] = set()
     for node in graph.nodes:
         if is_padfree(node, "PadfreeUnpack"):
@@ -133,7 +135,7 @@ def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part
                 packed.add(node.inputs[0].name)  # tokens take rows of it
             for tensor in node.outputs:
                 reached.add(tensor.name)
-                makers[tensor.name] = f"'{node_name(node)}' ({node.op})"
+                makers[tensor.name] = node
     final = {name for name in makers if name in packed or name in {tensor.name for tensor in graph.outputs}}
     if not final:
         return None
@@ -157,8 +159,8 @@ def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part
     return _Part(part, tuple(results), frozenset(final), makers, mask, seq_lens, given, inputs_too)
 
 
-def _difference(part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mapping[str, IdRule]) -> str | None:
-    """Why results on kept tokens differ for other fillings of the masked slots, or more of them; None: they do not."""
+def _difference(part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mapping[str, IdRule]) -> gs.Node | None:
+    """The first node whose results on kept tokens are others for other fillings of the masked slots, or more slots."""
     trials = []
     try:
         session = part.session
@@ -168,13 +170,13 @@ def _difference(part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mappin
             wide = _widened(part, analysis, feeds[0], rules) if part.inputs_vary else None
             trials.append((first, second, first if wide is None else _of_more_slots(session, wide) or first))
     except Exception as error:  # onnxruntime's errors have no common base of their own
-        names = ", ".join(sorted({part.makers[name] for name in part.final})[:3])
+        names = ", ".join(sorted({_text(part.makers[name]) for name in part.final})[:3])
         raise RewriteError(
             f"what stays padded around {names} cannot be tried in onnxruntime ({str(error).splitlines()[0]}); whether "
             "it reads padding is not known; replace these operators by standard ones"
         ) from error
     found = (_changed(part, analysis, mask, *trial) for trial in trials)
-    return next((reason for reason in found if reason is not None), None)
+    return next((reader for reader in found if reader is not None), None)
 
 
 def _of_more_slots(session: ort.InferenceSession, feed: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
@@ -192,7 +194,7 @@ def _changed(
     first: Sequence[np.ndarray],
     second: Sequence[np.ndarray],
     third: Sequence[np.ndarray],
-) -> str | None:
+) -> gs.Node | None:
     """Who is the first to make other numbers of kept tokens, where a final result is others."""
     changed = []
     for name, before, *others in zip(part.results, first, second, third, strict=True):
@@ -211,12 +213,23 @@ def _changed(
         return None
     known = [name for name in changed if _has_known_sizes(analysis.facts[name].shape)]
     if not any(name in part.final for name in known):
-        maker = part.makers[next(name for name in changed if name not in known)]
+        maker = _text(part.makers[next(name for name in changed if name not in known)])
         raise PaddingIsReadError(
             f"{maker} makes a tensor of unknown sizes, so that nobody can tell which of its numbers are padding; "
             "replace the operator by others whose sizes follow from batch and sequence"
         )
-    return f"{part.makers[known[0]]} reads masked slots"
+    return part.makers[known[0]]
+
+
+def _text(node: gs.Node) -> str:
+    return f"'{node_name(node)}' ({node.op})"
+
+
+def _advice(node: gs.Node) -> str:
+    """What makes a node that reads padding read none."""
+    if is_standard(node, *_RECURRENT):
+        return "give it the sequences' lengths (its input sequence_lens), for its backward direction starts in padding"
+    return "mask the tokens before they are mixed (multiply by the attention mask)"
 
 
 def _widened(
