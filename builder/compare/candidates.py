@@ -10,15 +10,19 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import onnxruntime as ort
 from onnx import ModelProto
 from padfree.contract.names import ONNX_SUFFIX
 from padfree.onnx_tools import VerificationError, load_model, rewrite, save_model
 from padfree.onnx_tools.files.metadata import is_rewritten
 from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.files.model_file import open_model
+from padfree.onnx_tools.files.ort_session import open_session
+from padfree.onnx_tools.importing.canonical import runnable
 from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.runtime import Metadata
 from padfree.runtime.plan_files import parse_metadata, read_sidecar
-from polygraphy.backend.onnxrt import OnnxrtRunner, SessionFromOnnx
+from polygraphy.backend.onnxrt import OnnxrtRunner
 
 from ..engine.build import build_engine
 from ..engine.preparation import metadata_of
@@ -97,7 +101,7 @@ def _metadata(path: Path) -> Metadata | None:
 
 def make_reference(original: Original) -> PaddedRunner:
     """The original in onnxruntime on the CPU."""
-    return PaddedRunner(original, REFERENCE, OnnxrtRunner(SessionFromOnnx(str(original.path))))
+    return PaddedRunner(original, REFERENCE, OnnxrtRunner(partial(_opened, original.path)))
 
 
 def make_subjects(
@@ -141,7 +145,7 @@ def _of_file(
     original: Original, item: Candidate, names: Sequence[str], batches: Sequence[ComparedBatch], settings: Settings
 ) -> list[Subject]:
     if item.metadata is None:
-        inner = OnnxrtRunner(SessionFromOnnx(str(item.path)))
+        inner = OnnxrtRunner(partial(_opened, item.path))
         runner = PaddedRunner(original, f"{REFERENCE}: {item.label}", inner)
         return [Subject(runner, "fp32", True, settings.tolerance("fp32"))]
     found = []
@@ -180,6 +184,20 @@ def _session(
     rounded = next((half[output.dtype] for output in metadata.outputs if output.dtype in half), metadata.precision)
     tolerance = settings.tolerance(rounded if metadata.precision == "fp32" else metadata.arithmetic)
     return Subject(runner, metadata.arithmetic, metadata.interface == "padded", tolerance, rewritten, inside)
+
+
+def _opened(path: Path) -> ort.InferenceSession:
+    """A padded file in onnxruntime, as verification opens it. Raises BuildError where onnxruntime does not take it."""
+    model = open_model(path)
+    model.weights.align()
+    try:
+        session = open_session(model.with_proto(runnable(model.proto)))
+    except Exception as error:  # onnxruntime's exceptions share no base class of their own
+        raise BuildError(
+            f"onnxruntime {ort.__version__} does not load '{path}': {error}; check the file with onnx.checker"
+        ) from error
+    model.weights.check_files()
+    return session
 
 
 def _runnable_on_cpu(path: Path, precision: str, settings: Settings) -> Path:

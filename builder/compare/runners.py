@@ -22,6 +22,7 @@ from padfree.runtime import Session
 from polygraphy.backend.base import BaseRunner
 from polygraphy.common import TensorMetadata
 
+from ..errors import BuildError
 from .batches import ComparedBatch, from_feeds
 from .original import Original
 
@@ -80,7 +81,14 @@ class PaddedRunner(ValidTokenRunner):
         names = list(self._original.layouts)
 
         def infer(feeds: Mapping[str, Array]) -> list[Array]:
-            outputs = self._inner.infer(OrderedDict(feeds))
+            try:
+                outputs = self._inner.infer(OrderedDict(feeds))
+            except Exception as error:  # onnxruntime's exceptions share no base class of their own
+                sizes = ", ".join(f"'{name}' {list(values.shape)}" for name, values in feeds.items())
+                raise BuildError(
+                    f"'{self.name}' fails on a batch of {sizes}: {error}; where it takes no such sequences, give the "
+                    "longest ones with --max-seq-len, and otherwise check that the model runs on them"
+                ) from error
             return [np.array(outputs[name]) for name in names]  # runners may use their memory again
 
         found = self._original.sizes.run(infer, batch.feeds, list(self._original.dims.values()))

@@ -27,6 +27,7 @@ from ..analysis.graph import names_in_use
 from ..errors import RewriteError
 from ..files.model import without_initializers
 from ..precision.widen import HALVES
+from .attention_masks import masks_of_one_row, spread
 from .calls import in_line
 from .expansion import check_expansion
 from .opsets import to_known_opset
@@ -186,14 +187,16 @@ def _nodes(graph: Any) -> list[NodeProto]:
 def runnable(model: ModelProto) -> ModelProto:
     """The model as onnxruntime and others take it; itself where nothing is to be done.
 
-    Nodes whose name another has get new ones, and integer inputs of unknown rank two axes, [batch, sequence].
+    Nodes whose name another has get new ones, integer inputs of unknown rank two axes, [batch, sequence], and masks of
+    the Attention operator a row for every query.
     """
     named = [node.name for node in _nodes(model.graph) if node.name]
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = [value.name for value in model.graph.input if value.name not in weights and _has_no_rank(value)]
-    if len(set(named)) == len(named) and not inputs:
+    if len(set(named)) == len(named) and not inputs and not masks_of_one_row(model):
         return model
     result = without_initializers(model)
+    one_row = {node.output[0] for node in masks_of_one_row(model)}
     names, seen = Names(result.graph), set[str]()
     for node in _nodes(result.graph):
         if node.name in seen:
@@ -203,6 +206,7 @@ def runnable(model: ModelProto) -> ModelProto:
     for value in result.graph.input:
         for _ in range(2 if value.name in inputs else 0):
             value.type.tensor_type.shape.dim.add()
+    spread(result.graph, [node for node in result.graph.node if node.output[0] in one_row], names)
     result.graph.initializer.extend(model.graph.initializer)
     return result
 

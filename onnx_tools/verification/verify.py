@@ -106,7 +106,7 @@ class _Models:
         self._fixed = fixed_sizes(original.proto, token_inputs_of(original.proto))
         self._sessions = (_session(original, "original"), _session(rewritten, "rewritten"))
         self._dims = [padded_dims(item) for item in metadata["outputs"]]
-        self._names = [item["name"] for item in metadata["outputs"]]
+        self._names: list[str] = [item["name"] for item in metadata["outputs"]]
         self._is_alone = has_no_mask(metadata) and metadata["interface"] == "packed"
         self._fillers = fillers(metadata)
 

@@ -22,6 +22,17 @@ def volume(shape: Shape) -> Poly:
     return total
 
 
+def _quotient(sizes: Shape, divisors: Sequence[Poly]) -> Poly | None:
+    """The product of all sizes divided by that of others; what is in both, as S + 1 may be, need be no one product."""
+    left, others = list(sizes), []
+    for size in divisors:
+        if size in left:
+            left.remove(size)
+        else:
+            others.append(size)
+    return volume(tuple(left)).divided_exactly(volume(tuple(others)))
+
+
 def reshape(x: Facts, target: Sequence[Poly] | None, allow_zero: bool) -> Facts:
     """Reshape to `target` (0: keep, -1: what is left)."""
     if target is None:
@@ -40,7 +51,7 @@ def reshape(x: Facts, target: Sequence[Poly] | None, allow_zero: bool) -> Facts:
         shape.append(x.shape[axis] if keep else size)
     free = [axis for axis, size in enumerate(shape) if size.constant() == -1]
     if free:
-        rest = volume(x.shape).divided_exactly(volume(tuple(shape[: free[0]] + shape[free[0] + 1 :])))
+        rest = _quotient(x.shape, shape[: free[0]] + shape[free[0] + 1 :])
         if rest is None or len(free) > 1:
             return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
         shape[free[0]] = rest

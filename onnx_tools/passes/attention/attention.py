@@ -12,6 +12,7 @@ from ...analysis.graph import Editor, node_name
 from ...analysis.symbolic import Analysis
 from ..base import Boundary, Miss, NoMatch, PassResult, add_boundary, pack, pack_int32, unpack
 from ..masks.choice import choose_mask
+from ..masks.evidence import inputs_in_running_sums
 from ..masks.mask import Rows
 from ..masks.mask_values import Keeping, keep_nodes
 from ..masks.sequences import check_places, check_sequences
@@ -87,7 +88,9 @@ def _matched(around: Surroundings, node: gs.Node) -> Attention | Miss:
     try:
         return match(around, node)
     except NoMatch as reason:
-        return Miss(node_name(node), str(reason))
+        summed = ", ".join(f"'{name}'" for name in sorted(inputs_in_running_sums(around.analysis, node)))
+        told = f"; running sums of {summed} tell which keys a query sees, as where a row holds several sequences"
+        return Miss(node_name(node), f"{reason}{told if summed else ''}")
 
 
 def _other_mask(item: Attention, rule: Keeping | None, padded: bool) -> str | None:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ...analysis.graph import argument, is_standard, made_by, node_name
+from ...analysis.layout import S
 from ...analysis.positional import Positional
 from ...analysis.symbolic import Analysis, Poly, movement
 from ...analysis.symbolic.facts import Shape
@@ -96,6 +97,7 @@ def match(around: Surroundings, node: gs.Node) -> Attention:
     rank = analysis[node.inputs[0]].rank
     if int(node.attrs.get("axis", -1)) not in (-1, (rank or 0) - 1):
         raise NoMatch(f"Softmax '{name}' is not over the last axis")
+    _check_length(analysis[node.inputs[0]].shape, name)
     product, found = scores_of(around.positional, node)
     readers = _weights_readers(analysis, node.outputs[0])
     if len(readers) != 1:
@@ -117,6 +119,17 @@ def match(around: Surroundings, node: gs.Node) -> Attention:
     context = follow_context(analysis, readers[0].outputs[0], *q.columns.shape, by_head=q.by_head)
     k, v = (k, v) if tables is not None else _shared(k, v)
     return Attention(name, q, k, v, scale, mask, tables or bias, context)
+
+
+def _check_length(shape: Shape | None, name: str) -> None:
+    """Raises NoMatch for scores of sequences that the model itself has made longer or shorter."""
+    if shape is None or len(shape) < 3 or shape[-1] != shape[-2] or shape[-1] == S:
+        return
+    length = f"{shape[-1]} slots" if shape[-1].atoms() <= S.atoms() else "another length than S"
+    raise NoMatch(
+        f"the scores of '{name}' are over sequences of {length}, where the inputs have S slots: the model pads, "
+        "lengthens or cuts its sequences itself, and only attention over the inputs' own slots is packed"
+    )
 
 
 def _heads(

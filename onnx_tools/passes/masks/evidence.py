@@ -55,6 +55,24 @@ def inputs_in_weights(analysis: Analysis, node: gs.Node) -> set[str]:
     return found
 
 
+def inputs_in_running_sums(analysis: Analysis, node: gs.Node) -> set[str]:
+    """The inputs whose running sums reach the scores: where several sequences lie in one row, they tell these apart."""
+    start = scores_of(node)
+    waiting: list[tuple[gs.Tensor, bool]] = [] if start is None else [(start, False)]
+    found, seen = set[str](), set[tuple[int, bool]]()
+    while waiting:
+        tensor, is_summed = waiting.pop()
+        if (id(tensor), is_summed) in seen:
+            continue
+        seen.add((id(tensor), is_summed))
+        if is_summed and not tensor.inputs and isinstance(tensor, gs.Variable):
+            found.add(str(tensor.name))
+        for maker in tensor.inputs:
+            if not (is_standard(maker, "Shape", "Size") or is_product(analysis, maker)):
+                waiting += [(item, is_summed or is_standard(maker, "CumSum")) for item in maker.inputs]
+    return found
+
+
 def _inputs_in(analysis: Analysis, tensors: list[gs.Tensor]) -> set[str]:
     """The inputs that reach tensors [..., queries, keys] as masks do."""
     found, seen, waiting = set[str](), set[int](), tensors

@@ -8,6 +8,7 @@ from collections import Counter
 import onnx_graphsurgeon as gs
 
 from ...analysis.graph import is_standard, node_name
+from ...analysis.layout import S
 from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.facts import Shape
 from ...errors import RewriteError
@@ -23,6 +24,14 @@ def no_attention(graph: gs.Graph, analysis: Analysis) -> RewriteError:
         shapes = dict.fromkeys(f"'{node_name(node)}' is over {_text(analysis, node)}" for node in found)
         listed, rest = list(shapes)[:_MOST], len(shapes) - _MOST
         more = f", and {rest} others" if rest > 0 else ""
+        traced = next((size for size in (_traced_length(analysis, node) for node in found) if size is not None), None)
+        if traced is not None:
+            return RewriteError(
+                f"no attention found: scores have a row for every token and {traced} columns, whatever the sequence's "
+                f"length ({'; '.join(listed)}{more}): the file was traced with {traced} tokens, and holds this number, "
+                "as torch.onnx.export writes nn.MultiheadAttention and nn.TransformerEncoder through TorchScript; "
+                "export the model with torch.onnx.export(..., dynamo=True, dynamic_shapes=...)"
+            )
         return RewriteError(
             f"no attention found: no Softmax is over [..., sequence, sequence] ({'; '.join(listed)}{more}), and there "
             f"is no Attention operator; {_FREE}"
@@ -34,6 +43,15 @@ def no_attention(graph: gs.Graph, analysis: Analysis) -> RewriteError:
         f"no attention found: the model has neither a Softmax nor an Attention operator; it holds {', '.join(listed)}; "
         f"{_FREE}"
     )
+
+
+def _traced_length(analysis: Analysis, node: gs.Node) -> int | None:
+    """The number in the place of the sequence's length that a Softmax over keys goes over; None where it is none."""
+    shape = analysis[node.inputs[0]].shape
+    if shape is None or len(shape) < 3 or int(node.attrs.get("axis", -1)) not in (-1, len(shape) - 1):
+        return None
+    size = shape[-1].constant()
+    return size if size is not None and size > 1 and S in shape[:-1] and S not in shape[:2] else None
 
 
 def _text(analysis: Analysis, node: gs.Node) -> str:

@@ -29,6 +29,15 @@ def test_without_a_mask_every_slot_is_a_token(name: str, interface: str, rewriti
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
+def test_positions_that_part_a_row_into_sequences_are_named(interface: str, rewritings: Rewritings) -> None:
+    """Without a mask, transformers lets a query see no key from before a place where positions start again."""
+    report = rewritings.of_export("w_qwen3_pos_nomask_dy18", interface).report
+    reasons = [miss.reason for item in report.passes if item.name == "attention" for miss in item.missed]
+    assert len(reasons) == 2
+    assert all("running sums of 'position_ids' tell which keys a query sees" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("name", ["w_qwen3_pos_ts17", "o_qwen2_model"])
 def test_mask_joined_with_a_causal_one_is_proved(name: str, interface: str, rewritings: Rewritings) -> None:
     """By And, or where causal mask + padding mask is 0."""
