@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from padfree.runtime import Metadata
-from padfree.runtime.texts import Text, largest_id
+from padfree.runtime import Metadata, SessionError
+from padfree.runtime.texts import Text, largest_id, plain, saved_tokenizer
 
 from .errors import BuildError
 
@@ -58,19 +58,12 @@ def load_tokenizer(file: Path, metadata: Metadata, *, pairs: bool = False, stand
     Raises:
         BuildError: there is no such file, it is no tokenizer, or another model's: as check_tokenizer.
     """
-    from tokenizers import Tokenizer
-
-    if not file.is_file():
-        raise BuildError(f"{file}: no such tokenizer; pass the tokenizer.json that belongs to the model")
     try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises plain Exception
-        raise BuildError(
-            f"{file}: not a tokenizer file ({error}); pass the tokenizer.json that belongs to the model"
-        ) from error
+        tokenizer = saved_tokenizer(file)
+    except SessionError as error:
+        raise BuildError(str(error)) from error
     padding = tokenizer.padding
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
+    plain(tokenizer)
     check_tokenizer(tokenizer, file, metadata, pairs=pairs, pad_id=None if padding is None else padding["pad_id"])
     if not stand_in and (hint := _hint(tokenizer, metadata)):
         _log.warning("%s: %s", file, hint)

@@ -21,6 +21,7 @@ Text = str | tuple[str, str]
 
 TOKENIZER_SUFFIX = ".tokenizer.json"
 IDS, TYPES = "input_ids", "token_type_ids"
+_WANTED = "the file that is wanted is the tokenizer.json that was saved with the model"
 
 
 def tokenizer_path(model: Path) -> Path:
@@ -34,28 +35,39 @@ def read_tokenizer(file: Path) -> Tokenizer:
     Raises:
         SessionError: there is no such file, or it holds no tokenizer.
     """
+    return plain(saved_tokenizer(file))
+
+
+def saved_tokenizer(file: Path) -> Tokenizer:
+    """The tokenizer in a tokenizer.json, which pads and cuts as the file says. Raises as read_tokenizer."""
     if not file.is_file():
-        raise SessionError(f"{file}: no such tokenizer; copy the tokenizer.json there that was saved with the model")
+        raise SessionError(f"{file}: no such tokenizer; {_WANTED}")
     try:
         content = file.read_bytes()
     except OSError as error:
         raise SessionError(f"{file}: cannot be read ({error.strerror}); check its permissions") from error
-    return parse_tokenizer(content, file)
+    return _parsed(content, file)
 
 
 def parse_tokenizer(content: bytes, source: Path) -> Tokenizer:
     """As read_tokenizer, of what such a file holds; `source` is named in messages."""
-    from tokenizers import Tokenizer
+    return plain(_parsed(content, source))
 
-    try:
-        tokenizer = Tokenizer.from_buffer(content)
-    except Exception as error:  # the library raises plain Exception
-        raise SessionError(
-            f"{source}: not a tokenizer file ({error}); copy the tokenizer.json there that was saved with the model"
-        ) from error
+
+def plain(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer itself, which pads nothing and cuts nothing any more."""
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
+
+
+def _parsed(content: bytes, source: Path) -> Tokenizer:
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_buffer(content)
+    except Exception as error:  # the library raises plain Exception
+        raise SessionError(f"{source}: not a tokenizer file ({error}); {_WANTED}") from error
 
 
 def largest_id(tokenizer: Tokenizer) -> tuple[str, int]:
