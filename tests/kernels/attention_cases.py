@@ -8,7 +8,7 @@ import torch
 
 from tests.support.launchers import Positions
 
-from .cases import DEVICE
+from .cases import DEVICE, generator
 
 TYPES = [torch.float16, torch.bfloat16, torch.float32]
 ROWS = 1024
@@ -22,6 +22,16 @@ def choose(kernel: str, dtype: torch.dtype) -> str:
     if kernel in ("sm90", "short") and torch.cuda.get_device_capability()[0] != 9:
         pytest.skip(f"the {kernel} kernel needs a Hopper GPU")
     return kernel
+
+
+def slopes(heads: int, steepest: float = 0.5) -> torch.Tensor:
+    """Those of ALiBi: powers of two, from the steepest down, fp32 [H]."""
+    return steepest * 2.0 ** -torch.arange(heads, device=DEVICE, dtype=torch.float32)
+
+
+def distance_bias(heads: int, reach: int, spread: float = 2.0, seed: int = 3) -> torch.Tensor:
+    """Random values for all distances up to `reach` on both sides, fp32 [H, 2 * reach + 1]."""
+    return torch.randn(heads, 2 * reach + 1, device=DEVICE, generator=generator(seed)) * spread
 
 
 def score_bias(positions: Positions, rows: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

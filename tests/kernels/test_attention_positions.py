@@ -8,7 +8,7 @@ import torch
 
 from tests.support.launchers import Positions, attention
 
-from .attention_cases import TYPES, attend, choose
+from .attention_cases import TYPES, attend, choose, distance_bias, slopes
 from .cases import (
     DEVICE,
     LENGTHS,
@@ -24,16 +24,6 @@ KERNELS = ["auto", "mma"]
 WINDOWS = [(0, 0), (1, 1), (64, 64), (128, 128), (3, 70), (1000, 1000), (-1, 0), (0, -1), (64, 0), (-1, 2), (200, -1)]
 EDGES = [0, 513, 1, 63, 64, 65, 0, 127, 128, 129, 300, 2]
 FILLER = 37
-
-
-def distance_bias(heads: int, reach: int, spread: float = 2.0) -> torch.Tensor:
-    """Random values for all distances up to `reach` on both sides."""
-    return torch.randn(heads, 2 * reach + 1, device=DEVICE, generator=generator(3)) * spread
-
-
-def slopes(heads: int, steepest: float = 0.5) -> torch.Tensor:
-    """Those of ALiBi: powers of two, from the steepest down."""
-    return steepest * 2.0 ** -torch.arange(heads, device=DEVICE, dtype=torch.float32)
 
 
 def biased(kind: str, heads: int) -> Positions:

@@ -6,6 +6,7 @@ import torch
 
 from tests.support.launchers import Positions, attention, make_tasks
 
+from . import attention_cases
 from .cases import (
     DEVICE,
     LENGTHS,
@@ -46,28 +47,13 @@ def make_operands(
 
 
 def slopes(heads: int, steepest: float = 0.5) -> torch.Tensor:
-    """ALiBi's, fp32 [H]."""
-    return surrounded(steepest * 2.0 ** -torch.arange(heads, device=DEVICE, dtype=torch.float32))
+    """ALiBi's, with NaN around them."""
+    return surrounded(attention_cases.slopes(heads, steepest))
 
 
 def distance_bias(heads: int, reach: int, spread: float = 3.0) -> torch.Tensor:
-    """A bias of every distance, fp32 [H, 2 * reach + 1]."""
-    return surrounded(torch.randn(heads, 2 * reach + 1, device=DEVICE, generator=generator(2)) * spread)
-
-
-def score_bias(positions: Positions, length: int, heads: int) -> torch.Tensor:
-    """What is added to the scores of a sequence, float64 [H, length, length]; -infinity where a row sees no key."""
-    places = torch.arange(length, device=DEVICE)
-    distance = places[None, :] - places[:, None]
-    bias = torch.zeros(heads, length, length, device=DEVICE, dtype=torch.float64)
-    if positions.slopes is not None:
-        bias -= positions.slopes.double()[:, None, None] * distance.abs()
-    if positions.distance_bias is not None:
-        reach = positions.bias_range
-        bias += positions.distance_bias.double()[:, distance.clamp(-reach, reach) + reach]
-    left, right = positions.window
-    hidden = ((distance < -left) & (left >= 0)) | ((distance > right) & (right >= 0))
-    return bias.masked_fill_(hidden, -torch.inf)
+    """A bias of every distance, with NaN around it."""
+    return surrounded(attention_cases.distance_bias(heads, reach, spread, seed=2))
 
 
 def reference(
@@ -81,7 +67,8 @@ def reference(
     for length in lengths:
         part = slice(start, start + length)
         scores = torch.einsum("qhd,khd->hqk", q[part], k[part]) * scale
-        scores += score_bias(positions, length, heads).to(dtype)
+        places = torch.arange(length, device=DEVICE)
+        scores += attention_cases.score_bias(positions, places, places, torch.float64).to(dtype)
         rows.append(torch.einsum("hqk,khd->qhd", scores.softmax(-1), v[part]).flatten(1))
         start += length
     return torch.cat(rows)
