@@ -117,3 +117,17 @@ def write_small_tokenizer(file: Path, size: int) -> Path:
     )
     tokenizer.save(str(file))
     return file
+
+
+def pooled(rows: npt.NDArray[Any], mode: str, places: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+    """What sentence-transformers makes of a text's rows [len, E]: [E]. Places count from 1; None: there is no padding."""
+    weights = (np.arange(1, len(rows) + 1) if places is None else places)[:, None]
+    result: npt.NDArray[Any] = {
+        "cls": lambda: rows[0],
+        "lasttoken": lambda: rows[-1],
+        "mean": lambda: rows.mean(0),
+        "max": lambda: rows.max(0),
+        "weightedmean": lambda: (rows * weights).sum(0) / weights.sum(),
+        "mean_sqrt_len_tokens": lambda: rows.sum(0) / np.sqrt(len(rows)),
+    }[mode]()
+    return result

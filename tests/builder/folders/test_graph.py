@@ -16,6 +16,8 @@ from padfree.builder import BuildError
 from padfree.builder.folders.graph import add_head
 from padfree.builder.folders.head import ACTIVATIONS, POOLINGS, Dense, Head, Norm, Normalize
 
+from tests.support.folders import pooled
+
 Array = npt.NDArray[Any]
 
 ROWS, WIDTH, SEED = 20, 8, 0
@@ -54,19 +56,6 @@ def run(model: ModelProto, mask: Array) -> tuple[Array, Array]:
     return rows.astype(np.float32), vectors
 
 
-def pooled(rows: Array, mask: Array, mode: str) -> Array:
-    kept, places = rows[mask == 1], np.flatnonzero(mask)[:, None] + 1
-    result: Array = {
-        "cls": lambda: kept[0],
-        "lasttoken": lambda: kept[-1],
-        "mean": lambda: kept.mean(0),
-        "max": lambda: kept.max(0),
-        "weightedmean": lambda: (kept * places).sum(0) / places.sum(),
-        "mean_sqrt_len_tokens": lambda: kept.sum(0) / np.sqrt(len(kept)),
-    }[mode]()
-    return result
-
-
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("mode", POOLINGS)
@@ -74,7 +63,9 @@ def test_ways_of_pooling(mode: str, opset: int, mask: str) -> None:
     model = encoder(opset)
     add_head(model, Head(pooling=(mode,)), ("last_hidden_state", "sentence_embedding"))
     rows, found = run(model, MASKS[mask])
-    wanted = [pooled(row, kept, mode) for row, kept in zip(rows, MASKS[mask], strict=True)]
+    wanted = [
+        pooled(row[kept == 1], mode, np.flatnonzero(kept) + 1) for row, kept in zip(rows, MASKS[mask], strict=True)
+    ]
     np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
 
 
@@ -88,7 +79,7 @@ def test_steps_on_vectors(opset: int) -> None:
     add_head(model, Head(pooling=("mean",), steps=steps), ("last_hidden_state", "sentence_embedding"))
     rows, found = run(model, MASKS["right"])
     for row, kept, vector in zip(rows, MASKS["right"], found, strict=True):
-        x = pooled(row, kept, "mean")
+        x = pooled(row[kept == 1], "mean")
         x = np.tanh(weight @ x + bias) + residual @ x
         x = (x - x.mean()) / np.sqrt(x.var() + 1e-5) * gamma + beta
         np.testing.assert_allclose(vector, x / np.linalg.norm(x), atol=TOLERANCE)
@@ -118,7 +109,7 @@ def test_half_precision_rows_are_pooled_in_fp32() -> None:
     add_head(model, Head(pooling=("mean",)), ("last_hidden_state", "sentence_embedding"))
     rows, found = run(model, MASKS["left"])
     assert found.dtype == np.float32
-    wanted = [pooled(row, kept, "mean") for row, kept in zip(rows, MASKS["left"], strict=True)]
+    wanted = [pooled(row[kept == 1], "mean") for row, kept in zip(rows, MASKS["left"], strict=True)]
     np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
 
 

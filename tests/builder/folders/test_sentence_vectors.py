@@ -17,7 +17,7 @@ from padfree.builder.folders.weights import read_tensor
 from padfree.runtime import Session
 from padfree.runtime.texts import TextReader, tokenizer_path
 
-from tests.support.folders import ENCODER, POSITIONS, WIDTH, write_dense, write_folder
+from tests.support.folders import ENCODER, POSITIONS, WIDTH, pooled, write_dense, write_folder
 
 Array = npt.NDArray[Any]
 
@@ -31,20 +31,6 @@ TOLERANCE = 2e-6  # of numbers near 1, after two layers in float32
 LEGACY = {"cls": "pooling_mode_cls_token", "lasttoken": "pooling_mode_lasttoken", "mean": "pooling_mode_mean_tokens",
           "max": "pooling_mode_max_tokens", "weightedmean": "pooling_mode_weightedmean_tokens",
           "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens"}  # fmt: skip
-
-
-def pooled(rows: Array, mode: str) -> Array:
-    """Rows [len, E] to [E]."""
-    places = np.arange(1, len(rows) + 1)[:, None]
-    result: Array = {
-        "cls": lambda: rows[0],
-        "lasttoken": lambda: rows[-1],
-        "mean": lambda: rows.mean(0),
-        "max": lambda: rows.max(0),
-        "weightedmean": lambda: (rows * places).sum(0) / places.sum(),
-        "mean_sqrt_len_tokens": lambda: rows.sum(0) / np.sqrt(len(rows)),
-    }[mode]()
-    return result
 
 
 def normalized(vector: Array) -> Array:
