@@ -10,6 +10,7 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx import ModelProto, TensorProto, numpy_helper
 from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
+from padfree.contract.fields import MOST_NAME_LETTERS, is_name
 
 from ..analysis.graph import drops_nothing, dtype_name, inline_constants, is_standard, node_name, tidy
 from ..errors import RewriteError
@@ -27,6 +28,7 @@ from .standard_form import standardise
 _TOKEN_TYPES = frozenset(
     getattr(TensorProto, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)
 ) | {TensorProto.BOOL, TensorProto.FLOAT}  # fmt: skip
+_SHOWN_LETTERS = 60
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
 
@@ -102,6 +104,13 @@ def _refuse(model: ModelProto) -> None:
             f"the model holds operators of the domain '{DOMAIN}' already; it has been rewritten: build or run it, or "
             "rewrite the original export"
         )
+    for kind, values in (("input", model.graph.input), ("output", model.graph.output)):
+        for value in values:
+            if not is_name(value.name):
+                raise RewriteError(
+                    f"the model has an {kind} named {value.name[:_SHOWN_LETTERS]!r}; names of inputs and outputs must "
+                    f"be 1 to {MOST_NAME_LETTERS} printable characters; export the model with other names"
+                )
 
 
 def _refuse_what_batches_share(graph: gs.Graph) -> None:

@@ -331,3 +331,17 @@ def test_functions_of_another_opset() -> None:
     assert_agree(model, rewrite(model, strict=True))
     with pytest.raises(RewriteError, match=r"function 'own\.F' is written in opset 18 and the model in 17"):
         rewrite(with_function("ReduceMean", None, 18))
+
+
+@pytest.mark.parametrize("name", ["ids\n", "\x1b[2J", "i" * 5000], ids=["line", "escape", "long"])
+@pytest.mark.parametrize("kind", ["input", "output"])
+def test_names_that_no_line_can_hold_are_refused_as_such(kind: str, name: str) -> None:
+    builder, hidden = one_layer()
+    model = with_output(hidden, builder, TOKENS)
+    value = getattr(model.graph, kind)[0]
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [name if item == value.name else item for item in names]
+    value.name = name
+    with pytest.raises(RewriteError, match=f"the model has an {kind} named .*printable characters; export the model"):
+        rewrite(model)
