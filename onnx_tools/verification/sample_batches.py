@@ -84,8 +84,8 @@ def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[
     return [*batches, Batch("holed", holed)] if may_have_holes else batches
 
 
-def batches_padded_further(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[Batch]:
-    """Ragged batches with more slots than their longest sequence has tokens: a few more, and as many as there may be.
+def batches_padded_further(metadata: Mapping[str, Any]) -> list[Batch]:
+    """Batches of two with more slots than their longer sequence has tokens: a few more, and as many as there may be.
 
     There is none where the model has no room for padding.
     """
@@ -95,8 +95,7 @@ def batches_padded_further(metadata: Mapping[str, Any], rng: np.random.Generator
     for wanted, slots in ((_RAGGED, _RAGGED + _FURTHER), (_SHORT, most)):
         longest, width = min(wanted, most - 1), min(slots, most)
         if longest > 0:
-            lengths = [longest, 1, *(int(length) for length in rng.integers(1, longest + 1, 3))]
-            mask = np.asarray(np.arange(width) < np.array(lengths)[:, None])
+            mask = np.asarray(np.arange(width) < np.array([longest, 1])[:, None])
             batches.append(Batch(f"{longest} tokens in {width} slots", mask))
     return batches
 

@@ -167,12 +167,17 @@ class _Models:
         if self._fixed or self._is_alone:
             return
         rng = np.random.default_rng(seed)
-        for batch in batches_padded_further(metadata, rng):
+        for batch in batches_padded_further(metadata):
             feeds, _ = feeds_of(self._original, metadata, batch, rng)
-            found = [self._changed_when_wider(batch, given) for given in paddings(feeds, metadata, batch)]
-            if None not in found:
+            changed = list[str]()
+            for given in paddings(feeds, metadata, batch):
+                output = self._changed_when_wider(batch, given)
+                if output is None:
+                    break
+                changed.append(output)
+            else:
                 raise VerificationError(
-                    f"output '{found[0]}' of the original depends on how far a batch is padded: sequences of up to "
+                    f"output '{changed[0]}' of the original depends on how far a batch is padded: sequences of up to "
                     f"{batch.mask.sum(1).max()} tokens give other numbers in {batch.mask.shape[1]} slots than in as "
                     "many as the longest one has tokens, as where that length is a number in the model; packed batches "
                     "have no padding: mask it in the model, choose the padded interface, or skip the check with "
