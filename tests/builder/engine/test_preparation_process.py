@@ -224,7 +224,7 @@ def device():
 def build(arguments):
     products, profile = Products("auto", "folded", device), ProfileOptions()
     options = dict(interface=None, precision=None, strict=False, verify=False)
-    with preparation_process.preparing(arguments.model, products=products, profile=profile, **options):
+    with preparation_process.preparing(arguments.model[0], products=products, profile=profile, **options):
         raise AssertionError("not stopped")
 
 preparation_process.subprocess.Popen = Recorded
