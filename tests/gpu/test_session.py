@@ -176,6 +176,17 @@ def test_torch_tensors_in_and_out(plan: Path, plain: Session, graphs: bool) -> N
                     assert torch.from_dlpack(results[name]).data_ptr() == torch.as_tensor(results[name]).data_ptr()
 
 
+def test_runs_of_one_request_overlap(plan: Path, plain: Session) -> None:
+    """More than the profile takes, with one context and with two: the same answers, in the caller's order."""
+    rng = np.random.default_rng(3)
+    request = request_of([int(length) for length in rng.integers(1, MAX_SEQ_LEN, 5 * MAX_BATCH)], 3)
+    expected = plain.run(request)
+    for contexts in (1, 2):
+        with Session(plan, contexts=contexts) as session:
+            for _ in range(3):
+                check(session.run(request), expected)
+
+
 def test_everything_in_the_order_of_a_torch_stream(session: Session, plain: Session) -> None:
     """Inputs that a long chain of work on the stream makes, results read on it, no synchronisation in between."""
     torch = pytest.importorskip("torch")
