@@ -21,6 +21,7 @@ from ..files.model import Model
 from ..files.weights import LARGE_BYTES, Weights
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_DYNAMIC = "DynamicQuantizeLinear"
 _STANDARD = ("", "ai.onnx")
 _RANGES: Mapping[int, tuple[float, float]] = {
     TensorProto.INT8: (-128, 127),
@@ -57,8 +58,9 @@ class Unquantized:
 
 
 def holds_quantization(model: ModelProto) -> bool:
-    """Whether any node dequantises."""
-    return any(node.op_type == DEQUANTIZE and node.domain in _STANDARD for node in model.graph.node)
+    """Whether any node dequantises, and none takes its scale from a batch: such files are refused for that."""
+    found = {node.op_type for node in model.graph.node if node.domain in _STANDARD}
+    return DEQUANTIZE in found and _DYNAMIC not in found
 
 
 def without_quantization(model: Model) -> Unquantized:
