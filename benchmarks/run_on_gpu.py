@@ -40,7 +40,7 @@ PYTHON = (sys.executable, "-W", "ignore")
 PYTEST = (*PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu")
 WORKERS = ("-n", "4") if importlib.util.find_spec("xdist") else ()  # launch and compare: one process leaves a GPU idle
 SANITIZER = ("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9", "--launch-timeout", "120")
-NOTHING_RUN = 5  # pytest's exit code where all tests of a file are skipped at once
+NOTHING_RUN = 5  # pytest's exit code where all tests of a file are skipped at once, or none is for a GPU
 LINES_OF_FAILURE = 30
 LARGE = ("many_elements",)  # tests of kernels that take most of a GPU's memory
 COUNTS = re.compile(r"(\d+) (passed|failed|skipped|left|errors?)\b")
@@ -146,12 +146,12 @@ def run(part: Part, gpu: str | None) -> dict[str, Any]:
         if gpu is None:
             print(line, end="", flush=True)
         last = line.strip() or last
-        if re.match(r"=*\s*\d+ (passed|failed|skipped)", last) or re.match(r"(FAILED|ERROR) ", last):
+        if re.match(r"=*\s*\d+ (passed|failed|skipped|deselected)", last) or re.match(r"(FAILED|ERROR) ", last):
             closing = last.strip("= ") if last[0] not in "FE" else closing
             if last[0] in "FE":
                 print(f"{part.name}: {last}", flush=True)
     status = process.wait()
-    if status == NOTHING_RUN and "skipped" in closing:
+    if status == NOTHING_RUN and ("skipped" in closing or "deselected" in closing):
         status = 0
     if status and gpu is not None:
         print(f"{part.name} ended with:\n{''.join(end)}", end="", flush=True)
