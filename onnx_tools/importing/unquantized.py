@@ -58,9 +58,22 @@ class Unquantized:
 
 
 def holds_quantization(model: ModelProto) -> bool:
-    """Whether any node dequantises, and none takes its scale from a batch: such files are refused for that."""
-    found = {node.op_type for node in model.graph.node if node.domain in _STANDARD}
-    return DEQUANTIZE in found and _DYNAMIC not in found
+    """Whether activations are rounded by QuantizeLinear and DequantizeLinear, one behind the other.
+
+    Other files keep what they have: those whose weights alone are integers, those that compute with quantised numbers
+    (QLinearMatMul, MatMulInteger), and those whose scales are of blocks, or of a batch (DynamicQuantizeLinear).
+    """
+    nodes = [node for node in model.graph.node if node.domain in _STANDARD]
+    quantized = {name for node in nodes if node.op_type == QUANTIZE for name in node.output}
+    readers = [node for node in nodes if quantized.intersection(node.input)]
+    in_blocks = any(item.name == "block_size" and item.i for node in nodes for item in node.attribute)
+    computed = {name for node in nodes if node.op_type != "Constant" for name in node.output}
+    computed |= {value.name for value in model.graph.input} - {item.name for item in model.graph.initializer}
+    rounds = any(node.op_type == QUANTIZE and node.input[0] in computed for node in nodes)
+    known = all(node.op_type == DEQUANTIZE for node in readers) and all(
+        node.input[0] in quantized or node.input[0] not in computed for node in nodes if node.op_type == DEQUANTIZE
+    )
+    return rounds and known and not in_blocks and all(node.op_type != _DYNAMIC for node in nodes)
 
 
 def without_quantization(model: Model) -> Unquantized:

@@ -39,7 +39,7 @@ def test_workers_and_drivers_that_are_killed_cost_nothing_but_time(tmp_path: Pat
     arguments += ["--shard-rows", str(SHARD_ROWS), "--workers", "2", "--tokenizers", "1"]
     command = Command(*arguments)
     for kill in range(KILLS):
-        command.wait_at_random(output, rng)
+        assert command.wait_at_random(output, rng), command.end()[1]
         if kill % 2:
             while not command.kill_one(rng):
                 assert command.process.poll() is None

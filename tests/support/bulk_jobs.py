@@ -102,10 +102,11 @@ class Command:
             time.sleep(0.02)
         return True
 
-    def wait_at_random(self, output: Path, rng: random.Random) -> None:
-        """Until some parts more are there, and then a moment."""
-        assert self.wait_for_parts(output, parts_of(output) + rng.randint(1, 6)), self.process.stderr
+    def wait_at_random(self, output: Path, rng: random.Random) -> bool:
+        """Until some parts more are there, and then a moment; False where the command has ended before."""
+        there = self.wait_for_parts(output, parts_of(output) + rng.randint(1, 6))
         time.sleep(rng.uniform(0, 0.15))
+        return there
 
     def kill_one(self, rng: random.Random, mark: str = "spawn_main") -> bool:
         """Kills one of the driver's processes at random; False where there is none just now."""
