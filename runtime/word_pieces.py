@@ -78,9 +78,7 @@ class WordPieces:
         frame, singles = self._frame, [text for text in texts if isinstance(text, str)]
         if not singles and self._pair_frame is not None:
             frame, singles = self._pair_frame, [text for pair in texts for text in pair]
-        elif len(singles) < len(texts):
-            return Looked.of_rows([self._row(text, most) for text in texts])
-        if self._table is None:
+        if self._table is None or len(singles) != len(texts) * (len(frame.parts) - 1):
             return Looked.of_rows([self._row(text, most) for text in texts])
         found = self._table.look_up(singles, frame.parts, most)
         if found.counts.size and (found.counts == NEW_WORD).any():
