@@ -39,7 +39,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PYTHON = (sys.executable, "-W", "ignore")
 PYTEST = (*PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu")
 WORKERS = ("-n", "4") if importlib.util.find_spec("xdist") else ()  # launch and compare: one process leaves a GPU idle
-SANITIZER = ("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9", "--launch-timeout", "120")
+SANITIZER = (
+    *("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9", "--launch-timeout", "120"),
+    *("--kernel-name", "kernel_substring=padfree"),  # not PyTorch's, which compute the truth
+)
 NOTHING_RUN = 5  # pytest's exit code where all tests of a file are skipped at once, or none is for a GPU
 LINES_OF_FAILURE = 30
 LARGE = ("many_elements",)  # tests of kernels that take most of a GPU's memory

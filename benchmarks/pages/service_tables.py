@@ -10,7 +10,7 @@ from benchmarks.records import Record
 
 OURS = "padfree"
 TASKS: Mapping[str, str] = {"encode": "`encode`, {} texts", "predict": "`predict`, {} pairs"}
-HTTP_HEAD = ("texts a request", "requests/s", "texts/s", "tokens/s", "p50 ms", "p99 ms")
+HTTP_HEAD = ("texts a request", "requests/s", "texts/s", "tokens/s", "p50 ms", "p99 ms", "commit")
 
 Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 
@@ -39,5 +39,6 @@ def http(records: Sequence[Record]) -> Table:
         step = best([record for record in records if record["texts"] == texts])
         if step is not None:
             rates = (f"{step[rate]:,.0f}" for rate in ("answered_per_s", "texts_per_s", "tokens_per_s"))
-            rows.append([str(texts), *rates, *(f"{step['latency_ms'][share]:.1f}" for share in ("p50", "p99"))])
+            latency = (f"{step['latency_ms'][share]:.1f}" for share in ("p50", "p99"))
+            rows.append([str(texts), *rates, *latency, step["commit"]])
     return HTTP_HEAD, rows

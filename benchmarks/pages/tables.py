@@ -321,6 +321,14 @@ def service(source: str, make: Callable[[Sequence[Record]], service_tables.Table
     return text
 
 
+def http(results: Path) -> str:
+    """A row a number of texts a request, each of the last commit that it was measured at."""
+    path = results / "http.jsonl"
+    numbers = {record["texts"] for record in read(path)} if path.exists() else set()
+    chosen = [step for number in numbers for step in of_last_commit(path, lambda step, n=number: step["texts"] == n)]
+    return f"{table(*service_tables.http(chosen))}\n{made_with(chosen)}\n" if chosen else UNMEASURED
+
+
 def past_one_gpu(source: str, make: Callable[[Sequence[Record]], scale_tables.Table]) -> Table:
     """A table of scale_tables: measured on an H200, or computed."""
 
@@ -356,7 +364,7 @@ TABLES: Mapping[str, Table] = {
     "trained_layers": of_cases("trained", trained(trained_report.errors)),
     "pretrained": pretrained,
     "contest": contest,
-    "http": service("http", service_tables.http),
+    "http": http,
     "integrations": service("integrations", service_tables.integrations),
     "devices": past_one_gpu("h200/devices", scale_tables.devices),
     "imbalance": past_one_gpu("cpu/training", scale_tables.imbalance),

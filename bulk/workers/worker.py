@@ -29,8 +29,8 @@ from .clock import Clock, Countdown
 
 Array = npt.NDArray[Any]
 
-AHEAD = 3
-"""Shards that a worker has under way: one is read, one runs, one is written."""
+AHEAD = 5
+"""Shards that a worker has under way: some are read and tokenised, one is sorted, one runs, one is written."""
 WRITERS = 2
 
 

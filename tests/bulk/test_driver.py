@@ -112,13 +112,13 @@ def test_a_worker_that_never_starts_gets_nothing_and_holds_nothing_up() -> None:
 
 
 def test_what_lost_workers_had_is_dealt_again() -> None:
-    job = manifest(12)
-    workers = Played(job, 2, lambda shard, time: shard in (0, 5, 7) and time == 1)
+    job = manifest(24)
+    workers = Played(job, 2, lambda shard, time: shard in (0, 9, 17) and time == 1)
     outcome = deal(job, {}, workers, lambda _: None)
-    assert sorted(workers.done) == list(range(12))
+    assert sorted(workers.done) == list(range(24))
     assert (workers.restarts, outcome.losses) == (3, ["w0 ended with code -9", *outcome.losses[1:]])
     report = report_of(job, outcome, frozenset(), workers.names)
-    assert report.tokens == 1200
+    assert report.tokens == 2400
     assert len(report.losses) == 3
 
 

@@ -66,7 +66,7 @@ def test_its_numbers_are_the_programs() -> None:
     assert f"every {BEAT_S:.0f} seconds. Another one watches it for {BEATS * BEAT_S:.0f} seconds" in " ".join(
         PAGE.split()
     )
-    assert (AHEAD, "three shards under way" in TEXT) == (3, True)
+    assert (AHEAD, "five shards under way" in TEXT) == (5, True)
     assert (MOST_LOSSES, "in eight workers" in TEXT) == (8, True)
 
 
