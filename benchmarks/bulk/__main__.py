@@ -7,7 +7,7 @@ MiniLM-L6 from its folder, and an encoder of BERT-base's shape with random weigh
 and each of them comes several times. Beside the job are the rate of a Session alone, which gets the same tokens ready
 made, and on MiniLM sentence-transformers' encode with a process a GPU. All rates are those between the first shard, or
 batch, and the last, without the start of processes. `idle` is the share of time without a batch under way, `gpu_idle`
-that without a kernel, as nvidia-smi samples it on the first GPU.
+that without a kernel, as nvidia-smi samples it on the first GPU between the first shard and the last.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def job(plan: Path, data: Data, output: Path, gpus: int, tokenizers: int) -> dic
         "cores": round(steady.cores, 1),
         "tokenizers_a_gpu": tokenizers,
         "idle": [round(worker.idle or 0.0, 4) for worker in report.workers],
-        "gpu_idle": use.idle,
+        "gpu_idle": use.idle(*steady.span),
         "texts": report.texts,
         "tokens": report.tokens,
         "bad": dict(report.bad),

@@ -16,7 +16,7 @@ from padfree.bulk import Progress
 
 TICKS = os.sysconf("SC_CLK_TCK")
 SAMPLE_MS = 100
-EDGE_S = 0.3  # behind the first and before the last use of a GPU: a sample looks back
+EDGE_S = 0.3  # a sample looks back
 
 
 @dataclass
@@ -35,6 +35,11 @@ class Steady:
         """Between the first look and the last."""
         (start, before, _), (end, after, _) = self.points[0], self.points[-1]
         return (after - before) / (end - start)
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """When the first look was taken, and the last."""
+        return self.points[0][0], self.points[-1][0]
 
     @property
     def cores(self) -> float:
@@ -60,11 +65,9 @@ class GpuUse:
 
     samples: list[tuple[float, int]] = field(default_factory=list)
 
-    @property
-    def idle(self) -> float | None:
-        """Share of the time between the first use and the last; None where there are too few samples."""
-        used = [at for at, percent in self.samples if percent]
-        inside = [percent for at, percent in self.samples if used and used[0] + EDGE_S <= at <= used[-1] - EDGE_S]
+    def idle(self, start: float, end: float) -> float | None:
+        """Share of the time between two moments; None where there are too few samples."""
+        inside = [percent for at, percent in self.samples if start + EDGE_S <= at <= end]
         return 1 - sum(inside) / len(inside) / 100 if len(inside) >= 5 else None
 
 

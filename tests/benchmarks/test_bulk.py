@@ -43,9 +43,9 @@ def test_seconds_of_cores_are_those_of_processes_below_too() -> None:
 def test_the_idle_share_leaves_out_the_time_before_and_after() -> None:
     step = EDGE_S / 3
     samples = [(at * step, 0 if at < 10 or at > 40 else 50 if at % 2 else 100) for at in range(60)]
-    assert GpuUse(samples).idle == pytest.approx(0.25, abs=0.02)
-    assert GpuUse(samples[:12]).idle is None
-    assert GpuUse([]).idle is None
+    assert GpuUse(samples).idle(7 * step, 40 * step) == pytest.approx(0.25, abs=0.02)
+    assert GpuUse(samples).idle(7 * step, 13 * step) is None
+    assert GpuUse([]).idle(0.0, 60.0) is None
 
 
 def test_samples_come_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
