@@ -112,6 +112,8 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
         "attention with positions": (measured("attention", "--positions", *recorded("attention_positions")), 5),
         "windows, rotary": (measured(*positions, "modernbert|nomic", *recorded("end_to_end"), *cache), 6),
         "biases": (measured(*positions, "bert-base|mpnet|t5|deberta", *recorded("end_to_end"), *cache), 8),
+        "small encoders": (measured("sweep", "--sets", "small", *recorded("end_to_end"), *cache), 8),
+        "products of e4m3 in encoders": (measured("sweep", "--sets", "fp8", *recorded("end_to_end"), *cache), 8),
         "sentence-transformers": (measured("integrations.sentence_transformers", *recorded("integrations")), 4),
         "trained models": (measured("accuracy", *recorded("trained")), 9),
     }

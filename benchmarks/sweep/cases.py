@@ -42,6 +42,7 @@ class SweepCase:
     set: the part of a picture that it belongs to.
     required: a speed-up over padded TensorRT.
     engine: the profile of padfree's engine where cases share one; None tunes one for this case.
+    precision: of ours; peers of fp8 compute in fp16.
     """
 
     set: str
@@ -52,11 +53,13 @@ class SweepCase:
     peers: tuple[str, ...]
     required: float | None = None
     engine: ProfileOptions | None = None
+    precision: str = "fp16"
 
     @property
     def name(self) -> str:
         """What the records call it."""
-        return f"{self.set}: {self.model}, {self.batch} x {self.seq_len}, mean {self.mean:.4g}"
+        precision = "" if self.precision == "fp16" else f", {self.precision}"
+        return f"{self.set}: {self.model}, {self.batch} x {self.seq_len}, mean {self.mean:.4g}{precision}"
 
 
 def shared_engine(batch: int, seq_len: int) -> ProfileOptions | None:
@@ -137,6 +140,23 @@ def small() -> Iterator[SweepCase]:
         yield SweepCase("small", model, batch, seq_len, mean, (*TENSORRT, COMPILED, VARLEN))
 
 
+FP8 = (
+    ("bert-base", 16, 512),
+    ("bert-base", 16, 128),
+    ("bert-large", 32, 384),
+    ("modernbert", 16, 512),
+    ("bert-base", 1, 128),
+)
+
+
+def fp8() -> Iterator[SweepCase]:
+    """Products in e4m3 beside fp16, each with the limit that it has."""
+    for model, batch, seq_len in FP8:
+        for precision in ("fp8", "fp16"):
+            mean = seq_len if batch == 1 else FILL * seq_len
+            yield SweepCase("fp8", model, batch, seq_len, mean, ("limit",), precision=precision)
+
+
 SETS: Mapping[str, tuple[SweepCase, ...]] = {
     "targets": tuple(targets()),
     "length": tuple(by_length()),
@@ -145,4 +165,5 @@ SETS: Mapping[str, tuple[SweepCase, ...]] = {
     "model": tuple(by_model()),
     "positions": tuple(with_positions()),
     "small": tuple(small()),
+    "fp8": tuple(fp8()),
 }

@@ -62,7 +62,7 @@ def run(cases: list[SweepCase], folder: Path, arguments: argparse.Namespace) -> 
             say(f"time is up: {len(cases) - count + 1} cases left, run again to measure them")
             return 1
         try:
-            record = measure_case(case, read_model(case.model), folder, arguments)
+            record = measure_case(case, read_model(case.model, case.precision), folder, arguments)
             failed += not record["passed"]
             say(f"[{count}/{len(cases)}] {line(record)}")
         except Exception as error:  # the other cases can still be measured
@@ -74,18 +74,20 @@ def run(cases: list[SweepCase], folder: Path, arguments: argparse.Namespace) -> 
     return 1 if failed else 0
 
 
-def model_reader(folder: Path) -> Callable[[str], Any]:
-    """Gives models by their name, exported once into the folder, read once."""
+def model_reader(folder: Path) -> Callable[..., Any]:
+    """Gives models by their name and precision, exported once into the folder, read once."""
     from padfree.builder.peers.setup import Model
 
     from benchmarks.models import make
 
     folder.mkdir(parents=True, exist_ok=True)
 
+    files_of = functools.cache(lambda name: make(name, folder))
+
     @functools.cache
-    def read(name: str) -> Model:
-        files = make(name, folder)
-        return Model(files.onnx, "fp16", files.folder)
+    def read(name: str, precision: str = "fp16") -> Model:
+        files = files_of(name)
+        return Model(files.onnx, precision, files.folder)
 
     return read
 
@@ -113,8 +115,11 @@ def measure_case(case: SweepCase, model: Any, folder: Path, arguments: argparse.
     from padfree.builder.bench.cases import Case, measure
     from padfree.builder.bench.environment import append_record
 
+    if case.precision != "fp16":  # engines are named by model and batch
+        folder = folder / case.precision
+        folder.mkdir(exist_ok=True)
     record, _ = measure(
-        Case(model.path, case.batch, case.seq_len, case.mean, name=case.name),
+        Case(model.path, case.batch, case.seq_len, case.mean, precision=case.precision, name=case.name),
         list(case.peers),
         on_cpu=False,
         folder=folder,

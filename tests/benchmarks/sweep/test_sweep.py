@@ -25,7 +25,7 @@ def test_cases_have_names_of_their_own_and_known_peers() -> None:
     names = [case.name for case in all_cases()]
     assert len(names) == len(set(names))
     assert {peer for case in all_cases() for peer in case.peers} <= set(GPU_PEERS)
-    assert all(("tensorrt" in case.peers) is (case.set not in ("tokens", "positions")) for case in all_cases())
+    assert all(("tensorrt" in case.peers) is (case.set not in ("tokens", "positions", "fp8")) for case in all_cases())
     assert all(0 < case.mean <= case.seq_len for case in all_cases())
 
 
@@ -123,7 +123,7 @@ def test_a_failing_case_does_not_stop_the_others(
             "passed": True,
         }
 
-    monkeypatch.setattr(sweep, "model_reader", lambda _: lambda name: name)
+    monkeypatch.setattr(sweep, "model_reader", lambda _: lambda name, _: name)
     monkeypatch.setattr(sweep, "measure_case", measure)
     monkeypatch.setattr(sweep, "gpu_is_lost", lambda: False)
     options = Namespace(minutes=1.0, models=None, build_only=False)

@@ -91,7 +91,7 @@ def test_build_only_needs_a_folder_and_measures_nothing(
     built: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = SimpleNamespace(path=Path("m.onnx"), original=None)
-    monkeypatch.setattr(sweep, "model_reader", lambda _: lambda _: model)
+    monkeypatch.setattr(sweep, "model_reader", lambda _: lambda *_: model)
     monkeypatch.setattr(sweep, "measure_case", lambda *_: pytest.fail("measured"))
     words = ["sweep", "--sets", "length", "--cases", "1 x (128|256|320|384),", "--build-only"]
     monkeypatch.setattr(sys, "argv", words)
