@@ -15,6 +15,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks.accuracy import pretrained_report
@@ -325,8 +326,12 @@ def http(results: Path) -> str:
     """A row a number of texts a request, each of the last commit that it was measured at."""
     path = results / "http.jsonl"
     numbers = {record["texts"] for record in read(path)} if path.exists() else set()
-    chosen = [step for number in numbers for step in of_last_commit(path, lambda step, n=number: step["texts"] == n)]
+    chosen = [step for number in numbers for step in of_last_commit(path, partial(_asks_with, number))]
     return f"{table(*service_tables.http(chosen))}\n{made_with(chosen)}\n" if chosen else UNMEASURED
+
+
+def _asks_with(texts: int, step: Record) -> bool:
+    return bool(step["texts"] == texts)
 
 
 def past_one_gpu(source: str, make: Callable[[Sequence[Record]], scale_tables.Table]) -> Table:
