@@ -52,8 +52,8 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument(
         "--precision",
         choices=(*PRECISIONS, FP8),
-        help="fp8: our products in e4m3, scales from the measured batch, beside peers in fp16. Default: fp16 on a GPU, "
-        "fp32 on the CPU",
+        help="fp8: our products in e4m3, scales from the measured batch, beside peers in e4m3 and fp16. Default: fp16 "
+        "on a GPU, fp32 on the CPU",
     )
     add_mask_option(group)
     group.add_argument("--peers", metavar="LIST", help="by commas; default: all. `--peers list` names them")

@@ -24,6 +24,11 @@ LIMIT = "limit"
 GPU_PEERS: Mapping[str, Peer] = {
     "tensorrt": Peer("TensorRT padded, weakly typed", partial(engines.padded, typing="weak")),
     "tensorrt-strong": Peer("TensorRT padded, strongly typed", partial(engines.padded, typing="strong")),
+    "tensorrt-fp8": Peer("TensorRT padded, products in e4m3", partial(engines.padded_e4m3, attention=False)),
+    "tensorrt-fp8-attention": Peer(
+        "TensorRT padded, products and attention in e4m3", partial(engines.padded_e4m3, attention=True)
+    ),
+    "packed-tensorrt-fp8": Peer("padfree packed, products by TensorRT in e4m3", engines.packed_e4m3),
     "padded-interface": Peer("padfree, padded interface", engines.padded_interface),
     "varseqlen": Peer("NVIDIA varseqlen plugins", varseqlen.varseqlen),
     "torch-eager": Peer("PyTorch eager, padded", torch_peers.eager),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorRT's contenders: our packed engine, and the original as a padded engine."""
+"""TensorRT's contenders: our packed engine, the original as a padded engine, and both with products by TensorRT."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import onnx
+from padfree.contract.names import FP8
+from padfree.onnx_tools import without_functions
+from padfree.onnx_tools.files.model import Model as OnnxModel
+from padfree.onnx_tools.rewrite import finished
 from padfree.runtime import Session, SessionError
-from padfree.runtime.feeds import Array, split_outputs
+from padfree.runtime.feeds import Array, packed_feeds, split_outputs
 
 from ..engine.build import build_engine
+from ..engine.linear import TENSORRT
 from ..errors import BuildError
 from .contender import Contender, UnavailableError, Way
-from .padded import Typing, build_padded_engine
+from .e4m3_products import activation_scales, with_e4m3_products
+from .padded import Typing, build_padded_engine, to_fp16
 from .setup import Model, Setup
 
 PLAIN, GRAPH = "plain", "CUDA graph"
@@ -24,8 +31,7 @@ PLAIN, GRAPH = "plain", "CUDA graph"
 
 def packed(setup: Setup) -> Contender:
     """The rewritten model's engine, tuned for the batch's tokens, or of the setup's profile."""
-    options: dict[str, Any] = {**setup.shape, "opt_tokens": setup.batch.tokens, "max_tokens": setup.batch.slots}
-    name = "packed"
+    options, name = _tuned(setup), "packed"
     if setup.profile is not None:
         options.update(asdict(setup.profile))
         name = "_".join(map(str, (setup.model.path.stem, name, *astuple(setup.profile))))
@@ -34,6 +40,52 @@ def packed(setup: Setup) -> Contender:
         return build_engine(setup.ours, plan, **options)
 
     return _contender(setup, name, make, None, keep=setup.profile is not None)
+
+
+def _tuned(setup: Setup) -> dict[str, Any]:
+    """The options of a packed engine for the batch."""
+    return {**setup.shape, "opt_tokens": setup.batch.tokens, "max_tokens": setup.batch.slots}
+
+
+def packed_e4m3(setup: Setup) -> Contender:
+    """The rewritten model with products in e4m3 by TensorRT; attention and norms are ours."""
+    _require_fp8(setup)
+    return _contender(
+        setup,
+        "packed_e4m3",
+        lambda plan: build_engine(e4m3_of_packed(setup), plan, linear=TENSORRT, **_tuned(setup)),
+        None,
+    )
+
+
+def e4m3_of_packed(setup: Setup) -> onnx.ModelProto:
+    """The rewritten model with Q/DQ around its products."""
+    plain, half = without_functions(setup.model.packed), setup.model.half
+    feeds = packed_feeds(setup.batch.ragged, setup.model.metadata)
+    scales = activation_scales(plain, half, [feeds], attention=False)
+    return finished(OnnxModel.of(with_e4m3_products(plain, scales, attention=False)), half)
+
+
+def padded_e4m3(setup: Setup, *, attention: bool) -> Contender:
+    """The original with products in e4m3 by TensorRT, tuned for B x S."""
+    _require_fp8(setup)
+    convert = partial(e4m3_of_padded, setup=setup, attention=attention)
+    make = partial(build_padded_engine, setup.model.original, typing="strong", convert=convert, **setup.shape)
+    name = f"padded_e4m3{'_attention' if attention else ''}"
+    return _contender(setup, name, make, setup.batch.padded(setup.model.original_metadata))
+
+
+def e4m3_of_padded(original: onnx.ModelProto, setup: Setup, *, attention: bool) -> onnx.ModelProto:
+    """The original, of standard operators, in fp16 with Q/DQ around its products; sequences go one by one."""
+    grids = setup.batch.padded(setup.model.original_metadata)
+    batches = [{name: grid[at : at + 1] for name, grid in grids.items()} for at, _ in enumerate(setup.batch.seq_lens)]
+    scales = activation_scales(original, "fp32", batches, attention=attention)
+    return with_e4m3_products(to_fp16(original), scales, attention=attention)
+
+
+def _require_fp8(setup: Setup) -> None:
+    if setup.model.precision != FP8:
+        raise UnavailableError(f"has products in e4m3, this is a comparison in {setup.model.precision}")
 
 
 def padded(setup: Setup, typing: Typing) -> Contender:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,16 @@ Typing = Literal["weak", "strong"]
 FP16_FLAG = "FP16"
 
 
+def to_fp16(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy with weights and activations in fp16 and the original's input and output types."""
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    converted: onnx.ModelProto = convert_float_to_float16(copied, keep_io_types=True)
+    return converted
+
+
 def build_padded_engine(
     model: str | Path | onnx.ModelProto,
     plan_path: str | Path,
@@ -31,6 +41,7 @@ def build_padded_engine(
     max_batch: int,
     max_seq_len: int,
     typing: Typing = "strong",
+    convert: Callable[[onnx.ModelProto], onnx.ModelProto] = to_fp16,
     timing_cache: str | Path | None = DEFAULT_CACHE,
     device: int = 0,
     progress: Progress | None = None,
@@ -46,6 +57,7 @@ def build_padded_engine(
         max_seq_len: longest sequence in one run, and what TensorRT tunes for.
         typing: "weak" lets TensorRT 10 choose between fp16 and fp32 layer by layer; "strong" converts the graph to
             fp16 first, the only way in TensorRT 11.
+        convert: what "strong" does to the graph of standard operators.
         timing_cache: as build_engine.
         device: CUDA device number.
         progress: rich bars that show the build's phases.
@@ -65,7 +77,7 @@ def build_padded_engine(
     builder = EngineBuilder(device, TacticOptions(timing_cache=timing_cache), progress)
     ranges = shape_ranges(metadata, profile)
     if typing == "strong":
-        built = builder.build(to_fp16(original), ranges)
+        built = builder.build(convert(original), ranges)
     elif builder.has_flag(FP16_FLAG):
         built = builder.build(original, ranges, strongly_typed=False, builder_flags=(FP16_FLAG,))
     else:
@@ -74,16 +86,6 @@ def build_padded_engine(
             "only; pass typing='strong'"
         )
     return write_plan(path, built, raw, profile, builder, {"linear": TENSORRT, "norms": SEPARATE})
-
-
-def to_fp16(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy with weights and activations in fp16 and the original's input and output types."""
-    from onnxruntime.transformers.float16 import convert_float_to_float16
-
-    copied = onnx.ModelProto()
-    copied.CopyFrom(model)
-    converted: onnx.ModelProto = convert_float_to_float16(copied, keep_io_types=True)
-    return converted
 
 
 def padded_metadata(model: onnx.ModelProto, mask: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from padfree.contract.names import FP8
 from padfree.onnx_tools.cost import size
 
 from .contender import Answers, Contender, UnavailableError, Way
+from .e4m3_products import MULTIPLE as E4M3_MULTIPLE
 from .setup import Setup
 
 
@@ -117,25 +120,41 @@ def ways_of(run: Callable[[], object], *, graph: bool = True) -> dict[str, Way]:
 def gemm_limit(setup: Setup) -> Contender:
     """The packed matrix products with weights alone, by cuBLAS through PyTorch, in one CUDA graph.
 
-    Every layer has a weight of its own, so that none is in the cache when its turn comes.
+    Every layer has a weight of its own, so that none is in the cache when its turn comes. In fp8 the products whose K
+    and N allow it are in e4m3, with scales of one number a tensor, which is the fastest that cuBLASLt has.
     """
     torch = torch_module()
     types = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
     options = {"device": "cuda", "dtype": types[setup.model.half]}
-    kinds = []
+    layers: list[list[Callable[[], object]]] = []
     for item in setup.model.products:
         if item.weights:
             rows, inner = (round(size(text, setup.lengths, False)) for text in (item.rows, item.inner))
-            weights = [torch.randn(inner, int(item.columns), **options) for _ in range(item.count * int(item.batch))]
-            results = torch.empty(rows, int(item.columns), **options)
-            kinds.append((torch.randn(rows, inner, **options), weights, results))
-    if not kinds:
+            columns, count = int(item.columns), item.count * int(item.batch)
+            narrow = setup.model.precision == FP8 and inner % E4M3_MULTIPLE == columns % E4M3_MULTIPLE == 0
+            x, results = torch.randn(rows, inner, **options), torch.empty(rows, columns, **options)
+            weights = [torch.randn(inner, columns, **options) for _ in range(count)]
+            layers.append(_e4m3_products(torch, x, weights) if narrow else _products(torch, x, weights, results))
+    if not layers:
         raise UnavailableError("the model has no matrix products with weights")
 
     def run() -> None:
-        for layer in range(max(len(weights) for _, weights, _ in kinds)):
-            for x, weights, y in kinds:
-                if layer < len(weights):
-                    torch.mm(x, weights[layer], out=y)
+        for products in itertools.zip_longest(*layers):
+            for product in products:
+                if product is not None:
+                    product()
 
     return Contender({}, {"CUDA graph": ways_of(run)["CUDA graph"]})
+
+
+def _products(torch: Any, x: Any, weights: list[Any], results: Any) -> list[Callable[[], object]]:
+    """x [M,K] by every weight [K,N]."""
+    return [partial(torch.mm, x, weight, out=results) for weight in weights]
+
+
+def _e4m3_products(torch: Any, x: Any, weights: list[Any]) -> list[Callable[[], object]]:
+    """The same in e4m3, results in the type of x; factors and weights are rounded beforehand."""
+    e4m3, one = torch.float8_e4m3fn, torch.ones((), device=x.device, dtype=torch.float32)
+    rows = [weight.t().contiguous().to(e4m3).t() for weight in weights]  # cuBLASLt wants [K,N] by columns
+    multiply = partial(torch._scaled_mm, scale_a=one, scale_b=one, out_dtype=x.dtype, use_fast_accum=True)
+    return [partial(multiply, x.to(e4m3), weight) for weight in rows]

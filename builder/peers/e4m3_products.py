@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products in e4m3 as ModelOpt writes them, for TensorRT's own kernels: QuantizeLinear and DequantizeLinear at factors.
+
+Activations have one scale a tensor, weights one for every output feature. A weight is stored as e4m3 [N,K], with
+DequantizeLinear and Transpose behind it. Scales of activations follow from what the measured batch holds, as ours do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.fp8 import OPSET
+from padfree.onnx_tools.importing.newer_opsets import raise_opset
+from padfree.onnx_tools.quantization.calibration import Feeds, largest_numbers
+from padfree.onnx_tools.quantization.e4m3 import LARGEST, activation_scale, narrowed
+from padfree.onnx_tools.quantization.options import MARGIN
+
+from ..errors import BuildError
+
+MULTIPLE = 16
+"""Of K and N, which products in e4m3 need."""
+_E4M3 = TensorProto.FLOAT8E4M3FN
+_STEM = "e4m3_products"
+_LEAST_HALF = np.finfo(np.float16).smallest_subnormal
+
+Scales = Mapping[str, float]
+
+
+def activation_scales(model: ModelProto, precision: str, batches: Sequence[Feeds], *, attention: bool) -> Scales:
+    """The scale of every activation that a product multiplies, by its name.
+
+    Args:
+        model: the original in fp32, or a rewritten one.
+        precision: its activations' type.
+        batches: inputs of the model.
+        attention: whether products of two activations count, too.
+
+    Raises:
+        BuildError: there is no product for e4m3.
+    """
+    constants = _constants(model)
+    tensors = dict.fromkeys(
+        name for node in _products(model, constants, attention) for name in _factors(node, constants)
+    )
+    if not tensors:
+        raise BuildError(f"the model has no product with K and N in multiples of {MULTIPLE}; measure it in fp16")
+    largest = largest_numbers(Model.of(model), precision, list(tensors), batches, lambda: None)
+    return {name: activation_scale(value, MARGIN) for name, value in largest.items()}
+
+
+def with_e4m3_products(model: ModelProto, scales: Scales, *, attention: bool) -> ModelProto:
+    """A copy of a model in fp16 whose products read what QuantizeLinear and DequantizeLinear made.
+
+    Args:
+        model: in fp16; its tensors have the names of the model that `scales` is of.
+        scales: of activation_scales.
+        attention: as there.
+
+    Raises:
+        BuildError: a product's activation has no scale.
+    """
+    result = ModelProto()
+    result.CopyFrom(model)
+    raise_opset(result, OPSET)
+    constants, changes = _constants(result), _Changes(result)
+    nodes = list[NodeProto]()
+    chosen = {node.output[0] for node in _products(result, constants, attention)}
+    for node in result.graph.node:
+        if node.output[0] in chosen:
+            for position, name in enumerate(node.input):
+                if name in constants:
+                    node.input[position] = changes.weight(name, numpy_helper.to_array(constants[name]))
+                elif name in scales:
+                    node.input[position] = changes.activation(name, scales[name])
+                else:
+                    raise BuildError(
+                        f"product '{node.name}' reads '{name}', which has no scale, as conversion to fp16 renamed it; "
+                        "leave the peer out"
+                    )
+            nodes += changes.taken()
+        nodes.append(node)
+    read = {name for node in nodes for name in node.input}
+    del result.graph.node[:]
+    result.graph.node.extend(nodes)
+    kept = [item for item in result.graph.initializer if item.name in read]
+    del result.graph.initializer[:]
+    result.graph.initializer.extend(kept)
+    return result
+
+
+class _Changes:
+    """Adds constants to a model, and collects the nodes that have to stand ahead of a product."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self._model = model
+        self._made = dict[str, str]()
+        self._nodes = list[NodeProto]()
+
+    def taken(self) -> list[NodeProto]:
+        """The nodes since the last call."""
+        nodes, self._nodes = self._nodes, []
+        return nodes
+
+    def activation(self, name: str, scale: float) -> str:
+        """One pair of nodes for all readers of a tensor."""
+        if name not in self._made:
+            held = self._constant(f"{name}_scale", np.asarray(scale, np.float16))
+            zero = self._e4m3(f"{name}_zero", np.zeros((), np.uint8))
+            stored = f"{_STEM}/{name}_stored"
+            self._node("QuantizeLinear", [name, held, zero], stored)
+            self._made[name] = self._node("DequantizeLinear", [stored, held, zero], f"{_STEM}/{name}_rounded")
+        return self._made[name]
+
+    def weight(self, name: str, values: npt.NDArray[Any]) -> str:
+        """[K,N] as e4m3 [N,K], scaled and turned."""
+        if name not in self._made:
+            rows = np.ascontiguousarray(values.astype(np.float32).T)
+            scale = _row_scales(rows)
+            scaled = (rows / scale[:, np.newaxis]).astype(np.float32)
+            stored = self._e4m3(f"{name}_stored", narrowed(scaled))
+            held = self._constant(f"{name}_scale", scale)
+            zeros = self._e4m3(f"{name}_zero", np.zeros(len(scale), np.uint8))
+            wide = self._node("DequantizeLinear", [stored, held, zeros], f"{_STEM}/{name}_rows", axis=0)
+            self._made[name] = self._node("Transpose", [wide], f"{_STEM}/{name}_rounded", perm=[1, 0])
+        return self._made[name]
+
+    def _node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        self._nodes.append(helper.make_node(kind, inputs, [output], name=output, **attributes))
+        return output
+
+    def _constant(self, name: str, values: npt.NDArray[Any]) -> str:
+        tensor = numpy_helper.from_array(values, f"{_STEM}/{name}")
+        self._model.graph.initializer.append(tensor)
+        return str(tensor.name)
+
+    def _e4m3(self, name: str, values: npt.NDArray[Any]) -> str:
+        """A constant of bytes, or of e4m3."""
+        tensor = self._model.graph.initializer.add(name=f"{_STEM}/{name}", data_type=_E4M3, dims=values.shape)
+        tensor.raw_data = values.tobytes()
+        return str(tensor.name)
+
+
+def _row_scales(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
+    """A scale a row in fp16, rounded up: the largest number stays within e4m3."""
+    exact = np.abs(rows).max(axis=1, initial=0.0) / np.float32(LARGEST)
+    scale = exact.astype(np.float16)
+    scale = np.where(scale < exact, np.nextafter(scale, np.float16(np.inf)), scale)
+    result: npt.NDArray[np.float16] = np.maximum(scale, _LEAST_HALF).astype(np.float16)
+    return result
+
+
+def _constants(model: ModelProto) -> dict[str, TensorProto]:
+    found = {item.name: item for item in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.attribute[0].name == "value":
+            found[node.output[0]] = node.attribute[0].t
+    return found
+
+
+def _products(model: ModelProto, constants: Mapping[str, TensorProto], attention: bool) -> Iterator[NodeProto]:
+    """MatMul of an activation by a weight [K,N], and with `attention` those of two activations."""
+    for node in model.graph.node:
+        if node.op_type != "MatMul" or node.domain not in ("", "ai.onnx"):
+            continue
+        factors = _factors(node, constants)
+        if len(factors) == 2 and attention:
+            yield node
+        elif factors == [node.input[0]]:
+            dims = constants[node.input[1]].dims
+            if len(dims) == 2 and not any(dim % MULTIPLE for dim in dims):
+                yield node
+
+
+def _factors(node: NodeProto, constants: Mapping[str, TensorProto]) -> list[str]:
+    return [name for name in node.input if name not in constants]
