@@ -19,6 +19,8 @@ _ADVICE = (
     "scale the numbers as the model was trained with them",
     "tokenise with the tokenizer that belongs to this model",
 )
+FEW = 64
+"""Python has looked at so many numbers before NumPy has begun."""
 ZERO_WHEN_MISSING = ("token_type_ids", "segment_ids")  # tokenisers leave it out for single texts, and mean zeros
 
 
@@ -121,11 +123,18 @@ def _read_lists(rows: list[Any], metadata: Metadata) -> Ragged | None:
     lengths = column.lengths
     if metadata.longest is not None and max(lengths, default=0) > metadata.longest:
         return None
-    limit = INT32_MAX + 1 if ids.limit is None else ids.limit
-    if packed.size and int(np.maximum.reduce(packed.view(np.uint32))) >= limit:  # negative ones are the largest
+    if not _in_table(packed, INT32_MAX + 1 if ids.limit is None else ids.limit):
         return None
     tokens = {item.name: packed if item is ids else np.zeros((packed.size, *item.behind), np.int32) for item in items}
     return Ragged(tokens, np.array(lengths, dtype=np.int32))
+
+
+def _in_table(packed: Int32Array, limit: int) -> bool:
+    """Whether all values are 0..limit-1."""
+    if packed.size <= FEW:
+        values = packed.tolist()
+        return not values or (min(values) >= 0 and max(values) < limit)
+    return int(np.maximum.reduce(packed.view(np.uint32))) < limit  # negative ones are the largest
 
 
 def read_packed(inputs: Any, seq_lens: Any, metadata: Metadata, *, filler_tokens: int = 0) -> Ragged:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+from array import array as packed_array
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ Int32Array = npt.NDArray[np.int32]
 IntArray = npt.NDArray[Any]
 
 INT32_MAX = 2**31 - 1
+_NOTHING = np.zeros(0, dtype=np.int32)
 
 
 class Column(NamedTuple):
@@ -108,15 +110,21 @@ def pack_lists(rows: list[Any]) -> Column | None:
     """
     # Truth values are integers to `struct`, and none to NumPy where a list has nothing else.
     if len(rows) == 1:  # single requests are asked for most often, and this is most of their time
-        if type(rows[0]) is not list or (rows[0] and type(rows[0][0]) is bool):
+        row = rows[0]
+        if type(row) is not list or (row and type(row[0]) is bool):
             return None
-    elif set(map(type, rows)) != {list} or bool in {type(row[0]) for row in rows if row}:
+        try:
+            values = packed_array("i", row)
+        except (TypeError, OverflowError):
+            return None
+        return Column([len(values)], np.frombuffer(values, dtype=np.int32) if values else _NOTHING, [])
+    if set(map(type, rows)) != {list} or bool in {type(row[0]) for row in rows if row}:
         return None
     lengths = list(map(len, rows))
     total = sum(lengths)
     packed = bytearray(4 * total)
     try:
-        struct.pack_into(f"={total}i", packed, 0, *(rows[0] if len(rows) == 1 else chain.from_iterable(rows)))
+        struct.pack_into(f"={total}i", packed, 0, *chain.from_iterable(rows))
     except struct.error:  # also where another thread changes the lists
         return None
     return Column(lengths, np.frombuffer(packed, dtype=np.int32), [])

@@ -188,13 +188,13 @@ class Batcher:
         now_s = time.monotonic()
         until_s = math.inf if deadline_s is None else now_s + deadline_s
         waiting = Waiting(sum(lengths), now_s, until_s, len(lengths), max(lengths))
-        return Request(ragged, waiting, self._server.order.join(caller), group, self._server.leave)
+        return Request(ragged, waiting, self._server.order.join(caller), group, self._server)
 
     def _put(self, request: Request) -> None:
         """Queues it, unless it is too late for it, or too much waits."""
         server, waiting = self._server, request.waiting
         try:
-            if latest_start_s(waiting, self._policy.costs) < waiting.arrived_s:
+            if waiting.deadline_s != math.inf and latest_start_s(waiting, self._policy.costs) < waiting.arrived_s:
                 raise too_late(waiting)
             server.queue.put(request)
         except BaseException as error:  # a policy's costs may raise anything

@@ -51,9 +51,9 @@ class RequestQueue(Generic[EntryT]):
         self._max_requests = max_requests
         self._max_tokens = max_tokens
         self._planning = threading.Lock()
-        lock = threading.RLock()
-        self._changed = threading.Condition(lock)
-        self._sooner = threading.Condition(lock)  # something is due before _due_s
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._sooner = threading.Condition(self._lock)  # something is due before _due_s
         self._due_s = math.inf
         self._version = 0  # of the entries and of _closed
         self._sleeps = False  # who asks the policy waits for another version
@@ -75,7 +75,7 @@ class RequestQueue(Generic[EntryT]):
         """
         waiting = entry.waiting
         keys = self._line.keys_of(waiting)
-        with self._changed:
+        with self._lock:
             if self._closed:
                 raise ClosedError("the batcher is closed and takes no more requests; open another one")
             requests, tokens = self._line.requests + len(self._late), self._line.tokens + self._late_tokens
@@ -98,21 +98,21 @@ class RequestQueue(Generic[EntryT]):
 
     def discard(self, entry: EntryT) -> bool:
         """Takes a request out; False when it is not in the queue."""
-        with self._changed:
+        with self._lock:
             return bool(self._remove([entry]))
 
     def take(self) -> list[EntryT] | None:
         """Waits for the next run; None when the queue is closed and empty."""
         with self._planning:
             while True:
-                with self._changed:
+                with self._lock:
                     if self._closed and not len(self):
                         return None
                     version, now_s = self._version, time.monotonic()
                     self._set_late_aside(now_s)
                     seen, wake_s = self._look(now_s)
                 run, wake_s = self._pick(seen, wake_s, now_s)
-                with self._changed:
+                with self._lock:
                     if taken := self._remove(run):
                         return taken
                     if self._version == version:
@@ -122,7 +122,7 @@ class RequestQueue(Generic[EntryT]):
 
     def take_late(self) -> list[EntryT] | None:
         """Waits for requests that can no longer be answered in time; None when the queue is closed and has no more."""
-        with self._changed:
+        with self._lock:
             while True:
                 self._set_late_aside(time.monotonic())
                 if self._late:
@@ -134,14 +134,14 @@ class RequestQueue(Generic[EntryT]):
 
     def close(self) -> None:
         """Takes no more requests; those that wait are still handed out."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._sooner.notify_all()
             self._notify()
 
     def drain(self) -> list[EntryT]:
         """Takes out everything that waits."""
-        with self._changed:
+        with self._lock:
             return self._remove([*self._late, *self._line])
 
     def _look(self, now_s: float) -> tuple[list[tuple[EntryT, Waiting]], float]:

@@ -7,7 +7,6 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol
 
@@ -17,6 +16,7 @@ from padfree.contract.metadata import Metadata
 from ..request import Ragged
 from .caller_order import CallerOrder, Place
 from .errors import BatchingError, DeadlineError
+from .future import LightFuture
 from .queue import RequestQueue
 from .response_cache import ResponseCache, cache_key
 from .waiting import Waiting
@@ -43,7 +43,7 @@ class Model(Protocol):
         """Runs a ragged batch; any number of threads may call it."""
 
 
-class Request(Future[Any]):
+class Request(LightFuture):
     """One sequence, or a group of them, on its way: the future of its answer.
 
     Args:
@@ -51,18 +51,18 @@ class Request(Future[Any]):
         waiting: what the policy sees.
         place: in the caller's line.
         group: the answer has a list of arrays for every output, one a sequence; otherwise the array of the only one.
-        leave: is called once, when the request is cancelled.
+        server: is told, once, when the request is cancelled.
     """
 
     def __init__(
-        self, ragged: Ragged, waiting: Waiting, place: Place, group: bool, leave: Callable[[Request], None]
+        self, ragged: Ragged, waiting: Waiting, place: Place, group: bool, server: Server
     ) -> None:
         super().__init__()
         self.ragged = ragged
         self.waiting = waiting
         self.place = place
         self.group = group
-        self._leave = leave
+        self._server = server
 
     @property
     def key(self) -> bytes:
@@ -73,9 +73,9 @@ class Request(Future[Any]):
         """Takes the request out of the queue; False where it runs already, or has run."""
         if not super().cancel():
             return False
-        leave = self.__dict__.pop("_leave", None)  # one of two threads that cancel it finds nothing any more
-        if leave is not None:
-            leave(self)
+        server = self.__dict__.pop("_server", None)  # one of two threads that cancel it finds nothing any more
+        if server is not None:
+            server.leave(self)
         return True
 
 
