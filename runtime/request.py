@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from padfree.contract.metadata import InputInfo, Metadata
@@ -24,8 +23,7 @@ FEW = 64
 ZERO_WHEN_MISSING = ("token_type_ids", "segment_ids")  # tokenisers leave it out for single texts, and mean zeros
 
 
-@dataclass(frozen=True)
-class Ragged:
+class Ragged(NamedTuple):
     """A checked ragged batch in the caller's order.
 
     tokens: token input name -> int32 [T], all sequences one after the other; [T, N] where a token has N numbers.

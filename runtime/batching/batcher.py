@@ -123,8 +123,10 @@ class Batcher:
             ClosedError: the batcher is closed, or the process is a fork of the one that it was made in.
         """
         self._threads.check_process()
-        one = {name: [row] for name, row in sequence.items()} if isinstance(sequence, Mapping) else [sequence]
-        ragged = read_request(one, self._metadata)
+        if type(sequence) is not list and isinstance(sequence, Mapping):
+            ragged = read_request({name: [row] for name, row in sequence.items()}, self._metadata)
+        else:
+            ragged = read_request([sequence], self._metadata)
         request = self._request(ragged, deadline_s, caller)
         cache = self._server.cache
         cached = None if cache is None else cache.get(request.key)

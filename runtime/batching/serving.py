@@ -54,9 +54,7 @@ class Request(LightFuture):
         server: is told, once, when the request is cancelled.
     """
 
-    def __init__(
-        self, ragged: Ragged, waiting: Waiting, place: Place, group: bool, server: Server
-    ) -> None:
+    def __init__(self, ragged: Ragged, waiting: Waiting, place: Place, group: bool, server: Server) -> None:
         super().__init__()
         self.ragged = ragged
         self.waiting = waiting
@@ -93,7 +91,8 @@ class Server:
     def count(self, **changes: int) -> None:
         """Adds to the counters."""
         with self._counting:
-            self.counts.update(changes)
+            for name, change in changes.items():  # Counter.update takes three times as long
+                self.counts[name] += change
 
     def serve(self) -> None:
         """A thread's work, until the queue is closed and empty."""
