@@ -115,7 +115,7 @@ def pack_lists(rows: list[Any]) -> Column | None:
             return None
         try:
             values = packed_array("i", row)
-        except (TypeError, OverflowError):
+        except (TypeError, OverflowError, IndexError):  # the last where another thread changes the list
             return None
         return Column([len(values)], np.frombuffer(values, dtype=np.int32) if values else _NOTHING, [])
     if set(map(type, rows)) != {list} or bool in {type(row[0]) for row in rows if row}:

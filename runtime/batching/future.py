@@ -18,17 +18,17 @@ class Completion(_RLock):  # type: ignore[misc]
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits for `notify_all`; the caller holds the lock."""
-        condition = getattr(self, "_condition", None)
+        condition: threading.Condition | None = getattr(self, "_condition", None)
         if condition is None:
             condition = self._condition = threading.Condition(self)
         return bool(condition.wait(timeout))
 
     def notify_all(self) -> None:
         """Wakes who waits; the caller holds the lock. A future does so once, at its end."""
-        condition = getattr(self, "_condition", None)
+        condition: threading.Condition | None = getattr(self, "_condition", None)
         if condition is not None:
             condition.notify_all()
-            self._condition = None  # or the two would keep each other for the garbage collector
+            del self._condition  # or the two would keep each other for the garbage collector
 
 
 class LightFuture(Future[Any]):
@@ -41,4 +41,4 @@ class LightFuture(Future[Any]):
         self._result = None
         self._exception = None
         self._waiters = []
-        self._done_callbacks = []
+        self._done_callbacks: list[Any] = []
