@@ -70,31 +70,33 @@ class ArenaPool:
         self._device = device
         self._arenas: list[Arena] = []
         self._free: set[int] = set()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # taken by itself: a condition's own `with` takes two calls of Python more
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0
         self._members = 0
         self._results: ResultPool | None = None
 
     @property
     def results(self) -> ResultPool:
         """Where results on the device get their memory from."""
-        with self._changed:
+        with self._lock:
             if self._results is None:
                 self._results = ResultPool(self._device)
             return self._results
 
     def block_bytes(self) -> list[int]:
         """How large every arena's block is now."""
-        with self._changed:
+        with self._lock:
             return [arena.block.size_bytes for arena in self._arenas]
 
     def join(self) -> None:
         """Says that one more engine uses the arenas."""
-        with self._changed:
+        with self._lock:
             self._members += 1
 
     def leave(self) -> None:
         """Says that an engine is closed; none of its runs may be under way."""
-        with self._changed:
+        with self._lock:
             self._members -= 1
             if self._members:
                 return
@@ -109,7 +111,7 @@ class ArenaPool:
 
         While all of them are in use it waits, or gives None where it is not to be patient.
         """
-        with self._changed:
+        with self._lock:
             while True:
                 for index in range(min(limit, len(self._arenas))):
                     if index in self._free:
@@ -120,13 +122,18 @@ class ArenaPool:
                     return self._arenas[-1]
                 if not patient:
                     return None
-                self._changed.wait()
+                self._waiting += 1
+                try:
+                    self._changed.wait()
+                finally:
+                    self._waiting -= 1
 
     def give_back(self, arena: Arena) -> None:
         """Ends a borrow; work on the arena's stream may still be under way."""
-        with self._changed:
+        with self._lock:
             self._free.add(arena.index)
-            self._changed.notify_all()
+            if self._waiting:
+                self._changed.notify_all()
 
 
 @functools.cache

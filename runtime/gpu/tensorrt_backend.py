@@ -73,7 +73,8 @@ class TensorRTBackend:
         self._switch = GraphSwitch(self._options.cuda_graphs and self.can_capture and metadata.interface == "packed")
         self._lanes: dict[int, Lane] = {}
         self._prepared: list[PreparedRun] = []
-        self._idle = threading.Condition()
+        self._lock = threading.RLock()
+        self._idle = threading.Condition(self._lock)
         self._runs = 0
         self._closed = False
 
@@ -154,7 +155,7 @@ class TensorRTBackend:
 
     def close(self) -> None:
         """Waits for runs that are under way and frees everything; harmless when called again."""
-        with self._idle:
+        with self._lock:
             if self._closed:
                 return
             self._closed = True
@@ -173,13 +174,13 @@ class TensorRTBackend:
 
     def _enter(self) -> None:
         """Keeps close() waiting, until _leave()."""
-        with self._idle:
+        with self._lock:
             if self._closed:
                 raise SessionError("the session is closed; open a new one")
             self._runs += 1
 
     def _leave(self) -> None:
-        with self._idle:
+        with self._lock:
             self._runs -= 1
             if self._closed:
                 self._idle.notify_all()
