@@ -3,6 +3,7 @@
 
 #include "common/launch.h"
 #include "linear/cost_model.h"
+#include "linear/mma_kernel.h"
 #include "linear/sm90/launch.h"
 
 namespace padfree {
@@ -27,14 +28,31 @@ bool arePairsValid(const LinearParams& p) {
   return p.positions && p.frequencies && !p.residual && !p.moments && p.activation == Activation::kNone;
 }
 
-// Whether there are results, and e4m3 is asked for as the kernel computes it.
-bool areTypesValid(const LinearParams& p, const LinearTiling& tiling) {
+// Whether there are results, and e4m3 is asked for as the kernels compute it.
+bool areTypesValid(const LinearParams& p) {
+  if (p.type != DataType::kFloat16 && p.type != DataType::kBFloat16) return false;
   if (!p.scale) return p.y && !p.y_e4m3;
-  if (p.K % kPairBlock != 0 || p.N % kPairBlock != 0 || !isE4m3Tiling(tiling)) return false;
+  if (p.K % kPairBlock != 0 || p.N % kPairBlock != 0) return false;
   if (p.gated && (p.N % (2 * kPairBlock) != 0 || (p.y != nullptr) == (p.y_e4m3 != nullptr))) return false;
   if (p.rotary_features > 0 && (!p.y || p.y_e4m3)) return false;
   if (!p.y_e4m3) return p.y != nullptr;
   return p.y_scale >= kLeastE4m3Scale && p.y_scale <= kMostE4m3Scale;
+}
+
+bool isEmpty(const LinearParams& p) {
+  return p.T <= 0 || p.N <= 0;
+}
+
+// Of a product that is not empty.
+cudaError_t check(const LinearParams& p) {
+  if (p.K <= 0 || p.K % 8 != 0 || p.N % 8 != 0) return cudaErrorInvalidValue;
+  if (p.T > mostLinearTokens(p.N)) return cudaErrorInvalidValue;
+  if (!areMomentsValid(p) || !arePairsValid(p) || !areTypesValid(p)) return cudaErrorInvalidValue;
+  for (const void* data : std::initializer_list<const void*>{p.x, p.weight, p.bias, p.residual, p.x_moments,
+                                                             p.residual_moments, p.y, p.y_e4m3, p.moments}) {
+    if (!isAligned16(data)) return cudaErrorMisalignedAddress;
+  }
+  return cudaSuccess;
 }
 
 }  // namespace
@@ -44,7 +62,7 @@ cudaError_t launchLinear(const LinearParams& params, cudaStream_t stream) {
   cudaError_t status = countMultiprocessors(multiprocessors);
   if (status == cudaSuccess) status = majorCapability(major);
   if (status != cudaSuccess) return status;
-  if (major != 9) return cudaErrorNoKernelImageForDevice;
+  if (major != 9) return launchLinearMma(params, stream);
   return launchLinear(params, cheapestLinearTiling(params, multiprocessors), stream);
 }
 
@@ -52,21 +70,21 @@ cudaError_t launchLinear(const LinearParams& params, LinearChoice choice, cudaSt
   return choice == kLinearAuto ? launchLinear(params, stream) : launchLinear(params, tilingOf(choice), stream);
 }
 
+cudaError_t launchLinearMma(const LinearParams& params, cudaStream_t stream) {
+  if (isEmpty(params)) return cudaSuccess;
+  const cudaError_t status = check(params);
+  return status == cudaSuccess ? launchMmaKernel(params, stream) : status;
+}
+
 #ifdef PADFREE_ARCH_90
 cudaError_t launchLinear(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
-  if (p.T <= 0 || p.N <= 0) return cudaSuccess;
-  if (p.K <= 0 || p.K % 8 != 0 || p.N % 8 != 0) return cudaErrorInvalidValue;
-  if (p.T > mostLinearTokens(p.N)) return cudaErrorInvalidValue;
-  if (!areMomentsValid(p) || !arePairsValid(p) || !areTypesValid(p, tiling)) return cudaErrorInvalidValue;
-  for (const void* data : std::initializer_list<const void*>{p.x, p.weight, p.bias, p.residual, p.x_moments,
-                                                             p.residual_moments, p.y, p.y_e4m3, p.moments}) {
-    if (!isAligned16(data)) return cudaErrorMisalignedAddress;
-  }
-  if (p.scale && p.type == DataType::kFloat16) return launchE4m3Sm90<half>(p, tiling, stream);
-  if (p.scale && p.type == DataType::kBFloat16) return launchE4m3Sm90<__nv_bfloat16>(p, tiling, stream);
-  if (p.type == DataType::kFloat16) return launchLinearSm90<half>(p, tiling, stream);
-  if (p.type == DataType::kBFloat16) return launchLinearSm90<__nv_bfloat16>(p, tiling, stream);
-  return cudaErrorInvalidValue;
+  if (isEmpty(p)) return cudaSuccess;
+  const cudaError_t status = check(p);
+  if (status != cudaSuccess) return status;
+  if (p.scale && !isE4m3Tiling(tiling)) return cudaErrorInvalidValue;
+  const bool is_half = p.type == DataType::kFloat16;
+  if (p.scale) return (is_half ? launchE4m3Sm90<half> : launchE4m3Sm90<__nv_bfloat16>)(p, tiling, stream);
+  return (is_half ? launchLinearSm90<half> : launchLinearSm90<__nv_bfloat16>)(p, tiling, stream);
 }
 #else
 cudaError_t launchLinear(const LinearParams&, const LinearTiling&, cudaStream_t) {

@@ -43,7 +43,10 @@ struct LinearParams {
 };
 
 // y = activation(norm(x) weight + bias) + norm(residual) * scale, its pairs turned by position * frequency, or gated.
-// Hopper (sm_90a) alone; elsewhere cudaErrorNoKernelImageForDevice.
 cudaError_t launchLinear(const LinearParams& params, cudaStream_t stream);
+
+// The same by mma.sync, which launchLinear takes where there is no Hopper: compute capability 8.0 and newer, with scale
+// 8.9 and newer; elsewhere cudaErrorNoKernelImageForDevice. It runs on Hopper too.
+cudaError_t launchLinearMma(const LinearParams& params, cudaStream_t stream);
 
 }  // namespace padfree

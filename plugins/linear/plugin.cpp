@@ -11,7 +11,8 @@
 namespace padfree {
 namespace {
 
-constexpr int kSizeMultiple = 8, kE4m3SizeMultiple = 16;  // of K and N
+constexpr int kSizeMultiple = 8, kE4m3SizeMultiple = 16;   // of K and N
+constexpr int kLeastVersion = 80, kLeastE4m3Version = 89;  // compute capabilities, without the point
 constexpr const char* kNextStep = "; build with --linear tensorrt";
 constexpr const char* kE4m3NextStep = "; keep this product in fp16 (--keep), or build with --precision fp16";
 
@@ -27,13 +28,15 @@ void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) throw std::invalid_argument(text(what, ": ", cudaGetErrorString(status), kNextStep));
 }
 
-// Throws unless the current device is one that the kernel is compiled for.
-void checkArchitecture(int device) {
+// Whether there are tilings to measure, which only Hopper's kernel has. Throws where no kernel runs.
+bool hasTilings(int device, bool e4m3) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "the GPU cannot be asked for its architecture");
-  if (properties.major == 9 && properties.minor == 0) return;
+  const int version = properties.major * 10 + properties.minor, least = e4m3 ? kLeastE4m3Version : kLeastVersion;
+  if (version >= least) return properties.major == 9;
   throw std::invalid_argument(text("the GPU ", properties.name, " has compute capability ", properties.major, '.',
-                                   properties.minor, "; allowed: 9.0", kNextStep));
+                                   properties.minor, "; allowed: ", least / 10, '.', least % 10, " and newer",
+                                   e4m3 ? kE4m3NextStep : kNextStep));
 }
 
 // The measured field: tokens and choice of each range in turn.
@@ -139,7 +142,7 @@ class Linear : public Operator {
   std::vector<int32_t> measure(const ProfiledTensors& tensors) const override {
     int device = 0;
     check(cudaGetDevice(&device), "there is no GPU to measure on");
-    checkArchitecture(device);
+    if (!hasTilings(device, e4m3_)) return {};
     static constexpr float kPresent[1] = {};  // only whether pointers are null is looked at
     const auto present = [&](int index) { return index == kAbsent ? nullptr : kPresent; };
     LinearParams params{};

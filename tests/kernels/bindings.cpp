@@ -117,10 +117,11 @@ static padfree::LinearParams paramsOf(const LinearCall& call) {
   return params;
 }
 
-// The tiling: tokens of a tile, 0 as the plugin chooses.
+// The tiling: tokens of a tile, 0 as the plugin chooses, -1 for the kernel without tilings (mma.sync).
 PADFREE_TEST_EXPORT int padfreeLinear(const LinearCall* call, int tokens, int cluster_features, int cluster_tokens,
                                       int parts, cudaStream_t stream) {
   const padfree::LinearParams params = paramsOf(*call);
+  if (tokens < 0) return padfree::launchLinearMma(params, stream);
   if (tokens == 0) return padfree::launchLinear(params, stream);
   return padfree::launchLinear(params, padfree::LinearTiling{tokens, cluster_features, cluster_tokens, parts}, stream);
 }

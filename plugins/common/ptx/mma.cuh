@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrices of 2-byte elements that a warp holds in fragments, and their products (PTX ISA: ldmatrix, stmatrix,
-// mma.sync; stmatrix from sm_90 on, the others from sm_80 on).
+// mma.sync; stmatrix from sm_90 on, products of e4m3 from sm_89 on, the others from sm_80 on).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -52,6 +52,15 @@ __device__ inline void multiplyAdd<half>(float (&c)[4], const unsigned (&a)[4], 
 template <>
 __device__ inline void multiplyAdd<__nv_bfloat16>(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// c[16x8] += a[16x32] b[32x8] of e4m3, fp32 accumulation. The fragments hold the bytes that those of 2-byte elements
+// do.
+__device__ inline void multiplyAddE4m3(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

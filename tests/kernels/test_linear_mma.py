@@ -1,0 +1,112 @@
+"""PadfreeLinear's kernel for GPUs that are no Hopper (mma.sync) against float64 truth; it runs on Hopper too."""
+
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+
+from . import test_linear, test_linear_e4m3, test_linear_norms, test_linear_pairs
+from .test_linear import ACTIVATIONS, TYPES
+from .test_linear_e4m3 import KINDS
+from .test_linear_norms import NORMS
+
+MMA = (-1, 0, 0, 0)
+"""The kernel without tilings."""
+TOKENS = [1, 7, 31, 33, 127, 128, 129, 1403]
+
+needs_e4m3 = pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9),
+    reason="products of e4m3 need compute capability 8.9",
+)
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize(("depth", "features"), [(768, 2304), (3072, 768), (384, 1536), (8, 8)])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_tokens(tokens: int, depth: int, features: int, dtype: torch.dtype) -> None:
+    test_linear.check(tokens, depth, features, dtype=dtype, tiling=MMA)
+
+
+@pytest.mark.parametrize("depth", [8, 24, 32, 40, 64, 72, 96, 104, 1000])
+@pytest.mark.parametrize("features", [8, 64, 120, 128, 136, 1000])
+def test_tails(depth: int, features: int) -> None:
+    test_linear.check(130, depth, features, activation="gelu", tiling=MMA)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("with_residual", [False, True])
+def test_epilogues(activation: str, dtype: torch.dtype, with_bias: bool, with_residual: bool) -> None:
+    test_linear.check(
+        333, 256, 768, dtype=dtype, activation=activation, with_bias=with_bias, with_residual=with_residual, tiling=MMA
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("norms", NORMS)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("tokens", [1, 65, 1403])
+def test_norms(norms: str, dtype: torch.dtype, tokens: int) -> None:
+    test_linear_norms.check(tokens, 768, 768, norms=norms, dtype=dtype, tiling=MMA)
+
+
+@pytest.mark.parametrize("norms", NORMS)
+@pytest.mark.parametrize("kind", ["outliers", "far from zero"])
+@pytest.mark.parametrize("rms", [False, True])
+def test_norms_of_rows_of_other_kinds(norms: str, kind: str, rms: bool) -> None:
+    test_linear_norms.check(333, 768, 1088, norms=norms, kind=kind, rms=rms, tiling=MMA)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("norm", ["", "layer", "rms"])
+def test_gates(activation: str, dtype: torch.dtype, norm: str) -> None:
+    test_linear_pairs.check(300, 320, 2 * 336, activation=activation, dtype=dtype, norm=norm, tiling=MMA)
+
+
+@pytest.mark.parametrize("rotary_features", [16, 256, 768, 784])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("norm", ["", "layer"])
+def test_turned_pairs(rotary_features: int, dtype: torch.dtype, norm: str) -> None:
+    test_linear_pairs.check(300, 320, 784, rotary_features=rotary_features, dtype=dtype, norm=norm, tiling=MMA)
+
+
+@needs_e4m3
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("tokens", [1, 65, 129, 1403])
+def test_e4m3(kind: str, dtype: torch.dtype, tokens: int) -> None:
+    test_linear_e4m3.check(tokens, 256, 768, dtype=dtype, tiling=MMA, **KINDS[kind])  # type: ignore[arg-type]
+
+
+@needs_e4m3
+@pytest.mark.parametrize("depth", [16, 48, 64, 80, 112, 128, 144, 1008])
+@pytest.mark.parametrize("features", [16, 64, 112, 128, 144, 1008])
+def test_tails_of_e4m3(depth: int, features: int) -> None:
+    test_linear_e4m3.check(130, depth, features, activation="gelu", results="e4m3", tiling=MMA)
+    test_linear_e4m3.check(130, depth, features, results="y and e4m3", with_residual=True, tiling=MMA)
+
+
+@needs_e4m3
+@pytest.mark.parametrize("depth", [768, 4096])
+@pytest.mark.parametrize("kind", ["plain", "outliers", "far from zero"])
+def test_long_sums_of_e4m3(depth: int, kind: str) -> None:
+    test_linear_e4m3.check(600, depth, 1024, kind=kind, tiling=MMA)
+
+
+@pytest.mark.parametrize("norms", ["x", "residual and y"])
+def test_same_bits_again(norms: str) -> None:
+    first = test_linear_norms.check(1403, 768, 768, norms=norms, tiling=MMA)
+    for _ in range(5):
+        again = test_linear_norms.check(1403, 768, 768, norms=norms, tiling=MMA)
+        assert torch.equal(again[0], first[0])
+        assert first[1] is None or torch.equal(again[1], first[1])
+
+
+@pytest.mark.parametrize("shape", [(10, 12, 64), (10, 64, 12)], ids=str)
+def test_rejects_rows_that_copies_cannot_address(shape: tuple[int, int, int]) -> None:
+    with pytest.raises(RuntimeError):
+        test_linear.check(*shape, tiling=MMA)
+
+
+def test_no_tokens_is_nothing_to_do() -> None:
+    test_linear.check(0, 64, 64, tiling=MMA)
