@@ -16,8 +16,10 @@ from ..errors import BuildError
 AUTO, PADFREE, TENSORRT = CHOICES = ("auto", "padfree", "tensorrt")
 FOLDED, SEPARATE = NORMS = ("folded", "separate")
 OPERATOR, FP8_OPERATOR = OPERATORS_OF_PRODUCTS = ("PadfreeLinear", "PadfreeLinearFp8")
-COMPUTE_CAPABILITY = "9.0"
-"""Of the one architecture that they have kernels for: Hopper."""
+E4M3_CAPABILITY = (8, 9)
+"""The least that multiplies e4m3."""
+TUNED_MAJOR = 9
+"""Hopper, whose kernels are at least as fast as TensorRT's; those for other GPUs have never been timed there."""
 
 _log = logging.getLogger(__name__)
 
@@ -25,14 +27,14 @@ _log = logging.getLogger(__name__)
 def choose_linear(wanted: str, model: onnx.ModelProto, precision: str, device: Device) -> str:
     """Whose products the engine uses, "padfree" or "tensorrt"; `wanted` is one of CHOICES.
 
-    Auto is padfree where its kernel fits the GPU and the precision.
+    Auto is padfree where its kernel fits the precision and is made for the GPU, which is Hopper.
 
     Raises:
         BuildError: what is wanted is not to be had here, or the model says something else.
     """
     if wanted not in CHOICES:
         raise BuildError(f"linear is '{wanted}', allowed are {', '.join(CHOICES)}; choose one of them")
-    problem = _problem(precision, device)
+    problem = _problem(precision)
     if linear_of(model) == PADFREE:
         in_fp8 = any(node.op_type == FP8_OPERATOR for node in _products(model))
         if in_fp8 and (found := fp8_problem(device) or (wanted == TENSORRT and f"--linear {TENSORRT} was asked for")):
@@ -45,7 +47,9 @@ def choose_linear(wanted: str, model: onnx.ModelProto, precision: str, device: D
         return PADFREE
     if wanted == PADFREE and problem:
         raise BuildError(f"--linear {PADFREE}: {problem}; pass --linear {TENSORRT}, or leave the option out")
-    return TENSORRT if wanted == TENSORRT or problem else PADFREE
+    if wanted == AUTO:
+        return PADFREE if not problem and device.major == TUNED_MAJOR else TENSORRT
+    return wanted
 
 
 def apply_linear(choice: str, model: Model, *, norms: str) -> Model:
@@ -88,20 +92,15 @@ def _products(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 def fp8_problem(device: Device) -> str:
     """Why products in e4m3 cannot run on a GPU, empty where they can."""
-    if device.compute_capability == COMPUTE_CAPABILITY:
+    if (device.major, device.minor) >= E4M3_CAPABILITY:
         return ""
-    return (
-        f"{FP8_OPERATOR} needs compute capability {COMPUTE_CAPABILITY}, {device.name} has {device.compute_capability}"
-    )
+    needed = "{}.{}".format(*E4M3_CAPABILITY)
+    return f"{FP8_OPERATOR} needs compute capability {needed} or newer, {device.name} has {device.compute_capability}"
 
 
-def _problem(precision: str, device: Device) -> str:
-    """Why PadfreeLinear cannot run here, empty where it can."""
+def _problem(precision: str) -> str:
+    """Why PadfreeLinear cannot compute in a precision, empty where it can."""
     precisions = OPERATORS[OPERATOR].plugin_precisions
-    if precision not in precisions:
-        return f"{OPERATOR} computes in {' or '.join(precisions)}, the model is {precision}"
-    if device.compute_capability != COMPUTE_CAPABILITY:
-        return (
-            f"{OPERATOR} needs compute capability {COMPUTE_CAPABILITY}, {device.name} has {device.compute_capability}"
-        )
-    return ""
+    if precision in precisions:
+        return ""
+    return f"{OPERATOR} computes in {' or '.join(precisions)}, the model is {precision}"

@@ -3,9 +3,14 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Callable, Sequence
 
+import pytest
 import torch
 
 DEVICE = "cuda"
+needs_tilings = pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9,
+    reason="PadfreeLinear has tilings on Hopper alone",
+)
 GUARD = 4096
 """Elements of poison before and after every output."""
 

@@ -9,10 +9,12 @@ import torch
 
 from tests.support.launchers import E4m3, Moments, Rotation, linear, measured_tilings
 
-from .cases import DEVICE, FLOOR, GUARD, assert_guards, generator, poisoned
+from .cases import DEVICE, FLOOR, GUARD, assert_guards, generator, needs_tilings, poisoned
 from .test_linear import ACTIVATIONS, AUTO, CLUSTERS, TYPES, activate
 from .test_linear_norms import EPSILON, GROUP, floats, moments_of, normed, rows
 from .test_linear_pairs import frequencies, gate, positions_of, turned
+
+pytestmark = needs_tilings
 
 E4M3 = torch.float8_e4m3fn
 LARGEST = 448.0

@@ -6,10 +6,9 @@ import torch
 
 from tests.support.launchers import Moments, linear, measured_tilings
 
-from .cases import DEVICE, assert_accurate, assert_guards, generator, poisoned
+from .cases import DEVICE, assert_accurate, assert_guards, generator, needs_tilings, poisoned
 
-if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9:
-    pytest.skip("PadfreeLinear needs a Hopper GPU", allow_module_level=True)
+pytestmark = needs_tilings
 
 GROUP = 64
 EPSILON = 1e-5

@@ -6,9 +6,11 @@ import torch
 
 from tests.support.launchers import ACTIVATIONS, Moments, Rotation, linear, measured_tilings
 
-from .cases import DEVICE, assert_accurate, assert_guards, generator, poisoned
+from .cases import DEVICE, assert_accurate, assert_guards, generator, needs_tilings, poisoned
 from .test_linear import AUTO, CLUSTERS, TYPES, activate, inside_poison
 from .test_linear_norms import floats, moments_of, normed
+
+pytestmark = needs_tilings
 
 TILINGS = [
     *((tokens, *cluster) for tokens in range(16, 257, 16) for cluster in ((2, 1, 1), (1, 1, 2))),

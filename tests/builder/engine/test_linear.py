@@ -84,6 +84,7 @@ def test_inspect_shows_the_products(models: dict[str, onnx.ModelProto], tmp_path
         ("auto", "fp32", HOPPER, "tensorrt"),
         ("auto", "fp16", ADA, "tensorrt"),
         ("padfree", "fp16", HOPPER, "padfree"),
+        ("padfree", "fp16", ADA, "padfree"),
         ("tensorrt", "fp16", HOPPER, "tensorrt"),
     ],
 )
@@ -96,9 +97,8 @@ def test_the_choice(
 @pytest.mark.parametrize(
     ("wanted", "model", "precision", "device", "message"),
     [
-        ("padfree", "tensorrt", "fp16", ADA, "needs compute capability 9.0, NVIDIA L4 has 8.9; pass --linear tensorrt"),
         ("padfree", "tensorrt", "fp32", HOPPER, "computes in fp16 or bf16, the model is fp32; pass --linear tensorrt"),
-        ("auto", "padfree", "fp16", ADA, "rewritten with PadfreeLinear and PadfreeLinear needs compute capability 9.0"),
+        ("auto", "padfree", "fp32", ADA, "rewritten with PadfreeLinear and PadfreeLinear computes in fp16 or bf16"),
         ("tensorrt", "padfree", "fp16", HOPPER, "and --linear tensorrt was asked for; rewrite the original"),
         ("cutlass", "tensorrt", "fp16", HOPPER, "linear is 'cutlass', allowed are auto, padfree, tensorrt"),
     ],
@@ -111,4 +111,5 @@ def test_what_is_not_to_be_had(
 
 
 def test_a_model_with_the_operator_is_taken_as_it_is(models: dict[str, onnx.ModelProto]) -> None:
-    assert choose_linear("auto", models["padfree"], "fp16", HOPPER) == "padfree"
+    for device in (HOPPER, ADA):
+        assert choose_linear("auto", models["padfree"], "fp16", device) == "padfree"
