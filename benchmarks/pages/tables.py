@@ -33,10 +33,10 @@ from benchmarks.load import report as load_report
 from benchmarks.provenance import commits_of, made_with
 from benchmarks.records import LIMIT, PADFREE, TENSORRT, Record, earlier_times_of, of_last_commit, read, times_of
 
-from . import account_tables, position_tables, scale_tables, service_tables
+from . import account_tables, fp8_tables, position_tables, scale_tables, service_tables
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("performance", "attention", "linear", "runtime", "accuracy", "load", "integrations", "scale", "bulk")
+PAGES = ("performance", "attention", "linear", "runtime", "accuracy", "load", "integrations", "scale", "bulk", "fp8")
 DOCUMENTS = ("README.md", *(f"docs/{name}.md" for name in PAGES))
 BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NAMES = {
@@ -243,6 +243,12 @@ def positions(results: Path) -> str:
     return f"{table(head, rows)}\n{made_with(chosen)}\n"
 
 
+def fp8(results: Path) -> str:
+    """A row a batch in fp8, of the last commit alone, since its columns lean on each other."""
+    chosen = of_last_commit(results / "end_to_end.jsonl", lambda record: record["set"] == "fp8")
+    return f"{table(*fp8_tables.fp8(chosen, NAMES))}\n{made_with(chosen)}\n" if chosen else UNMEASURED
+
+
 def account(
     make: Callable[[Sequence[Record]], account_tables.Table], ending: str = ""
 ) -> Callable[[Sequence[Record]], str]:
@@ -354,6 +360,7 @@ TABLES: Mapping[str, Table] = {
     "goals": of_cases("end_to_end", goals),
     "sweep": of_cases("end_to_end", sweep),
     "positions": positions,
+    "fp8": fp8,
     "build_time": of_cases("build_time", account(account_tables.build_time)),
     "timeline": of_cases("timeline", account(account_tables.timeline, account_tables.OURS)),
     "padded": of_cases("layers", account(account_tables.padded, account_tables.PADDED)),

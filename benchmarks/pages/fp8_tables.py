@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole models with products in e4m3, beside themselves in fp16, TensorRT in e4m3, and the products alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from benchmarks.records import Record
+
+Table = tuple[list[str], list[list[str]]]
+GOALS: Mapping[tuple[str, int, int], str] = {
+    ("bert-base", 16, 512): "1.18 ms",
+    ("bert-base", 16, 128): "0.44 ms",
+    ("bert-large", 32, 384): "5.1 ms",
+    ("modernbert", 16, 512): "1.4 x fp16",
+}
+"""Model, B and S -> what was aimed at."""
+
+
+def fp8(records: Sequence[Record], names: Mapping[str, str]) -> Table:
+    """A row a batch that was measured in fp8.
+
+    Args:
+        records: of the set fp8, in both precisions.
+        names: how a model is called.
+    """
+    by_batch: dict[tuple[str, int, int], dict[str, Record]] = {}
+    for record in records:
+        batch = (record["model"], record["batch"], record["seq_len"])
+        by_batch.setdefault(batch, {})[record["precision"]] = record
+    chosen = {batch: found for batch, found in by_batch.items() if "fp8" in found}
+    peers = list(dict.fromkeys(title for found in chosen.values() for title in found["fp8"]["peers_ms"]))
+    head = ["ms a batch", "tokens", "padfree fp8", "padfree fp16", "fp16 / fp8"]
+    head += [*peers, "limit: cuBLASLt e4m3", "fp8 / limit", "aimed at"]
+    return head, [_row(batch, found, peers, names) for batch, found in chosen.items()]
+
+
+def _row(
+    batch: tuple[str, int, int], found: Mapping[str, Record], peers: Sequence[str], names: Mapping[str, str]
+) -> list[str]:
+    model, sequences, seq_len = batch
+    ours, half = found["fp8"], found.get("fp16")
+    cells = [f"{names[model]}, {sequences} x {seq_len}", str(ours["tokens"]), _ms(ours["ours_ms"])]
+    cells += [_ms(half["ours_ms"]), f"{half['ours_ms'] / ours['ours_ms']:.2f}"] if half else ["-", "-"]
+    cells += [_ms(ours["peers_ms"].get(title)) for title in peers]
+    limit = ours["limit_ms"]
+    return [*cells, _ms(limit), f"{ours['ours_ms'] / limit:.2f}" if limit else "-", GOALS.get(batch, "")]
+
+
+def _ms(time_ms: float | None) -> str:
+    return "-" if time_ms is None else f"{time_ms:.3f}" if time_ms < 1 else f"{time_ms:.2f}"
