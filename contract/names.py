@@ -25,3 +25,6 @@ OUTPUT_LAYOUTS = ("packed", "per_sequence", "padded", "constant")
 ORT_WRONG_FUSIONS = ("MatmulTransposeFusion",)
 """Optimizers of onnxruntime that are left out wherever answers count: this one, in 1.31, computes the product of a
 transposed tensor with a vector as if the tensor were not transposed."""
+ORT_AS_WRITTEN = ("session.disable_quant_qdq", "1")
+"""An option of onnxruntime's, without which it computes QuantizeLinear and DequantizeLinear around a product, or ahead
+of it, as another product in integers, whose result is another."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnxruntime as ort
 from padfree.contract.fields import decode
 from padfree.contract.metadata import Metadata
-from padfree.contract.names import ONNX_METADATA_KEY, ORT_WRONG_FUSIONS
+from padfree.contract.names import ONNX_METADATA_KEY, ORT_AS_WRITTEN, ORT_WRONG_FUSIONS
 
 from .errors import SessionError
 from .plan_files import parse_metadata
@@ -49,6 +49,7 @@ class OnnxBackend:
         options = ort.SessionOptions()
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.log_severity_level = FATAL_ONLY
+        options.add_session_config_entry(*ORT_AS_WRITTEN)
         if threads < 0:
             raise SessionError(f"cpu_threads is {threads}, allowed: 1 or more, or 0 for every core; leave it out")
         options.intra_op_num_threads = threads

@@ -189,6 +189,8 @@ def _print_report(console: Any, report: Report, *, bisected: bool) -> None:
     console.print(make_table("batches", ("batch", "mask", "sequence count", "tokens", "padded tokens"), rows))
     for runner in report.runners:
         _print_runner(console, runner, bisected=bisected)
+    for note in report.notes:
+        print_line(console, note)
     print_line(console, f"{'PASSED' if report.passed else 'FAILED'}: {report.verdict}")
 
 

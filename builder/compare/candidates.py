@@ -101,7 +101,7 @@ def _metadata(path: Path) -> Metadata | None:
 
 def make_reference(original: Original) -> PaddedRunner:
     """The original in onnxruntime on the CPU."""
-    return PaddedRunner(original, REFERENCE, OnnxrtRunner(partial(_opened, original.path)))
+    return PaddedRunner(original, REFERENCE, OnnxrtRunner(partial(open_padded, original.path)))
 
 
 def make_subjects(
@@ -145,7 +145,7 @@ def _of_file(
     original: Original, item: Candidate, names: Sequence[str], batches: Sequence[ComparedBatch], settings: Settings
 ) -> list[Subject]:
     if item.metadata is None:
-        inner = OnnxrtRunner(partial(_opened, item.path))
+        inner = OnnxrtRunner(partial(open_padded, item.path))
         runner = PaddedRunner(original, f"{REFERENCE}: {item.label}", inner)
         return [Subject(runner, "fp32", True, settings.tolerance("fp32"))]
     found = []
@@ -186,7 +186,7 @@ def _session(
     return Subject(runner, metadata.arithmetic, metadata.interface == "padded", tolerance, rewritten, inside)
 
 
-def _opened(path: Path) -> ort.InferenceSession:
+def open_padded(path: Path) -> ort.InferenceSession:
     """A padded file in onnxruntime, as verification opens it. Raises BuildError where onnxruntime does not take it."""
     model = open_model(path)
     model.weights.align()

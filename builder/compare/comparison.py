@@ -15,6 +15,7 @@ from .original import Original, describe_original
 from .outcomes import Outcome, compare_runners
 from .reasons.bisecting import Departure, find_departure
 from .reasons.causes import find_causes
+from .reasons.rounding import find_rounding
 from .reasons.roundoff import find_roundoff
 from .reasons.structure import find_changes
 from .report.report import Report, RunnerReport, describe_outcome, make_report
@@ -79,7 +80,7 @@ def compare(original: Path, files: Sequence[Path], options: CompareOptions) -> R
             causes = () if outcome.passed else explain(described, reference, subject, outcome)
             departure = bisect(described, subject, outcome) if options.bisect else None
             reports.append(_runner_report(subject, outcome, causes, departure))
-        return make_report(original, reports, batches)
+        return make_report(original, reports, batches, find_rounding(described, reference, batches))
 
 
 def emit(original: Path, files: Sequence[Path], options: CompareOptions, folder: Path) -> tuple[str, ...]:
@@ -114,7 +115,7 @@ def explain(original: Original, reference: ValidTokenRunner, subject: Subject, o
         return causes
     if item.metadata.quantization is not None:  # what the original is rewritten to has no scales to compare
         return causes or find_roundoff(original, subject, outcome)
-    changes = find_changes(original.model, item.path, item.metadata)
+    changes = find_changes(original.given, item.path, item.metadata)
     if causes or changes is None or changes:
         return (*causes, *(changes or ()))
     return find_roundoff(original, subject, outcome)

@@ -12,6 +12,8 @@ from padfree.onnx_tools import load_model, save_model
 from padfree.onnx_tools.analysis.kept import BATCH, SLOTS, Dims, padded_dims
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.importing.fixed_axes import FixedSizes, fixed_sizes
+from padfree.onnx_tools.importing.rounding_nodes import standard_rounding
+from padfree.onnx_tools.importing.unquantized import holds_quantization, without_rounding
 from padfree.onnx_tools.precision.widen import widen
 from padfree.runtime import Metadata
 from padfree.runtime.plan_files import parse_metadata
@@ -34,9 +36,20 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Original:
-    """The reference.
+class Rounding:
+    """What is rounded in a quantised original, and not in the reference: `path` is the file with it, in fp32."""
 
+    path: Path
+    types: tuple[str, ...]
+    activations: int
+
+
+@dataclass(frozen=True)
+class Original:
+    """The reference: what was given, in fp32, and without the rounding of activations of a quantised file.
+
+    given: what the rewriter is given.
+    rounding: of a quantised file.
     metadata: of a model rewritten from it; what the token inputs are and which values they may have.
     mask: the input that is the mask alone; None where a token input tells what is padding, as ids do, or none does.
     layouts: output name -> "per_sequence" for [B, ...], anything else for numbers of slots.
@@ -46,6 +59,8 @@ class Original:
 
     path: Path
     model: onnx.ModelProto
+    given: onnx.ModelProto
+    rounding: Rounding | None
     metadata: Metadata
     tokens: tuple[Input, ...]
     mask: Input | None
@@ -74,8 +89,13 @@ class Original:
 
 
 def widened_name(path: Path) -> str:
-    """The file of a half precision original's copy in fp32."""
+    """The file of a half precision or quantised original's copy in fp32."""
     return f"{path.stem}.fp32.onnx"
+
+
+def rounded_name(path: Path) -> str:
+    """The file of a quantised original's copy in fp32 that rounds as the original."""
+    return f"{path.stem}.rounded.onnx"
 
 
 def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) -> Original:
@@ -84,13 +104,13 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
     Args:
         path: the exported model.
         candidates: metadata of models rewritten from it.
-        folder: for a half precision model's copy in fp32, which is then the reference.
+        folder: for the copy in fp32 of a model in half precision or a quantised one, which is then the reference.
 
     Raises:
         BuildError: other inputs are left than the mask; the models have no output in common.
     """
     given = load_model(path)
-    model = widen(Model(given)).proto
+    model, rounding = _reference(given, path, folder)
     if model is not given:
         path = folder / widened_name(path)
         save_model(model, path)
@@ -126,4 +146,15 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
     mask = Input(masks[0], types[masks[0]], UNKNOWN_LIMIT) if alone else None
     items = {item["name"]: item for item in described.raw["outputs"]}
     dims = {name: padded_dims(items[name]) for name in layouts}
-    return Original(path, model, described, tokens, mask, layouts, dims, fixed_sizes(model, [*types]))
+    return Original(path, model, given, rounding, described, tokens, mask, layouts, dims, fixed_sizes(model, [*types]))
+
+
+def _reference(given: onnx.ModelProto, path: Path, folder: Path) -> tuple[onnx.ModelProto, Rounding | None]:
+    """What is compared with, and what it leaves out of a quantised file; weights stay as the file has them."""
+    model = standard_rounding(given)
+    found = without_rounding(Model(model)) if holds_quantization(model) else None
+    if found is None or not found.activations:
+        return widen(Model(model)).proto, None
+    rounded = folder / rounded_name(path)
+    save_model(widen(Model(model)).proto, rounded)
+    return widen(found.model).proto, Rounding(rounded, found.types, found.activations)

@@ -26,7 +26,7 @@ from ..engine.profile import ProfileOptions, choose_profile, shape_ranges
 from ..errors import BuildError
 from ..files import write_files, write_with
 from .batches import PREFIX, ComparedBatch, from_feeds
-from .original import Original, describe_original, widened_name
+from .original import Original, describe_original, rounded_name, widened_name
 from .outcomes import errors_of, is_compared, scale_of
 from .reasons.intermediate import rewritten_feeds
 from .runners import valid_rows
@@ -70,7 +70,10 @@ def check_folder(folder: Path, original: Path, models: Sequence[Path], inputs: I
     """
     if folder.exists() and not folder.is_dir():
         raise BuildError(f"--emit-polygraphy {folder} is no folder; name a new one")
-    files = [folder / name for name in (*WRITTEN, widened_name(original), *([] if models else [REWRITTEN]))]
+    files = [
+        folder / name
+        for name in (*WRITTEN, widened_name(original), rounded_name(original), *([] if models else [REWRITTEN]))
+    ]
     there = [file.name for file in files if file.exists()]
     if not there:
         return
@@ -187,7 +190,8 @@ def save_comparison(
     }
     max_batch, max_seq_len = (max(batch.mask.shape[axis] for batch in distinct) for axis in (0, 1))
     save_model(for_parser(load_model(candidate.path), max_seq_len), folder / FOR_TENSORRT)
-    commands = _commands(source, candidate.path, metadata, max_batch, max_seq_len)
+    reference = source if original.rounding is None else original.path
+    commands = _commands(reference, candidate.path, metadata, max_batch, max_seq_len)
     script = "\n".join(["set -e", 'cd "$(dirname "$0")"', *commands, ""])
     texts = {LOADERS: _LOADERS_TEXT, COMPARISON: _COMPARISON_TEXT, COMMANDS: script}
     texts[DESCRIPTION] = json.dumps(described, indent=1)

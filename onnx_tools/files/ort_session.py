@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto
-from padfree.contract.names import ORT_WRONG_FUSIONS
+from padfree.contract.names import ORT_AS_WRITTEN, ORT_WRONG_FUSIONS
 
 from .data_sizes import raw_bytes
 from .external_data import model_tensors
@@ -38,6 +38,7 @@ def open_session(model: Model, *, optimize: bool = True) -> ort.InferenceSession
     options = ort.SessionOptions()
     options.log_severity_level = SILENT
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a thread that waits leaves its core
+    options.add_session_config_entry(*ORT_AS_WRITTEN)
     options.enable_mem_reuse = False  # its planner takes the square of a chain's length
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

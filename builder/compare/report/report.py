@@ -51,13 +51,14 @@ class RunnerReport:
 
 @dataclass(frozen=True)
 class Report:
-    """A comparison. passed: every runner agrees with the original."""
+    """A comparison. passed: every runner agrees with the original. notes: what the original is compared without."""
 
     original: str
     passed: bool
     verdict: str
     runners: tuple[RunnerReport, ...]
     batches: tuple[BatchFacts, ...]
+    notes: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,7 +67,9 @@ class Report:
         return plain
 
 
-def make_report(original: Path, runners: Sequence[RunnerReport], batches: Sequence[ComparedBatch]) -> Report:
+def make_report(
+    original: Path, runners: Sequence[RunnerReport], batches: Sequence[ComparedBatch], notes: Sequence[str] = ()
+) -> Report:
     """Sums a comparison up."""
     failed = [_difference(item) for item in runners if not item.passed]
     verdict = (
@@ -78,7 +81,7 @@ def make_report(original: Path, runners: Sequence[RunnerReport], batches: Sequen
     facts = tuple(
         BatchFacts(item.name, item.kind, len(item.mask), int(item.mask.sum()), item.mask.size) for item in batches
     )
-    return Report(str(original), not failed, verdict, tuple(runners), facts, environment())
+    return Report(str(original), not failed, verdict, tuple(runners), facts, tuple(notes), environment())
 
 
 def _difference(runner: RunnerReport) -> str:

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a quantised original's rounding of activations does to its answers; rewritten models do not round them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from polygraphy.backend.onnxrt import OnnxrtRunner
+
+from ...errors import BuildError
+from ..batches import ComparedBatch
+from ..candidates import open_padded
+from ..original import Original
+from ..outcomes import compare_runners
+from ..runners import PaddedRunner, ValidTokenRunner
+from ..subject import Subject
+from ..tolerances import TOLERANCES
+
+NAME = "the original as it rounds"
+
+
+def find_rounding(original: Original, reference: ValidTokenRunner, batches: Sequence[ComparedBatch]) -> tuple[str, ...]:
+    """A sentence with how far the file as it is lies from the reference; none for models that are not quantised."""
+    found = original.rounding
+    if found is None:
+        return ()
+    what = (
+        f"the original rounds {found.activations} activations to {' and '.join(found.types)}; rewritten models do not, "
+        "and are compared with the same file without that"
+    )
+    runner = PaddedRunner(original, NAME, OnnxrtRunner(partial(open_padded, found.path)))
+    try:
+        (outcome,) = compare_runners(original, reference, [Subject(runner, "fp32", True, TOLERANCES["fp32"])], batches)
+    except BuildError as error:
+        return (f"{what}; as it is, it does not run here: {error}",)
+    lost = sum(item.not_finite for item in outcome.errors)
+    if lost:
+        return (f"{what}; as it is, it gives {lost} numbers that are infinite or not a number",)
+    worst = max(item.total.relative for item in outcome.errors)
+    cosine = min(item.total.cosine for item in outcome.errors)
+    return (f"{what}; as it is, it is up to {worst:.2g} relative off, with a smallest cosine of {cosine:.6f}",)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which nodes round numbers: the standard's, onnxruntime's own, and those of TensorRT's exporters from before e4m3.
+
+ModelOpt and TransformerEngine export a torch model in FP8 with the operators TRT_FP8QuantizeLinear and
+TRT_FP8DequantizeLinear of a domain 'trt': e4m3, without a zero point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onnx import ModelProto, NodeProto, TensorProto
+
+from .newer_opsets import raise_opset
+from .skeleton import Names
+
+QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_TENSORRT = "trt"
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
+_OF_TENSORRT: Mapping[str, str] = {"TRT_FP8QuantizeLinear": QUANTIZE, "TRT_FP8DequantizeLinear": DEQUANTIZE}
+_E4M3_OPSET, _E4M3_IR = 19, 9
+
+
+def quantizes(node: NodeProto) -> bool:
+    """Whether it stores numbers in fewer bits, by a constant scale."""
+    return _role(node) == QUANTIZE
+
+
+def dequantizes(node: NodeProto) -> bool:
+    """Whether it makes floats of what is stored in fewer bits."""
+    return _role(node) == DEQUANTIZE
+
+
+def of_tensorrt(node: NodeProto) -> bool:
+    """Whether it is one of TensorRT's own, whose type is e4m3."""
+    return node.domain == _TENSORRT and node.op_type in _OF_TENSORRT
+
+
+def _role(node: NodeProto) -> str | None:
+    if of_tensorrt(node):
+        return _OF_TENSORRT[node.op_type]
+    return node.op_type if node.domain in _DOMAINS else None
+
+
+def standard_rounding(model: ModelProto) -> ModelProto:
+    """The model with the standard's nodes in the place of TensorRT's own, which onnxruntime does not know.
+
+    Itself where it has none. Raises RewriteError where a node has no equal in the first opset with e4m3.
+    """
+    if not any(of_tensorrt(node) for node in model.graph.node):
+        return model
+    result = ModelProto()
+    result.CopyFrom(model)
+    raise_opset(result, _E4M3_OPSET)
+    result.ir_version = max(result.ir_version, _E4M3_IR)
+    zero = Names(result.graph).fresh("e4m3_zero")
+    result.graph.initializer.add(name=zero, data_type=TensorProto.FLOAT8E4M3FN, raw_data=b"\0")
+    for node in result.graph.node:
+        if of_tensorrt(node):
+            node.op_type, node.domain = _OF_TENSORRT[node.op_type], ""
+            node.input[:] = [*node.input[:2], zero]
+    drop_unused_domain(result)
+    return result
+
+
+def drop_unused_domain(model: ModelProto) -> None:
+    """Takes the domain of TensorRT's own nodes from the imports, where none is left."""
+    if any(node.domain == _TENSORRT for node in model.graph.node):
+        return
+    kept = [item for item in model.opset_import if item.domain != _TENSORRT]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)

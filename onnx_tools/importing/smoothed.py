@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Factors in front of products, which SmoothQuant and AWQ write to even out activations, as part of the weights.
+
+ModelOpt multiplies what a quantised product reads by a number for each feature, and divides the rows of the weight by
+it. Where nothing is rounded in between, the weight takes the factors again; products that read the same tensor are
+one product again then.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, NodeProto, numpy_helper
+
+from ..files.model import Model
+from ..files.weights import LARGE_BYTES
+from .constants import Constants
+from .skeleton import Names
+
+_STANDARD = ("", "ai.onnx")
+_ROOTS = ("Sqrt", "Reciprocal", "Pow", "Div")
+
+Array = npt.NDArray[np.float32]
+
+
+def fold_scales(model: Model) -> Model:
+    """The model with such factors in its weights; itself where there are none."""
+    return _Folding(model).run()
+
+
+class _Folding:
+    """The factors of one model."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        graph = model.proto.graph
+        self._constants = Constants(model)
+        self._makers = {name: node for node in graph.node for name in node.output}
+        self._readers = defaultdict[str, list[NodeProto]](list)
+        for node in graph.node:
+            for name in set(node.input):
+                self._readers[name].append(node)
+        self._outputs = {value.name for value in graph.output}
+
+    def run(self) -> Model:
+        """Decides for every Mul, then writes the graph anew."""
+        folded: dict[str, tuple[str, str, Array]] = {}  # output of a MatMul -> what it reads, its weight, factors
+        gone = set[str]()
+        for node in self._model.proto.graph.node:
+            found = self._factors(node)
+            if found is None:
+                continue
+            x, factors = found
+            readers = self._readers[node.output[0]]
+            if readers and all(self._is_product(reader, node.output[0], len(factors)) for reader in readers):
+                folded |= {reader.output[0]: (x, reader.input[1], factors) for reader in readers}
+                gone.add(node.output[0])
+        return self._rewritten(folded, gone) if folded else self._model
+
+    def _factors(self, node: NodeProto) -> tuple[str, Array] | None:
+        """Of a Mul by a constant for every feature: what it multiplies, and by what."""
+        if node.op_type != "Mul" or node.domain not in _STANDARD or node.output[0] in self._outputs:
+            return None
+        constants = [self._constant(name) for name in node.input]
+        at = 1 if constants[0] is None else 0
+        factors = constants[at]
+        if factors is None or constants[1 - at] is not None or factors.size < 2 or factors.shape[-1] != factors.size:
+            return None
+        x = str(node.input[1 - at])
+        return None if self._is_normalized(x) else (x, factors.ravel())
+
+    def _is_normalized(self, name: str) -> bool:
+        """Whether a norm without shift is written out: then the factors are the norm's own weight."""
+        maker = self._maker(name)
+        if maker is None or maker.op_type not in ("Mul", "Div"):
+            return False
+        return any((inner := self._maker(item)) is not None and inner.op_type in _ROOTS for item in maker.input)
+
+    def _maker(self, name: str) -> NodeProto | None:
+        maker = self._makers.get(name)
+        while maker is not None and maker.op_type == "Cast":
+            maker = self._makers.get(maker.input[0])
+        return maker
+
+    def _is_product(self, node: NodeProto, x: str, width: int) -> bool:
+        if node.op_type != "MatMul" or node.domain not in _STANDARD or node.input[0] != x or node.input[1] == x:
+            return False
+        weight = self._weight(node.input[1])
+        return weight is not None and len(weight) == width
+
+    def _weight(self, name: str) -> Array | None:
+        """[K,N], also behind a Transpose."""
+        maker = self._makers.get(name)
+        if maker is not None and maker.op_type == "Transpose" and maker.domain in _STANDARD:
+            values = self._constant(maker.input[0])
+            perm = next((list(item.ints) for item in maker.attribute if item.name == "perm"), [1, 0])
+            return values.T if values is not None and values.ndim == 2 and perm == [1, 0] else None
+        values = self._constant(name)
+        return values if values is not None and values.ndim == 2 else None
+
+    def _constant(self, name: str) -> Array | None:
+        values = self._constants.array(name)
+        return values.astype(np.float32) if values is not None and values.dtype.kind == "f" else None
+
+    def _rewritten(self, folded: dict[str, tuple[str, str, Array]], gone: set[str]) -> Model:
+        result, weights = ModelProto(), self._model.weights.copy()
+        result.CopyFrom(self._model.proto)
+        names = Names(result.graph)
+        nodes = [node for node in result.graph.node if not gone.intersection(node.output)]
+        for node in nodes:
+            if node.output[0] not in folded:
+                continue
+            x, name, factors = folded[node.output[0]]
+            weight = self._weight(name)
+            if weight is None:
+                raise AssertionError("products have constant weights")
+            values = np.ascontiguousarray(weight * factors[:, np.newaxis], np.float32)
+            tensor = result.graph.initializer.add(name=names.fresh(f"{node.name or node.output[0]}_weight"))
+            if values.nbytes >= LARGE_BYTES:
+                weights.hold_array(tensor, values)
+            else:
+                tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+            node.input[:] = [x, tensor.name]
+        del result.graph.node[:]
+        result.graph.node.extend(nodes)
+        return Model(result, weights)
