@@ -59,6 +59,7 @@ def standard_rounding(model: ModelProto) -> ModelProto:
         if of_tensorrt(node):
             node.op_type, node.domain = _OF_TENSORRT[node.op_type], ""
             node.input[:] = [*node.input[:2], zero]
+    del result.graph.value_info[:]  # exporters write that what is stored is uint8
     drop_unused_domain(result)
     return result
 

@@ -5,93 +5,25 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError, rewrite
 from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.importing.unquantized import holds_quantization, without_quantization
+from padfree.onnx_tools.importing.unquantized import holds_quantization, without_quantization, without_rounding
 from padfree.onnx_tools.quantization.e4m3 import quantized_rows
 from padfree.onnx_tools.synthetic import bert_model
 
 from tests.onnx_tools.agreement import run
+from tests.support.quantized import FORMS, KINDS, Quantizer, TorchQuantizer, with_weights
 
-KINDS = {"e4m3": TensorProto.FLOAT8E4M3FN, "int8": TensorProto.INT8}
-FORMS = ("stored", "rounded")
-"""Weights as they are stored, in front of a DequantizeLinear, or as floats in front of both."""
-
-
-class Quantizer:
-    """Writes Q/DQ around products of weights and in front of Adds of two activations, as ModelOpt does."""
-
-    def __init__(self, kind: str, form: str) -> None:
-        self.kind, self.form = kind, form
-        self.weights: dict[str, np.ndarray] = {}  # what they stand for, by the name of the initializer
-        self.pairs = 0  # on activations
-        self._number = 0
-
-    def apply(self, given: ModelProto) -> ModelProto:
-        model = ModelProto()
-        model.CopyFrom(given)
-        model.opset_import[0].version = 19
-        graph, self._graph = model.graph, model.graph
-        weights = {item.name: item for item in graph.initializer}
-        nodes: list[onnx.NodeProto] = []
-        self._nodes = nodes
-        for node in list(graph.node):
-            constant = [name for name in node.input if name in weights]
-            if node.op_type == "MatMul" and constant == [node.input[1]]:
-                node.input[0] = self._pair(node.input[0], 0.05)
-                node.input[1] = self._weight(weights[node.input[1]])
-            elif node.op_type == "Add" and not constant and "MatMul" in "".join(node.input):
-                node.input[0] = self._pair(node.input[0], 0.05)
-            nodes.append(node)
-        del graph.node[:]
-        graph.node.extend(nodes)
-        return model
-
-    def _constant(self, values: np.ndarray, kind: int | None = None) -> str:
-        self._number += 1
-        name = f"q{self._number}"
-        if kind is None:
-            self._graph.initializer.append(numpy_helper.from_array(values, name))
-        else:
-            self._graph.initializer.append(helper.make_tensor(name, kind, values.shape, values.tobytes(), raw=True))
-        return name
-
-    def _zero(self, *shape: int) -> str:
-        return self._constant(np.zeros(shape, np.int8), KINDS[self.kind])
-
-    def _node(self, op: str, *inputs: str, **attributes: Any) -> str:
-        self._number += 1
-        name = f"{op}_{self._number}"
-        self._nodes.append(helper.make_node(op, inputs, [name], name=name, **attributes))
-        return name
-
-    def _pair(self, x: str, scale: float) -> str:
-        self.pairs += 1
-        held = self._constant(np.array(scale, np.float32))
-        zero = self._zero()
-        return self._node("DequantizeLinear", self._node("QuantizeLinear", x, held, zero), held, zero)
-
-    def _weight(self, tensor: TensorProto) -> str:
-        values = numpy_helper.to_array(tensor)
-        largest = 448.0 if self.kind == "e4m3" else 127.0
-        scale = (np.abs(values).max(0) / largest).astype(np.float32)
-        if self.kind == "e4m3":
-            stored = (values / scale).astype(ml_dtypes.float8_e4m3fn)
-        else:
-            stored = np.rint(values / scale).astype(np.int8)
-        self.weights[tensor.name] = stored.astype(np.float32) * scale
-        held, zero = self._constant(scale), self._zero(*scale.shape)
-        if self.form == "rounded":
-            narrow = self._node("QuantizeLinear", tensor.name, held, zero, axis=1)
-        else:
-            narrow = self._constant(stored, KINDS[self.kind])
-        return self._node("DequantizeLinear", narrow, held, zero, axis=1)
+FEEDS = {
+    "input_ids": np.random.default_rng(0).integers(0, 50, 12).astype(np.int32),
+    "token_type_ids": np.zeros(12, np.int32),
+    "seq_lens": np.array([5, 7], np.int32),
+}
 
 
 @pytest.fixture(scope="module")
@@ -106,14 +38,9 @@ def test_what_is_left_has_the_weights_of_the_file(original: ModelProto, kind: st
     quantizer = Quantizer(kind, form)
     given = quantizer.apply(original)
     assert holds_quantization(given)
-    plain = ModelProto()
-    plain.CopyFrom(original)
-    for tensor in plain.graph.initializer:
-        if tensor.name in quantizer.weights:
-            tensor.CopyFrom(numpy_helper.from_array(quantizer.weights[tensor.name], tensor.name))
     result = rewrite(given)
     assert result.report.complete
-    wanted = rewrite(plain).model
+    wanted = rewrite(with_weights(original, quantizer.weights)).model
     assert [node.op_type for node in result.model.graph.node] == [node.op_type for node in wanted.graph.node]
     assert quantizer.pairs > len(quantizer.weights)
     assert read_metadata(result.model)["unquantized"] == {
@@ -121,14 +48,55 @@ def test_what_is_left_has_the_weights_of_the_file(original: ModelProto, kind: st
         "weights": len(quantizer.weights),
         "activations": quantizer.pairs,
     }
-    rng = np.random.default_rng(0)
-    feeds = {
-        "input_ids": rng.integers(0, 50, 12).astype(np.int32),
-        "token_type_ids": np.zeros(12, np.int32),
-        "seq_lens": np.array([5, 7], np.int32),
-    }
-    for a, b in zip(run(result.model, feeds), run(wanted, feeds), strict=True):
+    for a, b in zip(run(result.model, FEEDS), run(wanted, FEEDS), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("rounds", "smooth"), [(True, False), (False, False), (True, True)])
+def test_exports_from_torch(original: ModelProto, kind: str, rounds: bool, smooth: bool) -> None:
+    """TensorRT's own nodes, weights alone, factors of SmoothQuant: all packs as the float model does.
+
+    The factors are powers of two, so that the weights come out bit by bit.
+    """
+    quantizer = TorchQuantizer(kind, rounds=rounds, smooth=smooth)
+    result = rewrite(quantizer.apply(original), strict=True)
+    wanted = rewrite(with_weights(original, quantizer.weights)).model
+    assert [node.op_type for node in result.model.graph.node] == [node.op_type for node in wanted.graph.node]
+    found = read_metadata(result.model)["unquantized"]
+    assert found == {"types": [kind], "weights": len(quantizer.weights), "activations": quantizer.pairs}
+    assert "trt" not in {item.domain for item in result.model.opset_import}
+    for a, b in zip(run(result.model, FEEDS), run(wanted, FEEDS), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_weights_behind_an_identity_are_weights(original: ModelProto) -> None:
+    """Not activations, which would lose their rounding."""
+    quantizer = Quantizer("int8", "rounded")
+    given = quantizer.apply(original)
+    node = next(
+        node for node in given.graph.node if node.op_type == "QuantizeLinear" and node.input[0] in quantizer.weights
+    )
+    given.graph.node.insert(0, helper.make_node("Identity", [node.input[0]], ["handed_on"], name="handed_on"))
+    next(item for item in given.graph.node if item.name == node.name).input[0] = "handed_on"
+    found = without_quantization(Model(given))
+    assert (found.weights, found.activations) == (len(quantizer.weights), quantizer.pairs)
+
+
+def test_weights_stay_for_those_who_take_activations_alone(original: ModelProto) -> None:
+    quantizer = Quantizer("int8", "stored")
+    given = quantizer.apply(original)
+    found = without_rounding(Model(given))
+    assert found.activations == quantizer.pairs
+    kinds = [node.op_type for node in found.model.proto.graph.node]
+    assert kinds.count("DequantizeLinear") == len(quantizer.weights) == found.weights
+    assert "QuantizeLinear" not in kinds
+
+
+def test_infinite_scales_of_activations_are_not_needed(original: ModelProto) -> None:
+    """ModelOpt gives masks that hold -inf such scales."""
+    given = changed(original, lambda graph: set_scale(graph, float("inf")))
+    assert rewrite(given).report.complete
 
 
 def test_models_without_it_stay(original: ModelProto) -> None:
@@ -148,6 +116,21 @@ def set_scale(graph: onnx.GraphProto, value: float) -> None:
     tensor.CopyFrom(numpy_helper.from_array(np.full(tuple(tensor.dims), value, np.float32), name))
 
 
+def weight_scale(graph: onnx.GraphProto, value: float) -> None:
+    """The last number alone, of the first weight."""
+    weights = {item.name: item for item in graph.initializer}
+    name = next(n.input[1] for n in graph.node if n.op_type == "DequantizeLinear" and n.input[0] in weights)
+    values = numpy_helper.to_array(weights[name]).copy()
+    values[-1] = value
+    weights[name].CopyFrom(numpy_helper.from_array(values, name))
+
+
+def another_scale(graph: onnx.GraphProto) -> None:
+    node = next(node for node in graph.node if node.op_type == "DequantizeLinear")
+    graph.initializer.append(numpy_helper.from_array(np.array(0.1, np.float32), "another"))
+    node.input[1] = "another"
+
+
 def computed_scale(graph: onnx.GraphProto) -> None:
     node = next(node for node in graph.node if node.op_type == "DequantizeLinear")
     node.input[1] = "attention_mask"
@@ -163,7 +146,9 @@ def blocks(graph: onnx.GraphProto) -> None:
     [
         (lambda graph: set_scale(graph, 0.0), "has the scale 0, allowed are finite numbers above 0"),
         (lambda graph: set_scale(graph, float("nan")), "has the scale nan, allowed are finite numbers above 0"),
-        (lambda graph: set_scale(graph, float("inf")), "has the scale inf"),
+        (lambda graph: weight_scale(graph, float("inf")), "has the scale inf, allowed are finite numbers above 0"),
+        (lambda graph: weight_scale(graph, -1.0), "has the scale -1, allowed are finite numbers above 0"),
+        (another_scale, r"has another scale than 'QuantizeLinear_\d+' \(QuantizeLinear\) ahead of it"),
         (computed_scale, "'attention_mask', which is computed: only constant scales are understood"),
         (blocks, "has scales for blocks of 32 numbers; rewrite the float model that the file was quantised from"),
     ],

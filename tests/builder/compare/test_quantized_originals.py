@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantised originals: compared without the rounding of activations, whose cost is told; weights are the file's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, numpy_helper
+
+pytest.importorskip("polygraphy")
+
+from padfree.builder.cli import main
+from padfree.onnx_tools import load_model, rewrite, save_model
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.files.ort_session import open_session
+from padfree.onnx_tools.synthetic import bert_model
+
+from tests.support.quantized import Quantizer, TorchQuantizer
+
+
+@pytest.fixture(scope="module")
+def original() -> ModelProto:
+    return bert_model(1, 64, 2, 128, 50, 32)
+
+
+def compare(folder: Path, given: ModelProto, candidate: ModelProto | None = None) -> tuple[int, dict[str, Any]]:
+    """The exit code and the report."""
+    path, report = folder / "model.onnx", folder / "report.json"
+    save_model(given, path)
+    files = []
+    if candidate is not None:
+        files = [str(folder / "candidate.onnx")]
+        save_model(candidate, files[0])
+    code = main(["compare", str(path), *files, "--max-seq-len", "20", "--json", str(report)])
+    return code, json.loads(report.read_text())
+
+
+FILES = {
+    "ModelOpt, e4m3": (lambda: Quantizer("e4m3", "rounded"), "e4m3"),
+    "ModelOpt, int8, stored": (lambda: Quantizer("int8", "stored"), "int8"),
+    "torch, TensorRT's nodes": (lambda: TorchQuantizer("e4m3"), "e4m3"),
+    "torch, SmoothQuant": (lambda: TorchQuantizer("int8", smooth=True), "int8"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_rounding_of_activations_is_told_apart(tmp_path: Path, original: ModelProto, name: str) -> None:
+    """fp32's tolerance holds, of weights that onnxruntime dequantises."""
+    make, kind = FILES[name]
+    quantizer = make()
+    code, report = compare(tmp_path, quantizer.apply(original))
+    assert code == 0, report["verdict"]
+    (note,) = report["notes"]
+    assert note.startswith(f"the original rounds {quantizer.pairs} activations to {kind}; rewritten models do not")
+    assert "as it is, it is up to 0." in note
+
+
+def test_weights_are_those_of_the_file(tmp_path: Path, original: ModelProto) -> None:
+    """A rewritten float model is another one: its weights are not rounded."""
+    given = Quantizer("int8", "rounded").apply(original)
+    code, report = compare(tmp_path, given, rewrite(original).model)
+    assert code == 1
+    assert "weight 'qkv_weight' is changed" in report["verdict"]
+
+
+def test_weights_alone_need_no_note(tmp_path: Path, original: ModelProto) -> None:
+    """onnxruntime computes what the file says, not products of integers."""
+    given = TorchQuantizer("int8", rounds=False).apply(original)
+    code, report = compare(tmp_path, given)
+    assert (code, report["notes"]) == (0, [])
+    feeds = {value.name: np.arange(24).reshape(2, 12) % 2 for value in given.graph.input}
+    exact, found = (open_session(Model(given), optimize=optimize).run(None, feeds) for optimize in (False, True))
+    for a, b in zip(exact, found, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_a_file_that_gives_no_numbers_is_told(tmp_path: Path, original: ModelProto) -> None:
+    """Scales of activations are not needed to rewrite it; behind the one that is changed no Softmax hides NaN."""
+    given = Quantizer("int8", "stored").apply(original)
+    node = [node for node in given.graph.node if node.op_type == "QuantizeLinear"][-1]
+    scale = next(item for item in given.graph.initializer if item.name == node.input[1])
+    scale.CopyFrom(numpy_helper.from_array(np.array(np.inf, np.float32), scale.name))
+    code, report = compare(tmp_path, given)
+    assert code == 0, report["verdict"]
+    assert "numbers that are infinite or not a number" in report["notes"][0]
+
+
+def test_polygraphy_gets_the_file_without_rounding(tmp_path: Path, original: ModelProto) -> None:
+    path, folder = tmp_path / "model.onnx", tmp_path / "polygraphy"
+    save_model(Quantizer("int8", "stored").apply(original), path)
+    assert main(["compare", str(path), "--max-seq-len", "20", "--emit-polygraphy", str(folder)]) == 0
+    assert str(folder / "model.fp32.onnx") in (folder / "commands.sh").read_text()
+    kinds = {node.op_type for node in load_model(folder / "model.fp32.onnx").graph.node}
+    assert "DequantizeLinear" in kinds
+    assert "QuantizeLinear" not in kinds
