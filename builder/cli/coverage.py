@@ -112,11 +112,12 @@ def print_kept_float32(console: Console, metadata: Mapping[str, Any]) -> None:
     """
     if "unquantized" in metadata:
         found = metadata["unquantized"]
+        activations = found["activations"]
         print_line(
             console,
             f"the file was quantised ({', '.join(found['types'])}): {found['weights']} weights are the numbers that "
-            f"its own stand for, and {found['activations']} activations are not rounded any more; --precision fp8 with "
-            "--calibrate puts products into e4m3",
+            f"its own stand for{f', and {activations} activations are not rounded any more' * bool(activations)}; "
+            "--precision fp8 with --calibrate puts products into e4m3",
         )
     if "bf16_because" in metadata:
         print_line(console, f"bf16, as fp16 does not fit: {metadata['bf16_because']}")

@@ -70,6 +70,18 @@ def test_exports_from_torch(original: ModelProto, kind: str, rounds: bool, smoot
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_nodes_of_onnxruntime_count(original: ModelProto, form: str) -> None:
+    given = Quantizer("int8", form).apply(original)
+    for node in given.graph.node:
+        if node.op_type.endswith("quantizeLinear") or node.op_type == "QuantizeLinear":
+            node.domain = "com.microsoft"
+    given.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    plain = rewrite(Quantizer("int8", form).apply(original)).model
+    for a, b in zip(run(rewrite(given).model, FEEDS), run(plain, FEEDS), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_weights_behind_an_identity_are_weights(original: ModelProto) -> None:
     """Not activations, which would lose their rounding."""
     quantizer = Quantizer("int8", "rounded")
