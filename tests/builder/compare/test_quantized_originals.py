@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import ModelProto, numpy_helper
+from onnxruntime.transformers.float16 import convert_float_to_float16
 
 pytest.importorskip("polygraphy")
 
@@ -97,3 +98,15 @@ def test_polygraphy_gets_the_file_without_rounding(tmp_path: Path, original: Mod
     kinds = {node.op_type for node in load_model(folder / "model.fp32.onnx").graph.node}
     assert "DequantizeLinear" in kinds
     assert "QuantizeLinear" not in kinds
+
+
+def test_what_half_precision_outputs_are_given_back_by_is_no_change(tmp_path: Path, original: ModelProto) -> None:
+    """A rewritten file ends in a Cast to the type that the original's outputs have; its reference has them in fp32."""
+    half = convert_float_to_float16(original)
+    candidate = rewrite(half).model
+    weight = next(item for item in candidate.graph.initializer if item.name == "qkv_weight")
+    weight.CopyFrom(numpy_helper.from_array(2 * numpy_helper.to_array(weight), weight.name))
+    code, report = compare(tmp_path, half, candidate)
+    assert code == 1
+    assert "weight 'qkv_weight' is changed" in report["verdict"]
+    assert "Cast" not in json.dumps(report["runners"][0]["causes"])
