@@ -22,6 +22,7 @@ from .canonical import canonical
 from .fixed_axes import fixed_sizes, generalise
 from .fixed_axes.sizes import EXPORT_AGAIN
 from .fused import holds_fused
+from .rounding_nodes import only_tensorrt_rounds
 from .skeleton import Types, inferred, skeleton_of
 from .standard_form import standardise
 
@@ -103,6 +104,13 @@ def _refuse(model: ModelProto) -> None:
         raise RewriteError(
             f"the model holds operators of the domain '{DOMAIN}' already; it has been rewritten: build or run it, or "
             "rewrite the original export"
+        )
+    foreign = next((node for node in model.graph.node if only_tensorrt_rounds(node)), None)
+    if foreign is not None:
+        raise RewriteError(
+            f"node '{foreign.name}' (trt::{foreign.op_type}) is TensorRT's own, for numbers of few bits; of these, "
+            "TRT_FP8QuantizeLinear and TRT_FP8DequantizeLinear are known, one behind the other; rewrite the float "
+            "model that was quantised"
         )
     for kind, values in (("input", model.graph.input), ("output", model.graph.output)):
         for value in values:

@@ -36,6 +36,11 @@ def of_tensorrt(node: NodeProto) -> bool:
     return node.domain == _TENSORRT and node.op_type in _OF_TENSORRT
 
 
+def only_tensorrt_rounds(node: NodeProto) -> bool:
+    """Whether it is any of TensorRT's own, of those as well that are not known here: of int4 and of e4m3 in blocks."""
+    return node.domain == _TENSORRT and "uantize" in node.op_type
+
+
 def _role(node: NodeProto) -> str | None:
     if of_tensorrt(node):
         return _OF_TENSORRT[node.op_type]

@@ -70,6 +70,15 @@ def test_exports_from_torch(original: ModelProto, kind: str, rounds: bool, smoot
         np.testing.assert_array_equal(a, b)
 
 
+def test_other_nodes_of_tensorrt_are_named(original: ModelProto) -> None:
+    """As torch's export has them of int4."""
+    given = TorchQuantizer("e4m3", rounds=False).apply(original)
+    node = next(node for node in given.graph.node if node.op_type == "TRT_FP8DequantizeLinear")
+    node.op_type = "DequantizeLinear"
+    with pytest.raises(RewriteError, match=r"\(trt::\w+\) is TensorRT's own, for numbers of few bits"):
+        rewrite(given)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_nodes_of_onnxruntime_count(original: ModelProto, form: str) -> None:
     given = Quantizer("int8", form).apply(original)
