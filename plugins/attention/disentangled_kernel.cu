@@ -6,6 +6,7 @@
 // places further on: a step loads that many rows of a table as it loads keys, over those that it does not need any
 // more. K and the bands arrive while the step before makes its softmax, V while this one makes its scores, so that each
 // needs shared memory once.
+#include "attention/filler.cuh"
 #include "attention/kernels.h"
 #include "attention/mma_positions.cuh"
 #include "attention/mma_rows.cuh"
@@ -47,16 +48,10 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionDisentangledKer
   const int head = blockIdx.x % p.H;  // blocks that start together read whole rows of one sequence
   const QueryTile tile = findQueryTile<kRows>(p.cu_seqlens, p.B, p.T, blockIdx.x / p.H);
   if (tile.rows <= 0) return;
-  const int64_t stride = static_cast<int64_t>(p.H) * p.D;  // of y and of the tables
-  T* const y = static_cast<T*>(p.y) + (tile.begin + tile.first) * stride + head * p.D;
-  if (tile.filler) {
-    const int chunks = p.D / 8;
-    for (int i = threadIdx.x; i < tile.rows * chunks; i += kThreads) {
-      *reinterpret_cast<uint4*>(y + i / chunks * stride + i % chunks * 8) = uint4{};
-    }
-    return;
-  }
+  const int token = tile.begin + tile.first;
+  if (tile.filler) return zeroRows<kThreads>(p, head, token, tile.rows);
 
+  const int64_t stride = static_cast<int64_t>(p.H) * p.D;  // of the tables
   const RowCopier<T, S::kHeadSize, kThreads> copier(head, p.D);
   const int nearest = min(p.bias_range, tile.length - 1);  // distances that rows of a table are read for
   const T* const k_middle = static_cast<const T*>(p.k_position) + p.bias_range * stride;
@@ -70,7 +65,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionDisentangledKer
   const auto loadKeys = [&](int first) {
     if (first < tile.length) copier.template copy<S::kKeys>(k, p.k, tile.begin + first, tile.length - first);
   };
-  copier.template copy<kRows>(q, p.q, tile.begin + tile.first, tile.rows);
+  copier.template copy<kRows>(q, p.q, token, tile.rows);
   loadKeys(0);
 #pragma unroll
   for (int i = 0; i < S::kBand; i += S::kKeys) loadPlaces(i);
@@ -116,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionDisentangledKer
       }
     }
   }
-  if (busy) rows.finish(y + warp_row * stride, stride, tile.rows - warp_row, biasOf<T>(p.v, head), p.D);
+  if (busy) rows.finish(p, head, token + warp_row, tile.rows - warp_row, biasOf<T>(p.v, head));
 }
 
 template <typename T, class S>

@@ -37,14 +37,6 @@ bool runsOnHopper() {
 }
 #endif
 
-// Whether a kernel that stores e4m3 computes this: those for Hopper.
-bool storesE4m3(const AttentionParams& params) {
-  if (params.type == DataType::kFloat32 || !runsOnHopper()) return false;
-  if (params.bias == AttentionBias::kDisentangled) return params.D <= kMaxHopperDisentangledHeadSize;
-  return fitsHopper(params) &&
-         (params.tasks || seesNearKeys(params) || (params.max_seq_len > 0 && params.max_seq_len <= kShortLength));
-}
-
 }  // namespace
 
 cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream) {
@@ -52,7 +44,7 @@ cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream) 
   if (params.D <= 0 || params.D > kMaxHeadSize || params.D % 8 != 0 || !(params.scale > 0.f)) {
     return cudaErrorInvalidValue;
   }
-  if (params.e4m3_factor > 0.f && !storesE4m3(params)) return cudaErrorNotSupported;
+  if (params.e4m3_factor > 0.f && params.type == DataType::kFloat32) return cudaErrorNotSupported;
   if (params.kv_heads <= 0 || params.H % params.kv_heads != 0 || !hasBias(params)) return cudaErrorInvalidValue;
   if (attentionBlocks(params.T, params.B, params.H) > kMaxGridX) return cudaErrorInvalidValue;
   if (params.type == DataType::kFloat32) return launchAttentionFp32(params, stream);

@@ -45,11 +45,10 @@ struct AttentionParams {
   const float* distance_bias;  // [H, 2 * bias_range + 1], with kDistance
   // [2 * bias_range + 1, H*D] of the type, with kDisentangled; either may be null
   const void *k_position, *q_position;
-  float e4m3_factor;  // where above 0, y is e4m3 and gets results times it: Hopper kernels alone
+  float e4m3_factor;  // where above 0, y is e4m3 and gets results times it; not of kFloat32
 };
 
 constexpr int kMaxHeadSize = 256, kMaxDisentangledHeadSize = 128;
-constexpr int kMaxQuantizedHeadSize = 128, kMaxQuantizedDisentangledHeadSize = 64;  // of y in e4m3
 
 // The blocks of a launch at most, which have to be no more than kMaxGridX: no kernel gives a block fewer than kTaskRows
 // query rows of a head and a sequence, but that for fp32, which counts heads by themselves.

@@ -7,6 +7,7 @@
 // it is, that of V is added to the output because the weights of a row sum to 1, that of Q is added to the fragments.
 #include <type_traits>
 
+#include "attention/filler.cuh"
 #include "attention/kernels.h"
 #include "attention/mma_rows.cuh"
 #include "attention/query_tiles.cuh"
@@ -48,15 +49,8 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
   const int head = blockIdx.x % p.H;  // blocks that start together read whole rows of one sequence
   const QueryTile tile = findQueryTile<S::kRows>(p.cu_seqlens, p.B, p.T, blockIdx.x / p.H);
   if (tile.rows <= 0) return;
-  const int64_t y_stride = static_cast<int64_t>(p.H) * p.D;
-  T* const y = static_cast<T*>(p.y) + (tile.begin + tile.first) * y_stride + head * p.D;
-  if (tile.filler) {
-    const int chunks = p.D / 8;
-    for (int i = threadIdx.x; i < tile.rows * chunks; i += kThreads) {
-      *reinterpret_cast<uint4*>(y + i / chunks * y_stride + i % chunks * 8) = uint4{};
-    }
-    return;
-  }
+  const int token = tile.begin + tile.first;
+  if (tile.filler) return zeroRows<kThreads>(p, head, token, tile.rows);
 
   const KeyRange range = S::Adjust::keys(p, tile.first, tile.first + tile.rows - 1, tile.length);
   const int kv_head = S::kPlain ? head : head / (p.H / p.kv_heads);
@@ -68,7 +62,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
     }
     commitCopies();  // an empty group if nothing is left: waitCopies counts groups
   };
-  copier.template copy<S::kRows>(shared_q, p.q, tile.begin + tile.first, tile.rows);
+  copier.template copy<S::kRows>(shared_q, p.q, token, tile.rows);
 #pragma unroll
   for (int i = 0; i < kStages; ++i) load(shared_kv + i * S::kStageElements, range.begin + i * S::kKeys);
 
@@ -98,7 +92,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
     load(k, first + kStages * S::kKeys);
     stage = (stage + 1) % kStages;
   }
-  if (busy) rows.finish(y + warp_row * y_stride, y_stride, tile.rows - warp_row, biasOf<T>(p.v, kv_head), p.D);
+  if (busy) rows.finish(p, head, token + warp_row, tile.rows - warp_row, biasOf<T>(p.v, kv_head));
 }
 
 template <typename T, class S>

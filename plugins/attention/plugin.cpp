@@ -139,15 +139,9 @@ class Attention final : public Operator {
 
  private:
   void checkQuantized() const {
-    if (!(y_scale_ >= kLeastE4m3Scale && y_scale_ <= kMostE4m3Scale)) {
-      throw std::invalid_argument(text("y_scale is ", y_scale_, "; allowed: from ", kLeastE4m3Scale, " to ",
-                                       kMostE4m3Scale, "; calibrate the model again"));
-    }
-    const int most =
-        bias_kind_ == AttentionBias::kDisentangled ? kMaxQuantizedDisentangledHeadSize : kMaxQuantizedHeadSize;
-    if (head_size_ <= most) return;
-    throw std::invalid_argument(text("head_size is ", head_size_, " with quantized 1; allowed: up to ", most,
-                                     "; leave the next product in fp16 (--keep)"));
+    if (y_scale_ >= kLeastE4m3Scale && y_scale_ <= kMostE4m3Scale) return;
+    throw std::invalid_argument(text("y_scale is ", y_scale_, "; allowed: from ", kLeastE4m3Scale, " to ",
+                                     kMostE4m3Scale, "; calibrate the model again"));
   }
 
   void checkDisentangled(const Attributes& attributes) const {
