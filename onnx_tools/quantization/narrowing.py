@@ -17,8 +17,6 @@ from .weights import QuantizedWeights, e4m3_constant, half_scalar, zeros
 
 NAME = "fp8"
 _E4M3 = TensorProto.FLOAT8E4M3FN
-MOST_HEAD_SIZE, MOST_BIAS_RANGE = 128, 512
-"""Of attention that stores e4m3: kMaxHopperHeadSize and kMaxHopperBiasRange (plugins/attention/kernels.h)."""
 
 
 def narrow_products(
@@ -70,7 +68,7 @@ class _Narrowing:
             self._narrow[x.name] = narrow
             if maker is not None and id(maker) in self._chosen and self._gives(maker, x):
                 made[id(maker)] = narrow
-            elif maker is not None and _stores_e4m3(maker) and not self._read_wide(x):
+            elif maker is not None and is_padfree(maker, "PadfreeAttention") and not self._read_wide(x):
                 maker.attrs.update(quantized=1, y_scale=self._scales[x.name])
                 maker.outputs = [narrow]
             else:
@@ -135,12 +133,3 @@ class _Narrowing:
             sums = self._editor.constant(f"{weight.name}_e4m3_sums", quantized.row_sums())
             self._constants[weight.name] = (rows, sums)
         return self._constants[weight.name]
-
-
-def _stores_e4m3(node: gs.Node) -> bool:
-    """Whether a node is attention of a kind that all kernels for Hopper store in e4m3."""
-    if not is_padfree(node, "PadfreeAttention") or not node.attrs["has_tasks"]:
-        return False
-    if node.attrs["bias"] == "disentangled" or int(node.attrs["head_size"]) > MOST_HEAD_SIZE:
-        return False
-    return node.attrs["bias"] != "distance" or int(node.attrs["bias_range"]) <= MOST_BIAS_RANGE

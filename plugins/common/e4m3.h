@@ -13,8 +13,8 @@ namespace padfree {
 // Scales of results in e4m3: what multiplies by their inverse may do so in fp16.
 constexpr float kLeastE4m3Scale = 1.f / 16384, kMostE4m3Scale = 16384.f;
 
-// The byte that cvt.rn.satfinite.e4m3x2.f32 makes of a number: rounded to nearest even, 448 for what is larger, 0x7f for
-// NaN. A sum with 2^20 times a number's power of two has the number's first four bits at its end, and rounds them.
+// The byte that cvt.rn.satfinite.e4m3x2.f32 makes of a number: rounded to nearest even, 448 for what is larger, 0x7f
+// for NaN. A sum with 2^20 times the number's power of two has its first four bits at the end, and rounds them.
 __host__ __device__ inline unsigned roundToE4m3(float x) {
   constexpr float kLargest = 448.f;
   constexpr uint32_t kExponentBits = 0x7f800000, kLeastExponent = 121u << 23, kToLastBits = 20u << 23;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "attention/kernels.h"
+#include "common/e4m3.h"
 #include "embedding/launch.h"
 #include "index/launch.h"
 #include "layer_norm/launch.h"
@@ -69,6 +70,12 @@ PADFREE_TEST_EXPORT int padfreeRotary(const void* x, const int* positions, const
                                       int W, int H, int D, int interleaved, int type, cudaStream_t stream) {
   return padfree::launchRotary(
       {x, positions, frequencies, y, T, W, H, D, interleaved != 0, static_cast<DataType>(type)}, stream);
+}
+
+// What kernels for architectures without the instruction make of numbers. Pointers to host memory.
+PADFREE_TEST_EXPORT int padfreeRoundToE4m3(const float* x, unsigned char* y, int64_t count, cudaStream_t) {
+  for (int64_t i = 0; i < count; ++i) y[i] = static_cast<unsigned char>(padfree::roundToE4m3(x[i]));
+  return cudaSuccess;
 }
 
 // A product's parameters in the order of tests/support/launchers.py, which holds the same struct.
