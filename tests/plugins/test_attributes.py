@@ -93,6 +93,7 @@ def test_every_variant_serialises_and_clones(library: PluginLibrary, operator: s
             {"bias": "disentangled", "window_left": 64},
             'the window is (64, -1) with bias "disentangled"; allowed: -1 for both sides',
         ),
+        ("PadfreeAttention", {"quantized": 1, "y_scale": 0.0}, "y_scale is 0; allowed: from 6.10352e-05 to 16384"),
         ("PadfreeLayerNorm", {"epsilon": -1e-5}, "epsilon is -1e-05; allowed: finite, at least 0"),
         ("PadfreeLayerNorm", {"epsilon": float("inf")}, "epsilon is inf; allowed: finite, at least 0"),
         ("PadfreeLayerNorm", {"epsilon": 0}, "epsilon has type INT32; allowed: FLOAT32"),

@@ -240,9 +240,9 @@ def test_bf16_goes_through_float32(original: ModelProto) -> None:
     assert described(found)["outputs"]["last_hidden_state"]["mean_cosine"] > 0.99
 
 
-@pytest.mark.parametrize("name", ["modernbert", "mpnet", "nomic_bert", "qwen3_embedding"])
+@pytest.mark.parametrize("name", ["deberta_v3", "modernbert", "mpnet", "nomic_bert", "qwen3_embedding"])
 def test_other_families(name: str) -> None:
-    """Gates, turns, RMS norms and norms ahead of layers, whose streams stay in half precision."""
+    """Biases, gates, turns, RMS norms and norms ahead of layers, whose streams stay in half precision."""
     source = folded.load(name)
     plain = Model.of(rewrite(source, precision="fp16", verify=False).model)
     streams = with_linear(plain, fold_streams=False)
@@ -253,6 +253,9 @@ def test_other_families(name: str) -> None:
     for a, b in zip(wanted, got, strict=True):
         x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
         assert x @ y / np.linalg.norm(x) / np.linalg.norm(y) > 0.97
+    attention = [node for node in padfree_nodes(found.proto.graph) if node.op_type == "PadfreeAttention"]
+    assert attention
+    assert all(node_attributes(node)["quantized"] for node in attention)
     streamed = [node for node in padfree_nodes(found.proto.graph) if node.op_type == "PadfreeLayerNorm"]
     if name in ("modernbert", "qwen3_embedding"):
         assert len(streamed) > 2  # ahead of layers
