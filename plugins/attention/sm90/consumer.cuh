@@ -15,7 +15,11 @@ struct JobPlaces {
 
 // Works through the jobs of one warpgroup. Warpgroups feed the matrix unit in turns: without them all would multiply at
 // the same time and then all compute exponentials at the same time (FlashAttention-3, section 3.1). A warpgroup waits
-// for its turn at barrier kTurnBarrier + group, at which the one before it arrives when it has issued its products.
+// for its turn at barrier kTurnBarrier + group, at which the one before it arrives when it has issued its products, or,
+// with late turns, when these are done: small products that run side by side hold up each other's softmax.
+template <typename S>
+constexpr bool kLateTurns = S::kD <= 32;
+
 template <typename S>
 __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared, const Sm90Memory<S>& memory,
                                  int group) {
@@ -64,6 +68,11 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
     const auto waitValues = [&](int n) { barrierWait(&shared.values[n % S::kStages], n / S::kStages & 1); };
     const auto takeTurn = [&] { namedBarrier(kTurnBarrier + group, 2 * kWarpgroup); };
     const auto passTurn = [&] { namedArrive(kTurnBarrier + flags.next, 2 * kWarpgroup); };
+    const auto waitProducts = [&] {
+      if constexpr (!kLateTurns<S>) passTurn();
+      wgmmaWait<0>();
+      if constexpr (kLateTurns<S>) passTurn();
+    };
     const auto multiplyKeys = [&](int n) {
       const unsigned k = panelDescriptor(memory.key(n % S::kStages));
       wgmmaFence();
@@ -140,20 +149,20 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
       }
       takeTurn();
       multiplyValues(keys);
-      passTurn();
-      wgmmaWait<0>();
+      waitProducts();
     };
     while (number >= issued + S::kStages) issued = loadShared(&shared.issued);
     waitKeys(number);
     takeTurn();
     multiplyKeys(number);
-    passTurn();
+    if constexpr (!kLateTurns<S>) passTurn();
     if constexpr (S::kPlaces == Places::kDistance) {
       // All have read the last job's: they met behind its last softmax, to multiply.
       fillTable(p, job.head, table);
       namedBarrier(kGroupBarrier + group, kWarpgroup);
     }
     wgmmaWait<0>();
+    if constexpr (kLateTurns<S>) passTurn();
     for (int left = steps - 1; left > 0; --left) {
       weigh(Keys<S::kKeys>{}, steps - 1 - left);
       waitValues(number);
@@ -161,8 +170,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
       takeTurn();
       multiplyValues(Keys<S::kKeys>{});
       multiplyKeys(number + stride);
-      passTurn();
-      wgmmaWait<0>();
+      waitProducts();
       release();
       number += stride;
     }
