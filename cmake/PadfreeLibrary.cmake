@@ -42,8 +42,8 @@ endfunction()
 # padfree_add_kernel_objects(<sources> <variable>): object libraries of all sources. A file in a folder sm90 is compiled for
 # that one architecture, and not at all where the list has none of its number; PADFREE_ARCH_<number> is defined for each
 # number in the list, so that a dispatcher knows what was compiled. The special files do not get it: their objects are the
-# same whatever else is compiled, and the object cache has them once. What multiplies e4m3 is compiled for 8.9, too, where
-# the list has 8.0, whose code 8.9 runs otherwise.
+# same whatever else is compiled, and the object cache has them once. What multiplies e4m3 or converts to it, is compiled
+# for 8.9, too, where the list has 8.0, whose code 8.9 runs otherwise.
 function(padfree_add_kernel_objects sources variable)
   set(numbers "")
   foreach(architecture ${PADFREE_ARCHITECTURES})
@@ -53,8 +53,9 @@ function(padfree_add_kernel_objects sources variable)
   endforeach()
   set(general "${sources}")
   list(FILTER general EXCLUDE REGEX "/sm[0-9]+/[^/]*\\.cu$")
-  set(e4m3 "${PADFREE_PLUGIN_ROOT}/linear/mma_kernel.cu")
-  list(REMOVE_ITEM general "${e4m3}")
+  set(e4m3 "${general}")
+  list(FILTER e4m3 INCLUDE REGEX "/(linear/mma|layer_norm/e4m3|embedding/e4m3)_kernel\\.cu$")
+  list(REMOVE_ITEM general ${e4m3})
   padfree_kernel_object_library(padfree_kernel_objects "${PADFREE_ARCHITECTURES}" "${general}")
   foreach(number ${numbers})
     target_compile_definitions(padfree_kernel_objects PRIVATE PADFREE_ARCH_${number}=1)

@@ -16,6 +16,7 @@
 #include "common/dependent_launch.cuh"
 #include "common/device.cuh"
 #include "common/launch.h"
+#include "common/ptx/e4m3.cuh"
 
 namespace padfree {
 
@@ -23,6 +24,9 @@ constexpr int kRowAddends = 3;
 
 template <typename T>
 struct RowNorm {
+  using Element = T;
+  static constexpr bool kE4m3 = false;
+
   const T* gamma;  // [E]
   const T* beta;   // [E] or null
   T* y;            // [rows, E]
@@ -33,6 +37,40 @@ struct RowNorm {
   float epsilon;
   bool rms;
 };
+
+// Where rows leave in e4m3: y, as it is rounded to T, times `factor` and rounded again, which is what a quantisation of
+// rows in T gives.
+struct E4m3Rows {
+  unsigned char* data;  // [rows, E], or null
+  float factor;
+};
+
+// A norm whose rows leave in e4m3, and in T as well where y is there.
+template <typename T>
+struct E4m3RowNorm : RowNorm<T> {
+  static constexpr bool kE4m3 = true;
+
+  E4m3Rows e4m3;
+};
+
+// Stores numbers of rows from element `at` on, a multiple of kWidth, by one store: what 16 bytes of T hold, as e4m3.
+template <typename T, int kWidth>
+__device__ inline void storeE4m3(const E4m3Rows& rows, int64_t at, const float (&x)[kWidth]) {
+  unsigned words[kWidth / 4];
+#pragma unroll
+  for (int i = 0; i < kWidth; i += 2) {
+    const float2 pair = unpackPair<T>(packPair<T>(x[i], x[i + 1]));
+    const unsigned narrow = packE4m3(pair.x * rows.factor, pair.y * rows.factor);
+    words[i / 4] = i % 4 == 0 ? narrow : words[i / 4] | narrow << 16;
+  }
+  *reinterpret_cast<Packed<unsigned, kWidth / 4>*>(rows.data + at) =
+      reinterpret_cast<Packed<unsigned, kWidth / 4>&>(words);
+}
+
+template <typename T>
+__device__ inline void storeE4m3(const E4m3Rows& rows, int64_t at, float x) {
+  rows.data[at] = static_cast<unsigned char>(packE4m3(toFloat(fromFloat<T>(x)) * rows.factor, 0.f));
+}
 
 constexpr int kRowNormThreads = 128;
 
@@ -63,9 +101,11 @@ constexpr int kNoBound = 0;
 // used.
 // kCrowded: E fills all vectors and registers are bounded, so that a row takes fewer instructions and more rows are
 // under way. That helps where a row waits for more than its bytes; elsewhere it costs up to 7 % (H200, E 768).
-template <typename T, int kLanes, int kVectors, bool kCrowded, typename Source>
+template <int kLanes, int kVectors, bool kCrowded, typename Source, typename Norm>
 __global__ void __launch_bounds__(kRowNormThreads, kCrowded ? crowdedBlocks(kVectors) : kNoBound)
-    rowNormVectorKernel(Source source, RowNorm<T> p) {
+    rowNormVectorKernel(Source source, Norm p) {
+  using T = typename Norm::Element;
+  if constexpr (Norm::kE4m3 && !hasE4m3()) return;
   constexpr int kWidth = kVectorBytes / sizeof(T);
   if (blockIdx.x == 0) {
     prefetchToL2(p.gamma, p.E * sizeof(T));
@@ -131,7 +171,9 @@ __global__ void __launch_bounds__(kRowNormThreads, kCrowded ? crowdedBlocks(kVec
   if (!live) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      if (inside(i)) *reinterpret_cast<uint4*>(y + column(i)) = uint4{};
+      if (!inside(i)) continue;
+      if (!Norm::kE4m3 || p.y) *reinterpret_cast<uint4*>(y + column(i)) = uint4{};
+      if constexpr (Norm::kE4m3) *reinterpret_cast<uint2*>(p.e4m3.data + offset + column(i)) = uint2{};
     }
     return;
   }
@@ -142,15 +184,19 @@ __global__ void __launch_bounds__(kRowNormThreads, kCrowded ? crowdedBlocks(kVec
     unpackFloats<T>(beta[i], shift);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) x[i][j] = x[i][j] * inverse * scale[j] + shift[j];
-    if (inside(i)) storeFloats(y + column(i), x[i]);
+    if (!inside(i)) continue;
+    if (!Norm::kE4m3 || p.y) storeFloats(y + column(i), x[i]);
+    if constexpr (Norm::kE4m3) storeE4m3<T>(p.e4m3, offset + column(i), x[i]);
   }
 }
 
 constexpr int kRowNormBlock = 256;
 
 // One block a row of any size and alignment; the row is summed again for each of the three passes.
-template <typename T, typename Source>
-__global__ void __launch_bounds__(kRowNormBlock) rowNormGenericKernel(Source source, RowNorm<T> p) {
+template <typename Source, typename Norm>
+__global__ void __launch_bounds__(kRowNormBlock) rowNormGenericKernel(Source source, Norm p) {
+  using T = typename Norm::Element;
+  if constexpr (Norm::kE4m3 && !hasE4m3()) return;
   releaseNextGrid();
   waitForPriorGrids();
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
@@ -174,35 +220,49 @@ __global__ void __launch_bounds__(kRowNormBlock) rowNormGenericKernel(Source sou
       const float x = element(e);
       if (p.sum) p.sum[row * p.E + e] = fromFloat<T>(x);
       const float y = (x - mean) * inverse * toFloat(p.gamma[e]) + (p.beta ? toFloat(p.beta[e]) : 0.f);
-      p.y[row * p.E + e] = fromFloat<T>(live ? y : 0.f);
+      if (!Norm::kE4m3 || p.y) p.y[row * p.E + e] = fromFloat<T>(live ? y : 0.f);
+      if constexpr (Norm::kE4m3) storeE4m3<T>(p.e4m3, row * p.E + e, live ? y : 0.f);
     }
   }
 }
 
-template <typename T, int kLanes, int kVectors, typename Source>
-cudaError_t launchRowNormVector(const Source& source, const RowNorm<T>& p, cudaStream_t stream) {
-  const int64_t blocks = ceilDiv<int64_t>(p.rows, kRowNormThreads / kLanes);
-  if (blocks > kMaxGridX) return cudaErrorInvalidValue;
-  auto kernel = rowNormVectorKernel<T, kLanes, kVectors, false, Source>;
-  if constexpr (kLanes <= kWarpSize && Source::mayCrowd(kLanes, kVectors)) {
-    const bool whole = p.E == kLanes * kVectors * static_cast<int>(kVectorBytes / sizeof(T));
-    if (whole && source.crowds()) kernel = rowNormVectorKernel<T, kLanes, kVectors, true, Source>;
+// `kernel` on the stream, if the device has code for what it stores.
+template <typename Source, typename Norm>
+cudaError_t launchRowNormKernel(void (*kernel)(Source, Norm), unsigned blocks, int threads, const Source& source,
+                                const Norm& p, cudaStream_t stream) {
+  if constexpr (Norm::kE4m3) {
+    const cudaError_t status = checkE4m3Code(reinterpret_cast<const void*>(kernel));
+    if (status != cudaSuccess) return status;
   }
-  return launchDependent(kernel, static_cast<unsigned>(blocks), kRowNormThreads, 0, stream, source, p);
+  return launchDependent(kernel, blocks, threads, 0, stream, source, p);
 }
 
-template <typename T, typename Source>
-cudaError_t launchRowNorm(const Source& source, const RowNorm<T>& p, cudaStream_t stream) {
+template <int kLanes, int kVectors, typename Source, typename Norm>
+cudaError_t launchRowNormVector(const Source& source, const Norm& p, cudaStream_t stream) {
+  const int64_t blocks = ceilDiv<int64_t>(p.rows, kRowNormThreads / kLanes);
+  if (blocks > kMaxGridX) return cudaErrorInvalidValue;
+  auto kernel = rowNormVectorKernel<kLanes, kVectors, false, Source, Norm>;
+  if constexpr (kLanes <= kWarpSize && Source::mayCrowd(kLanes, kVectors)) {
+    constexpr int kWidth = kVectorBytes / sizeof(typename Norm::Element);
+    if (p.E == kLanes * kVectors * kWidth && source.crowds()) {
+      kernel = rowNormVectorKernel<kLanes, kVectors, true, Source, Norm>;
+    }
+  }
+  return launchRowNormKernel(kernel, static_cast<unsigned>(blocks), kRowNormThreads, source, p, stream);
+}
+
+template <typename Source, typename Norm>
+cudaError_t launchRowNorm(const Source& source, const Norm& p, cudaStream_t stream) {
   if (p.rows <= 0 || p.E <= 0) return cudaSuccess;
-  constexpr int kWidth = kVectorBytes / sizeof(T);
+  constexpr int kWidth = kVectorBytes / sizeof(typename Norm::Element);
   const int vectors = p.E / kWidth;
-  if (p.E % kWidth == 0 && vectors <= 16) return launchRowNormVector<T, 16, 1>(source, p, stream);
-  if (p.E % kWidth == 0 && vectors <= 48) return launchRowNormVector<T, 16, 3>(source, p, stream);
-  if (p.E % kWidth == 0 && vectors <= 96) return launchRowNormVector<T, 32, 3>(source, p, stream);
-  if (p.E % kWidth == 0 && vectors <= 128) return launchRowNormVector<T, 32, 4>(source, p, stream);
-  if (p.E % kWidth == 0 && vectors <= 256) return launchRowNormVector<T, 128, 2>(source, p, stream);
-  if (p.E % kWidth == 0 && vectors <= 512) return launchRowNormVector<T, 128, 4>(source, p, stream);
-  return launchDependent(rowNormGenericKernel<T, Source>, gridSize(p.rows), kRowNormBlock, 0, stream, source, p);
+  if (p.E % kWidth == 0 && vectors <= 16) return launchRowNormVector<16, 1>(source, p, stream);
+  if (p.E % kWidth == 0 && vectors <= 48) return launchRowNormVector<16, 3>(source, p, stream);
+  if (p.E % kWidth == 0 && vectors <= 96) return launchRowNormVector<32, 3>(source, p, stream);
+  if (p.E % kWidth == 0 && vectors <= 128) return launchRowNormVector<32, 4>(source, p, stream);
+  if (p.E % kWidth == 0 && vectors <= 256) return launchRowNormVector<128, 2>(source, p, stream);
+  if (p.E % kWidth == 0 && vectors <= 512) return launchRowNormVector<128, 4>(source, p, stream);
+  return launchRowNormKernel(rowNormGenericKernel<Source, Norm>, gridSize(p.rows), kRowNormBlock, source, p, stream);
 }
 
 }  // namespace padfree

@@ -17,15 +17,20 @@ struct EmbeddingParams {
   const void* type_table;      // [N, E], with token_types
   const void* gamma;           // [E]
   const void* beta;            // [E] or null
-  void* y;                     // [T, E]
+  void* y;                     // [T, E]; null where rows leave in e4m3 alone
   int T, B, E;
   int V, P, N;  // rows of the tables; an id outside its table contributes zeros
   int position_offset;
   float epsilon;
-  DataType type;  // of tables, gamma, beta and y; sums and statistics are fp32
+  DataType type;           // of tables, gamma, beta and y; sums and statistics are fp32
+  void* y_e4m3 = nullptr;  // [T, E] or null: y times e4m3_factor; not of fp32, nor on GPUs before 8.9
+  float e4m3_factor = 1.f;
 };
 
 // Layer norm of word + position + type embedding.
 cudaError_t launchEmbedding(const EmbeddingParams& params, cudaStream_t stream);
+
+// The same with y_e4m3.
+cudaError_t launchEmbeddingE4m3(const EmbeddingParams& params, cudaStream_t stream);
 
 }  // namespace padfree

@@ -15,6 +15,10 @@ template <typename T>
 struct TableSource {
   EmbeddingParams p;
 
+  explicit TableSource(const EmbeddingParams& params) : p(params) {
+    if (!params.position_table) p.P = 0;  // no position is inside
+  }
+
   // Ids, then the tables' rows: more rows under way hide both. Rows that fill a warp are warpEmbeddingKernel's.
   static constexpr bool mayCrowd(int lanes, int) { return lanes < kWarpSize; }
   bool crowds() const { return true; }
@@ -55,5 +59,18 @@ struct TableSource {
     return sequence < p.B;  // the others are filler
   }
 };
+
+template <typename T>
+RowNorm<T> rowNormOf(const EmbeddingParams& params) {
+  return {static_cast<const T*>(params.gamma),
+          static_cast<const T*>(params.beta),
+          static_cast<T*>(params.y),
+          nullptr,
+          params.T,
+          params.E,
+          1.f / params.E,
+          params.epsilon,
+          false};
+}
 
 }  // namespace padfree

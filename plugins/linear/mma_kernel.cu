@@ -341,11 +341,7 @@ __device__ void computeTile(const Work& work) {
 // Whether the architecture that is compiled for multiplies such operands.
 template <typename Operands>
 constexpr bool hasProducts() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
-  return !Operands::kScaled;
-#else
-  return true;
-#endif
+  return !Operands::kScaled || hasE4m3();
 }
 
 template <typename Operands>
@@ -370,12 +366,8 @@ template <typename Operands>
 cudaError_t launch(const LinearParams& params, cudaStream_t stream) {
   const auto kernel = linearMmaKernel<Operands>;
   if (Operands::kScaled) {
-    // Code for sm_80 runs on 8.9 as well, where the library has none for it: without e4m3.
-    constexpr int kLeastVersion = 89;
-    cudaFuncAttributes attributes{};
-    const cudaError_t status = cudaFuncGetAttributes(&attributes, kernel);
+    const cudaError_t status = checkE4m3Code(reinterpret_cast<const void*>(kernel));
     if (status != cudaSuccess) return status;
-    if (attributes.binaryVersion < kLeastVersion) return cudaErrorNoKernelImageForDevice;
   }
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (status != cudaSuccess) return status;

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layer norms whose rows leave in e4m3, alone or beside those in half precision.
+#include "layer_norm/residual_source.cuh"
+
+namespace padfree {
+
+cudaError_t launchLayerNormE4m3(const LayerNormParams& params, cudaStream_t stream) {
+  return dispatchHalf(params.type, [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    const E4m3RowNorm<T> norm{rowNormOf<T>(params), {static_cast<unsigned char*>(params.y_e4m3), params.e4m3_factor}};
+    return launchRowNorm(ResidualSource<T>(params), norm, stream);
+  });
+}
+
+}  // namespace padfree
