@@ -7,7 +7,8 @@
 
 namespace padfree {
 
-struct EmbeddingParams {
+// What rows are made of, and where they go.
+struct EmbeddingRows {
   const int* ids;              // [T]
   const int* token_types;      // [T] or null
   const int* positions;        // [T] or null: counted from 0 in every sequence, plus position_offset
@@ -22,7 +23,10 @@ struct EmbeddingParams {
   int V, P, N;  // rows of the tables; an id outside its table contributes zeros
   int position_offset;
   float epsilon;
-  DataType type;           // of tables, gamma, beta and y; sums and statistics are fp32
+  DataType type;  // of tables, gamma, beta and y; sums and statistics are fp32
+};
+
+struct EmbeddingParams : EmbeddingRows {
   void* y_e4m3 = nullptr;  // [T, E] or null: y times e4m3_factor; not of fp32, nor on GPUs before 8.9
   float e4m3_factor = 1.f;
 };

@@ -13,9 +13,9 @@ constexpr int kTokensAhead = 2048;
 
 template <typename T>
 struct TableSource {
-  EmbeddingParams p;
+  EmbeddingRows p;
 
-  explicit TableSource(const EmbeddingParams& params) : p(params) {
+  explicit TableSource(const EmbeddingRows& params) : p(params) {
     if (!params.position_table) p.P = 0;  // no position is inside
   }
 
@@ -61,7 +61,7 @@ struct TableSource {
 };
 
 template <typename T>
-RowNorm<T> rowNormOf(const EmbeddingParams& params) {
+RowNorm<T> rowNormOf(const EmbeddingRows& params) {
   return {static_cast<const T*>(params.gamma),
           static_cast<const T*>(params.beta),
           static_cast<T*>(params.y),

@@ -10,10 +10,11 @@ namespace padfree {
 // A warp a token. Instructions are what bounds it (some 700 a row in rowNormVectorKernel): so the tensor cores convert
 // and add. The word row is on its way before the token's sequence is searched for, which takes as long.
 template <typename T, int kVectors, bool kE4m3>
-__global__ void __launch_bounds__(kRowNormThreads, crowdedBlocks(kVectors)) warpEmbeddingKernel(TableSource<T> source) {
+__global__ void __launch_bounds__(kRowNormThreads, crowdedBlocks(kVectors))
+    warpEmbeddingKernel(TableSource<T> source, E4m3Rows e4m3) {
   if constexpr (kE4m3 && !hasE4m3()) return;
   constexpr int kWidth = kVectorBytes / sizeof(T), kStride = kWarpSize * kWidth, kE = kVectors * kStride;
-  const EmbeddingParams& p = source.p;
+  const EmbeddingRows& p = source.p;
   if (blockIdx.x == 0) {
     prefetchToL2(p.gamma, kE * sizeof(T));
     prefetchToL2(p.beta, kE * sizeof(T));
@@ -65,9 +66,7 @@ __global__ void __launch_bounds__(kRowNormThreads, crowdedBlocks(kVectors)) warp
   load(p.gamma, 1, 0, gamma);
   load(p.beta, p.beta ? 1 : 0, 0, beta);
   const float inverse = rsqrtf(warpSum(squares) * (1.f / kE) + p.epsilon);
-  const int64_t offset = static_cast<int64_t>(token) * kE + lane * kWidth;
-  T* y = static_cast<T*>(p.y) + offset;
-  const E4m3Rows rows{static_cast<unsigned char*>(p.y_e4m3), p.e4m3_factor};
+  T* y = static_cast<T*>(p.y) + static_cast<int64_t>(token) * kE + lane * kWidth;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     float scale[kWidth] = {}, shift[kWidth] = {};
@@ -75,12 +74,13 @@ __global__ void __launch_bounds__(kRowNormThreads, crowdedBlocks(kVectors)) warp
     accumulate<T>(beta[i], identity, shift);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) x[i][j] = x[i][j] * inverse * scale[j] + shift[j];
+    [[maybe_unused]] const int64_t at = static_cast<int64_t>(token) * kE + lane * kWidth + i * kStride;
     if (filler) {
       if (!kE4m3 || p.y) *reinterpret_cast<uint4*>(y + i * kStride) = uint4{};
-      if constexpr (kE4m3) *reinterpret_cast<uint2*>(rows.data + offset + i * kStride) = uint2{};
+      if constexpr (kE4m3) *reinterpret_cast<uint2*>(e4m3.data + at) = uint2{};
     } else {
       if (!kE4m3 || p.y) storeFloats(y + i * kStride, x[i]);
-      if constexpr (kE4m3) storeE4m3<T>(rows, offset + i * kStride, x[i]);
+      if constexpr (kE4m3) storeE4m3<T>(e4m3, at, x[i]);
     }
   }
 }
@@ -93,12 +93,14 @@ cudaError_t launchTableRows(const EmbeddingParams& params, const Norm& norm, cud
   if (params.T <= 0) return cudaSuccess;
   constexpr int kWarpWidth = kWarpSize * kVectorBytes / sizeof(T);
   const auto launchWarps = [&](auto kernel) {
+    E4m3Rows e4m3{};
     if constexpr (Norm::kE4m3) {
+      e4m3 = norm.e4m3;
       const cudaError_t status = checkE4m3Code(reinterpret_cast<const void*>(kernel));
       if (status != cudaSuccess) return status;
     }
     const int blocks = ceilDiv(params.T, kRowNormThreads / kWarpSize);
-    return launchDependent(kernel, blocks, kRowNormThreads, 0, stream, source);
+    return launchDependent(kernel, blocks, kRowNormThreads, 0, stream, source, e4m3);
   };
   if (params.E == 3 * kWarpWidth) return launchWarps(warpEmbeddingKernel<T, 3, Norm::kE4m3>);
   if (params.E == 4 * kWarpWidth) return launchWarps(warpEmbeddingKernel<T, 4, Norm::kE4m3>);
