@@ -86,7 +86,7 @@ def _embedding(b: BodyBuilder) -> None:
         total = b.op("Add", total, _table_rows(b, "type_table", b.load_index("token_types")))
     beta = b.load("beta") if b.attributes["has_beta"] else None
     y = b.norm(total, b.load("gamma"), beta, rms=False)
-    b.output("y", b.where_or_zero(is_live(b, ragged, tokens), y))
+    b.output_results(b.where_or_zero(is_live(b, ragged, tokens), y))
 
 
 def _rotary(b: BodyBuilder) -> None:
@@ -112,7 +112,7 @@ def _layer_norm(b: BodyBuilder) -> None:
         if b.attributes[f"has_{name}"]:
             total = b.op("Add", total, b.load(name))
     beta = b.load("beta") if b.attributes["has_beta"] else None
-    b.output("y", b.norm(total, b.load("gamma"), beta, rms=b.attributes["rms"] == 1))
+    b.output_results(b.norm(total, b.load("gamma"), beta, rms=b.attributes["rms"] == 1))
     if b.attributes["has_sum"]:
         b.output("sum", total)
 

@@ -79,6 +79,15 @@ class BodyBuilder:
         scaled = self.op("Mul", value, self.op("Div", self.const(1.0, np.float32), scale))
         self.nodes.append(helper.make_node("Cast", [scaled], [name], to=TensorProto.FLOAT8E4M3FN, saturate=1))
 
+    def output_results(self, value: str) -> None:
+        """Makes `value` (float32) what the attribute `results` asks for: y, and y_e4m3 of its rounded numbers."""
+        results = self.attributes["results"]
+        if results != "e4m3":
+            self.output("y", value)
+        if results != "act":
+            rounded = "y" if results == "both" else self.op("Cast", value, to=self.act_type)
+            self.output_e4m3("y_e4m3", self.load(rounded), self.attribute("y_scale"))
+
     def _check_e4m3(self) -> None:
         if self.opset < _E4M3_OPSET:
             raise RewriteError(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from .linear_specs import LINEAR, LINEAR_FP8, Y_SCALE
+from .linear_specs import LINEAR, LINEAR_FP8, RESULTS, WRITES_ACT, WRITES_E4M3, Y_SCALE
 from .spec import INT32_MAX, AttributeSpec, Condition, OperatorSpec, TensorSpec, flag, when, without
 
 DOMAIN_VERSION = 1
@@ -18,6 +18,11 @@ _FUSED_QKV = ("3HD", "H3D")
 
 
 _EPSILON = AttributeSpec("epsilon", "float", "added to the variance (or mean square)", minimum=0.0)
+
+_ROUNDED = (
+    " y_e4m3 is y, as it is rounded to the type of the activations, divided by y_scale and rounded to nearest even; "
+    "beyond 448 it is 448. The plugin has it of FP16 and BF16."
+)
 
 _INDEX = OperatorSpec(
     "PadfreeIndex",
@@ -80,7 +85,7 @@ _SCHEDULE = OperatorSpec(
 _EMBEDDING = OperatorSpec(
     "PadfreeEmbedding",
     "Layer norm of word + position + token type embedding. An id out of its table's range contributes zeros; filler "
-    "tokens give zeros. Without positions they count from position_offset in every sequence.",
+    f"tokens give zeros. Without positions they count from position_offset in every sequence.{_ROUNDED}",
     inputs=(
         TensorSpec("ids", "int32", "[T]"),
         TensorSpec("token_types", "int32", "[T]", when("has_token_types")),
@@ -92,7 +97,7 @@ _EMBEDDING = OperatorSpec(
         TensorSpec("gamma", "act", "[E]"),
         TensorSpec("beta", "act", "[E]", when("has_beta")),
     ),
-    outputs=(TensorSpec("y", "act", "[T,E]"),),
+    outputs=(TensorSpec("y", "act", "[T,E]", WRITES_ACT), TensorSpec("y_e4m3", "fp8", "[T,E]", WRITES_E4M3)),
     attributes=(
         _EPSILON,
         AttributeSpec(
@@ -106,6 +111,8 @@ _EMBEDDING = OperatorSpec(
         flag("has_positions", "whether positions are given"),
         flag("has_position_table", "whether position_table is there"),
         flag("has_beta", "whether beta is there"),
+        RESULTS,
+        Y_SCALE,
     ),
     requires=((when("has_positions"), when("has_position_table")),),
 )
@@ -225,7 +232,7 @@ _ROTARY = OperatorSpec(
 
 _LAYER_NORM = OperatorSpec(
     "PadfreeLayerNorm",
-    "Layer norm, or RMS norm, of x + bias + residual over the last axis, statistics in float32.",
+    f"Layer norm, or RMS norm, of x + bias + residual over the last axis, statistics in float32.{_ROUNDED}",
     inputs=(
         TensorSpec("x", "act", "[...,E]"),
         TensorSpec("bias", "act", "[E]", when("has_bias")),
@@ -234,7 +241,8 @@ _LAYER_NORM = OperatorSpec(
         TensorSpec("beta", "act", "[E]", when("has_beta")),
     ),
     outputs=(
-        TensorSpec("y", "act", "[...,E]"),
+        TensorSpec("y", "act", "[...,E]", WRITES_ACT),
+        TensorSpec("y_e4m3", "fp8", "[...,E]", WRITES_E4M3),
         TensorSpec("sum", "act", "[...,E]", when("has_sum")),
     ),
     attributes=(
@@ -244,6 +252,8 @@ _LAYER_NORM = OperatorSpec(
         flag("has_residual", "whether residual is there"),
         flag("has_beta", "whether beta is there"),
         flag("has_sum", "whether x + bias + residual is an output too"),
+        RESULTS,
+        Y_SCALE,
     ),
 )
 

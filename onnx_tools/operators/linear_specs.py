@@ -92,8 +92,15 @@ MAX_SCALE = 2.0**14
 Y_SCALE = AttributeSpec(
     "y_scale", "float", "what results in e4m3 are divided by", minimum=1 / MAX_SCALE, maximum=MAX_SCALE
 )
-_WRITES_ACT = Condition("results", ("act", "both"))
-_WRITES_E4M3 = Condition("results", ("e4m3", "both"))
+RESULTS = AttributeSpec(
+    "results",
+    "string",
+    "the types that results leave in: that of the activations, e4m3, or both",
+    allowed=("act", "e4m3", "both"),
+    selects_body=True,
+)
+WRITES_ACT = Condition("results", ("act", "both"))
+WRITES_E4M3 = Condition("results", ("e4m3", "both"))
 
 LINEAR_FP8 = OperatorSpec(
     "PadfreeLinearFp8",
@@ -109,27 +116,21 @@ LINEAR_FP8 = OperatorSpec(
         *LINEAR.inputs[3:],
     ),
     outputs=(
-        TensorSpec("y", "act", "[T,N]", _WRITES_ACT, without("gated")),
-        TensorSpec("y", "act", "[T,F]", _WRITES_ACT, when("gated")),
-        TensorSpec("y_e4m3", "fp8", "[T,N]", _WRITES_E4M3, without("gated")),
-        TensorSpec("y_e4m3", "fp8", "[T,F]", _WRITES_E4M3, when("gated")),
+        TensorSpec("y", "act", "[T,N]", WRITES_ACT, without("gated")),
+        TensorSpec("y", "act", "[T,F]", WRITES_ACT, when("gated")),
+        TensorSpec("y_e4m3", "fp8", "[T,N]", WRITES_E4M3, without("gated")),
+        TensorSpec("y_e4m3", "fp8", "[T,F]", WRITES_E4M3, when("gated")),
         TensorSpec("moments", "float32", "[M,T,2]", when("has_moments")),
     ),
     attributes=(
         _ACTIVATION,
         *_FINISH,
-        AttributeSpec(
-            "results",
-            "string",
-            "the types that results leave in: that of the activations, e4m3, or both",
-            allowed=("act", "e4m3", "both"),
-            selects_body=True,
-        ),
+        RESULTS,
         Y_SCALE,
     ),
     requires=(
         *_FINISH_REQUIRES,
-        (when("has_moments"), _WRITES_ACT),
+        (when("has_moments"), WRITES_ACT),
         (when("gated"), Condition("results", ("act", "e4m3"))),
         (_ROTATES, Condition("results", ("act",))),
     ),

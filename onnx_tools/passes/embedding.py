@@ -188,6 +188,8 @@ def _replace(graph: gs.Graph, analysis: Analysis, found: norm_match.LayerNorm, t
         has_positions=int(given is not None),
         has_position_table=int(position_table is not None),
         has_beta=int(found.beta is not None),
+        results="act",
+        y_scale=1.0,
     )
     dtype = analysis[found.output].dtype
     unpack(editor, result, boundary, dtype, found.output)

@@ -17,6 +17,7 @@ from .weights import QuantizedWeights, e4m3_constant, half_scalar, zeros
 
 NAME = "fp8"
 _E4M3 = TensorProto.FLOAT8E4M3FN
+_NORMS = ("PadfreeLayerNorm", "PadfreeEmbedding")
 
 
 def narrow_products(
@@ -31,8 +32,9 @@ def narrow_products(
         scales: of each tensor that they multiply, by its name: a power of two.
         weights: theirs in e4m3, or what makes them.
 
-    A tensor that such a product makes, or attention for it alone, comes from there in e4m3; others go through
-    QuantizeLinear. Residuals stay in half precision.
+    A tensor that such a product, a norm or an embedding makes, or attention for it alone, comes from there in e4m3;
+    others go through QuantizeLinear. Residuals stay in half precision. A tensor has one scale, so that whatever makes it
+    gives it in e4m3 once.
     """
     narrowing = _Narrowing(graph, precision, layers, scales, weights)
     narrowing.run()
@@ -71,10 +73,18 @@ class _Narrowing:
             elif maker is not None and is_padfree(maker, "PadfreeAttention") and not self._read_wide(x):
                 maker.attrs.update(quantized=1, y_scale=self._scales[x.name])
                 maker.outputs = [narrow]
+            elif maker is not None and is_padfree(maker, *_NORMS) and maker.outputs[0] is x:
+                self._narrow_rows(maker, x, narrow)
             else:
                 self._quantize(x, narrow)
         for layer in self._layers:
             self._change(layer.node, made.get(id(layer.node)))
+
+    def _narrow_rows(self, maker: gs.Node, x: gs.Tensor, narrow: gs.Tensor) -> None:
+        """Makes a norm's result x leave in e4m3, and in half precision only where something reads it so."""
+        wide = self._read_wide(x)
+        maker.attrs.update(results="both" if wide else "e4m3", y_scale=self._scales[x.name])
+        maker.outputs = [*([x] if wide else []), narrow, *maker.outputs[1:]]
 
     def _gives(self, maker: gs.Node, x: gs.Tensor) -> bool:
         """Whether a product can make its result in e4m3: what is turned cannot, and gates make one result alone."""

@@ -3,8 +3,8 @@
 #include <stdexcept>
 
 #include "attention/launch.h"
-#include "common/e4m3.h"
 #include "common/launch.h"
+#include "shell/e4m3_results.h"
 #include "shell/operator.h"
 #include "shell/text.h"
 
@@ -65,7 +65,7 @@ class Attention final : public Operator {
                                        " and qkv_layout \"H3D\"; allowed: equal numbers, or another qkv_layout"));
     }
     checkDisentangled(attributes);
-    if (quantized_) checkQuantized();
+    if (quantized_) checkE4m3Scale(y_scale_);
     const TensorKind kind = quantized_ ? TensorKind::kHalf : TensorKind::kActivation;
     const int hidden = num_heads_ * head_size_, kv_hidden = num_kv_heads_ * head_size_;
     const std::string part = text("[T,", hidden, "]"), kv_part = text("[T,", kv_hidden, "]");
@@ -138,12 +138,6 @@ class Attention final : public Operator {
   }
 
  private:
-  void checkQuantized() const {
-    if (y_scale_ >= kLeastE4m3Scale && y_scale_ <= kMostE4m3Scale) return;
-    throw std::invalid_argument(text("y_scale is ", y_scale_, "; allowed: from ", kLeastE4m3Scale, " to ",
-                                     kMostE4m3Scale, "; calibrate the model again"));
-  }
-
   void checkDisentangled(const Attributes& attributes) const {
     if (bias_kind_ != AttentionBias::kDisentangled) {
       for (const char* name : {"has_k_position", "has_q_position"}) {

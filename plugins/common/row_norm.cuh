@@ -56,15 +56,14 @@ struct E4m3RowNorm : RowNorm<T> {
 // Stores numbers of rows from element `at` on, a multiple of kWidth, by one store: what 16 bytes of T hold, as e4m3.
 template <typename T, int kWidth>
 __device__ inline void storeE4m3(const E4m3Rows& rows, int64_t at, const float (&x)[kWidth]) {
-  unsigned words[kWidth / 4];
+  Packed<unsigned, kWidth / 4> words;
 #pragma unroll
   for (int i = 0; i < kWidth; i += 2) {
     const float2 pair = unpackPair<T>(packPair<T>(x[i], x[i + 1]));
     const unsigned narrow = packE4m3(pair.x * rows.factor, pair.y * rows.factor);
-    words[i / 4] = i % 4 == 0 ? narrow : words[i / 4] | narrow << 16;
+    words.v[i / 4] = i % 4 == 0 ? narrow : words.v[i / 4] | narrow << 16;
   }
-  *reinterpret_cast<Packed<unsigned, kWidth / 4>*>(rows.data + at) =
-      reinterpret_cast<Packed<unsigned, kWidth / 4>&>(words);
+  *reinterpret_cast<Packed<unsigned, kWidth / 4>*>(rows.data + at) = words;
 }
 
 template <typename T>

@@ -2,6 +2,7 @@
 #include <stdexcept>
 
 #include "embedding/launch.h"
+#include "shell/e4m3_results.h"
 #include "shell/operator.h"
 
 namespace padfree {
@@ -10,17 +11,19 @@ namespace {
 class Embedding final : public Operator {
  public:
   explicit Embedding(const Attributes& attributes)
-      : ids_(addInput("ids", TensorKind::kInt32, "[T]")),
+      : results_(attributes),
+        kind_(results_.e4m3 ? TensorKind::kHalf : TensorKind::kActivation),
+        ids_(addInput("ids", TensorKind::kInt32, "[T]")),
         token_types_(addInput("token_types", TensorKind::kInt32, "[T]", attributes.flag("has_token_types"))),
         positions_(addInput("positions", TensorKind::kInt32, "[T]", attributes.flag("has_positions"))),
         cu_seqlens_(addInput("cu_seqlens", TensorKind::kInt32, "[B+1]")),
-        word_table_(addInput("word_table", TensorKind::kActivation, "[V,E]")),
-        position_table_(
-            addInput("position_table", TensorKind::kActivation, "[P,E]", attributes.flag("has_position_table"))),
-        type_table_(addInput("type_table", TensorKind::kActivation, "[N,E]", attributes.flag("has_token_types"))),
-        gamma_(addInput("gamma", TensorKind::kActivation, "[E]")),
-        beta_(addInput("beta", TensorKind::kActivation, "[E]", attributes.flag("has_beta"))),
-        y_(addOutput("y", TensorKind::kActivation, "[T,E]")),
+        word_table_(addInput("word_table", kind_, "[V,E]")),
+        position_table_(addInput("position_table", kind_, "[P,E]", attributes.flag("has_position_table"))),
+        type_table_(addInput("type_table", kind_, "[N,E]", attributes.flag("has_token_types"))),
+        gamma_(addInput("gamma", kind_, "[E]")),
+        beta_(addInput("beta", kind_, "[E]", attributes.flag("has_beta"))),
+        y_(addOutput("y", kind_, "[T,E]", results_.activations)),
+        y_e4m3_(addOutput("y_e4m3", TensorKind::kE4m3, "[T,E]", results_.e4m3)),
         position_offset_(attributes.integer("position_offset")),
         epsilon_(attributes.real("epsilon")) {
     if (positions_ != kAbsent && position_table_ == kAbsent) {
@@ -28,6 +31,11 @@ class Embedding final : public Operator {
           "has_positions is 1 with has_position_table 0; allowed: positions only with their table; set has_positions "
           "to 0 or add the table");
     }
+  }
+
+  std::vector<int32_t> measure(const ProfiledTensors&) const override {
+    if (results_.e4m3) checkCapability(kLeastE4m3Version, kE4m3RowsNextStep);
+    return {};
   }
 
   cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {
@@ -42,6 +50,8 @@ class Embedding final : public Operator {
     params.gamma = tensors.input(gamma_);
     params.beta = tensors.input(beta_);
     params.y = tensors.output(y_);
+    params.y_e4m3 = tensors.output(y_e4m3_);
+    params.e4m3_factor = 1.f / results_.y_scale;
     params.T = tensors.size(ids_, 0);
     params.B = tensors.size(cu_seqlens_, 0) - 1;
     params.E = tensors.size(gamma_, 0);
@@ -55,7 +65,10 @@ class Embedding final : public Operator {
   }
 
  private:
-  const int ids_, token_types_, positions_, cu_seqlens_, word_table_, position_table_, type_table_, gamma_, beta_, y_;
+  const Results results_;
+  const TensorKind kind_;  // of tables, gamma, beta and y
+  const int ids_, token_types_, positions_, cu_seqlens_, word_table_, position_table_, type_table_, gamma_, beta_, y_,
+      y_e4m3_;
   const int position_offset_;
   const float epsilon_;
 };
@@ -64,9 +77,10 @@ class Embedding final : public Operator {
 
 OperatorInfo embeddingOperator() {
   return {"PadfreeEmbedding",
-          {nonNegativeRealField("epsilon"), integerField("position_offset", 0, std::numeric_limits<int32_t>::max()),
-           flagField("has_token_types"), flagField("has_positions"), flagField("has_position_table"),
-           flagField("has_beta")},
+          withResultsFields({nonNegativeRealField("epsilon"),
+                             integerField("position_offset", 0, std::numeric_limits<int32_t>::max()),
+                             flagField("has_token_types"), flagField("has_positions"), flagField("has_position_table"),
+                             flagField("has_beta")}),
           makeOperator<Embedding>};
 }
 

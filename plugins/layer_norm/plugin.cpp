@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layer_norm/launch.h"
+#include "shell/e4m3_results.h"
 #include "shell/operator.h"
 
 namespace padfree {
@@ -8,15 +9,23 @@ namespace {
 class LayerNorm final : public Operator {
  public:
   explicit LayerNorm(const Attributes& attributes)
-      : x_(addInput("x", TensorKind::kActivation, "[...,E]")),
-        bias_(addInput("bias", TensorKind::kActivation, "[E]", attributes.flag("has_bias"))),
-        residual_(addInput("residual", TensorKind::kActivation, "[...,E]", attributes.flag("has_residual"))),
-        gamma_(addInput("gamma", TensorKind::kActivation, "[E]")),
-        beta_(addInput("beta", TensorKind::kActivation, "[E]", attributes.flag("has_beta"))),
-        y_(addOutput("y", TensorKind::kActivation, "[...,E]")),
-        sum_(addOutput("sum", TensorKind::kActivation, "[...,E]", attributes.flag("has_sum"))),
+      : results_(attributes),
+        kind_(results_.e4m3 ? TensorKind::kHalf : TensorKind::kActivation),
+        x_(addInput("x", kind_, "[...,E]")),
+        bias_(addInput("bias", kind_, "[E]", attributes.flag("has_bias"))),
+        residual_(addInput("residual", kind_, "[...,E]", attributes.flag("has_residual"))),
+        gamma_(addInput("gamma", kind_, "[E]")),
+        beta_(addInput("beta", kind_, "[E]", attributes.flag("has_beta"))),
+        y_(addOutput("y", kind_, "[...,E]", results_.activations)),
+        y_e4m3_(addOutput("y_e4m3", TensorKind::kE4m3, "[...,E]", results_.e4m3)),
+        sum_(addOutput("sum", kind_, "[...,E]", attributes.flag("has_sum"))),
         epsilon_(attributes.real("epsilon")),
         rms_(attributes.flag("rms")) {}
+
+  std::vector<int32_t> measure(const ProfiledTensors&) const override {
+    if (results_.e4m3) checkCapability(kLeastE4m3Version, kE4m3RowsNextStep);
+    return {};
+  }
 
   cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {
     LayerNormParams params{};
@@ -26,6 +35,8 @@ class LayerNorm final : public Operator {
     params.gamma = tensors.input(gamma_);
     params.beta = tensors.input(beta_);
     params.y = tensors.output(y_);
+    params.y_e4m3 = tensors.output(y_e4m3_);
+    params.e4m3_factor = 1.f / results_.y_scale;
     params.sum = tensors.output(sum_);
     params.rows = tensors.volume(x_, 0, tensors.rank(x_) - 1);
     params.E = tensors.size(x_, -1);
@@ -36,7 +47,9 @@ class LayerNorm final : public Operator {
   }
 
  private:
-  const int x_, bias_, residual_, gamma_, beta_, y_, sum_;
+  const Results results_;
+  const TensorKind kind_;  // of all tensors but y_e4m3
+  const int x_, bias_, residual_, gamma_, beta_, y_, y_e4m3_, sum_;
   const float epsilon_;
   const bool rms_;
 };
@@ -45,8 +58,8 @@ class LayerNorm final : public Operator {
 
 OperatorInfo layerNormOperator() {
   return {"PadfreeLayerNorm",
-          {nonNegativeRealField("epsilon"), flagField("rms"), flagField("has_bias"), flagField("has_residual"),
-           flagField("has_beta"), flagField("has_sum")},
+          withResultsFields({nonNegativeRealField("epsilon"), flagField("rms"), flagField("has_bias"),
+                             flagField("has_residual"), flagField("has_beta"), flagField("has_sum")}),
           makeOperator<LayerNorm>};
 }
 

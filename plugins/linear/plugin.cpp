@@ -5,14 +5,15 @@
 #include "linear/measure.h"
 #include "linear/tables.h"
 #include "linear/tiling.h"
+#include "shell/e4m3_results.h"
 #include "shell/operator.h"
 #include "shell/text.h"
 
 namespace padfree {
 namespace {
 
-constexpr int kSizeMultiple = 8, kE4m3SizeMultiple = 16;   // of K and N
-constexpr int kLeastVersion = 80, kLeastE4m3Version = 89;  // compute capabilities, without the point
+constexpr int kSizeMultiple = 8, kE4m3SizeMultiple = 16;  // of K and N
+constexpr int kLeastVersion = 80;                         // compute capability, without the point
 constexpr const char* kNextStep = "; build with --linear tensorrt";
 constexpr const char* kE4m3NextStep = "; keep this product in fp16 (--keep), or build with --precision fp16";
 
@@ -29,14 +30,10 @@ void check(cudaError_t status, const char* what) {
 }
 
 // Whether there are tilings to measure, which only Hopper's kernel has. Throws where no kernel runs.
-bool hasTilings(int device, bool e4m3) {
-  cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, device), "the GPU cannot be asked for its architecture");
-  const int version = properties.major * 10 + properties.minor, least = e4m3 ? kLeastE4m3Version : kLeastVersion;
-  if (version >= least) return properties.major == 9;
-  throw std::invalid_argument(text("the GPU ", properties.name, " has compute capability ", properties.major, '.',
-                                   properties.minor, "; allowed: ", least / 10, '.', least % 10, " and newer",
-                                   e4m3 ? kE4m3NextStep : kNextStep));
+bool hasTilings(bool e4m3) {
+  const int version =
+      e4m3 ? checkCapability(kLeastE4m3Version, kE4m3NextStep) : checkCapability(kLeastVersion, kNextStep);
+  return version / 10 == 9;
 }
 
 // The measured field: tokens and choice of each range in turn.
@@ -142,7 +139,7 @@ class Linear : public Operator {
   std::vector<int32_t> measure(const ProfiledTensors& tensors) const override {
     int device = 0;
     check(cudaGetDevice(&device), "there is no GPU to measure on");
-    if (!hasTilings(device, e4m3_)) return {};
+    if (!hasTilings(e4m3_)) return {};
     static constexpr float kPresent[1] = {};  // only whether pointers are null is looked at
     const auto present = [&](int index) { return index == kAbsent ? nullptr : kPresent; };
     LinearParams params{};
@@ -228,10 +225,7 @@ class Linear : public Operator {
       throw std::invalid_argument(text("results is '", results, "' with rotary_features ",
                                        attributes.integer("rotary_features"), "; allowed: 'act'"));
     }
-    const float scale = attributes.real("y_scale");
-    if (scale >= kLeastE4m3Scale && scale <= kMostE4m3Scale) return;
-    throw std::invalid_argument(text("y_scale is ", scale, "; allowed: from ", kLeastE4m3Scale, " to ", kMostE4m3Scale,
-                                     "; calibrate the model again"));
+    checkE4m3Scale(attributes.real("y_scale"));
   }
 
   static void checkTokens(int64_t T, int64_t N) {
@@ -282,9 +276,7 @@ OperatorInfo linearOperator() {
 }
 
 OperatorInfo linearFp8Operator() {
-  return {"PadfreeLinearFp8",
-          fieldsWith({choiceField("results", {"act", "e4m3", "both"}), nonNegativeRealField("y_scale")}),
-          makeOperator<LinearFp8>};
+  return {"PadfreeLinearFp8", fieldsWith(resultsFields()), makeOperator<LinearFp8>};
 }
 
 }  // namespace padfree

@@ -9,6 +9,8 @@ from ...operators import MOMENTS_GROUP
 from .facts import Facts, Known
 from .poly import Poly
 
+_E4M3 = "float8_e4m3fn"
+
 
 def padfree(node: gs.Node, known: Known) -> list[Facts]:
     """Facts about the outputs of a padfree node."""
@@ -21,6 +23,9 @@ def padfree(node: gs.Node, known: Known) -> list[Facts]:
         slots = [Facts((tokens,), "int32")] * (node.attrs["has_extent"] + node.attrs["has_positions"])
         lists = [Facts((Poly.atom("L"), Poly.of(4)), "int32")] if node.attrs["has_tasks"] else []
         return [Facts((batch + 1,), "int32"), *slots, *lists]
+    if node.op == "PadfreeLayerNorm":
+        rows = Facts(first.shape, first.dtype)
+        return [*_results(node, rows), *([rows] if node.attrs["has_sum"] else [])]
     if first.shape is None:
         return [Facts(dtype=first.dtype)] * len(node.outputs)
     if node.op == "PadfreePack":
@@ -29,17 +34,23 @@ def padfree(node: gs.Node, known: Known) -> list[Facts]:
         return [Facts((batch, length, *rest), first.dtype)]
     if node.op == "PadfreeAttention":
         width = int(node.attrs["num_heads"]) * int(node.attrs["head_size"])
-        return [Facts((tokens, Poly.of(width)), "float8_e4m3fn" if node.attrs["quantized"] else first.dtype)]
+        return [Facts((tokens, Poly.of(width)), _E4M3 if node.attrs["quantized"] else first.dtype)]
     if node.op == "PadfreeLinear":
         return _linear(node, known, tokens)
     if node.op == "PadfreeLinearFp8":
         return _linear_fp8(node, known, tokens)
     if node.op == "PadfreePool":
         return [Facts((batch, *rest), first.dtype)]
-    if node.op in ("PadfreeLayerNorm", "PadfreeRotary"):
-        return [Facts(first.shape, first.dtype)] * len(node.outputs)
+    if node.op == "PadfreeRotary":
+        return [Facts(first.shape, first.dtype)]
     table = known[-2] if node.attrs["has_beta"] else known[-1]  # gamma: [E], of the type of the activations
-    return [Facts((tokens, *(table.shape or ())), table.dtype)]
+    return _results(node, Facts((tokens, *(table.shape or ())), table.dtype))
+
+
+def _results(node: gs.Node, rows: Facts) -> list[Facts]:
+    """Rows in the types that the attribute `results` asks for, of those in the activations' type."""
+    narrow = Facts(rows.shape, _E4M3)
+    return {"act": [rows], "e4m3": [narrow], "both": [rows, narrow]}[node.attrs["results"]]
 
 
 def _linear(node: gs.Node, known: Known, tokens: Poly) -> list[Facts]:
@@ -60,10 +71,8 @@ def _linear_fp8(node: gs.Node, known: Known, tokens: Poly) -> list[Facts]:
     """Results of the weight's [N,K] N columns, gated half of them, in the types asked for, and the rows' moments."""
     rows = known[1].shape
     features = rows[0].constant() if rows else None
-    act = known[3].dtype  # the bias'
-    results = {"act": [act], "e4m3": [known[0].dtype], "both": [act, known[0].dtype]}[node.attrs["results"]]
     width = None if features is None else features // 2 if node.attrs["gated"] else features
-    made = [Facts(None if width is None else (tokens, Poly.of(width)), dtype) for dtype in results]
+    made = _results(node, Facts(None if width is None else (tokens, Poly.of(width)), known[3].dtype))  # the bias' type
     if not node.attrs["has_moments"]:
         return made
     if width is None:

@@ -74,6 +74,8 @@ def _replace(editor: Editor, analysis: Analysis, found: norm_match.LayerNorm) ->
         has_residual=int(parts.residual is not None),
         has_beta=int(found.beta is not None),
         has_sum=int(has_sum),
+        results="act",
+        y_scale=1.0,
     )
 
 
