@@ -85,8 +85,9 @@ class BodyBuilder:
         if results != "e4m3":
             self.output("y", value)
         if results != "act":
-            rounded = "y" if results == "both" else self.op("Cast", value, to=self.act_type)
-            self.output_e4m3("y_e4m3", self.load(rounded), self.attribute("y_scale"))
+            if self.act_type != TensorProto.FLOAT:
+                value = self.load("y" if results == "both" else self.op("Cast", value, to=self.act_type))
+            self.output_e4m3("y_e4m3", value, self.attribute("y_scale"))
 
     def _check_e4m3(self) -> None:
         if self.opset < _E4M3_OPSET:

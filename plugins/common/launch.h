@@ -18,13 +18,6 @@ struct TypeTag {
   using Type = T;
 };
 
-// Calls function(TypeTag<T>{}) with the C++ type of a half precision type.
-template <typename Function>
-cudaError_t dispatchHalf(DataType type, Function function) {
-  if (type == DataType::kFloat16) return function(TypeTag<half>{});
-  return type == DataType::kBFloat16 ? function(TypeTag<__nv_bfloat16>{}) : cudaErrorNotSupported;
-}
-
 // Calls function(TypeTag<T>{}) with the C++ type of an activation type.
 template <typename Function>
 cudaError_t dispatchActivation(DataType type, Function function) {
@@ -61,19 +54,6 @@ inline cudaError_t countMultiprocessors(int& count) {
 }
 inline cudaError_t majorCapability(int& major) {
   return deviceAttribute(cudaDevAttrComputeCapabilityMajor, major);
-}
-
-// An error unless the code that a kernel runs by on the current device was compiled with e4m3. Where the library has
-// none for 8.6 or 8.9, that for sm_80 runs there.
-inline cudaError_t checkE4m3Code(const void* kernel) {
-  constexpr int kLeastVersion = 89;
-  int major = 0;
-  cudaError_t status = majorCapability(major);
-  if (status != cudaSuccess || major > 8) return status;
-  cudaFuncAttributes attributes{};
-  status = cudaFuncGetAttributes(&attributes, kernel);
-  if (status != cudaSuccess) return status;
-  return attributes.binaryVersion < kLeastVersion ? cudaErrorNoKernelImageForDevice : cudaSuccess;
 }
 
 // Blocks of a one-dimensional grid; a grid-stride loop covers what lies beyond the limit.

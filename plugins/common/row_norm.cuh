@@ -15,8 +15,8 @@
 
 #include "common/dependent_launch.cuh"
 #include "common/device.cuh"
+#include "common/e4m3_code.cuh"
 #include "common/launch.h"
-#include "common/ptx/e4m3.cuh"
 
 namespace padfree {
 

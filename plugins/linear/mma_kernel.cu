@@ -7,9 +7,9 @@
 
 #include "common/dependent_launch.cuh"
 #include "common/device.cuh"
+#include "common/e4m3_code.cuh"
 #include "common/panel.cuh"
 #include "common/ptx/cp_async.cuh"
-#include "common/ptx/e4m3.cuh"
 #include "common/ptx/mma.cuh"
 #include "linear/activation.cuh"
 #include "linear/mma_kernel.h"

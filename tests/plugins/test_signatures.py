@@ -9,7 +9,7 @@ import pytest
 from padfree.onnx_tools.operators import OPERATORS
 from padfree.onnx_tools.operators.spec import AttributeValue, TensorSpec
 
-from tests.support.samples import LETTERS, PLAIN_LINEAR, PLAIN_LINEAR_FP8, concrete_shape, variants
+from tests.support.samples import LETTERS, PLAIN_LINEAR, PLAIN_LINEAR_FP8, PLAIN_RESULTS, concrete_shape, variants
 
 from .expressions import ExpressionBuilder, Size, SizeTensor
 from .plugin_abi import (
@@ -78,7 +78,8 @@ def test_types_and_formats(library: PluginLibrary, operator: str) -> None:
         everything = [*inputs, *outputs]
         plugin = create(library, operator, attributes)
         precisions = OPERATORS[operator].plugin_precisions
-        allowed = [ACTIVATIONS[name] for name in precisions if name != "fp32" or not attributes.get("quantized")]
+        narrow = attributes.get("quantized") or attributes.get("results", "act") != "act"
+        allowed = [ACTIVATIONS[name] for name in precisions if name != "fp32" or not narrow]
         if any(spec.type == "act or int32" for spec in inputs):
             allowed.append(INT32)
         for activation in allowed:
@@ -106,7 +107,8 @@ def test_types_and_formats(library: PluginLibrary, operator: str) -> None:
 
 
 def test_mixed_activation_types_are_refused(library: PluginLibrary, log: LogCapture) -> None:
-    attributes = {"epsilon": 1e-5, "rms": 0, "has_bias": 0, "has_residual": 0, "has_beta": 1, "has_sum": 0}
+    flags = {"rms": 0, "has_bias": 0, "has_residual": 0, "has_beta": 1, "has_sum": 0}
+    attributes: dict[str, AttributeValue] = {"epsilon": 1e-5, **flags, **PLAIN_RESULTS}
     plugin = create(library, "PadfreeLayerNorm", attributes)
     assert plugin.output_types([FP16, FP16, FP32]) is None
     assert "input beta has type FP32; allowed: FP16 as input x; cast it in the graph" in log.text()

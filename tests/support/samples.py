@@ -44,6 +44,7 @@ PLAIN_ATTENTION: dict[str, AttributeValue] = {
     "quantized": 0,
     "y_scale": 1.0,
 }
+PLAIN_RESULTS: dict[str, AttributeValue] = {"results": "act", "y_scale": 1.0}
 PLAIN_LINEAR: dict[str, AttributeValue] = {
     "activation": "none",
     "has_bias": 0,
@@ -59,8 +60,7 @@ PLAIN_LINEAR: dict[str, AttributeValue] = {
 }
 PLAIN_LINEAR_FP8: dict[str, AttributeValue] = {
     **{name: value for name, value in PLAIN_LINEAR.items() if name != "has_bias"},
-    "results": "act",
-    "y_scale": 1.0,
+    **PLAIN_RESULTS,
 }
 
 

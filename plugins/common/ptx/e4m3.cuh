@@ -10,15 +10,6 @@
 
 namespace padfree {
 
-// Whether the architecture that is compiled for converts to e4m3 and multiplies it.
-constexpr bool hasE4m3() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
-  return false;
-#else
-  return true;
-#endif
-}
-
 // Two numbers rounded to nearest even; what is larger becomes 448. Code for older architectures, which 8.9 may run,
 // does without the instruction.
 __device__ inline unsigned packE4m3(float low, float high) {

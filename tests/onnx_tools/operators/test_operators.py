@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from padfree.onnx_tools import RewriteError
 from padfree.onnx_tools.operators import DOMAIN, OPERATORS, check_nodes, make_node
 
-from tests.support.samples import PLAIN_ATTENTION
+from tests.support.samples import PLAIN_ATTENTION, PLAIN_RESULTS
 
 ATTENTION = {**PLAIN_ATTENTION, "num_heads": 4, "num_kv_heads": 4, "head_size": 16, "scale": 0.25}
 
@@ -102,6 +102,7 @@ def test_positions_need_a_position_table() -> None:
             epsilon=1e-12,
             position_offset=0,
             **flags,
+            **PLAIN_RESULTS,
         )
 
 

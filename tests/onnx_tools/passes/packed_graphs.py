@@ -17,6 +17,7 @@ from padfree.onnx_tools.passes import PassResult
 from padfree.onnx_tools.precision.element_types import check_element_types
 
 from tests.onnx_tools.agreement import run
+from tests.support.samples import PLAIN_RESULTS
 
 WIDTH = 64
 EPSILON = 0.1  # large, so that one that is left out shows
@@ -98,6 +99,7 @@ class PackedGraph:
             **flags,
             has_sum=int(sum_output),
             epsilon=EPSILON,
+            **PLAIN_RESULTS,
         )
 
     def inputs(self) -> list[ValueInfoProto]:

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What operators have in common whose results may leave in e4m3.
+#pragma once
+
+#include <vector>
+
+#include "shell/fields.h"
+
+namespace padfree {
+
+constexpr int kLeastE4m3Version = 89;  // compute capability, without the point
+constexpr const char* kE4m3RowsNextStep =
+    "; keep the products that read these rows in fp16 (--keep), or build with --precision fp16";
+
+// The attributes results and y_scale of an operator whose rows leave in the activations' type, in e4m3, or in both.
+struct Results {
+  // Throws std::invalid_argument where y_scale is not allowed.
+  explicit Results(const Attributes& attributes);
+
+  bool activations, e4m3;
+  float y_scale;
+};
+
+// Those attributes, and with them at their end the others of an operator.
+std::vector<FieldSpec> resultsFields();
+std::vector<FieldSpec> withResultsFields(std::vector<FieldSpec> others);
+
+// Throws std::invalid_argument, naming y_scale, unless results in e4m3 can be divided by it.
+void checkE4m3Scale(float y_scale);
+
+// Compute capability of the current GPU, without the point. Throws std::invalid_argument, naming the GPU, where it is
+// below `least`; next_step begins with a semicolon.
+int checkCapability(int least, const char* next_step);
+
+}  // namespace padfree
