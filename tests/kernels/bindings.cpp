@@ -48,22 +48,43 @@ PADFREE_TEST_EXPORT int64_t padfreeTaskListEntries(int T, int B, int H) {
   return padfree::taskListEntries<int64_t>(T, B, H);
 }
 
+// The same arguments as padfreeEmbedding, then rows in e4m3 and what they are multiplied by; y may be null.
+PADFREE_TEST_EXPORT int padfreeEmbeddingE4m3(const int* ids, const int* token_types, const int* positions,
+                                             const int* cu_seqlens, const void* word_table, const void* position_table,
+                                             const void* type_table, const void* gamma, const void* beta, void* y,
+                                             int T, int B, int E, int V, int P, int N, int position_offset,
+                                             float epsilon, int type, void* y_e4m3, float factor, cudaStream_t stream) {
+  return padfree::launchEmbedding(
+      {{ids, token_types, positions, cu_seqlens, word_table, position_table, type_table, gamma, beta, y, T, B, E, V, P,
+        N, position_offset, epsilon, static_cast<DataType>(type)},
+       y_e4m3,
+       factor},
+      stream);
+}
+
 PADFREE_TEST_EXPORT int padfreeEmbedding(const int* ids, const int* token_types, const int* positions,
                                          const int* cu_seqlens, const void* word_table, const void* position_table,
                                          const void* type_table, const void* gamma, const void* beta, void* y, int T,
                                          int B, int E, int V, int P, int N, int position_offset, float epsilon,
                                          int type, cudaStream_t stream) {
-  return padfree::launchEmbedding(
-      {ids, token_types, positions, cu_seqlens, word_table, position_table, type_table, gamma, beta, y, T, B, E, V, P,
-       N, position_offset, epsilon, static_cast<DataType>(type)},
+  return padfreeEmbeddingE4m3(ids, token_types, positions, cu_seqlens, word_table, position_table, type_table, gamma,
+                              beta, y, T, B, E, V, P, N, position_offset, epsilon, type, nullptr, 1.f, stream);
+}
+
+// The same arguments as padfreeLayerNorm, then rows in e4m3 and what they are multiplied by; y may be null.
+PADFREE_TEST_EXPORT int padfreeLayerNormE4m3(const void* x, const void* bias, const void* residual, const void* gamma,
+                                             const void* beta, void* y, void* sum, int64_t rows, int E, float epsilon,
+                                             int rms, int type, void* y_e4m3, float factor, cudaStream_t stream) {
+  return padfree::launchLayerNorm(
+      {x, bias, residual, gamma, beta, y, sum, rows, E, epsilon, rms != 0, static_cast<DataType>(type), y_e4m3, factor},
       stream);
 }
 
 PADFREE_TEST_EXPORT int padfreeLayerNorm(const void* x, const void* bias, const void* residual, const void* gamma,
                                          const void* beta, void* y, void* sum, int64_t rows, int E, float epsilon,
                                          int rms, int type, cudaStream_t stream) {
-  return padfree::launchLayerNorm(
-      {x, bias, residual, gamma, beta, y, sum, rows, E, epsilon, rms != 0, static_cast<DataType>(type)}, stream);
+  return padfreeLayerNormE4m3(x, bias, residual, gamma, beta, y, sum, rows, E, epsilon, rms, type, nullptr, 1.f,
+                              stream);
 }
 
 PADFREE_TEST_EXPORT int padfreeRotary(const void* x, const int* positions, const float* frequencies, void* y, int T,

@@ -72,10 +72,10 @@ def products(model: Model) -> list[tuple[onnx.NodeProto, Mapping[str, Any]]]:
 
 
 def test_products_hand_e4m3_to_each_other(made: Model) -> None:
-    """Behind the embedding stands QuantizeLinear; attention and a feed-forward network's inside are in e4m3 alone."""
+    """The embedding gives both types; attention and a feed-forward network's inside are in e4m3 alone."""
     nodes = {name: node for node in made.proto.graph.node for name in node.output}
     makers = [nodes[node.input[0]].op_type for node, _ in products(made)]
-    layer = ["QuantizeLinear", "PadfreeAttention", "PadfreeLinearFp8", "PadfreeLinearFp8"]
+    layer = ["PadfreeEmbedding", "PadfreeAttention", "PadfreeLinearFp8", "PadfreeLinearFp8"]
     assert makers == [*layer, "PadfreeLinearFp8", *layer[1:]]
     results = [(attributes["results"], attributes["has_moments"]) for _, attributes in products(made)]
     assert results == [
@@ -88,7 +88,9 @@ def test_products_hand_e4m3_to_each_other(made: Model) -> None:
         ("e4m3", 0),
         ("act", 0),
     ]
+    assert node_attributes(nodes[products(made)[0][0].input[0]])["results"] == "both"
     assert opset_of(made.proto) == OPSET
+    assert not [node for node in made.proto.graph.node if node.op_type == "QuantizeLinear"]
     assert not [node for node in padfree_nodes(made.proto.graph) if node.op_type == "PadfreeLinear"]
 
 
@@ -230,13 +232,20 @@ def test_data_that_overflow_are_named(half: Model) -> None:
         quantize(broken, BATCHES)
 
 
+def products_that_activate(model: Model) -> tuple[str, ...]:
+    """The first products of feed-forward networks."""
+    found = [node for node in padfree_nodes(model.proto.graph) if node_attributes(node).get("activation") == "gelu"]
+    return tuple(node.name for node in found)
+
+
 def test_bf16_goes_through_float32(original: ModelProto) -> None:
     """onnxruntime has no QuantizeLinear of bfloat16."""
     plain = with_linear(Model.of(rewrite(original, precision="bf16", verify=False).model))
-    found = quantize(plain, BATCHES)
+    kept = products_that_activate(plain)
+    found = quantize(plain, BATCHES, QuantizationOptions(keep=kept))
     quantized = [node for node in found.proto.graph.node if node.op_type == "QuantizeLinear"]
     makers = {name: node for node in found.proto.graph.node for name in node.output}
-    assert [makers[node.input[0]].op_type for node in quantized] == ["Cast"]
+    assert [makers[node.input[0]].op_type for node in quantized] == ["Cast"] * len(kept)
     assert described(found)["outputs"]["last_hidden_state"]["mean_cosine"] > 0.99
 
 
@@ -259,11 +268,15 @@ def test_other_families(name: str) -> None:
     streamed = [node for node in padfree_nodes(found.proto.graph) if node.op_type == "PadfreeLayerNorm"]
     if name in ("modernbert", "qwen3_embedding"):
         assert len(streamed) > 2  # ahead of layers
+        narrow = [node for node in streamed if node_attributes(node)["results"] == "e4m3"]
+        assert len(narrow) > 2
+    assert not [node for node in found.proto.graph.node if node.op_type == "QuantizeLinear"]
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
 @pytest.mark.parametrize(("operator", "place"), [("PadfreeLinearFp8", 2), ("QuantizeLinear", 1)])
-def test_scales_in_a_file_are_checked(made: Model, scale: float, operator: str, place: int) -> None:
+def test_scales_in_a_file_are_checked(half: Model, scale: float, operator: str, place: int) -> None:
+    made = quantize(half, BATCHES, QuantizationOptions(keep=products_that_activate(half)), verify=False)
     check_scales(made)
     changed = made.with_proto(ModelProto())
     changed.proto.CopyFrom(made.proto)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Norms and embeddings ahead of products in e4m3 give these rows themselves, with the bits of a QuantizeLinear."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from padfree.onnx_tools.analysis.graph import tidy
+from padfree.onnx_tools.files.graph_io import export_model, import_graph
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.fp8 import OPSET
+from padfree.onnx_tools.importing.newer_opsets import raise_opset
+from padfree.onnx_tools.operators import check_nodes, node_attributes, with_functions
+from padfree.onnx_tools.precision.element_types import check_element_types
+from padfree.onnx_tools.quantization.layers import choose_layers
+from padfree.onnx_tools.quantization.narrowing import narrow_products
+from padfree.onnx_tools.quantization.options import QuantizationOptions
+from padfree.onnx_tools.quantization.weights import QuantizedWeights
+
+from tests.onnx_tools.agreement import run
+from tests.onnx_tools.passes.packed_graphs import EPSILON, WIDTH, PackedGraph, activations
+from tests.support.samples import PLAIN_RESULTS
+
+SCALE = 2.0**-6
+WORDS = 30
+NORMS = ("PadfreeLayerNorm", "PadfreeEmbedding")
+
+
+class TokenGraph(PackedGraph):
+    """A graph on ids "x" [T] and the prefix sums "cu" of their sequences."""
+
+    def embedding(self) -> str:
+        flags = {"has_token_types": 0, "has_positions": 0, "has_position_table": 0, "has_beta": 1}
+        inputs = ["x", "cu", self.constant(WORDS, WIDTH), self.constant(WIDTH, center=1.0), self.constant(WIDTH)]
+        return self.padfree(
+            "PadfreeEmbedding", "norm", inputs, epsilon=EPSILON, position_offset=0, **flags, **PLAIN_RESULTS
+        )
+
+    def inputs(self) -> list[ValueInfoProto]:
+        return [
+            helper.make_tensor_value_info("x", TensorProto.INT32, ["T"]),
+            helper.make_tensor_value_info("cu", TensorProto.INT32, ["N"]),
+        ]
+
+
+def ahead_of_a_layer() -> tuple[ModelProto, str]:
+    """Pre-LN: products alone read the norm, the sum goes on beside it."""
+    graph = PackedGraph("fp16")
+    normed = graph.norm("x", graph.linear("x"), sum_output=True)
+    inner = graph.linear(normed, 2 * WIDTH, activation="gelu")
+    other = graph.linear(normed)
+    return graph.model(graph.linear(inner, rows=2 * WIDTH, residual=f"{normed}_total"), other), normed
+
+
+def behind_a_layer() -> tuple[ModelProto, str]:
+    """Post-LN: the next layer adds to what it reads."""
+    graph = PackedGraph("fp16")
+    normed = graph.norm("x")
+    inner = graph.linear(normed, 2 * WIDTH, activation="gelu")
+    return graph.model(graph.linear(inner, rows=2 * WIDTH, residual=normed)), normed
+
+
+def as_an_output() -> tuple[ModelProto, str]:
+    graph = PackedGraph("fp16")
+    normed = graph.norm("x")
+    return graph.model(graph.linear(normed), normed), normed
+
+
+def embedded() -> tuple[ModelProto, str]:
+    """Products alone read it."""
+    graph = TokenGraph("fp16")
+    normed = graph.embedding()
+    return graph.model(graph.linear(normed)), normed
+
+
+def embedded_and_added_to() -> tuple[ModelProto, str]:
+    graph = TokenGraph("fp16")
+    normed = graph.embedding()
+    return graph.model(graph.linear(normed, residual=normed)), normed
+
+
+GRAPHS = {
+    ahead_of_a_layer: ["y_e4m3", "sum"],
+    behind_a_layer: ["y", "y_e4m3"],
+    as_an_output: ["y", "y_e4m3"],
+    embedded: ["y_e4m3"],
+    embedded_and_added_to: ["y", "y_e4m3"],
+}
+
+
+def narrowed(model: ModelProto, *keep: str) -> ModelProto:
+    """The model with its products in e4m3, but for those that are kept."""
+    raise_opset(model, OPSET)
+    source = Model(model)
+    graph = import_graph(source)
+    layers = choose_layers(graph, QuantizationOptions(keep=keep)).chosen
+    narrow_products(graph, "fp16", layers, {layer.x: SCALE for layer in layers}, QuantizedWeights())
+    tidy(graph)
+    made = export_model(graph, source).whole()
+    check_nodes(made)
+    check_element_types(made, "fp16")
+    return made
+
+
+def unfolded(model: ModelProto) -> ModelProto:
+    """The model with a QuantizeLinear behind every norm that gives e4m3."""
+    made = ModelProto()
+    made.CopyFrom(model)
+    del made.graph.node[:]
+    made.graph.initializer.append(helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, [], [0.0]))
+    for node in model.graph.node:
+        results = node_attributes(node)["results"] if node.op_type in NORMS else "act"
+        if results == "act":
+            made.graph.node.append(node)
+            continue
+        plain = NodeProto()
+        plain.CopyFrom(node)
+        given = list(node.output)
+        wide = given.pop(0) if results == "both" else f"{node.name}_wide"
+        narrow = given.pop(0)
+        plain.output[:] = [wide, *given]
+        scale = f"{node.name}_scale"
+        for attribute in plain.attribute:
+            if attribute.name == "results":
+                attribute.s = b"act"
+            if attribute.name == "y_scale":
+                made.graph.initializer.append(numpy_helper.from_array(np.asarray(attribute.f, np.float16), scale))
+        made.graph.node.extend([plain, helper.make_node("QuantizeLinear", [wide, scale, "zero"], [narrow])])
+    return made
+
+
+def feeds_of(model: ModelProto, lengths: list[int]) -> dict[str, np.ndarray]:
+    if len(model.graph.input) == 1:
+        return {"x": activations(sum(lengths), "fp16")}
+    ids = np.random.default_rng(3).integers(-1, WORDS + 1, sum(lengths) + 2).astype(np.int32)
+    return {"x": ids, "cu": np.cumsum([0, *lengths]).astype(np.int32)}
+
+
+def norms_of(model: ModelProto) -> list[NodeProto]:
+    return [node for node in model.graph.node if node.op_type in NORMS]
+
+
+@pytest.mark.parametrize("make", GRAPHS, ids=lambda make: make.__name__)
+def test_norms_give_e4m3(make: Any) -> None:
+    model, rows = make()
+    made = narrowed(model)
+    (norm,) = norms_of(made)
+    attributes, outputs = node_attributes(norm), GRAPHS[make]
+    assert attributes["results"] == ("both" if "y" in outputs else "e4m3")
+    assert attributes["y_scale"] == SCALE
+    wanted = {"y": rows, "y_e4m3": f"{rows}_e4m3", "sum": f"{rows}_total"}
+    assert list(norm.output) == [wanted[name] for name in outputs]
+    assert f"{rows}_e4m3" not in [name for node in made.graph.node if node is not norm for name in node.output]
+    separate = unfolded(made)
+    assert [node.op_type for node in separate.graph.node].count("QuantizeLinear") == len(
+        [node for node in made.graph.node if node.op_type == "QuantizeLinear"]
+    ) + 1
+    for lengths in ([5, 0, 120, 1], [1], [0]):
+        feeds = feeds_of(made, lengths)
+        before, after = (run(with_functions(item, "fp16"), feeds) for item in (separate, made))
+        for a, b in zip(before, after, strict=True):
+            assert a.dtype == np.float16
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_product_that_stays_reads_half_precision() -> None:
+    """One of two readers is kept: the rows leave in both types."""
+    model, rows = ahead_of_a_layer()
+    kept = next(node.name for node in model.graph.node if node.output[0] == model.graph.output[1].name)
+    (norm,) = norms_of(narrowed(model, kept))
+    assert list(norm.output) == [rows, f"{rows}_e4m3", f"{rows}_total"]
+
+
+def test_the_sum_beside_a_norm_is_quantised_by_itself() -> None:
+    """A product of the sum, not of the norm: the norm stays as it was."""
+    graph = PackedGraph("fp16")
+    normed = graph.norm("x", "x", sum_output=True)
+    made = narrowed(graph.model(graph.linear(f"{normed}_total"), normed))
+    (norm,) = norms_of(made)
+    assert node_attributes(norm)["results"] == "act"
+    assert [node.op_type for node in made.graph.node].count("QuantizeLinear") == 1
