@@ -97,6 +97,10 @@ def test_every_variant_serialises_and_clones(library: PluginLibrary, operator: s
         ("PadfreeLayerNorm", {"epsilon": -1e-5}, "epsilon is -1e-05; allowed: finite, at least 0"),
         ("PadfreeLayerNorm", {"epsilon": float("inf")}, "epsilon is inf; allowed: finite, at least 0"),
         ("PadfreeLayerNorm", {"epsilon": 0}, "epsilon has type INT32; allowed: FLOAT32"),
+        ("PadfreeLayerNorm", {"results": "fp8"}, 'results is "fp8"; allowed: act, e4m3, both'),
+        ("PadfreeLayerNorm", {"results": "e4m3", "y_scale": 0.0}, "y_scale is 0; allowed: from 6.10352e-05 to 16384"),
+        ("PadfreeEmbedding", {"results": "both", "y_scale": 32768.0}, "y_scale is 32768; allowed: from 6.10352e-05"),
+        ("PadfreeEmbedding", {"results": None}, "results is missing; allowed: act, e4m3, both"),
         ("PadfreeEmbedding", {"position_offset": -1}, "position_offset is -1; allowed: 0 to 2147483647"),
         (
             "PadfreeEmbedding",

@@ -116,6 +116,17 @@ def test_mixed_activation_types_are_refused(library: PluginLibrary, log: LogCapt
     plugin.destroy()
 
 
+def test_rows_of_norms_in_e4m3_stand_beside_half_precision_alone(library: PluginLibrary, log: LogCapture) -> None:
+    flags = {"rms": 0, "has_bias": 0, "has_residual": 0, "has_beta": 0, "has_sum": 1}
+    plugin = create(library, "PadfreeLayerNorm", {"epsilon": 1e-5, **flags, "results": "e4m3", "y_scale": 0.5})
+    assert plugin.output_types([BF16, BF16]) == [FP8, BF16]
+    assert plugin.supports(2, [FP16, FP16, FP8, FP16])
+    assert not plugin.supports(2, [FP16, FP16, FP16, FP16])
+    assert plugin.output_types([FP32, FP32]) is None
+    assert "input x has type FP32; allowed: FP16, BF16; cast it in the graph" in log.text()
+    plugin.destroy()
+
+
 def test_linear_has_no_kernel_for_fp32(library: PluginLibrary, log: LogCapture) -> None:
     plugin = create(library, "PadfreeLinear", PLAIN_LINEAR)
     assert plugin.output_types([FP32, FP32]) is None
