@@ -33,8 +33,8 @@ def narrow_products(
         weights: theirs in e4m3, or what makes them.
 
     A tensor that such a product, a norm or an embedding makes, or attention for it alone, comes from there in e4m3;
-    others go through QuantizeLinear. Residuals stay in half precision. A tensor has one scale, whoever reads it: no maker
-    is asked for e4m3 twice.
+    others go through QuantizeLinear. Residuals stay in half precision. A tensor has one scale, whoever reads it: no
+    maker is asked for e4m3 twice.
     """
     narrowing = _Narrowing(graph, precision, layers, scales, weights)
     narrowing.run()
