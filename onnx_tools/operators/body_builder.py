@@ -84,10 +84,14 @@ class BodyBuilder:
         results = self.attributes["results"]
         if results != "e4m3":
             self.output("y", value)
-        if results != "act":
-            if self.act_type != TensorProto.FLOAT:
-                value = self.load("y" if results == "both" else self.op("Cast", value, to=self.act_type))
-            self.output_e4m3("y_e4m3", value, self.attribute("y_scale"))
+        if results == "act":
+            return
+        self._check_e4m3()
+        rounded = "y" if results == "both" else self.op("Cast", value, to=self.act_type)
+        # The scale has the type of what is quantised, up to opset 22.
+        scale = self.op("Cast", self.attribute("y_scale"), to=self.act_type)
+        zero = self.op("Constant", value=helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, [], [0.0]))
+        self.nodes.append(helper.make_node("QuantizeLinear", [rounded, scale, zero], ["y_e4m3"]))
 
     def _check_e4m3(self) -> None:
         if self.opset < _E4M3_OPSET:

@@ -3,7 +3,8 @@
 
 onnxruntime's CPU lacks most fp16 and bf16 kernels, and where it has none it puts casts around whole groups of nodes,
 inside which nothing overflows. Here every half precision tensor is rounded right where it is made, so that what
-overflows or loses its digits on a GPU does so here. Sums inside one operator are still fp32.
+overflows or loses its digits on a GPU does so here. Sums inside one operator are still fp32, and rows that a norm
+gives in e4m3 are rounded once.
 """
 
 from __future__ import annotations

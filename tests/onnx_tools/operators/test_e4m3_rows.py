@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError
+from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.operators import DOMAIN, OPERATORS, make_node, with_functions
+from padfree.onnx_tools.precision.widen import widen
 
 from .bodies import cu_of, rng
 
 Feeds = dict[str, np.ndarray]
 WIDTH = 21
 LARGEST = 448.0
+Y_SCALE = 2.0**-5
 DTYPES = {"fp32": np.float32, "fp16": np.float16}
 NORM: dict[str, Any] = {"epsilon": 1e-5, "rms": 0, "has_bias": 1, "has_residual": 1, "has_beta": 1, "has_sum": 1}
 EMBEDDING: dict[str, Any] = {
@@ -29,8 +32,8 @@ EMBEDDING: dict[str, Any] = {
 }
 
 
-def model_of(operator: str, feeds: Feeds, precision: str, opset: int, attributes: dict[str, Any]) -> list[np.ndarray]:
-    """What the operator makes; e4m3 comes out as float32. With results='act' QuantizeLinear makes y_e4m3 of y."""
+def model_of(operator: str, feeds: Feeds, precision: str, opset: int, attributes: dict[str, Any]) -> ModelProto:
+    """The operator alone; e4m3 comes out as float32. With results='act' QuantizeLinear makes y_e4m3 of y."""
     spec = OPERATORS[operator]
     made = [item.name for item in spec.outputs_for(attributes)]
     nodes = [make_node(operator, [item.name for item in spec.inputs_for(attributes)], made, name="node", **attributes)]
@@ -53,7 +56,10 @@ def model_of(operator: str, feeds: Feeds, precision: str, opset: int, attributes
         [scale, zero],
     )
     imports = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, 1)]
-    model = with_functions(helper.make_model(graph, opset_imports=imports, ir_version=10), precision)
+    return with_functions(helper.make_model(graph, opset_imports=imports, ir_version=10), precision)
+
+
+def run(model: ModelProto, feeds: Feeds) -> list[np.ndarray]:
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return list(session.run(None, feeds))
 
@@ -90,14 +96,16 @@ CASES = [
 
 @pytest.mark.parametrize("opset", [19, 23])
 @pytest.mark.parametrize("precision", DTYPES)
-@pytest.mark.parametrize("y_scale", [2.0**-14, 2.0**-5, 1.0, 2.0**10], ids=str)
+@pytest.mark.parametrize("y_scale", [2.0**-14, Y_SCALE, 1.0, 2.0**10], ids=str)
 @pytest.mark.parametrize(("operator", "attributes", "feeds_of", "size"), CASES, ids=lambda item: str(item)[:20])
 def test_rows_are_those_of_quantize_linear(
     opset: int, precision: str, y_scale: float, operator: str, attributes: dict[str, Any], feeds_of: Any, size: Any
 ) -> None:
     feeds = feeds_of(size, DTYPES[precision])
     found = {
-        results: model_of(operator, feeds, precision, opset, {**attributes, "results": results, "y_scale": y_scale})
+        results: run(
+            model_of(operator, feeds, precision, opset, {**attributes, "results": results, "y_scale": y_scale}), feeds
+        )
         for results in ("act", "e4m3", "both")
     }
     for a, b in zip(found["act"], found["both"], strict=True):
@@ -106,11 +114,23 @@ def test_rows_are_those_of_quantize_linear(
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("results", ["e4m3", "both"])
+@pytest.mark.parametrize(("operator", "attributes", "feeds_of", "size"), CASES[2::2], ids=lambda item: str(item)[:20])
+def test_a_file_in_half_precision_runs_in_float32(
+    operator: str, attributes: dict[str, Any], feeds_of: Any, size: Any, results: str
+) -> None:
+    """Its bodies, widened, are full of casts from float32 to float32."""
+    feeds, chosen = feeds_of(size, np.float32), {**attributes, "results": results, "y_scale": Y_SCALE}
+    widened = widen(Model(model_of(operator, feeds, "fp16", 19, chosen))).proto
+    for a, b in zip(run(model_of(operator, feeds, "fp32", 19, chosen), feeds), run(widened, feeds), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 @pytest.mark.parametrize(("operator", "attributes", "feeds_of", "size"), CASES[2::2], ids=lambda item: str(item)[:20])
 def test_rows_saturate_and_filler_is_zero(operator: str, attributes: dict[str, Any], feeds_of: Any, size: Any) -> None:
     feeds = feeds_of(size, np.float16)
-    chosen = {**attributes, "results": "both", "y_scale": 2.0**-5}
-    y, narrow, *_ = model_of(operator, feeds, "fp16", 19, chosen)
+    chosen = {**attributes, "results": "both", "y_scale": Y_SCALE}
+    y, narrow, *_ = run(model_of(operator, feeds, "fp16", 19, chosen), feeds)
     assert (np.abs(y) > 20).any()
     np.testing.assert_array_equal(np.abs(narrow[np.abs(y) > 20]), LARGEST)
     if operator == "PadfreeEmbedding":
