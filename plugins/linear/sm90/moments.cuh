@@ -50,22 +50,26 @@ __device__ inline float2 momentsOf(float2 sums, int count) {
   return {mean, fmaxf(sums.y - sums.x * mean, 0.f)};
 }
 
-// The scales of every tile's tokens, by kScaleThreads threads that have nothing else to do. kMayLack: where nothing is
-// normed, rows are scaled by 1, so that a seldom epilogue needs no second kernel.
+// The scales of every tile's tokens, by kScaleThreads threads that have nothing else to do: the next tile's are on
+// their way while one is multiplied and finished. kMayLack: where nothing is normed, rows are scaled by 1, so that a
+// seldom epilogue needs no second kernel.
 template <int kTokens, bool kMayLack>
 __device__ void fetchScales(const Work& work, const Position& at, Barriers& barriers, float2* scales, int thread) {
+  constexpr int kRows = ceilDiv(kTokens, kScaleThreads);
   unsigned parity = 1;
   waitForPriorGrids();
   for (int cluster = at.first; cluster < work.clusters; cluster += at.step, parity ^= 1) {
-    const int first = at.tokenTile(work, cluster) * kTokens;
+    const int token = at.tokenTile(work, cluster) * kTokens + thread, rows = work.T - token;
+    float2 of_rows[kRows];
+    const bool lacks = kMayLack && !work.moments_in;
+    if (!lacks) scalesOfRows<kScaleThreads>(of_rows, work.moments_in + token, rows, work);
     barrierWait(&barriers.scales_empty, parity);
-    for (int i = thread; i < kTokens; i += kScaleThreads) {
-      const bool is_row = first + i < work.T;
-      if (kMayLack && !work.moments_in) {
-        scales[i] = float2{1.f, 0.f};
-      } else {
-        scales[i] = is_row ? scaleOfRow(work.moments_in + first + i, work) : float2{0.f, 0.f};
-      }
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const int place = row * kScaleThreads;
+      if (place + thread >= kTokens) break;
+      const float2 scale = place < rows ? of_rows[row] : float2{0.f, 0.f};
+      scales[place + thread] = lacks ? float2{1.f, 0.f} : scale;
     }
     barrierArrive(&barriers.scales_full);
   }
