@@ -112,6 +112,15 @@ def free_bytes() -> int:
     return int(free)
 
 
+def is_idle(stream: int) -> bool:
+    """Whether a stream's work is all done: then nothing has to wait for it, and waiting costs more than asking.
+
+    The legacy default stream's work is that of all blocking streams too ("standard default stream semantics"). Asked
+    through the driver, which keeps no last error; where it cannot say, as in a thread without a context, it says no.
+    """
+    return not driver.cuStreamQuery(stream)[0]
+
+
 class Event:
     """A point in a stream's work."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .cuda import check, driver, runtime
+from .cuda import Stream, check, driver, runtime
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -130,6 +130,7 @@ class ResultPool:
         properties.location.type = runtime.cudaMemLocationType.cudaMemLocationTypeDevice
         properties.location.id = device
         self._pool: Any = check(runtime.cudaMemPoolCreate(properties))
+        self._stream = Stream()  # as long as the process, and never captured
         keep = driver.cuuint64_t(KEPT_RESULT_BYTES)
         check(
             runtime.cudaMemPoolSetAttribute(self._pool, runtime.cudaMemPoolAttr.cudaMemPoolAttrReleaseThreshold, keep)
@@ -139,9 +140,9 @@ class ResultPool:
         """Memory for work on this stream; returns its address."""
         return int(check(runtime.cudaMallocFromPoolAsync(max(1, size_bytes), self._pool, stream)))
 
-    def free(self, address: int, stream: int) -> None:
-        """Frees memory after what the stream holds now."""
-        check(runtime.cudaFreeAsync(address, stream))
+    def free(self, address: int, stream: int | None) -> None:
+        """Frees memory after what the stream holds now; None: nobody works with it any more."""
+        check(runtime.cudaFreeAsync(address, self._stream.handle if stream is None else stream))
 
 
 def _round_up(value: int, step: int) -> int:

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from typing import Generic, Protocol, TypeVar
 
-from .buckets import Sizes
-
-SEEN_A_GRAPH = 8  # remembered shapes that ran once, for every graph that may be kept
+SEEN_A_GRAPH = 8  # remembered keys without a graph, for every graph that may be kept
 IDLE_RUNS_A_GRAPH = 32
 """A full cache gives a graph up when it was not used for this many runs, for every graph that may be kept. A capture
 costs as much as hundreds of runs save: where more sizes come than graphs are kept, taking turns would cost more."""
@@ -25,22 +24,29 @@ class Kept(Protocol):
         """Frees it."""
 
 
+KeyT = TypeVar("KeyT", bound=Hashable)
 KeptT = TypeVar("KeptT", bound=Kept)
 
 
-class GraphCache(Generic[KeptT]):
+class GraphCache(Generic[KeyT, KeptT]):
     """Captured graphs, bounded in number and in memory; the least recently used goes first, and only when it is idle.
 
     One caller at a time.
+
+    Args:
+        max_graphs: how many are kept.
+        max_bytes: device memory that they may take.
+        comes: a key is worth a graph when it comes for this time.
     """
 
-    def __init__(self, max_graphs: int, max_bytes: int) -> None:
+    def __init__(self, max_graphs: int, max_bytes: int, comes: int = 2) -> None:
         self._max_graphs = max_graphs
         self._max_bytes = max_bytes
-        self._graphs: OrderedDict[Sizes, KeptT] = OrderedDict()
-        self._seen: OrderedDict[Sizes, None] = OrderedDict()
+        self._comes = comes
+        self._graphs: OrderedDict[KeyT, KeptT] = OrderedDict()
+        self._seen: OrderedDict[KeyT, int] = OrderedDict()  # how often they came; the most recent ones
         self._runs = 0
-        self._used: dict[Sizes, int] = {}  # the run that used a graph last
+        self._used: dict[KeyT, int] = {}  # the run that used a graph last
         self._full = False
 
     def __len__(self) -> int:
@@ -51,8 +57,8 @@ class GraphCache(Generic[KeptT]):
         """Device memory that all graphs take."""
         return sum(kept.size_bytes for kept in self._graphs.values())
 
-    def get(self, key: Sizes) -> KeptT | None:
-        """The graph for these sizes, which becomes the most recently used. Called once for every run."""
+    def get(self, key: KeyT) -> KeptT | None:
+        """The graph for this key, which becomes the most recently used. Called once for every run."""
         self._runs += 1
         kept = self._graphs.get(key)
         if kept is not None:
@@ -60,22 +66,21 @@ class GraphCache(Generic[KeptT]):
             self._used[key] = self._runs
         return kept
 
-    def returns(self, key: Sizes) -> bool:
-        """Whether a graph for these sizes is worth a capture: they were asked for before, and there is room for it."""
+    def returns(self, key: KeyT) -> bool:
+        """Whether a graph for this key is worth a capture: it was asked for before, and there is room for it."""
         if self._full and self._runs - self._used[next(iter(self._graphs))] <= IDLE_RUNS_A_GRAPH * self._max_graphs:
             return False  # the least recently used graph is still in use
-        if key in self._seen:
-            return True
-        self._seen[key] = None
+        self._seen[key] = count = self._seen.get(key, 0) + 1
+        self._seen.move_to_end(key)
         if len(self._seen) > SEEN_A_GRAPH * self._max_graphs:
             self._seen.popitem(last=False)
-        return False
+        return count >= self._comes
 
-    def put(self, key: Sizes, kept: KeptT) -> None:
+    def put(self, key: KeyT, kept: KeptT) -> None:
         """Keeps a graph, and closes the least recently used ones until number and memory are in bounds again."""
         self._graphs[key] = kept
         self._used[key] = self._runs
-        del self._seen[key]
+        self._seen.pop(key, None)
         while len(self._graphs) > 1 and (len(self._graphs) > self._max_graphs or self.size_bytes > self._max_bytes):
             oldest, idle = self._graphs.popitem(last=False)
             del self._used[oldest]

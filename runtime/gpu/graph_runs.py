@@ -12,6 +12,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..backend import RunOptions
 from ..errors import SessionError
 from .arena import Arena
 from .buckets import Buckets, Shape, Sizes
@@ -19,9 +20,15 @@ from .cuda import Graph, free_bytes
 from .engine import Context, Engine, Placement
 from .graph_cache import GraphCache
 from .hand_out import Trim, View, views_of, whole
-from .staging import Feeds, Rooms
+from .staging import Feeds, Rooms, in_place
 
 _log = logging.getLogger("padfree.runtime")
+
+Key = tuple[Sizes, tuple[tuple[str, int], ...]]
+"""What a graph is fixed to: its sizes, and the addresses of inputs that it reads where a caller has them."""
+IN_PLACE_COMES = 64
+"""Addresses that came so often will come on. A capture takes as long as hundreds of runs save without their copies."""
+IN_PLACE_SHARE = 4  # so many times fewer graphs, and less of their memory, than for sizes
 
 
 class GraphSwitch:
@@ -68,11 +75,15 @@ class Captured:
 class GraphRuns:
     """The graphs of an engine on one arena."""
 
-    def __init__(self, engine: Engine, arena: Arena, switch: GraphSwitch, graphs: GraphCache[Captured]) -> None:
+    def __init__(self, engine: Engine, arena: Arena, switch: GraphSwitch, options: RunOptions) -> None:
         self._engine = engine
         self._arena = arena
         self._switch = switch
-        self._graphs = graphs
+        # Those that read all inputs in the block, and those that read some where a caller has them.
+        self._graphs = GraphCache[Key, Captured](options.max_graphs, options.max_graph_bytes)
+        self._in_place = GraphCache[Key, Captured](
+            -(-options.max_graphs // IN_PLACE_SHARE), options.max_graph_bytes // IN_PLACE_SHARE, IN_PLACE_COMES
+        )
         self._buckets = Buckets(engine.metadata) if switch.on and arena.block.keeps_address else None
 
     def run(self, feeds: Feeds, shapes: Mapping[str, Shape], *, stays: bool) -> tuple[Ready, Trim] | None:
@@ -86,13 +97,11 @@ class GraphRuns:
             return None
         sizes = buckets.sizes(shapes)
         rounded = buckets.round_up(sizes)
-        captured = self._graphs.get(rounded)
+        captured = self._graphs.get((rounded, ()))
         if captured is not None:
-            ready = captured.ready
-            ready.rooms.upload(feeds, stays=stays)
-            captured.graph.launch()
-        elif self._graphs.returns(rounded):
-            ready = self._run_and_capture(rounded, buckets.input_shapes(rounded), feeds)
+            ready = self._replay(captured, rounded, feeds, stays)
+        elif self._graphs.returns((rounded, ())):
+            ready = self._run_and_capture(self._graphs, rounded, buckets.input_shapes(rounded), feeds, {})
         else:
             return None
         return ready, whole if sizes == rounded else lambda output, shape: buckets.trim(output, shape, sizes)
@@ -100,17 +109,44 @@ class GraphRuns:
     def close(self) -> None:
         """Destroys all graphs."""
         self._graphs.close()
+        self._in_place.close()
 
-    def _run_and_capture(self, sizes: Sizes, shapes: Mapping[str, Shape], feeds: Feeds) -> Ready:
+    def _replay(self, captured: Captured, sizes: Sizes, feeds: Feeds, stays: bool) -> Ready:
+        """Runs the graph that reads inputs where they are, if there is one for their addresses; otherwise the other."""
+        places = captured.ready.placement.inputs
+        inputs_at = in_place(feeds, places)
+        if inputs_at:
+            key = sizes, tuple(inputs_at.items())
+            reader = self._in_place.get(key)
+            if reader is not None:
+                captured = reader
+            elif self._in_place.returns(key):
+                shapes = {name: place.shape for name, place in places.items()}
+                return self._run_and_capture(self._in_place, sizes, shapes, feeds, inputs_at)
+            else:
+                inputs_at = {}
+        if len(inputs_at) < len(feeds):
+            captured.ready.rooms.upload(feeds, stays=stays, but=inputs_at)
+        captured.graph.launch()
+        return captured.ready
+
+    def _run_and_capture(
+        self,
+        graphs: GraphCache[Key, Captured],
+        sizes: Sizes,
+        shapes: Mapping[str, Shape],
+        feeds: Feeds,
+        inputs_at: Mapping[str, int],
+    ) -> Ready:
         """Serves a run by the plain one that comes before a capture; the next run of these sizes finds the graph."""
         stream = self._arena.stream
         free_before = free_bytes()
         context = self._engine.new_context()
         context_bytes = free_before - free_bytes()
         placement = context.arrange(shapes)
-        context.place(self._arena.block.reserve(placement.size_bytes))
+        context.place(self._arena.block.reserve(placement.size_bytes), inputs_at=inputs_at)
         ready = Ready.of(placement, self._arena, self._engine)
-        ready.rooms.upload(feeds, stays=False)
+        ready.rooms.upload(feeds, stays=False, but=inputs_at)
         context.enqueue(stream.handle)
         stream.synchronize()
         free_before = free_bytes()
@@ -120,5 +156,5 @@ class GraphRuns:
             self._switch.turn_off(error)
             return ready
         taken = context_bytes + free_before - free_bytes()  # as far as other threads leave the figure alone
-        self._graphs.put(sizes, Captured(graph, context, ready, max(0, taken)))
+        graphs.put((sizes, tuple(inputs_at.items())), Captured(graph, context, ready, max(0, taken)))
         return ready

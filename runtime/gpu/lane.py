@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..arrays.device_arrays import CallerStream, DeviceInput
+from ..arrays.device_arrays import CallerStream
+from ..backend import RunOptions
 from .arena import Arena, ArenaPool
 from .buckets import Shape
 from .engine import Engine
-from .graph_cache import GraphCache
-from .graph_runs import Captured, GraphRuns, GraphSwitch, Ready
+from .graph_runs import GraphRuns, GraphSwitch, Ready
 from .hand_out import Array, Handed, HandOut, whole
 from .results import HostResults
-from .staging import Feeds, wait_for_inputs
+from .staging import Feeds, in_place, wait_for_inputs
 
 
 class Lane:
@@ -27,11 +27,11 @@ class Lane:
         pool: ArenaPool,
         results: HostResults,
         switch: GraphSwitch,
-        graphs: GraphCache[Captured],
+        options: RunOptions,
     ) -> None:
         self.arena = arena
         self._engine = engine
-        self._graph_runs = GraphRuns(engine, arena, switch, graphs)
+        self._graph_runs = GraphRuns(engine, arena, switch, options)
         self._context = engine.new_context()
         self._ready: Ready | None = None
         self._hand_out = HandOut(engine, arena, pool, results)
@@ -108,8 +108,8 @@ class Lane:
 
     def _run_plain(self, ready: Ready, feeds: Feeds, outputs_at: int | None, *, stays: bool) -> None:
         """One run in exactly the shapes that came; inputs on the device are read where they are."""
-        in_place = {name: feed.address for name, feed in feeds.items() if isinstance(feed, DeviceInput) and feed.nbytes}
+        inputs_at = in_place(feeds)
         base = self.arena.block.reserve(ready.placement.size_bytes)
-        self._context.place(base, inputs_at=in_place, outputs_at=outputs_at)
-        ready.rooms.upload({name: feed for name, feed in feeds.items() if name not in in_place}, stays=stays)
+        self._context.place(base, inputs_at=inputs_at, outputs_at=outputs_at)
+        ready.rooms.upload(feeds, stays=stays, but=inputs_at)
         self.enqueue()

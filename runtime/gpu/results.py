@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..arrays.device_arrays import LEGACY_STREAM, CallerStream
 from .arena import ArenaPool
-from .cuda import Event, Stream, current_device
+from .cuda import Event, Stream, current_device, is_idle
 from .cuda_memory import PinnedMemory
 
 Bytes = npt.NDArray[np.uint8]
@@ -121,6 +121,8 @@ class DeviceMemory:
         if self.stream is None or self.stream == consumer:
             return
         with current_device(self.device):
+            if is_idle(self.stream):
+                return
             event = Event()
             event.order(self.stream, consumer)
             event.close()
@@ -143,4 +145,6 @@ class DeviceMemory:
         # serves somebody else. Where no memory was to be had there is no address.
         if hasattr(self, "address") and not is_ending():
             with current_device(self.device):
-                self._results.free(self.address, LEGACY_STREAM if self._stream is None else self._stream.handle)
+                last_user = LEGACY_STREAM if self._stream is None else self._stream.handle
+                # An idle stream stays idle: a free on it would be work, which the next run's inputs wait for.
+                self._results.free(self.address, None if is_idle(last_user) else last_user)

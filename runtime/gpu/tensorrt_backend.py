@@ -17,8 +17,7 @@ from ..errors import SessionError
 from .arena import Arena, arena_pool
 from .cuda import current_device, device_of, kept_device
 from .engine import Engine
-from .graph_cache import GraphCache
-from .graph_runs import Captured, GraphSwitch
+from .graph_runs import GraphSwitch
 from .lane import Lane
 from .prepared import PreparedRun
 from .results import HostResults
@@ -199,5 +198,4 @@ class TensorRTBackend:
         self._pool.give_back(arena)
 
     def _new_lane(self, arena: Arena, switch: GraphSwitch) -> Lane:
-        graphs = GraphCache[Captured](self._options.max_graphs, self._options.max_graph_bytes)
-        return Lane(self._engine, arena, self._pool, self._results, switch, graphs)
+        return Lane(self._engine, arena, self._pool, self._results, switch, self._options)

@@ -37,7 +37,8 @@ class Machine:
         self.launches = self.enqueues = self.captures = self.copies = self.contexts = 0
         self.open_graphs = self.open_streams = self.open_blocks = self.open_pinned = 0
         self.waits: list[tuple[int, int]] = []
-        self.freed: list[int] = []
+        self.freed: list[int | None] = []
+        self.busy: set[int] = set()  # streams with work that is not done
         self.ids: list[int] = []
         self.results: dict[int, Any] = {}
         self.capture_fails = self.run_fails = False
@@ -164,6 +165,7 @@ def cuda_module(machine: Machine) -> Any:
         device_count=lambda: machine.devices,
         open_device=open_device,
         device_of=lambda _address: GPU.index,
+        is_idle=lambda stream: stream not in machine.busy,
         free_bytes=lambda: machine.free_bytes,
     )
 
@@ -207,7 +209,7 @@ def memory_module(machine: Machine) -> Any:
             machine.results[ctypes.addressof(memory)] = memory
             return ctypes.addressof(memory)
 
-        def free(self, address: int, stream: int) -> None:
+        def free(self, address: int, stream: int | None) -> None:
             del machine.results[address]
             machine.freed.append(stream)
 

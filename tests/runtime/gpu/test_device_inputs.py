@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs on the GPU in the TensorRT backend: read in place by plain runs, copied for graphs, after their streams."""
+"""Inputs on the GPU in the TensorRT backend: read in place by plain runs, copied for graphs, after their streams.
+
+What graphs read in place is in test_in_place.py.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,15 @@ import numpy as np
 import pytest
 from padfree.runtime.arrays.device_arrays import LEGACY_STREAM, CallerStream, DeviceInput
 
+IN_PLACE_COMES = 64  # how often addresses come before a graph is made for them
 
-def on_gpu(values: list[int], stream: int | None = None) -> DeviceInput:
-    """An input in the memory of the GPU, which here is the host's."""
-    array = np.array(values, dtype=np.int32)
+
+def on_gpu(values: list[int], stream: int | None = None, *, shift: int = 0) -> DeviceInput:
+    """An input in the memory of the GPU, which here is the host's, so many numbers behind where memory begins."""
+    memory = np.zeros(len(values) + shift + 64, dtype=np.int32)
+    start = -memory.ctypes.data % 256 // 4 + shift
+    array = memory[start : start + len(values)]
+    array[:] = values
     return DeviceInput(array.ctypes.data, array.shape, array.dtype, stream, array)
 
 
@@ -30,6 +38,17 @@ def test_plain_runs_read_them_in_place(setup: Any) -> None:
     backend = setup.open(cuda_graphs=False)
     check(backend.run(request([5, 6, 7], [2, 1])), [5, 6, 7], [2, 1])
     assert setup.machine.copies == 1, "the results alone"
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_what_begins_where_tensorrt_cannot_read_is_copied(setup: Any, graphs: bool) -> None:
+    """TensorRT asks for addresses at multiples of 256 bytes; parts of arrays begin anywhere."""
+    backend = setup.open(cuda_graphs=graphs)
+    feeds = {**request([5, 6, 7], [2, 1]), "input_ids": on_gpu([5, 6, 7], shift=1)}
+    for _ in range(IN_PLACE_COMES + 4):
+        setup.machine.copies = 0
+        check(backend.run(feeds), [5, 6, 7], [2, 1])
+        assert setup.machine.copies >= 2, "the results, and what begins elsewhere"
 
 
 def test_graphs_get_a_copy_with_zeros_behind_it(setup: Any) -> None:
@@ -51,6 +70,7 @@ def test_some_on_the_gpu_and_some_not(setup: Any, graphs: bool) -> None:
 
 
 def test_runs_wait_for_the_streams_that_make_inputs(setup: Any) -> None:
+    setup.machine.busy = {LEGACY_STREAM, 55, 77}
     backend = setup.open()
     backend.run(request([1], [1]))
     ours = {lane.arena.stream.handle for lane in backend._lanes.values()}
@@ -66,6 +86,18 @@ def test_runs_wait_for_the_streams_that_make_inputs(setup: Any) -> None:
     }
     backend.run(feeds)
     assert not setup.machine.waits, "nothing to wait for"
+
+
+def test_runs_wait_for_no_stream_whose_work_is_done(setup: Any) -> None:
+    backend = setup.open()
+    setup.machine.busy = {77}
+    check(backend.run(request([1], [1], stream=77), stream=CallerStream(55)), [1], [1])
+    assert [first for first, _ in setup.machine.waits] == [77]
+    setup.machine.waits.clear()
+    setup.machine.busy = set()
+    check(backend.run(request([2], [1], stream=77), stream=CallerStream(55)), [2], [1])
+    check(backend.run(request([3], [1])), [3], [1])
+    assert not setup.machine.waits
 
 
 def test_the_size_of_an_input() -> None:

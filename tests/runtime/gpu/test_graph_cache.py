@@ -22,13 +22,13 @@ def key(tokens: int) -> Sizes:
     return Sizes(tokens, 1)
 
 
-def idle(cache: GraphCache[Graph], graphs: int) -> None:
+def idle(cache: GraphCache[Sizes, Graph], graphs: int) -> None:
     """Runs of other sizes, so many that a cache for `graphs` graphs gives up those that it has."""
     for _ in range(IDLE_RUNS_A_GRAPH * graphs + 1):
         cache.get(key(0))
 
 
-def put(cache: GraphCache[Graph], tokens: int, size_bytes: int = 1) -> Graph:
+def put(cache: GraphCache[Sizes, Graph], tokens: int, size_bytes: int = 1) -> Graph:
     """Asks twice and keeps a graph, as a lane does."""
     assert not cache.returns(key(tokens))
     assert cache.returns(key(tokens))
@@ -38,7 +38,7 @@ def put(cache: GraphCache[Graph], tokens: int, size_bytes: int = 1) -> Graph:
 
 
 def test_the_least_recently_used_graph_goes_first() -> None:
-    cache = GraphCache[Graph](2, 100)
+    cache = GraphCache[Sizes, Graph](2, 100)
     first, second = put(cache, 1), put(cache, 2)
     assert cache.get(key(1)) is first
     idle(cache, 2)
@@ -49,7 +49,7 @@ def test_the_least_recently_used_graph_goes_first() -> None:
 
 
 def test_a_graph_that_went_is_captured_at_second_sight_again() -> None:
-    cache = GraphCache[Graph](1, 100)
+    cache = GraphCache[Sizes, Graph](1, 100)
     for tokens in (1, 2, 1):
         put(cache, tokens)
         idle(cache, 1)
@@ -57,7 +57,7 @@ def test_a_graph_that_went_is_captured_at_second_sight_again() -> None:
 
 
 def test_a_full_cache_keeps_graphs_that_are_used() -> None:
-    cache = GraphCache[Graph](2, 100)
+    cache = GraphCache[Sizes, Graph](2, 100)
     graphs = [put(cache, tokens) for tokens in (1, 2)]
     for _ in range(3 * IDLE_RUNS_A_GRAPH):  # three sizes take turns
         assert cache.get(key(1)) is graphs[0]
@@ -70,7 +70,7 @@ def test_a_full_cache_keeps_graphs_that_are_used() -> None:
 
 
 def test_memory_is_bounded_but_one_graph_may_be_larger() -> None:
-    cache = GraphCache[Graph](10, 100)
+    cache = GraphCache[Sizes, Graph](10, 100)
     small = [put(cache, tokens, 40) for tokens in (1, 2)]
     large = put(cache, 3, 90)  # there is room for ten: only now it shows that they take too much
     assert [graph.closed for graph in small] == [1, 1]
@@ -82,7 +82,7 @@ def test_memory_is_bounded_but_one_graph_may_be_larger() -> None:
 
 
 def test_what_came_once_is_forgotten_after_many_others() -> None:
-    cache = GraphCache[Graph](2, 100)
+    cache = GraphCache[Sizes, Graph](2, 100)
     assert not cache.returns(key(0))
     for tokens in range(1, 2 * SEEN_A_GRAPH + 1):
         assert not cache.returns(key(tokens))
@@ -91,7 +91,7 @@ def test_what_came_once_is_forgotten_after_many_others() -> None:
 
 
 def test_closing_frees_every_graph_once() -> None:
-    cache = GraphCache[Graph](5, 100)
+    cache = GraphCache[Sizes, Graph](5, 100)
     graphs = [put(cache, tokens) for tokens in (1, 2, 3)]
     cache.close()
     cache.close()

@@ -20,6 +20,9 @@ CALLS = ("record", "order", "synchronize", "copy", "zero", "launch")
 """What the fake CUDA module offers: each is one call of the CUDA runtime, `order` two."""
 
 
+BUSY = 44  # a stream with work that is not done
+
+
 class Account:
     """Calls of CUDA in their order, from now on."""
 
@@ -60,12 +63,20 @@ def on_gpu(given: dict[str, Any]) -> dict[str, Any]:
             # The staging buffer's copy is marked, as nobody waits for the run, and the next run waits for the mark.
             ["order", "synchronize", "copy", "record", "launch", "copy", "record", "order"],
         ),
-        (lambda size: on_gpu(feeds(size)), {}, ["order", "copy", "copy", "copy", "launch", "copy", "synchronize"]),
+        (lambda size: on_gpu(feeds(size)), {}, ["copy", "copy", "copy", "launch", "copy", "synchronize"]),
+        (
+            lambda size: on_gpu(feeds(size)),
+            {"stream": CallerStream(BUSY)},
+            ["order", "copy", "copy", "copy", "launch", "copy", "synchronize"],
+        ),
+        # Filler, of 65 tokens to 66: one call makes zeros of all inputs' ends.
+        (lambda _size: on_gpu(feeds(65)), {}, ["zero", "copy", "copy", "copy", "launch", "copy", "synchronize"]),
     ],
 )
 def test_calls_of_cuda_in_a_run(
     setup: Any, monkeypatch: pytest.MonkeyPatch, inputs: Any, options: dict[str, Any], wanted: list[str]
 ) -> None:
+    setup.machine.busy = {BUSY, 55}
     backend = setup.open()
     for _ in range(3):
         backend.run(inputs(8), **options)

@@ -171,6 +171,7 @@ def test_engines_share_blocks(setup: Any) -> None:
 def test_results_on_the_device(setup: Any) -> None:
     backend = setup.open()
     machine = setup.machine
+    machine.busy = {1}
     kept = []
     for at in range(4):  # plain twice, then in a graph
         ids = [at, 2, 3]
@@ -190,15 +191,26 @@ def test_results_on_the_device(setup: Any) -> None:
     gc.collect()
     assert not machine.results
     assert set(machine.freed) == {1}, "after what the legacy default stream holds"
+    machine.busy = set()
+    backend.run(feeds([1], [1]), on_device=True)
+    gc.collect()
+    assert machine.freed[-1] is None, "an idle stream gets no work"
 
 
 def test_results_in_the_order_of_a_stream(setup: Any) -> None:
+    setup.machine.busy = {55}
     backend = setup.open()
     outputs = backend.run(feeds([1], [1]), on_device=True, stream=CallerStream(55))
     assert outputs["hidden"].stream == 55
     (to_us, back) = setup.machine.waits
     assert to_us[0] == 55 == back[1]
     assert to_us[1] == back[0]
+    outputs["hidden"].__dlpack__(stream=66)
+    assert setup.machine.waits[2:] == [(55, 66)], "a consumer waits for the values"
+    setup.machine.busy = set()
+    outputs["hidden"].__dlpack__(stream=66)
+    assert len(setup.machine.waits) == 3, "unless they are there"
+    setup.machine.busy = {55}
     del outputs
     gc.collect()
     assert setup.machine.freed == [55]
