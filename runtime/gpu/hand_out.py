@@ -77,8 +77,7 @@ class HandOut:
         """Results that lie in `memory`: there when `finish` returns, or in the order of the caller's stream."""
         arena = self._arena
         if memory.stream is not None:
-            self._done.record(arena.stream.handle)
-            arena.crossing.order(arena.stream.handle, memory.stream)
+            self._done.order(arena.stream.handle, memory.stream)
         address = memory.address
         outputs = {
             view.item.name: DeviceArray(

@@ -22,13 +22,12 @@ INPUT_ALIGNMENT = 256  # TensorRT asks for it, of every tensor's address
 
 def wait_for_inputs(arena: Arena, feeds: Feeds, stream: CallerStream | None) -> None:
     """Orders the arena's stream behind those that inputs on the device are made on, unless these are done already."""
-    inputs = [feed for feed in feeds.values() if isinstance(feed, DeviceInput)]
-    if not inputs and stream is None:
+    producers = {feed.stream for feed in feeds.values() if isinstance(feed, DeviceInput)}
+    if not producers and stream is None:
         return
-    producers = {feed.stream for feed in inputs if feed.stream is not None}
     producers.add(LEGACY_STREAM if stream is None else stream.handle)
     for producer in producers:
-        if not is_idle(producer):
+        if producer is not None and not is_idle(producer):
             arena.crossing.order(producer, arena.stream.handle)
 
 
@@ -43,9 +42,8 @@ def in_place(feeds: Feeds, places: Mapping[str, Place] | None = None) -> dict[st
         name: feed.address
         for name, feed in feeds.items()
         if isinstance(feed, DeviceInput)
-        and feed.nbytes
         and not feed.address % INPUT_ALIGNMENT
-        and (places is None or places[name].shape == feed.shape)
+        and (feed.nbytes if places is None else feed.shape == places[name].shape)
     }
 
 
