@@ -11,7 +11,7 @@ from padfree.contract.metadata import Metadata
 
 from . import dlpack
 from .device_arrays import LEGACY_STREAM, DeviceInput
-from .dlpack_exchange import exchange_of
+from .dlpack_exchange import exchange_of_type
 
 MOST_KEPT = 4096
 """Descriptions: token counts differ from call to call."""
@@ -46,7 +46,8 @@ class CheckedCalls:
         """The call, if all inputs are given as arrays on the GPU that their library describes in C; otherwise None."""
         if not self._is_for:
             return None
-        named = self._metadata.own_names(inputs) if isinstance(inputs, Mapping) else {self._ids: inputs}
+        is_mapping = type(inputs) is dict or isinstance(inputs, Mapping)  # the latter takes 0.3 us
+        named = self._metadata.own_names(inputs) if is_mapping else {self._ids: inputs}
         if len(named) + 1 != self._count or self._lens in named:
             return None
         named[self._lens] = seq_lens
@@ -54,15 +55,18 @@ class CheckedCalls:
         key: list[Any] = []
         producers: dict[tuple[Any, int], int] = {}
         for name, value in named.items():
-            exchange = exchange_of(value)
-            tensor = None if exchange is None else exchange.describe(value)
-            if exchange is None or tensor is None or tensor.device_kind != dlpack.CUDA:
+            exchange = exchange_of_type(type(value))
+            found = None if exchange is None else exchange.describe_bare(value)
+            if exchange is None or found is None:
                 return None
-            made_by = (exchange, tensor.device_index)
+            address, kind, index, element, shape, steps = found
+            if kind != dlpack.CUDA:
+                return None
+            made_by = exchange, index
             if made_by not in producers:
-                producers[made_by] = exchange.current_stream(*tensor[1:3]) or LEGACY_STREAM
-            feeds[name] = DeviceInput(tensor.address, tensor.shape, _INT32, producers[made_by], value)
-            key += [name, tensor[1:]]
+                producers[made_by] = exchange.current_stream(kind, index) or LEGACY_STREAM
+            feeds[name] = DeviceInput(address, shape, _INT32, producers[made_by], value)
+            key += (name, index, element, shape, steps)
         return Call(tuple(key), feeds)
 
     def is_known(self, call: Call) -> bool:

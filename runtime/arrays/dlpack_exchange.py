@@ -22,6 +22,9 @@ _TABLE = struct.Struct("@II6P")
 _TENSOR = struct.Struct("@PiiiBBHPPQ")
 """DLTensor: address, device's kind and index, dimensions, type's code, bits and lanes, shape, strides, byte offset."""
 _Room: Any = ctypes.c_char * _TENSOR.size
+_Int64 = ctypes.c_int64
+Bare = tuple[int, int, int, tuple[int, int, int], tuple[int, ...], tuple[int, ...] | None]
+"""Address, device's kind and index, type's code, bits and lanes, shape, strides in elements or None: contiguous."""
 # The library runs Python's C functions, so the lock stays held, and an exception that it sets is raised.
 _Describe = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _NameStream = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int32, ctypes.c_void_p)
@@ -39,6 +42,14 @@ class Exchange:
 
     def describe(self, array: Any) -> Tensor | None:
         """What an array is and where, as long as it is there; None where the library cannot say: `__dlpack__` may."""
+        found = self.describe_bare(array)
+        if found is None:
+            return None
+        address, kind, index, element, sizes, steps = found
+        return Tensor(address, kind, index, type_name(*element), sizes, steps)
+
+    def describe_bare(self, array: Any) -> Bare | None:
+        """The same in numbers alone, which takes two thirds of the time."""
         room = _Room()
         try:
             if self._describe(id(array), ctypes.addressof(room)):
@@ -46,9 +57,12 @@ class Exchange:
         except Exception:
             return None
         address, kind, index, ndim, code, bits, lanes, shape, strides, offset = _TENSOR.unpack(room)
-        sizes = _integers(shape, ndim)
-        steps = _integers(strides, ndim) if strides else None
-        return Tensor(address + offset, kind, index, type_name(code, bits, lanes), sizes, steps)
+        element = code, bits, lanes
+        if ndim == 1 and strides:  # as ids and lengths are
+            sizes, steps = (_Int64.from_address(shape).value,), (_Int64.from_address(strides).value,)
+            return address + offset, kind, index, element, sizes, steps
+        steps_there = _integers(strides, ndim) if strides else None
+        return address + offset, kind, index, element, _integers(shape, ndim), steps_there
 
     def current_stream(self, kind: int, index: int) -> int:
         """The stream that the library works on now, on this thread: 0 is CUDA's legacy default stream."""
@@ -77,6 +91,4 @@ def exchange_of_type(kind: type) -> Exchange | None:
 
 
 def _integers(address: int, count: int) -> tuple[int, ...]:
-    if count == 1:  # as ids and lengths are
-        return (ctypes.c_int64.from_address(address).value,)
-    return tuple((ctypes.c_int64 * count).from_address(address)) if count else ()
+    return tuple((_Int64 * count).from_address(address)) if count else ()
