@@ -11,7 +11,7 @@ from padfree.contract.metadata import Metadata
 
 from . import dlpack
 from .device_arrays import LEGACY_STREAM, DeviceInput
-from .dlpack_exchange import exchange_of_type
+from .dlpack_exchange import exchange_of
 
 MOST_KEPT = 4096
 """Descriptions: token counts differ from call to call."""
@@ -55,7 +55,7 @@ class CheckedCalls:
         key: list[Any] = []
         producers: dict[tuple[Any, int], int] = {}
         for name, value in named.items():
-            exchange = exchange_of_type(type(value))
+            exchange = exchange_of(value)
             found = None if exchange is None else exchange.describe_bare(value)
             if exchange is None or found is None:
                 return None

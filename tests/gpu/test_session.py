@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,38 +17,15 @@ from padfree.runtime import Session, SessionError
 from padfree.runtime.gpu.graph_cache import IDLE_RUNS_A_GRAPH
 from padfree.runtime.request import read_request
 
+from .conftest import MAX_BATCH, MAX_SEQ_LEN
+
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 
 Array = npt.NDArray[Any]
 
 VOCABULARY = 930
-MAX_BATCH = 16
-MAX_SEQ_LEN = 128
 # fp16 through two layers, outputs of magnitude 1. A graph's filler may choose another kernel, which rounds otherwise.
 TOLERANCE = 1e-2
-
-
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small packed engine in fp16."""
-    path = tmp_path_factory.mktemp("plan") / "model.plan"
-    build_engine(
-        DEMO_DATA / "bert_tiny.onnx", path, precision="fp16", verify=False, max_batch=MAX_BATCH, max_seq_len=MAX_SEQ_LEN
-    )
-    return path
-
-
-@pytest.fixture
-def session(plan: Path) -> Iterator[Session]:
-    with Session(plan) as opened:
-        yield opened
-
-
-@pytest.fixture
-def plain(plan: Path) -> Iterator[Session]:
-    """The same engine without graphs: what answers are compared with."""
-    with Session(plan, cuda_graphs=False) as opened:
-        yield opened
 
 
 def request_of(lengths: list[int], seed: int = 0) -> dict[str, list[Array]]:

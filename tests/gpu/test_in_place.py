@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays on the GPU that graphs read where they are, and the streams that make them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from padfree.runtime import Session
+from padfree.runtime.arrays.device_arrays import LEGACY_STREAM
+
+from .test_session import TOLERANCE, Interface, packed_of
+
+pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
+
+IN_PLACE_COMES = 64  # how often addresses come to a context before it has a graph for them
+
+
+def test_arrays_that_come_back_are_read_where_they_are(session: Session, plain: Session) -> None:
+    """Arrays whose values change between runs, which a graph reads in place, all on a stream without a wait."""
+    torch = pytest.importorskip("torch")
+    given = [packed_of([100, 28], seed) for seed in range(3)]
+    expected = [plain.run_packed(arrays, lens)["last_hidden_state"] for arrays, lens in given]
+    sources = [{name: torch.from_numpy(values).cuda() for name, values in arrays.items()} for arrays, _ in given]
+    inputs = {name: torch.empty_like(values) for name, values in sources[0].items()}
+    lens = torch.from_numpy(given[0][1]).cuda()
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    made = []
+    for at in range(2 * IN_PLACE_COMES + 20):
+        with torch.cuda.stream(stream):
+            for name, values in inputs.items():
+                values.copy_(sources[at % 3][name])
+            results = session.run_packed(inputs, lens, outputs="device", stream=stream)
+            made.append(torch.from_dlpack(results["last_hidden_state"]).clone())
+            del results
+    stream.synchronize()
+    for at, values in enumerate(made):
+        np.testing.assert_allclose(values.float().cpu().numpy(), expected[at % 3], atol=TOLERANCE)
+    backend: Any = session.backend
+    assert any(len(lane._graph_runs._in_place) for lane in backend._lanes.values())
+    for name, values in inputs.items():
+        values.copy_(sources[1][name])
+    for _ in range(3):  # on the default stream, results on the host
+        np.testing.assert_allclose(session.run_packed(inputs, lens)["last_hidden_state"], expected[1], atol=TOLERANCE)
+    for at in range(3):  # other arrays
+        results = session.run_packed(sources[at], lens)["last_hidden_state"]
+        np.testing.assert_allclose(results, expected[at], atol=TOLERANCE)
+
+
+def test_values_that_a_blocking_stream_makes(session: Session, plain: Session) -> None:
+    """The legacy default stream, in whose order arrays without a stream are there, waits for blocking streams."""
+    torch = pytest.importorskip("torch")
+    from padfree.runtime.gpu.cuda import check as checked
+    from padfree.runtime.gpu.cuda import is_idle, runtime
+
+    arrays, lens = packed_of([100, 28])
+    expected = plain.run_packed(arrays, lens)["last_hidden_state"]
+    source = torch.from_numpy(arrays["input_ids"]).cuda()
+    ids, weights = torch.zeros_like(source), torch.randn(4096, 4096, device="cuda")
+    types, given_lens = (Interface(torch.from_numpy(values).cuda()) for values in (arrays["token_type_ids"], lens))
+    made_on = checked(runtime.cudaStreamCreate())
+    blocking = torch.cuda.ExternalStream(int(made_on))
+    were_idle = []
+    for _ in range(2 * IN_PLACE_COMES + 20):
+        ids.zero_()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(blocking):
+            busy = weights
+            for _ in range(4):
+                busy = busy @ weights * 0.01
+            ids += source
+        were_idle.append(is_idle(LEGACY_STREAM))
+        results = session.run_packed({"input_ids": Interface(ids), "token_type_ids": types}, given_lens)
+        np.testing.assert_allclose(results["last_hidden_state"], expected, atol=TOLERANCE)
+    assert not any(were_idle)
+    torch.cuda.synchronize()
+    assert is_idle(LEGACY_STREAM)
+    checked(runtime.cudaStreamDestroy(made_on))
+
+
+def test_parts_of_arrays_begin_anywhere(session: Session, plain: Session) -> None:
+    """TensorRT reads at multiples of 256 bytes alone."""
+    torch = pytest.importorskip("torch")
+    arrays, lens = packed_of([40, 24])
+    expected = plain.run_packed(arrays, lens)["last_hidden_state"]
+    longer = {name: torch.from_numpy(np.concatenate([[7], values]).astype(np.int32)) for name, values in arrays.items()}
+    tensors = {name: values.cuda()[1:] for name, values in longer.items()}
+    for one in (session, plain):
+        for _ in range(3):
+            results = one.run_packed(tensors, lens)["last_hidden_state"]
+            np.testing.assert_allclose(results, expected, atol=TOLERANCE)
