@@ -8,8 +8,9 @@ CUDA graph that is launched alone. Every other entry has the median and the 99th
 that. Threads call one after the other each, all at once and with tensors of their own: then a call waits for the runs
 of the others too, and what it took is divided by the number of threads.
 
-`same`: tensors that stay where they are; `changing`: other tensors in every call. Results go to the host, to the GPU (`to_device`), or to the GPU in the order of a stream of the caller's, who waits for the stream
-(`on_stream`). `numpy` is the same call with arrays of the host.
+`same`: tensors that stay where they are; `changing`: other tensors in every call. Results go to the host, to the GPU
+(`to_device`), or to the GPU in the order of a stream of the caller's, who waits for the stream (`on_stream`). `numpy`
+is the same call with arrays of the host.
 """
 
 from __future__ import annotations
