@@ -20,12 +20,12 @@ from .cuda import Graph, free_bytes
 from .engine import Context, Engine, Placement
 from .graph_cache import GraphCache
 from .hand_out import Trim, View, views_of, whole
-from .staging import Feeds, Rooms, in_place
+from .staging import DeviceInputs, Feeds, Rooms, in_place
 
 _log = logging.getLogger("padfree.runtime")
 
 Key = tuple[Sizes, tuple[tuple[str, int], ...]]
-"""What a graph is fixed to: its sizes, and the addresses of inputs that it reads where a caller has them."""
+"""What a graph is fixed to that reads inputs where a caller has them: its sizes, and their names and addresses."""
 IN_PLACE_COMES = 64
 """Addresses that came so often will come on. A capture takes as long as hundreds of runs save without their copies."""
 IN_PLACE_SHARE = 4  # so many times fewer graphs, and less of their memory, than for sizes
@@ -80,28 +80,33 @@ class GraphRuns:
         self._arena = arena
         self._switch = switch
         # Those that read all inputs in the block, and those that read some where a caller has them.
-        self._graphs = GraphCache[Key, Captured](options.max_graphs, options.max_graph_bytes)
+        self._graphs = GraphCache[Sizes, Captured](options.max_graphs, options.max_graph_bytes)
         self._in_place = GraphCache[Key, Captured](
             -(-options.max_graphs // IN_PLACE_SHARE), options.max_graph_bytes // IN_PLACE_SHARE, IN_PLACE_COMES
         )
         self._buckets = Buckets(engine.metadata) if switch.on and arena.block.keeps_address else None
 
-    def run(self, feeds: Feeds, shapes: Mapping[str, Shape], *, stays: bool) -> tuple[Ready, Trim] | None:
+    def run(
+        self, feeds: Feeds, given: DeviceInputs, shapes: Mapping[str, Shape], *, stays: bool
+    ) -> tuple[Ready, Trim] | None:
         """Runs the engine in sizes that have a graph, or get one now; None, and no run, where they do not.
 
         Outputs lie in the arena's block, as the placement says; `Trim` cuts what belongs to filler off their shapes.
-        `stays`: nobody waits for the end of the run before the arena is borrowed again.
+        `given`: those of `feeds` that are on the device. `stays`: nobody waits for the end of the run before the arena
+        is borrowed again.
         """
         buckets = self._buckets
         if buckets is None or not self._switch.on:
             return None
         sizes = buckets.sizes(shapes)
         rounded = buckets.round_up(sizes)
-        captured = self._graphs.get((rounded, ()))
+        captured = self._graphs.get(rounded)
         if captured is not None:
-            ready = self._replay(captured, rounded, feeds, stays)
-        elif self._graphs.returns((rounded, ())):
-            ready = self._run_and_capture(self._graphs, rounded, buckets.input_shapes(rounded), feeds, {})
+            ready = self._replay(captured, rounded, feeds, given, stays)
+        elif self._graphs.returns(rounded):
+            ready, captured = self._run_and_capture(buckets.input_shapes(rounded), feeds, {})
+            if captured is not None:
+                self._graphs.put(rounded, captured)
         else:
             return None
         return ready, whole if sizes == rounded else lambda output, shape: buckets.trim(output, shape, sizes)
@@ -111,10 +116,10 @@ class GraphRuns:
         self._graphs.close()
         self._in_place.close()
 
-    def _replay(self, captured: Captured, sizes: Sizes, feeds: Feeds, stays: bool) -> Ready:
+    def _replay(self, captured: Captured, sizes: Sizes, feeds: Feeds, given: DeviceInputs, stays: bool) -> Ready:
         """Runs the graph that reads inputs where they are, if there is one for their addresses; otherwise the other."""
         places = captured.ready.placement.inputs
-        inputs_at = in_place(feeds, places)
+        inputs_at = in_place(given, places) if given else {}
         if inputs_at:
             key = sizes, tuple(inputs_at.items())
             reader = self._in_place.get(key)
@@ -122,7 +127,10 @@ class GraphRuns:
                 captured = reader
             elif self._in_place.returns(key):
                 shapes = {name: place.shape for name, place in places.items()}
-                return self._run_and_capture(self._in_place, sizes, shapes, feeds, inputs_at)
+                ready, reader = self._run_and_capture(shapes, feeds, inputs_at)
+                if reader is not None:
+                    self._in_place.put(key, reader)
+                return ready
             else:
                 inputs_at = {}
         if len(inputs_at) < len(feeds):
@@ -131,14 +139,9 @@ class GraphRuns:
         return captured.ready
 
     def _run_and_capture(
-        self,
-        graphs: GraphCache[Key, Captured],
-        sizes: Sizes,
-        shapes: Mapping[str, Shape],
-        feeds: Feeds,
-        inputs_at: Mapping[str, int],
-    ) -> Ready:
-        """Serves a run by the plain one that comes before a capture; the next run of these sizes finds the graph."""
+        self, shapes: Mapping[str, Shape], feeds: Feeds, inputs_at: Mapping[str, int]
+    ) -> tuple[Ready, Captured | None]:
+        """Serves a run by the plain one that comes before a capture, and gives the graph for the runs that follow."""
         stream = self._arena.stream
         free_before = free_bytes()
         context = self._engine.new_context()
@@ -154,7 +157,6 @@ class GraphRuns:
             graph = stream.capture(lambda: context.enqueue(stream.handle))
         except SessionError as error:
             self._switch.turn_off(error)
-            return ready
+            return ready, None
         taken = context_bytes + free_before - free_bytes()  # as far as other threads leave the figure alone
-        graphs.put((sizes, tuple(inputs_at.items())), Captured(graph, context, ready, max(0, taken)))
-        return ready
+        return ready, Captured(graph, context, ready, max(0, taken))

@@ -14,7 +14,7 @@ from .engine import Engine
 from .graph_runs import GraphRuns, GraphSwitch, Ready
 from .hand_out import Array, Handed, HandOut, whole
 from .results import HostResults
-from .staging import Feeds, in_place, wait_for_inputs
+from .staging import Feeds, device_inputs, in_place, wait_for_inputs
 
 
 class Lane:
@@ -47,10 +47,11 @@ class Lane:
         Returns:
             Output name -> NumPy array, or DeviceArray; and what waits for them.
         """
-        wait_for_inputs(self.arena, feeds, stream)
+        given = device_inputs(feeds)
+        wait_for_inputs(self.arena, given, stream)
         shapes = {name: feed.shape for name, feed in feeds.items()}
         stays = on_device and stream is not None
-        ran = self._graph_runs.run(feeds, shapes, stays=stays)
+        ran = self._graph_runs.run(feeds, given, shapes, stays=stays)
         if ran is not None:
             ready, trim = ran
             placement = ready.placement
@@ -70,7 +71,7 @@ class Lane:
 
     def prepare(self, feeds: Feeds) -> Ready:
         """Puts inputs, in exactly their shapes, into the block and binds the plain context to it."""
-        wait_for_inputs(self.arena, feeds, None)
+        wait_for_inputs(self.arena, device_inputs(feeds), None)
         ready = self._arranged({name: feed.shape for name, feed in feeds.items()})
         self._context.place(self.arena.block.reserve(ready.placement.size_bytes))
         ready.rooms.upload(feeds, stays=True)
@@ -108,7 +109,7 @@ class Lane:
 
     def _run_plain(self, ready: Ready, feeds: Feeds, outputs_at: int | None, *, stays: bool) -> None:
         """One run in exactly the shapes that came; inputs on the device are read where they are."""
-        inputs_at = in_place(feeds)
+        inputs_at = in_place(device_inputs(feeds))
         base = self.arena.block.reserve(ready.placement.size_bytes)
         self._context.place(base, inputs_at=inputs_at, outputs_at=outputs_at)
         ready.rooms.upload(feeds, stays=stays, but=inputs_at)

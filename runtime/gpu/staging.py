@@ -16,34 +16,38 @@ from .engine import Place, Placement
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array | DeviceInput]
+DeviceInputs = Mapping[str, DeviceInput]
 
 INPUT_ALIGNMENT = 256  # TensorRT asks for it, of every tensor's address
 
 
-def wait_for_inputs(arena: Arena, feeds: Feeds, stream: CallerStream | None) -> None:
+def device_inputs(feeds: Feeds) -> dict[str, DeviceInput]:
+    """Those inputs that are on the device."""
+    return {name: feed for name, feed in feeds.items() if isinstance(feed, DeviceInput)}
+
+
+def wait_for_inputs(arena: Arena, given: DeviceInputs, stream: CallerStream | None) -> None:
     """Orders the arena's stream behind those that inputs on the device are made on, unless these are done already."""
-    producers = {feed.stream for feed in feeds.values() if isinstance(feed, DeviceInput)}
-    if not producers and stream is None:
+    if not given and stream is None:
         return
+    producers = {feed.stream for feed in given.values()}
     producers.add(LEGACY_STREAM if stream is None else stream.handle)
     for producer in producers:
         if producer is not None and not is_idle(producer):
             arena.crossing.order(producer, arena.stream.handle)
 
 
-def in_place(feeds: Feeds, places: Mapping[str, Place] | None = None) -> dict[str, int]:
-    """Addresses of inputs on the device that the engine can read where they are.
+def in_place(given: DeviceInputs, places: Mapping[str, Place] | None = None) -> dict[str, int]:
+    """Addresses of inputs that the engine can read where they are.
 
     Args:
-        feeds: input name -> values.
+        given: input name -> values.
         places: where larger inputs than these may be wanted, with filler at their end: their sizes.
     """
     return {
         name: feed.address
-        for name, feed in feeds.items()
-        if isinstance(feed, DeviceInput)
-        and not feed.address % INPUT_ALIGNMENT
-        and (feed.nbytes if places is None else feed.shape == places[name].shape)
+        for name, feed in given.items()
+        if not feed.address % INPUT_ALIGNMENT and (feed.nbytes if places is None else feed.shape == places[name].shape)
     }
 
 
@@ -65,21 +69,17 @@ class Rooms:
             but: inputs that the engine reads elsewhere.
         """
         arena, base = self._arena, self._arena.block.address
-        given = [(self._placement.inputs[name], feed) for name, feed in feeds.items() if name not in but]
-        on_device = [(place, feed) for place, feed in given if isinstance(feed, DeviceInput)]
-        if any(place.size_bytes > feed.nbytes for place, feed in on_device):
-            arena.stream.zero(base, self._placement.outputs_start)
-        self._upload_host({name: feed for name, feed in feeds.items() if not isinstance(feed, DeviceInput)}, stays)
-        for place, feed in on_device:
-            if feed.nbytes:
-                arena.stream.copy(base + place.offset, feed.address, feed.nbytes)
-
-    def _upload_host(self, feeds: Mapping[str, Array], stays: bool) -> None:
-        if not feeds:
-            return
-        rooms = self._reserved()
+        rooms: Mapping[str, tuple[Place, Array]] | None = None
         start, end = self._placement.outputs_start, 0
+        given = []
         for name, feed in feeds.items():
+            if name in but:
+                continue
+            if isinstance(feed, DeviceInput):
+                given.append((self._placement.inputs[name], feed))
+                continue
+            if rooms is None:
+                rooms = self._reserved()
             place, room = rooms[name]
             size = feed.size
             if feed.dtype == room.dtype and feed.ndim == 1:
@@ -90,8 +90,13 @@ class Rooms:
                 room[size:] = 0
             start = min(start, place.offset)
             end = max(end, place.offset + place.size_bytes)
+        if given and any(place.size_bytes > feed.nbytes for place, feed in given):
+            arena.stream.zero(base, self._placement.outputs_start)  # one call for all of them
         if end > start:
-            self._arena.upload_staging(start, end - start, self._arena.block.address + start, stays=stays)
+            arena.upload_staging(start, end - start, base + start, stays=stays)
+        for place, feed in given:
+            if feed.nbytes:
+                arena.stream.copy(base + place.offset, feed.address, feed.nbytes)
 
     def _reserved(self) -> Mapping[str, tuple[Place, Array]]:
         staging = self._arena.reserve_staging(self._placement.outputs_start)
