@@ -15,6 +15,8 @@ from padfree.runtime.arrays.device_arrays import CallerStream, DeviceInput
 from padfree.runtime.arrays.dlpack_exchange import exchange_of_type
 
 from ..arrays.test_dlpack_exchange import Library
+from .test_device_inputs import IN_PLACE_COMES
+from .test_device_inputs import on_gpu as aligned
 
 CALLS = ("record", "order", "synchronize", "copy", "zero", "launch")
 """What the fake CUDA module offers: each is one call of the CUDA runtime, `order` two."""
@@ -129,6 +131,22 @@ def test_functions_called_for_a_run(setup: Any, sequences: int, most: int) -> No
             session.run(request)
         calls = python_calls(lambda: session.run(request))
     assert 20 < calls.total() <= most, calls
+
+
+def test_functions_called_for_arrays_on_the_gpu(setup: Any) -> None:
+    """Of arrays that a graph reads where they are; 51 came before."""
+    library = Library(stream=0)
+    arrays = [library.array(aligned(values.tolist()).owner, index=0) for values in feeds(8).values()]
+    with session_over(setup.open(), setup.metadata) as session:
+
+        def run() -> Any:
+            return session.run_packed({"input_ids": arrays[0], "token_type_ids": arrays[1]}, arrays[2])
+
+        for _ in range(IN_PLACE_COMES + 2):
+            run()
+        calls = python_calls(run)
+    exchange_of_type.cache_clear()
+    assert 20 < calls.total() <= 46, calls
 
 
 def test_what_waits_for_nothing_is_done_while_the_gpu_works(setup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
