@@ -107,6 +107,7 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
         "timeline": (measured("engine.timeline", *recorded("timeline"), *cache), 3),
         "memory": (measured("engine.memory", *recorded("memory"), *cache), 4),
         "session": (measured("engine.session", *recorded("session"), *cache), 4),
+        "device inputs": (measured("engine.device_inputs", *recorded("device_inputs"), *cache), 4),
         "session with texts": (measured("engine.session_texts", *recorded("session_texts")), 2),
         "end to end": (measured("sweep", "--sets", "targets", *recorded("end_to_end"), *cache), 8),
         "attention with positions": (measured("attention", "--positions", *recorded("attention_positions")), 5),

@@ -54,7 +54,7 @@ def gpu_us(session: Session, rows: list[np.ndarray]) -> float:
 
 def waits_us(workers: list[Work]) -> list[float]:
     """What the calls of threads took, one thread for every worker, the first calls left out."""
-    start = threading.Barrier(len(workers))
+    start = threading.Barrier(len(workers), timeout=120)  # where one thread fails, the others do not wait forever
     times: list[list[int]] = [[] for _ in workers]
 
     def calls(work: Work, taken: list[int]) -> None:
