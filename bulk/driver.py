@@ -81,7 +81,7 @@ def found_parts(output: Place, manifest: Manifest) -> dict[int, Part]:
     Raises:
         BulkError: parts of another result lie there.
     """
-    digest = manifest.digest()
+    digest = manifest.digest
     names = {part_name(shard): shard for shard in range(len(manifest.shards))}
     there = [info.base_name for info in output.entries()]
     strange = next((name for name in there if name.startswith(PART) and name not in names), None)

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from padfree.contract.fields import MOST_INT64, Fields, decode
@@ -133,11 +134,14 @@ class Manifest:
     inputs: tuple[InputFile, ...]
     shards: tuple[Shard, ...]
 
-    @property
+    # What follows from the fields is computed once: there are as many shards as rows allow, and each of them asks.
+
+    @cached_property
     def rows(self) -> int:
         """Of all inputs."""
         return sum(file.rows for file in self.inputs)
 
+    @cached_property
     def first_rows(self) -> tuple[int, ...]:
         """The number of every input's first row, counted through all inputs."""
         first, found = 0, []
@@ -150,6 +154,7 @@ class Manifest:
         """How many rows a shard has, bad ones too."""
         return sum(piece.rows for piece in self.shards[shard])
 
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of all but the times of files: what stands in every part of the result."""
         content = self.to_dict()

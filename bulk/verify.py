@@ -40,7 +40,7 @@ def verify(output: Place, manifest: Manifest) -> Verified:
     """
     texts = bad = 0
     for shard in range(len(manifest.shards)):
-        part = read_part(output, shard, manifest.digest())
+        part = read_part(output, shard, manifest.digest)
         place = output.child(part_name(shard))
         if part is None:
             raise BulkError(f"{place.shown}: missing or damaged; run the same command again, which makes it anew")
@@ -63,9 +63,10 @@ def _bad_rows(output: Place, shard: int) -> dict[tuple[str, int], str]:
 
 def _expected(manifest: Manifest, shard: int, bad: dict[tuple[str, int], str]) -> list[int | str | None]:
     """Ids of the rows that are not bad, as the inputs have them."""
-    shown = [file.place().shown for file in manifest.inputs]
+    pieces = manifest.shards[shard]
+    shown = {piece.file: manifest.inputs[piece.file].place().shown for piece in pieces}
     ids: list[int | str | None] = []
-    for chunk in read_chunks(manifest, manifest.shards[shard]):
+    for chunk in read_chunks(manifest, pieces):
         for at, found in enumerate(parse(chunk, manifest).ids):
             if (shown[chunk.file], chunk.first + at) not in bad:
                 ids.append(found)

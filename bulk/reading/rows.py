@@ -128,7 +128,7 @@ def parse(chunk: Chunk, manifest: Manifest) -> Parsed:
     else:
         read = reader_of(file.format, file.columns)
         rows = [_attempt(read, record) for record in split(chunk.data, file.format)]
-    offset = manifest.first_rows()[chunk.file] + chunk.first
+    offset = manifest.first_rows[chunk.file] + chunk.first
     parsed = Parsed([], [])
     for at, row in enumerate(rows):
         found: int | str | None = None

@@ -100,7 +100,7 @@ class Worker:
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec, self._manifest = spec, spec.manifest
         self._output = Place.of(spec.output)
-        self._digest = spec.manifest.digest()
+        self._digest = spec.manifest.digest
         check_model(spec.manifest.model, spec.model, spec.tokenizer)
         # Without CUDA graphs: the same batch takes the same kernels, whatever came before it.
         self._session = Session(

@@ -63,7 +63,7 @@ class Played:
                 events.append(Lost(worker, "ended with code -9"))
                 continue
             self.done.append(shard)
-            part = part_of(self.job, self.job.digest(), shard, 100, 0, ())
+            part = part_of(self.job, self.job.digest, shard, 100, 0, ())
             events.append(Finished(worker, Done(part, float(len(self.done)), 2.0 * len(self.done))))
         return events
 
@@ -78,7 +78,7 @@ class Played:
 def test_every_shard_is_dealt_once_and_shared_out() -> None:
     job, seen = manifest(20), list[Progress]()
     workers = Played(job, 3)
-    there = {4: part_of(job, job.digest(), 4, 50, 0, ())}
+    there = {4: part_of(job, job.digest, 4, 50, 0, ())}
     outcome = deal(job, there, workers, seen.append)
     assert sorted(workers.done) == [at for at in range(20) if at != 4]
     assert (workers.most, workers.closed) == (AHEAD, False)

@@ -104,7 +104,7 @@ def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_manifest(Place.of(str(tmp_path)), manifest)
     again = read_manifest(Place.of(str(tmp_path)))
     assert again == manifest
-    assert again.digest() == manifest.digest()
+    assert again.digest == manifest.digest
     assert manifest.id_type == "string"
 
 
