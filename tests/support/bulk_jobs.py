@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,15 @@ class Command:
         there = self.wait_for_parts(output, parts_of(output) + rng.randint(1, 6))
         time.sleep(rng.uniform(0, 0.15))
         return there
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stops the driver for a while: workers end what they have, and get nothing more."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
 
     def kill_one(self, rng: random.Random, mark: str = "spawn_main") -> bool:
         """Kills one of the driver's processes at random; False where there is none just now."""
