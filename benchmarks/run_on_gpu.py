@@ -3,8 +3,9 @@
 
     python -m benchmarks.run_on_gpu --results benchmarks/results/h200 --minutes 9
 
-The work is in parts of some minutes at most. A part that passed is recorded with its counts and the commit in
-checks.jsonl and is not run again at that commit: call the command until nothing is left. On a machine of several GPUs,
+The work is in parts of some minutes at most. A part that passed is recorded in checks.jsonl with its counts, the
+commit, and a digest of the files that it depends on (evidence.py). As long as these stay as they are, at later commits
+too, it is not run again on the same kind of GPU: call the command until nothing is left. On a machine of several GPUs,
 as many parts run at once, each with a GPU of its own; `--at-once` lets several tests share a GPU. Benchmarks, and tests
 that take most of a GPU's memory, come after them, alone. `--minutes` starts nothing that would take longer than what is
 left; `--list` names the parts. Exit code 1 if a part fails or is left.
@@ -34,6 +35,8 @@ from pathlib import Path
 from typing import Any
 
 from padfree.builder.bench.environment import append_record, environment
+
+from .evidence import sources
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = (sys.executable, "-W", "ignore")
@@ -122,12 +125,19 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
     return found
 
 
-def passed_before(checks: Path, commit: str) -> set[str]:
-    """The parts that passed at this commit."""
+def passed_before(checks: Path, wanted: Iterable[Part], gpu: str | None) -> dict[str, str]:
+    """The parts that passed with the files of now on such a GPU, and at which commit."""
     if not checks.exists():
-        return set()
+        return {}
+    stands = {part.name: sources(part.command) for part in wanted}
     records = [json.loads(line) for line in checks.read_text().splitlines()]
-    return {item["step"] for item in records if item["status"] == 0 and item.get("commit") == commit}
+    return {
+        item["step"]: item["commit"]
+        for item in records
+        if item["status"] == 0
+        and item.get("sources", "none") == stands.get(item["step"])
+        and gpu in (None, item.get("gpu"))
+    }
 
 
 def counts_of(summary: str) -> dict[str, int]:
@@ -162,7 +172,8 @@ def run(part: Part, gpu: str | None) -> dict[str, Any]:
     if status and gpu is not None:
         print(f"{part.name} ended with:\n{''.join(end)}", end="", flush=True)
     seconds, summary = round(time.monotonic() - start, 1), closing or last
-    return {"step": part.name, "status": status, "seconds": seconds, "summary": summary, **counts_of(closing)}
+    record = {"step": part.name, "status": status, "seconds": seconds, "summary": summary, **counts_of(closing)}
+    return {**record, "sources": sources(part.command)}
 
 
 def run_all(waiting: Sequence[Part], gpus: Sequence[str], end: float, done: Any, at_once: int = 1) -> list[Part]:
@@ -236,7 +247,7 @@ def main() -> int:
     )
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="tests that share a GPU (default: 1)")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start nothing that would take longer")
-    parser.add_argument("--again", action="store_true", help="run what passed at this commit as well")
+    parser.add_argument("--again", action="store_true", help="run what has passed as well")
     parser.add_argument("--list", action="store_true", help="name the parts and whether they are done, and end")
     arguments = parser.parse_args()
     machine, checks, end = environment(), arguments.results / "checks.jsonl", time.monotonic() + 60 * arguments.minutes
@@ -245,9 +256,11 @@ def main() -> int:
         for part in parts(arguments.results, arguments.timing_cache)
         if any(fnmatch.fnmatchcase(part.name, pattern) for pattern in arguments.only)
     ]
-    before = set() if arguments.again else passed_before(checks, machine["commit"])
+    before = {} if arguments.again else passed_before(checks, wanted, machine.get("gpu"))
     if arguments.list:
-        print("\n".join(f"{part.name:32s} {'done' if part.name in before else 'to do'}" for part in wanted))
+        for part in wanted:
+            state = f"passed at {before[part.name]}" if part.name in before else f"to do, {part.minutes:g} min at most"
+            print(f"{part.name:40s} {state}")
         return 0
     records: list[dict[str, Any]] = []
     lock = threading.Lock()

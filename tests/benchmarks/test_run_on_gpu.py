@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.evidence import sources
 from benchmarks.run_on_gpu import Part, counts_of, parts, passed_before, run, run_all, table, visible_gpus
 
 CLOSING = "=== 1 failed, 2 passed, 3 skipped in 4.00s ==="
@@ -35,13 +36,21 @@ def test_counts() -> None:
     assert counts_of("the matrix of 12 engines") == {}
 
 
-def test_only_what_passed_at_this_commit_is_done(tmp_path: Path) -> None:
-    checks = tmp_path / "checks.jsonl"
-    assert passed_before(checks, "new") == set()
-    records = [("a", 0, "old"), ("b", 1, "new"), ("c", 0, "new")]
-    lines = [json.dumps({"step": name, "status": status, "commit": commit}) for name, status, commit in records]
-    checks.write_text("\n".join(lines) + "\n")
-    assert passed_before(checks, "new") == {"c"}
+def test_what_passed_with_other_files_or_on_another_gpu_is_not_done(tmp_path: Path) -> None:
+    checks, now = tmp_path / "checks.jsonl", sources(("-m", "benchmarks.scale"))
+    wanted = [Part(name, ("-m", "benchmarks.scale")) for name in "abcd"]
+    assert passed_before(checks, wanted, "H200") == {}
+    records: list[dict[str, Any]] = [
+        {"step": "a", "status": 0, "commit": "1"},  # as records were before they had digests
+        {"step": "a", "status": 0, "commit": "2", "sources": "0123456789abcdef", "gpu": "H200"},
+        {"step": "b", "status": 1, "commit": "3", "sources": now, "gpu": "H200"},
+        {"step": "c", "status": 0, "commit": "4", "sources": now, "gpu": "H200"},
+        {"step": "d", "status": 0, "commit": "5", "sources": now, "gpu": "H100"},
+        {"step": "e", "status": 0, "commit": "6", "gpu": "H200"},  # a part that is no more
+    ]
+    checks.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert passed_before(checks, wanted, "H200") == {"c": "4"}
+    assert passed_before(checks, wanted, None) == {"c": "4", "d": "5"}
 
 
 @pytest.mark.parametrize("gpus", [["0"], ["0", "1", "2"]])

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a check stands on: the files that its Python imports, and those that the plugin library is made of.
+
+A check that has passed holds as long as these files stay as they are, whatever else is committed meanwhile.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests"
+LIBRARY = ("plugins", "cmake", "include", "CMakeLists.txt")
+"""What the compiled code is made of."""
+OWN = ("padfree", "tests", "benchmarks")
+INTEGRATIONS = ("sentence_transformers", "torch")  # as pyproject.toml maps them
+
+
+def sources(command: Sequence[str]) -> str:
+    """A digest of what a command of Python or pytest depends on in this repository, 16 digits of SHA-256.
+
+    Args:
+        command: with `-m MODULE`, or with paths of test files and folders.
+    """
+    return digest([*imported(entries(command)), *under(LIBRARY)])
+
+
+def entries(command: Sequence[str]) -> list[Path]:
+    """The files of the repository that a command begins with, and what pytest loads beside them.
+
+    tests/conftest.py only says what is skipped where something is missing, and is left out.
+    """
+    found: list[Path] = []
+    for before, word in zip(["", *command], command, strict=False):
+        if before == "-m" and word.split(".")[0] in OWN:
+            module = _file(word)
+            found += [module.parent / "__main__.py" if module.name == "__init__.py" else module] if module else []
+        elif word.startswith("tests/"):
+            path = ROOT / word
+            found += [path] if path.is_file() else sorted(path.rglob("*.py"))
+            found += [folder / "conftest.py" for folder in (path, *path.parents) if folder.is_relative_to(TESTS)]
+    return [path for path in found if path.is_file() and path.parent != TESTS]
+
+
+def imported(files: Iterable[Path]) -> set[Path]:
+    """These files and all of the repository that they import, directly or not."""
+    waiting, found = list(files), set[Path]()
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            waiting += _imports(path)
+    return found
+
+
+def under(places: Iterable[str]) -> list[Path]:
+    """The files of folders, and files."""
+    paths = [ROOT / place for place in places]
+    return [file for path in paths for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()]
+
+
+def digest(files: Iterable[Path]) -> str:
+    """16 digits of SHA-256 over names and contents."""
+    found = hashlib.sha256()
+    for path in sorted(file for file in set(files) if "__pycache__" not in file.parts):
+        found.update(f"{path.relative_to(ROOT)}\0{_content(path)}\0".encode())
+    return found.hexdigest()[:16]
+
+
+@functools.cache
+def _content(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@functools.cache
+def _imports(path: Path) -> tuple[Path, ...]:
+    """The repository's files that a file imports, with the packages that they lie in."""
+    package = _name(path).split(".")
+    if path.name != "__init__.py":
+        package.pop()
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]  # a name may be a module
+    return tuple(dict.fromkeys(file for name in names for file in _files(name)))
+
+
+def _files(name: str) -> Iterator[Path]:
+    """A module and the packages around it."""
+    parts = name.split(".")
+    if parts[0] in OWN:
+        for end in range(1, len(parts) + 1):
+            if (file := _file(".".join(parts[:end]))) is not None:
+                yield file
+
+
+def _file(name: str) -> Path | None:
+    """Where a module of the repository is; None where there is no such module."""
+    first, *rest = name.split(".")
+    if first == "padfree":
+        rest = ["integrations", *rest] if rest[:1] and rest[0] in INTEGRATIONS else rest
+    else:
+        rest = [first, *rest]
+    path = ROOT.joinpath(*rest)
+    found = (path / "__init__.py", path.with_suffix(".py"))
+    return next((file for file in found if rest and file.is_file()), None)
+
+
+def _name(path: Path) -> str:
+    """A module's name."""
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    if parts[0] == "integrations":
+        parts = parts[1:]
+    elif parts[0] in ("tests", "benchmarks"):
+        return ".".join(parts).removesuffix(".__init__")
+    return ".".join(["padfree", *parts]).removesuffix(".__init__")
