@@ -3,28 +3,34 @@
 
 python -m tests.gpu.engine_check FOLDER '[{"source": ..., "name": ..., "interface": ..., "precision": ...}, ...]'
 
-A line for each engine of the list. With one more argument, "onnxruntime", it is the rewritten files, in onnxruntime,
-that are checked: without a GPU, and without engines.
+A line for each engine of the list. An engine may come with `proved`, digests of what right engines were made of: it is
+not built again where it would be made of the same. With one more argument, "onnxruntime", it is the rewritten files, in
+onnxruntime, that are checked: without a GPU, and without engines.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import ModelProto
-from padfree.builder import build_engine
+from padfree.builder import BuildError, build_engine
+from padfree.builder.engine.build import open_gpu
 from padfree.builder.engine.engine_builder import EngineBuilder, TacticOptions
+from padfree.builder.engine.preparation import Products, prepare_model
+from padfree.builder.engine.profile import ProfileOptions
 from padfree.onnx_tools import RewriteError, rewrite, save_model
-from padfree.runtime import Session
+from padfree.runtime import Session, SessionError
+from padfree.runtime.gpu.device import Device
 
 from tests.support import exports
 from tests.support.messages import widen
@@ -192,12 +198,43 @@ def make_file(entry: Entry, source: Path) -> Path:
     return path
 
 
-def check(entry: Entry, folder: Path, make: Callable[[Entry, Path], Path]) -> dict[str, Any]:
-    """The result for one engine: passed, refused (by the rewriter, with its reason) or failed."""
+def _gpu() -> Device | None:
+    try:
+        return open_gpu(0)
+    except SessionError:
+        return None
+
+
+def made_of(entry: Entry, source: Path) -> str:
+    """A digest of what an engine is made of: the original, which is the truth, and what TensorRT's parser gets.
+
+    Empty where nothing is made: the build says why.
+    """
+    kind = {"interface": entry.interface, "precision": entry.precision, "strict": False, "verify": False}
+    products, profile = Products("auto", "folded", _gpu), ProfileOptions(MAX_BATCH, MAX_SEQ_LEN)
+    try:
+        prepared = prepare_model(source, products=products, profile=profile, **kind)
+    except (RewriteError, BuildError):
+        return ""
+    found = hashlib.sha256(source.read_bytes())
+    found.update(prepared.SerializeToString(deterministic=True))
+    return found.hexdigest()[:16]
+
+
+def check(
+    entry: Entry, folder: Path, make: Callable[[Entry, Path], Path], proved: Collection[str] | None = None
+) -> dict[str, Any]:
+    """The result for one engine: passed, refused (by the rewriter, with its reason), failed, or kept.
+
+    `proved`: digests of what right engines were made of; None for files that become no engines.
+    """
     model, inputs = entry.load(folder)
     with tempfile.TemporaryDirectory(dir=folder) as place:
         source = Path(place) / "model.onnx"
         onnx.save_model(model, str(source))
+        parts = {} if proved is None else {"made_of": made_of(entry, source)}
+        if proved and parts["made_of"] in proved:
+            return {"status": "kept", **parts}
         try:
             made = make(entry, source)
         except RewriteError as error:
@@ -211,17 +248,18 @@ def check(entry: Entry, folder: Path, make: Callable[[Entry, Path], Path]) -> di
                     found.wide_extent((9, 1, 4, 17, 6), wide)
             found.masks()
     share = session.metadata.raw["coverage"]["packed_gemm_share"]
-    return {"status": "passed", "worst": float(f"{found.worst:.2g}"), "batches": found.batches, "packed": share}
+    result = {"status": "passed", "worst": float(f"{found.worst:.2g}"), "batches": found.batches, "packed": share}
+    return {**result, **parts}
 
 
 def main() -> None:
     """Prints the results as they come."""
-    folder, wanted = Path(sys.argv[1]), [Entry.of(item) for item in json.loads(sys.argv[2])]
-    make = make_file if sys.argv[3:] else Engines(folder / f"timing-{wanted[0].source}.cache")
-    for entry in wanted:
+    folder, wanted = Path(sys.argv[1]), json.loads(sys.argv[2])
+    make = make_file if sys.argv[3:] else Engines(folder / f"timing-{wanted[0]['source']}.cache")
+    for item in wanted:
         start = time.monotonic()
         try:
-            result = check(entry, folder, make)
+            result = check(Entry.of(item), folder, make, None if sys.argv[3:] else item.get("proved", ()))
         except Exception as error:
             traceback.print_exc()
             status = "refused" if any(words in str(error) for words in BEYOND_ENGINES) else "failed"

@@ -7,7 +7,9 @@ The engines of a model are built, run and compared in a process of their own; `-
 once, on all GPUs.
 The truth is the original in onnxruntime, in float32: on every sequence alone, and for left-padded and holed masks on
 the same batch. What the results file has for this commit is not done again, so that the command may be stopped at any
-time; `--again` repeats what failed. Exit code 1 if an engine fails or is left.
+time; `--again` repeats what failed. An engine that was right at an earlier commit is kept, and not built again, as long
+as TensorRT's parser gets the same bytes for it, and the plugin library, the builder, the check, TensorRT and the kind
+of GPU are the same. Exit code 1 if an engine fails or is left.
 """
 
 from __future__ import annotations
@@ -30,19 +32,27 @@ from typing import Any
 
 from padfree.builder.bench.environment import append_record, commit, environment
 
+from benchmarks.evidence import LIBRARY, digest, under
+
 from .engine_cases import Entry, entries, prepare
 
 MARK = "RESULT "
+JUDGES = ("builder/engine", "tests/gpu/engine_check.py", "tests/support/exports.py", *LIBRARY)
+"""What an engine and its verdict depend on, beside what it is made of."""
 SECONDS_FOR_ONE = 90.0
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def together(group: Sequence[Entry], folder: Path, how: Sequence[str]) -> list[dict[str, Any]]:
+Proved = Mapping[str, Sequence[str]]
+"""Digests of what right engines were made of, by the engine's key."""
+
+
+def together(group: Sequence[Entry], folder: Path, how: Sequence[str], proved: Proved) -> list[dict[str, Any]]:
     """Builds and checks engines of one model in a process of its own; a crash is a result like any other.
 
     What comes after an engine that ends the process has no result.
     """
-    listed = json.dumps([dataclasses.asdict(entry) for entry in group])
+    listed = json.dumps([{**dataclasses.asdict(entry), "proved": proved.get(entry.key, ())} for entry in group])
     command = [sys.executable, "-W", "ignore", "-m", "tests.gpu.engine_check", str(folder), listed, *how]
     limit = SECONDS_FOR_ONE * len(group)
     try:
@@ -81,12 +91,24 @@ def _groups(waiting: Sequence[Entry]) -> list[list[Entry]]:
     return list(found.values())
 
 
-def known(results: Path) -> dict[str, str]:
-    """What the file says of this commit: an engine's key -> its status."""
-    if not results.exists():
-        return {}
-    records = [json.loads(line) for line in results.read_text().splitlines()]
+def read(results: Path) -> list[dict[str, Any]]:
+    """The records of a file; none where there is no file."""
+    return [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+
+
+def known(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What records say of this commit: an engine's key -> its status."""
     return {Entry.of(item).key: item["status"] for item in records if item["commit"] == commit()}
+
+
+def proved_by(records: Sequence[Mapping[str, Any]], here: Mapping[str, str]) -> dict[str, list[str]]:
+    """What engines were made of that were right, judged by the same and on such a machine."""
+    found: dict[str, list[str]] = {}
+    for item in records:
+        same = all(item.get(name) == here.get(name) for name in ("judges", "gpu", "tensorrt"))
+        if same and item["status"] == "passed" and item.get("made_of"):
+            found.setdefault(Entry.of(item).key, []).append(item["made_of"])
+    return found
 
 
 def summary(statuses: Mapping[str, str]) -> list[str]:
@@ -113,18 +135,20 @@ def main() -> int:
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     prepare(arguments.folder)
-    statuses = known(arguments.results)
+    records, machine = read(arguments.results), {"judges": digest(under(JUDGES)), **environment()}
+    statuses, proved = known(records), proved_by(records, machine)
     wanted = [
         item for item in entries(arguments.folder) if any(fnmatch.fnmatchcase(item.key, at) for at in arguments.only)
     ]
-    done = ("passed", "refused") if arguments.again else ("passed", "refused", "failed", "died")
+    right = ("passed", "refused", "kept")
+    done = right if arguments.again else (*right, "failed", "died")
     waiting = [item for item in wanted if statuses.get(item.key) not in done]
     how = ("onnxruntime",) if arguments.onnxruntime else ()
-    machine, end = environment(), time.monotonic() + arguments.seconds
+    end = time.monotonic() + arguments.seconds
     print(f"{len(wanted)} engines, {len(wanted) - len(waiting)} of them done; {_gpu_count()} GPUs", flush=True)
 
     def run(group: Sequence[Entry]) -> None:
-        for result in together(group, arguments.folder, how) if time.monotonic() < end else ():
+        for result in together(group, arguments.folder, how, proved) if time.monotonic() < end else ():
             key = Entry.of(result).key
             statuses[key] = result["status"]
             append_record(arguments.results, {**result, **machine})
@@ -135,10 +159,9 @@ def main() -> int:
     keys = {item.key for item in wanted}
     print("\n".join(summary({key: statuses.get(key, "left") for key in sorted(keys)})), flush=True)
     count = Counter(statuses.get(key, "left") for key in keys)
-    print(
-        f"{count['passed'] + count['refused']} passed, {count['failed'] + count['died']} failed, {count['left']} left"
-    )
-    return 0 if count["passed"] + count["refused"] == len(keys) else 1
+    passed = sum(count[status] for status in right)
+    print(f"{passed} passed, {count['failed'] + count['died']} failed, {count['left']} left")
+    return 0 if passed == len(keys) else 1
 
 
 if __name__ == "__main__":

@@ -41,6 +41,32 @@ def test_a_wrong_file_fails(entry: Entry, tmp_path: Path) -> None:
         check(entry, tmp_path, make_wrong)
 
 
+def test_an_engine_of_the_same_bytes_is_kept(tmp_path: Path) -> None:
+    def never(_entry: Entry, _source: Path) -> Path:
+        raise AssertionError("built again")
+
+    first = check(PADDED, tmp_path, make_file, [])
+    assert first["status"] == "passed"
+    assert check(PADDED, tmp_path, never, ["0123456789abcdef", first["made_of"]]) == {
+        "status": "kept", "made_of": first["made_of"],
+    }  # fmt: skip
+    half = Entry(PADDED.source, PADDED.name, PADDED.interface, "fp16")
+    with pytest.raises(AssertionError, match="built again"):
+        check(half, tmp_path, never, [first["made_of"]])
+
+
+def test_engines_are_proved_by_the_same_judges_on_the_same_kind_of_gpu() -> None:
+    here = {"judges": "j", "gpu": "H200", "tensorrt": "10.6.0", "commit": "new"}
+    right = {**vars(PACKED), "status": "passed", "made_of": "a", **here, "commit": "old"}
+    others = [
+        {"judges": "k"}, {"gpu": "H100"}, {"tensorrt": "10.7.0"}, {"status": "failed"}, {"status": "kept"},
+        {"made_of": ""},
+    ]  # fmt: skip
+    records = [right, {**right, "made_of": "b"}, *({**right, "made_of": "c", **other} for other in others)]
+    records += [{**vars(PADDED), "status": "passed", "commit": "older"}]  # before there were digests
+    assert engine_matrix.proved_by(records, here) == {PACKED.key: ["a", "b"]}
+
+
 def test_every_family_comes_in_both_interfaces_and_all_precisions(tmp_path: Path) -> None:
     found = {(item.name.split("_torchscript")[0], item.interface, item.precision) for item in entries(tmp_path)}
     for family in ("bert", "modernbert", "deberta_v3", "t5", "nomic_bert", "mpnet"):
@@ -58,6 +84,7 @@ def test_what_is_recorded_is_not_done_again(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(engine_matrix, "together", together)
     monkeypatch.setattr(engine_matrix, "commit", lambda: "abc")
+    monkeypatch.setattr(engine_matrix, "digest", lambda _: "judges")
     monkeypatch.setattr(engine_matrix, "environment", lambda: {"commit": "abc"})
     monkeypatch.setattr(engine_matrix, "prepare", lambda _: None)
     only = ["--only", "families/mpnet_torchscript_eager/*/fp32", "families/mpnet_torchscript_eager/packed/fp16"]
