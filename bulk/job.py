@@ -139,7 +139,8 @@ def embed(
         remove_leftovers(output)
         parts = found_parts(output, manifest)
         missing = len(manifest.shards) - len(parts)
-        say(f"{manifest.rows} rows in {len(manifest.shards)} shards, {missing} of them to do")
+        shards = "1 shard" if len(manifest.shards) == 1 else f"{len(manifest.shards)} shards"
+        say(f"{manifest.rows} rows in {shards}, {missing} to do")
         names: tuple[str, ...] = ()
         outcome = Outcome(parts, len(parts))
         if missing:

@@ -13,7 +13,12 @@ from typing import Any
 
 import onnx
 import pytest
+from hypothesis import HealthCheck, settings
 from onnx import TensorProto, helper
+
+# How fast a machine is, and what else it does, is no reason to fail.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 VOCABULARY = 100
 MAX_POSITIONS = 16

@@ -122,7 +122,7 @@ def run_job(arguments: argparse.Namespace, columns: tuple[str, ...], prompt: str
             request, workers.running, workers.make, read_back=arguments.verify, on_progress=on_progress, say=say
         )
     _print(finished, arguments.output)
-    return 0
+    return int(not finished.report.texts)
 
 
 def _missing(error: ImportError) -> Exception | None:
@@ -240,7 +240,7 @@ def _print(finished: Finished, output: str) -> None:
         for worker in report.workers
     ]
     if rows:
-        console.print(make_table("workers", ("worker", "tokens", "a second, in tokens", "idle"), rows))
+        console.print(make_table("workers", ("worker", "tokens", "tokens/s", "idle"), rows))
     for kind, count in report.bad.items():
         print_line(console, f"rows without a result: {count} ({kind})")
     if report.bad:
@@ -249,9 +249,12 @@ def _print(finished: Finished, output: str) -> None:
         print_line(console, f"started anew: {loss}")
     if report.cut:
         print_line(console, f"texts that were longer than the model takes, and lost their ends: {report.cut}")
+    if not report.texts:
+        print_line(console, "no row has a result")
+    files = "1 file" if report.shards == 1 else f"{report.shards} files"
     print_line(
         console,
-        f"{report.texts} texts, {report.tokens} tokens, {report.shards} files in {output}; this run: "
+        f"{report.texts} texts, {report.tokens} tokens, {files} in {output}; this run: "
         f"{report.texts_now} texts, {report.seconds:.1f} s, {report.tokens_a_second:,.0f} tokens/s",
     )
     if finished.verified is not None:

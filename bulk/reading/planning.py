@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -46,11 +47,13 @@ def make_manifest(given: Sequence[str], options: Options, model: Model) -> Manif
 def _shards(pieces: Sequence[Piece], rows: int) -> Iterator[Shard]:
     """Pieces that follow each other, together as large as a shard is to be, or a little less."""
     shard: list[Piece] = []
+    has = 0
     for piece in pieces:
-        if shard and sum(part.rows for part in shard) + piece.rows > rows:
+        if shard and has + piece.rows > rows:
             yield tuple(shard)
-            shard = []
+            shard, has = [], 0
         shard.append(piece)
+        has += piece.rows
     if shard:
         yield tuple(shard)
 
@@ -63,7 +66,7 @@ def _look(file: Found, options: Options) -> tuple[InputFile, list[Piece], str]:
     else:
         columns, begin = _header(file, options)
         pieces = list(_cut(file, begin, options.shard_rows))
-        kind = _id_kind(file, pieces, columns, options)
+        kind = _id_kind(file, pieces, options)
     return identity(file, sum(piece.rows for piece in pieces), columns), pieces, kind
 
 
@@ -159,27 +162,39 @@ def _cut(file: Found, begin: int, shard_rows: int) -> Iterator[Piece]:
         yield Piece(0, start, at - start, first, rows)
 
 
-def _id_kind(file: Found, pieces: Sequence[Piece], columns: Sequence[str], options: Options) -> str:
+def _id_kind(file: Found, pieces: Sequence[Piece], options: Options) -> str:
     """The type of ids: in JSON lines that of the first one, in CSV files string."""
+    first = _first_objects(file, pieces, options) if file.format == "jsonl" and pieces else []
     if options.id_column is None:
         return ROW_NUMBERS
     if file.format == "csv" or not pieces:
         return "string"
-    read = reader_of(file.format, columns)
-    with file.place.open() as stream:
-        stream.seek(pieces[0].at)
-        for line in bytes(stream.read(min(pieces[0].size, _MOST_HEAD))).split(b"\n"):
-            value: Any = None
-            try:
-                value = read(line).get(options.id_column)
-            except RecordError:
-                continue  # a bad row, which says nothing of the others
-            if isinstance(value, (int, str)) and not isinstance(value, bool):
-                return "int64" if isinstance(value, int) else "string"
+    for row in first:
+        value = row.get(options.id_column)
+        if isinstance(value, (int, str)) and not isinstance(value, bool):
+            return "int64" if isinstance(value, int) else "string"
     raise BulkError(
         f"{file.place.shown}: no '{options.id_column}' that is an integer or a string; pass another --id, or none to "
         "number the rows"
     )
+
+
+def _first_objects(file: Found, pieces: Sequence[Piece], options: Options) -> list[Mapping[str, Any]]:
+    """What the first lines hold, in which every column has to be once: a row may lack it, a file may not.
+
+    Raises:
+        BulkError: none of them has a column of texts.
+    """
+    read, found = reader_of(file.format, ()), list[Mapping[str, Any]]()
+    with file.place.open() as stream:
+        stream.seek(pieces[0].at)
+        for line in bytes(stream.read(min(pieces[0].size, _MOST_HEAD))).split(b"\n"):
+            with suppress(RecordError):  # a bad row says nothing of the others
+                found.append(read(line))
+    names = tuple(dict.fromkeys(name for row in found for name in row))
+    for column in options.columns if found else ():
+        _require(file, column, names)
+    return found
 
 
 def _require(file: Found, column: str, columns: Sequence[str]) -> None:

@@ -117,9 +117,13 @@ Reader = Callable[[bytes], Mapping[str, Any]]
 
 
 def reader_of(kind: str, columns: Sequence[str]) -> Reader:
-    """What makes values by column name of one record; raises RecordError for a record that has none."""
+    """What makes values by column name of one record; raises RecordError for a record that has none.
+
+    `columns`: of CSV files, those of the header; of text files, the one that a line is.
+    """
     if kind == "text":
-        return lambda record: {"text": record}
+        (line,) = columns
+        return lambda record: {line: record}
     if kind == "jsonl":
         return _json_object
 

@@ -126,7 +126,7 @@ def parse(chunk: Chunk, manifest: Manifest) -> Parsed:
             dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
         ]
     else:
-        read = reader_of(file.format, file.columns)
+        read = reader_of(file.format, file.columns or options.columns)
         rows = [_attempt(read, record) for record in split(chunk.data, file.format)]
     offset = manifest.first_rows[chunk.file] + chunk.first
     parsed = Parsed([], [])

@@ -23,7 +23,7 @@ def arguments(tmp_path: Path, embedder: Path) -> list[str]:
 def test_what_is_printed_and_kept(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*arguments, "--shard-rows", "16", "--verify"]) == 0
     shown = capsys.readouterr()
-    assert "32 rows in 2 shards, 2 of them to do" in shown.err
+    assert "32 rows in 2 shards, 2 to do" in shown.err
     assert "rows without a result: 1 (empty)" in shown.out
     assert "texts that were longer than the model takes, and lost their ends: 1" in shown.out
     assert "31 texts, " in shown.out
@@ -35,8 +35,20 @@ def test_what_is_printed_and_kept(arguments: list[str], tmp_path: Path, capsys: 
     assert report["tokens_a_second"] == pytest.approx(report["tokens_now"] / report["seconds"])
     assert 0 <= report["workers"][0]["idle"] < 1
     assert main([*arguments, "--shard-rows", "16"]) == 0
-    assert "2 shards, 0 of them to do" in capsys.readouterr().err
+    assert "2 shards, 0 to do" in capsys.readouterr().err
     assert json.loads((tmp_path / "out" / "_report.json").read_text()) == report
+
+
+def test_a_result_without_rows_is_a_failure(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.txt").write_text("\n \n", encoding="utf-8")
+    assert main(arguments) == 1
+    shown = capsys.readouterr()
+    assert "2 rows in 1 shard, 1 to do" in shown.err
+    assert "rows without a result: 2 (empty)" in shown.out
+    assert "no row has a result" in shown.out
+    assert "0 texts, 0 tokens, 1 file in" in shown.out
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,23 @@ def test_records_of_csv_are_those_of_the_csv_module(rows: list[list[str]], size:
     assert [csv_fields(record) for record in records] == rows
 
 
+def test_lines_are_texts_whatever_the_column_is_called(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n", encoding="utf-8")
+    write_lines(tmp_path / "b.jsonl", [{"body": "three"}, {"text": "no body"}])
+    manifest = plan([tmp_path / "a.txt", tmp_path / "b.jsonl"], columns=("body",))
+    assert [pair for shard in rows_of(manifest) for pair in shard] == [(0, "one"), (1, "two"), (2, "three"), (3, None)]
+
+
+def test_many_small_inputs_share_a_shard(tmp_path: Path) -> None:
+    for at in range(25):
+        (tmp_path / f"{at:02d}.txt").write_text("a\n" * (1 + at % 3), encoding="utf-8")
+    manifest = plan([tmp_path], shard_rows=10)
+    sizes = [manifest.shard_rows(shard) for shard in range(len(manifest.shards))]
+    assert sum(sizes) == manifest.rows
+    assert max(sizes) <= 10
+    assert min(sizes[:-1]) > 10 - 3
+
+
 @pytest.mark.parametrize("ending", ["\n", ""])
 @pytest.mark.parametrize("count", [1, 9, 10, 11, 20, 57])
 def test_text_files_are_cut_between_rows(tmp_path: Path, count: int, ending: str) -> None:

@@ -136,6 +136,7 @@ def test_inputs_that_cannot_be_read(tmp_path: Path, embedder: Path) -> None:
         (["t.parquet"], {"columns": ("body",)}, "t.parquet: no column 'body', there are text, n"),
         (["t.parquet"], {"columns": ("n",)}, "the column 'n' is double, allowed: string or binary"),
         (["t.parquet"], {"id_column": "n"}, "the column 'n' is double, allowed: integers"),
+        (["t.jsonl"], {"columns": ("body",)}, "t.jsonl: no column 'body', there are text, id"),
         (["t.jsonl"], {"id_column": "id"}, "t.jsonl: no 'id' that is an integer or a string"),
         (["t.parquet", "t.parquet"], {}, "t.parquet: given twice"),
     ]
