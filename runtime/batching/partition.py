@@ -43,6 +43,8 @@ def partition(lengths: Sequence[int], costs: CostTable, budget: Budget) -> list[
         SessionError: the table is of a padded model and the budget counts no padding, or the other way round.
     """
     check_alike(costs, budget)
+    if len(lengths) == 1:  # as on an idle server: there is nothing to choose
+        return [[0]]
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     widest = min(costs.batches[-1], budget.max_sequences or costs.batches[-1])
     endings = _padded_endings if costs.interface == "padded" else _packed_endings
