@@ -14,6 +14,7 @@ from padfree.contract.fields import decode
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import ONNX_METADATA_KEY, ORT_AS_WRITTEN, ORT_WRONG_FUSIONS
 
+from .cpu_runs import CpuRuns
 from .errors import SessionError
 from .plan_files import parse_metadata
 
@@ -71,6 +72,7 @@ class OnnxBackend:
             raise SessionError(f"{path}: damaged padfree metadata ({error}); rewrite the model again") from error
         self.metadata = parse_metadata(raw, str(path))
         self._outputs = [item.name for item in self.metadata.outputs]
+        self._runs = CpuRuns(self.metadata)
 
     def start(
         self,
@@ -80,17 +82,20 @@ class OnnxBackend:
         stream: Any = None,
         patient: bool = True,  # noqa: ARG002
     ) -> Finished:
-        """Runs the model once; it is over when this returns."""
+        """Runs the model; it is over when this returns."""
         return Finished(self.run(feeds, on_device=on_device, stream=stream))
 
     def run(self, feeds: Mapping[str, Any], *, on_device: bool = False, stream: Any = None) -> dict[str, Any]:
-        """Runs the model once; outputs by name, on the host."""
+        """Runs the model, once or for some sequences after the other; outputs by name, on the host."""
         if on_device or stream is not None:
             raise SessionError(
                 "results on the GPU and streams need a plan, this session runs an .onnx file; leave them out"
             )
         if self._session is None:
             raise SessionError("the session is closed; open a new one")
+        return self._runs.run(feeds, self._once)
+
+    def _once(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         try:
             values = self._session.run(self._outputs, dict(feeds))
         except Exception as error:  # onnxruntime's error classes share no public base
