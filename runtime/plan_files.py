@@ -30,12 +30,22 @@ def sidecar_path(plan: Path) -> Path:
     return plan.with_name(plan.name + ".json")
 
 
+def check_no_folder(path: Path) -> None:
+    """Raises SessionError where a model's folder is given in the place of what is built of it; says how it is built."""
+    if path.is_dir():
+        raise SessionError(
+            f"{path}: is a folder, which does not run by itself; build it: padfree build {path} -o {path.name}.plan, "
+            f"or for the CPU: padfree optimize {path} -o {path.name}.onnx"
+        )
+
+
 def read_sidecar(plan: Path) -> Metadata:
     """Reads the metadata beside a plan.
 
     Raises:
         SessionError: no such plan, no file beside it, or not the metadata of an engine.
     """
+    check_no_folder(plan)
     if not plan.is_file():
         raise SessionError(f"{plan}: no such plan; build one with: padfree build model.onnx -o {plan}")
     path = sidecar_path(plan)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,6 +111,13 @@ def kept_tokenizer(model: Path, metadata: Metadata) -> Tokenizer:
     return tokenizer
 
 
+def unknown_prompt(name: str, prompts: Collection[str]) -> str:
+    """What is wrong with the name of a prompt that is none of a model's."""
+    if not prompts:
+        return f"prompt '{name}': the model has no prompts; leave it out, or write the prompt into the texts"
+    return f"prompt '{name}', the model's are {', '.join(prompts)}; choose one of them"
+
+
 class TextReader:
     """Makes tokens of texts as the folder says that the model came from. Threads may share one.
 
@@ -178,6 +185,5 @@ class TextReader:
         if chosen is None:
             return ""
         if chosen not in self.info.prompts:
-            known = ", ".join(self.info.prompts) or "none"
-            raise SessionError(f"prompt '{chosen}', the model has: {known}; choose one of them, or give its text")
+            raise SessionError(unknown_prompt(chosen, self.info.prompts))
         return self.info.prompts[chosen]

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from padfree.contract.names import ONNX_SUFFIX
+
 from .console import error_console, make_table, output_console, print_line
 from .options import say
 
@@ -90,6 +92,7 @@ def _add_worker_options(group: argparse._ArgumentGroup) -> None:
 def run_job(arguments: argparse.Namespace, columns: tuple[str, ...], prompt: str | None) -> int:
     """Does the work and prints what became of it."""
     from padfree.builder.errors import BuildError
+    from padfree.builder.folders.given import check_no_part
 
     try:
         from padfree.bulk import Request, embed
@@ -100,6 +103,7 @@ def run_job(arguments: argparse.Namespace, columns: tuple[str, ...], prompt: str
             f"--engine {arguments.engine}: no such file; make one of a model's folder: padfree build, or padfree "
             "optimize for a machine without a GPU"
         )
+    check_no_part(arguments.engine)
     request = Request(
         inputs=arguments.input,
         output=arguments.output,
@@ -140,13 +144,16 @@ class _Workers:
     def __init__(self, arguments: argparse.Namespace) -> None:
         from padfree.builder.errors import BuildError
         from padfree.bulk import Running
+        from padfree.runtime.plan_files import read_sidecar
 
         self._ray, self._count = arguments.ray, arguments.workers
-        self._on_gpu = arguments.engine.suffix != ".onnx"
+        self._on_gpu = arguments.engine.suffix != ONNX_SUFFIX
         if self._count is not None and (self._count < 1 or (self._on_gpu and self._ray is None)):
             raise BuildError(
                 f"--workers {self._count}: allowed: 1 or more, for .onnx files and clusters; choose GPUs with --gpus"
             )
+        if self._on_gpu:
+            read_sidecar(arguments.engine)  # what is no plan is named before a GPU that is not there
         self._gpus = _gpus(arguments.gpus) if self._on_gpu and self._ray is None else []
         here = len(self._gpus) or self._count or 1
         share = max(1, _cores() // here)

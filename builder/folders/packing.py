@@ -17,8 +17,8 @@ from padfree.runtime.plan_files import parse_metadata
 
 from ..engine.preparation import metadata_of
 from ..files import write_files
+from .given import located
 from .head import AS_THE_FOLDER_SAYS, HeadOptions
-from .hub import is_hub_id
 from .kept import kept_files
 from .source import Say, opened
 
@@ -44,8 +44,8 @@ def runnable(
     Raises:
         BuildError: as `opened`; padfree.onnx_tools.RewriteError: the model cannot be rewritten.
     """
-    path = Path(given)
-    if not path.is_dir() and (path.exists() or not is_hub_id(path)):
+    path = located(given, say)
+    if not path.is_dir():
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="padfree-packed-") as scratch:

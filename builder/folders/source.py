@@ -21,9 +21,9 @@ from padfree.runtime.texts import tokenizer_path
 from ..errors import BuildError
 from .export import export
 from .folder import Folder, described, read_folder
+from .given import located
 from .graph import add_head
 from .head import AS_THE_FOLDER_SAYS, Head, HeadOptions
-from .hub import download, is_hub_id
 from .onnx_files import quantized_operator
 from .tokenizer import tokenizer_advice, tokenizer_bytes
 
@@ -55,10 +55,7 @@ def opened(
     Raises:
         BuildError: the folder cannot be used, or the options do not fit the file; the message says why.
     """
-    path = Path(given)
-    if not path.exists() and is_hub_id(path):
-        say(f"{path}: looking for it on the Hugging Face Hub")
-        path = download(str(path))
+    path = located(given, say)
     if not path.is_dir() and options.is_empty:
         yield Source(path)
         return

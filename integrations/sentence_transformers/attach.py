@@ -67,10 +67,15 @@ def attach(model: Model, plan: str | Path, **options: Any) -> Model:
     kind: Any = KINDS.get(type(model))
     chain: Any = model
     if kind is None or not isinstance(chain[0], Transformer):
+        if type(model) in KINDS.values():
+            raise SessionError(
+                f"{plan}: the model runs a plan already, and its own weights are gone; load the model again, and "
+                "attach this plan to that one"
+            )
         found = type(model).__name__ if kind is None else f"{type(model).__name__} of {type(chain[0]).__name__}"
         raise SessionError(
-            f"{found}, allowed: SentenceTransformer, CrossEncoder and SparseEncoder that begin with a Transformer; "
-            "for others use padfree.runtime.Session"
+            f"the model is a {found}, allowed: SentenceTransformer, CrossEncoder and SparseEncoder that begin with a "
+            "Transformer; for others use padfree.runtime.Session"
         )
     transformer = chain[0]
     module = Module(plan, dtype=chain.dtype, device=chain.device, **options)
@@ -112,7 +117,7 @@ def _check(chain: Any, metadata: Metadata, output: str | None, plan: str) -> Non
     config = chain[0].config
     limit = metadata.ids_input().limit
     if limit is not None and limit != config.vocab_size:
-        raise _other_model(plan, f"a vocabulary of {limit} ids", f"{config.vocab_size}")
+        raise _other_model(plan, f"a vocabulary of {limit} ids", f"has one of {config.vocab_size}")
     longest, asked = metadata.longest, chain.max_seq_length
     if longest is not None and asked is not None and longest < asked:
         raise SessionError(
@@ -130,23 +135,26 @@ def _check(chain: Any, metadata: Metadata, output: str | None, plan: str) -> Non
     else:
         is_vector = isinstance(chain, (sentence_transformers.SentenceTransformer, sentence_transformers.SparseEncoder))
         if is_vector != (output == "sentence_embedding"):
-            raise _other_model(plan, f"'{output}'", "the answers of " + type(chain).__name__)
+            raise _other_model(plan, f"the output '{output}'", f"is a {type(chain).__name__}")
         width = None if is_vector else chain.num_labels
         if isinstance(chain, sentence_transformers.SentenceTransformer):
             width = chain.get_embedding_dimension()
         if not is_vector and metadata.text is not None:
             theirs, ours = activation_name(chain.activation_fn), metadata.text.activation or "identity"
             if theirs != ours:
-                raise _other_model(plan, f"scores that went through {ours}", theirs)
+                raise SessionError(
+                    f"{plan}: has scores that went through {ours}, and the model's activation is {theirs}; build it of "
+                    "this model's folder, or with --outputs logits, which leaves the activation to the model"
+                )
         wanted = output
     dims = next(item.dims for item in metadata.outputs if item.name == wanted)
     if width is not None and dims and isinstance(dims[-1], int) and dims[-1] != width:
-        raise _other_model(plan, f"'{wanted}' of {dims[-1]} numbers", f"{width}")
+        raise _other_model(plan, f"'{wanted}' of {dims[-1]} numbers", f"gives {width}")
 
 
 def _other_model(plan: str, found: str, wanted: str) -> SessionError:
     return SessionError(
-        f"{plan}: has {found}, the model {wanted}: a plan of another model; build it of this one's folder"
+        f"{plan}: has {found}, and the model {wanted}: it is another model's plan; build one of this model's folder"
     )
 
 

@@ -14,6 +14,7 @@ from padfree.contract.metadata import Metadata
 from padfree.contract.names import ONNX_SUFFIX
 from padfree.runtime import Session, SessionError
 from padfree.runtime.budget import cut
+from padfree.runtime.plan_files import check_no_folder
 
 IDS, TYPES = "input_ids", "token_type_ids"
 LAYOUTS = ("packed", "per_sequence")
@@ -183,6 +184,7 @@ class Module(torch.nn.Module):  # type: ignore[misc]
 
     def _open(self) -> Session:
         options = dict(self.options)
+        check_no_folder(self.path)
         if self._on_gpu:
             if self.device.type != "cuda":
                 raise SessionError(

@@ -7,6 +7,7 @@ from base64 import b64encode
 from typing import Any
 
 from padfree.runtime.text_tasks import EMBED
+from padfree.runtime.texts import unknown_prompt
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -97,5 +98,5 @@ def prompt_text(calls: Calls, body: Body) -> str:
     try:
         return served.prompt(name)
     except KeyError as error:
-        known = ", ".join(served.prompts) or "none"
-        raise malformed(f"'prompt_name' is '{name}', the model has: {known}") from error
+        assert name is not None  # the default is one of them
+        raise malformed(f"'prompt_name': {unknown_prompt(name, served.prompts)}") from error

@@ -77,6 +77,19 @@ def test_plans_have_a_process_a_gpu(arguments: list[str], tmp_path: Path, capsys
     )
 
 
+def test_what_is_no_plan_is_named_before_a_gpu(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, wanted in (
+        ("model.plan", "its metadata model.plan.json is missing"),
+        ("model.safetensors", "model.safetensors: is a part of a model's folder; give the folder"),
+    ):
+        (tmp_path / name).write_bytes(b"no plan")
+        (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+        assert main([*arguments, "--engine", str(tmp_path / name)]) == 1
+        assert wanted in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize("package", ["pyarrow", "ray"])
 def test_what_is_not_installed_is_named(arguments: list[str], package: str) -> None:
     given = [*arguments, *(["--ray", "auto"] if package == "ray" else [])]

@@ -154,13 +154,13 @@ def test_plans_of_other_models_are_refused(saved: Any, packed: Any) -> None:
     assert model[0].model is encoder
     with pytest.raises(SessionError, match="another pooling"):
         attached(model, packed(folder, "--pooling", "cls"))
-    with pytest.raises(SessionError, match="64 numbers, the model 32"):
+    with pytest.raises(SessionError, match="64 numbers, and the model gives 32: it is another model's plan"):
         attached(bi_encoder(saved(hidden_size=32, modules=[])), packed(saved(modules=[]), "--pooling", "none"))
     with pytest.raises(SessionError, match="padded interface"):
         attached(model, packed(folder, "--interface", "padded"))
     with pytest.raises(SessionError, match=r"call \.to"):
         attached(model, folder / "model.plan")
-    with pytest.raises(SessionError, match="scores"):
+    with pytest.raises(SessionError, match="the output 'scores', and the model is a SentenceTransformer"):
         attached(model, packed(saved("BertForSequenceClassification", num_labels=1)))
 
 
@@ -172,5 +172,15 @@ def test_other_versions_and_models_are_refused(tmp_path: Path) -> None:
     for version in ("5.4.1", "7.0.0"):
         with pytest.raises(SessionError, match=r"allowed: 6\.x"):
             check_version(version)
-    with pytest.raises(SessionError, match="allowed: SentenceTransformer"):
+    with pytest.raises(SessionError, match="the model is a list, allowed: SentenceTransformer"):
         attach([object()], tmp_path / "packed.onnx")
+
+
+def test_folders_and_second_plans_are_refused_with_what_to_do(saved: Any, packed: Any) -> None:
+    folder = saved()
+    model = bi_encoder(folder)
+    with pytest.raises(SessionError, match=r"is a folder, .* for the CPU: padfree optimize .* -o .*\.onnx"):
+        attached(model, folder)
+    model = attached(model, packed(folder))
+    with pytest.raises(SessionError, match=r"the model runs a plan already, .* load the model again"):
+        attached(model, packed(folder))

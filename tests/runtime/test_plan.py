@@ -68,6 +68,12 @@ def test_missing_plan(tmp_path: Path) -> None:
         Session(tmp_path / "model.plan")
 
 
+def test_a_folder_is_no_plan(tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    with pytest.raises(SessionError, match=r"small: is a folder, .* build it: padfree build .*small -o small\.plan"):
+        Session(tmp_path / "small")
+
+
 def test_missing_metadata(plan: PlanWriter) -> None:
     path = plan()
     path.with_name("model.plan.json").unlink()

@@ -3,21 +3,16 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import shutil
-import sys
-import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 from padfree.builder import cli
-from padfree.builder.folders.hub import download, is_hub_id
 
 from tests.support.folders import (
     ENCODER,
@@ -225,52 +220,6 @@ def test_options_for_results_are_refused_where_they_cannot_be_kept(
         assert wanted in capsys.readouterr().err
 
 
-def test_names_of_repositories() -> None:
-    assert is_hub_id(Path("BAAI/bge-small-en-v1.5"))
-    assert not is_hub_id(Path("model.onnx"))
-    assert not is_hub_id(Path("exports/model.onnx"))
-    assert not is_hub_id(Path("/tmp/model"))
-
-
-def test_a_repository_is_downloaded_or_the_reason_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = write_folder(tmp_path / "cache", modules=[MEAN])
-    asked: list[str] = []
-
-    def snapshot_download(name: str, **_: Any) -> str:
-        asked.append(name)
-        if name == "somebody/private":
-            raise OSError("Repository Not Found")
-        return str(folder)
-
-    hub = types.ModuleType("huggingface_hub")
-    hub.snapshot_download = snapshot_download  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-    arguments = ["-o", str(tmp_path / "packed.onnx")]
-    assert cli.main(["optimize", "somebody/small-encoder", *arguments]) == 0
-    assert cli.main(["optimize", "somebody/private", *arguments]) == 1
-    assert asked == ["somebody/small-encoder", "somebody/private"]
-    said = capsys.readouterr().err
-    assert "somebody/private: no such file or folder here, and the Hugging Face Hub does not give it (OSError:" in said
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert cli.main(["optimize", "somebody/small-encoder", *arguments]) == 1
-    assert "pip install 'padfree[hub]'" in capsys.readouterr().err
-
-
-def test_the_hub_is_called_as_it_wants_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub = pytest.importorskip("huggingface_hub")
-    folder = write_folder(tmp_path / "cache", modules=[MEAN])
-    wanted = inspect.signature(hub.snapshot_download)
-
-    def snapshot_download(*arguments: Any, **options: Any) -> str:
-        wanted.bind(*arguments, **options)
-        return str(folder)
-
-    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
-    assert download("somebody/small-encoder") == folder
-
-
 def test_texts_need_the_tokenizer_that_the_model_was_made_with(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -281,7 +230,7 @@ def test_texts_need_the_tokenizer_that_the_model_was_made_with(
     kept = tmp_path / "packed.onnx.tokenizer.json"
     command = ["run", str(packed), "--input", str(texts), "-o", str(tmp_path / "out.npz")]
     assert cli.main([*command, "--prompt", "query"]) == 1
-    assert "prompt 'query', the model has: none" in capsys.readouterr().err
+    assert "prompt 'query': the model has no prompts; leave it out" in capsys.readouterr().err
     write_small_tokenizer(kept, 50)
     assert cli.main(command) == 1
     assert "not the tokenizer that the model was made with" in capsys.readouterr().err

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a command was given as its model, as a file or folder of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from padfree.contract.names import ONNX_SUFFIX
+from padfree.runtime.plan_files import sidecar_path
+
+from ..errors import BuildError
+from .hub import download, is_hub_id
+
+_FILES = (ONNX_SUFFIX, ".plan")
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
+_CONFIG = "config.json"
+WANTED = "give a model's folder, an .onnx file or a plan"
+
+
+def located(given: str | Path, say: Callable[[str], object] = lambda _: None) -> Path:
+    """The file or folder that was given, or the folder of a repository of the Hugging Face Hub.
+
+    Files that are not there but have a model's name, `.onnx` or `.plan`, are left to those who read them.
+
+    Args:
+        given: what the user named.
+        say: is told that the hub is asked.
+
+    Raises:
+        BuildError: there is nothing of that name, or a file of a model's folder was given in the place of the folder.
+    """
+    path = Path(given)
+    if path.exists():
+        check_no_part(path)
+        return path
+    if is_hub_id(path):
+        say(f"{path}: looking for it on the Hugging Face Hub")
+        return download(str(path))
+    if path.suffix.lower() in _FILES:
+        return path
+    raise BuildError(
+        f"{given}: no such file or folder here; {WANTED}, or the whole name of a repository on the Hugging Face Hub, "
+        "such as sentence-transformers/all-MiniLM-L6-v2"
+    )
+
+
+def check_no_part(path: Path) -> None:
+    """Refuses what lies in a model's folder, and is no model by itself.
+
+    Raises:
+        BuildError: weights, or a JSON file beside a config.json.
+    """
+    suffix, beside = path.suffix.lower(), path.parent / _CONFIG
+    if not path.is_file() or sidecar_path(path).exists():  # plans may have any name
+        return
+    if suffix in _WEIGHTS or (suffix == ".json" and beside.exists()):
+        if beside.exists():
+            raise BuildError(f"{path}: is a part of a model's folder; give the folder: {path.parent}")
+        raise BuildError(
+            f"{path}: holds weights and does not say of which model; {WANTED}, which has {_CONFIG} and the tokenizer "
+            "beside the weights"
+        )
