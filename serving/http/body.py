@@ -34,7 +34,7 @@ class Body:
         except orjson.JSONDecodeError as error:
             raise malformed(f"the body is not JSON ({error}); send an object") from error
         if not isinstance(fields, dict):
-            raise malformed(f"the body is a {_kind(fields)}, allowed: an object")
+            raise malformed(f"the body is {_kind(fields)}, allowed: an object")
         self._fields: dict[str, Any] = fields
 
     def __contains__(self, name: object) -> bool:
@@ -50,7 +50,7 @@ class Body:
         """A text that must be there."""
         value = self.raw(name)
         if not isinstance(value, str):
-            raise malformed(f"'{name}' is a {_kind(value)}, allowed: a text")
+            raise malformed(f"'{name}' is {_kind(value)}, allowed: a text")
         return value
 
     def optional_text(self, name: str) -> str | None:
@@ -72,7 +72,7 @@ class Body:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise malformed(f"'{name}' is a {_kind(value)}, allowed: true, false")
+            raise malformed(f"'{name}' is {_kind(value)}, allowed: true, false")
         return value
 
     def optional_count(self, name: str) -> int | None:
@@ -98,7 +98,7 @@ def read_inputs(value: Any, name: str, options: ServeOptions) -> tuple[list[str]
         check_texts([value], name, options)
         return [value], [], True
     if not isinstance(value, list):
-        raise malformed(f"'{name}' is a {_kind(value)}, allowed: a text, or a list of texts")
+        raise malformed(f"'{name}' is {_kind(value)}, allowed: a text, or a list of texts")
     if not value:
         raise malformed(f"'{name}' is empty, allowed: one text or more")
     if isinstance(value[0], str):
@@ -136,7 +136,7 @@ def check_texts(texts: list[Any], name: str, options: ServeOptions) -> None:
     most = options.limits.text_bytes
     for at, text in enumerate(texts):
         if not isinstance(text, str):
-            raise malformed(f"'{name}' {at} is a {_kind(text)}, allowed: a text")
+            raise malformed(f"'{name}' {at} is {_kind(text)}, allowed: a text")
         # A letter has up to four bytes: short texts need no encoding to be counted.
         if 4 * len(text) > most and len(text.encode()) > most:
             raise too_large(f"'{name}' {at} has {len(text.encode())} bytes, allowed: {most}; send a shorter text")
@@ -152,7 +152,7 @@ def read_pairs(value: Any, name: str, options: ServeOptions) -> tuple[list[Text]
         check_texts([value], name, options)
         return [value], True
     if not isinstance(value, list) or not value:
-        raise malformed(f"'{name}' is a {_kind(value)}, allowed: a text, a pair [text, text], or a list of these")
+        raise malformed(f"'{name}' is {_kind(value)}, allowed: a text, a pair [text, text], or a list of these")
     if isinstance(value[0], str):
         return [_pair(value, name, options)], True
     check_count(len(value), options)
@@ -167,5 +167,5 @@ def _pair(item: Any, name: str, options: ServeOptions) -> Text:
 
 
 def _kind(value: Any) -> str:
-    kinds = {str: "text", list: "list", dict: "object", bool: "truth value", type(None): "null"}
-    return kinds.get(type(value), "number")
+    kinds = {str: "a text", list: "a list", dict: "an object", bool: "a truth value", type(None): "null"}
+    return kinds.get(type(value), "a number")

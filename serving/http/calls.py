@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from padfree.runtime.text_tasks import Served
+from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE, Served
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -48,6 +48,20 @@ class Call:
     characters: int = 0
     answer: Answer | None = None
 
+
+MODELS = {
+    EMBED: "an embedding model",
+    SPARSE: "a sparse embedding model",
+    RERANK: "a re-ranker model",
+    CLASSIFY: "a classifier model",
+}
+ROUTES = {
+    EMBED: "/v1/embeddings, /embed",
+    SPARSE: "/embed_sparse",
+    RERANK: "/v1/rerank, /v2/rerank, /rerank, /predict",
+    CLASSIFY: "/predict",
+}
+"""What a model of each task is asked by."""
 
 Work = Callable[[Call], Awaitable[Any]]
 Style = Callable[[ApiError], Any]
@@ -111,6 +125,14 @@ class Calls:
         # In a time that does not depend on where they differ.
         if not any(hmac.compare_digest(given, f"Bearer {key}".encode()) for key in keys):
             raise ApiError(UNAUTHORIZED, VALIDATION, "no API key, or a wrong one", "unauthorized")
+
+    def check_task(self, *wanted: str) -> None:
+        """Raises ApiError where the model has none of these tasks; it begins as TEI has it for the first of them."""
+        task = self.served.task
+        if task not in wanted:
+            raise failed(
+                f"model is not {MODELS[wanted[0]]}, it is {MODELS[task]} and answers {ROUTES[task]}", "model_type"
+            )
 
     async def rows(self, call: Call, texts: Sequence[Text], *, kind: str, truncate: bool, ids: list[Ids]) -> Any:
         """The model's rows for the texts of a call, or for its ids."""

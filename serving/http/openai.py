@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ..errors import ApiError, failed, malformed
+from ..errors import ApiError, malformed
 from .body import Body, read_inputs
 from .calls import Call, Calls
 from .vectors import Floats, floats, normalized, shortened
@@ -47,8 +47,7 @@ class OpenAI:
         served, options, body = self._calls.served, self._calls.options, call.body
         texts, ids, single = read_inputs(body.raw("input"), "input", options)
         call.method = "single" if single else "batch"
-        if served.task != EMBED:
-            raise failed(f"the model gives no embeddings, it serves {served.task}", "model_type")
+        self._calls.check_task(EMBED)
         kind = body.choice("encoding_format", FORMATS)
         dimensions = body.optional_count("dimensions")
         prompt = prompt_text(self._calls, body)

@@ -16,12 +16,14 @@ import uvicorn
 from padfree.runtime.text_tasks import Served
 from padfree.runtime.texts import read_tokenizer
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 
 from ..metrics import Row
 from ..options import ServeOptions
 from .calls import Calls
 from .cohere import Cohere
 from .link import Link
+from .missing import no_route
 from .openai import OpenAI
 from .status import Status
 from .tei import Tei
@@ -104,7 +106,7 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
         texts.close()
 
     config = uvicorn.Config(
-        Starlette(lifespan=lifespan),
+        Starlette(lifespan=lifespan, exception_handlers={HTTPException: no_route}),
         lifespan="on",
         backlog=BACKLOG,
         access_log=False,

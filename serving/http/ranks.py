@@ -6,7 +6,6 @@ from __future__ import annotations
 import numpy as np
 from padfree.runtime.text_tasks import RERANK
 
-from ..errors import failed
 from .calls import Call, Calls
 from .vectors import Floats, floats, sigmoid
 
@@ -19,8 +18,7 @@ async def ranked(
     Raises:
         ApiError: the model does not compare texts.
     """
-    if calls.served.task != RERANK:
-        raise failed("model is not a re-ranker model", "model_type")
+    calls.check_task(RERANK)
     rows = floats(await calls.rows(call, [(query, text) for text in texts], kind="predict", truncate=truncate, ids=[]))
     scores = scored(calls, rows.reshape(len(texts), -1), raw)[:, 0]
     return [(int(at), float(scores[at])) for at in np.argsort(-scores, kind="stable")]

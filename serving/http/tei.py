@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TEI's /embed, /embed_all, /embed_sparse, /rerank, /predict and /tokenize."""
+"""TEI's /embed, /embed_sparse, /rerank, /predict and /tokenize."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE
 from starlette.routing import Route
 from tokenizers import Tokenizer
 
-from ..errors import ApiError, failed
+from ..errors import ApiError
 from .body import Body, check_texts, read_inputs, read_pairs, read_texts
 from .calls import Call, Calls
 from .openai import prompt_text
 from .ranks import ranked, scored
 from .vectors import floats, normalized, shortened, softmax
+
+DIRECTIONS = ("right", "Right")
+"""Which end of a long text is cut off; clients differ in how they write it."""
 
 
 def error_body(error: ApiError) -> Any:
@@ -54,9 +57,7 @@ class Tei:
     async def _rows(self, call: Call, task: str) -> Any:
         texts, ids, single = read_inputs(call.body.raw("inputs"), "inputs", self._calls.options)
         call.method = "single" if single else "batch"
-        if self._calls.served.task != task:
-            what = "an embedding model" if task == EMBED else "a sparse embedding model"
-            raise failed(f"model is not {what}", "model_type")
+        self._calls.check_task(task)
         prompt = prompt_text(self._calls, call.body)
         prompted = [prompt + text for text in texts] if prompt else texts
         truncate = self._truncate(call.body)
@@ -92,8 +93,7 @@ class Tei:
         pairs, single = read_pairs(body.raw("inputs"), "inputs", self._calls.options)
         call.method = "single" if single else "batch"
         raw = body.truth("raw_scores", False)
-        if served.task not in (CLASSIFY, RERANK):
-            raise failed("model is not a classifier model", "model_type")
+        self._calls.check_task(CLASSIFY, RERANK)
         rows = await self._calls.rows(call, pairs, kind="predict", truncate=self._truncate(body), ids=[])
         logits = floats(rows).reshape(len(pairs), -1)
         if logits.shape[1] > 1 and not raw and not served.activated:
@@ -133,6 +133,8 @@ class Tei:
         ]
 
     def _truncate(self, body: Body) -> bool:
+        """Whether long texts lose their ends. Their beginnings they never lose, and who asks for that is told."""
+        body.choice("truncation_direction", DIRECTIONS)
         return body.truth("truncate", self._calls.options.long_texts == "truncate")
 
 

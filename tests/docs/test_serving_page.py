@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import re
 import shlex
@@ -13,10 +14,11 @@ from typing import Any
 
 import pytest
 from padfree.builder import cli
+from padfree.contract.texts import PAIRS, TextInfo
 
-from tests.support.folders import write_folder
+from tests.support.folders import TOKENIZER, write_folder
 from tests.support.http_requests import get, post
-from tests.support.served_models import Server
+from tests.support.served_models import Server, write_model
 
 Limits = pytest.importorskip("padfree.serving").Limits
 pytest.importorskip("langchain_openai")
@@ -30,29 +32,41 @@ def blocks(language: str) -> str:
 
 
 COMMANDS = [shlex.split(line) for line in blocks("sh").splitlines()]
+SERVERS = [words for words in COMMANDS if words[0] == "padfree"]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """What the page starts, with a small folder in the place of bge-small."""
-    (command,) = [words for words in COMMANDS if words[0] == "padfree"]
+    command, _ = SERVERS
     folder = tmp_path_factory.mktemp("page") / command[2]
     modules = [("Pooling", {"pooling_mode_cls_token": True}), ("Normalize", {})]
-    write_folder(folder, modules=modules, settings={"prompts": {"query": "question: "}})
-    with Server(folder, "--processes", "1") as found:
+    write_folder(folder, modules=modules)
+    with Server(folder, "--processes", "1", *command[5:]) as found:
         yield found
 
 
-def test_curl_gets_answers(server: Server) -> None:
+@pytest.fixture(scope="module")
+def reranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The page's second server, of a model that gives pairs a score."""
+    text = TextInfo(PAIRS, hashlib.sha256(TOKENIZER.read_bytes()).hexdigest(), activation="sigmoid")
+    file = write_model(tmp_path_factory.mktemp("page") / "reranker.onnx", "scores", 1, text.to_dict())
+    with Server(file, "--processes", "1") as found:
+        yield found
+
+
+def test_curl_gets_answers(server: Server, reranker: Server) -> None:
     curls = [words for words in COMMANDS if words[0] == "curl"]
     assert len(curls) == 4
+    assert [command[3:5] for command in SERVERS] == [["--port", "8080"], ["--port", "8081"]]
     for words in curls:
-        path = words[2].removeprefix(ADDRESS)
+        address, path = words[2][: len(ADDRESS)], words[2][len(ADDRESS) :]
+        asked = {ADDRESS: server, ADDRESS.replace("8080", "8081"): reranker}[address]
         if "-d" not in words:
-            assert get(server, path)[0] == 200
+            assert get(asked, path)[0] == 200
             continue
-        status, answer = post(server, path, **json.loads(words[words.index("-d") + 1]))
-        assert status == (424 if "rerank" in path else 200), answer  # the folder is no cross-encoder
+        status, answer = post(asked, path, **json.loads(words[words.index("-d") + 1]))
+        assert status == 200, answer
 
 
 def test_python_runs(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

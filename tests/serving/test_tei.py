@@ -187,3 +187,43 @@ def test_hugging_faces_client_speaks_to_it(embedder: Server) -> None:
     hub = pytest.importorskip("huggingface_hub")
     vector = hub.InferenceClient(base_url=embedder.url).feature_extraction(TEXTS[0])
     np.testing.assert_allclose(vector, unit(expected(TEXTS[:1])), atol=TOLERANCE)
+
+
+def test_long_texts_lose_their_ends_alone(embedder: Server) -> None:
+    for direction in ("right", "Right", None):
+        assert post(embedder, "/embed", inputs=LONG, truncate=True, truncation_direction=direction)[0] == 200
+    status, answer = post(embedder, "/embed", inputs=LONG, truncate=True, truncation_direction="left")
+    assert status == 422
+    assert answer["error"] == "'truncation_direction' is 'left', allowed: right, Right"
+
+
+def test_other_tasks_are_told_what_the_model_answers(reranker: Server, sparse_encoder: Server) -> None:
+    routes = "it is a re-ranker model and answers /v1/rerank, /v2/rerank, /rerank, /predict"
+    for path, what in (("/embed", "an embedding model"), ("/embed_sparse", "a sparse embedding model")):
+        status, answer = post(reranker, path, inputs="a")
+        assert (status, answer) == (424, {"error": f"model is not {what}, {routes}", "error_type": "Backend"})
+    status, answer = post(sparse_encoder, "/predict", inputs="a")
+    assert status == 424
+    assert answer["error"].endswith("it is a sparse embedding model and answers /embed_sparse")
+    assert post(sparse_encoder, "/v1/embeddings", input="a")[1]["error"]["message"].startswith(
+        "model is not an embedding model"
+    )
+
+
+def test_routes_that_are_not_there_are_told_those_that_are(embedder: Server) -> None:
+    status, answer = post(embedder, "/embed_all", inputs="a")
+    assert (status, answer["error_type"]) == (404, "Validation")
+    assert answer["error"].startswith("POST /embed_all: no such route; there are /v1/embeddings, ")
+    assert "/embed, " in answer["error"]
+    status, answer = post(embedder, "/v1/chat/completions", messages=[])
+    assert (status, answer["error"]["code"]) == (404, 404)
+    assert answer["error"]["message"].startswith("POST /v1/chat/completions: no such route")
+    status, answer = get(embedder, "/embed")
+    assert (status, answer["error"]) == (405, "GET /embed: allowed: POST")
+
+
+def test_kinds_of_values_are_named(embedder: Server) -> None:
+    for inputs, kind in (({"a": 1}, "an object"), (3, "a number"), (None, "null")):
+        assert post(embedder, "/embed", inputs=inputs)[1]["error"].startswith(f"'inputs' is {kind}, allowed: ")
+    unknown = post(embedder, "/embed", inputs="a", prompt_name="answer")[1]
+    assert unknown["error"] == "'prompt_name': prompt 'answer', the model's are query, document; choose one of them"

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is answered where there is no such route, in the form that the caller's API has for errors."""
+
+from __future__ import annotations
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Match, Route
+
+from ..errors import VALIDATION, ApiError
+from . import openai, tei
+
+NOT_ALLOWED = 405
+
+
+async def no_route(request: Request, error: Exception) -> Response:
+    """404 and 405, with the routes or methods that there are."""
+    assert isinstance(error, HTTPException)
+    routes = [route for route in request.app.router.routes if isinstance(route, Route)]
+    here = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    asked = f"{request.method} {request.url.path:.200}"
+    if error.status_code == NOT_ALLOWED:
+        message = f"{asked}: allowed: {', '.join(sorted(set().union(*(route.methods or () for route in here))))}"
+    else:
+        message = f"{asked}: no such route; there are {', '.join(dict.fromkeys(route.path for route in routes))}"
+    style = openai.error_body if request.url.path.startswith("/v") else tei.error_body
+    return JSONResponse(style(ApiError(error.status_code, VALIDATION, message)), error.status_code, error.headers)
