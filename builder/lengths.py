@@ -25,13 +25,18 @@ def choose_lengths(
     mean: float | None,
     maximum: int | None,
     options: LengthOptions = LengthOptions(),
+    *,
+    cut: int | None = None,
 ) -> Lengths:
     """Lengths with defaults for what is None: the model's limit or 512, 0.6 of it on average, 32 sequences.
+
+    `cut` is where a folder has texts cut: where that is below the limit, no sequence is longer unless one is asked for.
 
     Raises:
         BuildError: the lengths contradict each other or the model; the message says which option to pass.
     """
-    longest = maximum if maximum is not None else limit or DEFAULT_MAX_SEQ_LEN
+    usual = min((known for known in (limit, cut) if known), default=DEFAULT_MAX_SEQ_LEN)
+    longest = usual if maximum is None else maximum
     if longest < 1 or (limit is not None and longest > limit):
         allowed = "1 or more" if limit is None else f"1..{limit}, what the model takes"
         advice = f"pass {options.longest} {limit or DEFAULT_MAX_SEQ_LEN}"

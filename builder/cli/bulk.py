@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from padfree.contract.names import ONNX_SUFFIX
 
-from .console import error_console, make_table, output_console, print_line
+from .console import counted, error_console, make_table, output_console, print_line
 from .options import say
 
 if TYPE_CHECKING:
@@ -258,13 +258,14 @@ def _print(finished: Finished, output: str) -> None:
         print_line(console, f"texts that were longer than the model takes, and lost their ends: {report.cut}")
     if not report.texts:
         print_line(console, "no row has a result")
-    files = "1 file" if report.shards == 1 else f"{report.shards} files"
     print_line(
         console,
-        f"{report.texts} texts, {report.tokens} tokens, {files} in {output}; this run: "
-        f"{report.texts_now} texts, {report.seconds:.1f} s, {report.tokens_a_second:,.0f} tokens/s",
+        f"{counted(report.texts, 'text')}, {report.tokens} tokens, {counted(report.shards, 'file')} in {output}; "
+        f"this run: {counted(report.texts_now, 'text')}, {report.seconds:.1f} s, {report.tokens_a_second:,.0f} tokens/s",
     )
     if finished.verified is not None:
         print_line(
-            console, f"verified: {finished.verified.texts} texts and {finished.verified.bad} bad rows, each once"
+            console,
+            f"verified: {counted(finished.verified.texts, 'text')} and {counted(finished.verified.bad, 'bad row')}, "
+            "each once",
         )

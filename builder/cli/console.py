@@ -100,4 +100,11 @@ def short(value: Any) -> str:
         return ", ".join(f"{name} {short(item)}" for name, item in value.items()) or "none"
     if isinstance(value, (list, tuple)):
         return "; ".join(short(item) for item in value) or "none"
-    return "-" if value is None else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None or value == "" else str(value)
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things: "1 text", "2 texts"."""
+    return f"{number} {what}{'s' * (number != 1)}"

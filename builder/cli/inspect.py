@@ -65,7 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json and not isinstance(error, ModelFileError):
             print_line(console, json.dumps({"file": str(arguments.model), "kind": "refused", "reason": str(error)}))
         raise
-    lengths = choose_lengths(found.limit, arguments.batch, arguments.mean_length, arguments.max_length)
+    cut = (found.metadata.get("text") or {}).get("max_length")
+    lengths = choose_lengths(found.limit, arguments.batch, arguments.mean_length, arguments.max_length, cut=cut)
     coverage = found.metadata.get("coverage")
     shown = {
         "file": str(found.path),

@@ -79,9 +79,9 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         model = _optimized(arguments, source.path, calibration, begin)
         metadata = metadata_of(model)
-        lengths = choose_lengths(
-            metadata["max_positions"], arguments.batch, arguments.mean_length, arguments.max_length
-        )
+        cut = (metadata.get("text") or {}).get("max_length")
+        asked = (arguments.batch, arguments.mean_length, arguments.max_length)
+        lengths = choose_lengths(metadata["max_positions"], *asked, cut=cut)
         coverage = report(metadata["coverage"], lengths, arguments.gpu)
         kept = kept_files(source.path, arguments.output, parse_metadata(metadata, str(source.path)))
         save_model(model, arguments.output)

@@ -127,7 +127,10 @@ def add_length_options(parser: argparse.ArgumentParser) -> None:
     """--mean-length, --max-length, --batch, --gpu: what the report's figures are for."""
     group = parser.add_argument_group("lengths that the report's figures are for")
     group.add_argument(
-        "--max-length", type=int, metavar="S", help="longest sequence in tokens (default: the model's limit, or 512)"
+        "--max-length",
+        type=int,
+        metavar="S",
+        help="longest sequence in tokens (default: what a folder cuts texts to, the model's limit, or 512)",
     )
     group.add_argument("--mean-length", type=float, metavar="L", help="tokens a sequence (default 0.6 of the longest)")
     group.add_argument("--batch", type=int, metavar="B", help="sequences in one run (default 32)")

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .console import make_table, output_console, print_line
+from .console import counted, make_table, output_console, print_line
 from .options import add_output_option, say
 
 
@@ -87,5 +87,6 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     console.print(make_table("results", ("output", "layout", "shape of the first"), rows))
     tokens = sum(len(row) for row in ids)
-    print_line(console, f"{len(ids)} sequences, {tokens} tokens, {elapsed_ms:.1f} ms; wrote {arguments.output}")
+    shown = f"{counted(len(ids), 'sequence')}, {counted(tokens, 'token')}, {elapsed_ms:.1f} ms"
+    print_line(console, f"{shown}; wrote {arguments.output}")
     return 0

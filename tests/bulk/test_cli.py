@@ -28,7 +28,7 @@ def test_what_is_printed_and_kept(arguments: list[str], tmp_path: Path, capsys: 
     assert "texts that were longer than the model takes, and lost their ends: 1" in shown.out
     assert "31 texts, " in shown.out
     assert "2 files in" in shown.out
-    assert "verified: 31 texts and 1 bad rows, each once" in shown.out
+    assert "verified: 31 texts and 1 bad row, each once" in shown.out
     assert "CPU worker 0" in shown.out
     report = json.loads((tmp_path / "out" / "_report.json").read_text())
     assert (report["texts"], report["cut"], report["bad"], report["shards"]) == (31, 1, {"empty": 1}, 2)

@@ -92,3 +92,17 @@ def test_names_of_files_and_outputs(
     assert not obeyed(captured.out + captured.err)
     assert main(["run", f"{EVIL}.plan", "--input", "x.txt", "-o", str(tmp_path / "out.npz")]) == 1
     assert not obeyed(capsys.readouterr().err)
+
+
+def test_facts_and_counts_read_as_words() -> None:
+    facts = {"normalize": True, "strict": False, "activation": "", "labels": [], "count": 0, "similarity": None}
+    shown = {name: console.short(value) for name, value in facts.items()}
+    assert shown == {
+        "normalize": "yes",
+        "strict": "no",
+        "activation": "-",
+        "labels": "none",
+        "count": "0",
+        "similarity": "-",
+    }
+    assert [console.counted(number, "text") for number in (0, 1, 2)] == ["0 texts", "1 text", "2 texts"]

@@ -44,6 +44,7 @@ def test_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = json.loads(capsys.readouterr().out)
     assert (shown["file"], shown["kind"]) == (str(folder), "original")
     assert [item["name"] for item in shown["outputs"]] == ["sentence_embedding"]
+    assert shown["coverage"]["costs"]["lengths"]["max"] == 32  # texts are cut there, though the model takes more
     text = shown["text"]
     assert len(text.pop("tokenizer_sha256")) == 64
     assert text == {
