@@ -93,6 +93,11 @@ class Row:
         names = [item for item in COLUMNS if item.partition("{")[0] == name]
         return float(self._numbers[:, [COLUMNS[item] for item in names]].sum())
 
+    def failures(self) -> dict[str, int]:
+        """Requests that ended with an error, of all processes, by what was wrong."""
+        columns = {label: COLUMNS[f'te_request_failure{{err="{label}"}}'] for label in FAILURES}
+        return {label: int(self._numbers[:, column].sum()) for label, column in columns.items()}
+
     def page(self) -> str:
         """All numbers of all processes."""
         return "\n".join(self._lines(self._numbers.sum(axis=0))) + "\n"

@@ -232,7 +232,7 @@ class _Reporter:
     def __init__(self, row: Row) -> None:
         self._row = row
         self._lines: list[str] = []
-        self._failures = 0.0
+        self._failures: dict[str, int] = {}
 
     def say(self, line: str) -> None:
         """Says something the next time."""
@@ -246,12 +246,14 @@ class _Reporter:
 
     def report(self) -> None:
         """Writes what there is to say, in one line."""
-        failures = self._row.total("te_request_failure")
+        failures = self._row.failures()
+        new = {label: count - self._failures.get(label, 0) for label, count in failures.items()}
         parts = self._lines[-1:]
         if len(self._lines) > 1:
-            parts.append(f"and {len(self._lines) - 1} lines like it")
-        if failures > self._failures:
-            parts.append(f"{failures - self._failures:.0f} requests ended with an error")
+            parts.append(f"and {len(self._lines) - 1} more like it")
+        if count := sum(new.values()):
+            kinds = ", ".join(f"{number} {label}" for label, number in new.items() if number)
+            parts.append(f"{count} request{'s' * (count != 1)} ended with an error ({kinds})")
         self._lines, self._failures = [], failures
         if parts:
             _log.warning("%s", "; ".join(parts))

@@ -14,10 +14,8 @@ from contextlib import contextmanager
 from importlib import metadata
 from types import FrameType
 
-from rich.logging import RichHandler
-
 from . import bench, build, compare, costs, demo, doctor, embed, inspect, optimize, rerank, run, serve, simulate, triton
-from .console import VisibleFilter, error_console, print_error
+from .console import LineHandler, print_error
 
 EXIT_FAILURE = 1
 EXIT_INTERRUPTED = 130
@@ -143,8 +141,8 @@ def version() -> str:
 
 
 def _configure_logging(debug: bool) -> None:
-    handler = RichHandler(console=error_console(), show_time=False, show_path=False, show_level=debug)
-    handler.addFilter(VisibleFilter())
+    handler = LineHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s" if debug else "%(message)s"))
     logger = logging.getLogger("padfree")
     logger.handlers[:] = [handler]
     logger.setLevel(logging.DEBUG if debug else logging.WARNING)

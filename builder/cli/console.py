@@ -78,6 +78,21 @@ class VisibleFilter(logging.Filter):
         return True
 
 
+class LineHandler(logging.Handler):
+    """Writes every message to stderr as one line, however long: those who read logs wrap them, or do not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addFilter(VisibleFilter())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes one."""
+        try:
+            print_line(error_console(), self.format(record))
+        except Exception:
+            self.handleError(record)
+
+
 def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """A table of plain text; columns whose name ends in a unit or "count" are right-aligned."""
     table = Table(title=Text(visible(title)), title_justify="left")

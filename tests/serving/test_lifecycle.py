@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -79,7 +80,9 @@ def test_the_log_has_a_line_a_second_at_most(embedder_file: Path) -> None:
             assert post(server, "/embed", inputs=[7])[0] == 422
         lines = [line for line in server.end().splitlines() if line.strip()]
     assert 1 <= len(lines) <= time.monotonic() - start + 1  # the last one comes at the end
-    assert "ended with an error" in lines[-1]
+    counts = [re.search(r"(\d+) requests? ended with an error \((\d+) tokenizer\)$", line) for line in lines]
+    assert all(found and found[1] == found[2] for found in counts), lines
+    assert sum(int(found[1]) for found in counts if found) == 200
 
 
 def test_a_folder_is_served(tmp_path: Path) -> None:

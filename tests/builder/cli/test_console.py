@@ -66,6 +66,16 @@ def test_log_messages(capsys: pytest.CaptureFixture[str]) -> None:
     assert not obeyed(error)
 
 
+def test_a_message_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    cli._configure_logging(debug=False)
+    for message in ("short", "a word " * 40 + "more"):
+        logging.getLogger("padfree.builder").warning("%s", message)
+        assert capsys.readouterr().err == f"{message}\n"
+    cli._configure_logging(debug=True)
+    logging.getLogger("padfree.builder").debug("seen")
+    assert capsys.readouterr().err == "DEBUG seen\n"
+
+
 def test_names_of_files_and_outputs(
     packed_model: ModelWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
