@@ -107,16 +107,33 @@ def _with_module(chain: Chain, name: str, folder: Path, kind: str, file: Path) -
     if name in _NOTHING:
         return chain
     if name == "Pooling":
-        entries = Entries(folder / "config.json")
+        entries = _settings(folder, file)
         if not entries.truth("include_prompt", default=True):
             notes = (*chain.notes, "its pooling leaves out the tokens of prompts, so its prompts are not kept")
             chain = replace(chain, keeps_prompts=False, notes=notes)
         return replace(chain, head=replace(head, pooling=_modes(entries)))
     if name == "SpladePooling":
-        return replace(chain, head=replace(head, splade=_splade(Entries(folder / "config.json"))))
+        return replace(chain, head=replace(head, splade=_splade(_settings(folder, file))))
+    if name == "Dense":
+        _settings(folder, file)
     if name in _STEPS:
         return replace(chain, head=replace(head, steps=(*head.steps, _STEPS[name](folder))))
     raise _unknown(file, kind)
+
+
+def _settings(folder: Path, file: Path) -> Entries:
+    """What a module's config.json says: where it is missing, or says nothing, a default may be another model's.
+
+    Raises:
+        BuildError: there is no such file, or an empty one, as where only the files at the top were downloaded.
+    """
+    entries = Entries(folder / "config.json")
+    if not entries.raw:
+        raise BuildError(
+            f"{file}: lists the module {folder.name}, and {entries.file} is missing or says nothing; download the "
+            "whole folder, with the folders in it"
+        )
+    return entries
 
 
 def _modes(entries: Entries) -> tuple[str, ...]:

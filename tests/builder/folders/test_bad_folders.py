@@ -90,6 +90,27 @@ def a_module_outside(folder: Path) -> None:
     write_json(folder / "modules.json", [listed[0], {**listed[1], "path": "../../elsewhere"}])
 
 
+def pooling_not_downloaded(folder: Path) -> None:
+    write_folder(folder, modules=[MEAN])
+    shutil.rmtree(folder / "1_Pooling")
+
+
+def pooling_without_settings(folder: Path) -> None:
+    write_folder(folder, modules=[MEAN])
+    write_json(folder / "1_Pooling" / "config.json", {})
+
+
+def splade_not_downloaded(folder: Path) -> None:
+    write_folder(folder, modules=[("SpladePooling", {"pooling_strategy": "max"})])
+    shutil.rmtree(folder / "1_SpladePooling")
+
+
+def dense_without_settings(folder: Path) -> None:
+    write_folder(folder, modules=[MEAN, ("Dense", {"bias": True})])
+    write_dense(folder, 2, 8, WIDTH)
+    (folder / "2_Dense" / "config.json").unlink()
+
+
 def pickled_dense(folder: Path) -> None:
     write_folder(folder, modules=[MEAN, ("Dense", {"bias": True})])
     (folder / "2_Dense" / "pytorch_model.bin").write_bytes(b"PK")
@@ -155,6 +176,10 @@ def damaged_tokenizer(folder: Path) -> None:
         (a_module_of_its_own, "has the module 'custom_st.Rotate', which is code of the model's own"),
         (a_module_that_is_not_read, "has the module sentence_transformers.models.CNN, which padfree does not write"),
         (a_module_outside, "a module's path is '../../elsewhere', which is outside of the folder"),
+        (pooling_not_downloaded, "modules.json: lists the module 1_Pooling, and"),
+        (pooling_without_settings, "1_Pooling/config.json is missing or says nothing; download the whole folder"),
+        (splade_not_downloaded, "1_SpladePooling/config.json is missing or says nothing"),
+        (dense_without_settings, "2_Dense/config.json is missing or says nothing"),
         (pickled_dense, "2_Dense: holds only pytorch_model.bin, a pickle, and loading one may run code"),
         (dense_of_another_model, "the module Dense takes vectors of 32, the model's have 64"),
         (no_config, "has no config.json, so it is not a model's folder"),
