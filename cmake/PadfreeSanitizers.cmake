@@ -35,8 +35,9 @@ function(padfree_fuzz_program)
   target_compile_options(padfree_fuzz PRIVATE -Wall -Wextra -O1 -g ${sanitizers})
   target_link_options(padfree_fuzz PRIVATE ${sanitizers})
   target_link_libraries(padfree_fuzz PRIVATE ${CMAKE_DL_LIBS})
-  # The example is compiled where its headers are; it is linked where TensorRT is.
-  add_library(padfree_example OBJECT "${PROJECT_SOURCE_DIR}/examples/cpp/main.cpp")
+  # The examples are compiled where their headers are; they are linked where TensorRT is.
+  add_library(padfree_example OBJECT "${PROJECT_SOURCE_DIR}/examples/cpp/main.cpp"
+              "${PROJECT_SOURCE_DIR}/examples/cpp/vectors.cpp")
   set_target_properties(padfree_example PROPERTIES CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF)
   target_include_directories(padfree_example SYSTEM PRIVATE "${PADFREE_TENSORRT_INCLUDE}" "${PADFREE_CUDA_INCLUDE}")
   target_compile_options(padfree_example PRIVATE -Wall -Wextra -Werror)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example of C++: its project configures, and its comparison speaks of inputs that sessions have.
+"""The examples of C++: short, with the inputs that plans have, and with the answers of sessions.
 
-tests/sanitizers compiles it, where TensorRT's headers are; with TensorRT and a GPU, PADFREE_RUN_PLAN names the program.
+tests/sanitizers compiles them, where TensorRT's headers are; with TensorRT and a GPU, PADFREE_RUN_PLAN names run_plan,
+beside which `vectors` lies.
 """
 
 from __future__ import annotations
@@ -14,14 +15,20 @@ from pathlib import Path
 
 import pytest
 from padfree.contract.names import INPUT_ROLES
+from padfree.runtime import Session
+from padfree.runtime.gpu import plugin_library
+
+from tests.support.folders import write_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples" / "cpp"
-MOST_LINES = 150
+MOST_LINES = {"main.cpp": 150, "vectors.cpp": 60}
 
 
-def test_it_is_one_short_file() -> None:
-    assert len((FOLDER / "main.cpp").read_text("utf-8").splitlines()) < MOST_LINES
+def test_they_are_short() -> None:
+    lines = {source.name: len(source.read_text("utf-8").splitlines()) for source in FOLDER.glob("*.cpp")}
+    assert lines.keys() == MOST_LINES.keys()
+    assert all(count < MOST_LINES[name] for name, count in lines.items())
 
 
 def test_the_inputs_that_it_fills_are_those_of_plans() -> None:
@@ -29,9 +36,11 @@ def test_the_inputs_that_it_fills_are_those_of_plans() -> None:
     assert filled - {"input_ids"} == set(INPUT_ROLES) - {"tokens", "mask", "unread"}
 
 
-def test_it_is_compiled_with_the_sanitized_build() -> None:
+def test_they_are_compiled_with_the_sanitized_build() -> None:
     script = (ROOT / "cmake" / "PadfreeSanitizers.cmake").read_text("utf-8")
-    assert "examples/cpp/main.cpp" in script
+    sources = list(FOLDER.glob("*.cpp"))
+    assert len(sources) == 2
+    assert all(f"examples/cpp/{source.name}" in script for source in sources)
 
 
 @pytest.mark.gpu
@@ -47,3 +56,22 @@ def test_a_plan_gives_what_a_session_gives(interface: str, tmp_path: Path) -> No
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "last_hidden_state: largest difference 0.0e+00" in done.stdout
+
+
+@pytest.mark.gpu
+def test_vectors_are_those_of_a_session(tmp_path: Path) -> None:
+    program = os.environ.get("PADFREE_RUN_PLAN")
+    if not program:
+        pytest.skip("PADFREE_RUN_PLAN names no program; build examples/cpp where TensorRT is")
+    folder, plan = (
+        write_folder(tmp_path / "small", modules=[("Pooling", {"pooling_mode": "mean"})]),
+        tmp_path / "s.plan",
+    )
+    build = ["build", str(folder), "-o", str(plan), "--max-batch", "8", "--no-verify"]
+    subprocess.run([sys.executable, "-m", "padfree.builder.cli", *build], check=True, timeout=300)
+    with Session(plan, cuda_graphs=False) as session:
+        expected = session.run([[2, 60, 71, 3], [2, 3]])["sentence_embedding"]
+    command = [str(Path(program).with_name("vectors")), str(plan), str(plugin_library.find()), "2,60,71,3", "2,3"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    found = [[float(word) for word in line.split()] for line in printed.splitlines()]
+    assert found == [pytest.approx(row[:3].tolist(), rel=1e-4) for row in expected]
