@@ -87,7 +87,7 @@ def _of_folder(path: Path, options: HeadOptions, mask: str | None, say: Say, scr
     content = tokenizer_bytes(folder)
     if content is None:
         say(f"{path}: has no tokenizer.json{tokenizer_advice(folder)}; texts will need --tokenizer")
-    head = options.applied(folder.head)
+    head = _head(path, options, folder.head)
     source = folder.onnx.chosen
     if source is None:
         say(f"{path}: exporting its weights with torch")
@@ -108,6 +108,18 @@ def _of_folder(path: Path, options: HeadOptions, mask: str | None, say: Say, scr
     return Source(made, folder)
 
 
+def _head(path: Path, options: HeadOptions, said: Head) -> Head:
+    """What follows the encoder; an error where vectors are to be normalised, or not, and there are none."""
+    head = options.applied(said)
+    if options.normalize is not None and not head.pooling and head.splade is None:
+        raise BuildError(
+            f"{path}: --{'' if options.normalize else 'no-'}normalize is for vectors of texts, which --pooling makes, "
+            f"and here are {'scores' if head.scores else 'rows of tokens'}; pass --pooling mean, for one, or leave it "
+            "out"
+        )
+    return head
+
+
 def _of_file(path: Path, options: HeadOptions, mask: str | None, scratch: Path) -> Path:
     if path.suffix != ONNX_SUFFIX:
         raise BuildError(
@@ -119,9 +131,7 @@ def _of_file(path: Path, options: HeadOptions, mask: str | None, scratch: Path) 
             f"{path}: is rewritten already; --pooling, --normalize and --outputs are for folders and exported models: "
             "give the exported one"
         )
-    if options.normalize is not None and not options.pooling:
-        raise BuildError(f"{path}: --normalize is for vectors, which --pooling makes; pass --pooling mean, for one")
-    add_head(model, options.applied(Head()), options.outputs, mask=mask)
+    add_head(model, _head(path, options, Head()), options.outputs, mask=mask)
     made = scratch / path.name
     save_model(model, made)
     return made

@@ -23,6 +23,7 @@ async def no_route(request: Request, error: Exception) -> Response:
     if error.status_code == NOT_ALLOWED:
         message = f"{asked}: allowed: {', '.join(sorted(set().union(*(route.methods or () for route in here))))}"
     else:
-        message = f"{asked}: no such route; there are {', '.join(dict.fromkeys(route.path for route in routes))}"
+        paths = dict.fromkeys(route.path for route in routes if "{" not in route.path)
+        message = f"{asked}: no such route; there are {', '.join(paths)}"
     style = openai.error_body if request.url.path.startswith("/v") else tei.error_body
     return JSONResponse(style(ApiError(error.status_code, VALIDATION, message)), error.status_code, error.headers)

@@ -215,6 +215,7 @@ def test_routes_that_are_not_there_are_told_those_that_are(embedder: Server) -> 
     assert (status, answer["error_type"]) == (404, "Validation")
     assert answer["error"].startswith("POST /embed_all: no such route; there are /v1/embeddings, ")
     assert "/embed, " in answer["error"]
+    assert "{" not in answer["error"]
     status, answer = post(embedder, "/v1/chat/completions", messages=[])
     assert (status, answer["error"]["code"]) == (404, 404)
     assert answer["error"]["message"].startswith("POST /v1/chat/completions: no such route")

@@ -232,12 +232,14 @@ def test_options_for_results_are_refused_where_they_cannot_be_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_folder(tmp_path / "model", modules=[MEAN])
-    packed = tmp_path / "packed.onnx"
+    packed, plain = tmp_path / "packed.onnx", write_folder(tmp_path / "plain")
     assert cli.main(["optimize", str(folder), "-o", str(packed)]) == 0
     for given, options, wanted in (
         (packed, ["--pooling", "cls"], "is rewritten already"),
         (folder, ["--pooling", "median"], "'median' is unknown, allowed: cls, lasttoken, mean"),
         (ENCODER, ["--normalize"], "pass --pooling mean, for one"),
+        (folder, ["--pooling", "none", "--normalize"], "--normalize is for vectors of texts"),
+        (plain, ["--no-normalize"], "--no-normalize is for vectors of texts, which --pooling makes, and here are rows"),
         (ENCODER, ["--pooling", "mean", "--mask", "kept"], "pass --mask NAME"),
     ):
         capsys.readouterr()
