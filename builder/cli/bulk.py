@@ -258,10 +258,11 @@ def _print(finished: Finished, output: str) -> None:
         print_line(console, f"texts that were longer than the model takes, and lost their ends: {report.cut}")
     if not report.texts:
         print_line(console, "no row has a result")
+    now = f"{counted(report.texts_now, 'text')}, {report.seconds:.1f} s, {report.tokens_a_second:,.0f} tokens/s"
     print_line(
         console,
         f"{counted(report.texts, 'text')}, {report.tokens} tokens, {counted(report.shards, 'file')} in {output}; "
-        f"this run: {counted(report.texts_now, 'text')}, {report.seconds:.1f} s, {report.tokens_a_second:,.0f} tokens/s",
+        f"this run: {now}",
     )
     if finished.verified is not None:
         print_line(
