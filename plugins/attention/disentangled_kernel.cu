@@ -6,7 +6,6 @@
 // places further on: a step loads that many rows of a table as it loads keys, over those that it does not need any
 // more. K and the bands arrive while the step before makes its softmax, V while this one makes its scores, so that each
 // needs shared memory once.
-#include "attention/filler.cuh"
 #include "attention/kernels.h"
 #include "attention/mma_positions.cuh"
 #include "attention/mma_rows.cuh"
@@ -34,7 +33,7 @@ struct Shape {
   static constexpr int kSharedRows = kRows + 2 * kKeys + 2 * kBand;  // of Q, K, V and the bands
 };
 
-template <typename T, class S>
+template <typename T, class S, typename Result>
 __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionDisentangledKernel(AttentionParams p) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   T* const q = reinterpret_cast<T*>(shared_bytes);
@@ -48,10 +47,10 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionDisentangledKer
   const int head = blockIdx.x % p.H;  // blocks that start together read whole rows of one sequence
   const QueryTile tile = findQueryTile<kRows>(p.cu_seqlens, p.B, p.T, blockIdx.x / p.H);
   if (tile.rows <= 0) return;
-  const int token = tile.begin + tile.first;
-  if (tile.filler) return zeroRows<kThreads>(p, head, token, tile.rows);
+  const int64_t stride = static_cast<int64_t>(p.H) * p.D;  // of y and of the tables
+  Result* const y = static_cast<Result*>(p.y) + (tile.begin + tile.first) * stride + head * p.D;
+  if (tile.filler) return zeroRows<kThreads>(y, stride, p.D, tile.rows);
 
-  const int64_t stride = static_cast<int64_t>(p.H) * p.D;  // of the tables
   const RowCopier<T, S::kHeadSize, kThreads> copier(head, p.D);
   const int nearest = min(p.bias_range, tile.length - 1);  // distances that rows of a table are read for
   const T* const k_middle = static_cast<const T*>(p.k_position) + p.bias_range * stride;
@@ -65,7 +64,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionDisentangledKer
   const auto loadKeys = [&](int first) {
     if (first < tile.length) copier.template copy<S::kKeys>(k, p.k, tile.begin + first, tile.length - first);
   };
-  copier.template copy<kRows>(q, p.q, token, tile.rows);
+  copier.template copy<kRows>(q, p.q, tile.begin + tile.first, tile.rows);
   loadKeys(0);
 #pragma unroll
   for (int i = 0; i < S::kBand; i += S::kKeys) loadPlaces(i);
@@ -111,14 +110,16 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionDisentangledKer
       }
     }
   }
-  if (busy) rows.finish(p, head, token + warp_row, tile.rows - warp_row, biasOf<T>(p.v, head));
+  if (!busy) return;
+  rows.finish(y + warp_row * stride, stride, tile.rows - warp_row, biasOf<T>(p.v, head), p.D, p.e4m3_factor);
 }
 
 template <typename T, class S>
 cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   constexpr int kBytes = S::kSharedRows * S::kStride * static_cast<int>(sizeof(T));
   static_assert(kBytes <= 99 * 1024, "sm_86, sm_89 and sm_120 give a block 99 KB");
-  const auto kernel = attentionDisentangledKernel<T, S>;
+  const auto kernel = params.e4m3_factor > 0.f ? attentionDisentangledKernel<T, S, E4m3>  //
+                                               : attentionDisentangledKernel<T, S, T>;
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (status != cudaSuccess) return status;
   const unsigned blocks = countQueryTiles(params.T, params.B, kRows) * params.H;

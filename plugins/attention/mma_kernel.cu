@@ -7,7 +7,6 @@
 // it is, that of V is added to the output because the weights of a row sum to 1, that of Q is added to the fragments.
 #include <type_traits>
 
-#include "attention/filler.cuh"
 #include "attention/kernels.h"
 #include "attention/mma_rows.cuh"
 #include "attention/query_tiles.cuh"
@@ -38,7 +37,7 @@ struct Shape {
   static constexpr int kSharedElements = kStages * kStageElements + kRows * kStride;
 };
 
-template <typename T, class S>
+template <typename T, class S, typename Result>
 __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(AttentionParams p) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   T* const shared_kv = reinterpret_cast<T*>(shared_bytes);
@@ -49,8 +48,9 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
   const int head = blockIdx.x % p.H;  // blocks that start together read whole rows of one sequence
   const QueryTile tile = findQueryTile<S::kRows>(p.cu_seqlens, p.B, p.T, blockIdx.x / p.H);
   if (tile.rows <= 0) return;
-  const int token = tile.begin + tile.first;
-  if (tile.filler) return zeroRows<kThreads>(p, head, token, tile.rows);
+  const int64_t y_stride = static_cast<int64_t>(p.H) * p.D;
+  Result* const y = static_cast<Result*>(p.y) + (tile.begin + tile.first) * y_stride + head * p.D;
+  if (tile.filler) return zeroRows<kThreads>(y, y_stride, p.D, tile.rows);
 
   const KeyRange range = S::Adjust::keys(p, tile.first, tile.first + tile.rows - 1, tile.length);
   const int kv_head = S::kPlain ? head : head / (p.H / p.kv_heads);
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
     }
     commitCopies();  // an empty group if nothing is left: waitCopies counts groups
   };
-  copier.template copy<S::kRows>(shared_q, p.q, token, tile.rows);
+  copier.template copy<S::kRows>(shared_q, p.q, tile.begin + tile.first, tile.rows);
 #pragma unroll
   for (int i = 0; i < kStages; ++i) load(shared_kv + i * S::kStageElements, range.begin + i * S::kKeys);
 
@@ -92,7 +92,8 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
     load(k, first + kStages * S::kKeys);
     stage = (stage + 1) % kStages;
   }
-  if (busy) rows.finish(p, head, token + warp_row, tile.rows - warp_row, biasOf<T>(p.v, kv_head));
+  if (!busy) return;
+  rows.finish(y + warp_row * y_stride, y_stride, tile.rows - warp_row, biasOf<T>(p.v, kv_head), p.D, p.e4m3_factor);
 }
 
 template <typename T, class S>
@@ -100,7 +101,7 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   static_assert(S::kRows >= kTaskRows, "attentionBlocks counts on it");
   constexpr int kBytes = S::kSharedElements * static_cast<int>(sizeof(T));
   static_assert(kBytes <= 99 * 1024, "sm_86, sm_89 and sm_120 give a block 99 KB");
-  const auto kernel = attentionMmaKernel<T, S>;
+  const auto kernel = params.e4m3_factor > 0.f ? attentionMmaKernel<T, S, E4m3> : attentionMmaKernel<T, S, T>;
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (status != cudaSuccess) return status;
   const unsigned blocks = countQueryTiles(params.T, params.B, S::kRows) * params.H;

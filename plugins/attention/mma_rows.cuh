@@ -5,6 +5,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "attention/mma_results.cuh"
 #include "attention/mma_scores.cuh"
 #include "common/device.cuh"
 #include "common/ptx/e4m3.cuh"
@@ -67,29 +68,11 @@ class WarpRows {
   // The fragment of 16 rows and of columns 16 * d to 16 * d + 15.
   __device__ const unsigned (&queries(int f, int d) const)[4] { return queries_[f][d]; }
 
-  // Writes the first `rows` rows to the head's rows of y from a token's on, and adds V's bias [D] unless it is null.
-  __device__ void finish(const AttentionParams& p, int head, int token, int rows, const T* bias) {
-    const int64_t place = (static_cast<int64_t>(token) * p.H + head) * p.D;
-    if (p.e4m3_factor > 0.f) {
-      store(static_cast<E4m3*>(p.y) + place, p, rows, bias);
-    } else {
-      store(static_cast<T*>(p.y) + place, p, rows, bias);
-    }
-  }
-
- private:
-  // The reference of the exponentials only has to keep them in range. It follows a row's maximum when they would grow
-  // beyond 2^8, which spares most steps the pass over the output. (2^8 times 2^-24 is far from fp16's smallest weight.)
-  static constexpr float kLargestExponent = 8.f;
-  // Before a row has seen a key. Finite: what a row does not see has the exponent -inf, and their difference is no NaN.
-  static constexpr float kNoReference = -1e38f;
-  static constexpr int kColumnBlocks = kHeadSize / 8;
-  using E4m3 = uint8_t;
-
-  // Result is T or E4m3. Neighbouring lanes swap halves first, so that four lanes write 16 results in a row: of T a
-  // whole sector.
+  // Writes the first `rows` rows to y, `stride` elements apart, and adds V's bias [D] unless it is null. Result is T,
+  // or E4m3 for results times `factor`. Neighbouring lanes swap halves first, so that four lanes write 16 results in a
+  // row: of T a whole sector.
   template <typename Result>
-  __device__ void store(Result* y, const AttentionParams& p, int rows, const T* bias) {
+  __device__ void finish(Result* y, int64_t stride, int rows, const T* bias, int D, [[maybe_unused]] float factor) {
     const bool odd = lane_ % 2;
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
@@ -100,32 +83,41 @@ class WarpRows {
         total += __shfl_xor_sync(kFullMask, total, 2);
         const float inverse = __fdividef(1.f, total);
         const int row = f * 16 + part * 8 + lane_ / 4;
-        Result* const target = y + row * (static_cast<int64_t>(p.H) * p.D) + odd * 8 + lane_ % 4 / 2 * 4;
+        Result* const target = y + row * stride + odd * 8 + lane_ % 4 / 2 * 4;
 #pragma unroll
         for (int d = 0; d < kColumnBlocks; d += 2) {
           unsigned pairs[2];
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             const float* const sums = &output_[f][d + i][part * 2];
-            const float2 addend = biasPair(bias, (d + i) * 8 + lane_ % 4 * 2, p.D);
+            const float2 addend = biasPair(bias, (d + i) * 8 + lane_ % 4 * 2, D);
             const float low = fmaf(sums[0], inverse, addend.x), high = fmaf(sums[1], inverse, addend.y);
             if constexpr (std::is_same_v<Result, E4m3>) {
-              pairs[i] = packE4m3(low * p.e4m3_factor, high * p.e4m3_factor);
+              pairs[i] = packE4m3(low * factor, high * factor);
             } else {
               pairs[i] = packPair<T>(low, high);
             }
           }
           const unsigned received = __shfl_xor_sync(kFullMask, odd ? pairs[0] : pairs[1], 1);
           const uint2 stored = odd ? uint2{received, pairs[1]} : uint2{pairs[0], received};
-          if (row >= rows || (d + odd) * 8 >= p.D) continue;
-          if constexpr (std::is_same_v<Result, E4m3>) {
-            *reinterpret_cast<unsigned*>(target + d * 8) = stored.x | stored.y << 16;
-          } else {
-            *reinterpret_cast<uint2*>(target + d * 8) = stored;
-          }
+          if (row < rows && (d + odd) * 8 < D) storeFour(target + d * 8, stored);
         }
       }
     }
+  }
+
+ private:
+  // The reference of the exponentials only has to keep them in range. It follows a row's maximum when they would grow
+  // beyond 2^8, which spares most steps the pass over the output. (2^8 times 2^-24 is far from fp16's smallest weight.)
+  static constexpr float kLargestExponent = 8.f;
+  // Before a row has seen a key. Finite: what a row does not see has the exponent -inf, and their difference is no NaN.
+  static constexpr float kNoReference = -1e38f;
+  static constexpr int kColumnBlocks = kHeadSize / 8;
+
+  // Two pairs of neighbours, each at the lower end of a register.
+  __device__ static void storeFour(T* target, uint2 pairs) { *reinterpret_cast<uint2*>(target) = pairs; }
+  __device__ static void storeFour(E4m3* target, uint2 pairs) {
+    *reinterpret_cast<unsigned*>(target) = pairs.x | pairs.y << 16;
   }
 
   __device__ static float2 biasPair(const T* bias, int column, int D) {

@@ -13,13 +13,14 @@ struct JobPlaces {
   int diagonal;
 };
 
-// Works through the jobs of one warpgroup. Warpgroups feed the matrix unit in turns: without them all would multiply at
-// the same time and then all compute exponentials at the same time (FlashAttention-3, section 3.1). A warpgroup waits
-// for its turn at barrier kTurnBarrier + group, at which the one before it arrives when it has issued its products, or,
-// with late turns, when these are done: small products that run side by side hold up each other's softmax.
+// Whether a warpgroup passes its turn when its products are done, not when they are issued: small products that run
+// side by side hold up each other's softmax.
 template <typename S>
 constexpr bool kLateTurns = S::kD <= 32;
 
+// Works through the jobs of one warpgroup. Warpgroups feed the matrix unit in turns: without them all would multiply at
+// the same time and then all compute exponentials at the same time (FlashAttention-3, section 3.1). A warpgroup waits
+// for its turn at barrier kTurnBarrier + group, at which the one before it arrives when it passes its turn.
 template <typename S>
 __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared, const Sm90Memory<S>& memory,
                                  int group) {

@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kWarpgroup, kBlocks)
   const QueryTile tile = p.B <= kMaxOrdered ? findLongestQueryTile<kTaskRows>(p.cu_seqlens, p.B, p.T, number)
                                             : findQueryTile<kTaskRows>(p.cu_seqlens, p.B, p.T, number);
   if (tile.rows <= 0) return;
-  if (tile.filler) return zeroRows<kWarpgroup>(p, head, tile.begin + tile.first, tile.rows);
+  if (tile.filler) return zeroRows(p, head, tile.begin + tile.first, tile.rows);
   const int begin = uniform(tile.begin), length = uniform(tile.length), first = uniform(tile.first);
   const int steps = ceilDiv(static_cast<unsigned>(length), static_cast<unsigned>(kTaskRows));
 

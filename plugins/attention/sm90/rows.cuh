@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "attention/filler.cuh"
 #include "attention/sm90/shape.cuh"
 #include "common/device.cuh"
 #include "common/ptx/e4m3.cuh"
@@ -255,6 +254,24 @@ __device__ void zeroValues(unsigned values, int keys, int group) {
   }
   fenceAsyncProxy();
   namedBarrier(kGroupBarrier + group, kWarpgroup);
+}
+
+// Results 8 * chunk to 8 * chunk + 7 of y become zeros.
+__device__ inline void zeroChunk(const AttentionParams& p, int64_t chunk) {
+  if (p.e4m3_factor > 0.f) {
+    static_cast<uint2*>(p.y)[chunk] = uint2{};
+  } else {
+    static_cast<uint4*>(p.y)[chunk] = uint4{};
+  }
+}
+
+// Rows of a head become zeros.
+__device__ inline void zeroRows(const AttentionParams& p, int head, int token, int rows) {
+  const int chunks = p.D / 8;
+  const int64_t first = (static_cast<int64_t>(token) * p.H + head) * chunks;
+  for (int i = threadIdx.x; i < rows * chunks; i += kWarpgroup) {
+    zeroChunk(p, first + static_cast<int64_t>(i / chunks) * p.H * chunks + i % chunks);
+  }
 }
 
 // storeRows() for e4m3, behind the bias: four lanes write 32 contiguous bytes of a row at a time.

@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
   releaseNextGrid();
   const QueryTile run = findQueryTile(p.cu_seqlens, p.B, p.T, number, runs.rows);
   if (run.rows <= 0) return;
-  if (run.filler) return zeroRows<kWarpgroup>(p, head, run.begin + run.first, run.rows);
+  if (run.filler) return zeroRows(p, head, run.begin + run.first, run.rows);
 
   // Blocks of keys are numbered from the first that the run sees; `own`: those in the places of a group's rows.
   const int begin = uniform(run.begin), length = uniform(run.length), first = uniform(run.first);
