@@ -317,9 +317,7 @@ __device__ void computeTile(const Work& work) {
   for (int stage = 0; stage < kStages - 1; ++stage) fetch(stage);
   if (work.moments_in && threadIdx.x < kTileTokens) {
     const int row = token + static_cast<int>(threadIdx.x);
-    float2 scale[1];
-    scalesOfRows<1>(scale, work.moments_in + row, work.T - row, work);
-    scales[threadIdx.x] = row < work.T ? scale[0] : float2{0.f, 0.f};
+    scales[threadIdx.x] = row < work.T ? scaleOfRow(work.moments_in + row, work) : float2{0.f, 0.f};
   }
 
   Sums sums = {};

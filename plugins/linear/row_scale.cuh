@@ -7,16 +7,55 @@
 
 namespace padfree {
 
-// What a row is multiplied by and what is added then, so that it has mean 0 and variance 1, or a mean square of 1: of
-// the first of several rows, kStep apart, and of those that are before `rows`; other results mean nothing. Moments of a
-// row stand T apart, group by group; their means are added up as distances from the first. Of a kernel's work it reads
-// T, groups_in, per_group (1 / groups_in), epsilon and rms.
-//
-// A load takes a microsecond where a ring of stages is filled at the same time, and a tile's rows are wanted when its
-// products are done. So a thread has kLoads of them under way, of all its rows.
+// What a row is multiplied by and what is added then, so that it has mean 0 and variance 1, or a mean square of 1: from
+// the mean of its first group, the sums of all groups' distances from that and of their squares, and the sum of what is
+// within the groups. Of a kernel's work it reads per_group (1 / groups_in), epsilon and rms.
+template <typename Work>
+__device__ inline float2 scaleFrom(float first, float distances, float between, float within, const Work& work) {
+  const float mean = distances * work.per_group;
+  const float spread = fmaxf(fmaf(between, work.per_group, -mean * mean), 0.f);
+  const float variance = spread + within * (work.per_group / kMomentFeatures) + work.epsilon;
+  if (work.rms) return {rsqrtf(fmaf(first + mean, first + mean, variance)), 0.f};
+  const float scale = rsqrtf(variance);
+  return {scale, -(first + mean) * scale};
+}
+
+// The scale of a row, whose moments stand T apart, group by group. Of a kernel's work it reads T and groups_in beside.
+template <typename Work>
+__device__ inline float2 scaleOfRow(const float2* moments, const Work& work) {
+  constexpr int kAtOnce = 8, kFew = 16;  // loads under way; groups of most models
+  float first = 0, distances = 0, between = 0, within = 0;
+  int begin = 0;
+  do {
+#pragma unroll
+    for (int start = 0; start < kFew; start += kAtOnce) {
+      const int left = work.groups_in - begin - start;
+      float2 of_group[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i, moments += work.T) {
+        if (i < left) of_group[i] = __ldcg(moments);
+      }
+      if (start == 0 && begin == 0) first = of_group[0].x;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (i >= left) continue;
+        const float distance = of_group[i].x - first;
+        distances += distance;
+        between = fmaf(distance, distance, between);
+        within += of_group[i].y;
+      }
+    }
+    begin += kFew;
+  } while (begin < work.groups_in);
+  return scaleFrom(first, distances, between, within, work);
+}
+
+// The same of several rows, kStep apart, as far as they are before `rows`; other results mean nothing. A load takes a
+// microsecond where a ring of stages is filled at the same time: so kLoads of them are under way, of all the rows.
 template <int kStep, int kRows, typename Work>
 __device__ inline void scalesOfRows(float2 (&scales)[kRows], const float2* moments, int rows, const Work& work) {
   constexpr int kLoads = 12, kGroups = kLoads / kRows;
+  static_assert(kGroups > 0);
   float first[kRows] = {}, distances[kRows] = {}, between[kRows] = {}, within[kRows] = {};
   for (int begin = 0; begin < work.groups_in; begin += kGroups) {
     float2 of_group[kGroups][kRows];
@@ -43,12 +82,7 @@ __device__ inline void scalesOfRows(float2 (&scales)[kRows], const float2* momen
   }
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
-    const float mean = distances[row] * work.per_group;
-    const float spread = fmaxf(fmaf(between[row], work.per_group, -mean * mean), 0.f);
-    const float variance = spread + within[row] * (work.per_group / kMomentFeatures) + work.epsilon;
-    const float whole = first[row] + mean;
-    const float scale = rsqrtf(work.rms ? fmaf(whole, whole, variance) : variance);
-    scales[row] = {scale, work.rms ? 0.f : -whole * scale};
+    scales[row] = scaleFrom(first[row], distances[row], between[row], within[row], work);
   }
 }
 

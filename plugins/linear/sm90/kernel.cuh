@@ -46,8 +46,14 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
     if (threadIdx.x == kWarpSize) fetchInput<Operands, kTokens, Epilogue::out>(work, maps, at, barriers, stages);
     const int thread = threadIdx.x - (kWarpgroup - kScaleThreads);
     const Epilogue epilogue(work);
-    if (epilogue.normed && thread >= 0)
-      fetchScales<kTokens, Epilogue::gated || Epilogue::rotates>(work, at, barriers, scales, thread);
+    if (epilogue.normed && thread >= 0) {
+      constexpr bool kMayLack = Epilogue::gated || Epilogue::rotates;
+      if constexpr (Operands::scaled) {
+        fetchScalesAhead<kTokens, kMayLack>(work, at, barriers, scales, thread);
+      } else {
+        fetchScales<kTokens, kMayLack>(work, at, barriers, scales, thread);
+      }
+    }
     __syncwarp();
     if (epilogue.shares_tile) clusterSyncMemory();  // with the consumers' gather()
   } else {
