@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, made_by, node_name
-from ..analysis.symbolic import Analysis, Axis, Element, Index, Poly
+from ..analysis.graph import Editor, made_by, node_name, tidy
+from ..analysis.symbolic import Analysis, Axis, Element, Index, Poly, analyse
 from ..analysis.symbolic.expr import axis_index
 from .attention.heads import scale_of
 from .base import Miss, NoMatch, PassResult, boundary_of, pack_int32, unpack
+from .masks.mask_values import mask_of
 from .norms import norm_match
-from .positions.counted_ids import CountedIds, counted_ids
+from .positions.counted_ids import count_slots
 
 NAME = "embedding"
 
@@ -27,7 +28,6 @@ class _Tables:
     editor: Editor
     by_input: list[tuple[gs.Constant, gs.Tensor]] = field(default_factory=list)  # rows that an input names
     counted: list[tuple[gs.Constant, int, gs.Tensor]] = field(default_factory=list)  # rows 0, 1, ... plus an offset
-    by_ids: list[CountedIds] = field(default_factory=list)  # what such rows are counted by, if that is the ids
     computed: list[tuple[gs.Constant, gs.Tensor]] = field(default_factory=list)  # rows that the graph computes
     rows: list[np.ndarray] = field(default_factory=list)  # the same row for every token
 
@@ -36,7 +36,11 @@ def embedding(padded: bool) -> Callable[[gs.Graph, Analysis], PassResult]:
     """The pass for one interface: in the padded one, positions are slots, which the mask may skip."""
 
     def run(graph: gs.Graph, analysis: Analysis) -> PassResult:
-        replaced, missed, excluded = 0, list[Miss](), list[tuple[str, tuple[int, ...]]]()
+        replaced, missed, excluded = 0, list[Miss](), dict[str, tuple[int, ...]]()
+        if not padded:
+            excluded = count_slots(graph, analysis, mask_of(analysis[boundary_of(graph).mask]))
+            tidy(graph)
+            analysis = analyse(graph, analysis)
         for node in list(graph.nodes):
             if not norm_match.is_candidate(node):
                 continue
@@ -46,16 +50,13 @@ def embedding(padded: bool) -> Callable[[gs.Graph, Analysis], PassResult]:
                     continue
                 tables = _Tables(Editor(graph))
                 _collect(analysis, found.x, tables)
-                if not padded:
-                    _count(analysis, tables)
                 _replace(graph, analysis, found, tables, padded)
-                excluded += [(item.ids, item.padding) for item in tables.by_ids if item.padding]
             except NoMatch as reason:
                 if _has_look_up(node.inputs[0]) and not _has_layer(node.inputs[0]):
                     missed.append(Miss(node_name(node), str(reason)))
                 continue
             replaced += 1
-        return PassResult(NAME, replaced, tuple(missed), tuple(excluded))
+        return PassResult(NAME, replaced, tuple(missed), tuple(excluded.items()))
 
     return run
 
@@ -126,18 +127,6 @@ def _classify(analysis: Analysis, table: gs.Constant, indices: gs.Tensor, tables
         tables.by_input.append((table, indices))
     else:
         tables.computed.append((table, indices))
-
-
-def _count(analysis: Analysis, tables: _Tables) -> None:
-    """Positions counted by ids are those counted in every sequence, as long as no kept token has a padding id."""
-    for item in list(tables.computed):
-        table, indices = item
-        rows = max((int(words.shape[0]) for words, _ in tables.by_input), default=0)
-        found = counted_ids(analysis, indices, rows)
-        if found is not None:
-            tables.computed.remove(item)
-            tables.counted.append((table, found.offset, indices))
-            tables.by_ids.append(found)
 
 
 def _replace(graph: gs.Graph, analysis: Analysis, found: norm_match.LayerNorm, tables: _Tables, padded: bool) -> None:

@@ -1,85 +1,213 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions that count the tokens of a row by their ids, as RoBERTa's do: cumsum(ids != padding) + padding."""
+"""Positions that count a row's tokens, by their ids as RoBERTa does, or by the mask: cumsum(kept) and an offset."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import made_by
-from ...analysis.symbolic import Analysis, Apply, Element, evaluate
-from ...analysis.symbolic.expr import Expr, axis_index, leaves
+from ...analysis.graph import Editor, is_output, is_standard, producer
+from ...analysis.layout import S, is_token_shape
+from ...analysis.symbolic import Analysis, Element, Expr, Index, evaluate
+from ...analysis.symbolic.expr import axis_index, leaves
+from ..masks.mask_values import Mask, table_rows
+from ..simplify import ShapeBuilder, shape_source
+
+_OWN = (axis_index(0), axis_index(1))
+_INT64 = np.dtype(np.int64)
 
 
 @dataclass(frozen=True)
-class CountedIds:
-    """Positions offset, offset + 1, ... of every token whose id is not among `padding`."""
+class _Line:
+    """step * slot + start, of every kept slot of a right-padded row."""
 
-    ids: str  # the input
-    offset: int
-    padding: tuple[int, ...]
+    step: float
+    start: float
 
 
-def counted_ids(analysis: Analysis, positions: gs.Tensor, rows: int) -> CountedIds | None:
-    """How a tensor [B,S] counts the ids of an input that are below `rows`; None where it is something else."""
-    add = made_by(_inner(positions), "Add")
-    if add is None:
+def count_slots(graph: gs.Graph, analysis: Analysis, mask: Mask) -> dict[str, tuple[int, ...]]:
+    """Lets what counts kept slots count slots: in the packed interface these are the same.
+
+    Returns the ids, by input, that counted for nothing: kept tokens must not have them.
+    """
+    excluded = dict[str, tuple[int, ...]]()
+    rows = {tensor.name: table_rows(tensor) for tensor in graph.inputs}
+    editor = Editor(graph)
+    builder = _Slots(editor, ShapeBuilder(editor, shape_source(graph)))
+    for node in [item for item in graph.nodes if is_standard(item, "CumSum")]:
+        found = _Counting(analysis, mask, rows)
+        if found.counts(node):
+            replaced = [_replace(analysis, found, builder, tensor) for tensor in found.results(graph, node)]
+            if any(replaced) and found.padding:
+                excluded[found.source] = tuple(sorted({*excluded.get(found.source, ()), *found.padding}))
+    return excluded
+
+
+def _replace(analysis: Analysis, found: _Counting, builder: _Slots, tensor: gs.Tensor) -> bool:
+    """Gives those readers that do more than count another tensor to read; whether there were any."""
+    line = found.line(tensor)
+    if line is None or line.step != 1 or not float(line.start).is_integer() or not found.skips_padding(tensor):
+        return False
+    readers = [
+        (node, place)
+        for node in tensor.outputs
+        for place, item in enumerate(node.inputs)
+        if item is tensor and not is_standard(node, "Shape") and all(found.line(x) is None for x in node.outputs)
+    ]
+    for node, place in readers:
+        node.inputs[place] = builder.positions(int(line.start), analysis[tensor].dtype or "int64")
+    return bool(readers)
+
+
+class _Counting:
+    """What is computed of one running sum over kept slots."""
+
+    def __init__(self, analysis: Analysis, mask: Mask, rows: Mapping[str, int | None]) -> None:
+        self.source = ""  # the input that is counted
+        self.padding: tuple[int, ...] = ()  # ids that count for nothing, where ids are counted that are not the mask
+        self._analysis = analysis
+        self._mask = mask
+        self._rows = rows
+        self._sum = ""  # the running sum
+        self._ids = np.zeros(0, np.int64)  # of slots that lines tell of
+        self._lines: dict[str, _Line | None] = {}
+        self._at_padding: _Counting | None = None
+
+    def counts(self, node: gs.Node) -> bool:
+        """Whether a CumSum adds up 1 for every kept slot of a row."""
+        facts, axis = self._analysis[node.inputs[0]], self._analysis[node.inputs[1]].plain_integers()
+        element = _element(facts.expr)
+        if not is_token_shape(facts.shape) or facts.rank != 2 or axis not in ([1], [-1]) or element is None:
+            return False
+        if node.attrs.get("reverse", 0) or facts.expr is None:
+            return False
+        self.source, self._sum = element.source, str(node.outputs[0].name)
+        if self.source != self._mask.source:
+            rows = self._rows.get(self.source)
+            counted = None if rows is None else _tried(facts.expr, element, np.arange(rows))
+            if rows is None or counted is None or not np.isin(counted, (0, 1)).all() or not counted.any():
+                return False
+            self.padding = tuple(int(item) for item in np.flatnonzero(counted == 0))
+            if len(self.padding) != 1:  # several may stand in sequences, as separators do, and are not counted
+                return False
+            self._ids = np.flatnonzero(counted)
+        if self._value(facts.expr) != 1:
+            return False
+        self._lines[self._sum] = _Line(1, 0 if node.attrs.get("exclusive", 0) else 1)
+        return True
+
+    def skips_padding(self, tensor: gs.Tensor) -> bool:
+        """Whether padding that is told by an id has one number in all places: what goes on counting is no padding."""
+        if not self.padding:
+            return True
+        if self._at_padding is None:
+            other = _Counting(self._analysis, self._mask, self._rows)
+            other.source, other._ids = self.source, np.asarray(self.padding)
+            other._lines[self._sum] = self._lines[self._sum]
+            self._at_padding = other
+        line = self._at_padding.line(tensor)
+        return line is not None and not line.step
+
+    def results(self, graph: gs.Graph, node: gs.Node) -> list[gs.Tensor]:
+        """What is computed of the running sum and is known for every kept slot."""
+        found, waiting = list[gs.Tensor](), [node.outputs[0]]
+        while waiting:
+            tensor = waiting.pop()
+            if self.line(tensor) is None or any(item is tensor for item in found):
+                continue
+            found.append(tensor)
+            waiting += [output for reader in tensor.outputs for output in reader.outputs]
+        return [tensor for tensor in found if not is_output(graph, tensor)]
+
+    def line(self, tensor: gs.Tensor) -> _Line | None:
+        """What a tensor [B,S], or a number, is at kept slots."""
+        if tensor.name not in self._lines:
+            self._lines[tensor.name] = self._line(tensor)
+        return self._lines[tensor.name]
+
+    def _line(self, tensor: gs.Tensor) -> _Line | None:
+        facts, node = self._analysis[tensor], producer(tensor)
+        number = facts.scalar()
+        if number is not None:
+            return _Line(0, number)
+        if facts.rank != 2 or (facts.dtype or "").startswith("bool"):
+            return None
+        if facts.expr is not None:
+            value = self._value(facts.expr)
+            return None if value is None else _Line(0, value)
+        if node is None:
+            return None
+        if is_standard(node, "Cast", "Identity"):
+            return self.line(node.inputs[0])
+        if is_standard(node, "Where"):
+            expr = self._analysis[node.inputs[0]].expr
+            chosen = None if expr is None else self._value(expr)
+            return None if chosen is None else self.line(node.inputs[1 if chosen else 2])
+        if not is_standard(node, "Add", "Sub", "Mul"):
+            return None
+        one, two = (self.line(item) for item in node.inputs)
+        if one is None or two is None:
+            return None
+        if node.op == "Mul":
+            if one.step and two.step:
+                return None
+            factor, other = (one, two) if not one.step else (two, one)
+            return _Line(factor.start * other.step, factor.start * other.start)
+        sign = 1 if node.op == "Add" else -1
+        return _Line(one.step + sign * two.step, one.start + sign * two.start)
+
+    def _value(self, expr: Expr) -> float | None:
+        """The one value that an expression of a slot's own element has where the slot is kept."""
+        element = _element(expr)
+        if element is None:
+            return None
+        if element.source == self._mask.source:
+            outcomes = self._mask.outcomes(expr, (str(_OWN[0]), str(_OWN[1])))
+            return None if outcomes is None else outcomes[0]
+        found = _tried(expr, element, self._ids) if element.source == self.source else None
+        return None if found is None or len(set(found.tolist())) != 1 else float(found[0])
+
+
+def _element(expr: Expr | None) -> Element | None:
+    """The one element in an expression, its slot's own; nothing else in it depends on the slot."""
+    if expr is None:
         return None
-    for this, other in ((0, 1), (1, 0)):
-        shift = analysis[add.inputs[other]].scalar()
-        product = made_by(_inner(add.inputs[this]), "Mul")
-        if shift is None or product is None:
-            continue
-        for one, two in ((0, 1), (1, 0)):
-            kept = _summed(analysis, product.inputs[one])
-            weight = _plain(analysis[_inner(product.inputs[two])].expr)
-            if kept is None or kept != weight:
-                continue
-            elements = {leaf for leaf in leaves(kept) if isinstance(leaf, Element)}
-            if len(elements) != 1 or next(iter(elements)).indices != (axis_index(0), axis_index(1)):
-                continue
-            return _of_vocabulary(kept, next(iter(elements)), int(shift), rows)
-    return None
+    found = {leaf for leaf in leaves(expr) if isinstance(leaf, Element)}
+    others = [leaf for leaf in leaves(expr) if isinstance(leaf, Index) and leaf.poly.constant() is None]
+    element = next(iter(found)) if len(found) == 1 and not others else None
+    return element if element is not None and element.indices == _OWN else None
 
 
-def _of_vocabulary(kept: Expr, element: Element, shift: int, rows: int) -> CountedIds | None:
+def _tried(expr: Expr, element: Element, values: np.ndarray) -> np.ndarray | None:
+    """An expression for every value of its element."""
     try:
-        counts = np.broadcast_to(evaluate(kept, {element: np.arange(rows)}), rows).astype(np.int64)
+        return np.broadcast_to(np.asarray(evaluate(expr, {element: values}), np.float64), values.shape)
     except ValueError:
         return None
-    padding = np.flatnonzero(counts == 0)
-    if np.any((counts != 0) & (counts != 1)) or len(padding) >= rows or shift + 1 < 0:
-        return None
-    return CountedIds(element.source, shift + 1, tuple(int(item) for item in padding))
 
 
-def _summed(analysis: Analysis, tensor: gs.Tensor) -> Expr | None:
-    """What a CumSum along the sequence adds up."""
-    while True:
-        tensor = _inner(tensor)
-        add = made_by(tensor, "Add")
-        zero = None if add is None else next((i for i in (0, 1) if analysis[add.inputs[i]].scalar() == 0.0), None)
-        if add is None or zero is None:
-            break
-        tensor = add.inputs[1 - zero]
-    node = made_by(tensor, "CumSum")
-    if node is None or node.attrs.get("exclusive", 0) or node.attrs.get("reverse", 0):
-        return None
-    if analysis[node.inputs[1]].plain_integers() not in ([1], [-1]) or analysis[node.inputs[0]].rank != 2:
-        return None
-    return _plain(analysis[node.inputs[0]].expr)
+class _Slots:
+    """Makes the numbers of slots [B,S]."""
 
+    def __init__(self, editor: Editor, shapes: ShapeBuilder) -> None:
+        self._editor = editor
+        self._shapes = shapes
+        self._made: dict[tuple[int, str], gs.Tensor] = {}
 
-def _inner(tensor: gs.Tensor) -> gs.Tensor:
-    """The tensor before casts."""
-    node = made_by(tensor, "Cast")
-    return tensor if node is None else _inner(node.inputs[0])
-
-
-def _plain(expr: Expr | None) -> Expr | None:
-    """The expression without casts around it."""
-    while isinstance(expr, Apply) and expr.op == "Cast":
-        expr = expr.args[0]
-    return expr
+    def positions(self, offset: int, dtype: str) -> gs.Tensor:
+        """offset, offset + 1, ... in every row."""
+        if (offset, dtype) not in self._made:
+            editor, shapes = self._editor, self._shapes
+            first, step = (editor.constant("number", np.asarray(value, _INT64)) for value in (0, 1))
+            axes = editor.constant("axes", np.zeros(1, _INT64))
+            length = editor.node("Squeeze", [shapes.build([S]), axes], stem="length", dtype=_INT64)
+            slots = editor.node("Range", [first, length, step], stem="slots", dtype=_INT64)
+            shift = editor.constant("offset", np.asarray(offset, _INT64))
+            places = editor.node("Add", [slots, shift], stem="slots", dtype=_INT64) if offset else slots
+            shape = editor.node("Shape", [shapes.source], stem="token_shape", dtype=_INT64)
+            spread = editor.node("Expand", [places, shape], stem="slots_of_batch", dtype=_INT64)
+            self._made[offset, dtype] = spread if dtype == "int64" else editor.cast(spread, dtype, "slots_of_batch")
+        return self._made[offset, dtype]
