@@ -28,6 +28,7 @@ from ..analysis.symbolic.facts import Shape, broadcast_shape
 from .base import PassResult
 from .convolutions import expand_convolutions
 from .einsum import expand_einsums
+from .softmaxes import write_softmaxes
 
 NAME = "simplify"
 _SMALL = 4096  # elements; only below it may a folded constant stand beside the one it was made from
@@ -36,10 +37,10 @@ _SMALL = 4096  # elements; only below it may a folded constant stand beside the 
 def simplify(graph: gs.Graph, analysis: Analysis) -> PassResult:
     """Folds constants and known shapes, takes shapes from the inputs, removes what does nothing.
 
-    Einsum and convolutions are written out.
+    Einsum and convolutions are written out; what is a Softmax becomes one.
     """
     before = len(graph.nodes)
-    written = [expand(graph, analysis) for expand in (expand_einsums, expand_convolutions)]
+    written = [expand(graph, analysis) for expand in (expand_einsums, expand_convolutions, write_softmaxes)]
     if any(written):
         tidy(graph)
         analysis = analyse(graph, analysis)

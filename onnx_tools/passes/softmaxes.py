@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Softmax that is written out, by exponentials or by weights that are divided by their sum: as one Softmax."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ..analysis.graph import Editor, is_standard, made_by, node_name, producer
+from ..analysis.symbolic import Analysis, Element, Index, Poly, evaluate
+from ..analysis.symbolic.arguments import axes_of_node
+from ..analysis.symbolic.expr import leaves
+from ..analysis.symbolic.facts import broadcast_shape
+
+_VIEWS = ("Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+_LOWEST = float(np.finfo(np.float32).min)
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Not yet divided by their sum: exp of `scores`, or a Softmax of them, times masks of 0 and 1."""
+
+    scores: gs.Tensor
+    masks: tuple[gs.Tensor, ...] = ()
+
+
+def write_softmaxes(graph: gs.Graph, analysis: Analysis) -> bool:
+    """Replaces whatever is a Softmax over one axis; returns whether there was any.
+
+    A mask that weights are multiplied by before they are divided by their sum gets its place before the Softmax, as a
+    choice of the lowest number. Rows without any kept element, of which there is no mean, are the only ones to differ.
+    """
+    editor, found = Editor(graph), False
+    for node in list(graph.nodes):
+        if is_standard(node, "Softmax"):
+            found = _shift(analysis, node) or found
+            continue
+        total = _divisor(node)
+        sums = None if total is None else _reduction(analysis, total, "ReduceSum", node.inputs[0])
+        weights = None if sums is None else _weights(analysis, node.inputs[0], sums)
+        if total is not None and sums is not None and weights is not None:
+            _replace(editor, analysis, node, total, weights, sums)
+            found = True
+    return found
+
+
+def _replace(editor: Editor, analysis: Analysis, node: gs.Node, total: gs.Tensor, weights: _Weights, axis: int) -> None:
+    scores, result = weights.scores, node.outputs[0]
+    for mask in weights.masks:
+        kept = mask if analysis[mask].dtype == "bool" else editor.cast(mask, np.bool_, "softmax_kept")
+        lowest = editor.constant("softmax_lowest", np.asarray(_LOWEST, np.float32))
+        scores = editor.node("Where", [kept, scores, lowest], stem="softmax_scores", dtype=scores.dtype)
+    guards = [reader for reader in result.outputs if _guards(reader, result, total)]
+    softmax = editor.node(
+        "Softmax", [scores], stem=f"{node_name(node)}_softmax", dtype=result.dtype, attrs={"axis": axis}
+    )
+    for tensor in (result, *(guard.outputs[0] for guard in guards)):
+        editor.redirect(tensor, softmax)
+
+
+def _shift(analysis: Analysis, softmax: gs.Node) -> bool:
+    """Takes away the largest score that is taken from all scores before a Softmax: the Softmax does so itself."""
+    rank = analysis[softmax.inputs[0]].rank
+    if rank is None:
+        return False
+    unshifted = _unshifted(analysis, softmax.inputs[0], int(softmax.attrs.get("axis", -1)) % rank)
+    found = unshifted is not softmax.inputs[0]
+    softmax.inputs[0] = unshifted
+    return found
+
+
+def _divisor(node: gs.Node) -> gs.Tensor | None:
+    """What a node divides by, without a guard against 0: Where(sum > 0, sum, 1)."""
+    if is_standard(node, "Mul"):
+        inverse = made_by(node.inputs[1], "Reciprocal")
+        return None if inverse is None else inverse.inputs[0]
+    if not is_standard(node, "Div"):
+        return None
+    guard = made_by(node.inputs[1], "Where")
+    if guard is not None and _is_positive(guard.inputs[0], guard.inputs[1]):
+        return guard.inputs[1]
+    return node.inputs[1]
+
+
+def _is_positive(test: gs.Tensor, total: gs.Tensor) -> bool:
+    """Whether a test is total > 0."""
+    node = made_by(test, "Greater")
+    if node is None or node.inputs[0] is not total or not isinstance(node.inputs[1], gs.Constant):
+        return False
+    return not np.any(node.inputs[1].values)
+
+
+def _guards(node: gs.Node, quotient: gs.Tensor, total: gs.Tensor) -> bool:
+    """Whether a node takes the quotient where the sum is above 0: that is so in all rows that keep anything."""
+    return is_standard(node, "Where") and node.inputs[1] is quotient and _is_positive(node.inputs[0], total)
+
+
+def _reduction(analysis: Analysis, tensor: gs.Tensor, op: str, source: gs.Tensor) -> int | None:
+    """The one axis over which a tensor sums up, say, the source, of whose rank it is; None where it does not."""
+    shape, whole = analysis[tensor].shape, analysis[source].shape
+    node = producer(tensor)
+    while node is not None and is_standard(node, *_VIEWS) and _is_view(analysis, node):
+        node = producer(node.inputs[0])
+    if node is None or not is_standard(node, op) or node.inputs[0] is not source or not shape or not whole:
+        return None
+    axes = axes_of_node(node, [analysis[item] for item in node.inputs], 1)
+    if axes is None or len(axes) != 1:
+        return None
+    axis = axes[0] % len(whole)
+    return axis if shape == (*whole[:axis], Poly.of(1), *whole[axis + 1 :]) else None
+
+
+def _is_view(analysis: Analysis, node: gs.Node) -> bool:
+    """Whether a node leaves the sizes other than 1 as they are."""
+    shapes = [analysis[item].shape for item in (node.inputs[0], node.outputs[0])]
+    one, two = ([size for size in shape or () if size != Poly.of(1)] for shape in shapes)
+    return None not in shapes and one == two
+
+
+def _weights(analysis: Analysis, tensor: gs.Tensor, axis: int) -> _Weights | None:
+    node = producer(tensor)
+    if node is None:
+        return None
+    if is_standard(node, "Exp"):
+        return _Weights(_unshifted(analysis, node.inputs[0], axis))
+    if is_standard(node, "Softmax") and int(node.attrs.get("axis", -1)) % (analysis[tensor].rank or 1) == axis:
+        return _Weights(node.inputs[0])
+    if not is_standard(node, "Mul"):
+        return None
+    for one, two in (node.inputs, node.inputs[::-1]):
+        weights = _weights(analysis, one, axis) if _is_mask(analysis, two) else None
+        if weights is not None:
+            shape = analysis[weights.scores].shape
+            if shape is not None and broadcast_shape([shape, analysis[two].shape]) == shape:
+                return _Weights(weights.scores, (*weights.masks, two))
+    return None
+
+
+def _unshifted(analysis: Analysis, scores: gs.Tensor, axis: int) -> gs.Tensor:
+    """The scores before their largest is taken from all of them."""
+    node = made_by(scores, "Sub")
+    if node is None or _reduction(analysis, node.inputs[1], "ReduceMax", node.inputs[0]) != axis:
+        return scores
+    return node.inputs[0]
+
+
+def _is_mask(analysis: Analysis, tensor: gs.Tensor) -> bool:
+    """Whether a tensor is 0 or 1, made of elements of one input that is 0 or 1, if nothing else limits it."""
+    expr = analysis[tensor].expr
+    if expr is None:
+        return False
+    elements = {leaf for leaf in leaves(expr) if isinstance(leaf, Element)}
+    if len(elements) != 1 or any(isinstance(leaf, Index) and leaf.poly.constant() is None for leaf in leaves(expr)):
+        return False
+    try:
+        found = {float(evaluate(expr, dict.fromkeys(elements, value))) for value in (0, 1)}
+    except ValueError:
+        return False
+    return found == {0.0, 1.0}

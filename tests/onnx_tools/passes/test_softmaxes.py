@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Softmax that is written out is a Softmax: attention and pooling by it are packed, and the answers are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from onnx import ModelProto, TensorProto
+from padfree.onnx_tools import RewriteError, rewrite
+
+from tests.onnx_tools.agreement import INTERFACES, assert_agree
+from tests.support.encoder import HIDDEN, TOKENS, EncoderBuilder, with_output
+
+Weights = Callable[[EncoderBuilder, str], str]  # of scores
+
+
+def total(b: EncoderBuilder, x: str) -> str:
+    return b.op("ReduceSum", x, b.axes(-1), keepdims=1)
+
+
+def less_largest(b: EncoderBuilder, x: str) -> str:
+    return b.op("Sub", x, b.op("ReduceMax", x, axes=[-1], keepdims=1))
+
+
+def shifted(b: EncoderBuilder, x: str) -> str:
+    return b.op("Exp", less_largest(b, x))
+
+
+def divided(b: EncoderBuilder, scores: str) -> str:
+    """As jax.nn.softmax says it."""
+    raised = shifted(b, scores)
+    return b.op("Div", raised, total(b, raised))
+
+
+def unshifted(b: EncoderBuilder, scores: str) -> str:
+    raised = b.op("Exp", scores)
+    return b.op("Div", raised, total(b, raised))
+
+
+def reciprocal(b: EncoderBuilder, scores: str) -> str:
+    raised = shifted(b, scores)
+    return b.op("Mul", raised, b.op("Reciprocal", total(b, raised)))
+
+
+def without_axes(b: EncoderBuilder, scores: str) -> str:
+    """Reductions lose their axis, and views and an Expand bring it back, as jax2onnx writes them."""
+    largest = b.op("ReduceMax", scores, axes=[-1], keepdims=0)
+    raised = b.op("Exp", b.op("Sub", scores, b.op("Unsqueeze", largest, b.axes(3))))
+    summed = b.op("Reshape", b.op("ReduceSum", raised, b.axes(3), keepdims=0), b.axes(0, 0, 0, 1), allowzero=0)
+    return b.op("Div", raised, b.op("Expand", summed, b.axes(1, 1, 1, 1)))
+
+
+def before_a_softmax(b: EncoderBuilder, scores: str) -> str:
+    return b.op("Softmax", less_largest(b, scores), axis=-1)
+
+
+def encoder(weights: Weights, mask: Weights | None = None) -> tuple[EncoderBuilder, str]:
+    """One layer whose attention weighs so; without `mask` its padding mask is added to the scores."""
+    b = EncoderBuilder()
+    x = b.embedding()
+    q, v = (b.heads(b.linear(x, HIDDEN, HIDDEN), [0, 2, 1, 3]) for _ in range(2))
+    k = b.heads(b.linear(x, HIDDEN, HIDDEN), [0, 2, 3, 1])
+    scores = b.op("Mul", b.op("MatMul", q, k), b.constant(0.35))
+    if mask is None:
+        scores = b.op("Add", scores, b.padding_mask())
+    context = b.op("MatMul", weights(b, scores), v)
+    joined = b.op("Reshape", b.op("Transpose", context, perm=[0, 2, 1, 3]), b.axes(0, 0, HIDDEN))
+    return b, b.norm(b.op("Add", b.linear(joined, HIDDEN, HIDDEN), x))
+
+
+def encoder_model(weights: Weights, mask: Weights | None = None) -> ModelProto:
+    b, x = encoder(weights, mask)
+    return with_output(x, b, TOKENS)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("form", [divided, unshifted, reciprocal, without_axes, before_a_softmax])
+def test_forms(form: Weights, interface: str) -> None:
+    model = encoder_model(form)
+    result = rewrite(model, interface=interface, strict=True)
+    assert result.report.plugins["PadfreeAttention"] == 1
+    assert_agree(model, result)
+
+
+def kept(b: EncoderBuilder) -> str:
+    """Float [B,1,1,S]."""
+    return b.op("Cast", b.op("Unsqueeze", "attention_mask", b.axes(1, 2)), to=TensorProto.FLOAT)
+
+
+def masked_weights(b: EncoderBuilder, scores: str) -> str:
+    weights = b.op("Mul", b.op("Softmax", scores, axis=-1), kept(b))
+    return b.op("Div", weights, total(b, weights))
+
+
+def masked_exponentials(b: EncoderBuilder, scores: str) -> str:
+    weights = b.op("Mul", kept(b), shifted(b, scores))
+    return b.op("Div", weights, total(b, weights))
+
+
+def guarded(b: EncoderBuilder, scores: str) -> str:
+    """As jax2onnx writes dot_product_attention: rows of sum 0 have weights 0."""
+    weights = b.op("Mul", b.op("Softmax", scores, axis=-1), kept(b))
+    summed = total(b, weights)
+    some = b.op("Greater", summed, b.constant(0.0))
+    quotient = b.op("Div", weights, b.op("Where", some, summed, b.constant(1.0)))
+    return b.op("Where", some, quotient, b.constant(0.0))
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("form", [masked_weights, masked_exponentials, guarded])
+def test_masks_that_weights_are_multiplied_by(form: Weights, interface: str) -> None:
+    """The mask needs no name: it is proved where it would have been added."""
+    model = encoder_model(form, mask=form)
+    result = rewrite(model, interface=interface, strict=True)
+    assert result.report.plugins["PadfreeAttention"] == 1
+    assert_agree(model, result)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_pooling_by_weights(interface: str) -> None:
+    b, x = encoder(divided)
+    scores = b.op("Squeeze", b.linear(x, HIDDEN, 1), b.axes(2))
+    raised = b.op("Mul", shifted(b, scores), b.op("Cast", "attention_mask", to=TensorProto.FLOAT))
+    weights = b.op("Unsqueeze", b.op("Div", raised, total(b, raised)), b.axes(2))
+    pooled = b.op("ReduceSum", b.op("Mul", x, weights), b.axes(1), keepdims=0)
+    model = with_output(pooled, b, ["batch", HIDDEN])
+    result = rewrite(model, interface=interface, strict=True)
+    assert_agree(model, result)
+
+
+def other_sum(b: EncoderBuilder, scores: str) -> str:
+    """A sum of something else: no Softmax."""
+    raised = shifted(b, scores)
+    return b.op("Div", raised, total(b, b.op("Mul", raised, raised)))
+
+
+def weighed(b: EncoderBuilder, scores: str) -> str:
+    """Factors of 0.5 and 1 are no mask."""
+    half = b.op("Add", b.op("Mul", kept(b), b.constant(0.5)), b.constant(0.5))
+    weights = b.op("Mul", b.op("Softmax", scores, axis=-1), half)
+    return b.op("Div", weights, total(b, weights))
+
+
+def test_what_is_no_softmax_is_none() -> None:
+    with pytest.raises(RewriteError, match="neither a Softmax nor an Attention"):
+        rewrite(encoder_model(other_sum))
+
+
+def test_factors_that_are_no_mask_stay() -> None:
+    model = encoder_model(weighed)
+    result = rewrite(model)
+    assert "PadfreeAttention" not in result.report.plugins
+    assert_agree(model, result)
