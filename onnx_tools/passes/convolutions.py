@@ -7,17 +7,20 @@ A product runs in half precision whatever the opset, and TensorRT 10.6 gets it r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, argument, is_standard, made_by
+from ..analysis.graph import Editor, argument, is_standard, made_by, opset
 from ..analysis.symbolic import Analysis
 
 MOST_TAPS = 8
 """Convolutions of more stay: the rows side by side would take too much memory."""
 _TURN = [0, 2, 1]
+_GLOBAL: Mapping[str, str] = MappingProxyType({"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"})
+_AXES_ARE_AN_INPUT = 18  # of both, since this opset
 
 
 def expand_convolutions(graph: gs.Graph, analysis: Analysis) -> bool:
@@ -39,6 +42,25 @@ def expand_convolutions(graph: gs.Graph, analysis: Analysis) -> bool:
             continue
         _write_product(editor, node, weight.values, bias, pads, step)
         graph.nodes.remove(node)
+        found = True
+    return found
+
+
+def expand_global_pools(graph: gs.Graph, analysis: Analysis) -> bool:
+    """Replaces GlobalAveragePool and GlobalMaxPool by reductions; tf2onnx writes the means of norms so."""
+    editor, found = Editor(graph), False
+    for node in [item for item in graph.nodes if is_standard(item, *_GLOBAL)]:
+        rank = analysis[node.inputs[0]].rank
+        if rank is None:
+            continue
+        axes, inputs, attrs = list(range(2, rank)), [node.inputs[0]], dict[str, object](keepdims=1)
+        if opset(graph) < _AXES_ARE_AN_INPUT:
+            attrs["axes"] = axes
+        else:
+            inputs.append(editor.constant("axes", np.asarray(axes, np.int64)))
+        output = editor.take_over(node.outputs[0])
+        editor.node(_GLOBAL[node.op], inputs, stem=output.name, attrs=attrs, output=output)
+        node.outputs.clear()
         found = True
     return found
 

@@ -26,21 +26,25 @@ from ..analysis.symbolic import Analysis, Index, Number, Poly, analyse
 from ..analysis.symbolic.arguments import slice_arguments
 from ..analysis.symbolic.facts import Shape, broadcast_shape
 from .base import PassResult
-from .convolutions import expand_convolutions
+from .convolutions import expand_convolutions, expand_global_pools
 from .einsum import expand_einsums
 from .softmaxes import write_softmaxes
 
 NAME = "simplify"
+_NO_LIMIT = 2**31 - 1  # as the end of a Slice: no axis is longer
 _SMALL = 4096  # elements; only below it may a folded constant stand beside the one it was made from
+
+
+_WRITTEN = (expand_einsums, expand_convolutions, expand_global_pools, write_softmaxes)
 
 
 def simplify(graph: gs.Graph, analysis: Analysis) -> PassResult:
     """Folds constants and known shapes, takes shapes from the inputs, removes what does nothing.
 
-    Einsum and convolutions are written out; what is a Softmax becomes one.
+    Einsum, convolutions and pooling over all places are written out; what is a Softmax becomes one.
     """
     before = len(graph.nodes)
-    written = [expand(graph, analysis) for expand in (expand_einsums, expand_convolutions, write_softmaxes)]
+    written = [expand(graph, analysis) for expand in _WRITTEN]
     if any(written):
         tidy(graph)
         analysis = analyse(graph, analysis)
@@ -53,6 +57,7 @@ def simplify(graph: gs.Graph, analysis: Analysis) -> PassResult:
             continue
         if _unflatten(editor, node, analysis):
             continue
+        _shorten_slice(editor, node, analysis)
         if is_standard(node, "Shape") and node.inputs[0] is not shapes.source:
             polys = analysis[node.outputs[0]].integers()
             if polys is not None and all(poly.atoms() <= {"B", "S"} for poly in polys):
@@ -214,6 +219,27 @@ def _unflatten(editor: Editor, node: gs.Node, analysis: Analysis) -> bool:
     editor.take_over(output)
     editor.node(view.op, view_inputs, stem=output.name, dtype=source.dtype, attrs=view.attrs, output=output)
     return True
+
+
+def _shorten_slice(editor: Editor, node: gs.Node, analysis: Analysis) -> None:
+    """Leaves out the axes that a Slice takes whole: converters of strided slices name all of them."""
+    known = [analysis[tensor] for tensor in node.inputs]
+    limits = slice_arguments(node, known) if is_standard(node, "Slice") and len(known) > 2 else None
+    sizes = known[0].shape
+    if limits is None or sizes is None:
+        return
+    starts, ends, axes, steps = limits
+    cut = [
+        place
+        for place, (start, end, axis, step) in enumerate(zip(starts, ends, axes, steps, strict=True))
+        if start.constant() != 0 or step != 1 or not (end == sizes[axis] or (end.constant() or 0) >= _NO_LIMIT)
+    ]
+    if not cut or len(cut) == len(axes) or any(poly.constant() is None for poly in (*starts, *ends)):
+        return
+    kept = [[values[place] for place in cut] for values in (axes, steps)]
+    limited = [[values[place].constant() for place in cut] for values in (starts, ends)]
+    inputs = [editor.constant("slice", np.asarray(values, np.int64)) for values in (*limited, *kept)]
+    node.inputs = [node.inputs[0], *inputs]
 
 
 def _bypass(editor: Editor, node: gs.Node, analysis: Analysis) -> None:

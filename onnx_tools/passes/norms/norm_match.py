@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 from ...analysis.graph import argument, is_standard, made_by, node_name
-from ...analysis.symbolic import Analysis
+from ...analysis.symbolic import Analysis, Poly
 from ...analysis.symbolic.arguments import axes_of_node
 from ..base import NoMatch
 
@@ -72,6 +72,9 @@ def _chain(analysis: Analysis, root: gs.Node) -> LayerNorm | None:
     if mean is None or mean.inputs[0] is not sub.inputs[0] or not _last_axis(analysis, mean):
         return None
     name = node_name(root)
+    factor = _inverse(analysis, root.outputs[0])
+    if factor is not None:
+        return _multiplied(analysis, name, sub, mean, mean_square.inputs[0].inputs[0], factor, epsilon)
     divided = _reader(root.outputs[0], "Div")
     if divided is None or divided.inputs[1] is not root.outputs[0]:
         raise NoMatch(f"the root '{name}' of a variance is not what one Div divides by")
@@ -91,6 +94,53 @@ def _chain(analysis: Analysis, root: gs.Node) -> LayerNorm | None:
             raise NoMatch(f"the constants after '{node_name(divided)}' (Div) are not [E]")
     output = scaled.outputs[0] if final is None else final.outputs[0]
     return LayerNorm(name, sub.inputs[0], gamma, beta, epsilon, output)
+
+
+def _inverse(analysis: Analysis, root: gs.Tensor) -> gs.Tensor | None:
+    """1 / root, where that is made of it."""
+    node = _reader(root, "Reciprocal") or _reader(root, "Div")
+    if node is None or (node.op == "Div" and analysis[node.inputs[0]].scalar() != 1.0):
+        return None
+    return node.outputs[0]
+
+
+def _multiplied(
+    analysis: Analysis, name: str, sub: gs.Node, mean: gs.Node, square: gs.Node, inverse: gs.Tensor, epsilon: float
+) -> LayerNorm:
+    """(x - mean) * inverse * gamma + beta, or x * factor + (beta - mean * factor) with factor = inverse * gamma.
+
+    The first is JAX's, with gamma on either side; the second TensorFlow's.
+    """
+    x, centre = sub.inputs[0], sub.inputs[1]
+    width = (analysis[x].shape or (Poly(),))[-1].constant()
+    scaled, gamma = _with_constant(_reader(inverse, "Mul"), width)
+    factor = inverse if scaled is None else scaled.outputs[0]
+    products = [node for node in factor.outputs if is_standard(node, "Mul")]
+    operands = [next((item for item in node.inputs if item is not factor), factor) for node in products]
+    if len(products) != len(factor.outputs):
+        raise NoMatch(f"the root '{name}' of a variance is read by more than a norm")
+    if len(products) == 1:
+        difference = made_by(operands[0], "Sub")
+        if difference is None or difference.inputs[0] is not x or difference.inputs[1] is not centre:
+            raise NoMatch(f"'{node_name(products[0])}' (Mul) takes another tensor than the one whose variance it takes")
+        last: gs.Node | None = products[0]
+        if gamma is None:
+            last, gamma = _with_constant(_reader(products[0].outputs[0], "Mul"), width)
+        final, beta = _with_constant(None if last is None else _reader(last.outputs[0], "Add"), width)
+        if last is not None and gamma is not None:
+            output = last.outputs[0] if final is None else final.outputs[0]
+            inside = (mean, sub, square, difference)
+            return LayerNorm(name, x, gamma, beta, epsilon, output, readers=inside)
+    elif len(products) == 2 and gamma is not None and any(item is x for item in operands):
+        shifted = products[1 - next(i for i, item in enumerate(operands) if item is x)]
+        direct = next(node for node in products if node is not shifted)
+        shift = _reader(shifted.outputs[0], "Sub") if any(item is centre for item in shifted.inputs) else None
+        beta = None if shift is None else shift.inputs[0]
+        final = None if shift is None else _reader(shift.outputs[0], "Add")
+        of_width = isinstance(beta, gs.Constant) and list(beta.shape) == [width]
+        if final is not None and of_width and any(item is direct.outputs[0] for item in final.inputs):
+            return LayerNorm(name, x, gamma, beta, epsilon, final.outputs[0], readers=(mean, sub, direct))
+    raise NoMatch(f"what is made of the root '{name}' of a variance is no norm times a constant [E]")
 
 
 def _root_mean_square(
@@ -142,8 +192,9 @@ def _reader(tensor: gs.Tensor, op: str) -> gs.Node | None:
     return tensor.outputs[0] if len(tensor.outputs) == 1 and is_standard(tensor.outputs[0], op) else None
 
 
-def _with_constant(node: gs.Node | None) -> tuple[gs.Node | None, gs.Constant | None]:
+def _with_constant(node: gs.Node | None, width: int | None = None) -> tuple[gs.Node | None, gs.Constant | None]:
+    """The node and its constant [E], whose size is `width` where that is given."""
     constants = [] if node is None else [item for item in node.inputs if isinstance(item, gs.Constant)]
-    if len(constants) != 1 or len(constants[0].shape) != 1:
+    if len(constants) != 1 or len(constants[0].shape) != 1 or width not in (None, int(constants[0].shape[0])):
         return None, None
     return node, constants[0]

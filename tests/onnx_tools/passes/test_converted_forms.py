@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Norms, pools and slices as converters from TensorFlow and JAX write them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from padfree.onnx_tools import rewrite
+
+from tests.onnx_tools.agreement import INTERFACES, assert_agree
+from tests.support.encoder import HIDDEN, TOKENS, EncoderBuilder, with_output
+
+LARGE = 2**31 - 1
+Mean = Callable[[EncoderBuilder, str], str]
+
+
+def reduced(b: EncoderBuilder, x: str) -> str:
+    return b.op("ReduceMean", x, axes=[-1], keepdims=1)
+
+
+def pooled(b: EncoderBuilder, x: str) -> str:
+    """As tf2onnx writes a mean over the last of three axes."""
+    return b.op("GlobalAveragePool", x)
+
+
+def statistics(b: EncoderBuilder, x: str, mean: Mean) -> tuple[str, str, str]:
+    """The mean, x without it, and 1 / sqrt(variance + epsilon)."""
+    centre = mean(b, x)
+    rest = b.op("Sub", x, centre)
+    variance = b.op("Add", mean(b, b.op("Mul", rest, rest)), b.constant(1e-5))
+    return centre, rest, b.op("Reciprocal", b.op("Sqrt", variance))
+
+
+def of_tensorflow(b: EncoderBuilder, x: str, mean: Mean) -> str:
+    """tf.nn.batch_normalization over the last axis: x * factor + (beta - mean * factor)."""
+    centre, _, inverse = statistics(b, x, mean)
+    factor = b.op("Mul", inverse, b.weight(HIDDEN, center=1.0))
+    shift = b.op("Sub", b.weight(HIDDEN), b.op("Mul", centre, factor))
+    return b.op("Add", b.op("Mul", x, factor), shift)
+
+
+def of_jax(b: EncoderBuilder, x: str, mean: Mean) -> str:
+    _, rest, inverse = statistics(b, x, mean)
+    scaled = b.op("Mul", b.op("Mul", rest, inverse), b.weight(HIDDEN, center=1.0))
+    return b.op("Add", scaled, b.weight(HIDDEN))
+
+
+def of_flax(b: EncoderBuilder, x: str, mean: Mean) -> str:
+    """The scale is multiplied by the root first."""
+    _, rest, inverse = statistics(b, x, mean)
+    factor = b.op("Mul", inverse, b.weight(HIDDEN, center=1.0))
+    return b.op("Add", b.op("Mul", rest, factor), b.weight(HIDDEN))
+
+
+Norm = Callable[[EncoderBuilder, str, Mean], str]
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("mean", [reduced, pooled])
+@pytest.mark.parametrize("norm", [of_tensorflow, of_jax, of_flax])
+def test_norms_by_factors(norm: Norm, mean: Mean, interface: str) -> None:
+    b = EncoderBuilder()
+    x = b.embedding()
+    x = norm(b, b.op("Add", b.attention(x, b.padding_mask()), x), mean)
+    model = with_output(x, b, TOKENS)
+    result = rewrite(model, interface=interface, strict=True)
+    assert result.report.plugins["PadfreeLayerNorm"] == 1
+    assert "Sqrt" not in {node.op_type for node in result.model.graph.node}
+    assert_agree(model, result)
+
+
+def of_another_tensor(b: EncoderBuilder, x: str, mean: Mean) -> str:
+    """The variance is that of another tensor than the one it scales."""
+    _, _, inverse = statistics(b, x, mean)
+    other = b.op("Sub", x, b.op("Mul", mean(b, x), b.constant(0.5)))
+    factor = b.op("Mul", inverse, b.weight(HIDDEN, center=1.0))
+    return b.op("Add", b.op("Mul", other, factor), b.weight(HIDDEN))
+
+
+def with_another_shift(b: EncoderBuilder, x: str, mean: Mean) -> str:
+    """beta + mean * factor, where a norm has beta - mean * factor."""
+    centre, _, inverse = statistics(b, x, mean)
+    factor = b.op("Mul", inverse, b.weight(HIDDEN, center=1.0))
+    return b.op("Add", b.op("Mul", x, factor), b.op("Add", b.weight(HIDDEN), b.op("Mul", centre, factor)))
+
+
+@pytest.mark.parametrize("norm", [of_another_tensor, with_another_shift])
+def test_what_is_no_norm_stays(norm: Norm) -> None:
+    b = EncoderBuilder()
+    x = b.embedding()
+    x = norm(b, b.op("Add", b.attention(x, b.padding_mask()), x), reduced)
+    model = with_output(x, b, TOKENS)
+    result = rewrite(model)
+    assert "PadfreeLayerNorm" not in result.report.plugins
+    assert_agree(model, result)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_slices_that_name_all_axes(interface: str) -> None:
+    """x[:, 0:1, :] by a strided slice: the first token."""
+    b = EncoderBuilder()
+    x = b.layer(b.embedding(), b.padding_mask())
+    first = b.op("Slice", x, b.axes(0, 0, 0), b.axes(LARGE, 1, LARGE), b.axes(0, 1, 2))
+    model = with_output(b.op("Squeeze", first, b.axes(1)), b, ["batch", HIDDEN])
+    result = rewrite(model, interface=interface, strict=True)
+    assert result.report.plugins["PadfreePool"] == 1
+    assert_agree(model, result, only="prefix")
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_slices_of_columns_that_name_all_axes(interface: str) -> None:
+    b = EncoderBuilder()
+    x = b.layer(b.embedding(), b.padding_mask())
+    columns = b.op("Slice", x, b.axes(0, 0, 3), b.constant([LARGE, LARGE, 9], np.int64), b.axes(0, 1, 2))
+    model = with_output(columns, b, [*TOKENS[:2], 6])
+    result = rewrite(model, interface=interface, strict=True)
+    assert_agree(model, result)
