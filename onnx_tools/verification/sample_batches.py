@@ -21,6 +21,8 @@ _IDS_WITHOUT_LIMIT = 2  # ids are drawn below it where the model's table is not 
 _RAGGED = 19  # tokens of the longest sequence of a ragged batch, where the model allows so many
 _SHORT = 3  # those of a batch with much padding
 _FURTHER = 8  # slots that a batch is padded further by
+_MANY = 32  # sequences of one length, short enough for what padding adds to stand out: zeros beside negative numbers
+_EVEN = (1, 2)  # their lengths
 _FILLERS = (0, 1, 2)  # ids that padded slots may hold: what tokenizers have for padding
 _FILLER_TOKENS = 5
 
@@ -85,9 +87,10 @@ def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[
 
 
 def batches_padded_further(metadata: Mapping[str, Any]) -> list[Batch]:
-    """Batches of two with more slots than their longer sequence has tokens: a few more, and as many as there may be.
+    """Batches with more slots than their longest sequence has tokens: a few more, and as many as there may be.
 
-    There is none where the model has no room for padding.
+    Of two sequences, and of many of one or two tokens, all of which have no padding without these slots. There is none
+    where the model has no room for padding.
     """
     limit = metadata.get("max_positions")
     most = _LONGEST_WITHOUT_LIMIT if limit is None else min(limit, _LONGEST)
@@ -97,6 +100,11 @@ def batches_padded_further(metadata: Mapping[str, Any]) -> list[Batch]:
         if longest > 0:
             mask = np.asarray(np.arange(width) < np.array([longest, 1])[:, None])
             batches.append(Batch(f"{longest} tokens in {width} slots", mask))
+    for length in _EVEN:
+        width = min(length + _FURTHER, most)
+        if width > length:
+            mask = np.broadcast_to(np.arange(width) < length, (_MANY, width))
+            batches.append(Batch(f"{_MANY} of {length} tokens in {width} slots", mask))
     return batches
 
 

@@ -22,16 +22,17 @@ from ..files.ort_session import open_session
 from ..importing.fixed_axes import fixed_sizes
 from ..importing.importing import token_inputs_of
 from .agreement import Scale, measure, row_blocks
+from .kept_numbers import RELATIVE_TOLERANCE, agree, rows_of_tokens, same_rows
 from .sample_batches import Batch, batches_padded_further, feeds_of, fillers, has_no_mask, make_batches, paddings
 
 logger = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 
-# Allowed difference, in parts of a column's root mean square. Both models compute in float32, with sums of up to a
-# few thousand terms in another order: 6e-6 was measured after the 12 layers of BERT-base, and deeper models may have
-# ten times that. A bias or a residual that is lost shows from 1e-2 on.
-RELATIVE_TOLERANCE = 2e-4
+_MIXES = (
+    "the original's answers for a sequence change with the others of its batch, as where it takes a mean over the "
+    "batch, its size or its longest length"
+)
 
 
 def verify(original: Model, rewritten: Model, metadata: Mapping[str, Any], *, seed: int = 0) -> dict[str, float]:
@@ -64,6 +65,11 @@ def verify_ids(
     try:
         worst = models.compare(metadata, seed)
     except VerificationError as error:
+        if isinstance(error, _DifferError) and models.mixes_sequences(metadata, seed):
+            raise VerificationError(
+                f"{error.facts}; {_MIXES}, and packed batches may hold sequences without tokens; export it without "
+                "that, choose the padded interface, or skip the check with --no-verify"
+            ) from error
         limits = {item["name"]: item["limit"] for item in metadata["inputs"] if item["role"] == "tokens"}
         choices = rules_for(special or {}, limits)
         if not choices and isinstance(error, _DifferError) and models.depends_on_padding(metadata, seed):
@@ -78,6 +84,8 @@ def verify_ids(
     else:
         if metadata["interface"] == "packed":
             models.check_wider(metadata, seed)
+            if models.mixes_sequences(metadata, seed):
+                logger.warning("%s, and so do the packed model's", _MIXES)
         return worst, {}
     for rules in choices:
         described = {**metadata, "id_rules": {name: rule.to_dict() for name, rule in rules.items()}}
@@ -145,7 +153,7 @@ class _Models:
                 runs = [self._wanted(batch, given) for given in (feeds, {**feeds, **others})]
             except VerificationError:
                 return True
-            if not _agree(batch, self._dims, *runs):
+            if not agree(batch, self._dims, *runs):
                 return True
         return False
 
@@ -157,6 +165,26 @@ class _Models:
             self.check_wider(metadata, seed)
         except VerificationError:
             return True
+        return False
+
+    def mixes_sequences(self, metadata: Mapping[str, Any], seed: int) -> bool:
+        """Whether the original's numbers of sequences change when the first and longest one is not in their batch."""
+        if self._fixed or self._is_alone or metadata["interface"] != "packed":
+            return False
+        rng = np.random.default_rng(seed)
+        batch = next(item for item in make_batches(metadata, rng) if item.name == "ragged")
+        feeds, _ = feeds_of(self._original, metadata, batch, rng)
+        rest = replace(batch, mask=batch.mask[1:])
+        run = partial(_run, self._sessions[0], self._names)
+        try:
+            many, few = run(batch, "original", feeds), run(rest, "original", {key: v[1:] for key, v in feeds.items()})
+        except VerificationError:
+            return False
+        for dims, a, b in zip(self._dims, few, many, strict=True):
+            if dims and dims[0] == BATCH:
+                one, all_rows = rows_of_tokens(a, dims, rest.mask), rows_of_tokens(b, dims, batch.mask)
+                if one is not None and all_rows is not None and not same_rows(one, all_rows[-len(one) :]):
+                    return True
         return False
 
     def check_wider(self, metadata: Mapping[str, Any], seed: int) -> None:
@@ -179,9 +207,9 @@ class _Models:
                 raise VerificationError(
                     f"output '{changed[0]}' of the original depends on how far a batch is padded: sequences of up to "
                     f"{batch.mask.sum(1).max()} tokens give other numbers in {batch.mask.shape[1]} slots than in as "
-                    "many as the longest one has tokens, as where that length is a number in the model; packed batches "
-                    "have no padding: mask it in the model, choose the padded interface, or skip the check with "
-                    "--no-verify"
+                    "many as the longest one has tokens, as where that length is a number in the model, or a maximum "
+                    "may take the 0 of masked slots; packed batches have no padding: mask it in the model, choose the "
+                    "padded interface, or skip the check with --no-verify"
                 )
 
     def _changed_when_wider(self, batch: Batch, feeds: Mapping[str, Array]) -> str | None:
@@ -192,37 +220,9 @@ class _Models:
         found = run(batch, "original", feeds)
         wanted = run(narrow, "original", {name: item[:, :length] for name, item in feeds.items()})
         for name, dims, a, b in zip(self._names, self._dims, wanted, found, strict=True):
-            if not _same_rows(_rows_of_tokens(a, dims, narrow.mask), _rows_of_tokens(b, dims, batch.mask)):
+            if not same_rows(rows_of_tokens(a, dims, narrow.mask), rows_of_tokens(b, dims, batch.mask)):
                 return name
         return None
-
-
-def _rows_of_tokens(values: Array, dims: Dims | None, mask: npt.NDArray[np.bool_]) -> Array | None:
-    """What tokens and sequences have in one output; None where it is not known which numbers these are."""
-    sizes = set(dims or ())
-    texts = {size for size in sizes if isinstance(size, str)}
-    is_known = texts <= {BATCH, SLOTS, BOTH} and not (SLOTS in texts and BATCH not in texts)
-    if dims is None or not is_known or values.dtype.kind in "OSU" or not fits(values.shape, dims, mask):
-        return None
-    return kept_rows(values, dims, mask).values
-
-
-def _same_rows(wanted: Array | None, found: Array | None) -> bool:
-    """Whether these are the same numbers; so it is taken to be where either is not known."""
-    if wanted is None or found is None:
-        return True
-    if wanted.shape != found.shape:
-        return False
-    return not wanted.size or bool(measure([wanted]).differences(wanted, found).max() <= RELATIVE_TOLERANCE)
-
-
-def _agree(batch: Batch, dims: Sequence[Dims | None], wanted: Sequence[Array], found: Sequence[Array]) -> bool:
-    """Whether the kept numbers of all outputs are the same."""
-    return all(
-        _same_rows(*(kept_rows(item, sizes, batch.mask).values for item in (a, b)))
-        for sizes, a, b in zip(dims, wanted, found, strict=True)
-        if batch.keeps_first_slot or {SLOTS, BOTH} & set(sizes or ())
-    )
 
 
 def _alone(

@@ -11,7 +11,7 @@ from padfree.onnx_tools.analysis.kept import kept_rows, packed_rows
 from padfree.onnx_tools.precision.halves import to_float, to_half
 from padfree.onnx_tools.verification.agreement import Array, largest_column_error, measure
 from padfree.onnx_tools.verification.half_precision import ALLOWED
-from padfree.onnx_tools.verification.verify import RELATIVE_TOLERANCE
+from padfree.onnx_tools.verification.kept_numbers import RELATIVE_TOLERANCE
 
 F32_MIN, F16_MIN = float(np.finfo(np.float32).min), float(np.finfo(np.float16).min)
 BF16_MIN = -3.3895313892515355e38
