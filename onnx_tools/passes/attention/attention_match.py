@@ -103,6 +103,7 @@ def match(around: Surroundings, node: gs.Node) -> Attention:
     if len(readers) != 1:
         raise NoMatch(f"the weights of Softmax '{name}' are read by {len(readers)} MatMuls instead of one")
     q, k, v = _heads(around, product.inputs[0], product.inputs[1], readers[0].inputs[1], keys=KEYS_LAST)
+    k, v = (_repeated(item, q.num_heads) if item.num_heads == 1 and not q.by_head else item for item in (k, v))
     _check_heads(q, k, v)
     if found.parted and q.by_head:
         raise NoMatch(f"the scores of '{name}' have batch and heads merged in another order than Q has")

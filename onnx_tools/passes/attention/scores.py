@@ -16,6 +16,7 @@ from ..base import NoMatch
 from ..masks.mask import MaskUse, Rows, prove_one
 from ..positions.disentangled import Gathered, gathered_in
 from .heads import scale_of
+from .unbounded import unbounded
 
 _THROUGH = ("Cast", "Expand", "Identity")
 
@@ -83,6 +84,8 @@ def scores_of(positional: Positional, softmax: gs.Node) -> tuple[gs.Node, Scores
             found.factor *= part
             if found.factor <= 0:
                 raise NoMatch(f"'{node_name(node)}' multiplies the scores by {part}")
+        elif (free := unbounded(analysis, current)) is not None:
+            current = free
         elif is_standard(node, "Add"):
             terms = [gathered_in(positional, tensor) for tensor in node.inputs]
             position = next((i for i, item in enumerate(terms) if item is not None), None)

@@ -17,6 +17,7 @@ from ...analysis.symbolic.expr import apply, axis_index, is_constant, leaves
 from ...analysis.symbolic.facts import Shape
 from ...analysis.symbolic.poly import Division
 from ..attention.heads import scale_of
+from ..attention.unbounded import unbounded
 from ..base import NoMatch
 from .mask import VERY_NEGATIVE, Rows
 from .mask_values import Keeping, domain_of, is_binary, keeping
@@ -190,6 +191,9 @@ class _Walk:
                 for a, b, pick in zip(one, two, (np.minimum, np.maximum), strict=True)
             )
             return low, high
+        free = unbounded(self._analysis, tensor)
+        if free is not None:
+            return self.scores(free)
         scaled = scale_of(self._analysis, tensor)
         if scaled is not None and scaled[1] > 0:
             low, high = self.scores(scaled[0])
@@ -208,6 +212,9 @@ class _Walk:
         if is_standard(node, "Transpose"):
             perm = list(node.attrs.get("perm", []))
             return bool(perm) and perm[-1] == len(perm) - 1
+        if is_standard(node, "Concat"):  # with further columns behind the keys', as attention sinks are
+            rank, first = self._analysis[node.outputs[0]].rank or 0, self._analysis[node.inputs[0]].shape or ()
+            return int(node.attrs["axis"]) in (-1, rank - 1) and first[-1:] == (S,)
         if not is_standard(node, *_SAME_KEYS):
             return False
         one, two = (self._analysis[item].shape or () for item in (node.inputs[0], node.outputs[0]))
