@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Published sentence encoders in fp32, fp16 and fp8 side by side: cosines to fp32, and retrieval over texts at hand.
 
-    python -m benchmarks.accuracy.fp8 minilm.onnx mpnet.onnx --texts 600 --json benchmarks/results/local/fp8.jsonl
+    python -m benchmarks.accuracy.fp8 all-MiniLM-L6-v2/ --texts 600 --json benchmarks/results/local/fp8.jsonl
 
-Takes exported models with a vector a text and the tokenizer beside them (`padfree optimize` writes such tokenizers, for
-one). A query is the first sentence of a text, its document is the rest, to be found among all documents by the largest
+Takes folders of models with a vector a text, as `padfree optimize` does. A query is the first sentence of a text, its document is the rest, to be found among all documents by the largest
 dot product. Scales come from other texts than those that are scored. Everything runs in onnxruntime on the CPU: fp16
 and fp8 with every tensor rounded as on a GPU. Intervals are those of 95 % by resampling queries.
 """
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.calibration import Calibration, fp8_model
+from padfree.builder.folders.source import opened
 from padfree.contract.quantization import QuantizationInfo
 from padfree.onnx_tools import load_model, rewrite, save_model
 from padfree.onnx_tools.files.model import Model
@@ -119,10 +119,11 @@ def interval(values: Array) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def measure(path: Path, count: int) -> dict[str, Any]:
+def measure(folder: Path, count: int) -> dict[str, Any]:
     """The record of one model."""
     scored, texts = pairs(count)
-    with tempfile.TemporaryDirectory(prefix="padfree-fp8-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="padfree-fp8-") as scratch, opened(folder) as source:
+        path = source.path
         made, said = models(path, texts, Path(scratch))
         sides = {
             name: [vectors(file, path, [getattr(pair, side) for pair in scored]) for side in ("query", "document")]
@@ -132,7 +133,7 @@ def measure(path: Path, count: int) -> dict[str, Any]:
     wanted = np.concatenate(sides["fp32"])
     found = {name: _figures(wanted, np.concatenate(sides[name]), right[name], right["fp32"]) for name in PRECISIONS}
     return {
-        "case": f"{path.stem}, fp8",
+        "case": f"{folder.resolve().name}, fp8",
         "runner": "onnxruntime, rounded",
         "pairs": len(scored),
         "calibration": {"texts": len(texts), "tokens": said.tokens, "margin": said.margin},
@@ -166,7 +167,7 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("models", nargs="+", type=Path, help="exported models with a tokenizer beside them")
+    parser.add_argument("models", nargs="+", type=Path, help="folders of models, with their tokenizers")
     parser.add_argument("--texts", type=int, default=600, help="pairs of query and document, at most")
     parser.add_argument("--json", type=Path, help="append one line a model to this file")
     arguments = parser.parse_args()
@@ -177,7 +178,7 @@ def main() -> int:
         for name, item in record["precisions"].items():
             low, high = item["against_fp32_interval"]
             print(
-                f"{path.stem} {name}: cosine mean {item['cosine_mean']:.5f}, worst {item['cosine_worst']:.5f}; top-1 "
+                f"{path.resolve().name} {name}: cosine mean {item['cosine_mean']:.5f}, worst {item['cosine_worst']:.5f}; top-1 "
                 f"{item['top_1']:.2f} %, {item['against_fp32']:+.2f} points to fp32 (95 %: {low:+.2f} to {high:+.2f}) "
                 f"of {record['pairs']} queries",
                 flush=True,
