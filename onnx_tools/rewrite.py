@@ -21,7 +21,7 @@ from .files.model_file import check_model_data, open_model
 from .files.weights import Storage
 from .importing.canonical import runnable
 from .importing.nvidia import holds_plugins, without_plugins
-from .importing.unquantized import holds_quantization, without_quantization
+from .importing.quantized.unquantized import holds_quantization, without_quantization
 from .operators import add_functions, check_nodes, with_functions
 from .operators.functions import OVERLOAD_IR_VERSION
 from .pipeline import rewrite_graph

@@ -12,8 +12,8 @@ from padfree.onnx_tools import load_model, save_model
 from padfree.onnx_tools.analysis.kept import BATCH, SLOTS, Dims, padded_dims
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.importing.fixed_axes import FixedSizes, fixed_sizes
-from padfree.onnx_tools.importing.rounding_nodes import standard_rounding
-from padfree.onnx_tools.importing.unquantized import holds_quantization, without_rounding
+from padfree.onnx_tools.importing.quantized.rounding_nodes import standard_rounding
+from padfree.onnx_tools.importing.quantized.unquantized import holds_quantization, without_rounding
 from padfree.onnx_tools.precision.widen import widen
 from padfree.runtime import Metadata
 from padfree.runtime.plan_files import parse_metadata

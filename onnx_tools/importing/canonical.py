@@ -15,7 +15,6 @@ import onnx_graphsurgeon as gs
 from onnx import (
     AttributeProto,
     ModelProto,
-    NodeProto,
     SparseTensorProto,
     TensorProto,
     ValueInfoProto,
@@ -31,7 +30,7 @@ from .attention_masks import masks_of_one_row, spread
 from .calls import in_line
 from .expansion import check_expansion
 from .opsets import to_known_opset
-from .skeleton import Names, subgraphs
+from .skeleton import Names, all_nodes, subgraphs
 
 _IR_VERSION = 10  # the first with overloads; initializers need not be inputs since version 4
 _STANDARD = "ai.onnx"  # the other name of the domain ''
@@ -130,7 +129,7 @@ def _densify(model: ModelProto) -> None:
     dense = [_dense(item) for item in model.graph.sparse_initializer]
     del model.graph.sparse_initializer[:]
     model.graph.initializer.extend(dense)
-    for node in _nodes(model.graph):
+    for node in all_nodes(model.graph):
         for attribute in node.attribute:
             if attribute.type == AttributeProto.SPARSE_TENSOR:
                 attribute.t.CopyFrom(_dense(attribute.sparse_tensor))
@@ -179,18 +178,13 @@ def _drop_weight_inputs(model: ModelProto) -> None:
     model.graph.input.extend(kept)
 
 
-def _nodes(graph: Any) -> list[NodeProto]:
-    """All nodes, those of subgraphs behind their own."""
-    return [item for node in graph.node for item in (node, *(n for inner in subgraphs(node) for n in _nodes(inner)))]
-
-
 def runnable(model: ModelProto) -> ModelProto:
     """The model as onnxruntime and others take it; itself where nothing is to be done.
 
     Nodes whose name another has get new ones, integer inputs of unknown rank two axes, [batch, sequence], and masks of
     the Attention operator a row for every query.
     """
-    named = [node.name for node in _nodes(model.graph) if node.name]
+    named = [node.name for node in all_nodes(model.graph) if node.name]
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = [value.name for value in model.graph.input if value.name not in weights and _has_no_rank(value)]
     if len(set(named)) == len(named) and not inputs and not masks_of_one_row(model):
@@ -198,7 +192,7 @@ def runnable(model: ModelProto) -> ModelProto:
     result = without_initializers(model)
     one_row = {node.output[0] for node in masks_of_one_row(model)}
     names, seen = Names(result.graph), set[str]()
-    for node in _nodes(result.graph):
+    for node in all_nodes(result.graph):
         if node.name in seen:
             node.name = names.fresh(node.name)
         if node.name:
@@ -233,7 +227,7 @@ def _separate_outputs(model: ModelProto) -> None:
             value.name = names.fresh(f"{source}_output")
         elif source in constants:  # its name is the output's, which readers need not know
             source = names.fresh(f"{source}_value")
-            for node in _nodes(graph):
+            for node in all_nodes(graph):
                 for given in (node.input, node.output):
                     for place, name in enumerate(given):
                         if name == value.name:

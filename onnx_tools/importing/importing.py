@@ -22,7 +22,7 @@ from .canonical import canonical
 from .fixed_axes import fixed_sizes, generalise
 from .fixed_axes.sizes import EXPORT_AGAIN
 from .fused import holds_fused
-from .rounding_nodes import only_tensorrt_rounds
+from .quantized.rounding_nodes import only_tensorrt_rounds
 from .skeleton import Types, inferred, skeleton_of
 from .standard_form import standardise
 

@@ -90,6 +90,14 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
             yield attribute.g
 
 
+def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    """The nodes of a graph, those of subgraphs behind the node that holds them."""
+    for node in graph.node:
+        yield node
+        for inner in subgraphs(node):
+            yield from all_nodes(inner)
+
+
 class Names:
     """The names of a model's tensors and nodes, those of subgraphs included, and new ones."""
 

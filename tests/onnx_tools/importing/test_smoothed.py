@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.importing.smoothed import fold_scales
+from padfree.onnx_tools.importing.quantized.smoothed import fold_scales
 
 from tests.onnx_tools.agreement import run
 
@@ -22,6 +22,7 @@ def model(*nodes: Any, outputs: tuple[str, ...] = ("y",)) -> ModelProto:
     rng = np.random.default_rng(1)
     weight = rng.standard_normal((WIDTH, WIDER)).astype(np.float32)
     held = {"f": np.linspace(0.5, 2, WIDTH, dtype=np.float32), "w": weight, "t": np.ascontiguousarray(weight.T)}
+    held["f3"] = held["f"].reshape(1, 1, WIDTH)
     held["one"] = np.array(2, np.float32)
     graph = helper.make_graph(
         [helper.make_node(op, inputs, [made], name=made, **given) for op, inputs, made, given in nodes],
@@ -61,6 +62,7 @@ def test_factors_go_into_weights(nodes: list[Any]) -> None:
         ([SMOOTH, PRODUCT, ("Relu", ["m"], "z", {})], ("y", "z")),  # somebody else reads it
         ([SMOOTH, PRODUCT], ("y", "m")),  # it is an output
         ([("Mul", ["x", "one"], "m", {}), PRODUCT], ("y",)),
+        ([("Mul", ["x", "f3"], "m", {}), PRODUCT], ("y",)),  # the result has another axis
         ([SMOOTH, PRODUCT, ("Transpose", ["m"], "turned", {}), ("MatMul", ["t", "turned"], "z", {})], ("y", "z")),
         # The weight of a norm that is written out.
         ([("Sqrt", ["one"], "s", {}), ("Div", ["x", "s"], "d", {}), ("Mul", ["d", "f"], "m", {}), PRODUCT], ("y",)),

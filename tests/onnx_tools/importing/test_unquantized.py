@@ -12,7 +12,11 @@ from onnx import ModelProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError, rewrite
 from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.importing.unquantized import holds_quantization, without_quantization, without_rounding
+from padfree.onnx_tools.importing.quantized.unquantized import (
+    holds_quantization,
+    without_quantization,
+    without_rounding,
+)
 from padfree.onnx_tools.quantization.e4m3 import quantized_rows
 from padfree.onnx_tools.synthetic import bert_model
 
@@ -157,6 +161,25 @@ def computed_scale(graph: onnx.GraphProto) -> None:
     node.input[1] = "attention_mask"
 
 
+def another_axis(graph: onnx.GraphProto) -> None:
+    """Of an activation: a scale for every column, then for every row."""
+    graph.initializer.append(numpy_helper.from_array(np.full(64, 0.05, np.float32), "columns"))
+    graph.initializer.append(numpy_helper.from_array(np.zeros(64, np.int8), "zeros"))
+    node = next(node for node in graph.node if node.op_type == "DequantizeLinear" and "Quant" in node.input[0])
+    maker = next(item for item in graph.node if item.output[0] == node.input[0])
+    for item, axis in ((maker, 2), (node, 1)):
+        item.input[1], item.input[2] = "columns", "zeros"
+        item.attribute.append(helper.make_attribute("axis", axis))
+
+
+def few_scales(graph: onnx.GraphProto) -> None:
+    weights = {item.name: item for item in graph.initializer}
+    node = next(n for n in graph.node if n.op_type == "DequantizeLinear" and n.input[0] in weights)
+    for place in (1, 2):
+        values = numpy_helper.to_array(weights[node.input[place]])[:5]
+        weights[node.input[place]].CopyFrom(numpy_helper.from_array(values, node.input[place]))
+
+
 def blocks(graph: onnx.GraphProto) -> None:
     node = next(node for node in graph.node if node.op_type == "DequantizeLinear")
     node.attribute.append(helper.make_attribute("block_size", 32))
@@ -170,6 +193,8 @@ def blocks(graph: onnx.GraphProto) -> None:
         (lambda graph: weight_scale(graph, float("inf")), "has the scale inf, allowed are finite numbers above 0"),
         (lambda graph: weight_scale(graph, -1.0), "has the scale -1, allowed are finite numbers above 0"),
         (another_scale, r"has another scale than 'QuantizeLinear_\d+' \(QuantizeLinear\) ahead of it"),
+        (another_axis, r"has its scales along axis 1, and 'Quant\w+' \(QuantizeLinear\) ahead of it along axis 2"),
+        (few_scales, "has 5 scales along axis 1 of a weight 64x64"),
         (computed_scale, "'attention_mask', which is computed: only constant scales are understood"),
         (blocks, "has scales for blocks of 32 numbers; rewrite the float model that the file was quantised from"),
     ],

@@ -4,44 +4,31 @@
 `rounding_nodes` has what counts as such a node.
 
 Weights become the numbers that the file's stand for: those that training or rounding left. Activations lose their
-rounding. What is to be in e4m3 again gets its scales from calibration (onnx_tools/fp8.py), on packed batches.
+rounding; where it cut off all that is below zero, a Relu does. What is to be in e4m3 again gets its scales from
+calibration (onnx_tools/fp8.py), on packed batches.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from ..errors import RewriteError
-from ..files.model import Model
-from ..files.weights import LARGE_BYTES, Weights
+from ...errors import RewriteError
+from ...files.model import Model
+from ...files.weights import LARGE_BYTES, Weights
+from ..skeleton import all_nodes
 from .constants import Constants
 from .rounding_nodes import dequantizes, drop_unused_domain, of_tensorrt, quantizes
+from .signs import Signs
 from .smoothed import fold_scales
+from .stored import NAMES, RANGES, Rounding, axis_of
 
 _DYNAMIC = "DynamicQuantizeLinear"
-_RANGES: Mapping[int, tuple[float, float]] = {
-    TensorProto.INT8: (-128, 127),
-    TensorProto.UINT8: (0, 255),
-    TensorProto.INT16: (-32768, 32767),
-    TensorProto.UINT16: (0, 65535),
-    TensorProto.FLOAT8E4M3FN: (-448, 448),
-    TensorProto.FLOAT8E5M2: (-57344, 57344),
-}
-_NAMES: Mapping[int, str] = {
-    TensorProto.INT8: "int8",
-    TensorProto.UINT8: "uint8",
-    TensorProto.INT16: "int16",
-    TensorProto.UINT16: "uint16",
-    TensorProto.FLOAT8E4M3FN: "e4m3",
-    TensorProto.FLOAT8E5M2: "e5m2",
-}
 
 Array = npt.NDArray[Any]
 
@@ -97,41 +84,6 @@ def without_rounding(model: Model) -> Unquantized:
     return _Removal(model, keeps_weights=True).run()
 
 
-@dataclass(frozen=True)
-class _Rounding:
-    """What a pair of nodes does to numbers: scale and zero point, along an axis where there are several."""
-
-    kind: int
-    scale: Array
-    zero: Array
-    axis: int
-
-    def broadcast(self, values: Array, rank: int) -> Array:
-        """Scales or zero points as they go over a tensor."""
-        if values.size == 1:
-            return values.reshape(())
-        shape = [1] * rank
-        shape[self.axis] = values.size
-        return values.reshape(shape)
-
-    def dequantized(self, stored: Array) -> Array:
-        """float32 of what is stored."""
-        scale, zero = (self.broadcast(item, stored.ndim).astype(np.float32) for item in (self.scale, self.zero))
-        values: Array = (stored.astype(np.float32) - zero) * scale
-        return values
-
-    def rounded(self, values: Array) -> Array:
-        """float32 values, quantised and dequantised: to nearest even, cut off at the type's ends."""
-        scale, zero = (self.broadcast(item, values.ndim).astype(np.float32) for item in (self.scale, self.zero))
-        low, high = _RANGES[self.kind]
-        scaled = values.astype(np.float32) / scale
-        if self.kind in (TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2):
-            stored = np.clip(scaled, low, high).astype(helper.tensor_dtype_to_np_dtype(self.kind))
-        else:
-            stored = np.clip(np.rint(scaled) + zero, low, high)
-        return self.dequantized(stored)
-
-
 @dataclass
 class _Removal:
     """Takes the nodes out of a copy of one model."""
@@ -140,46 +92,90 @@ class _Removal:
     keeps_weights: bool = False
     _weights: dict[str, Array] = field(default_factory=dict)
     _renamed: dict[str, str] = field(default_factory=dict)
+    _cut: dict[str, str] = field(default_factory=dict)  # what a Relu takes the place of -> what it reads
 
     def __post_init__(self) -> None:
+        graph = self.source.proto.graph
         self._constants = Constants(self.source)
-        self._makers = {name: node for node in self.source.proto.graph.node for name in node.output}
+        self._makers = {name: node for node in graph.node for name in node.output}
+        self._signs = Signs(self.source.proto, self._constants, self._weight_of, self._cuts)
 
     def run(self) -> Unquantized:
         """Decides for every DequantizeLinear, then writes the graph anew."""
-        kinds, activations, weights = Counter[str](), 0, 0
+        kinds, activations, weights = Counter[str](), dict[str, str](), set[str]()
         for node in self.source.proto.graph.node:
             if not dequantizes(node):
                 continue
-            rounding = self._rounding(node)
-            kinds[_NAMES[rounding.kind]] += 1
-            maker = self._makers.get(node.input[0])
-            if maker is not None and quantizes(maker):
-                self._check_same_scale(maker, node)
-                if maker.input[0] not in self._constants:
-                    self._renamed[node.output[0]] = maker.input[0]
-                    activations += 1
-                    continue
-            elif node.input[0] not in self._constants:
-                raise _error(node, f"reads '{node.input[0]}', which is no weight and not what a QuantizeLinear makes")
-            _check_scale(node, rounding.scale, np.isfinite(rounding.scale))
-            weights += 1
-            if self.keeps_weights:
+            rounding, stored = self._rounding(node), node.input[0]
+            kinds[NAMES[rounding.kind]] += 1
+            maker = self._quantizer(node)
+            if maker is not None:
+                self._check_same(maker, node, rounding)
+            elif stored not in self._constants:
+                raise _error(node, f"reads '{stored}', which is no weight and not what a QuantizeLinear makes")
+            if maker is not None and maker.input[0] not in self._constants:
+                self._take_out(node, maker.input[0], activations.get(stored))
+                activations.setdefault(stored, node.output[0])
                 continue
-            if maker is not None and quantizes(maker):
-                self._weights[node.output[0]] = rounding.rounded(self._values(maker, 0))
-            else:
-                self._weights[node.output[0]] = rounding.dequantized(self._values(node, 0))
+            _check_scale(node, rounding.scale, np.isfinite(rounding.scale))
+            weights.add(stored)
+            if not self.keeps_weights:
+                self._weights[node.output[0]] = self._stands_for(node, rounding)
         types = tuple(name for name, _ in kinds.most_common())
-        return Unquantized(self._rewritten(), types, weights, activations)
+        return Unquantized(self._rewritten(), types, len(weights), len(activations))
 
-    def _check_same_scale(self, quantize: NodeProto, dequantize: NodeProto) -> None:
+    def _take_out(self, node: NodeProto, x: str, before: str | None) -> None:
+        """A DequantizeLinear of x, perhaps behind another of the same numbers: what that one gives serves as well."""
+        if before is not None:
+            self._renamed[node.output[0]] = before
+        elif self._cuts(node) and self._signs.may_be_negative(x):
+            self._cut[node.output[0]] = x
+        else:
+            self._renamed[node.output[0]] = x
+
+    def _quantizer(self, node: NodeProto) -> NodeProto | None:
+        """The QuantizeLinear ahead of a DequantizeLinear."""
+        maker = self._makers.get(node.input[0])
+        return maker if maker is not None and quantizes(maker) else None
+
+    def _cuts(self, node: NodeProto) -> bool:
+        return self._rounding(node).cuts_negatives()
+
+    def _weight_of(self, node: NodeProto) -> Array | None:
+        maker = self._quantizer(node)
+        constant = (node.input[0] if maker is None else maker.input[0]) in self._constants
+        return self._stands_for(node, self._rounding(node)) if constant else None
+
+    def _stands_for(self, node: NodeProto, rounding: Rounding) -> Array:
+        """What a DequantizeLinear makes of a weight."""
+        maker = self._quantizer(node)
+        try:
+            if maker is not None:
+                return rounding.rounded(self._values(maker, 0))
+            return rounding.dequantized(self._values(node, 0))
+        except (ValueError, IndexError) as error:
+            given = "x".join(map(str, self._values(maker or node, 0).shape))
+            raise _error(
+                node, f"has {rounding.scale.size} scales along axis {rounding.axis} of a weight {given}"
+            ) from error
+
+    def _check_same(self, quantize: NodeProto, dequantize: NodeProto, rounding: Rounding) -> None:
         """Two scales, or zero points, multiply numbers or shift them."""
         for place, what in ((1, "scale"), (2, "zero point")):
-            a, b = (node.input[place] if len(node.input) > place else "" for node in (quantize, dequantize))
-            values = [self._values(node, place) if name else 0 for node, name in ((quantize, a), (dequantize, b))]
-            if a != b and not np.equal(*(np.asarray(item, np.float32) for item in values)).all():
+            a, b = (
+                np.asarray(self._values(node, place) if _has(node, place) else 0, np.float32).ravel()
+                for node in (quantize, dequantize)
+            )
+            fit = a.size == b.size or 1 in (a.size, b.size)
+            if not (fit and (a == b).all()):
                 raise _error(dequantize, f"has another {what} than '{quantize.name}' ({quantize.op_type}) ahead of it")
+        axis = axis_of(quantize)
+        if rounding.scale.size > 1 and axis != rounding.axis:
+            raise _error(
+                dequantize,
+                f"has its scales along axis {rounding.axis}, and '{quantize.name}' ({quantize.op_type}) ahead of it "
+                f"along axis {axis}",
+            )
 
     def _values(self, node: NodeProto, position: int) -> Array:
         """A constant input."""
@@ -189,7 +185,7 @@ class _Removal:
             raise _error(node, f"has the input '{name}', which is computed: only constant scales are understood")
         return values
 
-    def _rounding(self, node: NodeProto) -> _Rounding:
+    def _rounding(self, node: NodeProto) -> Rounding:
         """Of a DequantizeLinear."""
         attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
         if attributes.get("block_size"):
@@ -197,12 +193,12 @@ class _Removal:
         scale = self._values(node, 1).astype(np.float32)
         # Scales of activations may be infinite, as ModelOpt's are of masks that hold -inf: they are not needed.
         _check_scale(node, scale, scale > 0)
-        has_zero = len(node.input) > 2 and node.input[2]
+        has_zero = _has(node, 2)
         zero = self._values(node, 2) if has_zero else np.zeros((), np.float32)
         kind = self._constants.kind(node.input[2]) if has_zero else self._stored_kind(node)
-        if kind not in _RANGES:
+        if kind not in RANGES:
             raise _error(node, f"has numbers of type {TensorProto.DataType.Name(kind)}, known are {_known()}")
-        return _Rounding(kind, scale, zero, int(attributes.get("axis", 1)))
+        return Rounding(kind, scale, zero, axis_of(node))
 
     def _stored_kind(self, node: NodeProto) -> int:
         """The type of what a DequantizeLinear without zero point reads."""
@@ -214,41 +210,62 @@ class _Removal:
         given = {item.name: helper.get_attribute_value(item) for item in maker.attribute}
         if given.get("output_dtype"):
             return int(given["output_dtype"])
-        return (
-            self._constants.kind(maker.input[2]) if len(maker.input) > 2 and maker.input[2] else int(TensorProto.UINT8)
-        )
+        return self._constants.kind(maker.input[2]) if _has(maker, 2) else int(TensorProto.UINT8)
 
     def _rewritten(self) -> Model:
         """The model with the readers of what is gone reading what it was made of."""
         result, weights = ModelProto(), self.source.weights.copy()
         result.CopyFrom(self.source.proto)
-        for node in result.graph.node:
+        graph = result.graph
+        for node in all_nodes(graph):
             for position, name in enumerate(node.input):
                 node.input[position] = self._followed(name)
-        gone = {*self._weights, *self._renamed}
-        nodes = [node for node in result.graph.node if not gone.intersection(node.output)]
-        outputs = {value.name for value in result.graph.output}
+        nodes = [self._kept(node) for node in graph.node if not self._is_gone(node)]
+        outputs = {value.name for value in graph.output}
         nodes += [
             helper.make_node("Identity", [self._followed(name)], [name]) for name in self._renamed if name in outputs
         ]
-        read = {name for node in nodes for name in node.input} | outputs
-        nodes = [node for node in nodes if not quantizes(node) or read.intersection(node.output)]
-        read = {name for node in nodes for name in node.input} | outputs
-        del result.graph.node[:]
-        result.graph.node.extend(nodes)
-        kept = [item for item in result.graph.initializer if item.name in read]
-        del result.graph.initializer[:]
-        result.graph.initializer.extend(kept)
-        del result.graph.value_info[:]
+        _replace(graph.node, nodes)
+        read = _read(graph)
+        _replace(graph.node, [node for node in nodes if not quantizes(node) or read.intersection(node.output)])
+        dropped = {item.name for item in graph.initializer} - _read(graph)
+        _replace(graph.initializer, [item for item in graph.initializer if item.name not in dropped])
+        _replace(graph.input, [item for item in graph.input if item.name not in dropped])  # old files list weights
+        del graph.value_info[:]
         drop_unused_domain(result)
         for name, values in self._weights.items():
             _add(result, weights, name, values)
         return Model(result, weights)
 
+    def _is_gone(self, node: NodeProto) -> bool:
+        return any(name in self._weights or name in self._renamed for name in node.output)
+
+    def _kept(self, node: NodeProto) -> NodeProto:
+        """The node, or the Relu in its place."""
+        made = node.output[0] if node.output else ""
+        x = self._cut.get(made)
+        return node if x is None else helper.make_node("Relu", [self._followed(x)], [made], f"{made}_relu")
+
     def _followed(self, name: str) -> str:
         while name in self._renamed:
             name = self._renamed[name]
         return name
+
+
+def _has(node: NodeProto, position: int) -> bool:
+    """Whether an input is there, as those at the end need not be."""
+    return len(node.input) > position and bool(node.input[position])
+
+
+def _read(graph: GraphProto) -> set[str]:
+    """What nodes read, and what is given."""
+    return {name for node in all_nodes(graph) for name in node.input} | {value.name for value in graph.output}
+
+
+def _replace(held: Any, items: list[Any]) -> None:
+    """Other items in a message's list."""
+    del held[:]
+    held.extend(items)
 
 
 def _check_scale(node: NodeProto, scale: Array, right: Array) -> None:
@@ -267,7 +284,7 @@ def _add(model: ModelProto, weights: Weights, name: str, values: Array) -> None:
 
 
 def _known() -> str:
-    return ", ".join(_NAMES.values())
+    return ", ".join(NAMES.values())
 
 
 def _error(node: NodeProto, reason: str) -> RewriteError:

@@ -14,13 +14,15 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, numpy_helper
 
-from ..files.model import Model
-from ..files.weights import LARGE_BYTES
+from ...files.model import Model
+from ...files.weights import LARGE_BYTES
+from ..skeleton import Names
 from .constants import Constants
-from .skeleton import Names
 
 _STANDARD = ("", "ai.onnx")
 _ROOTS = ("Sqrt", "Reciprocal", "Pow", "Div")
+_MOST_AXES = 2
+"""Of factors, and the fewest of what a product makes rows of: more would give the product another axis."""
 
 Array = npt.NDArray[np.float32]
 
@@ -68,6 +70,8 @@ class _Folding:
         factors = constants[at]
         if factors is None or constants[1 - at] is not None or factors.size < 2 or factors.shape[-1] != factors.size:
             return None
+        if factors.ndim > _MOST_AXES:
+            return None
         x = str(node.input[1 - at])
         return None if self._is_normalized(x) else (x, factors.ravel())
 
@@ -91,12 +95,7 @@ class _Folding:
         return weight is not None and len(weight) == width
 
     def _weight(self, name: str) -> Array | None:
-        """[K,N], also behind a Transpose."""
-        maker = self._makers.get(name)
-        if maker is not None and maker.op_type == "Transpose" and maker.domain in _STANDARD:
-            values = self._constant(maker.input[0])
-            perm = next((list(item.ints) for item in maker.attribute if item.name == "perm"), [1, 0])
-            return values.T if values is not None and values.ndim == 2 and perm == [1, 0] else None
+        """[K,N]."""
         values = self._constant(name)
         return values if values is not None and values.ndim == 2 else None
 

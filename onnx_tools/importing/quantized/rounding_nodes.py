@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from onnx import ModelProto, NodeProto, TensorProto
 
-from .newer_opsets import raise_opset
-from .skeleton import Names
+from ..newer_opsets import raise_opset
+from ..skeleton import Names
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _TENSORRT = "trt"

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a model's tensors is constant: weights, Constants, and what is only handed on, turned or cast of them.
+
+torch's exporter writes weights of equal values once, with an Identity for every other name.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from ...files.model import Model
+
+_STANDARD = ("", "ai.onnx")
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+Array = npt.NDArray[Any]
+
+
+class Constants:
+    """The constants of one model, by the names of their tensors."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._initializers = {item.name: item for item in model.proto.graph.initializer}
+        self._made = dict[str, TensorProto]()
+        self._handed_on = dict[str, NodeProto]()
+        for node in model.proto.graph.node:
+            if node.domain in _STANDARD and _hands_on(node):
+                self._handed_on[node.output[0]] = node
+            elif (value := _value(node)) is not None:
+                self._made[node.output[0]] = value
+
+    def __contains__(self, name: str) -> bool:
+        return self._tensor(name)[0] is not None
+
+    def kind(self, name: str) -> int:
+        """ONNX's number for its type; 0 where it is computed."""
+        tensor, nodes = self._tensor(name)
+        cast = next((_attribute(node, "to") for node in nodes if node.op_type == "Cast"), None)
+        return 0 if tensor is None else int(tensor.data_type if cast is None else cast)
+
+    def count(self, name: str) -> int:
+        """How many numbers it has; 0 where it is computed."""
+        tensor, _ = self._tensor(name)
+        return 0 if tensor is None else math.prod(tensor.dims)
+
+    def array(self, name: str) -> Array | None:
+        """Its values, not to be written to; None where it is computed."""
+        tensor, nodes = self._tensor(name)
+        if tensor is None:
+            return None
+        held = tensor.name in self._initializers and self._initializers[tensor.name] is tensor
+        values = np.asarray(self._model.array(tensor) if held else numpy_helper.to_array(tensor))
+        for node in reversed(nodes):
+            values = _changed(node, values)
+        return values
+
+    def _tensor(self, name: str) -> tuple[TensorProto | None, list[NodeProto]]:
+        """Where a tensor comes from, and the nodes on the way, the last first; None where it is computed."""
+        nodes = list[NodeProto]()
+        while name in self._handed_on:
+            nodes.append(self._handed_on[name])
+            name = nodes[-1].input[0]
+        return self._initializers.get(name, self._made.get(name)), nodes
+
+
+def _hands_on(node: NodeProto) -> bool:
+    return node.op_type in ("Identity", "Transpose") or (node.op_type == "Cast" and _attribute(node, "to") in FLOATS)
+
+
+def _changed(node: NodeProto, values: Array) -> Array:
+    """What such a node makes of values."""
+    if node.op_type == "Cast":
+        return values.astype(helper.tensor_dtype_to_np_dtype(_attribute(node, "to")))
+    return values.transpose(_attribute(node, "perm")) if node.op_type == "Transpose" else values
+
+
+def _attribute(node: NodeProto, name: str) -> Any:
+    return next((helper.get_attribute_value(item) for item in node.attribute if item.name == name), None)
+
+
+def _value(node: NodeProto) -> TensorProto | None:
+    """What a Constant holds, where it is a tensor or floats."""
+    if node.op_type != "Constant" or node.domain not in _STANDARD:
+        return None
+    found = node.attribute[0]
+    if found.name in ("value_float", "value_floats"):
+        return numpy_helper.from_array(np.array(helper.get_attribute_value(found), np.float32))
+    return found.t if found.name == "value" else None

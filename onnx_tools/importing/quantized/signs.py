@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensors may hold numbers below zero, as far as nodes and constants tell.
+
+onnxruntime's quantiser takes a Relu out where the QuantizeLinear behind it cuts off what is below zero anyway. Who
+takes that node out as well has to put the Relu back, unless there is nothing to cut off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, NodeProto
+
+from .constants import FLOATS, Constants
+from .rounding_nodes import dequantizes, quantizes
+
+_LEAST: Mapping[str, float] = {
+    **dict.fromkeys(("Relu", "Softmax", "Sigmoid", "Exp", "Sqrt", "Abs", "HardSigmoid", "Softplus"), 0.0),
+    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceSumSquare"), 0.0),
+    **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Not", "IsNaN"), 0.0),
+    **dict.fromkeys(("Erf", "Tanh", "Softsign", "Sin", "Cos"), -1.0),
+}
+_HAND_ON = (
+    "Identity", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Flatten", "Expand", "Tile", "Slice", "Split", "Gather",
+    "GatherElements", "GatherND", "Dropout", "ReduceMean", "ReduceMax", "ReduceMin",
+)  # fmt: skip
+"""Operators whose results lie between the smallest and the largest number of their first input."""
+_MOST_DEPTH = 64
+
+Array = npt.NDArray[Any]
+
+
+class Signs:
+    """Of one model's tensors. What is computed without weights (masks, positions) counts as not below zero.
+
+    Args:
+        model: its nodes are sorted.
+        constants: the model's.
+        weight_of: what a DequantizeLinear of a weight stands for; None of others.
+        cuts: whether a DequantizeLinear gives nothing below zero.
+    """
+
+    def __init__(
+        self,
+        model: ModelProto,
+        constants: Constants,
+        weight_of: Callable[[NodeProto], Array | None],
+        cuts: Callable[[NodeProto], bool],
+    ) -> None:
+        self._constants, self._weight_of, self._cuts = constants, weight_of, cuts
+        self._makers = {name: node for node in model.graph.node for name in node.output}
+        self._known = dict[str, float]()
+        self._of_weights = set[str]()
+        for node in model.graph.node:
+            if any(name in self._of_weights or self._is_weight(node, name) for name in node.input):
+                self._of_weights.update(node.output)
+
+    def may_be_negative(self, name: str) -> bool:
+        """Whether a tensor is computed with weights, and nothing says that it has no number below zero."""
+        return name in self._of_weights and self._least(name, 0) < 0
+
+    def _is_weight(self, node: NodeProto, name: str) -> bool:
+        several = self._constants.count(name) > 1
+        return several and (self._constants.kind(name) in FLOATS or dequantizes(node))
+
+    def _least(self, name: str, depth: int) -> float:
+        """A number that none of the tensor's is below; -inf where none is known."""
+        if name not in self._known:
+            found = -math.inf if depth > _MOST_DEPTH else self._found(name, depth + 1)
+            self._known[name] = -math.inf if math.isnan(found) else found
+        return self._known[name]
+
+    def _found(self, name: str, depth: int) -> float:
+        values = self._constants.array(name)
+        node = self._makers.get(name)
+        if values is None and node is not None and dequantizes(node):
+            values = self._weight_of(node)
+        if values is not None:
+            return float(np.min(values.astype(np.float64), initial=math.inf))
+        if node is None or name not in self._of_weights:
+            return 0.0
+        first = self._least(node.input[0], depth)
+        if quantizes(node) or node.op_type in _HAND_ON:
+            return first
+        if dequantizes(node):
+            return 0.0 if self._cuts(node) else first
+        if node.op_type in _LEAST:
+            return _LEAST[node.op_type]
+        if node.op_type in ("Cast", "CastLike"):  # of what lies above zero, zero may be left
+            return min(first, 0.0)
+        if node.op_type == "ReduceSum":
+            return 0.0 if first >= 0 else -math.inf
+        return self._of_several(node, [self._least(item, depth) for item in node.input if item])
+
+    def _of_several(self, node: NodeProto, least: Sequence[float]) -> float:
+        """What follows from the bounds of a node's inputs."""
+        positive = all(item >= 0 for item in least)
+        if node.op_type == "Add":
+            return sum(least)
+        if node.op_type == "Where":
+            return min(least[1:])
+        if node.op_type == "Max" or (node.op_type == "Clip" and len(node.input) > 1 and node.input[1]):
+            return max(least[:2])
+        if node.op_type in ("Concat", "Min"):
+            return min(least)
+        if node.op_type == "Mul" and node.input[0] == node.input[1]:
+            return 0.0
+        if node.op_type == "Pow" and not positive:
+            power = self._constants.array(node.input[1])
+            return 0.0 if power is not None and power.size == 1 and float(power.ravel()[0]) % 2 == 0 else -math.inf
+        return 0.0 if positive and node.op_type in ("Pow", "Mul", "Div", "MatMul", "Sum") else -math.inf

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relus that onnxruntime's quantiser took out, as the QuantizeLinear behind them cuts off what is below zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.importing.quantized.unquantized import without_quantization, without_rounding
+
+from tests.onnx_tools.agreement import run
+
+WIDTH = 8
+X = {"x": np.random.default_rng(0).standard_normal((3, WIDTH)).astype(np.float32)}
+TYPES = {"uint8": np.uint8, "int8": np.int8, "uint16": np.uint16, "int16": np.int16}
+
+
+def model(*nodes: Any, kind: str = "uint8", zero: int = 0, scale: float = 0.05, output: str = "y") -> ModelProto:
+    """With x [n,8], the weight w [8,8], constants and the scale s with its zero point z."""
+    held = {
+        "w": np.random.default_rng(1).standard_normal((WIDTH, WIDTH)).astype(np.float32),
+        "one": np.array(1, np.float32),
+        "two": np.array(2, np.float32),
+        "s": np.array(scale, np.float32),
+        "z": np.array(zero, TYPES[kind]),
+    }
+    graph = helper.make_graph(
+        [helper.make_node(op, inputs, [made], name=made, **given) for op, inputs, made, given in nodes],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", WIDTH])],
+        [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(values, name) for name, values in held.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+PRODUCT = ("MatMul", ["x", "w"], "p", {})
+
+
+def pair(x: str, stem: str = "") -> list[Any]:
+    return [
+        ("QuantizeLinear", [x, "s", "z"], f"q{stem}", {}),
+        ("DequantizeLinear", [f"q{stem}", "s", "z"], f"d{stem}", {}),
+    ]
+
+
+LAST = ("Mul", ["d", "two"], "y", {})
+
+
+def ops(given: ModelProto) -> list[str]:
+    return [node.op_type for node in given.graph.node]
+
+
+@pytest.mark.parametrize(
+    ("kind", "zero"), [("uint8", 0), ("int8", -128), ("uint16", 0), ("int16", -32768)], ids=[*TYPES]
+)
+@pytest.mark.parametrize("remove", [without_quantization, without_rounding])
+def test_what_was_cut_off_is_cut_off(kind: str, zero: int, remove: Any) -> None:
+    given = model(PRODUCT, *pair("p"), LAST, kind=kind, zero=zero)
+    found = remove(Model.of(given)).model.whole()
+    assert ops(found) == ["MatMul", "Relu", "Mul"]
+    (exact,), (rounded,) = run(found, X), run(given, X)
+    assert exact.min() == 0 < exact.max()
+    np.testing.assert_allclose(exact, rounded, atol=0.051)
+
+
+def test_one_relu_serves_all_that_read_the_same() -> None:
+    second = ("DequantizeLinear", ["q", "s", "z"], "d2", {})
+    found = without_quantization(Model.of(model(PRODUCT, *pair("p"), second, ("Mul", ["d", "d2"], "y", {}))))
+    assert found.activations == 1
+    assert ops(found.model.whole()) == ["MatMul", "Relu", "Mul"]
+
+
+def test_a_relu_gives_an_output() -> None:
+    given = model(PRODUCT, *pair("p"), output="d")
+    found = without_quantization(Model.of(given)).model.whole()
+    np.testing.assert_array_equal(
+        run(found, X)[0], np.maximum(X["x"] @ numpy_helper.to_array(given.graph.initializer[0]), 0)
+    )
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [PRODUCT, ("Softmax", ["p"], "a", {}), *pair("a"), LAST],
+        [PRODUCT, ("Erf", ["p"], "e", {}), ("Add", ["e", "one"], "a", {}), *pair("a"), LAST],
+        # The variance of a norm that is written out, and its root.
+        [
+            *(PRODUCT, ("Mul", ["p", "p"], "b", {}), ("ReduceMean", ["b"], "c", {})),
+            *(("Add", ["c", "one"], "a", {}), *pair("a"), LAST),
+        ],
+        [
+            PRODUCT,
+            ("Pow", ["p", "two"], "b", {}),
+            ("Sqrt", ["b"], "c", {}),
+            ("Div", ["one", "c"], "a", {}),
+            *pair("a"),
+            LAST,
+        ],
+        [PRODUCT, ("Relu", ["p"], "b", {}), ("Reshape", ["b", "shape"], "a", {}), *pair("a"), LAST],
+        [PRODUCT, *pair("p", "0"), ("Transpose", ["d0"], "a", {}), *pair("a"), LAST],
+        # A mask: no weight takes part.
+        [("Sub", ["one", "x"], "a", {}), *pair("a"), LAST],
+    ],
+)
+def test_there_is_nothing_to_cut_off(nodes: list[Any]) -> None:
+    given = model(*nodes)
+    given.graph.initializer.append(numpy_helper.from_array(np.array([-1, WIDTH]), "shape"))
+    wanted = [op for op in ops(given) if not op.endswith("quantizeLinear") and op != "QuantizeLinear"]
+    found = ops(without_quantization(Model.of(given)).model.whole())
+    # Of the nodes above, one pair stands behind a product itself.
+    assert [op for op in found if op != "Relu"] == [op for op in wanted if op != "Relu"]
+    assert found.count("Relu") == (wanted.count("Relu") + any(name == "d0" for _, _, name, _ in nodes))
+
+
+@pytest.mark.parametrize(
+    ("kind", "zero", "scale"), [("uint8", 128, 0.05), ("int8", 0, 0.05), ("uint8", 1, 0.05), ("uint8", 0, np.inf)]
+)
+def test_other_zero_points_cut_off_nothing(kind: str, zero: int, scale: float) -> None:
+    """A scale that is infinite, as onnxruntime gives masks of float32's least number, says nothing."""
+    given = model(PRODUCT, *pair("p"), LAST, kind=kind, zero=zero, scale=scale)
+    assert ops(without_quantization(Model.of(given)).model.whole()) == ["MatMul", "Mul"]
