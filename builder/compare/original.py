@@ -98,6 +98,11 @@ def rounded_name(path: Path) -> str:
     return f"{path.stem}.rounded.onnx"
 
 
+def float_name(path: Path) -> str:
+    """The file of a quantised original's copy with float weights."""
+    return f"{path.stem}.float.onnx"
+
+
 def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) -> Original:
     """Reads the original; what its inputs mean follows from what it was rewritten to.
 

@@ -15,6 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from padfree.onnx_tools import load_model, save_model
 from padfree.onnx_tools.analysis.kept import fits
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.importing.quantized.rounding_nodes import standard_rounding
+from padfree.onnx_tools.importing.quantized.unquantized import holds_quantization, without_quantization
+from padfree.onnx_tools.precision.widen import widen
 from padfree.runtime import Metadata
 from padfree.runtime.plan_files import parse_metadata
 from polygraphy.comparator import IterationResult
@@ -26,7 +30,7 @@ from ..engine.profile import ProfileOptions, choose_profile, shape_ranges
 from ..errors import BuildError
 from ..files import write_files, write_with
 from .batches import PREFIX, ComparedBatch, from_feeds
-from .original import Original, describe_original, rounded_name, widened_name
+from .original import Original, describe_original, float_name, rounded_name, widened_name
 from .outcomes import errors_of, is_compared, scale_of
 from .reasons.intermediate import rewritten_feeds
 from .runners import valid_rows
@@ -70,10 +74,8 @@ def check_folder(folder: Path, original: Path, models: Sequence[Path], inputs: I
     """
     if folder.exists() and not folder.is_dir():
         raise BuildError(f"--emit-polygraphy {folder} is no folder; name a new one")
-    files = [
-        folder / name
-        for name in (*WRITTEN, widened_name(original), rounded_name(original), *([] if models else [REWRITTEN]))
-    ]
+    copies = (widened_name(original), rounded_name(original), float_name(original))
+    files = [folder / name for name in (*WRITTEN, *copies, *([] if models else [REWRITTEN]))]
     there = [file.name for file in files if file.exists()]
     if not there:
         return
@@ -190,13 +192,26 @@ def save_comparison(
     }
     max_batch, max_seq_len = (max(batch.mask.shape[axis] for batch in distinct) for axis in (0, 1))
     save_model(for_parser(load_model(candidate.path), max_seq_len), folder / FOR_TENSORRT)
-    reference = source if original.rounding is None else original.path
+    reference = _reference(folder, source, original)
     commands = _commands(reference, candidate.path, metadata, max_batch, max_seq_len)
     script = "\n".join(["set -e", 'cd "$(dirname "$0")"', *commands, ""])
     texts = {LOADERS: _LOADERS_TEXT, COMPARISON: _COMPARISON_TEXT, COMMANDS: script}
     texts[DESCRIPTION] = json.dumps(described, indent=1)
     write_files([(folder / name, text.encode()) for name, text in texts.items()])
     return tuple(commands)
+
+
+def _reference(folder: Path, source: Path, original: Original) -> Path:
+    """What Polygraphy runs as the original: the file itself, or a quantised one's copy with float weights.
+
+    Polygraphy cannot pass ORT_AS_WRITTEN, without which onnxruntime multiplies by weights of int8 in integers.
+    """
+    model = standard_rounding(original.given)
+    if not holds_quantization(model):
+        return source
+    path = folder / float_name(source)
+    save_model(widen(without_quantization(Model(model)).model).whole(), path)
+    return path
 
 
 def _shape(name: str, sizes: Sequence[int]) -> str:

@@ -90,14 +90,16 @@ def test_a_file_that_gives_no_numbers_is_told(tmp_path: Path, original: ModelPro
     assert "numbers that are infinite or not a number" in report["notes"][0]
 
 
-def test_polygraphy_gets_the_file_without_rounding(tmp_path: Path, original: ModelProto) -> None:
+@pytest.mark.parametrize("name", [*FILES, "weights alone"])
+def test_polygraphy_gets_a_float_file(tmp_path: Path, original: ModelProto, name: str) -> None:
+    """Its onnxruntime would multiply in integers, and knows no node of TensorRT's."""
     path, folder = tmp_path / "model.onnx", tmp_path / "polygraphy"
-    save_model(Quantizer("int8", "stored").apply(original), path)
+    quantizer = TorchQuantizer("e4m3", rounds=False) if name == "weights alone" else FILES[name][0]()
+    save_model(quantizer.apply(original), path)
     assert main(["compare", str(path), "--max-seq-len", "20", "--emit-polygraphy", str(folder)]) == 0
-    assert str(folder / "model.fp32.onnx") in (folder / "commands.sh").read_text()
-    kinds = {node.op_type for node in load_model(folder / "model.fp32.onnx").graph.node}
-    assert "DequantizeLinear" in kinds
-    assert "QuantizeLinear" not in kinds
+    made = folder / "model.float.onnx"
+    assert str(made) in (folder / "commands.sh").read_text()
+    assert not any("uantizeLinear" in node.op_type for node in load_model(made).graph.node)
 
 
 def test_what_half_precision_outputs_are_given_back_by_is_no_change(tmp_path: Path, original: ModelProto) -> None:

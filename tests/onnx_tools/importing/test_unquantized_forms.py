@@ -9,6 +9,7 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 from padfree.onnx_tools import rewrite
 from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.files.ort_session import open_session
 from padfree.onnx_tools.importing.quantized.unquantized import without_quantization
 from padfree.onnx_tools.synthetic import bert_model
 
@@ -123,3 +124,41 @@ def test_what_branches_read_stays(original: ModelProto) -> None:
     result, plain = rewrite(given), rewrite(Quantizer("int8", "stored").apply(original))
     for a, b in zip(run(result.model, FEEDS), run(plain.model, FEEDS), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("floats", [np.float32, np.float16])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize(
+    ("kind", "zero", "largest"),
+    [("INT8", 0, 127), ("UINT8", 128, 127), ("INT16", 0, 2**15), ("UINT16", 2**15, 2**15), ("FLOAT8E4M3FN", 0, 448),
+     ("FLOAT8E5M2", 0, 57344)],
+)  # fmt: skip
+def test_weights_are_rounded_as_onnxruntime_rounds_them(
+    kind: str, zero: int, largest: float, axis: int, floats: type[np.floating]
+) -> None:
+    """To the bit, ties and numbers that are cut off among them."""
+    size, number = 24, onnx.TensorProto.DataType.Value(kind)
+    rng = np.random.default_rng(0)
+    weight = np.rint(rng.standard_normal((size, size)) * 40).astype(floats)
+    weight[0, 0] = 900
+    scale = (np.abs(weight.astype(np.float32)).max(1 - axis % 2) / largest * np.linspace(0.5, 1, size)).astype(floats)
+    points = np.full(size, zero).astype(helper.tensor_dtype_to_np_dtype(number))
+    graph = helper.make_graph(
+        [
+            helper.make_node("QuantizeLinear", ["w", "s", "z"], ["q"], axis=axis),
+            helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], axis=axis),
+            helper.make_node("MatMul", ["x", "d"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(np.dtype(floats)), ["n", size])],
+        [helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(np.dtype(floats)), None)],
+        [
+            *(numpy_helper.from_array(values, name) for name, values in (("w", weight), ("s", scale))),
+            helper.make_tensor("z", number, [size], points.tobytes(), raw=True),
+        ],
+    )
+    given = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    (wanted,) = open_session(Model(given), optimize=False).run(None, {"x": np.eye(size, dtype=floats)})
+    found = without_quantization(Model.of(given)).model.whole().graph.initializer
+    made = next(numpy_helper.to_array(item) for item in found if item.name == "d")
+    np.testing.assert_array_equal(made.astype(floats), wanted)
