@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnxruntime.quantization import CalibrationDataReader, quantize_static
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.importing.quantized.unquantized import without_quantization, without_rounding
 
@@ -123,3 +126,26 @@ def test_other_zero_points_cut_off_nothing(kind: str, zero: int, scale: float) -
     """A scale that is infinite, as onnxruntime gives masks of float32's least number, says nothing."""
     given = model(PRODUCT, *pair("p"), LAST, kind=kind, zero=zero, scale=scale)
     assert ops(without_quantization(Model.of(given)).model.whole()) == ["MatMul", "Mul"]
+
+
+class Batch(CalibrationDataReader):
+    """One batch."""
+
+    def __init__(self) -> None:
+        self._batches = [X]
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return self._batches.pop() if self._batches else None
+
+
+def test_files_of_onnxruntimes_quantiser(tmp_path: Path) -> None:
+    """It takes the Relu out, and keeps the sign in the zero point alone."""
+    given = model(PRODUCT, ("Relu", ["p"], "r", {}), ("MatMul", ["r", "w"], "y", {}))
+    onnx.save(given, tmp_path / "float.onnx")
+    quantize_static(tmp_path / "float.onnx", tmp_path / "quantised.onnx", Batch())
+    quantised = onnx.load(tmp_path / "quantised.onnx")
+    assert "Relu" not in ops(quantised)
+    found = without_quantization(Model.of(quantised)).model.whole()
+    assert ops(found) == ["MatMul", "Relu", "MatMul", "Identity"]  # outputs keep their names
+    (wanted,), (exact,) = run(given, X), run(found, X)
+    assert np.abs(exact - wanted).max() < 0.02 * np.abs(wanted).max()  # the weights are rounded to 8 bits
