@@ -3,9 +3,10 @@
 
     python -m benchmarks.accuracy.fp8 all-MiniLM-L6-v2/ --texts 600 --json benchmarks/results/local/fp8.jsonl
 
-Takes folders of models with a vector a text, as `padfree optimize` does. A query is the first sentence of a text, its document is the rest, to be found among all documents by the largest
-dot product. Scales come from other texts than those that are scored. Everything runs in onnxruntime on the CPU: fp16
-and fp8 with every tensor rounded as on a GPU. Intervals are those of 95 % by resampling queries.
+Takes folders of models with a vector a text, as `padfree optimize` does. A query is the first sentence of a text, its
+document is the rest, to be found among all documents by the largest dot product. Scales come from other texts than
+those that are scored. Everything runs in onnxruntime on the CPU: fp16 and fp8 with every tensor rounded as on a GPU.
+Intervals are those of 95 % by resampling queries.
 """
 
 from __future__ import annotations
@@ -177,10 +178,10 @@ def main() -> int:
         passed.append(record["passed"])
         for name, item in record["precisions"].items():
             low, high = item["against_fp32_interval"]
+            cosine = f"cosine mean {item['cosine_mean']:.5f}, worst {item['cosine_worst']:.5f}"
             print(
-                f"{path.resolve().name} {name}: cosine mean {item['cosine_mean']:.5f}, worst {item['cosine_worst']:.5f}; top-1 "
-                f"{item['top_1']:.2f} %, {item['against_fp32']:+.2f} points to fp32 (95 %: {low:+.2f} to {high:+.2f}) "
-                f"of {record['pairs']} queries",
+                f"{path.resolve().name} {name}: {cosine}; top-1 {item['top_1']:.2f} %, {item['against_fp32']:+.2f} "
+                f"points to fp32 (95 %: {low:+.2f} to {high:+.2f}) of {record['pairs']} queries",
                 flush=True,
             )
         if arguments.json is not None:

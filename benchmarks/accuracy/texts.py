@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import sysconfig
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +36,19 @@ def _paragraphs() -> Iterator[str]:
 
 def _documentation_strings() -> Iterator[str]:
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
-                yield text
+        yield from _strings_of(path)
+
+
+def documentation_of(package: str) -> list[str]:
+    """The different documentation strings of an installed package."""
+    found = find_spec(package)
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError(f"there is no package '{package}'; pip install {package}")
+    files = sorted(Path(found.origin).parent.rglob("*.py"))
+    return list(dict.fromkeys(text for path in files for text in _strings_of(path)))
+
+
+def _strings_of(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
+            yield text
