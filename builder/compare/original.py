@@ -162,4 +162,4 @@ def _reference(given: onnx.ModelProto, path: Path, folder: Path) -> tuple[onnx.M
         return widen(Model(model)).proto, None
     rounded = folder / rounded_name(path)
     save_model(widen(Model(model)).proto, rounded)
-    return widen(found.model).proto, Rounding(rounded, found.types, found.activations)
+    return widen(found.model).proto, Rounding(rounded, found.activation_types, found.activations)

@@ -35,12 +35,13 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Unquantized:
-    """A model without Q/DQ, and what was taken out: of which types, how many weights and activations."""
+    """A model without Q/DQ, and what was taken out: of which types, how many weights and activations, whose types."""
 
     model: Model
     types: tuple[str, ...]
     weights: int
     activations: int
+    activation_types: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """As the metadata hold it."""
@@ -102,7 +103,8 @@ class _Removal:
 
     def run(self) -> Unquantized:
         """Decides for every DequantizeLinear, then writes the graph anew."""
-        kinds, activations, weights = Counter[str](), dict[str, str](), set[str]()
+        kinds, rounded = Counter[str](), Counter[str]()
+        activations, weights = dict[str, str](), set[str]()
         for node in self.source.proto.graph.node:
             if not dequantizes(node):
                 continue
@@ -116,13 +118,14 @@ class _Removal:
             if maker is not None and maker.input[0] not in self._constants:
                 self._take_out(node, maker.input[0], activations.get(stored))
                 activations.setdefault(stored, node.output[0])
+                rounded[NAMES[rounding.kind]] += 1
                 continue
             _check_scale(node, rounding.scale, np.isfinite(rounding.scale))
             weights.add(stored)
             if not self.keeps_weights:
                 self._weights[node.output[0]] = self._stands_for(node, rounding)
-        types = tuple(name for name, _ in kinds.most_common())
-        return Unquantized(self._rewritten(), types, len(weights), len(activations))
+        types, of_activations = (tuple(name for name, _ in found.most_common()) for found in (kinds, rounded))
+        return Unquantized(self._rewritten(), types, len(weights), len(activations), of_activations)
 
     def _take_out(self, node: NodeProto, x: str, before: str | None) -> None:
         """A DequantizeLinear of x, perhaps behind another of the same numbers: what that one gives serves as well."""

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from onnxruntime.quantization import CalibrationDataReader, quantize_static
+from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.importing.quantized.unquantized import without_quantization, without_rounding
 
@@ -142,10 +142,14 @@ def test_files_of_onnxruntimes_quantiser(tmp_path: Path) -> None:
     """It takes the Relu out, and keeps the sign in the zero point alone."""
     given = model(PRODUCT, ("Relu", ["p"], "r", {}), ("MatMul", ["r", "w"], "y", {}))
     onnx.save(given, tmp_path / "float.onnx")
-    quantize_static(tmp_path / "float.onnx", tmp_path / "quantised.onnx", Batch())
+    kinds = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
+    quantize_static(tmp_path / "float.onnx", tmp_path / "quantised.onnx", Batch(), **kinds)
     quantised = onnx.load(tmp_path / "quantised.onnx")
     assert "Relu" not in ops(quantised)
-    found = without_quantization(Model.of(quantised)).model.whole()
+    taken_out = without_quantization(Model.of(quantised))
+    assert (taken_out.weights, set(taken_out.types)) == (1, {"uint8", "int8"})
+    assert taken_out.activation_types == ("uint8",)
+    found = taken_out.model.whole()
     assert ops(found) == ["MatMul", "Relu", "MatMul", "Identity"]  # outputs keep their names
     (wanted,), (exact,) = run(given, X), run(found, X)
     assert np.abs(exact - wanted).max() < 0.02 * np.abs(wanted).max()  # the weights are rounded to 8 bits
