@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole models with products in e4m3, beside themselves in fp16, TensorRT in e4m3, and the products alone."""
+"""Whole models with products in e4m3: times beside fp16, TensorRT in e4m3 and the products alone, and accuracy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from benchmarks.records import Record
 
@@ -49,3 +50,24 @@ def _row(
 
 def _ms(time_ms: float | None) -> str:
     return "-" if time_ms is None else f"{time_ms:.3f}" if time_ms < 1 else f"{time_ms:.2f}"
+
+
+def accuracy(records: Sequence[Record]) -> Table:
+    """A row a model and precision, of records of benchmarks/accuracy/fp8.py."""
+    head = ["model, queries", "precision", "cosine to fp32, mean", "worst", "top-1", "points to fp32"]
+    rows = [
+        [f"{record['case'].removesuffix(', fp8')}, {record['pairs']}", precision, *_accuracy(precision, found)]
+        for record in records
+        for precision, found in record["precisions"].items()
+    ]
+    return head, rows
+
+
+def _accuracy(precision: str, found: Mapping[str, Any]) -> list[str]:
+    low, high = found["against_fp32_interval"]
+    digits = 4 if precision == "fp8" else 6
+    return [
+        *(f"{found[name]:.{digits}f}" for name in ("cosine_mean", "cosine_worst")),
+        f"{found['top_1']:.1f} %",
+        "-" if precision == "fp32" else f"{found['against_fp32']:+.1f} ({low:+.1f} to {high:+.1f})",
+    ]

@@ -151,3 +151,20 @@ def test_fp8_stands_beside_fp16_and_what_was_aimed_at(tmp_path: Path) -> None:
     assert rows[2] == "| BERT-base, 16 x 512 | 4915 | 1.20 | 1.80 | 1.50 | 3.00 | 0.800 | 1.50 | 1.18 ms |"
     assert rows[3] == "| BERT-base, 1 x 128 | 128 | 0.250 | - | - | - | - | - |  |"
     assert tables.fp8(tmp_path / "nothing") == tables.UNMEASURED
+
+
+def test_accuracy_in_fp8_stands_beside_other_precisions(tmp_path: Path) -> None:
+    """With the interval of the difference, not of the score."""
+    figures = {"cosine_mean": 1.0, "cosine_worst": 0.99996, "top_1": 44.0, "top_1_interval": [39.2, 48.8]}
+    found = {
+        "fp32": {**figures, "against_fp32": 0.0, "against_fp32_interval": [0.0, 0.0]},
+        "fp8": {**figures, "cosine_mean": 0.99774, "against_fp32": -1.0, "against_fp32_interval": [-2.5, 0.25]},
+    }
+    path = tmp_path / "cpu" / "fp8.jsonl"
+    path.parent.mkdir()
+    line = {"case": "mpnet, fp8", "pairs": 400, "precisions": found, "commit": "abc"}
+    path.write_text(json.dumps(line) + "\n", "utf-8")
+    rows = tables.TABLES["fp8_accuracy"](tmp_path / "h200").splitlines()
+    assert rows[2] == "| mpnet, 400 | fp32 | 1.000000 | 0.999960 | 44.0 % | - |"
+    assert rows[3] == "| mpnet, 400 | fp8 | 0.9977 | 1.0000 | 44.0 % | -1.0 (-2.5 to +0.2) |"
+    assert rows[-1] == "Computed at commit abc."
