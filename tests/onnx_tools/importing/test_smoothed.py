@@ -46,6 +46,7 @@ PRODUCT = ("MatMul", ["m", "w"], "y", {})
         [SMOOTH, ("Transpose", ["t"], "w2", {"perm": [1, 0]}), ("MatMul", ["m", "w2"], "y", {})],
         [("Identity", ["f"], "f2", {}), ("Mul", ["x", "f2"], "m", {}), PRODUCT],
         [SMOOTH, PRODUCT, ("MatMul", ["m", "w"], "z", {})],
+        [SMOOTH, PRODUCT, ("MatMul", ["x", "w"], "z", {})],  # the same weight without factors
     ],
 )
 def test_factors_go_into_weights(nodes: list[Any]) -> None:
