@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from padfree.builder import build_engine, cli
+from padfree.builder import cli
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.runtime import Session
 from padfree.runtime.batching import Batcher, FirstCome
@@ -25,24 +25,16 @@ from padfree.runtime.pool import DevicePool, machine_devices
 from tests.support.folders import write_folder
 from tests.support.served_models import Server
 
+from .conftest import MAX_SEQ_LEN
+
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 
 Array = npt.NDArray[Any]
 
-VOCABULARY, MAX_BATCH, MAX_SEQ_LEN = 930, 16, 128
+VOCABULARY = 930
 TOLERANCE = 1e-2  # fp16 through two layers, outputs of magnitude 1; another batch may choose another kernel
 SERVING = ("starlette", "uvicorn", "orjson")
 BREAKING = Path(__file__).with_name("broken_gpu.py")
-
-
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small packed engine in fp16."""
-    path = tmp_path_factory.mktemp("plan") / "model.plan"
-    build_engine(
-        DEMO_DATA / "bert_tiny.onnx", path, precision="fp16", verify=False, max_batch=MAX_BATCH, max_seq_len=MAX_SEQ_LEN
-    )
-    return path
 
 
 def open_pool(plan: Path, **options: Any) -> DevicePool:
@@ -58,13 +50,6 @@ def pool(plan: Path) -> Iterator[DevicePool]:
         yield opened
 
 
-@pytest.fixture
-def alone(plan: Path) -> Iterator[Session]:
-    """What answers are compared with."""
-    with Session(plan, cuda_graphs=False) as opened:
-        yield opened
-
-
 def random_batch(rng: np.random.Generator, most: int) -> list[Array]:
     return [rng.integers(0, VOCABULARY, rng.integers(0, MAX_SEQ_LEN + 1)) for _ in range(rng.integers(1, most))]
 
@@ -77,9 +62,9 @@ def check(results: dict[str, list[Any]], expected: dict[str, list[Any]]) -> None
             np.testing.assert_allclose(row, wanted, atol=TOLERANCE)
 
 
-def test_all_gpus_give_the_answers_of_one(pool: DevicePool, alone: Session) -> None:
+def test_all_gpus_give_the_answers_of_one(pool: DevicePool, plain: Session) -> None:
     batches = [random_batch(np.random.default_rng(seed), 100) for seed in range(12)]
-    expected = [alone.run(batch) for batch in batches]
+    expected = [plain.run(batch) for batch in batches]
 
     def work(start: int) -> None:
         for at in range(36):  # sizes come back: graphs are captured on every GPU
@@ -92,19 +77,19 @@ def test_all_gpus_give_the_answers_of_one(pool: DevicePool, alone: Session) -> N
     assert pool.failures == {}
 
 
-def test_a_batcher_fills_all_gpus(pool: DevicePool, alone: Session) -> None:
+def test_a_batcher_fills_all_gpus(pool: DevicePool, plain: Session) -> None:
     batch = random_batch(np.random.default_rng(5), 400)
     with Batcher(pool, FirstCome(pool.budget), runs=pool.runs) as batcher:
         futures = [batcher.submit(ids) for ids in batch]
         rows = [future.result(60) for future in futures]
-    check({name: [row[name] for row in rows] for name in rows[0]}, alone.run(batch))
+    check({name: [row[name] for row in rows] for name in rows[0]}, plain.run(batch))
     assert min(one.runs for one in pool.stats.values()) > 0
 
 
-def test_packed_tokens_run_on_any_of_them(pool: DevicePool, alone: Session) -> None:
+def test_packed_tokens_run_on_any_of_them(pool: DevicePool, plain: Session) -> None:
     ids, lens = np.arange(40) % VOCABULARY, [25, 10]
     for _ in range(4):
-        found, expected = (one.run_packed(ids, lens, filler_tokens=5) for one in (pool, alone))
+        found, expected = (one.run_packed(ids, lens, filler_tokens=5) for one in (pool, plain))
         for name, values in expected.items():
             rows = 35 if len(values) == 40 else len(values)
             np.testing.assert_allclose(found[name][:rows], values[:rows], atol=TOLERANCE)
