@@ -123,8 +123,9 @@ def _weights(analysis: Analysis, tensor: gs.Tensor, axis: int) -> _Weights | Non
     node = producer(tensor)
     if node is None:
         return None
-    if is_standard(node, "Exp"):
-        return _Weights(_unshifted(analysis, node.inputs[0], axis))
+    if is_standard(node, "Exp"):  # of scores of which the largest is 0; others may overflow, where a Softmax does not
+        scores = _unshifted(analysis, node.inputs[0], axis)
+        return None if scores is node.inputs[0] else _Weights(scores)
     if is_standard(node, "Softmax") and int(node.attrs.get("axis", -1)) % (analysis[tensor].rank or 1) == axis:
         return _Weights(node.inputs[0])
     if not is_standard(node, "Mul"):

@@ -33,11 +33,6 @@ def divided(b: EncoderBuilder, scores: str) -> str:
     return b.op("Div", raised, total(b, raised))
 
 
-def unshifted(b: EncoderBuilder, scores: str) -> str:
-    raised = b.op("Exp", scores)
-    return b.op("Div", raised, total(b, raised))
-
-
 def reciprocal(b: EncoderBuilder, scores: str) -> str:
     raised = shifted(b, scores)
     return b.op("Mul", raised, b.op("Reciprocal", total(b, raised)))
@@ -75,7 +70,7 @@ def encoder_model(weights: Weights, mask: Weights | None = None) -> ModelProto:
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-@pytest.mark.parametrize("form", [divided, unshifted, reciprocal, without_axes, before_a_softmax])
+@pytest.mark.parametrize("form", [divided, reciprocal, without_axes, before_a_softmax])
 def test_forms(form: Weights, interface: str) -> None:
     model = encoder_model(form)
     result = rewrite(model, interface=interface, strict=True)
@@ -142,9 +137,16 @@ def weighed(b: EncoderBuilder, scores: str) -> str:
     return b.op("Div", weights, total(b, weights))
 
 
-def test_what_is_no_softmax_is_none() -> None:
+def unshifted(b: EncoderBuilder, scores: str) -> str:
+    """Large scores overflow here, and not in a Softmax: the answers would not be the same."""
+    raised = b.op("Exp", scores)
+    return b.op("Div", raised, total(b, raised))
+
+
+@pytest.mark.parametrize("form", [other_sum, unshifted])
+def test_what_is_no_softmax_is_none(form: Weights) -> None:
     with pytest.raises(RewriteError, match="neither a Softmax nor an Attention"):
-        rewrite(encoder_model(other_sum))
+        rewrite(encoder_model(form))
 
 
 def test_factors_that_are_no_mask_stay() -> None:
