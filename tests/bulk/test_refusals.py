@@ -166,8 +166,11 @@ def test_models_that_do_not_fit(tmp_path: Path, embedder: Path, reranker: Path) 
         replace(request, shard_rows=0)
 
 
-def test_a_full_disk_costs_nothing_but_the_shards_that_did_not_fit(tmp_path: Path, embedder: Path) -> None:
-    """A limit of the size of files stands for the disk; the system tells both in the same way."""
+def test_a_full_disk_costs_nothing_but_the_shards_that_were_under_way(tmp_path: Path, embedder: Path) -> None:
+    """A limit of the size of files stands for the disk; the system tells both in the same way.
+
+    The first shard is written while the second one fails, and may come too late.
+    """
     small, large = texts(40), texts(4000, seed=1)
     for name, some in (("a.txt", small), ("b.txt", large)):
         (tmp_path / name).write_text("\n".join(some) + "\n", encoding="utf-8")
@@ -178,9 +181,10 @@ def test_a_full_disk_costs_nothing_but_the_shards_that_did_not_fit(tmp_path: Pat
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1
     assert "part-000001.parquet: cannot be written (File too large); check permissions and room" in done.stderr
-    assert [path.name for path in output.glob("part-*")] == ["part-000000.parquet"]
-    assert not [path for path in output.iterdir() if path.name.endswith(".partial")]
+    parts = [path.name for path in output.glob("part-*") if not path.name.endswith(".partial")]
+    assert parts in ([], ["part-000000.parquet"])
     request = Request(inputs, str(output), embedder, shard_rows=4000)
-    assert run_here(request).report.shards_found == 1
+    assert run_here(request).report.shards_found == len(parts)
+    assert not [path for path in output.iterdir() if path.name.endswith(".partial")]
     run_here(replace(request, output=str(alone)))
     assert result_files(output) == result_files(alone)
