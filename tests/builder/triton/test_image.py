@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -121,11 +122,13 @@ def test_the_archive_is_all_of_padfree_that_a_model_imports(
     # The server's own module, of which importing needs the name alone.
     (tmp_path / "opt" / "triton_python_backend_utils.py").touch()
     script = (
-        "import sys, padfree.runtime.triton.encoder, padfree.runtime.triton.tokenizer; "
+        f"import sys; sys.path.append({sysconfig.get_path('purelib')!r}); "
+        "import padfree.runtime.triton.encoder, padfree.runtime.triton.tokenizer; "
         "print(*padfree.__path__, *sorted({name.partition('.')[0] for name in sys.modules}))"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "opt")}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-S", "-c", script]  # without what an editable install puts ahead of all paths
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split()[0] == str(tmp_path / "opt" / "padfree")
     # What the image of the tensorrt backend's tokenizer does not have.
     assert not {"onnx", "onnxruntime", "tensorrt", "cuda", "tritonclient", "rich"} & set(done.stdout.split())

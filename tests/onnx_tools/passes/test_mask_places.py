@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from padfree.onnx_tools import RewriteError, rewrite
 
@@ -42,7 +43,7 @@ def test_masks_and_biases_that_are_subtracted(interface: str) -> None:
         assert result.report.plugins.get("PadfreeAttention", 0) == int(packed), str(result.report)
 
 
-def test_a_mask_that_weights_are_multiplied_by_is_told_and_may_be_named() -> None:
+def weights_times_mask(epsilon: float | None) -> onnx.ModelProto:
     """softmax(scores) * mask, divided by its sum: no score is masked, and yet padding has no part."""
     b = Builder()
     x, kept = b.embedding(), b.op("Cast", b.key("attention_mask"), to=FLOAT)
@@ -51,11 +52,23 @@ def test_a_mask_that_weights_are_multiplied_by_is_told_and_may_be_named() -> Non
     weights, end = b.nodes[place].output[0], len(b.nodes)
     reader = next(node for node in b.nodes if weights in node.input)
     zeroed = b.op("Mul", weights, kept)
-    reader.input[0] = b.op("Div", zeroed, b.op("ReduceSum", zeroed, b.axes(-1), keepdims=1))
+    total = b.op("ReduceSum", zeroed, b.axes(-1), keepdims=1)
+    reader.input[0] = b.op("Div", zeroed, total if epsilon is None else b.op("Add", total, b.constant(epsilon)))
     b.nodes[place + 1 :] = [*b.nodes[end:], *b.nodes[place + 1 : end]]
     b.op("Identity", hidden, output="y")
-    model = b.model({"y": ["batch", "sequence", HIDDEN]})
+    return b.model({"y": ["batch", "sequence", HIDDEN]})
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_weights_times_a_mask_by_their_sum_prove_the_mask(interface: str) -> None:
+    result = assert_right(weights_times_mask(None), [IDS, MASK], interface)
+    assert result.report.plugins["PadfreeAttention"] == 1
+
+
+def test_a_mask_that_weights_are_multiplied_by_is_told_and_may_be_named() -> None:
+    """With a number beside the sum it is no Softmax."""
+    model = weights_times_mask(1e-9)
     for interface in INTERFACES:
         with pytest.raises(RewriteError, match="weights are multiplied by 'attention_mask'; name the mask"):
             rewrite(model, interface=interface)
-        assert_right(model, [IDS, MASK], interface, mask="attention_mask")
+    assert_right(model, [IDS, MASK], "packed", mask="attention_mask")

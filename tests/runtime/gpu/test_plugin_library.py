@@ -61,7 +61,9 @@ def test_what_the_build_missed_is_repeated(folders: list[Path]) -> None:
 
 
 def test_the_package_folders_end_in_lib() -> None:
-    assert all(folder.name == "lib" and folder.parent.name == "padfree" for folder in plugin_library.library_folders())
+    folders = plugin_library.library_folders()
+    assert {folder.name for folder in folders} == {"lib"}
+    assert any(folder.parent.name == "padfree" for folder in folders)  # all of them, but for an editable install
 
 
 @pytest.mark.needs_tensorrt
@@ -118,5 +120,5 @@ def test_the_current_folder_gives_no_library(tmp_path: Path, options: list[str],
     )
     folders = done.stdout.splitlines()
     assert Path(folders[0]) == Path(plugin_library.__file__).parents[2] / "lib"
-    assert str(library.parent) not in folders
-    assert len(folders) == len(plugin_library.library_folders())
+    assert not [folder for folder in folders if Path(folder).is_relative_to(tmp_path)]
+    assert set(map(str, plugin_library.library_folders())) <= set(folders)
