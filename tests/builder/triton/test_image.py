@@ -122,11 +122,11 @@ def test_the_archive_is_all_of_padfree_that_a_model_imports(
     # The server's own module, of which importing needs the name alone.
     (tmp_path / "opt" / "triton_python_backend_utils.py").touch()
     script = (
-        f"import sys; sys.path.append({sysconfig.get_path('purelib')!r}); "
-        "import padfree.runtime.triton.encoder, padfree.runtime.triton.tokenizer; "
+        "import sys, padfree.runtime.triton.encoder, padfree.runtime.triton.tokenizer; "
         "print(*padfree.__path__, *sorted({name.partition('.')[0] for name in sys.modules}))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "opt")}
+    path = os.pathsep.join([str(tmp_path / "opt"), sysconfig.get_path("purelib")])
+    environment = {**os.environ, "PYTHONPATH": path}
     command = [sys.executable, "-S", "-c", script]  # without what an editable install puts ahead of all paths
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split()[0] == str(tmp_path / "opt" / "padfree")
