@@ -11,21 +11,11 @@ from padfree.onnx_tools import rewrite
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.ort_session import open_session
 from padfree.onnx_tools.importing.quantized.unquantized import without_quantization
-from padfree.onnx_tools.synthetic import bert_model
 
 from tests.onnx_tools.agreement import run
 from tests.support.quantized import Quantizer
 
-FEEDS = {
-    "input_ids": np.random.default_rng(0).integers(0, 50, 12).astype(np.int32),
-    "token_type_ids": np.zeros(12, np.int32),
-    "seq_lens": np.array([5, 7], np.int32),
-}
-
-
-@pytest.fixture(scope="module")
-def original() -> ModelProto:
-    return bert_model(1, 64, 2, 128, 50, 32)
+from .conftest import FEEDS
 
 
 @pytest.mark.parametrize("way", ["turned", "cast"])
