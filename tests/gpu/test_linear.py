@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 EXPORTED = DEMO_DATA / "bert_tiny.onnx"
 VOCABULARY = 930
 LENGTHS = ([128] * 8, [1], [3, 0, 5], [64, 65, 33, 2, 100], [17])
+KEY_NUMBERS = 13  # of LinearTableKey in plugins/linear/tables.h
 KINDS = (("padfree", "folded"), ("padfree", "separate"), ("tensorrt", "separate"))  # --linear, --norms
 # Outputs of magnitude 1 to 4 that were rounded to 11 or 8 bits in every layer, in another order of sums.
 TOLERANCES = {"fp16": 4e-2, "bf16": 3e-1}
@@ -54,8 +55,9 @@ def test_measurements_are_kept_beside_the_timing_cache(tmp_path: Path) -> None:
     tables = tmp_path / "timing.cache.linear.json"
     kept = json.loads(tables.read_text("utf-8"))
     measured = [line.split() for line in kept["tables"].splitlines()]
-    assert all(line[10] == line[-2] == "1024" for line in measured)  # most tokens: of the profile, of the last range
-    planted = "".join(" ".join([*line[:11], line[10], "0"]) + "\n" for line in measured)
+    most = KEY_NUMBERS - 1  # the key's last number: the most tokens of the profile, as of the last range
+    assert all(line[most] == line[-2] == "1024" for line in measured)
+    planted = "".join(" ".join([*line[:KEY_NUMBERS], line[most], "0"]) + "\n" for line in measured)
     tables.write_text(json.dumps({**kept, "tables": planted}), "utf-8")
     subprocess.run(command, check=True)
     assert json.loads(tables.read_text("utf-8"))["tables"] == planted  # taken, not measured again
