@@ -13,6 +13,7 @@ import onnx_graphsurgeon as gs
 from onnx import ModelProto
 
 from .analysis.check import check_graph
+from .analysis.copies import Wiring, copy_of
 from .analysis.graph import add_domain, is_padfree, names_in_use, tidy
 from .analysis.kept import Dims, dims_of_shape
 from .analysis.position_limits import longest_sequence
@@ -110,7 +111,7 @@ class _Progress:
     def copy(self) -> _Progress:
         """The same, with a graph of its own; the weights are shared."""
         other = copy.copy(self)
-        other._graph = self._graph.copy()
+        other._graph = copy_of(self._graph)
         other._analysis = self._analysis.of_copy(self._graph, other._graph)
         other._results, other._origins = list(self._results), dict(self._origins)
         return other
@@ -118,18 +119,24 @@ class _Progress:
     def run(self, steps: Sequence[Pass]) -> None:
         """Runs passes in order."""
         for step in steps:
+            before = Wiring(self._graph)
             result = step(self._graph, self._analysis)
-            for node in self._graph.nodes:  # before those that were only needed between two passes are removed
-                if is_padfree(node, "PadfreeUnpack") and node.outputs[0].name in self._names:
-                    self._origins[node.inputs[0].name] = node.outputs[0].name
-            tidy(self._graph)
-            self._analysis = check_graph(self._graph, result.name, self._analysis)
+            if result.replaced or not before.is_that_of(self._graph):
+                self._tidied(result.name)
             logger.info("%s: %d replaced, %d missed", result.name, result.replaced, len(result.missed))
             if result.name == "attention":
                 self._mask = mask_of(self._analysis[boundary_of(self._graph).mask])
             self._results.append(result)
             if self._products is None:  # the first pass has made sizes known and changed no product
                 self._products = products_of(self._graph, self._analysis)
+
+    def _tidied(self, after: str) -> None:
+        """Sorts and checks the graph that a pass has changed, and learns about it."""
+        for node in self._graph.nodes:  # before those that were only needed between two passes are removed
+            if is_padfree(node, "PadfreeUnpack") and node.outputs[0].name in self._names:
+                self._origins[node.inputs[0].name] = node.outputs[0].name
+        tidy(self._graph)
+        self._analysis = check_graph(self._graph, after, self._analysis)
 
     def finish(self, keep: str) -> PassedGraph:
         """The remaining passes, and between them the probe."""

@@ -28,6 +28,8 @@ UNCOUNTED = ("ConvTranspose", "DeformConv", "Einsum", "GRU", "LSTM", "RNN")
 
 Of Einsum, those that are not written out as other products.
 """
+_STANDARD = (*MATMULS, *CONVOLUTIONS, "Attention")
+_COUNTED = frozenset({*_STANDARD, "PadfreeAttention", "PadfreeLinear"})
 
 
 @dataclass(frozen=True)
@@ -112,10 +114,9 @@ def products_of(graph: gs.Graph, analysis: Analysis) -> Products:
 
 def _multiplies(node: gs.Node, analysis: Analysis) -> bool:
     """Whether the node multiplies matrices that depend on the batch."""
-    if all(analysis[tensor].constant for tensor in node.inputs):
+    if not (is_standard(node, *UNCOUNTED, *_STANDARD) or is_padfree(node, "PadfreeLinear")):
         return False
-    names = (*UNCOUNTED, *MATMULS, *CONVOLUTIONS, "Attention")
-    return is_standard(node, *names) or is_padfree(node, "PadfreeLinear")
+    return not all(analysis[tensor].constant for tensor in node.inputs)
 
 
 def _is_residual_sum(node: gs.Node, analysis: Analysis, below: Mapping[str, int]) -> bool:
@@ -137,6 +138,8 @@ def _letters(shape: Shape) -> set[str]:
 
 def _product(node: gs.Node, analysis: Analysis) -> Product | None:
     """The product that a node is; None for other nodes, and for those whose sizes are not known."""
+    if node.op not in _COUNTED:
+        return None
     facts = [analysis[tensor] for tensor in node.inputs]
     out = analysis[node.outputs[0]].shape if node.outputs else None
     if is_padfree(node, "PadfreeAttention"):

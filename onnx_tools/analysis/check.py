@@ -6,6 +6,7 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from ..errors import RewriteError
+from ..operators import DOMAIN
 from .graph import is_padfree, node_name, present
 from .layout import B, S, T
 from .symbolic import Analysis, analyse
@@ -45,7 +46,8 @@ def check_graph(graph: gs.Graph, after: str, before: Analysis | None = None) -> 
             raise _error(after, f"nothing makes the output '{tensor.name}'")
     analysis = analyse(graph, before)
     for node in graph.nodes:
-        _check_layout(analysis, node, after)
+        if node.domain == DOMAIN:
+            _check_layout(analysis, node, after)
     return analysis
 
 

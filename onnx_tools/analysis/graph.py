@@ -19,12 +19,12 @@ STANDARD_DOMAINS = (None, "", "ai.onnx")
 
 def is_standard(node: gs.Node, *ops: str) -> bool:
     """Whether the node is one of the standard operators `ops`."""
-    return node.domain in STANDARD_DOMAINS and node.op in ops
+    return node.op in ops and node.domain in STANDARD_DOMAINS
 
 
 def is_padfree(node: gs.Node, *ops: str) -> bool:
     """Whether the node is one of the padfree operators `ops`."""
-    return node.domain == DOMAIN and node.op in ops
+    return node.op in ops and node.domain == DOMAIN
 
 
 def padfree_inputs(node: gs.Node) -> dict[str, gs.Tensor]:
@@ -52,7 +52,7 @@ def made_by(tensor: gs.Tensor, *ops: str) -> gs.Node | None:
 
 def present(tensors: Sequence[gs.Tensor]) -> list[gs.Tensor]:
     """The tensors that are there: an empty name is an optional input left out."""
-    return [tensor for tensor in tensors if not tensor.is_empty()]
+    return [tensor for tensor in tensors if tensor.name != ""]
 
 
 def argument(node: gs.Node, position: int) -> gs.Tensor | None:
@@ -93,25 +93,20 @@ def _distinct(nodes: Sequence[gs.Node]) -> int:
     return len({id(node) for node in nodes})
 
 
+@functools.lru_cache(256)
 def dtype_name(dtype: Any) -> str | None:
-    """The name of a numpy or ONNX element type, as numpy writes it; None where it is not known."""
+    """The name of a numpy or ONNX element type, as numpy writes it (anew every time); None where it is not known."""
     if dtype is None:
         return None
-    return _name_of(onnx.helper.tensor_dtype_to_np_dtype(dtype) if isinstance(dtype, int) else np.dtype(dtype))
-
-
-@functools.cache
-def _name_of(dtype: np.dtype) -> str:
-    """numpy makes the name anew every time."""
-    return str(dtype.name)
+    return str((onnx.helper.tensor_dtype_to_np_dtype(dtype) if isinstance(dtype, int) else np.dtype(dtype)).name)
 
 
 def names_in_use(graph: gs.Graph) -> set[str]:
     """The names of all tensors and nodes."""
-    names = {tensor.name for tensor in [*graph.inputs, *graph.outputs]}
-    for node in graph.nodes:
-        names.add(node.name)
-        names.update(tensor.name for tensor in [*node.inputs, *node.outputs])
+    nodes = list(graph.nodes)
+    names = {tensor.name for node in nodes for tensor in (*node.inputs, *node.outputs)}
+    names.update(node.name for node in nodes)
+    names.update(tensor.name for tensor in (*graph.inputs, *graph.outputs))
     return names
 
 
@@ -222,11 +217,20 @@ def tidy(graph: gs.Graph) -> None:
     wanted += [node.outputs[0] for node in graph.nodes if is_padfree(node, "PadfreeIndex", "PadfreeSchedule")]
     ordered = sorted_nodes(wanted)
     kept = {id(node) for node in ordered}
-    for node in graph.nodes:
-        if id(node) not in kept:
-            node.inputs.clear()
-            node.outputs.clear()
+    _detach([node for node in graph.nodes if id(node) not in kept])
     graph.nodes = ordered
+
+
+def _detach(nodes: Sequence[gs.Node]) -> None:
+    """Takes nodes away from all tensors at once; one by one each would be compared with all readers of a tensor."""
+    gone = {id(node) for node in nodes}
+    for tensor in {id(tensor): tensor for node in nodes for tensor in node.inputs}.values():
+        list.__setitem__(tensor.outputs, slice(None), [node for node in tensor.outputs if id(node) not in gone])
+    for tensor in {id(tensor): tensor for node in nodes for tensor in node.outputs}.values():
+        list.__setitem__(tensor.inputs, slice(None), [node for node in tensor.inputs if id(node) not in gone])
+    for node in nodes:
+        list.clear(node.inputs)
+        list.clear(node.outputs)
 
 
 def sorted_nodes(wanted: Sequence[gs.Tensor]) -> list[gs.Node]:
@@ -236,17 +240,19 @@ def sorted_nodes(wanted: Sequence[gs.Tensor]) -> list[gs.Node]:
     stack = [node for tensor in reversed(wanted) for node in tensor.inputs]
     while stack:
         node = stack[-1]
-        if id(node) in state:
+        key = id(node)
+        if key in state:
             stack.pop()
-            if not state[id(node)]:
-                state[id(node)] = True
+            if not state[key]:
+                state[key] = True
                 ordered.append(node)
             continue
-        state[id(node)] = False
-        makers = [maker for tensor in node.inputs for maker in tensor.inputs]
-        for maker in reversed(makers):
-            if state.get(id(maker)) is False:
-                raise RewriteError(f"node '{node_name(node)}' ({node.op}) reads what is made of its own result")
-            if id(maker) not in state:
-                stack.append(maker)
+        state[key] = False
+        for tensor in reversed(node.inputs):
+            for maker in reversed(tensor.inputs):
+                known = state.get(id(maker))
+                if known is None:
+                    stack.append(maker)
+                elif not known:
+                    raise RewriteError(f"node '{node_name(node)}' ({node.op}) reads what is made of its own result")
     return ordered

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from enum import Enum
 
 from .symbolic import Poly
@@ -38,6 +39,7 @@ def is_token_shape(shape: Shape | None) -> bool:
     return token_axis(shape) == 1
 
 
+@functools.lru_cache(4096)
 def token_axis(shape: Shape | None) -> int | None:
     """Which axis is the sequence in [B,...,S,...], such as the 2 of [B,H,S,D]; None for any other shape.
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
@@ -34,7 +33,7 @@ def skeleton_of(model: ModelProto, sizes: Mapping[str, Sequence[int | str]] | No
         elif value.name not in initializers:
             skeleton.graph.input.append(value)
     for tensor in model.graph.initializer:
-        if int(np.prod(tensor.dims, dtype=np.int64)) <= _SMALL and tensor.data_location != TensorProto.EXTERNAL:
+        if math.prod(tensor.dims) <= _SMALL and tensor.data_location != TensorProto.EXTERNAL:
             skeleton.graph.initializer.append(tensor)
         else:
             item = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
@@ -82,12 +81,14 @@ def _most_propagated(graph: GraphProto) -> int:
     return max(sizes.values(), default=0)
 
 
-def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+def subgraphs(node: NodeProto) -> Sequence[GraphProto]:
     """The graphs that a node holds."""
+    found: list[GraphProto] = []
     for attribute in node.attribute:
-        yield from attribute.graphs
+        found += attribute.graphs
         if attribute.HasField("g"):
-            yield attribute.g
+            found.append(attribute.g)
+    return found
 
 
 def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:

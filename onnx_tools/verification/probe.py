@@ -15,7 +15,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import onnxruntime as ort
 
-from ..analysis.graph import is_padfree, is_standard, node_name, sorted_nodes
+from ..analysis.copies import copy_of
+from ..analysis.graph import is_padfree, is_standard, node_name
 from ..analysis.kept import dims_of_shape, kept_elements
 from ..analysis.layout import B, S, T
 from ..analysis.limits import limit_of
@@ -139,24 +140,30 @@ def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part
     final = {name for name in makers if name in packed or name in {tensor.name for tensor in graph.outputs}}
     if not final:
         return None
-    part = graph.copy()
-    tensors = part.tensors()
-    inputs = list(part.inputs)
-    for node in [item for item in part.nodes if is_padfree(item, item.op)]:
-        inputs += [tensor for tensor in node.outputs if tensor.outputs]
-        node.outputs.clear()
-    for tensor in inputs:
-        tensor.dtype, tensor.shape = np.dtype(analysis[tensor].dtype or "float32"), None
     results = [name for name in makers if analysis.facts[name].dtype is not None]
-    for name in results:
-        tensors[name].dtype, tensors[name].shape = np.dtype(analysis.facts[name].dtype or "float32"), None
-    part.outputs = [tensors[name] for name in results]
-    part.nodes = sorted_nodes(part.outputs)
-    kept = {id(node) for node in part.nodes}
-    part.inputs = [tensor for tensor in inputs if any(id(node) in kept for node in tensor.outputs)]
+    part = _part(graph, results)
+    for tensor in (*part.inputs, *part.outputs):
+        tensor.dtype, tensor.shape = np.dtype(analysis[tensor].dtype or "float32"), None
     given = frozenset(tensor.name for tensor in graph.inputs if tensor.name != mask.source)
     seq_lens = str(boundary_of(graph).seq_lens.name)
     return _Part(part, tuple(results), frozenset(final), makers, mask, seq_lens, given, inputs_too)
+
+
+def _part(graph: gs.Graph, results: Sequence[str]) -> gs.Graph:
+    """A graph of its own that makes some tensors from the inputs and from what padfree nodes make."""
+    wanted, nodes = set(results), list[gs.Node]()
+    inputs, tensors = list(graph.inputs), dict[str, gs.Tensor]()
+    for node in reversed(graph.nodes):
+        if not is_padfree(node, node.op) and any(tensor.name in wanted for tensor in node.outputs):
+            nodes.append(node)
+            wanted.update(tensor.name for tensor in node.inputs)
+    for node in graph.nodes:
+        tensors.update((tensor.name, tensor) for tensor in node.outputs)
+        if is_padfree(node, node.op):
+            inputs += node.outputs
+    read = {tensor.name for node in nodes for tensor in node.inputs}
+    given = [tensor for tensor in inputs if tensor.name in read]
+    return copy_of(graph, nodes[::-1], given, [tensors[name] for name in results])
 
 
 def _difference(part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mapping[str, IdRule]) -> gs.Node | None:
@@ -165,7 +172,7 @@ def _difference(part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mappin
     try:
         session = part.session
         for kind in _KINDS:
-            feeds = [_feed(part, analysis, mask, rules, garbage, kind) for garbage in (0.0, _GARBAGE)]
+            feeds = _feeds(part, analysis, mask, rules, kind)
             first, second = (session.run(None, feed) for feed in feeds)
             wide = _widened(part, analysis, feeds[0], rules) if part.inputs_vary else None
             trials.append((first, second, first if wide is None else _of_more_slots(session, wide) or first))
@@ -200,13 +207,12 @@ def _changed(
     for name, before, *others in zip(part.results, first, second, third, strict=True):
         dims = dims_of_shape(analysis.facts[name].shape)
         kept = np.broadcast_to(True if dims is None else kept_elements(dims, mask), before.shape)
+        wanted = before[kept]
         for after in others:
             same = after
             if after.shape != before.shape and dims is not None and after is others[1]:
                 same = joined([after], dims, (mask.shape[0], mask.shape[1]), mask.shape[1] + _MORE)
-            if same.shape != before.shape or not np.allclose(
-                before[kept], same[kept], rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True
-            ):
+            if same.shape != before.shape or not _close(wanted, same[kept]):
                 changed.append(name)
                 break
     if not any(name in part.final for name in changed):
@@ -219,6 +225,13 @@ def _changed(
             "replace the operator by others whose sizes follow from batch and sequence"
         )
     return part.makers[known[0]]
+
+
+def _close(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether all numbers are about the same; most are equal, which is found out sooner."""
+    if np.array_equal(one, other):
+        return True
+    return np.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
 
 
 def _text(node: gs.Node) -> str:
@@ -254,13 +267,13 @@ def _noise(generator: np.random.Generator, size: list[int], kind: str) -> np.nda
     return generator.standard_normal(size) if kind == "normal" else generator.uniform(*_POSITIVE, size)
 
 
-def _feed(
-    part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mapping[str, IdRule], garbage: float, kind: str
-) -> dict[str, np.ndarray]:
-    """Inputs that are the same in kept slots for every `garbage`; `kind` is one of _KINDS."""
+def _feeds(
+    part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mapping[str, IdRule], kind: str
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Inputs without garbage and with it, the same in kept slots; `kind` is one of _KINDS."""
     generator = np.random.default_rng(1)
     sizes = {"B": mask.shape[0], "S": mask.shape[1], "T": int(mask.sum())}
-    feed = {}
+    feeds: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({}, {})
     for tensor in part.graph.inputs:
         shape = analysis.facts[tensor.name].shape
         if shape is None:
@@ -268,23 +281,25 @@ def _feed(
         size = [poly.evaluate(lambda name: sizes[name]) for poly in shape]
         dtype = np.dtype(tensor.dtype)
         noise = [_noise(generator, size, kind) for _ in range(2)]
-        if tensor.name == part.mask.source:
-            values = np.where(mask, part.mask.kept[0], part.mask.masked[0])
-        elif np.issubdtype(dtype, np.floating):
-            values = noise[0].copy()
-            if tuple(shape[:2]) == (B, S):
-                values[~mask] = noise[1][~mask] * garbage
-        elif tensor.name == part.seq_lens:
-            values = mask.sum(1)
-        else:
-            flags = noise[0] > 0  # all alike where numbers are positive: then a search finds the first slot
-            varies = part.inputs_vary or tensor.name not in part.inputs
-            if tuple(shape[:2]) == (B, S) and varies:
-                flags = np.where(mask.reshape(*mask.shape, *[1] * (flags.ndim - 2)), flags, garbage > 0)
-            values = flags.astype(np.float64)
-            if tensor.name in rules and tuple(shape) == (B, S):
-                rule = rules[tensor.name]
-                ids = rule.kept(generator.integers(0, rule.limit, size), mask)
+        has_slots, varies = tuple(shape[:2]) == (B, S), part.inputs_vary or tensor.name not in part.inputs
+        rule = rules.get(tensor.name) if tuple(shape) == (B, S) else None
+        is_float = np.issubdtype(dtype, np.floating)
+        ids = None
+        for garbage, feed in zip((0.0, _GARBAGE), feeds, strict=True):
+            if tensor.name == part.mask.source:
+                values = np.where(mask, part.mask.kept[0], part.mask.masked[0])
+            elif is_float:
+                values = noise[0].copy()
+                if has_slots:
+                    values[~mask] = noise[1][~mask] * garbage
+            elif tensor.name == part.seq_lens:
+                values = mask.sum(1)
+            elif rule is not None:
+                ids = rule.kept(generator.integers(0, rule.limit, size), mask) if ids is None else ids
                 values = np.where(mask, ids, rule.other_padding if varies and garbage else rule.padding)
-        feed[tensor.name] = values.astype(dtype)
-    return feed
+            else:
+                values = noise[0] > 0  # all alike where numbers are positive: then a search finds the first slot
+                if has_slots and varies:
+                    values = np.where(mask.reshape(*mask.shape, *[1] * (values.ndim - 2)), values, garbage > 0)
+            feed[tensor.name] = values.astype(dtype)
+    return feeds

@@ -7,13 +7,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..graph import dtype_name
 from .expr import Element, axis_index
 from .facts import MAX_ELEMENTS, MAX_PATTERN, Facts, constant_facts
 from .poly import Poly
-from .rules import infer
+from .rules import infer, looks_further
 
 B, S, T = Poly.atom("B"), Poly.atom("S"), Poly.atom("T")
 
@@ -33,12 +34,17 @@ class Step:
     found: tuple[Facts, ...]
 
 
+Constants = dict[int, tuple[np.ndarray, Facts]]
+"""By an array's id: the array, and what is known of constants that hold it."""
+
+
 @dataclass(frozen=True)
 class Analysis:
-    """Facts by tensor name, and by a node's id how they were found."""
+    """Facts by tensor name, by a node's id how they were found, and those about arrays whose values were looked at."""
 
     facts: Mapping[str, Facts]
     steps: Mapping[int, Step] = field(default_factory=dict)
+    constants: Constants = field(default_factory=dict)
 
     def __getitem__(self, tensor: gs.Tensor) -> Facts:
         return self.facts.get(tensor.name, _NOTHING)
@@ -50,7 +56,7 @@ class Analysis:
             step = self.steps.get(id(old))
             if step is not None:
                 steps[id(new)] = Step(new, tuple(new.inputs), step.known, step.found)
-        return Analysis(self.facts, steps)
+        return Analysis(self.facts, steps, self.constants)
 
 
 def analyse(graph: gs.Graph, before: Analysis | None = None) -> Analysis:
@@ -61,28 +67,36 @@ def analyse(graph: gs.Graph, before: Analysis | None = None) -> Analysis:
     """
     facts, steps = facts_of_inputs(graph), dict[int, Step]()
     old = before if before is not None else Analysis({})
+    constants = dict(old.constants)
     for name, item in facts.items():
-        last = old.facts.get(name)
-        if last is not None and (last.shape, last.dtype, last.expr) == (item.shape, item.dtype, item.expr):
-            facts[name] = last
+        facts[name] = _as_before(old, name, item)
     for node in graph.nodes:
         last_step = old.steps.get(id(node))
         if last_step is not None and last_step.node is node and _taken_over(facts, node, last_step):
             steps[id(node)] = last_step
             continue
-        learn(facts, node)
+        learn(facts, node, constants)
+        for tensor in node.outputs:
+            facts[tensor.name] = _as_before(old, tensor.name, facts[tensor.name])
         found = tuple(facts[tensor.name] for tensor in node.outputs)
-        if all(item.shape is not None and item.dtype is not None for item in found):
+        if all(item.shape is not None and item.dtype is not None for item in found) and not looks_further(node):
             known = tuple(facts.get(tensor.name, _NOTHING) for tensor in node.inputs)
             steps[id(node)] = Step(node, tuple(node.inputs), known, found)
-    return Analysis(facts, steps)
+    return Analysis(facts, steps, constants)
+
+
+def _as_before(old: Analysis, name: str, item: Facts) -> Facts:
+    """What was known of a tensor of that name, where it says the same: then what follows from it holds as well."""
+    last = old.facts.get(name)
+    return last if last is not None and last.says_the_same(item) else item
 
 
 def _taken_over(facts: dict[str, Facts], node: gs.Node, step: Step) -> bool:
     """Takes over what a step has found, where it would find the same again."""
-    if len(node.inputs) != len(step.inputs) or len(node.outputs) != len(step.found):
+    inputs, outputs = node.inputs, node.outputs
+    if len(inputs) != len(step.inputs) or len(outputs) != len(step.found):
         return False
-    for tensor, before, last in zip(node.inputs, step.inputs, step.known, strict=True):
+    for tensor, before, last in zip(inputs, step.inputs, step.known, strict=True):
         if not isinstance(tensor, gs.Constant):
             if facts.get(tensor.name, _NOTHING) is not last:
                 return False
@@ -90,7 +104,8 @@ def _taken_over(facts: dict[str, Facts], node: gs.Node, step: Step) -> bool:
             return False
         else:
             facts[tensor.name] = last
-    facts.update({tensor.name: item for tensor, item in zip(node.outputs, step.found, strict=True)})
+    for tensor, item in zip(outputs, step.found, strict=True):
+        facts[tensor.name] = item
     return True
 
 
@@ -99,11 +114,14 @@ def facts_of_inputs(graph: gs.Graph) -> dict[str, Facts]:
     return {tensor.name: _input_facts(tensor) for tensor in graph.inputs}
 
 
-def learn(facts: dict[str, Facts], node: gs.Node) -> None:
-    """Adds the facts about a node's constants and outputs; those about its other inputs are there."""
+def learn(facts: dict[str, Facts], node: gs.Node, constants: Constants | None = None) -> None:
+    """Adds the facts about a node's constants and outputs; those about its other inputs are there.
+
+    `constants` are what is known of arrays already; others that are looked at are added.
+    """
     for tensor in node.inputs:
         if isinstance(tensor, gs.Constant) and tensor.name not in facts:
-            facts[tensor.name] = constant_of(tensor)
+            facts[tensor.name] = constant_of(tensor, constants)
     known = [facts.get(tensor.name, _NOTHING) for tensor in node.inputs]
     found = infer(node, known, lambda tensor: facts.get(tensor.name, _NOTHING))
     for position, tensor in enumerate(node.outputs):
@@ -133,17 +151,25 @@ def declared_shape(tensor: gs.Tensor) -> tuple[Poly, ...] | None:
     return tuple(sizes)
 
 
-def constant_of(tensor: gs.Constant) -> Facts:
+def constant_of(tensor: gs.Constant, constants: Constants | None = None) -> Facts:
     """Facts about a constant; the values of large weights are not looked at, nor those that numpy has no type for.
 
     Such values (bfloat16, int4) would be of another type from then on, in the exported graph too.
     """
-    shape = tuple(int(size) for size in tensor.shape)
     dtype = dtype_name(tensor.dtype) or "float32"
+    shape = tuple(int(size) for size in tensor.shape)
     size = math.prod(shape)
     integer = dtype in _INTEGERS
-    wanted = (integer or dtype in _FLOATS) and (size <= MAX_ELEMENTS or (integer and size <= MAX_PATTERN))
-    return constant_facts(shape, dtype, tensor.values if wanted else None)
+    if not (integer or dtype in _FLOATS) or size > (MAX_PATTERN if integer else MAX_ELEMENTS):
+        return constant_facts(shape, dtype, None)
+    values = tensor.values
+    seen = None if constants is None else constants.get(id(values))
+    if seen is not None:
+        return seen[1]
+    found = constant_facts(shape, dtype, values)
+    if constants is not None:
+        constants[id(values)] = (values, found)
+    return found
 
 
 def _completed(tensor: gs.Tensor, found: Facts | None, known: list[Facts]) -> Facts:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,14 @@ class Facts:
     def rank(self) -> int | None:
         """Number of axes."""
         return None if self.shape is None else len(self.shape)
+
+    def says_the_same(self, other: Facts) -> bool:
+        """Whether both know the same."""
+        if (self.shape, self.dtype, self.constant, self.expr) != (other.shape, other.dtype, other.constant, other.expr):
+            return False
+        if self.elements is None or other.elements is None:
+            return self.elements is other.elements
+        return np.array_equal(self.elements, other.elements)
 
     def static_shape(self) -> tuple[int, ...] | None:
         """The shape as integers, or None where it depends on the inputs or is not known."""
@@ -92,15 +101,30 @@ def from_elements(elements: Elements, dtype: str) -> Facts:
 
 def constant_facts(shape: Sequence[int], dtype: str, values: np.ndarray | None) -> Facts:
     """Facts of a constant; `values` may be left out for large ones."""
-    facts = Facts(tuple(Poly.of(int(size)) for size in shape), dtype, constant=True)
     if values is None or values.size == 0:
-        return facts
+        return Facts(tuple(Poly.of(size) for size in shape), dtype, constant=True)
+    if values.size > MAX_ELEMENTS:
+        return _of_values(tuple(shape), dtype, values)
+    return _of_bytes(tuple(shape), dtype, values.dtype, values.tobytes())
+
+
+@functools.lru_cache(1024)
+def _of_bytes(shape: tuple[int, ...], dtype: str, kind: np.dtype, data: bytes) -> Facts:
+    """Facts of a small constant, of which graphs have many of the same values: axes, sizes, scales."""
+    found = _of_values(shape, dtype, np.frombuffer(data, kind).reshape(shape))
+    if found.elements is not None:
+        found.elements.setflags(write=False)  # other graphs get them, too
+    return found
+
+
+def _of_values(shape: tuple[int, ...], dtype: str, values: np.ndarray) -> Facts:
+    sizes = tuple(Poly.of(size) for size in shape)
     elements: Elements | None = None
     if values.size <= (MAX_ELEMENTS if values.dtype.kind in "iub" else MAX_NUMBERS):
         elements = np.empty(values.size, dtype=object)
         elements[:] = [number(value, dtype) for value in values.reshape(-1).tolist()]
         elements = elements.reshape(values.shape)
-    return replace(facts, elements=elements, expr=_pattern(values, dtype))
+    return Facts(sizes, dtype, _pattern(values, dtype), elements, constant=True)
 
 
 def _pattern(values: np.ndarray, dtype: str) -> Expr | None:
@@ -145,6 +169,8 @@ def broadcast_expr(facts: Facts, shape: Shape) -> Expr | None:
     """The expression of a tensor in terms of the axes of the broadcast result."""
     if facts.expr is None or facts.shape is None:
         return facts.uniform()
+    if facts.shape == shape:
+        return facts.expr
     offset = len(shape) - len(facts.shape)
     mapping = []
     for axis, size in enumerate(facts.shape):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -31,6 +32,8 @@ class Division:
 
 Atom = str | Axis | Division
 Monomial = tuple[Atom, ...]
+_ONE = (((), 1),)  # the terms of the number 1
+_REMEMBERED = 1024  # polynomials that are made again and again
 
 
 def _monomial(atoms: Monomial) -> Monomial:
@@ -43,14 +46,24 @@ class Poly:
 
     terms: tuple[tuple[Monomial, int], ...] = ()
 
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Poly) and self.terms == other.terms)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        """Kept, for shapes are looked up again and again."""
+        return hash(self.terms)
+
     @staticmethod
     def of(value: int | Poly) -> Poly:
         """An integer as a polynomial; polynomials stay as they are."""
-        if isinstance(value, Poly):
-            return value
-        return Poly((((), int(value)),)) if value else Poly()
+        return value if isinstance(value, Poly) else _number(int(value))
 
     @staticmethod
+    @functools.lru_cache(_REMEMBERED)
     def atom(atom: Atom) -> Poly:
         """One atom as a polynomial."""
         return Poly((((atom,), 1),))
@@ -61,8 +74,11 @@ class Poly:
         return Poly(tuple(left if len(left) < 2 else sorted(left, key=str)))
 
     def __add__(self, other: int | Poly) -> Poly:
+        added = Poly.of(other)
+        if not added.terms or not self.terms:
+            return self if self.terms else added
         terms = dict(self.terms)
-        for monomial, factor in Poly.of(other).terms:
+        for monomial, factor in added.terms:
             terms[monomial] = terms.get(monomial, 0) + factor
         return Poly._from(terms)
 
@@ -73,9 +89,17 @@ class Poly:
         return self + -Poly.of(other)
 
     def __mul__(self, other: int | Poly) -> Poly:
+        times = Poly.of(other)
+        if times.terms == _ONE:
+            return self
+        if self.terms == _ONE:
+            return times
+        if len(self.terms) == 1 and len(times.terms) == 1:
+            (one, count), (other_one, other_count) = self.terms[0], times.terms[0]
+            return Poly(((_monomial(one + other_one), count * other_count),))
         terms: dict[Monomial, int] = {}
         for m, c in self.terms:
-            for n, d in Poly.of(other).terms:
+            for n, d in times.terms:
                 key = _monomial(m + n)
                 terms[key] = terms.get(key, 0) + c * d
         return Poly._from(terms)
@@ -175,6 +199,11 @@ class Poly:
             return "*".join(parts if factor == 1 and parts else [str(factor), *parts])
 
         return " + ".join(text(m, c) for m, c in self.terms) or "0"
+
+
+@functools.lru_cache(_REMEMBERED)
+def _number(value: int) -> Poly:
+    return Poly((((), value),)) if value else Poly()
 
 
 def _is_below(value: Poly, limit: Poly, sizes: Mapping[int, Poly]) -> bool:

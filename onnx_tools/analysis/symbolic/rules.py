@@ -39,6 +39,11 @@ SAME_SHAPE = frozenset(
 BROADCASTING = frozenset({"BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mean", "Mod", "Sum"})
 
 
+def looks_further(node: gs.Node) -> bool:
+    """Whether its rule looks up more tensors than the node's inputs."""
+    return node.op in ("GatherND", "ScatterND")
+
+
 def infer(node: gs.Node, known: Known, lookup: Lookup) -> Found:
     """Facts about the outputs, or None where no rule knows the operator."""
     if node.domain == DOMAIN:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,6 +56,7 @@ class View:
         return self.has_batch and self.has_sequence
 
 
+@functools.lru_cache(4096)
 def is_odd(shape: Shape | None) -> bool:
     """Whether a shape holds batch and sequence once each, but not as [B,...,S,...]: [S,B,E] or [B*S,E], for two."""
     held = [size for size in shape or () if size.constant() is None]

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies of graphs, and what tells whether a graph is still as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_graphsurgeon as gs
+
+
+def copy_of(
+    graph: gs.Graph,
+    nodes: Sequence[gs.Node] | None = None,
+    inputs: Sequence[gs.Tensor] | None = None,
+    outputs: Sequence[gs.Tensor] | None = None,
+) -> gs.Graph:
+    """An imported graph, or a part of it, as one of its own; the weights are shared.
+
+    As Graph.copy, which copies every tensor twice, and looks into graphs that nodes hold: an imported graph has none.
+    """
+    made: dict[str, gs.Tensor] = {}
+
+    def copies(of: Sequence[gs.Tensor]) -> list[gs.Tensor]:
+        found = []
+        for tensor in of:
+            copied = made.get(tensor.name)
+            if copied is None:
+                copied = tensor.copy()
+                if tensor.name:  # those that are left out are no one tensor
+                    made[tensor.name] = copied
+            found.append(copied)
+        return found
+
+    given, results = copies(graph.inputs if inputs is None else inputs), graph.outputs if outputs is None else outputs
+    copied = [
+        gs.Node(node.op, node.name, node.attrs.copy(), copies(node.inputs), copies(node.outputs), node.domain)
+        for node in (graph.nodes if nodes is None else nodes)
+    ]
+    return gs.Graph(
+        copied, given, copies(results), graph.name, graph.doc_string, graph.opset, graph.import_domains,
+        functions=graph.functions, ir_version=graph.ir_version,
+    )  # fmt: skip
+
+
+class Wiring:
+    """Which nodes a graph has, in their order, and which tensors they read and make; of a graph as it is now."""
+
+    def __init__(self, graph: gs.Graph) -> None:
+        self._kept = _wired(graph)  # so that nothing else gets an id
+        self._ids = list(map(id, self._kept))
+
+    def is_that_of(self, graph: gs.Graph) -> bool:
+        """Whether the graph has the same, and not only equal ones."""
+        return self._ids == list(map(id, _wired(graph)))
+
+
+_END = object()  # stands behind the inputs and the outputs of a node
+
+
+def _wired(graph: gs.Graph) -> list[object]:
+    found: list[object] = [*graph.inputs, _END, *graph.outputs]
+    for node in graph.nodes:
+        found += (_END, node, *node.inputs, _END, *node.outputs)
+    return found
