@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
+from onnx_graphsurgeon.util.misc import SynchronizedList
 
 
 def copy_of(
@@ -25,7 +26,7 @@ def copy_of(
         for tensor in of:
             copied = made.get(tensor.name)
             if copied is None:
-                copied = tensor.copy()
+                copied = _copied(tensor)
                 if tensor.name:  # those that are left out are no one tensor
                     made[tensor.name] = copied
             found.append(copied)
@@ -40,6 +41,16 @@ def copy_of(
         copied, given, copies(results), graph.name, graph.doc_string, graph.opset, graph.import_domains,
         functions=graph.functions, ir_version=graph.ir_version,
     )  # fmt: skip
+
+
+def _copied(tensor: gs.Tensor) -> gs.Tensor:
+    """As Tensor.copy; every attribute that is set as usual is looked at by the graph's library."""
+    copied = object.__new__(type(tensor))
+    vars(copied).update(vars(tensor))
+    vars(copied).update(inputs=SynchronizedList(copied, "outputs", ()), outputs=SynchronizedList(copied, "inputs", ()))
+    if isinstance(tensor, gs.Constant):
+        vars(copied).update(data_location=None, _export_dtype=tensor.export_dtype)
+    return copied
 
 
 class Wiring:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import AttributeProto, ModelProto, NodeProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun, RuntimeContextError
 from padfree.contract.names import DOMAIN
@@ -136,14 +136,28 @@ def _operator(name: str) -> type[OpRun]:
 _CLASSES = tuple(_operator(name) for name in _OPERATORS)
 
 
+class Computation(NamedTuple):
+    """What a node computes: whether optional tensors are there counts, and not what they are called."""
+
+    op: str
+    domain: str
+    attributes: tuple[bytes, ...]
+    inputs: tuple[bool, ...]
+    outputs: tuple[bool, ...]
+
+
 @functools.lru_cache(maxsize=4096)
-def _runner(node: bytes, opsets: tuple[tuple[str, int], ...]) -> Callable[..., tuple[Array, ...]] | None:
-    """What runs a node of this message, in which no tensor has its name; None where more of its model must be known.
+def _runner(given: Computation, opsets: tuple[tuple[str, int], ...]) -> Callable[..., tuple[Array, ...]] | None:
+    """What runs such a node; None where more of its model must be known.
 
     It is kept for other models: making it takes longer than running it on a few tokens.
     """
     imports = [helper.make_opsetid(domain, version) for domain, version in opsets]
-    graph = helper.make_graph([NodeProto.FromString(node)], "node", [], [])
+    node = NodeProto(op_type=given.op, domain=given.domain)
+    node.attribute.extend(AttributeProto.FromString(data) for data in given.attributes)
+    node.input.extend(f"i{place}" if there else "" for place, there in enumerate(given.inputs))
+    node.output.extend(f"o{place}" if there else "" for place, there in enumerate(given.outputs))
+    graph = helper.make_graph([node], "node", [], [])
     try:
         (made,) = ReferenceEvaluator(helper.make_model(graph, opset_imports=imports), new_ops=list(_CLASSES)).rt_nodes_
     except RuntimeContextError:  # of functions whose bodies follow from the types of their inputs
@@ -151,19 +165,15 @@ def _runner(node: bytes, opsets: tuple[tuple[str, int], ...]) -> Callable[..., t
     return None if made.has_subgraph or made.has_linked_attribute else made.run
 
 
-def _nameless(node: NodeProto) -> bytes:
-    """The message of a node's computation: optional tensors are there or not, whatever they are called."""
-    plain = NodeProto(op_type=node.op_type, domain=node.domain)
-    plain.input.extend([f"i{place}" if name else "" for place, name in enumerate(node.input)])
-    plain.output.extend([f"o{place}" if name else "" for place, name in enumerate(node.output)])
-    plain.attribute.extend(node.attribute)
-    return plain.SerializeToString(deterministic=True)
+def _computation(node: NodeProto) -> Computation:
+    attributes = tuple([attribute.SerializeToString() for attribute in node.attribute])
+    return Computation(node.op_type, node.domain, attributes, (*map(bool, node.input),), (*map(bool, node.output),))
 
 
 def evaluate(model: ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
     """The outputs of an original or a rewritten model, as `run` of an onnxruntime session gives them."""
     opsets = tuple(sorted({(item.domain, item.version) for item in model.opset_import}))
-    runners = [_runner(_nameless(node), opsets) for node in model.graph.node]
+    runners = [_runner(_computation(node), opsets) for node in model.graph.node]
     with np.errstate(all="ignore"):
         if None in runners or any(function.domain != DOMAIN for function in model.functions):
             return list(ReferenceEvaluator(without_functions(model), new_ops=list(_CLASSES)).run(None, dict(feeds)))

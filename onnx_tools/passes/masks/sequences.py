@@ -63,7 +63,10 @@ def _sources(graph: gs.Graph, mask: str | None) -> dict[str, frozenset[str]]:
     for node in graph.nodes:
         made = frozenset[str]()
         if not is_standard(node, "Shape", "Size"):
-            made = made.union(*(_of(found, tensor) for tensor in node.inputs))
+            for tensor in node.inputs:
+                other = _of(found, tensor)
+                if other is not made:  # most operands are made of the same inputs
+                    made = made | other if made else other
         found.update((tensor.name, made) for tensor in node.outputs)
     return found
 
