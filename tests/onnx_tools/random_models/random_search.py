@@ -147,6 +147,7 @@ def pieces_of(first: int, count: int, done: set[int]) -> list[range]:
 
 def search(seed: int, pieces: list[range], processes: int, record: Path | None) -> int:
     """Runs all pieces; returns how many cases were wrong."""
+    begun_at = commit()  # of what the workers run, whatever is committed meanwhile
     waiting, lock, counts = queue.SimpleQueue[range](), threading.Lock(), {RIGHT: 0, REFUSED: 0, "wrong": 0}
     for piece in pieces:
         waiting.put(piece)
@@ -169,7 +170,7 @@ def search(seed: int, pieces: list[range], processes: int, record: Path | None) 
                         wrong.append(number)
                         say(f"case {number} of seed {seed} is wrong: {said}")
             if record is not None:
-                item = {"commit": commit(), "seed": seed, "first": piece.start, "count": len(piece), "wrong": wrong}
+                item = {"commit": begun_at, "seed": seed, "first": piece.start, "count": len(piece), "wrong": wrong}
                 with lock:
                     append_record(record, {**item, REFUSED: refused})
         worker.close()

@@ -54,6 +54,15 @@ def test_wrong_cases_are_said_at_once_and_recorded(
     assert json.loads(record.read_text())["wrong"] == [3]
 
 
+def test_records_name_the_commit_that_a_search_began_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits = iter(("first", "second", "third"))
+    monkeypatch.setattr(random_search, "commit", lambda: next(commits))
+    monkeypatch.setattr(Worker, "verdicts", lambda _, piece: ((number, RIGHT) for number in piece))
+    record = tmp_path / "graphs.jsonl"
+    assert search(SEED, [range(2), range(2, 3)], 1, record) == 0
+    assert [json.loads(line)["commit"] for line in record.read_text().splitlines()] == ["first", "first"]
+
+
 def test_a_process_that_dies_costs_one_case() -> None:
     worker, found = Worker(SEED), list[tuple[int, str]]()
     for number, said in worker.verdicts(range(6)):
