@@ -46,7 +46,8 @@ class Attention:
     @property
     def by_distance(self) -> bool:
         """Whether distances between tokens take part, which padding between them changes."""
-        return self.bias is not None or not self.mask.window.by_order
+        between_slots = self.bias is not None and not (isinstance(self.bias, Bias) and self.bias.counted)
+        return between_slots or not self.mask.window.by_order
 
     @property
     def head_size(self) -> int:
@@ -113,7 +114,7 @@ def match(around: Surroundings, node: gs.Node) -> Attention:
         found.uses = [_with_heads(use, q) for use in found.uses]
     mask = prove(found.uses, shape, name, around.rows)
     scale = found.factor * q.factor * k.factor
-    bias = around.biases.total(found.positions, q.num_heads)
+    bias = around.biases.total(found.positions, q.num_heads, mask.window, mask.keeps, by_head=q.by_head)
     tables = around.tables.total(found.gathered, q, k, scale)
     if tables is not None and (bias is not None or mask.window != Window()):
         raise NoMatch(f"the scores of '{name}' have tables by distance, and a window or another bias beside them")
@@ -255,7 +256,7 @@ def _match_operator(around: Surroundings, node: gs.Node) -> Attention:
     proved = prove(found.uses, shape, name, around.rows)
     if int(node.attrs.get("is_causal", 0)):
         proved = replace(proved, window=proved.window & Window(OPEN, 0))
-    bias = around.biases.total(found.positions, q.num_heads)
+    bias = around.biases.total(found.positions, q.num_heads, proved.window, proved.keeps)
     context = node.outputs[0]
     if analysis[tensors[0]].rank == 4:
         context = follow_context(analysis, context, heads, size)

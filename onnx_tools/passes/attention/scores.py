@@ -15,10 +15,11 @@ from ...analysis.symbolic.facts import Shape
 from ..base import NoMatch
 from ..masks.mask import MaskUse, Rows, prove_one
 from ..positions.disentangled import Gathered, gathered_in
+from ..positions.key_biases import is_of_keys
 from .heads import scale_of
 from .unbounded import unbounded
 
-_THROUGH = ("Cast", "Expand", "Identity")
+_THROUGH = ("Cast", "Identity")
 
 
 @dataclass
@@ -33,19 +34,23 @@ class Scores:
 
     def add(self, positional: Positional, tensor: gs.Tensor, factor: float) -> None:
         """Takes in a tensor that is added to the scores, or a mask of the Attention operator. Raises NoMatch."""
+        while (spread := made_by(tensor, "Expand")) is not None:  # what it adds is spread over the scores in any case
+            tensor = spread.inputs[0]
         analysis, node = positional.analysis, producer(tensor)
         facts = analysis[tensor]
         if tensor in positional:
             self.positions.append((tensor, factor))
         elif facts.expr is not None and not _adds_positions(positional, node):
             self.uses.append(MaskUse(facts, "add", factor))
-        elif node is not None and is_standard(node, "Add", "Sub"):
-            for item, sign in zip(node.inputs, (1, 1 if node.op == "Add" else -1), strict=True):
+        elif terms := _terms(tensor):
+            for item, sign in terms:
                 self.add(positional, item, factor * sign)
         elif node is not None and is_standard(node, "Where") and _chosen(analysis, node) is not None:
             use, rest = _selection(analysis, node, factor)
             self.uses.append(use)
             self.add(positional, rest, factor)
+        elif is_of_keys(positional, tensor):
+            self.positions.append((tensor, factor))
         elif node is not None and is_standard(node, *_THROUGH):
             self.add(positional, node.inputs[0], factor)
         else:
@@ -57,16 +62,34 @@ class Scores:
             self.add(positional, scaled[0], factor * scaled[1])
 
     def sort_positions(self, shape: Shape, node: str, rows: Rows, analysis: Analysis) -> None:
-        """Tells masks from biases: what is made of positions alone may be a window."""
-        biases = list[tuple[gs.Tensor, float]]()
-        for tensor, factor in self.positions:
-            use = MaskUse(analysis[tensor], "add", factor)
-            try:
-                prove_one(use, shape, node, rows)
-                self.uses.append(use)
-            except NoMatch:
+        """Tells masks from biases: what is made of positions alone may be a window, or the sum of one and a bias."""
+        biases, waiting = list[tuple[gs.Tensor, float]](), self.positions[::-1]
+        while waiting:
+            tensor, factor = waiting.pop()
+            if _proves(MaskUse(analysis[tensor], "add", factor), shape, node, rows):
+                self.uses.append(MaskUse(analysis[tensor], "add", factor))
+                continue
+            terms = [(item, factor * sign) for item, sign in _terms(tensor)]
+            if any(_proves(MaskUse(analysis[item], "add", sign), shape, node, rows) for item, sign in terms):
+                waiting += terms
+            else:
                 biases.append((tensor, factor))
         self.positions = biases
+
+
+def _proves(use: MaskUse, shape: Shape, node: str, rows: Rows) -> bool:
+    """Whether something that is added to the scores is a mask."""
+    try:
+        prove_one(use, shape, node, rows)
+    except NoMatch:
+        return False
+    return True
+
+
+def _terms(tensor: gs.Tensor) -> list[tuple[gs.Tensor, int]]:
+    """The two tensors that a tensor is the sum of, each with its sign; none where it is something else."""
+    made = made_by(tensor, "Add", "Sub")
+    return [] if made is None else list(zip(made.inputs, (1, 1 if made.op == "Add" else -1), strict=True))
 
 
 def scores_of(positional: Positional, softmax: gs.Node) -> tuple[gs.Node, Scores]:
@@ -106,7 +129,8 @@ def scores_of(positional: Positional, softmax: gs.Node) -> tuple[gs.Node, Scores
         elif joins_heads(analysis, node.outputs[0], node.inputs[0], node):
             found.parted, current = True, node.inputs[0]
         else:
-            raise NoMatch(f"the scores go through '{node_name(node)}' ({node.op}) between Q K^T and the Softmax")
+            what = "are capped by" if node.op == "Tanh" else "go through"
+            raise NoMatch(f"the scores {what} '{node_name(node)}' ({node.op}) between Q K^T and the Softmax")
 
 
 def joins_heads(analysis: Analysis, apart: gs.Tensor, joined: gs.Tensor, node: gs.Node) -> bool:
@@ -142,10 +166,10 @@ def _adds_positions(positional: Positional, node: gs.Node | None) -> bool:
 
 def _is_known(positional: Positional, tensor: gs.Tensor) -> bool:
     """Whether a tensor is made of masks and positions."""
-    if tensor in positional or positional.analysis[tensor].expr is not None:
+    if tensor in positional or positional.analysis[tensor].expr is not None or is_of_keys(positional, tensor):
         return True
     node = producer(tensor)
-    if node is None or not is_standard(node, "Add", "Div", "Mul", "Sub", "Where", *_THROUGH):
+    if node is None or not is_standard(node, "Add", "Div", "Mul", "Sub", "Where", "Expand", *_THROUGH):
         return False
     return all(_is_known(positional, item) for item in node.inputs)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,9 @@ from ...analysis.positional import Positional
 from ...analysis.symbolic import Apply, Element, Expr, Index, Number, Poly, evaluate
 from ...analysis.symbolic.expr import axis_index, number, replaced
 from ..base import NoMatch
+from ..masks.mask_values import Keeping
+from ..masks.window import OPEN, Window
+from .key_biases import KeyBiases, is_of_keys, is_of_queries
 
 Array = npt.NDArray[np.float64]
 
@@ -83,6 +86,7 @@ class Bias:
 
     slopes: tuple[float, ...] | None = None
     distances: npt.NDArray[np.float32] | None = None  # [H,2R+1]
+    counted: bool = False  # whether distances are between tokens, whatever lies between them, and not between slots
 
     @property
     def range(self) -> int:
@@ -100,20 +104,50 @@ class Biases:
 
     def __init__(self, positional: Positional) -> None:
         self._positional = positional
+        self._keys = KeyBiases(positional)
         self._known: dict[str, Array] = {}
 
-    def total(self, parts: list[tuple[gs.Tensor, float]], heads: int) -> Bias | None:
+    def total(
+        self,
+        parts: list[tuple[gs.Tensor, float]],
+        heads: int,
+        window: Window,
+        keeps: Keeping | None,
+        *,
+        by_head: bool = False,
+    ) -> Bias | None:
         """The sum of tensors [...,H or 1,S,S] times their factors; None where it makes no difference.
 
-        Raises NoMatch where it is no function of the distance that PadfreeAttention knows.
+        Tensors [...,1,S] have a number a key, which the mask `keeps`; `by_head` is that of heads merged with sequences.
+        What lies outside of the `window` makes no difference either. Raises NoMatch where it is no function of the
+        distance that PadfreeAttention knows.
         """
-        found = [self._values(tensor) * factor for tensor, factor in parts]
+        found, counted = list[Array](), bool(parts)
+        for tensor, factor in parts:
+            if is_of_queries(self._positional, tensor):
+                continue
+            values, by_order = self._along_keys(tensor, heads, keeps, by_head)
+            found.append(values * factor)
+            counted = counted and by_order
         if not found:
             return None
         reach = min(item.shape[1] for item in found) // 2
         middle = [item[:, item.shape[1] // 2 - reach : item.shape[1] // 2 + reach + 1] for item in found]
         values = np.broadcast_to(np.sum(np.broadcast_arrays(*middle), axis=0), (heads, 2 * reach + 1))
-        return _bias(values, self._positional.longest)
+        bias = _bias(values, self._positional.longest, window)
+        return bias if bias is None else replace(bias, counted=counted)
+
+    def _along_keys(self, tensor: gs.Tensor, heads: int, keeps: Keeping | None, by_head: bool) -> tuple[Array, bool]:
+        """[H or 1,2M+1]: the numbers at distances -M to M, and whether distances are counted in tokens."""
+        if not is_of_keys(self._positional, tensor):
+            return self._values(tensor), False
+        line = self._keys.slopes(tensor, heads, keeps, by_head=by_head)
+        return line.slopes[:, None] * self._all_distances(), line.counted
+
+    def _all_distances(self, length: int | None = None) -> npt.NDArray[np.int64]:
+        """-M to M, as far as sequences, or those of a length, have them."""
+        last = min((length or self._positional.longest or FARTHEST + 1) - 1, FARTHEST)
+        return np.arange(-last, last + 1)
 
     def among(self, tensor: gs.Tensor, length: int) -> Array:
         """[H or 1,2M+1]: the numbers of a tensor at the distances among M + 1 tokens, which may depend on that length.
@@ -149,8 +183,7 @@ class Biases:
         cuts = self._cuts(tensor)
         if cuts is None:
             return None
-        last = min((length or self._positional.longest or FARTHEST + 1) - 1, FARTHEST)
-        distances = np.arange(-last, last + 1)
+        distances = self._all_distances(length)
         given = {item.name: self._spread(item, expr, distances) for item, expr in cuts}
         if tensor.name in given:
             return given[tensor.name].reshape(1, -1).astype(np.float64)
@@ -223,18 +256,21 @@ def _run(computation: Computation, tensor: gs.Tensor, length: int, given: dict[s
         raise NoMatch(f"'{tensor.name}' is added to the scores and cannot be computed from positions") from None
 
 
-def _bias(values: Array, longest: int | None) -> Bias | None:
-    """The bias that has these values [H,2M+1]. A number that is the same for all distances changes no weight."""
+def _bias(values: Array, longest: int | None, window: Window) -> Bias | None:
+    """The bias that has these values [H,2M+1] in the window. A number that all distances share changes no weight."""
+    last = values.shape[1] // 2
+    steps = np.arange(-last, last + 1)
+    left, right = (last if side == OPEN else min(side, last) for side in (window.left, window.right))
+    values = values[:, np.clip(steps, -left, right) + last]
     if not np.all(np.isfinite(values)):
         raise NoMatch("what is added to the scores is not finite at every distance")
-    last = values.shape[1] // 2
-    steps = np.abs(np.arange(-last, last + 1))
     rest = values - values[:, last : last + 1]
     if not np.any(rest):
         return None
-    slopes = -rest[:, -1] / last
-    linear = slopes[:, None] * steps
-    if np.all(np.abs(rest + linear) <= _LINEAR * np.abs(linear) + _LINEAR):
+    slopes = -rest[:, 0] / left if left >= right else -rest[:, -1] / right
+    linear = slopes[:, None] * np.abs(steps)
+    seen = (steps >= -left) & (steps <= right)
+    if np.all((np.abs(rest + linear) <= _LINEAR * np.abs(linear) + _LINEAR)[:, seen]):
         return Bias(slopes=tuple(float(slope) for slope in slopes))
     reach = reach_of(rest, longest)
     return Bias(distances=values[:, last - reach : last + reach + 1].astype(np.float32))

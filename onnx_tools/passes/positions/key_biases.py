@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Biases by a key's place alone, as BLOOM and MPT write ALiBi: slope * place.
+
+A number that all keys of a query share changes no weight, so that slope * key is slope * (key - query). Nothing but a
+line along the keys is a function of the distance in this way. Tokens may be counted from slots or from the mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+import onnx_graphsurgeon as gs
+
+from ...analysis.computation import Computation, NotComputedError, computation_of
+from ...analysis.graph import is_standard, present
+from ...analysis.layout import B, S
+from ...analysis.positional import Positional
+from ...analysis.symbolic import Poly
+from ...analysis.symbolic.facts import Shape
+from ..base import NoMatch
+from ..masks.mask_values import Keeping
+
+Array = npt.NDArray[np.float64]
+Truths = npt.NDArray[np.bool_]
+
+_PAIRS = 1024  # tokens that are tried where something on the way has a number for every query and key
+_ONE = Poly.of(1)
+_LINEAR = 1e-6  # the share of the largest number by which numbers may miss the line: roundoff of float32
+_VALUES = MappingProxyType({"nonzero": (1, 0), "zero": (0, 1)})  # of a mask where a slot is kept, and where it is not
+
+
+@dataclass(frozen=True)
+class KeySlopes:
+    """What every further key adds to the scores of each head.
+
+    `counted`: keys that are kept are counted; otherwise slots are, between which padding may lie.
+    """
+
+    slopes: Array  # [H or 1]
+    counted: bool
+
+
+def is_of_keys(positional: Positional, tensor: gs.Tensor) -> bool:
+    """Whether a tensor [...,1,S] has a number for every key that is made of positions and of inputs alone."""
+    shape = positional.analysis[tensor].shape
+    if not shape or shape[-1] != S or any(size.constant() != 1 for size in shape[-2:-1]):
+        return False
+    if any(size.constant() is None and size.divided_exactly(B) is None for size in shape[:-2]):
+        return False
+    if tensor in positional:
+        return True
+    made = computation_of(positional.graph, positional.analysis, tensor, tables=False)
+    return made is not None and bool(made.tokens)
+
+
+def is_of_queries(positional: Positional, tensor: gs.Tensor) -> bool:
+    """Whether a tensor [...,1] of positions has one finite number for all keys of a query, which changes no weight."""
+    shape = positional.analysis[tensor].shape
+    if tensor not in positional or shape is None or (shape and shape[-1] != _ONE):
+        return False
+    if isinstance(tensor, gs.Constant):
+        return bool(np.all(np.isfinite(tensor.values)))
+    computation = positional.computation(tensor, fixed=True)
+    try:
+        made = None if computation is None else [computation.run(2, length, {}) for length in (1, positional.tried)]
+    except NotComputedError:
+        return False
+    return made is not None and all(np.all(np.isfinite(item)) for item in made)
+
+
+class KeyBiases:
+    """Finds such biases in one graph; those that are computed alike are looked at once."""
+
+    def __init__(self, positional: Positional) -> None:
+        self._positional = positional
+        self._known: dict[str, KeySlopes] = {}
+
+    def slopes(self, tensor: gs.Tensor, heads: int, keeps: Keeping | None, *, by_head: bool) -> KeySlopes:
+        """Of a tensor that `is_of_keys`, where the mask `keeps` keys. Raises NoMatch where it is no line.
+
+        `by_head`: heads and sequences are [H*B,1,S] and not [B*H,1,S].
+        """
+        values = None if keeps is None else _VALUES.get(keeps.form)
+        tokens = () if keeps is None or values is None else (keeps.source,)
+        computation = self._positional.computation(tensor, fixed=True, tokens=tokens)
+        if computation is None:
+            raise NoMatch(f"'{tensor.name}' is added to the scores, and is made of more than positions and the mask")
+        key = f"{computation.key} {heads} {keeps} {by_head}"
+        if key not in self._known:
+            line = _Line(tensor, computation, self._ahead(tensor, heads), heads, by_head, values)
+            self._known[key] = line.found(self._limit(tensor))
+        return self._known[key]
+
+    def _ahead(self, tensor: gs.Tensor, heads: int) -> Shape:
+        """The sizes ahead of [...,1,S]: [B or 1, H or 1], or [B*H]. Raises NoMatch."""
+        shape = self._positional.analysis[tensor].shape or ()
+        if shape[:-2] == (B * heads,):
+            return shape[:-2]
+        ahead = (_ONE, _ONE, *shape[:-2])[-2:]
+        if len(shape) > 4 or ahead[0] not in (_ONE, B) or ahead[1] not in (_ONE, Poly.of(heads)):
+            raise NoMatch(f"'{tensor.name}' of shape [{', '.join(map(str, shape))}] is added to the scores")
+        return ahead
+
+    def _limit(self, tensor: gs.Tensor) -> int:
+        """How many tokens are tried. Raises NoMatch where these are fewer than a sequence may have."""
+        longest = self._positional.longest
+        if not self._makes_pairs(tensor):
+            return self._positional.tried
+        if longest is None or longest > _PAIRS:
+            limit = "any" if longest is None else str(longest)
+            raise NoMatch(f"'{tensor.name}' is added to the scores of {limit} tokens; {_PAIRS} can be looked at")
+        return longest
+
+    def _makes_pairs(self, tensor: gs.Tensor) -> bool:
+        """Whether something that a tensor is made of has a number for every query and key, or is of unknown shape."""
+        seen, waiting = {tensor.name}, [tensor]
+        while waiting:
+            current = waiting.pop()
+            shape = self._positional.analysis[current].shape
+            if shape is None or sum("S" in size.atoms() for size in shape) > 1:
+                return True
+            for node in [item for item in current.inputs if not is_standard(item, "Shape", "Size")]:
+                waiting += [item for item in present(node.inputs) if item.name not in seen]
+                seen.update(item.name for item in node.inputs)
+        return False
+
+
+class _Line:
+    """What a tensor is for rows of slots with padding in all places."""
+
+    def __init__(
+        self,
+        tensor: gs.Tensor,
+        computation: Computation,
+        ahead: Shape,
+        heads: int,
+        by_head: bool,
+        values: tuple[int, int] | None,
+    ) -> None:
+        self._name = tensor.name
+        self._computation = computation
+        self._ahead, self._heads, self._by_head = ahead, heads, by_head
+        self._values = values
+
+    def found(self, limit: int) -> KeySlopes:
+        """The slopes of rows of up to `limit` tokens. Raises NoMatch."""
+        whole = self._numbers(np.ones((1, limit), bool))[0]
+        slopes = (whole[:, -1] - whole[:, 0]) / max(limit - 1, 1)
+        counted = bool(self._computation.tokens)
+        for length in _lengths(limit):
+            rows = _rows(length) if self._computation.tokens else np.ones((2, length), bool)
+            numbers = self._numbers(rows)
+            for kept, made in zip(rows, np.broadcast_to(numbers, (len(rows), *numbers.shape[1:])), strict=True):
+                slots = np.flatnonzero(kept)
+                if _are_together(slots) and not _is_line(made[:, slots], slopes, slots):
+                    raise NoMatch(f"'{self._name}' is added to the scores and does not grow evenly along the keys")
+                counted = counted and _is_line(made[:, slots], slopes, np.arange(len(slots)))
+        return KeySlopes(slopes, counted)
+
+    def _numbers(self, kept: Truths) -> Array:
+        """[B or 1,H or 1,S]: the tensor for a mask."""
+        rows, length = kept.shape
+        values = np.where(kept, *(self._values or (1, 0)))
+        try:
+            made = self._computation.run(rows, length, dict.fromkeys(self._computation.tokens, values))
+        except NotComputedError:
+            raise NoMatch(f"'{self._name}' is added to the scores and cannot be computed for {length} tokens") from None
+        if not np.all(np.isfinite(made)):
+            raise NoMatch(f"'{self._name}' is added to the scores and is not finite for every key")
+        if len(self._ahead) == 1:
+            wide = (self._heads, rows) if self._by_head else (rows, self._heads)
+            apart = made.reshape(*wide, length)
+            return (apart.swapaxes(0, 1) if self._by_head else apart).astype(np.float64)
+        return made.reshape(*(rows if size == B else size.constant() or 1 for size in self._ahead), length).astype(
+            np.float64
+        )
+
+
+def _lengths(limit: int) -> Iterator[int]:
+    """Lengths that are tried: short ones, and those around powers of two."""
+    powers = {(1 << power) + step for power in range(3, limit.bit_length() + 1) for step in (-1, 0, 1)}
+    yield from sorted(length for length in {*range(1, 9), *powers, limit} if 0 < length <= limit)
+
+
+def _rows(length: int) -> Truths:
+    """Rows with tokens in all slots, in the first, in the last, in the middle, and here and there."""
+    slots, part = np.arange(length), max(1, 2 * length // 3)
+    holes = np.random.default_rng(length).random((2, length)) < 0.6
+    return np.stack(
+        [slots < length, slots < part, slots >= length - part, (slots >= length - part) & (slots < part), *holes]
+    )
+
+
+def _are_together(slots: npt.NDArray[np.int64]) -> bool:
+    return not len(slots) or slots[-1] - slots[0] == len(slots) - 1
+
+
+def _is_line(numbers: Array, slopes: Array, places: npt.NDArray[np.int64]) -> bool:
+    """Whether numbers [H or 1,N] grow by the slopes from place to place."""
+    if not len(places):
+        return True
+    grown = slopes[:, None] * (places - places[0])
+    room = _LINEAR * (1 + np.abs(numbers).max(axis=1, keepdims=True))
+    return bool(np.all(np.abs(numbers - numbers[:, :1] - grown) <= room))
