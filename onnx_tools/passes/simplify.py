@@ -28,6 +28,7 @@ from ..analysis.symbolic.facts import Shape, broadcast_shape
 from .base import PassResult
 from .convolutions import expand_convolutions, expand_global_pools
 from .einsum import expand_einsums
+from .means import write_means
 from .softmaxes import write_softmaxes
 
 NAME = "simplify"
@@ -35,13 +36,13 @@ _NO_LIMIT = 2**31 - 1  # as the end of a Slice: no axis is longer
 _SMALL = 4096  # elements; only below it may a folded constant stand beside the one it was made from
 
 
-_WRITTEN = (expand_einsums, expand_convolutions, expand_global_pools, write_softmaxes)
+_WRITTEN = (expand_einsums, expand_convolutions, expand_global_pools, write_softmaxes, write_means)
 
 
 def simplify(graph: gs.Graph, analysis: Analysis) -> PassResult:
     """Folds constants and known shapes, takes shapes from the inputs, removes what does nothing.
 
-    Einsum, convolutions and pooling over all places are written out; what is a Softmax becomes one.
+    Einsum, convolutions and pooling over all places are written out; what is a Softmax, or a mean, becomes one.
     """
     before = len(graph.nodes)
     written = [expand(graph, analysis) for expand in _WRITTEN]

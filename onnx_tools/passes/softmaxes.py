@@ -14,7 +14,7 @@ from ..analysis.symbolic.arguments import axes_of_node
 from ..analysis.symbolic.expr import leaves
 from ..analysis.symbolic.facts import broadcast_shape
 
-_VIEWS = ("Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+VIEWS = ("Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 _LOWEST = float(np.finfo(np.float32).min)
 
 
@@ -38,7 +38,7 @@ def write_softmaxes(graph: gs.Graph, analysis: Analysis) -> bool:
             found = _shift(analysis, node) or found
             continue
         total = _divisor(node)
-        sums = None if total is None else _reduction(analysis, total, "ReduceSum", node.inputs[0])
+        sums = None if total is None else reduction_of(analysis, total, "ReduceSum", node.inputs[0])
         weights = None if sums is None else _weights(analysis, node.inputs[0], sums)
         if total is not None and sums is not None and weights is not None:
             _replace(editor, analysis, node, total, weights, sums)
@@ -97,11 +97,11 @@ def _guards(node: gs.Node, quotient: gs.Tensor, total: gs.Tensor) -> bool:
     return is_standard(node, "Where") and node.inputs[1] is quotient and _is_positive(node.inputs[0], total)
 
 
-def _reduction(analysis: Analysis, tensor: gs.Tensor, op: str, source: gs.Tensor) -> int | None:
+def reduction_of(analysis: Analysis, tensor: gs.Tensor, op: str, source: gs.Tensor) -> int | None:
     """The one axis over which a tensor sums up, say, the source, of whose rank it is; None where it does not."""
     shape, whole = analysis[tensor].shape, analysis[source].shape
     node = producer(tensor)
-    while node is not None and is_standard(node, *_VIEWS) and _is_view(analysis, node):
+    while node is not None and is_standard(node, *VIEWS) and _is_view(analysis, node):
         node = producer(node.inputs[0])
     if node is None or not is_standard(node, op) or node.inputs[0] is not source or not shape or not whole:
         return None
@@ -142,7 +142,7 @@ def _weights(analysis: Analysis, tensor: gs.Tensor, axis: int) -> _Weights | Non
 def _unshifted(analysis: Analysis, scores: gs.Tensor, axis: int) -> gs.Tensor:
     """The scores before their largest is taken from all of them."""
     node = made_by(scores, "Sub")
-    if node is None or _reduction(analysis, node.inputs[1], "ReduceMax", node.inputs[0]) != axis:
+    if node is None or reduction_of(analysis, node.inputs[1], "ReduceMax", node.inputs[0]) != axis:
         return scores
     return node.inputs[0]
 

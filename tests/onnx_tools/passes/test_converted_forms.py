@@ -25,6 +25,26 @@ def pooled(b: EncoderBuilder, x: str) -> str:
     return b.op("GlobalAveragePool", x)
 
 
+def without_its_axis(b: EncoderBuilder, x: str) -> str:
+    return b.op("Unsqueeze", b.op("ReduceMean", x, axes=[2], keepdims=0), b.axes(-1))
+
+
+def summed(b: EncoderBuilder, x: str) -> str:
+    """As jax2onnx writes a mean, with the squares of the variance in the sum."""
+    node = next((item for item in b.nodes if x in item.output), None)
+    squares = node is not None and node.op_type == "Mul" and node.input[0] == node.input[1]
+    if node is not None and squares:
+        total = b.op("ReduceSumSquare", node.input[0], axes=[2], keepdims=0)
+    else:
+        total = b.op("ReduceSum", x, b.axes(2), keepdims=0)
+    wide = b.op("Concat", b.op("Shape", total), b.axes(1), axis=0)
+    return b.op("Div", b.op("Expand", b.op("Reshape", total, wide), wide), b.constant(HIDDEN))
+
+
+def times_the_inverse(b: EncoderBuilder, x: str) -> str:
+    return b.op("Mul", b.constant(1 / HIDDEN), b.op("ReduceSum", x, b.axes(-1), keepdims=1))
+
+
 def statistics(b: EncoderBuilder, x: str, mean: Mean) -> tuple[str, str, str]:
     """The mean, x without it, and 1 / sqrt(variance + epsilon)."""
     centre = mean(b, x)
@@ -58,7 +78,7 @@ Norm = Callable[[EncoderBuilder, str, Mean], str]
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-@pytest.mark.parametrize("mean", [reduced, pooled])
+@pytest.mark.parametrize("mean", [reduced, pooled, without_its_axis, summed, times_the_inverse])
 @pytest.mark.parametrize("norm", [of_tensorflow, of_jax, of_flax])
 def test_norms_by_factors(norm: Norm, mean: Mean, interface: str) -> None:
     b = EncoderBuilder()
@@ -86,11 +106,18 @@ def with_another_shift(b: EncoderBuilder, x: str, mean: Mean) -> str:
     return b.op("Add", b.op("Mul", x, factor), b.op("Add", b.weight(HIDDEN), b.op("Mul", centre, factor)))
 
 
-@pytest.mark.parametrize("norm", [of_another_tensor, with_another_shift])
-def test_what_is_no_norm_stays(norm: Norm) -> None:
+def by_one_less(b: EncoderBuilder, x: str) -> str:
+    """As torch's std has it for samples."""
+    return b.op("Div", b.op("ReduceSum", x, b.axes(-1), keepdims=1), b.constant(HIDDEN - 1))
+
+
+@pytest.mark.parametrize(
+    ("norm", "mean"), [(of_another_tensor, reduced), (with_another_shift, reduced), (of_jax, by_one_less)]
+)
+def test_what_is_no_norm_stays(norm: Norm, mean: Mean) -> None:
     b = EncoderBuilder()
     x = b.embedding()
-    x = norm(b, b.op("Add", b.attention(x, b.padding_mask()), x), reduced)
+    x = norm(b, b.op("Add", b.attention(x, b.padding_mask()), x), mean)
     model = with_output(x, b, TOKENS)
     result = rewrite(model)
     assert "PadfreeLayerNorm" not in result.report.plugins
