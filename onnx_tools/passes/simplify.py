@@ -25,18 +25,20 @@ from ..analysis.layout_rules import ELEMENTWISE
 from ..analysis.symbolic import Analysis, Index, Number, Poly, analyse
 from ..analysis.symbolic.arguments import slice_arguments
 from ..analysis.symbolic.facts import Shape, broadcast_shape
+from ..analysis.symbolic.movement import TO_THE_END
 from .base import PassResult
 from .convolutions import expand_convolutions, expand_global_pools
 from .einsum import expand_einsums
 from .means import write_means
+from .shapes import ShapeBuilder, shape_source
 from .softmaxes import write_softmaxes
+from .turned_softmaxes import turn_softmaxes
 
 NAME = "simplify"
-_NO_LIMIT = 2**31 - 1  # as the end of a Slice: no axis is longer
 _SMALL = 4096  # elements; only below it may a folded constant stand beside the one it was made from
 
 
-_WRITTEN = (expand_einsums, expand_convolutions, expand_global_pools, write_softmaxes, write_means)
+_WRITTEN = (expand_einsums, expand_convolutions, expand_global_pools, write_softmaxes, write_means, turn_softmaxes)
 
 
 def simplify(graph: gs.Graph, analysis: Analysis) -> PassResult:
@@ -98,53 +100,6 @@ def _narrow(editor: Editor, tensor: gs.Tensor, analysis: Analysis) -> tuple[gs.T
     if row is None or not -table.shape[0] <= row < table.shape[0]:
         return None
     return editor.constant("row", table.values[row]), (Poly.of(int(table.shape[1])),)
-
-
-class ShapeBuilder:
-    """Makes shape tensors from the sizes of one input [B,S], so that shapes keep no other tensor alive."""
-
-    def __init__(self, editor: Editor, source: gs.Tensor) -> None:
-        self.source = source
-        self._editor = editor
-        self._known: dict[Poly, gs.Tensor] = {}
-        self._shape: gs.Tensor | None = None
-
-    def build(self, sizes: list[Poly]) -> gs.Tensor:
-        """A 1-D int64 tensor of the sizes."""
-        parts = [self._size(size) for size in sizes]
-        if not parts:
-            return self._editor.constant("shape", np.zeros(0, np.int64))
-        return self._editor.node("Concat", parts, stem="shape", dtype=np.dtype(np.int64), attrs={"axis": 0})
-
-    def _size(self, size: Poly) -> gs.Tensor:
-        if size not in self._known:
-            self._known[size] = self._make(size)
-        return self._known[size]
-
-    def _make(self, size: Poly) -> gs.Tensor:
-        constant = size.constant()
-        if constant is not None:
-            return self._editor.constant("size", np.asarray([constant], np.int64))
-        if size in (Poly.atom("B"), Poly.atom("S")):
-            if self._shape is None:
-                self._shape = self._op("Shape", [self.source])
-            position = np.asarray([0 if size == Poly.atom("B") else 1], np.int64)
-            return self._op("Gather", [self._shape, self._editor.constant("axis", position)], {"axis": 0})
-        total: gs.Tensor | None = None
-        for monomial, factor in size.terms:
-            product = self._size(Poly.of(factor))
-            for atom in monomial:
-                product = self._op("Mul", [product, self._size(Poly.atom(atom))])
-            total = product if total is None else self._op("Add", [total, product])
-        return total if total is not None else self._size(Poly())
-
-    def _op(self, op: str, inputs: list[gs.Tensor], attrs: Mapping[str, object] | None = None) -> gs.Tensor:
-        return self._editor.node(op, inputs, stem="size", dtype=np.dtype(np.int64), attrs=attrs)
-
-
-def shape_source(graph: gs.Graph) -> gs.Tensor:
-    """A graph input [B,S]."""
-    return next(tensor for tensor in graph.inputs if list(tensor.shape or ()) == ["B", "S"])
 
 
 def _fold_value(editor: Editor, node: gs.Node, analysis: Analysis) -> bool:
@@ -233,7 +188,7 @@ def _shorten_slice(editor: Editor, node: gs.Node, analysis: Analysis) -> None:
     cut = [
         place
         for place, (start, end, axis, step) in enumerate(zip(starts, ends, axes, steps, strict=True))
-        if start.constant() != 0 or step != 1 or not (end == sizes[axis] or (end.constant() or 0) >= _NO_LIMIT)
+        if start.constant() != 0 or step != 1 or not (end == sizes[axis] or (end.constant() or 0) >= TO_THE_END)
     ]
     if not cut or len(cut) == len(axes) or any(poly.constant() is None for poly in (*starts, *ends)):
         return

@@ -115,6 +115,10 @@ def apply(op: str, args: tuple[Expr, ...], dtype: str) -> Expr:
         known = _compared(op, polys[0] - polys[1])
         if known is not None:
             return Number(known, "bool")
+    if op in ("Max", "Min") and len(polys) == 2 and polys[0] is not None and polys[1] is not None:
+        apart = polys[0] - polys[1] if op == "Max" else polys[1] - polys[0]
+        if apart.is_non_negative() or (-apart).is_non_negative():
+            return args[0] if apart.is_non_negative() else args[1]
     if all(is_constant(arg) for arg in args):
         return number(evaluate(Apply(op, args, dtype), {}), dtype)
     if op in ("And", "Or"):

@@ -11,7 +11,8 @@ from .expr import Index, axes_of, axis_index
 from .facts import Facts, Shape, from_elements, moved, sizes_of
 from .poly import Poly
 
-_LIMIT = (1 << 31) - 2  # exporters write "to the end" as the largest number of 32 or 64 bits
+TO_THE_END = 10**9
+"""Limits of slices from here on are the end: tf2onnx writes this, others the largest number of 32 or 64 bits."""
 
 
 def volume(shape: Shape) -> Poly:
@@ -145,7 +146,7 @@ def slice_(x: Facts, starts: Sequence[Poly], ends: Sequence[Poly], axes: Sequenc
     mapping = [axis_index(axis) for axis in range(len(x.shape))]
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         size = x.shape[axis]
-        if step == -1 and start.constant() == -1 and (end.constant() or 0) < -_LIMIT:
+        if step == -1 and start.constant() == -1 and (end.constant() or 0) <= -TO_THE_END:
             mapping[axis] = size - 1 - axis_index(axis)
             continue
         first, last = _bound(start, size), _bound(end, size)
@@ -166,9 +167,9 @@ def _bound(value: Poly, size: Poly) -> Poly | None:
     """A slice's limit as a position counted from 0; None where it is not certain."""
     known, total = value.constant(), size.constant()
     if known is not None:
-        if known > _LIMIT or value == size:
+        if known >= TO_THE_END or value == size:
             return size
-        if known < -_LIMIT:
+        if known <= -TO_THE_END:
             return Poly()
         if total is not None:
             return Poly.of(max(0, min(total, known + total if known < 0 else known)))
@@ -223,7 +224,7 @@ def _sliced_elements(
         first, last = start.constant(), end.constant()
         if first is None or last is None:
             return None
-        index[axis] = slice(max(first, -_LIMIT), min(last, _LIMIT), step)
+        index[axis] = slice(max(first, -TO_THE_END), min(last, TO_THE_END), step)
     return x.elements[tuple(index)]
 
 

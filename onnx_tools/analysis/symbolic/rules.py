@@ -279,6 +279,9 @@ def _reduce(node: gs.Node, known: Known) -> Facts:
         axes = list(range(len(x.shape)))
     gone = {axis % len(x.shape) for axis in axes}
     shape = [Poly.of(1) if i in gone else size for i, size in enumerate(x.shape) if keep or i not in gone]
+    if node.op == "ReduceProd" and len(x.shape) == 1 and x.integers() is not None:
+        product = movement.volume(tuple(x.integers() or ()))
+        return replace(from_elements(_indices([product]).reshape([1] * keep), x.dtype or "int64"), constant=constant)
     expr = _row_sum(x) if node.op == "ReduceSum" and gone == {1} else None
     return Facts(tuple(shape), x.dtype, expr, constant=constant)
 

@@ -12,7 +12,7 @@ from ...analysis.graph import Editor, is_standard, node_name
 from ...analysis.layout_rules import ELEMENTWISE
 from ...analysis.symbolic.facts import Facts, Shape
 from ...analysis.symbolic.poly import Poly
-from ...passes.simplify import ShapeBuilder, shape_source
+from ...passes.shapes import ShapeBuilder, shape_source
 from .unknowns import B, S, Unknowns, ambiguous
 from .walk import Walk
 

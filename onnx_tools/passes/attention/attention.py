@@ -20,7 +20,7 @@ from ..positions.disentangled import Disentangled
 from ..positions.distances import Bias
 from ..positions.positions import Positions
 from ..positions.rotary import Rotation
-from ..simplify import shape_source
+from ..shapes import shape_source
 from .attention_match import Attention, Surroundings, is_candidate, match, surroundings
 from .projections import Projections
 

@@ -20,6 +20,7 @@ MOVEMENTS = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Split", "Slice", "
 REPEATS = ("Concat", "Expand", "Tile")  # of heads that several query heads read
 HEADS_FIRST, TOKENS_FIRST, KEYS_LAST = (0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2)
 """What makes [B,H,S,D] of that, of [B,S,H,D], and of [B,H,D,S]."""
+_MOST_MOVEMENTS = 16  # of a context; tf2onnx writes nine
 _SIZES = ((2, 3), (3, 5))  # B, S to try movements with; two pairs tell B, S and constants apart
 
 
@@ -253,7 +254,7 @@ def follow_context(analysis: Analysis, start: gs.Tensor, heads: int, size: int, 
     The context may be [B*H,S,D], with `by_head` [H*B,S,D], and of one head [B,S,D].
     """
     current, chain = start, list[tuple[gs.Node, gs.Tensor]]()
-    for _ in range(8):
+    for _ in range(_MOST_MOVEMENTS):
         shape = analysis[current].shape
         whole = _is_tokens(analysis, current) and shape is not None and shape[2].constant() == heads * size
         if whole and (chain or heads == 1):

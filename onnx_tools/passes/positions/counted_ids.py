@@ -14,7 +14,7 @@ from ...analysis.layout import S, is_token_shape
 from ...analysis.symbolic import Analysis, Element, Expr, Index, evaluate
 from ...analysis.symbolic.expr import axis_index, leaves
 from ..masks.mask_values import Mask, table_rows
-from ..simplify import ShapeBuilder, shape_source
+from ..shapes import ShapeBuilder, shape_source
 
 _OWN = (axis_index(0), axis_index(1))
 _INT64 = np.dtype(np.int64)

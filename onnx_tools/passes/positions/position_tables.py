@@ -16,7 +16,7 @@ from ...analysis.symbolic.arguments import slice_arguments
 from ...analysis.symbolic.expr import axis_index
 from ...analysis.symbolic.facts import Facts, Shape
 from ..base import PassResult
-from ..simplify import ShapeBuilder, shape_source
+from ..shapes import ShapeBuilder, shape_source
 from .positions import position_axis
 
 NAME = "position tables"

@@ -14,7 +14,7 @@ from ...analysis.graph import Editor
 from ...analysis.layout import B, S
 from ...analysis.symbolic import Analysis, Poly
 from ...analysis.symbolic.facts import Shape
-from ..simplify import ShapeBuilder
+from ..shapes import ShapeBuilder
 
 _BATCH, _SEQUENCE = 0, 1
 Groups = tuple[tuple[int, ...], ...]

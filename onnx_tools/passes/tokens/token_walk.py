@@ -12,7 +12,7 @@ from ...analysis.graph import Editor
 from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.facts import Facts, Shape
 from ..base import NoMatch
-from ..simplify import ShapeBuilder, shape_source
+from ..shapes import ShapeBuilder, shape_source
 from .token_view import View, Views, is_odd, with_groups
 
 

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shapes that are made of the sizes of one input, wherever a pass needs one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ..analysis.graph import Editor
+from ..analysis.symbolic import Poly
+
+
+class ShapeBuilder:
+    """Makes shape tensors from the sizes of one input [B,S], so that shapes keep no other tensor alive."""
+
+    def __init__(self, editor: Editor, source: gs.Tensor) -> None:
+        self.source = source
+        self._editor = editor
+        self._known: dict[Poly, gs.Tensor] = {}
+        self._shape: gs.Tensor | None = None
+
+    def build(self, sizes: list[Poly]) -> gs.Tensor:
+        """A 1-D int64 tensor of the sizes."""
+        parts = [self._size(size) for size in sizes]
+        if not parts:
+            return self._editor.constant("shape", np.zeros(0, np.int64))
+        return self._editor.node("Concat", parts, stem="shape", dtype=np.dtype(np.int64), attrs={"axis": 0})
+
+    def _size(self, size: Poly) -> gs.Tensor:
+        if size not in self._known:
+            self._known[size] = self._make(size)
+        return self._known[size]
+
+    def _make(self, size: Poly) -> gs.Tensor:
+        constant = size.constant()
+        if constant is not None:
+            return self._editor.constant("size", np.asarray([constant], np.int64))
+        if size in (Poly.atom("B"), Poly.atom("S")):
+            if self._shape is None:
+                self._shape = self._op("Shape", [self.source])
+            position = np.asarray([0 if size == Poly.atom("B") else 1], np.int64)
+            return self._op("Gather", [self._shape, self._editor.constant("axis", position)], {"axis": 0})
+        total: gs.Tensor | None = None
+        for monomial, factor in size.terms:
+            product = self._size(Poly.of(factor))
+            for atom in monomial:
+                product = self._op("Mul", [product, self._size(Poly.atom(atom))])
+            total = product if total is None else self._op("Add", [total, product])
+        return total if total is not None else self._size(Poly())
+
+    def _op(self, op: str, inputs: list[gs.Tensor], attrs: Mapping[str, object] | None = None) -> gs.Tensor:
+        return self._editor.node(op, inputs, stem="size", dtype=np.dtype(np.int64), attrs=attrs)
+
+
+def shape_source(graph: gs.Graph) -> gs.Tensor:
+    """A graph input [B,S]."""
+    return next(tensor for tensor in graph.inputs if list(tensor.shape or ()) == ["B", "S"])

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention weights [..., keys, queries] of a Softmax over its last axis but one, as [..., queries, keys].
+
+Optimisers of graphs move transpositions through a Softmax: tf2onnx does so where Keras multiplies K by Q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ..analysis.graph import Editor, is_output, is_standard, producer
+from ..analysis.layout import S
+from ..analysis.layout_rules import ELEMENTWISE
+from ..analysis.symbolic import Analysis, Poly
+from ..analysis.symbolic.facts import Shape
+from .shapes import ShapeBuilder, shape_source
+
+_VIEWS = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
+_SIZES = ((2, 3), (3, 5))  # B, S to try movements with
+
+
+def turn_softmaxes(graph: gs.Graph, analysis: Analysis) -> bool:
+    """Lets every such Softmax over [..., S, S] go over its last axis; returns whether there was any."""
+    editor = Editor(graph)
+    turn = _Turn(editor, analysis, ShapeBuilder(editor, shape_source(graph)))
+    found = [node for node in graph.nodes if is_standard(node, "Softmax") and _is_turned(analysis, node)]
+    for node in found:
+        turn(node)
+    return bool(found)
+
+
+def _is_turned(analysis: Analysis, node: gs.Node) -> bool:
+    shape = analysis[node.inputs[0]].shape
+    if shape is None or len(shape) < 3 or shape[-2:] != (S, S):
+        return False
+    return int(node.attrs.get("axis", -1)) % len(shape) == len(shape) - 2
+
+
+class _Turn:
+    """Swaps the last two axes of tensors of one graph, by other nodes in front of them."""
+
+    def __init__(self, editor: Editor, analysis: Analysis, shapes: ShapeBuilder) -> None:
+        self._editor = editor
+        self._analysis = analysis
+        self._shapes = shapes
+        self._known: dict[str, gs.Tensor] = {}
+
+    def __call__(self, softmax: gs.Node) -> None:
+        weights = softmax.outputs[0]
+        result = self._op("Softmax", [self._swapped(softmax.inputs[0])], weights, axis=-1)
+        self._join(weights, result)
+        if weights.outputs or is_output(self._editor.graph, weights):
+            perm = _swap(self._analysis[weights].rank or 0)
+            self._editor.take_over(weights)
+            self._editor.node("Transpose", [result], stem=weights.name, attrs={"perm": perm}, output=weights)
+        softmax.outputs.clear()
+
+    def _join(self, weights: gs.Tensor, result: gs.Tensor) -> None:
+        """Gives what turns the weights back a Reshape of them."""
+        for first in list(weights.outputs):
+            chain, last = list[gs.Node](), first
+            best: gs.Node | None = None
+            while is_standard(last, "Transpose", *_VIEWS):
+                chain.append(last)
+                best = last if self._is_view(weights, chain) else best
+                readers = [node for node in last.outputs[0].outputs if not is_standard(node, "Shape")]
+                if len(readers) != 1:
+                    break
+                last = readers[0]
+            shape = None if best is None else self._analysis[best.outputs[0]].shape
+            if best is not None and shape is not None:
+                target = self._shapes.build(list(shape))
+                self._editor.redirect(best.outputs[0], self._op("Reshape", [result, target], best.outputs[0]))
+
+    def _is_view(self, weights: gs.Tensor, chain: Sequence[gs.Node]) -> bool:
+        """Whether nodes leave the elements of the weights, with their last two axes swapped, in their order."""
+        before = self._analysis[weights].shape or ()
+        for batch, length in _SIZES:
+            sizes = _numbers(before, batch, length)
+            if sizes is None:
+                return False
+            values = np.arange(prod(sizes)).reshape(sizes).swapaxes(-1, -2)
+            for node in chain:
+                made = _numbers(self._analysis[node.outputs[0]].shape, batch, length)
+                if made is None:
+                    return False
+                values = values.transpose(node.attrs.get("perm")) if node.op == "Transpose" else values.reshape(made)
+            if not np.array_equal(values.reshape(-1), np.arange(values.size)):
+                return False
+        return True
+
+    def _swapped(self, tensor: gs.Tensor) -> gs.Tensor:
+        """The tensor with its last two axes swapped."""
+        if tensor.name not in self._known:
+            self._known[tensor.name] = self._made(tensor)
+        return self._known[tensor.name]
+
+    def _made(self, tensor: gs.Tensor) -> gs.Tensor:
+        shape, node = self._analysis[tensor].shape, producer(tensor)
+        if shape is None:
+            raise AssertionError(f"'{tensor.name}' has no known shape")
+        if not shape or all(size == Poly.of(1) for size in shape[-2:]):
+            return tensor
+        if len(shape) == 1:
+            return self._op("Unsqueeze", [tensor, self._editor.constant("axes", np.asarray([1], np.int64))], tensor)
+        operands = [] if node is None else [self._analysis[item].shape for item in node.inputs]
+        if node is not None and is_standard(node, *ELEMENTWISE) and None not in operands and node.op != "PRelu":
+            return self._op(node.op, [self._swapped(item) for item in node.inputs], tensor, **node.attrs)
+        if node is not None and is_standard(node, "MatMul") and all(len(item or ()) == len(shape) for item in operands):
+            return self._op("MatMul", [self._swapped(item) for item in node.inputs[::-1]], tensor)
+        if node is not None and is_standard(node, "Transpose"):
+            perm = [int(axis) for axis in node.attrs.get("perm") or range(len(shape))[::-1]]
+            return self._transposed(node.inputs[0], [*perm[:-2], perm[-1], perm[-2]])
+        source = self._source(tensor)
+        if source is not None:
+            return self._op("Reshape", [self._swapped(source), self._shapes.build(list(shape))], tensor)
+        return self._transposed(tensor, _swap(len(shape)))
+
+    def _source(self, tensor: gs.Tensor) -> gs.Tensor | None:
+        """Another tensor [..., S, S] that a tensor [..., S, S] is a view of."""
+        current = tensor
+        while True:
+            node = producer(current)
+            if node is None or not is_standard(node, *_VIEWS):
+                return None
+            current = node.inputs[0]
+            shapes = [self._analysis[item].shape or () for item in (tensor, current)]
+            if all(shape[-2:] == (S, S) for shape in shapes):
+                return current
+
+    def _transposed(self, tensor: gs.Tensor, perm: list[int]) -> gs.Tensor:
+        return tensor if perm == sorted(perm) else self._op("Transpose", [tensor], tensor, perm=perm)
+
+    def _op(self, op: str, inputs: Sequence[gs.Tensor], like: gs.Tensor, **attrs: object) -> gs.Tensor:
+        return self._editor.node(op, inputs, stem=f"{like.name}_turned", dtype=like.dtype, attrs=attrs)
+
+
+def _swap(rank: int) -> list[int]:
+    return [*range(rank - 2), rank - 1, rank - 2]
+
+
+def _numbers(shape: Shape | None, batch: int, length: int) -> list[int] | None:
+    """The sizes for B and S; None where others take part."""
+    if shape is None or not all(size.atoms() <= {"B", "S"} for size in shape):
+        return None
+    return [size.evaluate(lambda name: {"B": batch, "S": length}[name]) for size in shape]
