@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes that are made of the sizes of one input, wherever a pass needs one."""
+"""Shapes that are made of the sizes of one input, wherever a pass needs one, and what a view is a view of."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor
-from ..analysis.symbolic import Poly
+from ..analysis.graph import Editor, is_standard, producer
+from ..analysis.layout import S
+from ..analysis.symbolic import Analysis, Poly
+
+VIEWS = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 
 
 class ShapeBuilder:
@@ -57,3 +60,19 @@ class ShapeBuilder:
 def shape_source(graph: gs.Graph) -> gs.Tensor:
     """A graph input [B,S]."""
     return next(tensor for tensor in graph.inputs if list(tensor.shape or ()) == ["B", "S"])
+
+
+def square_source(analysis: Analysis, tensor: gs.Tensor) -> gs.Tensor | None:
+    """The first tensor [..., S, S] that a tensor [..., S, S] is a view of, by whatever others; None where it is none.
+
+    Numbers keep their order, and so their places in the last two axes.
+    """
+    found: gs.Tensor | None = None
+    current, node = tensor, producer(tensor)
+    while node is not None and is_standard(node, *VIEWS):
+        current = node.inputs[0]
+        node = producer(current)
+        shapes = [analysis[item].shape or () for item in (tensor, current)]
+        if all(len(shape) > 2 and shape[-2:] == (S, S) for shape in shapes):
+            found = current
+    return found

@@ -27,10 +27,11 @@ from ..analysis.symbolic.arguments import slice_arguments
 from ..analysis.symbolic.facts import Shape, broadcast_shape
 from ..analysis.symbolic.movement import TO_THE_END
 from .base import PassResult
+from .choices import write_choices
 from .convolutions import expand_convolutions, expand_global_pools
 from .einsum import expand_einsums
 from .means import write_means
-from .shapes import ShapeBuilder, shape_source
+from .shapes import VIEWS, ShapeBuilder, shape_source, square_source
 from .softmaxes import write_softmaxes
 from .turned_softmaxes import turn_softmaxes
 
@@ -38,7 +39,10 @@ NAME = "simplify"
 _SMALL = 4096  # elements; only below it may a folded constant stand beside the one it was made from
 
 
-_WRITTEN = (expand_einsums, expand_convolutions, expand_global_pools, write_softmaxes, write_means, turn_softmaxes)
+_WRITTEN = (
+    expand_einsums, expand_convolutions, expand_global_pools, write_choices, write_softmaxes, write_means,
+    turn_softmaxes,
+)  # fmt: skip
 
 
 def simplify(graph: gs.Graph, analysis: Analysis) -> PassResult:
@@ -58,7 +62,7 @@ def simplify(graph: gs.Graph, analysis: Analysis) -> PassResult:
             continue
         if _fold_value(editor, node, analysis) or _fold_movement(graph, editor, node, analysis):
             continue
-        if _unflatten(editor, node, analysis):
+        if _unflatten(editor, node, analysis) or _join_views(editor, shapes, node, analysis):
             continue
         _shorten_slice(editor, node, analysis)
         if is_standard(node, "Shape") and node.inputs[0] is not shapes.source:
@@ -121,9 +125,6 @@ def _plain(item: object) -> bool | int | float | None:
     return item.poly.constant() if isinstance(item, Index) else None
 
 
-_RESHAPES = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
-
-
 def _cast(node: gs.Node, values: np.ndarray) -> np.ndarray:
     return values.astype(onnx.helper.tensor_dtype_to_np_dtype(int(node.attrs["to"])))
 
@@ -140,7 +141,7 @@ def _fold_movement(graph: gs.Graph, editor: Editor, node: gs.Node, analysis: Ana
     """Reshapes of constants, and transposes and casts of them where that stores no weight twice."""
     source = node.inputs[0]
     shape = analysis[node.outputs[0]].static_shape()
-    if is_standard(node, *_RESHAPES) and isinstance(source, gs.Constant) and shape is not None:
+    if is_standard(node, *VIEWS) and isinstance(source, gs.Constant) and shape is not None:
         editor.redirect(node.outputs[0], editor.constant(source.name, source.values.reshape(shape)))
         return True
     if not is_standard(node, *_MOVEMENTS) or not isinstance(source, gs.Constant):
@@ -177,6 +178,22 @@ def _unflatten(editor: Editor, node: gs.Node, analysis: Analysis) -> bool:
     return True
 
 
+def _join_views(editor: Editor, shapes: ShapeBuilder, node: gs.Node, analysis: Analysis) -> bool:
+    """Views of views of scores or weights [..., S, S], with other axes of size 1 between them, are one Reshape."""
+    source = square_source(analysis, node.outputs[0]) if is_standard(node, *VIEWS) else None
+    shape = analysis[node.outputs[0]].shape
+    if source is None or source is node.inputs[0] or shape is None or not _is_of_sizes(shape):
+        return False
+    output = editor.take_over(node.outputs[0])
+    editor.node("Reshape", [source, shapes.build(list(shape))], stem=output.name, dtype=output.dtype, output=output)
+    node.outputs.clear()
+    return True
+
+
+def _is_of_sizes(shape: Shape) -> bool:
+    return all(size.atoms() <= {"B", "S"} for size in shape)
+
+
 def _shorten_slice(editor: Editor, node: gs.Node, analysis: Analysis) -> None:
     """Leaves out the axes that a Slice takes whole: converters of strided slices name all of them."""
     known = [analysis[tensor] for tensor in node.inputs]
@@ -210,6 +227,10 @@ def _bypass(editor: Editor, node: gs.Node, analysis: Analysis) -> None:
         limits = slice_arguments(node, [analysis[tensor] for tensor in node.inputs])
         whole = analysis[source].shape is not None and analysis[source].shape == analysis[result].shape
         same = limits is not None and whole and all(step == 1 for step in limits[3])
+    if is_standard(node, "Where"):
+        known = analysis[source].scalar()
+        source = node.inputs[1 if known else 2]
+        same = known is not None and analysis[source].shape == analysis[result].shape is not None
     if not same:
         return
     if not is_output(editor.graph, result):

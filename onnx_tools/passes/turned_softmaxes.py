@@ -17,9 +17,8 @@ from ..analysis.layout import S
 from ..analysis.layout_rules import ELEMENTWISE
 from ..analysis.symbolic import Analysis, Poly
 from ..analysis.symbolic.facts import Shape
-from .shapes import ShapeBuilder, shape_source
+from .shapes import VIEWS, ShapeBuilder, shape_source, square_source
 
-_VIEWS = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 _SIZES = ((2, 3), (3, 5))  # B, S to try movements with
 
 
@@ -64,7 +63,7 @@ class _Turn:
         for first in list(weights.outputs):
             chain, last = list[gs.Node](), first
             best: gs.Node | None = None
-            while is_standard(last, "Transpose", *_VIEWS):
+            while is_standard(last, "Transpose", *VIEWS):
                 chain.append(last)
                 best = last if self._is_view(weights, chain) else best
                 readers = [node for node in last.outputs[0].outputs if not is_standard(node, "Shape")]
@@ -115,22 +114,10 @@ class _Turn:
         if node is not None and is_standard(node, "Transpose"):
             perm = [int(axis) for axis in node.attrs.get("perm") or range(len(shape))[::-1]]
             return self._transposed(node.inputs[0], [*perm[:-2], perm[-1], perm[-2]])
-        source = self._source(tensor)
+        source = square_source(self._analysis, tensor)
         if source is not None:
             return self._op("Reshape", [self._swapped(source), self._shapes.build(list(shape))], tensor)
         return self._transposed(tensor, _swap(len(shape)))
-
-    def _source(self, tensor: gs.Tensor) -> gs.Tensor | None:
-        """Another tensor [..., S, S] that a tensor [..., S, S] is a view of."""
-        current = tensor
-        while True:
-            node = producer(current)
-            if node is None or not is_standard(node, *_VIEWS):
-                return None
-            current = node.inputs[0]
-            shapes = [self._analysis[item].shape or () for item in (tensor, current)]
-            if all(shape[-2:] == (S, S) for shape in shapes):
-                return current
 
     def _transposed(self, tensor: gs.Tensor, perm: list[int]) -> gs.Tensor:
         return tensor if perm == sorted(perm) else self._op("Transpose", [tensor], tensor, perm=perm)

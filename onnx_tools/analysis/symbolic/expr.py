@@ -95,6 +95,7 @@ ELEMENTWISE: Mapping[str, Callable[..., Any]] = MappingProxyType(
     }
 )
 COMPARISONS = frozenset({"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or", "Xor"})
+_WHOLE = ("float32", "float64", "int32", "int64")  # types that hold every position
 
 
 def apply(op: str, args: tuple[Expr, ...], dtype: str) -> Expr:
@@ -111,8 +112,9 @@ def apply(op: str, args: tuple[Expr, ...], dtype: str) -> Expr:
         return Index(-polys[0], dtype)
     if op == "Cast" and polys[0] is not None and dtype.startswith("int"):
         return Index(polys[0], dtype)
-    if len(polys) == 2 and polys[0] is not None and polys[1] is not None:
-        known = _compared(op, polys[0] - polys[1])
+    numbers = [whole(arg) for arg in args] if op in COMPARISONS else []
+    if len(numbers) == 2 and numbers[0] is not None and numbers[1] is not None:
+        known = _compared(op, numbers[0] - numbers[1])
         if known is not None:
             return Number(known, "bool")
     if op in ("Max", "Min") and len(polys) == 2 and polys[0] is not None and polys[1] is not None:
@@ -222,6 +224,23 @@ def axis_index(number_: int) -> Poly:
 
 def _poly(expr: Expr) -> Poly | None:
     return expr.poly if isinstance(expr, Index) else None
+
+
+def whole(expr: Expr) -> Poly | None:
+    """The whole number that an expression is, of whatever type; None where it is not known to be one."""
+    if isinstance(expr, Index):
+        return expr.poly
+    if isinstance(expr, Number):
+        is_whole = expr.dtype != "bool" and float(expr.value).is_integer()
+        return Poly.of(int(expr.value)) if is_whole else None
+    if not isinstance(expr, Apply) or expr.dtype not in _WHOLE:
+        return None
+    parts = [whole(arg) for arg in expr.args]
+    if expr.op == "Cast":
+        return parts[0]
+    if expr.op not in ("Add", "Sub") or parts[0] is None or parts[1] is None:
+        return None
+    return parts[0] + parts[1] if expr.op == "Add" else parts[0] - parts[1]
 
 
 def _compared(op: str, difference: Poly) -> bool | None:

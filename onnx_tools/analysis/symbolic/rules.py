@@ -28,7 +28,7 @@ Found = list[Facts] | None
 # One tensor in, the same shape and type out, nothing else of interest.
 SAME_SHAPE = frozenset(
     {
-        "Acos", "Asin", "Atan", "BatchNormalization", "Ceil", "Celu", "Cos", "CumSum", "Elu", "Erf", "Floor", "Gelu",
+        "Acos", "Asin", "Atan", "BatchNormalization", "Ceil", "Celu", "Cos", "Elu", "Erf", "Floor", "Gelu",
         "HardSigmoid", "HardSwish", "Hardmax", "LeakyRelu", "Log", "LogSoftmax",
         "LpNormalization", "Mish", "PRelu", "RMSNormalization", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid",
         "Sign", "Sin", "Softmax", "Softplus", "Softsign", "Swish", "Tan", "Tanh", "ThresholdedRelu",
@@ -252,6 +252,18 @@ def _tile(_: gs.Node, known: Known) -> Found:
     return [replace(known[0], shape=sizes, elements=None, expr=known[0].uniform(), constant=constant)]
 
 
+def _cum_sum(node: gs.Node, known: Known) -> Found:
+    """Sums of one number up to each place; Keras counts places so."""
+    x, axis = known[0], known[1].plain_integers()
+    facts = Facts(x.shape, x.dtype, constant=all(item.constant for item in known))
+    step = x.uniform()
+    number_ = step.poly.constant() if isinstance(step, Index) else None
+    if number_ is None or not x.shape or axis is None or len(axis) != 1 or node.attrs.get("reverse", 0):
+        return [facts]
+    ahead = axis_index(axis[0] % len(x.shape)) + (0 if node.attrs.get("exclusive", 0) else 1)
+    return [replace(facts, expr=Index(ahead * number_, x.dtype or "int64"))]
+
+
 def _constant_of_shape(node: gs.Node, known: Known) -> Found:
     value = node.attrs.get("value")
     array = np.zeros(1, np.float32) if value is None else np.asarray(value.values)
@@ -315,6 +327,7 @@ _RULES: Mapping[str, Callable[[gs.Node, Known], Found]] = MappingProxyType(
         "Concat": _concat,
         "Conv": conv,
         "ConstantOfShape": _constant_of_shape,
+        "CumSum": _cum_sum,
         "DequantizeLinear": _dequantize,
         "Dropout": _same,
         "EyeLike": lambda node, known: [eye_like(node, known[0])],

@@ -134,13 +134,26 @@ def _multiplied(
     elif len(products) == 2 and gamma is not None and any(item is x for item in operands):
         shifted = products[1 - next(i for i, item in enumerate(operands) if item is x)]
         direct = next(node for node in products if node is not shifted)
-        shift = _reader(shifted.outputs[0], "Sub") if any(item is centre for item in shifted.inputs) else None
-        beta = None if shift is None else shift.inputs[0]
+        beta, shift = _shift(shifted, centre)
         final = None if shift is None else _reader(shift.outputs[0], "Add")
         of_width = isinstance(beta, gs.Constant) and list(beta.shape) == [width]
         if final is not None and of_width and any(item is direct.outputs[0] for item in final.inputs):
             return LayerNorm(name, x, gamma, beta, epsilon, final.outputs[0], readers=(mean, sub, direct))
     raise NoMatch(f"what is made of the root '{name}' of a variance is no norm times a constant [E]")
+
+
+def _shift(product: gs.Node, centre: gs.Tensor) -> tuple[gs.Tensor | None, gs.Node | None]:
+    """(beta, the node that makes beta - centre * factor) of the product of the centre, or what is below 0, and factor.
+
+    Keras adds the product of the negative centre.
+    """
+    if any(item is centre for item in product.inputs):
+        shift = _reader(product.outputs[0], "Sub")
+        return (None, None) if shift is None else (shift.inputs[0], shift)
+    shift, negative = _reader(product.outputs[0], "Add"), [made_by(item, "Neg") for item in product.inputs]
+    if shift is None or not any(node is not None and node.inputs[0] is centre for node in negative):
+        return None, None
+    return next((item for item in shift.inputs if item is not product.outputs[0]), None), shift
 
 
 def _root_mean_square(

@@ -15,8 +15,8 @@ from ...analysis.graph import is_standard, present, producer
 from ...analysis.layout import S
 from ...analysis.layout_rules import ELEMENTWISE
 from ...analysis.positional import Positional
-from ...analysis.symbolic import Apply, Element, Expr, Index, Number, Poly, evaluate
-from ...analysis.symbolic.expr import axis_index, number, replaced
+from ...analysis.symbolic import Apply, Element, Expr, Index, Poly, evaluate
+from ...analysis.symbolic.expr import axis_index, number, replaced, whole
 from ..base import NoMatch
 from ..masks.mask_values import Keeping
 from ..masks.window import OPEN, Window
@@ -27,7 +27,6 @@ Array = npt.NDArray[np.float64]
 DISTANCE = Element("", (), "int64")
 """Stands in expressions for the key's position less the query's."""
 _DIFFERENCES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Sub")
-_NUMBERS = ("float32", "float64", "int32", "int64")  # which hold every position
 FARTHEST = 1 << 16  # tokens: distances that are tried of what nothing limits
 _GRID = 1024  # tokens: queries and keys that are tried where nothing but a grid of all of them can be computed
 _MOST_RANGE = 1 << 13  # the longest table
@@ -38,7 +37,7 @@ _LINEAR = 1e-6  # the share by which slopes differ between distances: roundoff o
 def by_distance(expr: Expr, query: int, key: int) -> Expr | None:
     """The expression with DISTANCE in the place of the indices along both axes; None where it reads them otherwise."""
     if isinstance(expr, Apply):
-        pair = [_whole(arg) for arg in expr.args] if expr.op in _DIFFERENCES else []
+        pair = [whole(arg) for arg in expr.args] if expr.op in _DIFFERENCES else []
         if len(pair) == 2 and pair[0] is not None and pair[1] is not None:
             apart = by_distance(Index(pair[0] - pair[1]), query, key)
             if apart is None:
@@ -57,22 +56,6 @@ def by_distance(expr: Expr, query: int, key: int) -> Expr | None:
         return None
     scaled = Apply("Mul", (DISTANCE, number(step, "int64")), "int64")
     return Apply("Cast", (Apply("Add", (scaled, number(offset, "int64")), "int64"),), expr.dtype)
-
-
-def _whole(expr: Expr) -> Poly | None:
-    """The whole number that an expression is, of whatever type."""
-    if isinstance(expr, Index):
-        return expr.poly
-    if isinstance(expr, Number):
-        return Poly.of(int(expr.value)) if float(expr.value).is_integer() else None
-    if not isinstance(expr, Apply) or expr.dtype not in _NUMBERS:
-        return None
-    parts = [_whole(arg) for arg in expr.args]
-    if expr.op == "Cast":
-        return parts[0]
-    if expr.op not in ("Add", "Sub") or parts[0] is None or parts[1] is None:
-        return None
-    return parts[0] + parts[1] if expr.op == "Add" else parts[0] - parts[1]
 
 
 def at_distance(expr: Expr, distance: int) -> Expr:

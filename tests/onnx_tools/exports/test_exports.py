@@ -11,8 +11,9 @@ from tests.support.exports import load
 from tests.support.exports_table import expected
 
 PACKED_WHOLLY = (
-    "attn_pool_ts17", "bart_p160_dy18", "hand_flat2d_ts17", "marian_ts17", "mean_einsum_ts17", "moe_top1_ts17",
-    "n_gemm", "st_cls_dn_ts", "st_weightedmean_dn_ts", "torch_tel_dy18", "x_attn_pool_mask_mul_p160_ts17",
+    "attn_pool_ts17", "bart_p160_dy18", "hand_flat2d_ts17", "jax_rms_norm", "keras_attention_15", "keras_causal_18",
+    "marian_ts17", "mean_einsum_ts17", "moe_top1_ts17", "n_gemm", "st_cls_dn_ts", "st_weightedmean_dn_ts",
+    "tf2onnx_einsum_dense_15", "torch_tel_dy18", "x_attn_pool_mask_mul_p160_ts17",
 )  # fmt: skip
 PACKED_BUT_FOR_IDS = ("esm2_tf4_p160_ts17", "mean_no_special_ts17")  # what is made of ids and masks alone stays padded
 

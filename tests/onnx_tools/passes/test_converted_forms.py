@@ -74,12 +74,20 @@ def of_flax(b: EncoderBuilder, x: str, mean: Mean) -> str:
     return b.op("Add", b.op("Mul", rest, factor), b.weight(HIDDEN))
 
 
+def of_keras(b: EncoderBuilder, x: str, mean: Mean) -> str:
+    """x * factor + (-mean * factor + beta)."""
+    centre, _, inverse = statistics(b, x, mean)
+    factor = b.op("Mul", inverse, b.weight(HIDDEN, center=1.0))
+    shift = b.op("Add", b.op("Mul", b.op("Neg", centre), factor), b.weight(HIDDEN))
+    return b.op("Add", b.op("Mul", x, factor), shift)
+
+
 Norm = Callable[[EncoderBuilder, str, Mean], str]
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("mean", [reduced, pooled, without_its_axis, summed, times_the_inverse])
-@pytest.mark.parametrize("norm", [of_tensorflow, of_jax, of_flax])
+@pytest.mark.parametrize("norm", [of_tensorflow, of_jax, of_flax, of_keras])
 def test_norms_by_factors(norm: Norm, mean: Mean, interface: str) -> None:
     b = EncoderBuilder()
     x = b.embedding()
@@ -106,13 +114,28 @@ def with_another_shift(b: EncoderBuilder, x: str, mean: Mean) -> str:
     return b.op("Add", b.op("Mul", x, factor), b.op("Add", b.weight(HIDDEN), b.op("Mul", centre, factor)))
 
 
+def shifted_by_the_centre(b: EncoderBuilder, x: str, mean: Mean) -> str:
+    """Keras' form with the product of another tensor than the centre below 0."""
+    centre, _, inverse = statistics(b, x, mean)
+    factor = b.op("Mul", inverse, b.weight(HIDDEN, center=1.0))
+    other = b.op("Neg", b.op("Mul", centre, b.constant(0.5)))
+    shift = b.op("Add", b.op("Mul", other, factor), b.weight(HIDDEN))
+    return b.op("Add", b.op("Mul", x, factor), shift)
+
+
 def by_one_less(b: EncoderBuilder, x: str) -> str:
     """As torch's std has it for samples."""
     return b.op("Div", b.op("ReduceSum", x, b.axes(-1), keepdims=1), b.constant(HIDDEN - 1))
 
 
 @pytest.mark.parametrize(
-    ("norm", "mean"), [(of_another_tensor, reduced), (with_another_shift, reduced), (of_jax, by_one_less)]
+    ("norm", "mean"),
+    [
+        (of_another_tensor, reduced),
+        (with_another_shift, reduced),
+        (shifted_by_the_centre, reduced),
+        (of_jax, by_one_less),
+    ],
 )
 def test_what_is_no_norm_stays(norm: Norm, mean: Mean) -> None:
     b = EncoderBuilder()
