@@ -18,7 +18,7 @@ from .texts import DIGEST, TextInfo, parse_text
 TYPE_NAMES = re.compile(r"[a-z][a-z0-9_]{0,31}")
 VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){1,3}")
 CAPABILITY = re.compile(r"\d{1,9}\.\d{1,9}")
-MOST_WIDTH = 4096
+MOST_WIDTH = 1 << 16
 """Numbers that a token may have of one input."""
 _LEADING_SIZES = {"packed": ("T",), "per_sequence": ("B",), "padded": ("B", "S"), "constant": ()}
 
@@ -29,7 +29,8 @@ class InputInfo:
 
     Models that count positions by ids (RoBERTa) take a token with the padding id for padding; packed, it cannot occur.
     `padding` is what padded slots hold: models that look for an id must not find it there. `width` is how many numbers
-    a token has, as boxes have four: such inputs are [T, width] and [B, S, width]; None: one, [T] and [B, S].
+    a token has, as boxes have four: such inputs are [T, width] and [B, S, width]; None: one, [T] and [B, S]. Token
+    inputs hold integers, or float32 where they are embeddings.
     `original` is the name in the original model, where the interface gives it another. An input of the role "unread" is
     there because callers pass it: [T], of any values.
     """
@@ -47,6 +48,11 @@ class InputInfo:
     def original_name(self) -> str:
         """Its name in the original model."""
         return self.original or self.name
+
+    @cached_property
+    def holds_embeddings(self) -> bool:
+        """Whether it is a token input of numbers that are no ids."""
+        return self.role == "tokens" and self.dtype == "float32"
 
     @cached_property
     def behind(self) -> tuple[int, ...]:
@@ -185,7 +191,7 @@ class Metadata:
         return {names.get(name, name): value for name, value in columns.items()}
 
     def ids_input(self) -> InputInfo:
-        """The token input that a bare list of id arrays means."""
+        """The token input that a bare list of arrays means: ids, or embeddings where a model takes no ids."""
         return self._ids_input
 
     def input_of_role(self, role: str) -> InputInfo | None:
@@ -201,7 +207,7 @@ class Metadata:
     @cached_property
     def _ids_input(self) -> InputInfo:
         tokens = [item for item in self._token_inputs if item.width is None]
-        return next((item for item in tokens if item.name == "input_ids"), tokens[0])
+        return next((item for item in tokens if item.name == "input_ids"), [*tokens, *self._token_inputs][0])
 
     @cached_property
     def _own_names(self) -> dict[str, str]:
@@ -305,7 +311,7 @@ def _check_together(metadata: Metadata, source: str, error: type[Exception]) -> 
     """What entries that are right by themselves must be to each other."""
     needed = {"packed": ["tokens", "seq_lens"], "varseqlen": ["tokens", "cu_seqlens", "max_seqlen"]}
     for role in needed.get(metadata.interface, ["tokens"]):
-        if all(item.role != role or item.width is not None for item in metadata.inputs):
+        if all(item.role != role or not (item.width is None or item.holds_embeddings) for item in metadata.inputs):
             raise error(
                 f"{source}: a {metadata.interface} model needs an input of role '{role}', the metadata lists none; "
                 "make the file again"

@@ -55,6 +55,12 @@ def take_varseqlen(model: ModelProto, metadata: dict[str, Any]) -> None:
 def _new_names(metadata: Mapping[str, Any]) -> dict[str, str]:
     """Names of the packed inputs -> those of these engines. Raises RewriteError where one has none."""
     tokens = [item["name"] for item in metadata["inputs"] if item["role"] == "tokens" and item.get("width") is None]
+    if not tokens:
+        other = next(item["name"] for item in metadata["inputs"] if item["role"] == "tokens")
+        raise RewriteError(
+            f"the model takes embeddings ('{other}') and no ids, for which the interface {VARSEQLEN} has no place: its "
+            f"inputs are {', '.join(INPUTS)}; choose the packed interface"
+        )
     ids = IDS if IDS in tokens else next((name for name in tokens if name not in _SEGMENT_NAMES), tokens[0])
     names = {ids: IDS}
     for item in metadata["inputs"]:

@@ -14,6 +14,7 @@ from padfree.contract.metadata import Metadata, OutputInfo
 from .errors import SessionError
 from .masks import mask_values
 from .request import Ragged
+from .rows import no_tokens
 
 Array = npt.NDArray[Any]
 
@@ -27,7 +28,7 @@ def packed_feeds(ragged: Ragged, metadata: Metadata) -> dict[str, Array]:
     for item in metadata.inputs:
         if item.role == "tokens":
             tokens = ragged.tokens[item.name]
-            feeds[item.name] = tokens if tokens.size else np.zeros((1, *item.behind), dtype=np.int32)
+            feeds[item.name] = tokens if tokens.size else no_tokens(item, 1)
         elif item.role == "seq_lens":
             feeds[item.name] = ragged.seq_lens
         elif item.role == "unread":

@@ -11,7 +11,17 @@ import numpy as np
 from padfree.contract.metadata import InputInfo, Metadata
 
 from .errors import SessionError
-from .rows import INT32_MAX, Int32Array, as_int32, check_same_lengths, pack_lists, read_column
+from .rows import (
+    INT32_MAX,
+    Int32Array,
+    TokenArray,
+    as_int32,
+    as_tokens,
+    check_same_lengths,
+    no_tokens,
+    pack_lists,
+    read_column,
+)
 
 # For a value outside of its table: of an input with several numbers a token, and of ids.
 _ADVICE = (
@@ -26,11 +36,12 @@ ZERO_WHEN_MISSING = ("token_type_ids", "segment_ids")  # tokenisers leave it out
 class Ragged(NamedTuple):
     """A checked ragged batch in the caller's order.
 
-    tokens: token input name -> int32 [T], all sequences one after the other; [T, N] where a token has N numbers.
+    tokens: token input name -> int32 [T], all sequences one after the other; [T, N] where a token has N numbers, which
+    are float32 where they are embeddings.
     seq_lens: int32 [B].
     """
 
-    tokens: Mapping[str, Int32Array]
+    tokens: Mapping[str, TokenArray]
     seq_lens: Int32Array
 
     def part(self, start: int, stop: int) -> Ragged:
@@ -42,7 +53,7 @@ class Ragged(NamedTuple):
         last = int(ends[stop - 1])
         return Ragged({name: row[first:last] for name, row in self.tokens.items()}, self.seq_lens[start:stop])
 
-    def rows(self) -> dict[str, list[Int32Array]]:
+    def rows(self) -> dict[str, list[TokenArray]]:
         """Token input name -> one array a sequence, as `Session.run` takes them."""
         cuts = [0, *np.cumsum(self.seq_lens, dtype=np.int64).tolist()]
         return {name: [row[start:end] for start, end in pairwise(cuts)] for name, row in self.tokens.items()}
@@ -87,11 +98,11 @@ def read_request(request: Any, metadata: Metadata) -> Ragged:
     named = {item.name: item for item in items}
     read = {name: read_column(named[name], column) for name, column in columns.items()}
     lengths = read[ids.name].lengths
-    tokens: dict[str, Int32Array] = {}
+    tokens: dict[str, TokenArray] = {}
     for item in items:
         column = read.get(item.name)
         if column is None:
-            tokens[item.name] = np.zeros((sum(lengths), *item.behind), dtype=np.int32)
+            tokens[item.name] = no_tokens(item, sum(lengths))
             continue
         check_same_lengths(item.name, column, ids.name, lengths)
         tokens[item.name] = column.pack(item)
@@ -112,7 +123,7 @@ def _read_lists(rows: list[Any], metadata: Metadata) -> Ragged | None:
     ids = metadata.ids_input()
     items = metadata.token_inputs()
     for item in items:
-        if item.excluded or (item is not ids and item.name not in ZERO_WHEN_MISSING):
+        if item.excluded or item.holds_embeddings or (item is not ids and item.name not in ZERO_WHEN_MISSING):
             return None
     column = pack_lists(rows)
     packed = None if column is None else column.packed
@@ -139,7 +150,8 @@ def read_packed(inputs: Any, seq_lens: Any, metadata: Metadata, *, filler_tokens
     """Checks a request that is packed already: token arrays [T] and seq_lens [B].
 
     Args:
-        inputs: token input name -> integers [T] ([T, N] where a token has N numbers), or the ids [T] alone.
+        inputs: token input name -> integers [T] ([T, N] where a token has N numbers, floats of embeddings), or the ids
+            [T] alone.
         seq_lens: integers [B].
         metadata: the model's inputs and limits.
         filler_tokens: how many tokens after the last sequence belong to none (they round T up to a fixed size).
@@ -153,13 +165,11 @@ def read_packed(inputs: Any, seq_lens: Any, metadata: Metadata, *, filler_tokens
     lens = as_int32(seq_lens, "seq_lens")
     if filler_tokens < 0:
         raise SessionError(f"filler_tokens is {filler_tokens}, allowed: 0 or more; pass T minus the lengths' sum")
-    total = as_int32(columns[ids.name], ids.name).size
+    total = len(as_tokens(columns[ids.name], ids))
     check_lengths(lens, total - filler_tokens, ids.name)
-    tokens: dict[str, Int32Array] = {}
+    tokens: dict[str, TokenArray] = {}
     for item in metadata.token_inputs():
-        packed = np.zeros((total, *item.behind), dtype=np.int32)
-        if item.name in columns:
-            packed = as_int32(columns[item.name], item.name, item.width)
+        packed = as_tokens(columns[item.name], item) if item.name in columns else no_tokens(item, total)
         if len(packed) != total:
             raise SessionError(
                 f"'{item.name}' has {len(packed)} tokens, '{ids.name}' has {total}; pass one value for every token"
@@ -241,9 +251,12 @@ def check_names(columns: Mapping[str, Any], metadata: Metadata) -> None:
             raise SessionError(f"input '{name}' is missing; pass one array a sequence for {', '.join(known)}")
 
 
-def check_values(item: InputInfo, packed: Int32Array, seq_lens: Int32Array) -> None:
+def check_values(item: InputInfo, packed: TokenArray, seq_lens: Int32Array) -> None:
     """Raises SessionError when a token value lies outside the model's table for this input, or may not occur in it."""
     if packed.size == 0:
+        return
+    if item.holds_embeddings:
+        _check_finite(item, packed, seq_lens)
         return
     limit = INT32_MAX + 1 if item.limit is None else item.limit
     # Seen as unsigned, negative values are the largest: one comparison finds both kinds.
@@ -263,10 +276,20 @@ def check_values(item: InputInfo, packed: Int32Array, seq_lens: Int32Array) -> N
         )
 
 
-def _place(packed: Int32Array, number: int, seq_lens: Int32Array) -> str:
+def _check_finite(item: InputInfo, packed: TokenArray, seq_lens: Int32Array) -> None:
+    """Raises SessionError for embeddings that would spoil those of other sequences, which are multiplied by 0."""
+    bad = np.flatnonzero(~np.isfinite(packed).reshape(-1))
+    if bad.size:
+        raise SessionError(
+            f"'{item.name}' value {_place(packed, int(bad[0]), seq_lens)}: allowed: finite numbers; correct what makes "
+            "the embeddings"
+        )
+
+
+def _place(packed: TokenArray, number: int, seq_lens: Int32Array) -> str:
     """A value and where it is: "7 at sequence 0, position 3"; `number` counts all values."""
     ends, at = np.cumsum(seq_lens, dtype=np.int64), number // (packed.size // len(packed))
     sequence = int(np.searchsorted(ends, at, side="right"))
     start = int(ends[sequence - 1]) if sequence else 0
     where = f"sequence {sequence}, position {at - start}" if sequence < seq_lens.size else f"filler token {at}"
-    return f"{int(packed.reshape(-1)[number])} at {where}"
+    return f"{packed.reshape(-1)[number]} at {where}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One token input of a request, as callers give it: arrays or lists of integers, one a sequence."""
+"""One token input of a request, as callers give it: arrays or lists of integers, or of embeddings, one a sequence."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from padfree.contract.metadata import InputInfo
 from .errors import SessionError
 
 Int32Array = npt.NDArray[np.int32]
-IntArray = npt.NDArray[Any]
+TokenArray = npt.NDArray[Any]
+"""int32, or float32 of embeddings; of callers any integers, or any floats."""
 
 INT32_MAX = 2**31 - 1
 _NOTHING = np.zeros(0, dtype=np.int32)
+_INTEGERS = ("integers", "iu", "token ids, int32 or int64")
 
 
 class Column(NamedTuple):
@@ -28,14 +30,14 @@ class Column(NamedTuple):
     Attributes:
         lengths: of every sequence.
         packed: int32 [T]; None where `rows` are still to be packed.
-        rows: arrays of any integer type, one a sequence.
+        rows: arrays of any type of integers, or of floats, one a sequence.
     """
 
     lengths: list[int]
     packed: Int32Array | None
-    rows: list[IntArray]
+    rows: list[TokenArray]
 
-    def pack(self, item: InputInfo) -> Int32Array:
+    def pack(self, item: InputInfo) -> TokenArray:
         """All values, one sequence behind the other: [T], or [T, N] where a token has N numbers.
 
         Raises:
@@ -44,8 +46,8 @@ class Column(NamedTuple):
         if self.packed is not None:
             return self.packed
         if not self.rows:
-            return np.zeros((0, *item.behind), dtype=np.int32)
-        return as_int32(np.concatenate(self.rows), item.name, item.width)
+            return no_tokens(item, 0)
+        return as_tokens(np.concatenate(self.rows), item)
 
 
 def read_column(item: InputInfo, column: Any) -> Column:
@@ -58,7 +60,7 @@ def read_column(item: InputInfo, column: Any) -> Column:
         packed = pack_lists(column)
         if packed is not None:
             return packed
-    rows = _rows(item.name, column, item.width)
+    rows = _rows(item, column)
     return Column(list(map(len, rows)), None, rows)
 
 
@@ -76,6 +78,34 @@ def check_same_lengths(name: str, column: Column, ids_name: str, lengths: list[i
         f"'{name}', sequence {at}: {column.lengths[at]} values, '{ids_name}' has {lengths[at]}; pass one value for "
         "every token"
     )
+
+
+def no_tokens(item: InputInfo, count: int) -> TokenArray:
+    """Zeros for so many tokens, as an input takes them."""
+    return np.zeros((count, *item.behind), dtype=np.float32 if item.holds_embeddings else np.int32)
+
+
+def as_tokens(value: Any, item: InputInfo) -> TokenArray:
+    """Packed values of a token input: int32 [T] or [T, N], or float32 [T, N] of embeddings.
+
+    Raises:
+        SessionError: of another type or shape, or beyond 32 bits.
+    """
+    if not item.holds_embeddings:
+        return as_int32(value, item.name, item.width)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise SessionError(f"'{item.name}': cannot become an array ({error}); pass rows of {item.width}") from error
+    if array.size == 0 and array.ndim == 1:
+        return no_tokens(item, 0)
+    if array.dtype.kind != "f":
+        raise SessionError(f"'{item.name}' has type {array.dtype}, allowed: floats; pass embeddings as float32 arrays")
+    if array.shape[1:] != item.behind:
+        raise SessionError(
+            f"'{item.name}' has shape {list(array.shape)}, allowed: [tokens, {item.width}]; pass rows of {item.width}"
+        )
+    return np.ascontiguousarray(array, dtype=np.float32)
 
 
 def as_int32(value: Any, name: str, width: int | None = None) -> Int32Array:
@@ -130,7 +160,8 @@ def pack_lists(rows: list[Any]) -> Column | None:
     return Column(lengths, np.frombuffer(packed, dtype=np.int32), [])
 
 
-def _rows(name: str, column: Any, width: int | None) -> list[IntArray]:
+def _rows(item: InputInfo, column: Any) -> list[TokenArray]:
+    name = item.name
     if isinstance(column, np.ndarray) and (not column.ndim or (column.ndim == 1 and column.dtype != object)):
         raise SessionError(
             f"'{name}' is one array of shape {list(column.shape)}; pass a list with one array a sequence, or use "
@@ -138,20 +169,20 @@ def _rows(name: str, column: Any, width: int | None) -> list[IntArray]:
         )
     if isinstance(column, (str, bytes)) or not isinstance(column, (Sequence, np.ndarray)):
         raise SessionError(f"'{name}' is a {type(column).__name__}; pass a list with one array of ids a sequence")
-    return [_row(name, at, row, width) for at, row in enumerate(column)]
+    return [_row(item, at, row) for at, row in enumerate(column)]
 
 
-def _row(name: str, at: int, row: Any, width: int | None) -> IntArray:
+def _row(item: InputInfo, at: int, row: Any) -> TokenArray:
+    name, width = item.name, item.width
+    kind, kinds, example = ("floats", "f", "embeddings, float32") if item.holds_embeddings else _INTEGERS
     try:
         array = np.asarray(row)
     except ValueError as error:
-        raise SessionError(f"'{name}', sequence {at}: not a flat list of integers ({error})") from error
+        raise SessionError(f"'{name}', sequence {at}: not a flat list of {kind} ({error})") from error
     if array.ndim == 1 and array.size == 0:
-        return np.zeros(0 if width is None else (0, width), dtype=np.int32)
-    if array.dtype.kind not in "iu":
-        raise SessionError(
-            f"'{name}', sequence {at}: type {array.dtype}, allowed: integers; pass token ids, int32 or int64"
-        )
+        return no_tokens(item, 0)
+    if array.dtype.kind not in kinds:
+        raise SessionError(f"'{name}', sequence {at}: type {array.dtype}, allowed: {kind}; pass {example}")
     if width is not None and array.shape[1:] != (width,):
         raise SessionError(
             f"'{name}', sequence {at}: shape {list(array.shape)}, allowed: [length, {width}]; pass {width} numbers for "

@@ -13,7 +13,7 @@ from padfree.onnx_tools.analysis.special_ids import IdRule
 from padfree.runtime.masks import kept_slots, mask_values
 
 from ..errors import BuildError
-from .original import Original
+from .original import Input, Original
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -26,7 +26,7 @@ class ComparedBatch:
     """One padded batch.
 
     name: for messages.
-    feeds: the original's inputs, token inputs and mask alike, [B, S].
+    feeds: the original's inputs, token inputs and mask alike, [B, S], and [B, S, N] of N numbers a token.
     mask: bool [B, S], True at valid tokens.
     """
 
@@ -85,7 +85,7 @@ def make_batch(name: str, rows: Mapping[str, list[Array]], original: Original) -
     padding = {item.original_name: item.padding for item in original.metadata.token_inputs()}
     feeds: dict[str, Array] = {}
     for item in original.tokens:
-        grid = np.full(mask.shape, padding.get(item.name, 0), item.dtype)
+        grid = np.full((*mask.shape, *item.behind), padding.get(item.name, 0), item.dtype)
         if item.name in rows:
             grid[mask] = np.concatenate(rows[item.name])
         feeds[item.name] = grid
@@ -119,11 +119,14 @@ def from_feeds(name: str, feeds: Mapping[str, Any], original: Original) -> Compa
         arrays[item.name] = np.asarray(feeds[item.name]).astype(item.dtype)
     rule = original.metadata.mask
     like = original.mask.name if original.mask is not None else rule.input or original.tokens[0].name
-    for key, grid in arrays.items():
-        if grid.ndim != 2 or grid.shape != arrays[like].shape:
+    for item in original.inputs:
+        grid = arrays[item.name]
+        if grid.ndim < 2 or grid.shape != (*arrays[like].shape[:2], *item.behind):
+            sizes = ", ".join(["B", "S", *map(str, item.behind)])
+            whose = "the mask " if rule.input else ""
             raise BuildError(
-                f"{name}: input '{key}' has shape {list(grid.shape)}, {'the mask ' if rule.input else ''}'{like}' "
-                f"{list(arrays[like].shape)}; pass grids [B, S] of one shape"
+                f"{name}: input '{item.name}' has shape {list(grid.shape)}, {whose}'{like}' "
+                f"{list(arrays[like].shape)}; pass grids [{sizes}] of one batch and length"
             )
     return ComparedBatch(
         name, arrays, kept_slots(rule, arrays[like]) if rule.input else np.ones(arrays[like].shape, np.bool_)
@@ -165,14 +168,19 @@ def _prefix(lengths: list[int]) -> Mask:
 
 
 def _random(name: str, mask: Mask, original: Original, rng: np.random.Generator) -> ComparedBatch:
-    feeds = {}
-    for item in original.tokens:
-        rule = original.metadata.mask
-        refused = (*item.excluded, *(rule.masked if item.name == rule.input else ()))
-        allowed = np.setdiff1d(np.arange(item.limit), refused)
-        feeds[item.name] = np.where(mask, rng.choice(allowed, mask.shape), rng.integers(0, item.limit, mask.shape))
-        ids = original.metadata.raw.get("id_rules", {}).get(item.name)
-        if ids is not None:
-            feeds[item.name] = IdRule.of(ids).kept(feeds[item.name], mask)
-        feeds[item.name] = feeds[item.name].astype(item.dtype)
+    feeds = {item.name: _values(item, mask, original, rng).astype(item.dtype) for item in original.tokens}
     return with_mask(name, feeds, mask, original)
+
+
+def _values(item: Input, mask: Mask, original: Original, rng: np.random.Generator) -> Array:
+    """Those of tokens where the mask keeps a slot, and any in other slots."""
+    shape = (*mask.shape, *item.behind)
+    if item.holds_embeddings:
+        return rng.standard_normal(shape)
+    rule = original.metadata.mask
+    refused = (*item.excluded, *(rule.masked if item.name == rule.input else ()))
+    allowed = np.setdiff1d(np.arange(item.limit), refused)
+    wide = mask.reshape(*mask.shape, *[1] * len(item.behind))
+    values = np.where(wide, rng.choice(allowed, shape), rng.integers(0, item.limit, shape))
+    ids = original.metadata.raw.get("id_rules", {}).get(item.name)
+    return values if ids is None else IdRule.of(ids).kept(values, mask)

@@ -27,12 +27,17 @@ PER_SEQUENCE = "per_sequence"
 
 @dataclass(frozen=True)
 class Input:
-    """One input [B, S] of the original. Ids are 0..limit-1, without `excluded` among valid tokens."""
+    """One input [B, S] of the original, or [B, S, N] of N numbers a token, whose sizes are `behind`.
+
+    Ids are 0..limit-1, without `excluded` among valid tokens; embeddings are any numbers.
+    """
 
     name: str
     dtype: str
     limit: int
     excluded: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
+    holds_embeddings: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,9 +133,9 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
     described = candidates[0] if candidates else parse_metadata(padded_metadata(model), str(path))
     known = {item.original_name: item for item in described.token_inputs()}
     tokens = tuple(
-        Input(name, dtype, known[name].limit or UNKNOWN_LIMIT, known[name].excluded)
-        for name, dtype in types.items()
-        if name in known
+        Input(name, dtype, item.limit or UNKNOWN_LIMIT, item.excluded, item.behind, item.holds_embeddings)
+        for name, dtype, item in ((name, dtype, known.get(name)) for name, dtype in types.items())
+        if item is not None
     )
     masks = [name for name in types if name not in known]
     alone = described.mask.input is not None and described.mask.input not in known

@@ -162,5 +162,5 @@ def input_metadata(original: Original) -> TensorMetadata:
     """The original's inputs as Polygraphy describes them."""
     metadata = TensorMetadata()
     for item in original.inputs:
-        metadata.add(item.name, dtype=np.dtype(item.dtype), shape=(None, None))
+        metadata.add(item.name, dtype=np.dtype(item.dtype), shape=(None, None, *item.behind))
     return metadata

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from padfree.contract.metadata import InputInfo, Metadata
 from padfree.onnx_tools.cost import Lengths
 from padfree.runtime.feeds import Array, padded_feeds
@@ -79,12 +77,12 @@ def random_batch(metadata: Metadata, seq_lens: list[int], seq_len: int, seed: in
     """Random values that every token input of the model allows."""
     generator = np.random.default_rng(seed)
     total = sum(seq_lens)
-    tokens: Mapping[str, npt.NDArray[np.int32]] = {
-        item.name: _values(item, total, generator) for item in metadata.token_inputs()
-    }
+    tokens = {item.name: _values(item, total, generator) for item in metadata.token_inputs()}
     return MeasuredBatch(Ragged(tokens, np.asarray(seq_lens, dtype=np.int32)), seq_len)
 
 
-def _values(item: InputInfo, count: int, generator: np.random.Generator) -> npt.NDArray[np.int32]:
+def _values(item: InputInfo, count: int, generator: np.random.Generator) -> Array:
+    if item.holds_embeddings:
+        return generator.standard_normal((count, *item.behind), dtype=np.float32)
     allowed = np.arange(item.limit or UNLIMITED_IDS, dtype=np.int32)
     return generator.choice(np.setdiff1d(allowed, item.excluded), (count, *item.behind))

@@ -139,7 +139,7 @@ def _refuse_what_batches_share(graph: gs.Graph) -> None:
 
 
 def token_inputs_of(model: ModelProto) -> tuple[str, ...]:
-    """The names of the inputs [B,S], of which floats may be masks, and [B,S,N], of N integers a token.
+    """The names of the inputs [B,S], of which floats may be masks, and [B,S,N], of N numbers a token.
 
     Raises RewriteError for any other input, or where there is none [B,S].
     """
@@ -149,13 +149,14 @@ def token_inputs_of(model: ModelProto) -> tuple[str, ...]:
         if value.name in initializers:
             continue
         tensor, dims = value.type.tensor_type, value.type.tensor_type.shape.dim
-        several = len(dims) == 3 and dims[2].dim_value > 0 and tensor.elem_type != TensorProto.FLOAT
+        several = len(dims) == 3 and dims[2].dim_value > 0
         if tensor.elem_type not in _TOKEN_TYPES or not (len(dims) == 2 or several):
             kind = TensorProto.DataType.Name(tensor.elem_type)
             raise RewriteError(
                 f"input '{value.name}' is {kind} [{', '.join(_dim(dim) for dim in dims)}]; every input must be an "
-                "integer or bool tensor [batch, sequence], or [batch, sequence, N] where N is a number; the mask alone "
-                "may be float32; export the encoder with its token inputs and a mask [batch, sequence] alone"
+                "integer or bool tensor [batch, sequence], or [batch, sequence, N] where N is a number; the mask, and "
+                "inputs of several numbers a token, as embeddings are, may be float32; export the encoder with its "
+                "token inputs and a mask [batch, sequence] alone"
             )
         names.append(value.name)
         plain = plain or len(dims) == 2

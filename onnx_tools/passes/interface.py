@@ -46,30 +46,40 @@ def packed_interface(graph: gs.Graph, analysis: Analysis, fillers: Mapping[str, 
         if tensor.name in (SEQ_LENS, MAX_SEQLEN) or tensor in inputs or tensor is mask:
             tensor.name = editor.fresh(f"{tensor.name}_padded")
     seq_lens = gs.Variable(SEQ_LENS, _INT32, ["B"])
-    tokens = [gs.Variable(name, _INT32, ["T", *tensor.shape[2:]]) for name, tensor in zip(names, inputs, strict=True)]
+    tokens = [
+        gs.Variable(name, _packed_type(tensor), ["T", *tensor.shape[2:]])
+        for name, tensor in zip(names, inputs, strict=True)
+    ]
     others = [tensor for tensor in graph.inputs if tensor not in inputs and tensor is not mask]
-    if not tokens or len(inputs[0].shape) > 2:
+    if not tokens:
         raise RewriteError(
             f"the model reads nothing but its mask '{known.source}'; the packed interface needs a token input such as "
             "input_ids; choose the padded interface"
         )
     for padded, packed in zip(inputs, tokens, strict=True):
         _feed(padded, packed)
-    positions = _count_positions(editor, analysis, seq_lens, tokens[0])
+    row = tokens[0] if len(inputs[0].shape) == 2 else _filled(editor, tokens[0], 0)  # [T], whose values nobody reads
+    positions = _count_positions(editor, analysis, seq_lens, row)
     graph.inputs = [*tokens, seq_lens, *others]
-    _schedule(graph, editor, seq_lens, tokens[0], boundary, inputs if mask is None else [*inputs, mask], positions)
+    _schedule(graph, editor, seq_lens, row, boundary, inputs if mask is None else [*inputs, mask], positions)
     tidy(graph)
     filler = known.masked[0] if known.masked else 0
     for padded, packed in zip(inputs, tokens, strict=True):
         own = packed.name == known.source
         _restore(editor, boundary_of_packed(graph), padded, packed, filler if own else fillers.get(packed.name, 0))
     if mask is not None and mask.outputs:
-        _restore(editor, boundary_of_packed(graph), mask, _filled(editor, tokens[0], known.kept[0]), filler)
+        _restore(editor, boundary_of_packed(graph), mask, _filled(editor, row, known.kept[0]), filler)
     _join(editor)
     tidy(graph)
     _drop_extent(graph, editor)
     tidy(graph)
     return PassResult(NAME, len(tokens) + 1)
+
+
+def _packed_type(tensor: gs.Tensor) -> np.dtype[np.generic]:
+    """What an input [T,...] holds: integers are int32, whatever they were."""
+    dtype = np.dtype(tensor.dtype)
+    return dtype if np.issubdtype(dtype, np.floating) else _INT32
 
 
 def _check_names(inputs: list[str], graph: gs.Graph) -> None:
@@ -278,8 +288,8 @@ def _restore(editor: Editor, boundary: Boundary, padded: gs.Tensor, packed: gs.T
     if not padded.outputs:
         return
     dtype = np.dtype(padded.dtype)
-    if not filler and dtype == _INT32:
-        unpack(editor, packed, boundary, "int32", padded)
+    if not filler and dtype == packed.dtype:
+        unpack(editor, packed, boundary, dtype.name, padded)
         return
     if filler:  # unpacking writes zeros
         number = editor.constant("filler", np.asarray(filler, np.int32))
@@ -310,10 +320,15 @@ def _join(editor: Editor) -> None:
 
 
 def _filled(editor: Editor, tokens: gs.Tensor, number: int) -> gs.Tensor:
-    """int32 [T] of one number."""
+    """int32 [T] of one number, of a tensor [T,...]."""
     shape = editor.node("Shape", [tokens], stem="token_count", dtype=np.dtype(np.int64))
+    if len(tokens.shape) > 1:
+        first = editor.constant("axis", np.zeros(1, np.int64))
+        shape = editor.node("Gather", [shape, first], stem="token_count", dtype=np.dtype(np.int64), attrs={"axis": 0})
     value = gs.Constant("value", np.full(1, number, np.int32))
-    return editor.node("ConstantOfShape", [shape], stem="kept_tokens", dtype=_INT32, attrs={"value": value})
+    result = editor.node("ConstantOfShape", [shape], stem="kept_tokens", dtype=_INT32, attrs={"value": value})
+    result.shape = ["T"]
+    return result
 
 
 def _schedule_of_slots(graph: gs.Graph) -> gs.Node:

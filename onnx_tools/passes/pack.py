@@ -169,9 +169,10 @@ def _is_there_and_back(dtype: np.dtype | None, node: gs.Node) -> bool:
 
 
 def _below_unpack(graph: gs.Graph, analysis: Analysis) -> set[int]:
-    """The nodes that read, however indirectly, what was unpacked. Others see the original inputs alone."""
+    """The nodes that read, however indirectly, what was unpacked, or embeddings. Others see ids and masks alone."""
     found: set[int] = set()
     reached = {tensor.name for node in graph.nodes if is_padfree(node, "PadfreeUnpack") for tensor in node.outputs}
+    reached |= {tensor.name for tensor in graph.inputs if _holds_embeddings(tensor)}
     for node in graph.nodes:
         if (
             _is_look_up(node)
@@ -181,6 +182,11 @@ def _below_unpack(graph: gs.Graph, analysis: Analysis) -> set[int]:
             found.add(id(node))
             reached.update(tensor.name for tensor in node.outputs)
     return found
+
+
+def _holds_embeddings(tensor: gs.Tensor) -> bool:
+    """Whether an input has numbers of every token that are no ids: what is computed of them is worth packing."""
+    return len(tensor.shape) > 2 and np.issubdtype(np.dtype(tensor.dtype), np.floating)
 
 
 def _reads_positions(analysis: Analysis, node: gs.Node) -> bool:

@@ -166,7 +166,9 @@ def _original_feeds(
             continue
         dtype = helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
         widths = [dim.dim_value for dim in item.type.tensor_type.shape.dim[2:]]
-        if item.name in limits and widths:  # several numbers a token, which are neither masks nor positions
+        if item.name in limits and np.issubdtype(dtype, np.floating):  # embeddings
+            feeds[item.name] = rng.standard_normal((*batch.mask.shape, *widths)).astype(dtype)
+        elif item.name in limits and widths:  # several numbers a token, which are neither masks nor positions
             feeds[item.name] = rng.integers(0, limits[item.name] or _IDS_WITHOUT_LIMIT, (*batch.mask.shape, *widths))
             feeds[item.name] = feeds[item.name].astype(dtype)
         elif item.name in limits:
@@ -203,5 +205,6 @@ def _packed_feeds(
         else:
             tokens = feeds[name][batch.mask]
             filler = rng.integers(0, item["limit"] or _IDS_WITHOUT_LIMIT, (batch.filler_tokens, *tokens.shape[1:]))
-            packed[name] = np.concatenate([tokens, filler]).astype(np.int32)
+            dtype = tokens.dtype if np.issubdtype(tokens.dtype, np.floating) else np.dtype(np.int32)
+            packed[name] = np.concatenate([tokens, filler]).astype(dtype)
     return packed

@@ -35,7 +35,8 @@ class CheckedCalls:
     def __init__(self, metadata: Metadata) -> None:
         names = {item.role: item.name for item in metadata.inputs}
         # Other roles are made from lengths on the host.
-        self._is_for = set(names) == {"tokens", "seq_lens"}
+        embeddings = any(item.holds_embeddings for item in metadata.inputs)  # calls are described for int32 alone
+        self._is_for = set(names) == {"tokens", "seq_lens"} and not embeddings
         self._metadata = metadata
         self._ids = metadata.ids_input().name
         self._lens = names.get("seq_lens", "")

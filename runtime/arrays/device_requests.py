@@ -20,7 +20,7 @@ from ..request import (
     check_sequence_lengths,
     check_values,
 )
-from ..rows import as_int32
+from ..rows import as_int32, as_tokens, no_tokens
 from .device_arrays import CallerStream, DeviceInput, on_device
 
 
@@ -43,12 +43,15 @@ def device_feeds(
     columns = metadata.own_names(inputs) if isinstance(inputs, Mapping) else {ids.name: inputs}
     check_names(columns, metadata)
 
-    behind = {item.name: item.behind for item in metadata.inputs}
+    items = {item.name: item for item in metadata.inputs}
 
     def read(value: Any, name: str) -> Any:
-        width = behind[name][0] if behind[name] else None
-        array = reader(value, name, stream) if on_device(value) else as_int32(value, name, width)
-        if not array.shape or array.shape[1:] != behind[name]:
+        width, behind = items[name].width, items[name].behind
+        if on_device(value):
+            array = reader(value, name, stream)
+        else:
+            array = as_tokens(value, items[name]) if items[name].role == "tokens" else as_int32(value, name)
+        if not array.shape or array.shape[1:] != behind:
             sizes = "one dimension" if width is None else f"[tokens, {width}]"
             raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: {sizes}; pass packed tokens")
         return array
@@ -73,7 +76,7 @@ def device_feeds(
             )
     check_one_run(total, lens.shape[0], metadata)
     if not total:  # engines take at least one token: a filler
-        feeds = {name: np.zeros((1, *behind[name]), dtype=np.int32) for name in feeds}
+        feeds = {name: no_tokens(items[name], 1) for name in feeds}
     longest = None
     if not isinstance(lens, DeviceInput):
         check_lengths(lens, total - filler_tokens, ids.name)

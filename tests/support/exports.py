@@ -34,8 +34,8 @@ FLOOR = 1e-2  # the least that a column's root mean square counts, in parts of t
 class Input:
     """An input of the original and what its values are.
 
-    That is "ids", "mask", "inverted" (a mask of 1 at padding), "types", "pos", "seg" (a mask of 0, 1, 2) or "boxes"
-    (four numbers a token, ascending);
+    That is "ids", "mask", "inverted" (a mask of 1 at padding), "types", "pos", "seg" (a mask of 0, 1, 2), "boxes"
+    (four numbers a token, ascending) or "embeddings" (`high` floats a token);
 
     ids are drawn from [low, high) without those in `excl`; where `last` is given, it ends every sequence, and no other
     token has it.
@@ -99,6 +99,8 @@ def sequences(inputs: list[Input], lengths: tuple[int, ...] = LENGTHS, seed: int
             return np.zeros(length, np.int64)
         if item.kind == "boxes":
             return np.sort(rng.integers(item.low, item.high, (length, 4)), axis=1)
+        if item.kind == "embeddings":
+            return rng.standard_normal((length, item.high)).astype(np.float32)
         if item.kind == "pos":
             return np.arange(length)
         if item.kind == "types":
@@ -191,7 +193,8 @@ def packed_feeds(metadata: Mapping[str, Any], given: list[dict[str, np.ndarray]]
     feeds = {}
     for item in metadata["inputs"]:
         if item["role"] == "tokens":
-            feeds[item["name"]] = np.concatenate([sequence[item["name"]] for sequence in given]).astype(np.int32)
+            values = np.concatenate([sequence[item["name"]] for sequence in given])
+            feeds[item["name"]] = values.astype(np.float32 if item["dtype"] == "float32" else np.int32)
         else:
             size = max(lengths)
             feeds[item["name"]] = np.asarray(lengths if item["role"] == "seq_lens" else [0] * size, np.int32)
@@ -207,7 +210,8 @@ def padded_feeds(
         filler = 1 if item.kind == "inverted" else 0
         if item.kind == "ids":  # what the model itself takes for padding, where it says so
             filler = item.excl[0] if item.excl else item.low
-        rows = np.full((len(given), longest, *next(iter(given))[item.name].shape[1:]), filler)
+        first = next(iter(given))[item.name]
+        rows = np.full((len(given), longest, *first.shape[1:]), filler, first.dtype)
         for row, sequence in zip(rows, given, strict=True):
             values = sequence[item.name]
             row[slice(longest - len(values), None) if left else slice(len(values))] = values

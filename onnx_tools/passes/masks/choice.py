@@ -68,10 +68,11 @@ def choose_mask(
 
 
 def _checked(graph: gs.Graph, rule: Keeping | None) -> Keeping | None:
-    """The rule. Raises RewriteError where an input other than a plain mask holds floats."""
+    """The rule. Raises RewriteError where an input [B,S] other than a plain mask holds floats."""
     mask = None if rule is None or not rule.plain else rule.source
     for tensor in graph.inputs:
-        if np.issubdtype(np.dtype(tensor.dtype), np.floating) and tensor.name != mask:
+        floats = np.issubdtype(np.dtype(tensor.dtype), np.floating) and len(tensor.shape) == 2
+        if floats and tensor.name != mask:
             raise RewriteError(
                 f"input '{tensor.name}' is {np.dtype(tensor.dtype).name} [batch, sequence], and not what masks "
                 "padding; inputs of tokens must be integers or bool; export the encoder with its token inputs alone"

@@ -38,8 +38,8 @@ def _of_any_number(model: ModelProto) -> None:
     boxes(model).type.tensor_type.shape.dim[2].dim_param = "numbers"
 
 
-def _of_floats(model: ModelProto) -> None:
-    boxes(model).type.tensor_type.elem_type = TensorProto.FLOAT
+def _of_doubles(model: ModelProto) -> None:
+    boxes(model).type.tensor_type.elem_type = TensorProto.DOUBLE
 
 
 def _of_fixed_sizes(model: ModelProto) -> None:
@@ -53,7 +53,7 @@ def _of_fixed_sizes(model: ModelProto) -> None:
     ("change", "reason"),
     [
         (_of_any_number, r"'bbox' is INT64 \[batch, sequence, numbers\]; every input must be"),
-        (_of_floats, r"'bbox' is FLOAT \[batch, sequence, 4\]; every input must be"),
+        (_of_doubles, r"'bbox' is DOUBLE \[batch, sequence, 4\]; every input must be"),
         (_of_fixed_sizes, "'bbox' has several numbers a token, and the inputs fix sizes"),
     ],
 )
