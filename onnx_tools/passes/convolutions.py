@@ -26,7 +26,7 @@ _AXES_ARE_AN_INPUT = 18  # of both, since this opset
 def expand_convolutions(graph: gs.Graph, analysis: Analysis) -> bool:
     """Replaces convolutions [B,C,S] -> [B,N,S] with constant weights; returns whether there was any.
 
-    Those of one tap, with strides, in groups, and of other results' sizes than S stay.
+    Those with strides, in groups, and of other results' sizes than S stay.
     """
     editor, found = Editor(graph), False
     for node in [item for item in graph.nodes if is_standard(item, "Conv")]:
@@ -36,7 +36,7 @@ def expand_convolutions(graph: gs.Graph, analysis: Analysis) -> bool:
         taps = weight.values.shape[2]
         step = int(node.attrs.get("dilations", [1])[0])
         pads = _pads(node, step * (taps - 1))
-        if not 1 < taps <= MOST_TAPS or pads is None or set(node.attrs.get("strides", [1])) != {1}:
+        if taps > MOST_TAPS or pads is None or set(node.attrs.get("strides", [1])) != {1}:
             continue
         if int(node.attrs.get("group", 1)) != 1:
             continue
@@ -69,6 +69,8 @@ def _pads(node: gs.Node, reach: int) -> tuple[int, int] | None:
     """Zeros ahead and behind; None unless the result is as long as the input, which `reach` zeros make it."""
     kind = node.attrs.get("auto_pad", "NOTSET")
     kind = kind.decode() if isinstance(kind, bytes) else kind
+    if kind == "VALID" and not reach:
+        return 0, 0
     if kind == "SAME_UPPER":
         return reach // 2, reach - reach // 2
     if kind == "SAME_LOWER":
@@ -85,7 +87,10 @@ def _is_turn(node: gs.Node) -> bool:
 def _write_product(
     editor: Editor, node: gs.Node, weight: np.ndarray, bias: gs.Tensor | None, pads: Sequence[int], step: int
 ) -> None:
-    """Transpose, Pad, a Slice for every tap, Concat, MatMul, Add, Transpose, in the place of the node."""
+    """Transpose, Pad, a Slice for every tap, Concat, MatMul, Add, Transpose, in the place of the node.
+
+    With one tap there is nothing beside a row.
+    """
     x, output, name = node.inputs[0], node.outputs[0], node.name or "convolution"
     dtype, taps = weight.dtype, weight.shape[2]
 
@@ -97,13 +102,15 @@ def _write_product(
 
     turned = made_by(x, "Transpose")
     rows = turned.inputs[0] if turned is not None and _is_turn(turned) else op("Transpose", [x], perm=_TURN)
-    longer = op("Pad", [rows, numbers(0, pads[0], 0, 0, pads[1], 0)])
-    beside = []
-    for tap in range(taps):
-        start, behind = tap * step, (taps - 1 - tap) * step
-        end = -behind if behind else np.iinfo(np.int64).max
-        beside.append(op("Slice", [longer, numbers(start), numbers(end), numbers(1)]))
-    together = op("Concat", beside, axis=2)
+    together = rows
+    if taps > 1:
+        longer = op("Pad", [rows, numbers(0, pads[0], 0, 0, pads[1], 0)])
+        beside = []
+        for tap in range(taps):
+            start, behind = tap * step, (taps - 1 - tap) * step
+            end = -behind if behind else np.iinfo(np.int64).max
+            beside.append(op("Slice", [longer, numbers(start), numbers(end), numbers(1)]))
+        together = op("Concat", beside, axis=2)
     matrix = np.ascontiguousarray(weight.transpose(2, 1, 0).reshape(-1, weight.shape[0]))  # [taps * C, N]
     total = op("MatMul", [together, editor.constant(f"{name}_weight", matrix)])
     if bias is not None:

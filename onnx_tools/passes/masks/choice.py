@@ -75,7 +75,9 @@ def _checked(graph: gs.Graph, rule: Keeping | None) -> Keeping | None:
         if floats and tensor.name != mask:
             raise RewriteError(
                 f"input '{tensor.name}' is {np.dtype(tensor.dtype).name} [batch, sequence], and not what masks "
-                "padding; inputs of tokens must be integers or bool; export the encoder with its token inputs alone"
+                "padding; inputs of one number a token must be integers or bool; export the encoder with its token "
+                "inputs alone, or, where the model makes its tokens itself, as of sound, the part behind that, with "
+                "embeddings [batch, sequence, N] and a mask"
             )
     return rule
 

@@ -41,7 +41,7 @@ def _model(taps: int, *, turned: bool = True, bias: bool = True, groups: int = 1
 SAME = (
     (3, {"pads": [1, 1]}), (2, {"pads": [0, 1]}), (2, {"pads": [1, 0]}), (5, {"pads": [4, 0]}), (4, {"pads": [1, 2]}),
     (3, {"pads": [2, 2], "dilations": [2]}), (2, {"auto_pad": "SAME_UPPER"}), (4, {"auto_pad": "SAME_LOWER"}),
-    (MOST_TAPS, {"pads": [3, 4]}),
+    (MOST_TAPS, {"pads": [3, 4]}), (1, {}), (1, {"pads": [0, 0]}), (1, {"auto_pad": "VALID"}),
 )  # fmt: skip
 
 
@@ -66,10 +66,12 @@ def test_convolutions_become_products(taps: int, attributes: dict[str, object], 
 @pytest.mark.parametrize(
     ("taps", "attributes"),
     [
-        (1, {}),
         (MOST_TAPS + 1, {"pads": [4, 4]}),
         (3, {"pads": [1, 1], "strides": [2]}),
         (3, {"pads": [1, 1], "groups": 2}),
+        (1, {"groups": 2}),
+        (1, {"strides": [2]}),
+        (1, {"pads": [1, 0]}),
         (3, {}),  # the result is shorter
         (3, {"pads": [3, -1]}),
     ],
