@@ -215,6 +215,14 @@ def _shorten_slice(editor: Editor, node: gs.Node, analysis: Analysis) -> None:
     node.inputs = [node.inputs[0], *inputs]
 
 
+# Which operands change nothing, if they are 0, or 1 in products: PaddlePaddle writes scale * x + 0.
+_NEUTRAL: Mapping[str, tuple[int, ...]] = MappingProxyType({"Add": (0, 1), "Sub": (1,), "Mul": (0, 1), "Div": (1,)})
+
+
+def _is_neutral(node: gs.Node, place: int, analysis: Analysis) -> bool:
+    return analysis[node.inputs[place]].scalar() == (1.0 if node.op in ("Mul", "Div") else 0.0)
+
+
 def _bypass(editor: Editor, node: gs.Node, analysis: Analysis) -> None:
     source, result = node.inputs[0], node.outputs[0]
     same = is_standard(node, "Identity") or (is_standard(node, "Dropout") and drops_nothing(node))
@@ -227,6 +235,10 @@ def _bypass(editor: Editor, node: gs.Node, analysis: Analysis) -> None:
         limits = slice_arguments(node, [analysis[tensor] for tensor in node.inputs])
         whole = analysis[source].shape is not None and analysis[source].shape == analysis[result].shape
         same = limits is not None and whole and all(step == 1 for step in limits[3])
+    if is_standard(node, *_NEUTRAL):
+        place = next((place for place in _NEUTRAL[node.op] if _is_neutral(node, place, analysis)), None)
+        source = source if place is None else node.inputs[1 - place]
+        same = place is not None and analysis[source].shape == analysis[result].shape is not None
     if is_standard(node, "Where"):
         known = analysis[source].scalar()
         source = node.inputs[1 if known else 2]

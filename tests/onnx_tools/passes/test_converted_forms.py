@@ -12,6 +12,8 @@ from padfree.onnx_tools import rewrite
 from tests.onnx_tools.agreement import INTERFACES, assert_agree
 from tests.support.encoder import HIDDEN, TOKENS, EncoderBuilder, with_output
 
+from .attention_forms import PositionedBuilder, attributes
+
 LARGE = 2**31 - 1
 Mean = Callable[[EncoderBuilder, str], str]
 
@@ -144,6 +146,21 @@ def test_what_is_no_norm_stays(norm: Norm, mean: Mean) -> None:
     model = with_output(x, b, TOKENS)
     result = rewrite(model)
     assert "PadfreeLayerNorm" not in result.report.plugins
+    assert_agree(model, result)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_scales_with_a_bias_of_zero(order: int) -> None:
+    """PaddlePaddle's scale * x + 0 and 1 * x are nothing between a projection and its heads."""
+    b = PositionedBuilder()
+    x = b.embedding()
+    zero, one = b.constant(np.zeros(1, np.float32)), b.constant(1.0)
+    q = b.op("Mul", b.split(x), b.constant(0.5))
+    q = b.op("Add", *((q, zero) if order else (zero, q)))
+    k = b.op("Div", b.op("Sub", b.op("Mul", *((one, b.split(x)) if order else (b.split(x), one))), zero), one)
+    model = with_output(b.attended(x, q, k, b.split(x), b.padding_mask()), b, TOKENS)
+    result = rewrite(model, strict=True)
+    assert attributes(result)[0]["qkv_layout"] == b"3HD"
     assert_agree(model, result)
 
 

@@ -15,7 +15,7 @@ from tests.onnx_tools.passes.test_convolutions import SAME
 from tests.support.encoder import HIDDEN, TOKENS, EncoderBuilder, with_output
 
 NEAREST = [(taps, form) for taps, form in SAME if (taps, form.get("pads")) in ((3, [1, 1]), (2, [0, 1]), (2, [1, 0]))]
-FURTHER = [item for item in SAME if item not in NEAREST and "auto_pad" not in item[1]]
+FURTHER = [item for item in SAME if item not in NEAREST and "auto_pad" not in item[1] and item[0] > 1]
 
 
 def masked(b: EncoderBuilder, x: str) -> str:
@@ -48,6 +48,16 @@ def test_nearest_neighbours(taps: int, form: dict[str, Any], interface: str) -> 
     model = encoder(taps, **form)
     result = rewrite(model, interface=interface, strict=True)
     assert "Pad" not in operators(result.model)
+    assert_agree(model, result)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("zeros", [False, True])
+def test_one_tap_reads_no_neighbour(zeros: bool, interface: str) -> None:
+    """Whatever is in padded slots."""
+    model = encoder(1, zeros=zeros)
+    result = rewrite(model, interface=interface, strict=True)
+    assert not {"Conv", "Pad"} & operators(result.model)
     assert_agree(model, result)
 
 
