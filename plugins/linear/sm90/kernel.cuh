@@ -48,11 +48,7 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
     const Epilogue epilogue(work);
     if (epilogue.normed && thread >= 0) {
       constexpr bool kMayLack = Epilogue::gated || Epilogue::rotates;
-      if constexpr (Operands::scaled) {
-        fetchScalesAhead<kTokens, kMayLack>(work, at, barriers, scales, thread);
-      } else {
-        fetchScales<kTokens, kMayLack>(work, at, barriers, scales, thread);
-      }
+      fetchScales<kTokens, kMayLack>(work, at, barriers, scales, thread);
     }
     __syncwarp();
     if (epilogue.shares_tile) clusterSyncMemory();  // with the consumers' gather()

@@ -50,31 +50,11 @@ __device__ inline float2 momentsOf(float2 sums, int count) {
   return {mean, fmaxf(sums.y - sums.x * mean, 0.f)};
 }
 
-// The scales of every tile's tokens, by kScaleThreads threads that have nothing else to do. kMayLack: where nothing is
-// normed, rows are scaled by 1, so that a seldom epilogue needs no second kernel.
+// The scales of every tile's tokens, by kScaleThreads threads that have nothing else to do: the next tile's are on
+// their way while one is multiplied and finished. kMayLack: where nothing is normed, rows are scaled by 1, so that a
+// seldom epilogue needs no second kernel.
 template <int kTokens, bool kMayLack>
 __device__ void fetchScales(const Work& work, const Position& at, Barriers& barriers, float2* scales, int thread) {
-  unsigned parity = 1;
-  waitForPriorGrids();
-  for (int cluster = at.first; cluster < work.clusters; cluster += at.step, parity ^= 1) {
-    const int first = at.tokenTile(work, cluster) * kTokens;
-    barrierWait(&barriers.scales_empty, parity);
-    for (int i = thread; i < kTokens; i += kScaleThreads) {
-      const bool is_row = first + i < work.T;
-      if (kMayLack && !work.moments_in) {
-        scales[i] = float2{1.f, 0.f};
-      } else {
-        scales[i] = is_row ? scaleOfRow(work.moments_in + first + i, work) : float2{0.f, 0.f};
-      }
-    }
-    barrierArrive(&barriers.scales_full);
-  }
-}
-
-// The same for products of e4m3, which take half as long: the next tile's scales are on their way while one is
-// multiplied and finished.
-template <int kTokens, bool kMayLack>
-__device__ void fetchScalesAhead(const Work& work, const Position& at, Barriers& barriers, float2* scales, int thread) {
   constexpr int kRows = ceilDiv(kTokens, kScaleThreads);
   unsigned parity = 1;
   waitForPriorGrids();
