@@ -65,8 +65,9 @@ def is_of_queries(positional: Positional, tensor: gs.Tensor) -> bool:
     if isinstance(tensor, gs.Constant):
         return bool(np.all(np.isfinite(tensor.values)))
     computation = positional.computation(tensor, fixed=True)
+    longest = min(positional.tried, _PAIRS) if _makes_pairs(positional, tensor) else positional.tried
     try:
-        made = None if computation is None else [computation.run(2, length, {}) for length in (1, positional.tried)]
+        made = None if computation is None else [computation.run(2, length, {}) for length in (1, longest)]
     except NotComputedError:
         return False
     return made is not None and all(np.all(np.isfinite(item)) for item in made)
@@ -108,25 +109,26 @@ class KeyBiases:
     def _limit(self, tensor: gs.Tensor) -> int:
         """How many tokens are tried. Raises NoMatch where these are fewer than a sequence may have."""
         longest = self._positional.longest
-        if not self._makes_pairs(tensor):
+        if not _makes_pairs(self._positional, tensor):
             return self._positional.tried
         if longest is None or longest > _PAIRS:
             limit = "any" if longest is None else str(longest)
             raise NoMatch(f"'{tensor.name}' is added to the scores of {limit} tokens; {_PAIRS} can be looked at")
         return longest
 
-    def _makes_pairs(self, tensor: gs.Tensor) -> bool:
-        """Whether something that a tensor is made of has a number for every query and key, or is of unknown shape."""
-        seen, waiting = {tensor.name}, [tensor]
-        while waiting:
-            current = waiting.pop()
-            shape = self._positional.analysis[current].shape
-            if shape is None or sum("S" in size.atoms() for size in shape) > 1:
-                return True
-            for node in [item for item in current.inputs if not is_standard(item, "Shape", "Size")]:
-                waiting += [item for item in present(node.inputs) if item.name not in seen]
-                seen.update(item.name for item in node.inputs)
-        return False
+
+def _makes_pairs(positional: Positional, tensor: gs.Tensor) -> bool:
+    """Whether something that a tensor is made of has a number for every query and key, or is of unknown shape."""
+    seen, waiting = {tensor.name}, [tensor]
+    while waiting:
+        current = waiting.pop()
+        shape = positional.analysis[current].shape
+        if shape is None or sum("S" in size.atoms() for size in shape) > 1:
+            return True
+        for node in [item for item in current.inputs if not is_standard(item, "Shape", "Size")]:
+            waiting += [item for item in present(node.inputs) if item.name not in seen]
+            seen.update(item.name for item in node.inputs)
+    return False
 
 
 class _Line:
@@ -158,6 +160,8 @@ class _Line:
                 slots = np.flatnonzero(kept)
                 if _are_together(slots) and not _is_line(made[:, slots], slopes, slots):
                     raise NoMatch(f"'{self._name}' is added to the scores and does not grow evenly along the keys")
+                if not _is_near(made, slopes, slots):
+                    raise NoMatch(f"'{self._name}' is added to the scores and has numbers of another size for padding")
                 counted = counted and _is_line(made[:, slots], slopes, np.arange(len(slots)))
         return KeySlopes(slopes, counted)
 
@@ -193,6 +197,14 @@ def _rows(length: int) -> Truths:
     return np.stack(
         [slots < length, slots < part, slots >= length - part, (slots >= length - part) & (slots < part), *holes]
     )
+
+
+def _is_near(numbers: Array, slopes: Array, slots: npt.NDArray[np.int64]) -> bool:
+    """Whether numbers [H or 1,S] of masked slots are no further away than those of slots may be, which a mask hides."""
+    if not len(slots):
+        return True
+    room = np.abs(slopes) * numbers.shape[1] + _LINEAR * (1 + np.abs(numbers).max(axis=1))
+    return bool(np.all(np.abs(numbers - numbers[:, slots[:1]]) <= room[:, None]))
 
 
 def _are_together(slots: npt.NDArray[np.int64]) -> bool:

@@ -139,6 +139,12 @@ def _of_distances(b: PositionedBuilder) -> list[str]:
     return [b.op("Mul", b.op("Cast", b.distance(), to=FLOAT), b.constant(UPWARD)), _causal(b)]
 
 
+def _and_a_number_a_query(b: PositionedBuilder) -> list[str]:
+    """How many keys a query sees changes no weight."""
+    seen = b.op("Cast", b.op("LessOrEqual", b.steps(0), b.steps(1)), to=FLOAT)
+    return [b.op("ReduceSum", seen, b.axes(-1), keepdims=1), *_of_steps(b)]
+
+
 def _with_the_causal_mask(b: PositionedBuilder) -> list[str]:
     """One tensor [1,H,S,S] of both, with -infinity ahead of the query."""
     ahead = b.op("Greater", b.steps(0), b.steps(1))
@@ -147,9 +153,12 @@ def _with_the_causal_mask(b: PositionedBuilder) -> list[str]:
     return [b.op("Add", line, mask), b.padding_mask()]
 
 
-@pytest.mark.parametrize(
-    "added", [_of_a_buffer, _of_steps, _spread, _one_after_the_other, _of_distances, _with_the_causal_mask]
-)
+LINES = (
+    _of_a_buffer, _of_steps, _spread, _one_after_the_other, _of_distances, _and_a_number_a_query, _with_the_causal_mask,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("added", LINES)
 def test_slots(added: Added) -> None:
     model = with_added(added)
     result = rewrite(model, strict=True)
@@ -216,6 +225,14 @@ def _by_ids(b: PositionedBuilder) -> list[str]:
     return [b.op("Mul", _counted(b, "input_ids"), b.constant(0.01 * UPWARD)), _causal(b)]
 
 
+def _high_in_padding(b: PositionedBuilder) -> list[str]:
+    """What lifts padding above what the mask takes from it."""
+    gone = b.op("Sub", b.constant(1.0), b.op("Cast", b.op("Unsqueeze", "attention_mask", b.axes(1, 2)), to=FLOAT))
+    line = b.op("Mul", _counted(b), b.constant(UPWARD))
+    lifted = b.op("Mul", gone, b.constant(20000.0))
+    return [b.op("Max", line, lifted), _causal(b)]
+
+
 def _of_logarithms(b: PositionedBuilder) -> list[str]:
     line = b.op("Log", b.op("Cast", b.steps(0, 1, 2), to=FLOAT))
     return [b.op("Mul", line, b.constant(UPWARD)), _causal(b)]
@@ -244,6 +261,16 @@ def test_what_reads_padding_is_refused(added: Added, reason: str) -> None:
     """A sequence's numbers depend on how far its batch is padded; the first key of logarithms is seen by nobody."""
     with pytest.raises(RewriteError, match=reason):
         rewrite(with_added(added))
+
+
+def test_padding_that_a_bias_lifts_above_the_mask() -> None:
+    """The original reads padding there, and its attention is left as it is."""
+    model = with_added(_high_in_padding)
+    result = rewrite(model, verify=False)
+    assert "has numbers of another size for padding" in missed(result)
+    assert "PadfreeAttention" not in result.report.plugins
+    with pytest.raises(RewriteError, match="the original's own answers depend on its padding"):
+        rewrite(model)
 
 
 def test_capped_scores_are_told() -> None:
