@@ -18,29 +18,28 @@ GOALS: Mapping[tuple[str, int, int], str] = {
 """Model, B and S -> what was aimed at."""
 
 
-def fp8(records: Sequence[Record], names: Mapping[str, str]) -> Table:
-    """A row a batch that was measured in fp8.
+def fp8(records: Sequence[Record], names: Mapping[str, str]) -> tuple[list[str], list[list[str]], list[Record]]:
+    """A row a batch that was measured in fp8, beside fp16 of the same commit; last, the record of every row.
 
     Args:
         records: of the set fp8, in both precisions.
         names: how a model is called.
     """
-    by_batch: dict[tuple[str, int, int], dict[str, Record]] = {}
-    for record in records:
-        batch = (record["model"], record["batch"], record["seq_len"])
-        by_batch.setdefault(batch, {})[record["precision"]] = record
-    chosen = {batch: found for batch, found in by_batch.items() if "fp8" in found}
-    peers = list(dict.fromkeys(title for found in chosen.values() for title in found["fp8"]["peers_ms"]))
+    halves = {(_batch(record), record["commit"]): record for record in records if record["precision"] == "fp16"}
+    chosen = [record for record in records if record["precision"] == "fp8"]
+    peers = list(dict.fromkeys(title for record in chosen for title in record["peers_ms"]))
     head = ["ms a batch", "tokens", "padfree fp8", "padfree fp16", "fp16 / fp8"]
     head += [*peers, "limit: cuBLASLt e4m3", "fp8 / limit", "aimed at"]
-    return head, [_row(batch, found, peers, names) for batch, found in chosen.items()]
+    rows = [_row(record, halves.get((_batch(record), record["commit"])), peers, names) for record in chosen]
+    return head, rows, chosen
 
 
-def _row(
-    batch: tuple[str, int, int], found: Mapping[str, Record], peers: Sequence[str], names: Mapping[str, str]
-) -> list[str]:
-    model, sequences, seq_len = batch
-    ours, half = found["fp8"], found.get("fp16")
+def _batch(record: Record) -> tuple[str, int, int]:
+    return record["model"], record["batch"], record["seq_len"]
+
+
+def _row(ours: Record, half: Record | None, peers: Sequence[str], names: Mapping[str, str]) -> list[str]:
+    model, sequences, seq_len = batch = _batch(ours)
     cells = [f"{names[model]}, {sequences} x {seq_len}", str(ours["tokens"]), _ms(ours["ours_ms"])]
     cells += [_ms(half["ours_ms"]), f"{half['ours_ms'] / ours['ours_ms']:.2f}"] if half else ["-", "-"]
     cells += [_ms(ours["peers_ms"].get(title)) for title in peers]

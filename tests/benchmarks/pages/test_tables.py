@@ -153,6 +153,19 @@ def test_fp8_stands_beside_fp16_and_what_was_aimed_at(tmp_path: Path) -> None:
     assert tables.fp8(tmp_path / "nothing") == tables.UNMEASURED
 
 
+def test_fp16_of_another_commit_does_not_stand_beside_fp8(tmp_path: Path) -> None:
+    lines = [
+        record("fp8", 4915, 1.8, precision="fp16", case="half", commit="old"),
+        record("fp8", 4915, 1.3, precision="fp8", peers_ms={}, limit_ms=None, commit="old"),
+        record("fp8", 4915, 1.2, precision="fp8", peers_ms={}, limit_ms=None, commit="new"),
+        record("fp8", 128, 0.25, precision="fp8", case="short", batch=1, seq_len=128, peers_ms={}, commit="old"),
+    ]
+    (tmp_path / "end_to_end.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    rows = tables.fp8(tmp_path).splitlines()
+    assert rows[2].startswith("| BERT-base, 16 x 512 | 4915 | 1.20 | - | - |")
+    assert [row.split(" | ")[-1] for row in rows[2:4]] == ["new |", "old |"]
+
+
 def test_accuracy_in_fp8_stands_beside_other_precisions(tmp_path: Path) -> None:
     """With the interval of the difference, not of the score."""
     figures = {"cosine_mean": 1.0, "cosine_worst": 0.99996, "top_1": 44.0, "top_1_interval": [39.2, 48.8]}
