@@ -106,6 +106,15 @@ def test_both_overflow_at_the_same_places() -> None:
     assert rewritten(parsed(program), 0, 1, "packed", (evaluate,)) is not None
 
 
+def test_rounding_does_not_turn_a_choice_over() -> None:
+    """What is sorted here has neighbours that differ in their last bit, as sums of sequences in another order do."""
+    program = (
+        "2 = sum length first(1, 1); 3 = one hot first(1, 1); 4 = sum square root(3, 3); 5 = maximum(1, 2); "
+        "6 = sum product from the right(0, 1); 7 = sorted(4, 0)"
+    )
+    assert rewritten(parsed(program), 18, 70, "padded", (evaluate,)) is not None
+
+
 def _search(steps: list[Step], outputs: int, pooling: int, padded: bool, sample: int) -> None:
     runs = (evaluate, run) if sample == 0 else (evaluate,)
     interface = "padded" if padded else "packed"
