@@ -12,26 +12,29 @@ from ..precision.norm_nodes import AXES_INPUT_OPSET
 from .softmaxes import VIEWS, reduction_of
 
 _SUMS = ("ReduceSum", "ReduceSumSquare")
+_Viewed = dict[str, gs.Node | None]  # a view's result -> what makes the numbers behind it
 _ROUNDING = 2.0**-23  # the share by which one over a number misses it in float32
 
 
 def write_means(graph: gs.Graph, analysis: Analysis) -> bool:
     """Makes a ReduceMean that keeps its axis of whatever is one; returns whether there was any."""
     editor, found = Editor(graph), False
+    viewed: _Viewed = {}
     for node in list(graph.nodes):
-        mean = _quotient(analysis, node) or _with_axis(analysis, node)
+        mean = _quotient(analysis, node, viewed) or _with_axis(analysis, node, viewed)
         if mean is not None:
+            viewed.pop(node.outputs[0].name, None)
             _replace(editor, node, *mean)
             found = True
     return found
 
 
-def _quotient(analysis: Analysis, node: gs.Node) -> tuple[gs.Node, int] | None:
+def _quotient(analysis: Analysis, node: gs.Node, viewed: _Viewed) -> tuple[gs.Node, int] | None:
     """The sum over one axis, and the axis, of a node that divides it by how many numbers were added."""
     if not is_standard(node, "Div", "Mul") or not (analysis[node.outputs[0]].dtype or "").startswith("float"):
         return None  # integers lose what is behind the point
     for total, other in (node.inputs, node.inputs[::-1])[: 1 if node.op == "Div" else 2]:
-        found, number = _reduced(analysis, total, *_SUMS), analysis[other].scalar()
+        found, number = _reduced(analysis, total, viewed, *_SUMS), analysis[other].scalar()
         if found is None or number is None or analysis[total].shape != analysis[node.outputs[0]].shape:
             continue
         size = (analysis[found[0].inputs[0]].shape or ())[found[1]].constant()
@@ -41,23 +44,35 @@ def _quotient(analysis: Analysis, node: gs.Node) -> tuple[gs.Node, int] | None:
     return None
 
 
-def _with_axis(analysis: Analysis, node: gs.Node) -> tuple[gs.Node, int] | None:
+def _with_axis(analysis: Analysis, node: gs.Node, viewed: _Viewed) -> tuple[gs.Node, int] | None:
     """The mean that a node gives the axis back which the mean has not kept."""
     if not is_standard(node, *VIEWS):
         return None
-    found = _reduced(analysis, node.outputs[0], "ReduceMean")
+    found = _reduced(analysis, node.outputs[0], viewed, "ReduceMean")
     return None if found is None or found[0].attrs.get("keepdims", 1) else found
 
 
-def _reduced(analysis: Analysis, tensor: gs.Tensor, *ops: str) -> tuple[gs.Node, int] | None:
+def _reduced(analysis: Analysis, tensor: gs.Tensor, viewed: _Viewed, *ops: str) -> tuple[gs.Node, int] | None:
     """The node of one of the operators whose result, with its axis, a tensor is, and the axis."""
-    node = producer(tensor)
-    while node is not None and is_standard(node, *VIEWS):
-        node = producer(node.inputs[0])
+    node = _behind_views(tensor, viewed)
     if node is None or not is_standard(node, *ops):
         return None
     axis = reduction_of(analysis, tensor, node.op, node.inputs[0])
     return None if axis is None else (node, axis)
+
+
+def _behind_views(tensor: gs.Tensor, viewed: _Viewed) -> gs.Node | None:
+    """What makes the numbers that a tensor is a view of; long chains of views are walked once."""
+    passed, node = list[str](), producer(tensor)
+    while node is not None and is_standard(node, *VIEWS):
+        name = node.outputs[0].name
+        if name in viewed:
+            node = viewed[name]
+            break
+        passed.append(name)
+        node = producer(node.inputs[0])
+    viewed.update(dict.fromkeys(passed, node))
+    return node
 
 
 def _replace(editor: Editor, node: gs.Node, reduced: gs.Node, axis: int) -> None:

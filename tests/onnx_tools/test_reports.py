@@ -133,7 +133,7 @@ def test_convolutions_are_linear_layers(interface: str) -> None:
     assert_agree(model, result)
     linear = [item for item in report.original.items if item.part == "linear"]
     assert {(item.op, item.batch, item.rows, item.inner, item.columns, item.count) for item in linear} == {
-        ("Conv", "4", "B*S", "4", "4", 3), ("Conv", "1", "B*S", "16", "16", 1),
+        ("Conv", "4", "B*S", "4", "4", 3), ("MatMul", "1", "B*S", "16", "16", 1),
     }  # fmt: skip
     work = sum(item.count * int(item.batch) * int(item.inner) * int(item.columns) for item in linear)
     assert work == 3 * 4 * 4 * 4 + 16 * 16
