@@ -93,19 +93,8 @@ def as_tokens(value: Any, item: InputInfo) -> TokenArray:
     """
     if not item.holds_embeddings:
         return as_int32(value, item.name, item.width)
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise SessionError(f"'{item.name}': cannot become an array ({error}); pass rows of {item.width}") from error
-    if array.size == 0 and array.ndim == 1:
-        return no_tokens(item, 0)
-    if array.dtype.kind != "f":
-        raise SessionError(f"'{item.name}' has type {array.dtype}, allowed: floats; pass embeddings as float32 arrays")
-    if array.shape[1:] != item.behind:
-        raise SessionError(
-            f"'{item.name}' has shape {list(array.shape)}, allowed: [tokens, {item.width}]; pass rows of {item.width}"
-        )
-    return np.ascontiguousarray(array, dtype=np.float32)
+    kinds = ("f", "floats; pass embeddings as float32 arrays")
+    return np.ascontiguousarray(_packed(value, item.name, item.width, kinds, f"rows of {item.width}"), dtype=np.float32)
 
 
 def as_int32(value: Any, name: str, width: int | None = None) -> Int32Array:
@@ -114,23 +103,29 @@ def as_int32(value: Any, name: str, width: int | None = None) -> Int32Array:
     Raises:
         SessionError: not integers, of another shape, or beyond 32 bits.
     """
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise SessionError(f"'{name}': cannot become an array ({error}); pass a flat list of integers") from error
-    if array.size == 0 and array.ndim == 1:
-        return np.zeros(0 if width is None else (0, width), dtype=np.int32)
-    if array.dtype.kind not in "iu":
-        raise SessionError(f"'{name}' has type {array.dtype}, allowed: integers; pass int32 or int64 arrays")
-    if width is not None and array.shape[1:] != (width,):
-        raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: [tokens, {width}]; pass rows of {width}")
-    if width is None and array.ndim != 1:
-        raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: one dimension; pass one row a sequence")
+    array = _packed(value, name, width, ("iu", "integers; pass int32 or int64 arrays"), "a flat list of integers")
     if array.dtype != np.int32 and array.size:
         low, high = int(array.min()), int(array.max())
         if low < -INT32_MAX - 1 or high > INT32_MAX:
             raise SessionError(f"'{name}' holds {low if low < 0 else high}, allowed: 32-bit integers; check the ids")
     return np.ascontiguousarray(array, dtype=np.int32)
+
+
+def _packed(value: Any, name: str, width: int | None, kinds: tuple[str, str], wanted: str) -> npt.NDArray[Any]:
+    """An array [T], or [T, width] where there is a width, of numbers of some kinds, with what is said of others."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise SessionError(f"'{name}': cannot become an array ({error}); pass {wanted}") from error
+    if array.size == 0 and array.ndim == 1:
+        return array if width is None else array.reshape(0, width)
+    if array.dtype.kind not in kinds[0]:
+        raise SessionError(f"'{name}' has type {array.dtype}, allowed: {kinds[1]}")
+    if width is not None and array.shape[1:] != (width,):
+        raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: [tokens, {width}]; pass rows of {width}")
+    if width is None and array.ndim != 1:
+        raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: one dimension; pass one row a sequence")
+    return array
 
 
 def pack_lists(rows: list[Any]) -> Column | None:
