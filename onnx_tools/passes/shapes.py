@@ -11,8 +11,9 @@ import onnx_graphsurgeon as gs
 from ..analysis.graph import Editor, is_standard, producer
 from ..analysis.layout import S
 from ..analysis.symbolic import Analysis, Poly
+from ..analysis.symbolic.facts import Shape
 
-VIEWS = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
+RESHAPES = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 
 
 class ShapeBuilder:
@@ -62,17 +63,26 @@ def shape_source(graph: gs.Graph) -> gs.Tensor:
     return next(tensor for tensor in graph.inputs if list(tensor.shape or ()) == ["B", "S"])
 
 
+def is_of_sizes(shape: Shape) -> bool:
+    """Whether a ShapeBuilder makes it: from numbers, B and S alone."""
+    return all(size.atoms() <= {"B", "S"} for size in shape)
+
+
 def square_source(analysis: Analysis, tensor: gs.Tensor) -> gs.Tensor | None:
     """The first tensor [..., S, S] that a tensor [..., S, S] is a view of, by whatever others; None where it is none.
 
     Numbers keep their order, and so their places in the last two axes.
     """
     found: gs.Tensor | None = None
-    current, node = tensor, producer(tensor)
-    while node is not None and is_standard(node, *VIEWS):
+    node = producer(tensor) if _is_square(analysis, tensor) else None
+    while node is not None and is_standard(node, *RESHAPES):
         current = node.inputs[0]
         node = producer(current)
-        shapes = [analysis[item].shape or () for item in (tensor, current)]
-        if all(len(shape) > 2 and shape[-2:] == (S, S) for shape in shapes):
+        if _is_square(analysis, current):
             found = current
     return found
+
+
+def _is_square(analysis: Analysis, tensor: gs.Tensor) -> bool:
+    shape = analysis[tensor].shape or ()
+    return len(shape) > 2 and shape[-2:] == (S, S)

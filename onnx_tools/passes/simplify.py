@@ -31,7 +31,7 @@ from .choices import write_choices
 from .convolutions import expand_convolutions, expand_global_pools
 from .einsum import expand_einsums
 from .means import write_means
-from .shapes import VIEWS, ShapeBuilder, shape_source, square_source
+from .shapes import RESHAPES, ShapeBuilder, is_of_sizes, shape_source, square_source
 from .softmaxes import write_softmaxes
 from .turned_softmaxes import turn_softmaxes
 
@@ -141,7 +141,7 @@ def _fold_movement(graph: gs.Graph, editor: Editor, node: gs.Node, analysis: Ana
     """Reshapes of constants, and transposes and casts of them where that stores no weight twice."""
     source = node.inputs[0]
     shape = analysis[node.outputs[0]].static_shape()
-    if is_standard(node, *VIEWS) and isinstance(source, gs.Constant) and shape is not None:
+    if is_standard(node, *RESHAPES) and isinstance(source, gs.Constant) and shape is not None:
         editor.redirect(node.outputs[0], editor.constant(source.name, source.values.reshape(shape)))
         return True
     if not is_standard(node, *_MOVEMENTS) or not isinstance(source, gs.Constant):
@@ -180,18 +180,14 @@ def _unflatten(editor: Editor, node: gs.Node, analysis: Analysis) -> bool:
 
 def _join_views(editor: Editor, shapes: ShapeBuilder, node: gs.Node, analysis: Analysis) -> bool:
     """Views of views of scores or weights [..., S, S], with other axes of size 1 between them, are one Reshape."""
-    source = square_source(analysis, node.outputs[0]) if is_standard(node, *VIEWS) else None
+    source = square_source(analysis, node.outputs[0]) if is_standard(node, *RESHAPES) else None
     shape = analysis[node.outputs[0]].shape
-    if source is None or source is node.inputs[0] or shape is None or not _is_of_sizes(shape):
+    if source is None or source is node.inputs[0] or shape is None or not is_of_sizes(shape):
         return False
     output = editor.take_over(node.outputs[0])
     editor.node("Reshape", [source, shapes.build(list(shape))], stem=output.name, dtype=output.dtype, output=output)
     node.outputs.clear()
     return True
-
-
-def _is_of_sizes(shape: Shape) -> bool:
-    return all(size.atoms() <= {"B", "S"} for size in shape)
 
 
 def _shorten_slice(editor: Editor, node: gs.Node, analysis: Analysis) -> None:

@@ -17,7 +17,7 @@ from ..analysis.layout import S
 from ..analysis.layout_rules import ELEMENTWISE
 from ..analysis.symbolic import Analysis, Poly
 from ..analysis.symbolic.facts import Shape
-from .shapes import VIEWS, ShapeBuilder, shape_source, square_source
+from .shapes import RESHAPES, ShapeBuilder, is_of_sizes, shape_source, square_source
 
 _SIZES = ((2, 3), (3, 5))  # B, S to try movements with
 
@@ -63,7 +63,7 @@ class _Turn:
         for first in list(weights.outputs):
             chain, last = list[gs.Node](), first
             best: gs.Node | None = None
-            while is_standard(last, "Transpose", *VIEWS):
+            while is_standard(last, "Transpose", *RESHAPES):
                 chain.append(last)
                 best = last if self._is_view(weights, chain) else best
                 readers = [node for node in last.outputs[0].outputs if not is_standard(node, "Shape")]
@@ -132,6 +132,6 @@ def _swap(rank: int) -> list[int]:
 
 def _numbers(shape: Shape | None, batch: int, length: int) -> list[int] | None:
     """The sizes for B and S; None where others take part."""
-    if shape is None or not all(size.atoms() <= {"B", "S"} for size in shape):
+    if shape is None or not is_of_sizes(shape):
         return None
     return [size.evaluate(lambda name: {"B": batch, "S": length}[name]) for size in shape]
