@@ -12,11 +12,11 @@ import pytest
 from padfree.builder.engine.profile import ProfileOptions, choose_profile, shape_ranges
 from padfree.builder.errors import BuildError
 from padfree.builder.triton.serving import ServingOptions, choose
-from padfree.onnx_tools import RewriteError, rewrite, save_model
+from padfree.onnx_tools import RewriteError, rewrite
 from padfree.runtime import Session, SessionError
 from padfree.runtime.batching import Batcher, FirstCome
 
-from tests.support.exports import inputs_of, load, sequences, truth
+from tests.support.exports import inputs_of, load, save_rewritten, sequences, truth
 
 NAME, INPUT, OUTPUTS, LENGTHS = (
     "bert_embeddings_ts17",
@@ -29,9 +29,7 @@ WIDTH = 16
 
 @pytest.fixture(scope="module", params=["packed", "padded"])
 def session(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    path = tmp_path_factory.mktemp(request.param) / "model.onnx"
-    save_model(rewrite(load(NAME), interface=request.param, verify=False).model, path)
-    with Session(path) as opened:
+    with Session(save_rewritten(NAME, tmp_path_factory.mktemp(request.param), request.param)) as opened:
         yield opened
 
 
@@ -108,8 +106,7 @@ def test_profile(session: Session) -> None:
 
 
 def test_what_takes_ids_refuses_embeddings(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    save_model(rewrite(load(NAME), verify=False).model, path)
+    path = save_rewritten(NAME, tmp_path)
     with pytest.raises(BuildError, match=f"'{INPUT}' has several numbers a token"):
         choose(path, ServingOptions("bert"))
     with pytest.raises(RewriteError, match=rf"takes embeddings \('{INPUT}'\) and no ids"):

@@ -8,19 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from padfree.onnx_tools import rewrite, save_model
 from padfree.runtime import Session, SessionError
 from padfree.runtime.plan_files import parse_metadata
 
-from tests.support.exports import inputs_of, load, sequences, truth
+from tests.support.exports import inputs_of, load, save_rewritten, sequences, truth
 
 LENGTHS = (5, 2, 7)
 
 
 def _session(name: str, interface: str, folder: Path) -> Session:
-    path = folder / "model.onnx"
-    save_model(rewrite(load(name), interface=interface, verify=False).model, path)
-    return Session(path)
+    return Session(save_rewritten(name, folder, interface))
 
 
 @pytest.mark.parametrize("interface", ["packed", "padded"])

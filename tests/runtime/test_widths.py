@@ -13,20 +13,18 @@ from padfree.builder.engine.profile import ProfileOptions, choose_profile, shape
 from padfree.builder.errors import BuildError
 from padfree.builder.triton.serving import ServingOptions, choose
 from padfree.contract.metadata import parse_metadata
-from padfree.onnx_tools import rewrite, save_model
+from padfree.onnx_tools import rewrite
 from padfree.runtime import Session, SessionError
 from padfree.runtime.batching import Batcher, Budget, FirstCome
 
-from tests.support.exports import inputs_of, load, metadata_of, sequences, truth
+from tests.support.exports import inputs_of, load, metadata_of, save_rewritten, sequences, truth
 
 NAME, OUTPUT, LENGTHS = "layoutlm_torchscript", "last_hidden_state", (5, 1, 9, 2)
 
 
 @pytest.fixture(scope="module", params=["packed", "padded"])
 def session(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    path = tmp_path_factory.mktemp(request.param) / "model.onnx"
-    save_model(rewrite(load(NAME), interface=request.param, verify=False).model, path)
-    with Session(path) as opened:
+    with Session(save_rewritten(NAME, tmp_path_factory.mktemp(request.param), request.param)) as opened:
         yield opened
 
 
@@ -116,7 +114,6 @@ def test_a_model_of_boxes_alone_is_damaged_metadata() -> None:
 
 
 def test_model_repositories_have_no_boxes(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    save_model(rewrite(load(NAME), verify=False).model, path)
+    path = save_rewritten(NAME, tmp_path)
     with pytest.raises(BuildError, match="'bbox' has several numbers a token"):
         choose(path, ServingOptions("layoutlm"))

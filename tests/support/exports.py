@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from padfree.onnx_tools import RewriteResult, rewrite
+from padfree.onnx_tools import RewriteResult, rewrite, save_model
 
 # Others, written by `make_exports.py FOLDER -o OTHERS`, go through the same checks, as engines too.
 FOLDER = Path(os.environ.get("PADFREE_TEST_EXPORTS") or Path(__file__).resolve().parents[1] / "fixtures" / "exports")
@@ -52,6 +52,13 @@ class Input:
 def names() -> list[str]:
     """All cases."""
     return list(json.loads((FOLDER / "cases.json").read_text()))
+
+
+def save_rewritten(name: str, folder: Path, interface: str = "packed") -> Path:
+    """Writes a case's rewritten model into a folder."""
+    path = folder / "model.onnx"
+    save_model(rewrite(load(name), interface=interface, verify=False).model, path)
+    return path
 
 
 def inputs_of(name: str) -> list[Input]:
