@@ -3,9 +3,10 @@
 
     python -m benchmarks.engine.timeline --json benchmarks/results/h200/timeline.jsonl
 
-BERT-base, fp16, packed. CUPTI's records (through PyTorch's profiler) of some replays of one graph. A kernel adds what
-lies between the end of the kernels before it and its own end; so the shares sum to the whole run, gaps included, and
-kernels that overlap are not counted twice. Gaps: from the last end to a kernel's start, where nothing ran.
+BERT-base, packed, fp16 or fp8 (`--precision`). CUPTI's records (through PyTorch's profiler) of some replays of one
+graph. A kernel adds what lies between the end of the kernels before it and its own end; so the shares sum to the whole
+run, gaps included, and kernels that overlap are not counted twice. Gaps: from the last end to a kernel's start, where
+nothing ran.
 `layers.py` asks TensorRT, which runs one layer at a time; this looks at the run that users get.
 """
 
@@ -22,6 +23,7 @@ import torch
 from padfree.builder import build_engine
 from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.peers.batch import draw_lengths, random_batch
+from padfree.builder.peers.setup import Model, Setup
 from padfree.onnx_tools.cost import Lengths
 from padfree.runtime import Session
 
@@ -57,6 +59,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=16, help="sentences")
     parser.add_argument("--seq-len", type=int, default=512, help="S; lengths are uniform in [0.2 S, S]")
     parser.add_argument("--model", default="bert-base", help="a model of models.py")
+    parser.add_argument("--precision", choices=("fp16", "fp8"), default="fp16", help="of the products")
     parser.add_argument("--linear", choices=("auto", "padfree", "tensorrt"), default="auto", help="who multiplies")
     parser.add_argument("--norms", choices=("folded", "separate"), default="folded", help="who computes layer norms")
     parser.add_argument("--json", type=Path, help="append one line to this file")
@@ -69,8 +72,10 @@ def main() -> int:
     torch.cuda.init()
     with tempfile.TemporaryDirectory(prefix="padfree-bench-") as name:
         plan = Path(name) / "model.plan"
+        model = Model(make(arguments.model, arguments.models or Path(name)).onnx, arguments.precision)
+        batch = random_batch(model.metadata, seq_lens, arguments.seq_len)
         build_engine(
-            make(arguments.model, arguments.models or Path(name)).onnx,
+            Setup(model, batch, Path(name)).ours,
             plan,
             max_batch=arguments.batch,
             max_seq_len=arguments.seq_len,
@@ -95,8 +100,10 @@ def main() -> int:
     if arguments.json:
         rounded = {kind: {key: round(value, 2) for key, value in row.items()} for kind, row in table.items()}
         norms = "" if arguments.norms == "folded" else f", norms {arguments.norms}"
+        shape = f"{arguments.batch} x {arguments.seq_len}"
+        fp8 = "" if arguments.precision == "fp16" else f", {arguments.precision}"
         record = {
-            "case": f"{arguments.model}, {arguments.batch} x {arguments.seq_len}, linear {arguments.linear}{norms}",
+            "case": f"{arguments.model}, {shape}, linear {arguments.linear}{norms}{fp8}",
             "tokens": sum(seq_lens),
             "kinds": rounded,
             "replay_us": round(span_us, 1),
