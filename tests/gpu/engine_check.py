@@ -123,8 +123,10 @@ class Check:
         if not {"max_seqlen", "seq_lens"} <= set(roles):
             return
         given = exports.sequences(self._inputs, lengths)
-        feeds = {
-            name: np.concatenate([item[made] for item in given]).astype(np.int32) for name, made in self._tokens.items()
+        types = {item.name: np.float32 if item.holds_embeddings else np.int32 for item in self._session.metadata.inputs}
+        feeds: dict[str, np.ndarray] = {
+            name: np.concatenate([item[made] for item in given]).astype(types[name])
+            for name, made in self._tokens.items()
         }
         feeds[roles["seq_lens"]] = np.asarray(lengths, np.int32)
         results = [
