@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every family as an engine, in both interfaces and all precisions, held against the original file.
+"""Every family and form as an engine, in both interfaces and all precisions, held against the original file.
 
     python -m tests.gpu.engine_matrix --results benchmarks/results/h200/engines.jsonl
 
@@ -134,7 +134,7 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="repeat what failed")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    prepare(arguments.folder)
+    prepare(arguments.folder, arguments.only)
     records, machine = read(arguments.results), {"judges": digest(under(JUDGES)), **environment()}
     statuses, proved = known(records), proved_by(records, machine)
     wanted = [

@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
 from padfree.onnx_tools import rewrite, save_model
+from padfree.runtime import Session
 
-from . import engine_matrix
-from .engine_cases import Entry, entries
-from .engine_check import check, make_file
+from tests.support import exports
+
+from . import engine_cases, engine_matrix
+from .engine_cases import MADE, Entry, entries, prepare
+from .engine_check import Check, check, make_file
 
 PACKED = Entry("families", "modernbert_torchscript_sdpa", "packed", "fp32")
 PADDED = Entry("families", "bert_mean_torchscript", "padded", "fp32")
@@ -67,6 +71,65 @@ def test_engines_are_proved_by_the_same_judges_on_the_same_kind_of_gpu() -> None
     assert engine_matrix.proved_by(records, here) == {PACKED.key: ["a", "b"]}
 
 
+EMBEDDINGS = Entry("forms", "embeddings", "packed", "fp32")
+
+
+def _as_a_form(folder: Path, fixture: str = "bert_embeddings_ts17") -> None:
+    """A fixture that takes embeddings, in the place of what would be exported."""
+    onnx.save_model(exports.load(fixture), str(folder / "embeddings.onnx"))
+    (folder / "forms.json").write_text(json.dumps(["embeddings"]))
+
+
+def test_embeddings_are_told_from_ids_by_their_type(tmp_path: Path) -> None:
+    _as_a_form(tmp_path)
+    kinds = {item.name: (item.kind, item.high) for item in EMBEDDINGS.load(tmp_path)[1]}
+    assert kinds["inputs_embeds"] == ("embeddings", 16)
+    assert kinds["attention_mask"][0] == "mask"
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded"])
+def test_models_that_take_embeddings_pass(interface: str, tmp_path: Path) -> None:
+    _as_a_form(tmp_path)
+    result = check(replace(EMBEDDINGS, interface=interface), tmp_path, make_file)
+    assert result["status"] == "passed"
+    assert result["batches"] == (7 if interface == "packed" else 10)
+
+
+def test_a_larger_extent_takes_embeddings(tmp_path: Path) -> None:
+    """What is asked of engines alone, of the file: rows of floats go in as such."""
+    _as_a_form(tmp_path, "xlnet_embeddings_ts17")  # parts of it stay padded, so that it has an extent
+    model, inputs = EMBEDDINGS.load(tmp_path)
+    with Session(make_file(EMBEDDINGS, tmp_path / "embeddings.onnx")) as session:
+        found = Check(session, model, inputs, "fp32")
+        found.wide_extent((9, 1, 4), session)
+    assert found.batches == 1
+
+
+@pytest.mark.parametrize(
+    ("only", "made"),
+    [
+        (["forms/bloom*"], ["forms"]),
+        (["families/*", "exports/*"], []),
+        (["*"], list(MADE)),
+        (["*/bloom/*"], list(MADE)),
+    ],
+)
+def test_what_is_not_asked_for_is_not_exported(
+    only: list[str], made: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = list[list[str]]()
+    monkeypatch.setattr(engine_cases.importlib.util, "find_spec", lambda _: object())
+    monkeypatch.setattr(engine_cases.subprocess, "run", lambda command, **_: commands.append(command))
+    prepare(tmp_path, only)
+    assert [Path(command[-1]).stem for command in commands] == made
+
+
+def test_forms_come_in_both_interfaces_and_all_precisions(tmp_path: Path) -> None:
+    _as_a_form(tmp_path)
+    found = {(item.interface, item.precision) for item in entries(tmp_path) if item.source == "forms"}
+    assert found == {(i, p) for i in ("packed", "padded") for p in ("fp32", "fp16", "bf16")}
+
+
 def test_every_family_comes_in_both_interfaces_and_all_precisions(tmp_path: Path) -> None:
     found = {(item.name.split("_torchscript")[0], item.interface, item.precision) for item in entries(tmp_path)}
     for family in ("bert", "modernbert", "deberta_v3", "t5", "nomic_bert", "mpnet"):
@@ -86,7 +149,7 @@ def test_what_is_recorded_is_not_done_again(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(engine_matrix, "commit", lambda: "abc")
     monkeypatch.setattr(engine_matrix, "digest", lambda _: "judges")
     monkeypatch.setattr(engine_matrix, "environment", lambda: {"commit": "abc"})
-    monkeypatch.setattr(engine_matrix, "prepare", lambda _: None)
+    monkeypatch.setattr(engine_matrix, "prepare", lambda *_: None)
     only = ["--only", "families/mpnet_torchscript_eager/*/fp32", "families/mpnet_torchscript_eager/packed/fp16"]
     command = ["engine_matrix", "--results", str(results), "--folder", str(tmp_path), *only]
     monkeypatch.setattr("sys.argv", command)
