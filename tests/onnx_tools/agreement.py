@@ -109,3 +109,19 @@ def reads_padding(original: ModelProto, interface: str, *, run: Run, tolerance: 
         if not np.allclose(a[kept], b[kept], rtol=tolerance, atol=tolerance, equal_nan=True):
             return True
     return False
+
+
+def overflows_in_padding(original: ModelProto, *, run: Run) -> bool:
+    """Whether the original gives NaN beside padding, as infinity times 0 is, and numbers for a sequence by itself."""
+    mask = masks("packed")["prefix"]
+    feeds = feeds_for(original, mask, 20)
+    together = run(original, feeds)
+    for row, length in enumerate(LENGTHS):
+        alone = run(original, {name: value[row : row + 1, :length] for name, value in feeds.items()})
+        for a, b in zip(together, alone, strict=True):
+            if len(a) != len(mask):
+                continue
+            here = a[row, :length] if a.shape[:2] == mask.shape else a[row]
+            if here.shape == b[0].shape and (np.isnan(here) & ~np.isnan(b[0])).any():
+                return True
+    return False
