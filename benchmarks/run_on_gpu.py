@@ -48,6 +48,9 @@ SANITIZER = (
 )
 NOTHING_RUN = 5  # pytest's exit code where all tests of a file are skipped at once, or none is for a GPU
 LINES_OF_FAILURE = 30
+REASON = re.compile(r"E {2,}\S|=+ (Program hit|Invalid|Misaligned|Internal|Uninitialized|Out of|Race|Barrier)")
+"""How lines begin in which pytest, or the sanitizer, says what is wrong."""
+REASONS = 5  # different ones that are kept of a part that failed
 LARGE = ("many_elements",)  # tests of kernels that take most of a GPU's memory
 COUNTS = re.compile(r"(\d+) (passed|failed|skipped|left|errors?)\b")
 
@@ -148,7 +151,7 @@ def counts_of(summary: str) -> dict[str, int]:
 
 
 def run(part: Part, gpu: str | None) -> dict[str, Any]:
-    """Runs one part; the record holds its closing line, and counts where it has them."""
+    """Runs one part; the record holds its closing line, counts where it has them, and reasons where it failed."""
     start = time.monotonic()
     here = {**os.environ, **part.environment, **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})}
     process = subprocess.Popen(
@@ -157,8 +160,11 @@ def run(part: Part, gpu: str | None) -> dict[str, Any]:
     assert process.stdout is not None
     last = closing = ""
     end = collections.deque[str](maxlen=LINES_OF_FAILURE)
+    reasons = dict[str, None]()
     for line in process.stdout:
         end.append(line)
+        if len(reasons) < REASONS and REASON.match(line):
+            reasons[line.strip()[:300]] = None
         if gpu is None:
             print(line, end="", flush=True)
         last = line.strip() or last
@@ -170,10 +176,11 @@ def run(part: Part, gpu: str | None) -> dict[str, Any]:
     if status == NOTHING_RUN and ("skipped" in closing or "deselected" in closing):
         status = 0
     if status and gpu is not None:
-        print(f"{part.name} ended with:\n{''.join(end)}", end="", flush=True)
+        print(f"{part.name} ended with:\n{''.join(end)}", "\n".join(reasons), flush=True)
     seconds, summary = round(time.monotonic() - start, 1), closing or last
     record = {"step": part.name, "status": status, "seconds": seconds, "summary": summary, **counts_of(closing)}
-    return {**record, "sources": sources(part.command)}
+    why = {"reasons": list(reasons)} if status else {}
+    return {**record, **why, "sources": sources(part.command)}
 
 
 def run_all(waiting: Sequence[Part], gpus: Sequence[str], end: float, done: Any, at_once: int = 1) -> list[Part]:

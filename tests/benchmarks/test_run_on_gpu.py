@@ -30,6 +30,13 @@ def test_a_part_is_recorded_with_its_counts() -> None:
     assert record["summary"].startswith("1 failed, 2 passed")
 
 
+def test_a_failure_is_recorded_with_its_reasons_each_once() -> None:
+    lines = ["E       torch.OutOfMemoryError: none left", "Error: of no test", "========= Program hit cudaErrorNoDevice"]
+    code = f"print({chr(10).join(lines * 3)!r}); raise SystemExit"
+    assert run(part("tests", f"{code}(9)"), None)["reasons"] == [lines[0], lines[2]]
+    assert "reasons" not in run(part("tests", code), None)
+
+
 def test_counts() -> None:
     assert counts_of("12 passed, 0 failed, 3 left") == {"passed": 12, "failed": 0, "left": 3}
     assert counts_of("2 errors in 3s") == {"error": 2}
