@@ -29,6 +29,7 @@ _HAND_ON = (
     "GatherElements", "GatherND", "Dropout", "ReduceMean", "ReduceMax", "ReduceMin",
 )  # fmt: skip
 """Operators whose results lie between the smallest and the largest number of their first input."""
+_SIZES = ("Shape", "Size")  # of what weights made: no weight has a part in these numbers
 _MOST_DEPTH = 64
 
 Array = npt.NDArray[Any]
@@ -56,6 +57,8 @@ class Signs:
         self._known = dict[str, float]()
         self._of_weights = set[str]()
         for node in model.graph.node:
+            if node.op_type in _SIZES:
+                continue
             if any(name in self._of_weights or self._is_weight(node, name) for name in node.input):
                 self._of_weights.update(node.output)
 

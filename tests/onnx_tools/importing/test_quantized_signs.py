@@ -27,6 +27,7 @@ def model(*nodes: Any, kind: str = "uint8", zero: int = 0, scale: float = 0.05, 
         "w": np.random.default_rng(1).standard_normal((WIDTH, WIDTH)).astype(np.float32),
         "one": np.array(1, np.float32),
         "two": np.array(2, np.float32),
+        "low": np.array(-1e4, np.float32),
         "s": np.array(scale, np.float32),
         "z": np.array(zero, TYPES[kind]),
     }
@@ -107,6 +108,16 @@ def test_a_relu_gives_an_output() -> None:
         [PRODUCT, *pair("p", "0"), ("Transpose", ["d0"], "a", {}), *pair("a"), LAST],
         # A mask: no weight takes part.
         [("Sub", ["one", "x"], "a", {}), *pair("a"), LAST],
+        # A mask that is spread to the size of what weights made.
+        [
+            PRODUCT,
+            ("Shape", ["p"], "b", {}),
+            ("Greater", ["x", "one"], "c", {}),
+            ("Expand", ["c", "b"], "e", {}),
+            ("Where", ["e", "one", "low"], "a", {}),
+            *pair("a"),
+            LAST,
+        ],
     ],
 )
 def test_there_is_nothing_to_cut_off(nodes: list[Any]) -> None:
