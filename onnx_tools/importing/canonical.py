@@ -2,7 +2,8 @@
 """One spelling for what ONNX lets files say in many ways, before they become graphs.
 
 Afterwards there are no functions and no sparse tensors, every node has a name of its own or none, weights are no
-inputs, every output is made by a node under a name that nothing else has, and the opset is one that padfree writes.
+inputs, every output is made by a node under a name that nothing else has, nodes stand behind those that they read, and
+the opset is one that padfree writes.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from .attention_masks import masks_of_one_row, spread
 from .calls import in_line
 from .expansion import check_expansion
 from .opsets import to_known_opset
+from .order import in_order
 from .skeleton import Names, all_nodes, subgraphs
 
 _IR_VERSION = 10  # the first with overloads; initializers need not be inputs since version 4
@@ -43,6 +45,7 @@ def canonical(model: ModelProto) -> ModelProto:
     Weights are shared where they are held elsewhere. Raises RewriteError for opsets that contradict each other or
     cannot be converted, for functions that make too many nodes, and for sparse tensors that are wrong or too large.
     """
+    model = in_order(model)
     result = without_initializers(model)
     _write_domains(result)
     version = _standard_version(result)

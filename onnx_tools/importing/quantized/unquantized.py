@@ -21,6 +21,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 from ...errors import RewriteError
 from ...files.model import Model
 from ...files.weights import LARGE_BYTES, Weights
+from ..order import in_order
 from ..skeleton import all_nodes
 from .constants import Constants
 from .rounding_nodes import dequantizes, drop_unused_domain, of_tensorrt, quantizes
@@ -96,6 +97,7 @@ class _Removal:
     _cut: dict[str, str] = field(default_factory=dict)  # what a Relu takes the place of -> what it reads
 
     def __post_init__(self) -> None:
+        self.source = self.source.with_proto(in_order(self.source.proto))
         graph = self.source.proto.graph
         self._constants = Constants(self.source)
         self._makers = {name: node for node in graph.node for name in node.output}

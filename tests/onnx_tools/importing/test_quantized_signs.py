@@ -71,6 +71,14 @@ def test_what_was_cut_off_is_cut_off(kind: str, zero: int, remove: Any) -> None:
     np.testing.assert_allclose(exact, rounded, atol=0.051)
 
 
+def test_nodes_in_another_order() -> None:
+    given = model(PRODUCT, *pair("p"), LAST)
+    nodes = list(given.graph.node)
+    del given.graph.node[:]
+    given.graph.node.extend(nodes[::-1])
+    assert ops(without_quantization(Model.of(given)).model.whole()) == ["MatMul", "Relu", "Mul"]
+
+
 def test_one_relu_serves_all_that_read_the_same() -> None:
     second = ("DequantizeLinear", ["q", "s", "z"], "d2", {})
     found = without_quantization(Model.of(model(PRODUCT, *pair("p"), second, ("Mul", ["d", "d2"], "y", {}))))

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes behind those that they read, as ONNX asks for; some tools add nodes at the end, and onnxruntime sorts them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from heapq import heapify, heappop, heappush
+
+from onnx import GraphProto, ModelProto, NodeProto
+
+from ..files.model import without_initializers
+from .skeleton import subgraphs
+
+
+def in_order(model: ModelProto) -> ModelProto:
+    """The model with sorted nodes; itself where they are sorted, or where some read each other in a circle.
+
+    Weights are shared where they are held elsewhere. Nodes that may stand in any order keep theirs.
+    """
+    order = _order(model.graph)
+    if order == list(range(len(order))):
+        return model
+    result = without_initializers(model)
+    del result.graph.node[:]
+    result.graph.node.extend(model.graph.node[place] for place in order)
+    result.graph.initializer.extend(model.graph.initializer)
+    return result
+
+
+def _order(graph: GraphProto) -> list[int]:
+    """The places of a graph's nodes in an order in which each stands behind those that it reads."""
+    makers = {name: place for place, node in enumerate(graph.node) for name in node.output if name}
+    waiting, readers = dict[int, int](), defaultdict[int, list[int]](list)
+    for place, node in enumerate(graph.node):
+        before = {makers[name] for name in _reads(node) if name in makers}
+        waiting[place] = len(before)
+        for maker in before:
+            readers[maker].append(place)
+    ready, result = [place for place, count in waiting.items() if not count], list[int]()
+    heapify(ready)
+    while ready:
+        place = heappop(ready)
+        result.append(place)
+        for reader in readers[place]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heappush(ready, reader)
+    return result if len(result) == len(graph.node) else list(range(len(graph.node)))
+
+
+def _reads(node: NodeProto) -> set[str]:
+    """The names that a node reads, and those that its subgraphs may take from around it."""
+    found = set(node.input)
+    for inner in subgraphs(node):
+        found.update(value.name for value in inner.output)
+        for item in inner.node:
+            found |= _reads(item)
+    return found
