@@ -347,7 +347,7 @@ def test_dangling_tensor() -> None:
 
 def test_cycle() -> None:
     model = valid_model()
-    model.graph.node[5].input[0] = model.graph.node[9].output[0]
+    model.graph.node[5].input[0] = model.graph.node[-1].output[0]
     with pytest.raises(RewriteError, match="the model is not valid ONNX"):
         rewrite(model)
 

@@ -234,14 +234,6 @@ def test_nodes_in_another_order() -> None:
     assert_agree(model, result)
 
 
-def test_nodes_in_a_circle() -> None:
-    builder, hidden = one_layer()
-    model = with_output(hidden, builder, TOKENS)
-    model.graph.node[0].input.append(model.graph.node[-1].output[0])
-    with pytest.raises(RewriteError, match="not valid ONNX: Nodes in a graph must be topologically sorted"):
-        rewrite(model)
-
-
 class WeightOnly(EncoderBuilder):
     """Linear layers whose weights are integers with scales: one for each column, or 4 bits in blocks."""
 

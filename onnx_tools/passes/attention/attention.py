@@ -22,6 +22,7 @@ from ..positions.positions import Positions
 from ..positions.rotary import Rotation
 from ..shapes import shape_source
 from .attention_match import Attention, Surroundings, is_candidate, match, surroundings
+from .heads import TOKENS_FIRST
 from .projections import Projections
 
 NAME = "attention"
@@ -188,7 +189,18 @@ class _Replacement:
             quantized=0,
             y_scale=1.0,
         )
-        unpack(self._editor, result, self._boundary, dtype, item.context)
+        self._write(result, item, dtype)
+
+    def _write(self, result: gs.Tensor, item: Attention, dtype: str | None) -> None:
+        """The packed context, written to where the original has it."""
+        if self._analysis[item.context].rank != 4:
+            unpack(self._editor, result, self._boundary, dtype, item.context)
+            return
+        output = self._editor.take_over(item.context)
+        joined = unpack(self._editor, result, self._boundary, dtype)
+        sizes = self._constant("heads", np.asarray([0, 0, item.num_heads, item.head_size]))
+        heads = self._editor.node("Reshape", [joined, sizes], stem=f"{output.name}_heads", dtype=joined.dtype)
+        self._editor.node("Transpose", [heads], stem=output.name, attrs={"perm": list(TOKENS_FIRST)}, output=output)
 
     def _turned(self, x: gs.Tensor, rotation: Rotation | None, heads: int, size: int) -> gs.Tensor:
         """The tensor [T,...] with its first heads turned."""

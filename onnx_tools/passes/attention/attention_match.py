@@ -36,7 +36,7 @@ class Attention:
     scale: float
     mask: PaddingMask
     bias: Bias | Disentangled | None
-    context: gs.Tensor  # [B,S,H*D]
+    context: gs.Tensor  # [B,S,H*D], or [B,H,S,D]
 
     @property
     def num_heads(self) -> int:

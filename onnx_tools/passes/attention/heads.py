@@ -10,7 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ...analysis.graph import is_standard, made_by, node_name
-from ...analysis.layout import token_axis
+from ...analysis.layout import B, S, token_axis
 from ...analysis.symbolic import Analysis, Poly
 from ...analysis.symbolic.arguments import slice_arguments, split_sizes
 from ..base import NoMatch
@@ -249,9 +249,10 @@ def _moved(
 
 
 def follow_context(analysis: Analysis, start: gs.Tensor, heads: int, size: int, *, by_head: bool = False) -> gs.Tensor:
-    """The tensor [B,S,H*D] that the context [B,H,S,D] becomes. Raises NoMatch where it does not.
+    """The tensor [B,S,H*D] that the context becomes; the context [B,H,S,D] itself where something else reads that.
 
-    The context may be [B*H,S,D], with `by_head` [H*B,S,D], and of one head [B,S,D].
+    The context may be [B*H,S,D], with `by_head` [H*B,S,D], and of one head [B,S,D]. Raises NoMatch where such a context
+    does not become [B,S,H*D].
     """
     current, chain = start, list[tuple[gs.Node, gs.Tensor]]()
     for _ in range(_MOST_MOVEMENTS):
@@ -265,6 +266,8 @@ def follow_context(analysis: Analysis, start: gs.Tensor, heads: int, size: int, 
             break
         chain.append((readers[0], readers[0].outputs[0]))
         current = readers[0].outputs[0]
+    if analysis[start].shape == (B, Poly.of(heads), S, Poly.of(size)):
+        return start
     raise NoMatch(f"the context '{start.name}' is not put together as [batch, sequence, heads * size]")
 
 
