@@ -179,8 +179,10 @@ def _difference(part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mappin
     except Exception as error:  # onnxruntime's errors have no common base of their own
         names = ", ".join(sorted({_text(part.makers[name]) for name in part.final})[:3])
         raise RewriteError(
-            f"what stays padded around {names} cannot be tried in onnxruntime ({str(error).splitlines()[0]}); whether "
-            "it reads padding is not known; replace these operators by standard ones"
+            f"what stays padded around {names} fails in onnxruntime on {mask.shape[0]} sequences of {mask.shape[1]} "
+            f"slots ({str(error).splitlines()[0]}), so that nobody can tell whether it reads padding; if the original "
+            "fails so, too, as files do that hold the sizes that they were traced with, export it again "
+            "(torch.onnx.export with dynamo=True); otherwise replace these operators by standard ones"
         ) from error
     found = (_changed(part, analysis, mask, *trial) for trial in trials)
     return next((reader for reader in found if reader is not None), None)
