@@ -31,6 +31,7 @@ from .choices import write_choices
 from .convolutions import expand_convolutions, expand_global_pools
 from .einsum import expand_einsums
 from .means import write_means
+from .query_factors import move_query_factors
 from .shapes import RESHAPES, ShapeBuilder, is_of_sizes, shape_source, square_source
 from .softmaxes import write_softmaxes
 from .turned_softmaxes import turn_softmaxes
@@ -41,7 +42,7 @@ _SMALL = 4096  # elements; only below it may a folded constant stand beside the 
 
 _WRITTEN = (
     expand_einsums, expand_convolutions, expand_global_pools, write_choices, write_softmaxes, write_means,
-    turn_softmaxes,
+    turn_softmaxes, move_query_factors,
 )  # fmt: skip
 
 

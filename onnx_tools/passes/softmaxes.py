@@ -16,6 +16,7 @@ from ..analysis.symbolic.facts import broadcast_shape
 
 VIEWS = ("Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 _LOWEST = float(np.finfo(np.float32).min)
+_TINY = 1e-6  # of sums that are 1 at least where a row is not padded
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,12 @@ def write_softmaxes(graph: gs.Graph, analysis: Analysis) -> bool:
         if is_standard(node, "Softmax"):
             found = _shift(analysis, node) or found
             continue
-        total = _divisor(node)
+        logarithms = made_by(node.inputs[0], "LogSoftmax") if is_standard(node, "Exp") else None
+        if logarithms is not None:
+            node.op, node.inputs, node.attrs = "Softmax", list(logarithms.inputs), dict(logarithms.attrs)
+            found = True
+            continue
+        total = _divisor(analysis, node)
         sums = None if total is None else reduction_of(analysis, total, "ReduceSum", node.inputs[0])
         weights = None if sums is None else _weights(analysis, node.inputs[0], sums)
         if total is not None and sums is not None and weights is not None:
@@ -71,13 +77,18 @@ def _shift(analysis: Analysis, softmax: gs.Node) -> bool:
     return found
 
 
-def _divisor(node: gs.Node) -> gs.Tensor | None:
-    """What a node divides by, without a guard against 0: Where(sum > 0, sum, 1)."""
+def _divisor(analysis: Analysis, node: gs.Node) -> gs.Tensor | None:
+    """What a node divides by, without a guard against 0: Where(sum > 0, sum, 1), sum + tiny, max(sum, tiny)."""
     if is_standard(node, "Mul"):
         inverse = made_by(node.inputs[1], "Reciprocal")
         return None if inverse is None else inverse.inputs[0]
     if not is_standard(node, "Div"):
         return None
+    tiny = made_by(node.inputs[1], "Add", "Clip", "Max")
+    if tiny is not None and len(tiny.inputs) == 2:
+        known = [analysis[item].scalar() for item in tiny.inputs]
+        place = next((place for place, number in enumerate(known) if number is not None and 0 < number <= _TINY), None)
+        return node.inputs[1] if place is None else tiny.inputs[1 - place]
     guard = made_by(node.inputs[1], "Where")
     if guard is not None and _is_positive(guard.inputs[0], guard.inputs[1]):
         return guard.inputs[1]
@@ -131,7 +142,7 @@ def _weights(analysis: Analysis, tensor: gs.Tensor, axis: int) -> _Weights | Non
     if not is_standard(node, "Mul"):
         return None
     for one, two in (node.inputs, node.inputs[::-1]):
-        weights = _weights(analysis, one, axis) if _is_mask(analysis, two) else None
+        weights = _weights(analysis, one, axis) if is_mask(analysis, two) else None
         if weights is not None:
             shape = analysis[weights.scores].shape
             if shape is not None and broadcast_shape([shape, analysis[two].shape]) == shape:
@@ -147,7 +158,7 @@ def _unshifted(analysis: Analysis, scores: gs.Tensor, axis: int) -> gs.Tensor:
     return node.inputs[0]
 
 
-def _is_mask(analysis: Analysis, tensor: gs.Tensor) -> bool:
+def is_mask(analysis: Analysis, tensor: gs.Tensor) -> bool:
     """Whether a tensor is 0 or 1, made of elements of one input that is 0 or 1, if nothing else limits it."""
     expr = analysis[tensor].expr
     if expr is None:

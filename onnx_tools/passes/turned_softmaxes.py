@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention weights [..., keys, queries] of a Softmax over its last axis but one, as [..., queries, keys].
+"""Scores and attention weights [..., keys, queries] as [..., queries, keys].
 
+They are those of a Softmax over its last axis but one, or products that are turned before the Softmax.
 Optimisers of graphs move transpositions through a Softmax: tf2onnx does so where Keras multiplies K by Q.
 """
 
@@ -12,24 +13,28 @@ from math import prod
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, is_output, is_standard, producer
+from ..analysis.graph import Editor, is_output, is_standard, made_by, producer
 from ..analysis.layout import S
 from ..analysis.layout_rules import ELEMENTWISE
 from ..analysis.symbolic import Analysis, Poly
 from ..analysis.symbolic.facts import Shape
+from .attention.heads import scale_of
 from .shapes import RESHAPES, ShapeBuilder, is_of_sizes, shape_source, square_source
 
 _SIZES = ((2, 3), (3, 5))  # B, S to try movements with
 
 
 def turn_softmaxes(graph: gs.Graph, analysis: Analysis) -> bool:
-    """Lets every such Softmax over [..., S, S] go over its last axis; returns whether there was any."""
+    """Lets every Softmax over [..., S, S] go over its last axis, and turns products; returns whether there was any."""
     editor = Editor(graph)
     turn = _Turn(editor, analysis, ShapeBuilder(editor, shape_source(graph)))
     found = [node for node in graph.nodes if is_standard(node, "Softmax") and _is_turned(analysis, node)]
     for node in found:
         turn(node)
-    return bool(found)
+    products = [node for node in graph.nodes if is_standard(node, "Transpose") and _turns_a_product(analysis, node)]
+    for node in products:
+        editor.redirect(node.outputs[0], turn.swapped(node.inputs[0]))
+    return bool(found or products)
 
 
 def _is_turned(analysis: Analysis, node: gs.Node) -> bool:
@@ -37,6 +42,17 @@ def _is_turned(analysis: Analysis, node: gs.Node) -> bool:
     if shape is None or len(shape) < 3 or shape[-2:] != (S, S):
         return False
     return int(node.attrs.get("axis", -1)) % len(shape) == len(shape) - 2
+
+
+def _turns_a_product(analysis: Analysis, node: gs.Node) -> bool:
+    """Whether a node swaps the last two axes of K Q^T, perhaps times numbers: it is Q K^T then."""
+    shape, current = analysis[node.inputs[0]].shape, node.inputs[0]
+    if shape is None or len(shape) < 3 or shape[-2:] != (S, S) or node.attrs.get("perm") != _swap(len(shape)):
+        return False
+    while (scaled := scale_of(analysis, current)) is not None:
+        current = scaled[0]
+    product = made_by(current, "MatMul")
+    return product is not None and all(analysis[item].rank == len(shape) for item in product.inputs)
 
 
 class _Turn:
@@ -50,7 +66,7 @@ class _Turn:
 
     def __call__(self, softmax: gs.Node) -> None:
         weights = softmax.outputs[0]
-        result = self._op("Softmax", [self._swapped(softmax.inputs[0])], weights, axis=-1)
+        result = self._op("Softmax", [self.swapped(softmax.inputs[0])], weights, axis=-1)
         self._join(weights, result)
         if weights.outputs or is_output(self._editor.graph, weights):
             perm = _swap(self._analysis[weights].rank or 0)
@@ -92,7 +108,7 @@ class _Turn:
                 return False
         return True
 
-    def _swapped(self, tensor: gs.Tensor) -> gs.Tensor:
+    def swapped(self, tensor: gs.Tensor) -> gs.Tensor:
         """The tensor with its last two axes swapped."""
         if tensor.name not in self._known:
             self._known[tensor.name] = self._made(tensor)
@@ -108,15 +124,15 @@ class _Turn:
             return self._op("Unsqueeze", [tensor, self._editor.constant("axes", np.asarray([1], np.int64))], tensor)
         operands = [] if node is None else [self._analysis[item].shape for item in node.inputs]
         if node is not None and is_standard(node, *ELEMENTWISE) and None not in operands and node.op != "PRelu":
-            return self._op(node.op, [self._swapped(item) for item in node.inputs], tensor, **node.attrs)
+            return self._op(node.op, [self.swapped(item) for item in node.inputs], tensor, **node.attrs)
         if node is not None and is_standard(node, "MatMul") and all(len(item or ()) == len(shape) for item in operands):
-            return self._op("MatMul", [self._swapped(item) for item in node.inputs[::-1]], tensor)
+            return self._op("MatMul", [self.swapped(item) for item in node.inputs[::-1]], tensor)
         if node is not None and is_standard(node, "Transpose"):
             perm = [int(axis) for axis in node.attrs.get("perm") or range(len(shape))[::-1]]
             return self._transposed(node.inputs[0], [*perm[:-2], perm[-1], perm[-2]])
         source = square_source(self._analysis, tensor)
         if source is not None:
-            return self._op("Reshape", [self._swapped(source), self._shapes.build(list(shape))], tensor)
+            return self._op("Reshape", [self.swapped(source), self._shapes.build(list(shape))], tensor)
         return self._transposed(tensor, _swap(len(shape)))
 
     def _transposed(self, tensor: gs.Tensor, perm: list[int]) -> gs.Tensor:

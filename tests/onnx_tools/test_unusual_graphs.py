@@ -234,6 +234,15 @@ def test_nodes_in_another_order() -> None:
     assert_agree(model, result)
 
 
+def test_an_original_that_fails() -> None:
+    """Its sizes do not go together, which only a run shows."""
+    builder, hidden = one_layer()
+    model = with_output(hidden, builder, TOKENS)
+    model.graph.node[5].input[0] = model.graph.node[9].output[0]
+    with pytest.raises(RewriteError, match=r"if the original fails so, too, .* export it again"):
+        rewrite(model)
+
+
 class WeightOnly(EncoderBuilder):
     """Linear layers whose weights are integers with scales: one for each column, or 4 bits in blocks."""
 

@@ -42,10 +42,10 @@ class Builder(EncoderBuilder):
 
 
 def unproved() -> ModelProto:
-    """Keys are hidden by a product that is not followed: a mask added to the logarithm of the weights, for one."""
+    """Keys are hidden by a number that is not followed: a hyperbolic tangent of the mask."""
     builder = Builder()
     x = builder.embedding()
     kept = builder.key(builder.op("Cast", "attention_mask", to=FLOAT))
-    lowest = builder.op("Log", builder.op("Max", kept, builder.constant(1e-38)))
-    mask = builder.op("Mul", lowest, builder.constant(100.0))
+    gone = builder.op("Tanh", builder.op("Sub", builder.constant(1.0), kept))
+    mask = builder.op("Mul", gone, builder.constant(-1e6))
     return builder.finished(builder.layer(x, mask), {"input_ids": INT64, "attention_mask": INT64})

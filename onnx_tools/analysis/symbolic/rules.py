@@ -28,10 +28,9 @@ Found = list[Facts] | None
 # One tensor in, the same shape and type out, nothing else of interest.
 SAME_SHAPE = frozenset(
     {
-        "Acos", "Asin", "Atan", "BatchNormalization", "Ceil", "Celu", "Cos", "Elu", "Erf", "Floor", "Gelu",
-        "HardSigmoid", "HardSwish", "Hardmax", "LeakyRelu", "Log", "LogSoftmax",
-        "LpNormalization", "Mish", "PRelu", "RMSNormalization", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid",
-        "Sign", "Sin", "Softmax", "Softplus", "Softsign", "Swish", "Tan", "Tanh", "ThresholdedRelu",
+        "Acos", "Asin", "Atan", "BatchNormalization", "Celu", "Cos", "Elu", "Erf", "Gelu", "HardSigmoid", "HardSwish",
+        "Hardmax", "LeakyRelu", "LogSoftmax", "LpNormalization", "Mish", "PRelu", "RMSNormalization", "Round", "Selu",
+        "Sigmoid", "Sin", "Softmax", "Softplus", "Softsign", "Swish", "Tan", "Tanh", "ThresholdedRelu",
     }
 )  # fmt: skip
 

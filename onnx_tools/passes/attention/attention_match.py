@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import argument, is_standard, made_by, node_name
+from ...analysis.graph import argument, is_standard, node_name
 from ...analysis.layout import S
 from ...analysis.positional import Positional
 from ...analysis.symbolic import Analysis, Poly, movement
@@ -22,7 +22,8 @@ from ..positions.disentangled import Disentangled, Tables
 from ..positions.distances import Bias, Biases
 from ..positions.rotary import Rotations
 from .heads import HEADS_FIRST, KEYS_LAST, HeadsSource, follow_context, trace_heads
-from .scores import Scores, joins_heads, scores_of
+from .scores import Scores, scores_of
+from .weights import check_masked_alike, readers_of
 
 
 @dataclass(frozen=True)
@@ -100,10 +101,11 @@ def match(around: Surroundings, node: gs.Node) -> Attention:
         raise NoMatch(f"Softmax '{name}' is not over the last axis")
     _check_length(analysis[node.inputs[0]].shape, name)
     product, found = scores_of(around.positional, node)
-    readers = _weights_readers(analysis, node.outputs[0])
+    readers = readers_of(analysis, node.outputs[0])
     if len(readers) != 1:
         raise NoMatch(f"the weights of Softmax '{name}' are read by {len(readers)} MatMuls instead of one")
-    q, k, v = _heads(around, product.inputs[0], product.inputs[1], readers[0].inputs[1], keys=KEYS_LAST)
+    values, again = readers[0].product, list(readers[0].uses)
+    q, k, v = _heads(around, product.inputs[0], product.inputs[1], values.inputs[1], keys=KEYS_LAST)
     k, v = (_repeated(item, q.num_heads) if item.num_heads == 1 and not q.by_head else item for item in (k, v))
     _check_heads(q, k, v)
     if found.parted and q.by_head:
@@ -111,14 +113,15 @@ def match(around: Surroundings, node: gs.Node) -> Attention:
     shape = _four_axes(analysis[product.outputs[0]].shape, q)
     found.sort_positions(shape, name, around.rows, analysis)
     if analysis[product.outputs[0]].rank == 3:
-        found.uses = [_with_heads(use, q) for use in found.uses]
+        found.uses, again = ([_with_heads(use, q) for use in uses] for uses in (found.uses, again))
     mask = prove(found.uses, shape, name, around.rows)
+    check_masked_alike(again, mask, shape, name, around.rows)
     scale = found.factor * q.factor * k.factor
     bias = around.biases.total(found.positions, q.num_heads, mask.window, mask.keeps, by_head=q.by_head)
     tables = around.tables.total(found.gathered, q, k, scale)
     if tables is not None and (bias is not None or mask.window != Window()):
         raise NoMatch(f"the scores of '{name}' have tables by distance, and a window or another bias beside them")
-    context = follow_context(analysis, readers[0].outputs[0], *q.columns.shape, by_head=q.by_head)
+    context = follow_context(analysis, values.outputs[0], *q.columns.shape, by_head=q.by_head)
     k, v = (k, v) if tables is not None else _shared(k, v)
     return Attention(name, q, k, v, scale, mask, tables or bias, context)
 
@@ -195,29 +198,6 @@ def _with_heads(use: MaskUse, q: HeadsSource) -> MaskUse:
         return replace(use, facts=movement.reshape(use.facts, [*first, *shape[1:]], False))
     apart = movement.reshape(use.facts, [*first[::-1], *shape[1:]], False)
     return replace(use, facts=movement.transpose(apart, [1, 0, 2, 3]))
-
-
-def _weights_readers(analysis: Analysis, weights: gs.Tensor) -> list[gs.Node]:
-    """The MatMuls that multiply the attention weights with V, through casts, guards against NaN and joined heads."""
-    found = []
-    for node in weights.outputs:
-        if is_standard(node, "MatMul") and node.inputs[0] is weights:
-            found.append(node)
-        elif (
-            is_standard(node, "Cast", "Identity", "Dropout")
-            or _is_guard(node, weights)
-            or joins_heads(analysis, weights, node.outputs[0], node)
-        ):
-            found += _weights_readers(analysis, node.outputs[0])
-    return found
-
-
-def _is_guard(node: gs.Node, weights: gs.Tensor) -> bool:
-    """Where(IsNaN(weights), 0, weights): it acts on rows without any kept key, which no token has."""
-    if not is_standard(node, "Where") or node.inputs[2] is not weights:
-        return False
-    test = made_by(node.inputs[0], "IsNaN")
-    return test is not None and test.inputs[0] is weights
 
 
 def _match_operator(around: Surroundings, node: gs.Node) -> Attention:

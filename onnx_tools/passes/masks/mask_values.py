@@ -21,7 +21,7 @@ from ..base import NoMatch
 _SAMPLES = (-2, -1, 0, 1, 2, 3)
 _MOST = 8  # values that a mask may be told by one by one
 _MOVING = ("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "Transpose", "Expand", "Slice")
-_ARITHMETIC = ("Add", "Sub", "Mul", "Neg")
+_ARITHMETIC = ("Add", "Log", "Mul", "Neg", "Reciprocal", "Sub")
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,11 @@ def test_masks_and_biases_that_are_subtracted(interface: str) -> None:
         assert result.report.plugins.get("PadfreeAttention", 0) == int(packed), str(result.report)
 
 
-def weights_times_mask(epsilon: float | None) -> onnx.ModelProto:
-    """softmax(scores) * mask, divided by its sum: no score is masked, and yet padding has no part."""
+def weights_times_mask(epsilon: float | None, op: str = "Add") -> onnx.ModelProto:
+    """softmax(scores) * mask, divided by its sum: no score is masked, and yet padding has no part.
+
+    `op` joins the sum and epsilon, if there is one.
+    """
     b = Builder()
     x, kept = b.embedding(), b.op("Cast", b.key("attention_mask"), to=FLOAT)
     hidden = b.layer(x, None)
@@ -53,21 +56,22 @@ def weights_times_mask(epsilon: float | None) -> onnx.ModelProto:
     reader = next(node for node in b.nodes if weights in node.input)
     zeroed = b.op("Mul", weights, kept)
     total = b.op("ReduceSum", zeroed, b.axes(-1), keepdims=1)
-    reader.input[0] = b.op("Div", zeroed, total if epsilon is None else b.op("Add", total, b.constant(epsilon)))
+    reader.input[0] = b.op("Div", zeroed, total if epsilon is None else b.op(op, total, b.constant(epsilon)))
     b.nodes[place + 1 :] = [*b.nodes[end:], *b.nodes[place + 1 : end]]
     b.op("Identity", hidden, output="y")
     return b.model({"y": ["batch", "sequence", HIDDEN]})
 
 
+@pytest.mark.parametrize("epsilon", [None, 1e-9])
 @pytest.mark.parametrize("interface", INTERFACES)
-def test_weights_times_a_mask_by_their_sum_prove_the_mask(interface: str) -> None:
-    result = assert_right(weights_times_mask(None), [IDS, MASK], interface)
+def test_weights_times_a_mask_by_their_sum_prove_the_mask(interface: str, epsilon: float | None) -> None:
+    result = assert_right(weights_times_mask(epsilon), [IDS, MASK], interface)
     assert result.report.plugins["PadfreeAttention"] == 1
 
 
 def test_a_mask_that_weights_are_multiplied_by_is_told_and_may_be_named() -> None:
-    """With a number beside the sum it is no Softmax."""
-    model = weights_times_mask(1e-9)
+    """What is divided by is a sum that nobody follows."""
+    model = weights_times_mask(-1e-9, "Sub")
     for interface in INTERFACES:
         with pytest.raises(RewriteError, match="weights are multiplied by 'attention_mask'; name the mask"):
             rewrite(model, interface=interface)

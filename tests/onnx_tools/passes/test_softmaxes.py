@@ -50,6 +50,10 @@ def before_a_softmax(b: EncoderBuilder, scores: str) -> str:
     return b.op("Softmax", less_largest(b, scores), axis=-1)
 
 
+def of_logarithms(b: EncoderBuilder, scores: str) -> str:
+    return b.op("Exp", b.op("LogSoftmax", scores, axis=-1))
+
+
 def encoder(weights: Weights, mask: Weights | None = None) -> tuple[EncoderBuilder, str]:
     """One layer whose attention weighs so; without `mask` its padding mask is added to the scores."""
     b = EncoderBuilder()
@@ -70,7 +74,7 @@ def encoder_model(weights: Weights, mask: Weights | None = None) -> ModelProto:
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-@pytest.mark.parametrize("form", [divided, reciprocal, without_axes, before_a_softmax])
+@pytest.mark.parametrize("form", [divided, reciprocal, without_axes, before_a_softmax, of_logarithms])
 def test_forms(form: Weights, interface: str) -> None:
     model = encoder_model(form)
     result = rewrite(model, interface=interface, strict=True)

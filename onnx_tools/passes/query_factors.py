@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Factors of scores that are the same for all keys: as factors of the queries, which attention takes in any form.
+
+So Swin v2 writes the temperature of each head, and others log(tokens) of each sequence.
+"""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from ..analysis.graph import Editor, is_output, is_standard, producer
+from ..analysis.layout import S
+from ..analysis.symbolic import Analysis, Poly
+from ..analysis.symbolic.facts import Shape, broadcast_shape
+
+
+def move_query_factors(graph: gs.Graph, analysis: Analysis) -> bool:
+    """Multiplies queries in the place of the scores [...,S,S]; returns whether there was any such factor."""
+    editor, found = Editor(graph), False
+    for node in list(graph.nodes):
+        place = _score_place(analysis, node)
+        product = None if place is None else _product(graph, analysis, node.inputs[place])
+        if place is None or product is None:
+            continue
+        factor, queries = node.inputs[1 - place], product.inputs[0]
+        shape = analysis[queries].shape
+        if shape is None or broadcast_shape([shape, analysis[factor].shape]) != shape:
+            continue
+        product.inputs[0] = editor.node(node.op, [queries, factor], stem=f"{queries.name}_times", dtype=queries.dtype)
+        editor.redirect(node.outputs[0], node.inputs[place])
+        found = True
+    return found
+
+
+def _score_place(analysis: Analysis, node: gs.Node) -> int | None:
+    """Which operand of a Mul or Div are scores, where the other is one number for all keys, and no known one."""
+    if not is_standard(node, "Mul", "Div"):
+        return None
+    for place in (0, 1) if node.op == "Mul" else (0,):
+        scores, factor = (analysis[node.inputs[item]] for item in (place, 1 - place))
+        same = factor.shape is not None and (not factor.shape or factor.shape[-1] == Poly.of(1))
+        if same and _is_square(scores.shape) and scores.shape == analysis[node.outputs[0]].shape:
+            return None if factor.scalar() is not None else place
+    return None
+
+
+def _is_square(shape: Shape | None) -> bool:
+    return shape is not None and len(shape) >= 3 and shape[-2:] == (S, S)
+
+
+def _product(graph: gs.Graph, analysis: Analysis, scores: gs.Tensor) -> gs.Node | None:
+    """The MatMul of queries and keys that scores are, perhaps times a number; None where others read it, too."""
+    while True:
+        node = producer(scores)
+        if node is None or len(scores.outputs) != 1 or is_output(graph, scores):
+            return None
+        if is_standard(node, "MatMul"):
+            return node
+        numbers = [place for place, item in enumerate(node.inputs) if analysis[item].scalar() is not None]
+        if not is_standard(node, "Mul", "Div") or len(numbers) != 1 or (node.op == "Div" and numbers[0] == 0):
+            return None
+        scores = node.inputs[1 - numbers[0]]
