@@ -226,7 +226,20 @@ def _changed(
             f"{maker} makes a tensor of unknown sizes, so that nobody can tell which of its numbers are padding; "
             "replace the operator by others whose sizes follow from batch and sequence"
         )
+    others = {name: _other_slots(analysis.facts[name].shape) for name in known if name in part.final}
+    if all(others.values()):
+        name, size = next(iter(others.items()))
+        raise PaddingIsReadError(
+            f"{_text(part.makers[name])} makes {size} slots of sequences of S, and nobody can tell which of them are "
+            "padding; export the model with all of its slots, and leave some out, or add some, afterwards"
+        )
     return part.makers[known[0]]
+
+
+def _other_slots(shape: tuple[Poly, ...] | None) -> str | None:
+    """The size of an axis along which there are some slots more or less than the sequences have; None for others."""
+    sizes = [(size, (size - S).constant()) for size in shape or ()]
+    return next((f"S {'-' if more < 0 else '+'} {abs(more)}" for _, more in sizes if more), None)
 
 
 def _close(one: np.ndarray, other: np.ndarray) -> bool:

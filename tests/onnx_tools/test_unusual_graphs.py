@@ -213,6 +213,10 @@ def by_length(builder: EncoderBuilder, x: str) -> str:
             lambda b, x: b.op("Dropout", x, b.constant(0.5), b.constant(True, np.bool_)),
             r"\(Dropout\) draws random numbers: .* export the model for inference",
         ),
+        (
+            lambda b, x: b.op("Slice", x, b.axes(1), b.axes(1 << 30), b.axes(1)),
+            r"\(Slice\) makes S - 1 slots of sequences of S, and nobody can tell which of them are padding",
+        ),
     ],
 )
 def test_refused(tail: Tail, reason: str) -> None:
