@@ -198,11 +198,11 @@ def _concat(node: gs.Node, known: Known, output: Facts) -> Packed:
     return Packed(tuple(range(len(known))), {"axis": _moved(node, int(node.attrs["axis"]), output)})
 
 
-def _gather_elements(node: gs.Node, known: Known, output: Facts) -> Packed:
-    """Elements of every token, chosen by itself."""
+def _elements(node: gs.Node, known: Known, output: Facts) -> Packed:
+    """GatherElements and ScatterElements: elements of every token, chosen by itself."""
     if any(facts.rank != output.rank or token_axis(facts.shape) != _sequence(output) for facts in known):
         raise NoRule(f"{node.op} takes elements from tensors of which one is not [batch, sequence, ...]")
-    return Packed((0, 1), {"axis": _moved(node, int(node.attrs.get("axis", 0)), known[0])})
+    return Packed(tuple(range(len(known))), {"axis": _moved(node, int(node.attrs.get("axis", 0)), known[0])})
 
 
 def _over_axis(node: gs.Node, known: Known, output: Facts) -> Packed:
@@ -349,7 +349,7 @@ _RULES: Mapping[str, Callable[[gs.Node, Known, Facts], Packed]] = MappingProxyTy
         "CumSum": _cumulative,
         "Expand": _expand,
         "Gather": _gather,
-        "GatherElements": _gather_elements,
+        "GatherElements": _elements,
         "Hardmax": _norm,
         "LayerNormalization": _norm,
         "LogSoftmax": _norm,
@@ -361,6 +361,7 @@ _RULES: Mapping[str, Callable[[gs.Node, Known, Facts], Packed]] = MappingProxyTy
         "RMSNormalization": _norm,
         "Reshape": _reshape,
         "Slice": _slice,
+        "ScatterElements": _elements,
         "Softmax": _norm,
         "Split": _split,
         "Squeeze": _reduced,

@@ -26,7 +26,8 @@ _AXES_ARE_AN_INPUT = 18  # of both, since this opset
 def expand_convolutions(graph: gs.Graph, analysis: Analysis) -> bool:
     """Replaces convolutions [B,C,S] -> [B,N,S] with constant weights; returns whether there was any.
 
-    Those with strides, in groups, and of other results' sizes than S stay.
+    Those with strides, of other results' sizes than S, and in groups of several channels stay. Zeros that a Pad puts
+    beside the rows first, as causal convolutions have them, are the convolution's own.
     """
     editor, found = Editor(graph), False
     for node in [item for item in graph.nodes if is_standard(item, "Conv")]:
@@ -35,12 +36,15 @@ def expand_convolutions(graph: gs.Graph, analysis: Analysis) -> bool:
             continue
         taps = weight.values.shape[2]
         step = int(node.attrs.get("dilations", [1])[0])
-        pads = _pads(node, step * (taps - 1))
+        x, zeros = _before_zeros(analysis, node.inputs[0])
+        pads = _pads(node, step * (taps - 1), zeros)
         if taps > MOST_TAPS or pads is None or set(node.attrs.get("strides", [1])) != {1}:
             continue
-        if int(node.attrs.get("group", 1)) != 1:
+        groups = int(node.attrs.get("group", 1))
+        if groups != 1 and weight.values.shape[:2] != (groups, 1):
             continue
-        _write_product(editor, node, weight.values, bias, pads, step)
+        node.inputs[0] = x
+        _write_product(editor, node, weight.values, bias, pads, step, by_channel=groups != 1)
         graph.nodes.remove(node)
         found = True
     return found
@@ -65,17 +69,56 @@ def expand_global_pools(graph: gs.Graph, analysis: Analysis) -> bool:
     return found
 
 
-def _pads(node: gs.Node, reach: int) -> tuple[int, int] | None:
-    """Zeros ahead and behind; None unless the result is as long as the input, which `reach` zeros make it."""
+def expand_batch_norms(graph: gs.Graph, analysis: Analysis) -> bool:
+    """Replaces BatchNormalization by the product and the sum that it is in inference; returns whether there was any."""
+    editor, found = Editor(graph), False
+    for node in [item for item in graph.nodes if is_standard(item, "BatchNormalization")]:
+        rank, held = analysis[node.inputs[0]].rank, [item for item in node.inputs[1:5] if isinstance(item, gs.Constant)]
+        if rank is None or rank < 2 or len(held) != 4 or len(node.outputs) != 1 or node.attrs.get("training_mode"):
+            continue
+        scale, shift, mean, variance = (item.values.astype(np.float64) for item in held)
+        factor = scale / np.sqrt(variance + float(node.attrs.get("epsilon", 1e-5)))
+        along = (-1, *[1] * (rank - 2))
+        numbers = [
+            editor.constant(f"{node.outputs[0].name}_{what}", values.reshape(along).astype(held[0].values.dtype))
+            for what, values in (("factor", factor), ("shift", shift - mean * factor))
+        ]
+        output = editor.take_over(node.outputs[0])
+        product = editor.node("Mul", [node.inputs[0], numbers[0]], stem=f"{output.name}_scaled", dtype=output.dtype)
+        editor.node("Add", [product, numbers[1]], stem=output.name, output=output)
+        node.outputs.clear()
+        found = True
+    return found
+
+
+def _before_zeros(analysis: Analysis, x: gs.Tensor) -> tuple[gs.Tensor, tuple[int, int]]:
+    """Rows [B,C,S] before a Pad puts zeros ahead of them and behind them, and how many; themselves where none does."""
+    node = made_by(x, "Pad")
+    if node is None or node.attrs.get("mode", "constant") != "constant" or argument(node, 3) is not None:
+        return x, (0, 0)
+    value, counts = argument(node, 2), analysis[node.inputs[1]].plain_integers()
+    if (value is not None and analysis[value].scalar() != 0) or counts is None or len(counts) != 6:
+        return x, (0, 0)
+    others = [count for axis, count in enumerate(counts) if axis not in (2, 5)]
+    return (x, (0, 0)) if any(others) or min(counts) < 0 else (node.inputs[0], (int(counts[2]), int(counts[5])))
+
+
+def _pads(node: gs.Node, reach: int, zeros: tuple[int, int]) -> tuple[int, int] | None:
+    """Zeros ahead and behind; None unless the result is as long as the input, which `reach` zeros make it.
+
+    `zeros` are there already.
+    """
     kind = node.attrs.get("auto_pad", "NOTSET")
     kind = kind.decode() if isinstance(kind, bytes) else kind
-    if kind == "VALID" and not reach:
-        return 0, 0
+    if kind == "VALID" and sum(zeros) == reach:
+        return zeros
+    if any(zeros) and kind in ("SAME_LOWER", "SAME_UPPER"):
+        return None
     if kind == "SAME_UPPER":
         return reach // 2, reach - reach // 2
     if kind == "SAME_LOWER":
         return reach - reach // 2, reach // 2
-    ahead, behind = node.attrs.get("pads", [0, 0])
+    ahead, behind = (own + more for own, more in zip(node.attrs.get("pads", [0, 0]), zeros, strict=True))
     same = kind == "NOTSET" and ahead + behind == reach and min(ahead, behind) >= 0
     return (int(ahead), int(behind)) if same else None
 
@@ -85,11 +128,19 @@ def _is_turn(node: gs.Node) -> bool:
 
 
 def _write_product(
-    editor: Editor, node: gs.Node, weight: np.ndarray, bias: gs.Tensor | None, pads: Sequence[int], step: int
+    editor: Editor,
+    node: gs.Node,
+    weight: np.ndarray,
+    bias: gs.Tensor | None,
+    pads: Sequence[int],
+    step: int,
+    *,
+    by_channel: bool = False,
 ) -> None:
     """Transpose, Pad, a Slice for every tap, Concat, MatMul, Add, Transpose, in the place of the node.
 
-    With one tap there is nothing beside a row.
+    With one tap there is nothing beside a row. `by_channel`: each channel has weights of its own; then the numbers side
+    by side are multiplied by them, and those of one channel summed up.
     """
     x, output, name = node.inputs[0], node.outputs[0], node.name or "convolution"
     dtype, taps = weight.dtype, weight.shape[2]
@@ -111,8 +162,13 @@ def _write_product(
             end = -behind if behind else np.iinfo(np.int64).max
             beside.append(op("Slice", [longer, numbers(start), numbers(end), numbers(1)]))
         together = op("Concat", beside, axis=2)
-    matrix = np.ascontiguousarray(weight.transpose(2, 1, 0).reshape(-1, weight.shape[0]))  # [taps * C, N]
-    total = op("MatMul", [together, editor.constant(f"{name}_weight", matrix)])
+    if by_channel:
+        factors = editor.constant(f"{name}_weight", np.ascontiguousarray(weight[:, 0].T).reshape(-1))  # [taps * C]
+        apart = op("Reshape", [op("Mul", [together, factors]), numbers(0, 0, taps, -1)])
+        total = op("ReduceSum", [apart, numbers(2)], keepdims=0)
+    else:
+        matrix = np.ascontiguousarray(weight.transpose(2, 1, 0).reshape(-1, weight.shape[0]))  # [taps * C, N]
+        total = op("MatMul", [together, editor.constant(f"{name}_weight", matrix)])
     if bias is not None:
         total = op("Add", [total, bias])
     node.inputs.clear()

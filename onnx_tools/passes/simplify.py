@@ -28,7 +28,7 @@ from ..analysis.symbolic.facts import Shape, broadcast_shape
 from ..analysis.symbolic.movement import TO_THE_END
 from .base import PassResult
 from .choices import write_choices
-from .convolutions import expand_convolutions, expand_global_pools
+from .convolutions import expand_batch_norms, expand_convolutions, expand_global_pools
 from .einsum import expand_einsums
 from .means import write_means
 from .query_factors import move_query_factors
@@ -41,8 +41,8 @@ _SMALL = 4096  # elements; only below it may a folded constant stand beside the 
 
 
 _WRITTEN = (
-    expand_einsums, expand_convolutions, expand_global_pools, write_choices, write_softmaxes, write_means,
-    turn_softmaxes, move_query_factors,
+    expand_einsums, expand_convolutions, expand_global_pools, expand_batch_norms, write_choices, write_softmaxes,
+    write_means, turn_softmaxes, move_query_factors,
 )  # fmt: skip
 
 

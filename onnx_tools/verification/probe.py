@@ -226,9 +226,9 @@ def _changed(
             f"{maker} makes a tensor of unknown sizes, so that nobody can tell which of its numbers are padding; "
             "replace the operator by others whose sizes follow from batch and sequence"
         )
-    others = {name: _other_slots(analysis.facts[name].shape) for name in known if name in part.final}
-    if all(others.values()):
-        name, size = next(iter(others.items()))
+    longer = {name: _other_slots(analysis.facts[name].shape) for name in known if name in part.final}
+    if all(longer.values()):
+        name, size = next(iter(longer.items()))
         raise PaddingIsReadError(
             f"{_text(part.makers[name])} makes {size} slots of sequences of S, and nobody can tell which of them are "
             "padding; export the model with all of its slots, and leave some out, or add some, afterwards"

@@ -258,3 +258,26 @@ def test_difference_to_the_first_token() -> None:
     builder, hidden = one_layer()
     model = with_output(_from_first(builder, hidden), builder, TOKENS)
     assert_agree(model, rewrite(model))
+
+
+@both
+def test_gates_of_experts_that_are_scattered(interface: str) -> None:
+    """Every token has the weight of its best expert, and zeros for the others."""
+    builder, hidden = one_layer()
+    gates = builder.op("Softmax", builder.linear(hidden, HIDDEN, 4), axis=-1)
+    best, weight = builder.op("ArgMax", gates, axis=-1), builder.op("ReduceMax", gates, axes=[-1])
+    none = builder.op("Mul", gates, builder.constant(0.0))
+    chosen = builder.op("ScatterElements", none, best, weight, axis=-1)
+    model = with_output(builder.op("MatMul", chosen, builder.weight(4, HIDDEN)), builder, TOKENS)
+    assert_agree(model, rewrite(model, interface=interface, strict=True))
+
+
+@both
+def test_batch_norms_of_tokens(interface: str) -> None:
+    """Over channels that stand ahead of the sequence, as torch.nn.BatchNorm1d has them."""
+    builder, hidden = one_layer()
+    turned = builder.op("Transpose", hidden, perm=[0, 2, 1])
+    held = [builder.constant(np.linspace(low, 2, HIDDEN)) for low in (0.5, -1, 0, 1)]
+    normed = builder.op("BatchNormalization", turned, *held)
+    model = with_output(builder.op("Transpose", normed, perm=[0, 2, 1]), builder, TOKENS)
+    assert_agree(model, rewrite(model, interface=interface, strict=True))

@@ -72,6 +72,20 @@ def test_further_neighbours(taps: int, form: dict[str, Any], interface: str) -> 
         assert_agree(model, result, only=mask)
 
 
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_neighbours_by_channel_behind_zeros(interface: str) -> None:
+    """A causal convolution by channel, whose zeros a Pad puts ahead of the first row."""
+    b = EncoderBuilder()
+    words = masked(b, b.embedding())
+    longer = b.op("Pad", b.op("Transpose", words, perm=[0, 2, 1]), b.axes(0, 0, 1, 0, 0, 0))
+    y = b.op("Conv", longer, b.weight(HIDDEN, 1, 2), b.weight(HIDDEN), group=HIDDEN)
+    added = b.op("Add", b.layer(words, b.padding_mask()), b.op("Tanh", b.op("Transpose", y, perm=[0, 2, 1])))
+    model = with_output(b.norm(added), b, TOKENS)
+    result = rewrite(model, interface=interface, strict=True)
+    assert not {"Conv", "Pad"} & operators(result.model)
+    assert_agree(model, result)
+
+
 def test_further_neighbours_stay_where_masks_may_have_holes() -> None:
     model = encoder(3, pads=[2, 2], dilations=[2])
     result = rewrite(model, interface="padded")
