@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto, helper
 from ...analysis.graph import STANDARD_DOMAINS, Editor, node_name
 from ...analysis.symbolic import Facts
 from ...errors import RewriteError
-from . import activations, attention, norms, products, rotary
+from . import activations, attention, blocks, norms, products, rotary
 from .expansion import Expansion, NotImportable
 
 DOMAIN = "com.microsoft"
@@ -27,8 +27,10 @@ IMPORTERS: Mapping[str, Callable[[Expansion], Sequence[gs.Tensor | None]]] = Map
         "FastGelu": activations.fast_gelu,
         "FusedGemm": products.fused_gemm,
         "FusedMatMul": products.fused_matmul,
+        "GatherBlockQuantized": blocks.gather_blocks,
         "Gelu": activations.gelu,
         "LayerNormalization": norms.norm,
+        "MatMulNBits": blocks.matmul_nbits,
         "MultiHeadAttention": attention.multi_head_attention,
         "QuickGelu": activations.quick_gelu,
         "RotaryEmbedding": rotary.rotary_embedding,

@@ -206,7 +206,7 @@ def test_packed_projections(packed: str) -> None:
 
 def test_all_importers_are_tested() -> None:
     assert set(IMPORTERS) == {
-        "Attention", "BiasAdd", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "FusedGemm", "FusedMatMul", "Gelu",
-        "LayerNormalization", "MultiHeadAttention", "QuickGelu", "RotaryEmbedding", "SimplifiedLayerNormalization",
-        "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
+        "Attention", "BiasAdd", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "FusedGemm", "FusedMatMul",
+        "GatherBlockQuantized", "Gelu", "LayerNormalization", "MatMulNBits", "MultiHeadAttention", "QuickGelu",
+        "RotaryEmbedding", "SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
     }  # fmt: skip

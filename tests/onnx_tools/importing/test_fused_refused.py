@@ -88,7 +88,7 @@ REFUSED: dict[str, tuple[str, dict[str, np.ndarray], dict[str, Any], str]] = {
         "its activation is 'Scaled",
     ),
     "quantised": ("QAttention", {"x": X}, {}, "it is quantised; rewrite the float model"),
-    "four bits": ("MatMulNBits", {"x": X}, {}, "its weights are quantised; rewrite the float model"),
+    "four bits": ("MatMulNBitsMlp", {"x": X}, {}, "its weights are quantised; rewrite the float model"),
     "packing": (
         "RemovePadding",
         {"x": X},
