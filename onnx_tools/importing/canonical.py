@@ -32,6 +32,7 @@ from .calls import in_line
 from .expansion import check_expansion
 from .opsets import to_known_opset
 from .order import in_order
+from .rotary_tables import rotations_by_tables, spread_tables
 from .skeleton import Names, all_nodes, subgraphs
 
 _IR_VERSION = 10  # the first with overloads; initializers need not be inputs since version 4
@@ -184,13 +185,14 @@ def _drop_weight_inputs(model: ModelProto) -> None:
 def runnable(model: ModelProto) -> ModelProto:
     """The model as onnxruntime and others take it; itself where nothing is to be done.
 
-    Nodes whose name another has get new ones, integer inputs of unknown rank two axes, [batch, sequence], and masks of
-    the Attention operator a row for every query.
+    Nodes whose name another has get new ones, integer inputs of unknown rank two axes, [batch, sequence], masks of the
+    Attention operator a row for every query, and tables of RotaryEmbedding one for every sequence.
     """
     named = [node.name for node in all_nodes(model.graph) if node.name]
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = [value.name for value in model.graph.input if value.name not in weights and _has_no_rank(value)]
-    if len(set(named)) == len(named) and not inputs and not masks_of_one_row(model):
+    rotations = rotations_by_tables(model)
+    if len(set(named)) == len(named) and not inputs and not masks_of_one_row(model) and not rotations:
         return model
     result = without_initializers(model)
     one_row = {node.output[0] for node in masks_of_one_row(model)}
@@ -204,6 +206,7 @@ def runnable(model: ModelProto) -> ModelProto:
         for _ in range(2 if value.name in inputs else 0):
             value.type.tensor_type.shape.dim.add()
     spread(result.graph, [node for node in result.graph.node if node.output[0] in one_row], names)
+    spread_tables(result.graph, rotations_by_tables(result), names)
     result.graph.initializer.extend(model.graph.initializer)
     return result
 
