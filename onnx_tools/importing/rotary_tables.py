@@ -13,7 +13,7 @@ _POSITIONS = 3  # where there are positions, tables are looked up by them
 
 
 def rotations_by_tables(model: ModelProto) -> list[NodeProto]:
-    """The standard's RotaryEmbedding nodes whose tables [B, S, D/2] hold a row for every slot, and are not spread yet."""
+    """The standard's RotaryEmbedding nodes whose tables [B, S, D/2] hold a row for every slot, not spread yet."""
     spread = {name for node in model.graph.node if node.op_type == "Expand" for name in node.output}
     return [
         node
