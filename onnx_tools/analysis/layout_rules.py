@@ -322,8 +322,9 @@ def _reshape(node: gs.Node, known: Known, output: Facts) -> Packed:
     if np.prod(sizes[0], dtype=np.int64) != np.prod(sizes[1], dtype=np.int64):
         raise NoRule("Reshape moves elements across the sequence")
     rest = [size.constant() for i, size in enumerate(target) if i not in (0, after)]
-    if any(size is None for size in rest):
-        raise NoRule("Reshape makes axes of unknown sizes")
+    read = [size.constant() for i, size in enumerate(source) if i not in (0, before)]
+    if None in rest or None in read:
+        raise NoRule(f"Reshape {'makes' if None in rest else 'reads'} axes of unknown sizes")
     attrs = {"allowzero": 0} if "allowzero" in node.attrs else {}
     return Packed((0,), attrs, {1: np.asarray([-1, *rest], np.int64)})
 

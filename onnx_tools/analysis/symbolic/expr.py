@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -86,6 +87,7 @@ ELEMENTWISE: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "Log": np.log,
         "Max": np.maximum,
         "Min": np.minimum,
+        "Mod": np.mod,
         "Mul": np.multiply,
         "Neg": np.negative,
         "Not": np.logical_not,
@@ -101,6 +103,7 @@ ELEMENTWISE: Mapping[str, Callable[..., Any]] = MappingProxyType(
     }
 )
 COMPARISONS = frozenset({"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or", "Xor"})
+_MOST_POWER = 8  # of sizes: torch.export writes S * S / S
 _WHOLE = ("float32", "float64", "int32", "int64")  # types that hold every position
 
 
@@ -110,10 +113,14 @@ def apply(op: str, args: tuple[Expr, ...], dtype: str) -> Expr:
     if op in ("Add", "Sub", "Mul") and polys[0] is not None and polys[1] is not None:
         first, second = polys[0], polys[1]
         return Index(first + second if op == "Add" else first - second if op == "Sub" else first * second, dtype)
-    if op == "Div" and dtype.startswith("int") and polys[0] is not None and polys[1] is not None:
+    if op in ("Div", "Mod") and dtype.startswith("int") and polys[0] is not None and polys[1] is not None:
         quotient = polys[0].divided_exactly(polys[1])
         if quotient is not None:
-            return Index(quotient, dtype)
+            return Index(quotient if op == "Div" else Poly(), dtype)
+    if op == "Pow" and dtype.startswith("int") and polys[0] is not None and polys[1] is not None:
+        power = polys[1].constant()
+        if power is not None and 0 <= power <= _MOST_POWER:
+            return Index(math.prod([polys[0]] * power, start=Poly.of(1)), dtype)
     if op == "Neg" and polys[0] is not None:
         return Index(-polys[0], dtype)
     if op == "Cast" and polys[0] is not None and dtype.startswith("int"):

@@ -101,7 +101,7 @@ def from_elements(elements: Elements, dtype: str) -> Facts:
 
 def constant_facts(shape: Sequence[int], dtype: str, values: np.ndarray | None) -> Facts:
     """Facts of a constant; `values` may be left out for large ones."""
-    if values is None or values.size == 0:
+    if values is None:
         return Facts(tuple(Poly.of(size) for size in shape), dtype, constant=True)
     if values.size > MAX_ELEMENTS:
         return _of_values(tuple(shape), dtype, values)
@@ -129,6 +129,8 @@ def _of_values(shape: tuple[int, ...], dtype: str, values: np.ndarray) -> Facts:
 
 def _pattern(values: np.ndarray, dtype: str) -> Expr | None:
     """A constant that is the same everywhere, or that counts up along one axis."""
+    if not values.size:
+        return None
     first = values.reshape(-1)[0]
     if (values == first).all():
         return number(first, dtype)

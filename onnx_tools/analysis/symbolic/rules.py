@@ -35,7 +35,7 @@ SAME_SHAPE = frozenset(
 )  # fmt: skip
 
 # Element-wise operators whose values nobody needs to know.
-BROADCASTING = frozenset({"BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mean", "Mod", "Sum"})
+BROADCASTING = frozenset({"BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mean", "Sum"})
 
 
 def looks_further(node: gs.Node) -> bool:
@@ -70,8 +70,10 @@ def infer(node: gs.Node, known: Known, lookup: Lookup) -> Found:
 
 def _elementwise(node: gs.Node, known: Known) -> Facts:
     dtype = "bool" if node.op in COMPARISONS else known[1].dtype if node.op == "Where" else known[0].dtype
-    if any(item.is_empty() for item in node.inputs) or (node.op in ("Max", "Min") and len(known) != 2):
-        return Facts(broadcast_shape([item.shape for item in known[:1]]), dtype)
+    other = (node.op in ("Max", "Min") and len(known) != 2) or (node.op == "Mod" and node.attrs.get("fmod", 0))
+    if other or any(item.is_empty() for item in node.inputs):
+        limited = known[:1] if node.op == "Clip" else known
+        return Facts(broadcast_shape([item.shape for item in limited]), dtype)
     return elementwise(node.op, known, dtype)
 
 
@@ -245,6 +247,10 @@ def _tile(_: gs.Node, known: Known) -> Found:
     if shape is None or repeats is None or len(repeats) != len(shape):
         return [Facts(dtype=known[0].dtype)]
     sizes = tuple(size * count for size, count in zip(shape, repeats, strict=True))
+    plain, elements = known[1].plain_integers(), known[0].elements
+    if elements is not None and plain is not None and elements.size * math.prod(plain) <= MAX_ELEMENTS:
+        made = from_elements(np.tile(elements, plain), known[0].dtype or "int64")
+        return [replace(made, constant=known[0].constant and known[1].constant)]
     if all(1 in (size.constant(), count.constant()) for size, count in zip(shape, repeats, strict=True)):
         return [movement.expand(known[0], list(sizes))]
     constant = known[0].constant and known[1].constant
