@@ -26,6 +26,7 @@ from .heads import TOKENS_FIRST
 from .projections import Projections
 
 NAME = "attention"
+_IF_CONTIGUOUS = "--masks contiguous packs it, where no padding lies between the tokens of a row"
 TAKES_LENGTHS = "attention takes lengths in the place of a mask, as in the original"
 
 
@@ -70,8 +71,8 @@ def _attention(
         reason, distances = _other_mask(item, rule, padded), _distances(item, rule) if padded else None
         if reason is None and distances is not None and contiguous:
             apart.add(distances.partition(": ")[2])
-        elif reason is None:
-            reason = distances
+        elif reason is None and distances is not None:
+            reason = f"{distances}; {_IF_CONTIGUOUS}"
         if reason is not None:
             found.remove(item)
             missed.append(Miss(item.node, reason))

@@ -168,10 +168,13 @@ def test_slots(added: Added) -> None:
     assert_agree(model, result)
     padded = rewrite(model, interface="padded")
     assert "has a bias by distance: under a mask with holes" in missed(padded)
+    assert "; --masks contiguous packs it" in missed(padded)
     assert_agree(model, padded)
     together = rewrite(model, interface="padded", masks="contiguous", strict=True)
     for only in ("prefix", "left", "full"):
         assert_agree(model, together, only=only)
+    with pytest.raises(AssertionError, match="differs by up to"):  # as the reason says
+        assert_agree(model, together, only="holes")
 
 
 def test_a_window_hides_what_is_beyond_it() -> None:

@@ -75,6 +75,7 @@ def test_only_the_order_of_tokens_is_the_same_under_holes(form: str) -> None:
     result = rewrite(model, interface="padded")
     assert result.report.plugins.get("PadfreeAttention", 0) == window.by_order
     assert ("has a window: under a mask with holes" in missed(result)) != window.by_order
+    assert ("; --masks contiguous packs it" in missed(result)) != window.by_order
     assert_agree(model, result)
 
 
