@@ -1,23 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Means over one axis that are written as sums divided by a number, or without their axis, which comes back later."""
+"""Means over one axis that are written as sums divided by a number, as products, or without their axis."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, is_standard, producer
+from ..analysis.graph import Editor, is_standard, made_by, producer
 from ..analysis.symbolic import Analysis
+from ..analysis.symbolic.arguments import axes_of_node
 from ..precision.norm_nodes import AXES_INPUT_OPSET
+from .attention.heads import scale_of
 from .softmaxes import VIEWS, reduction_of
 
 _SUMS = ("ReduceSum", "ReduceSumSquare")
 _Viewed = dict[str, gs.Node | None]  # a view's result -> what makes the numbers behind it
+_MOST_FACTORS = 4
 _ROUNDING = 2.0**-23  # the share by which one over a number misses it in float32
 
 
+def write_sums(graph: gs.Graph, analysis: Analysis) -> bool:
+    """Makes a ReduceSum or a ReduceMean of products with columns of equal numbers; returns whether there was any."""
+    editor = Editor(graph)
+    found = [_write_product(editor, analysis, node) for node in list(graph.nodes)]
+    return any(found)
+
+
 def write_means(graph: gs.Graph, analysis: Analysis) -> bool:
-    """Makes a ReduceMean that keeps its axis of whatever is one; returns whether there was any."""
+    """Makes a ReduceMean of whatever is a mean over one axis; returns whether there was any.
+
+    It keeps its axis where the mean has it, or where a view gives it back.
+    """
     editor, found = Editor(graph), False
     viewed: _Viewed = {}
     for node in list(graph.nodes):
@@ -29,27 +42,64 @@ def write_means(graph: gs.Graph, analysis: Analysis) -> bool:
     return found
 
 
-def _quotient(analysis: Analysis, node: gs.Node, viewed: _Viewed) -> tuple[gs.Node, int] | None:
-    """The sum over one axis, and the axis, of a node that divides it by how many numbers were added."""
+def _write_product(editor: Editor, analysis: Analysis, node: gs.Node) -> bool:
+    """A product with a column of ones is a sum, and with one of 1 / W the mean of W numbers."""
+    column = node.inputs[1] if is_standard(node, "MatMul") else None
+    rank = None if column is None else analysis[node.inputs[0]].rank
+    if not isinstance(column, gs.Constant) or tuple(column.shape[1:]) not in ((), (1,)) or rank is None or rank < 2:
+        return False
+    size = int(column.shape[0]) if column.shape else 0
+    first = float(column.values.reshape(-1)[0]) if size else 0.0
+    is_mean = abs(first * size - 1) <= _ROUNDING
+    if not (is_mean or first == 1) or not (column.values == column.values.reshape(-1)[0]).all():
+        return False
+    _reduce(editor, node, "ReduceMean" if is_mean else "ReduceSum", node.inputs[0], rank - 1, len(column.shape) == 2)
+    return True
+
+
+def _quotient(analysis: Analysis, node: gs.Node, viewed: _Viewed) -> tuple[gs.Node, int, bool] | None:
+    """The sum over one axis, the axis, and whether it is kept, of a node that divides by how many numbers were added.
+
+    Several numbers may divide it and multiply it, as where a variance of samples becomes that of all.
+    """
     if not is_standard(node, "Div", "Mul") or not (analysis[node.outputs[0]].dtype or "").startswith("float"):
         return None  # integers lose what is behind the point
-    for total, other in (node.inputs, node.inputs[::-1])[: 1 if node.op == "Div" else 2]:
-        found, number = _reduced(analysis, total, viewed, *_SUMS), analysis[other].scalar()
-        if found is None or number is None or analysis[total].shape != analysis[node.outputs[0]].shape:
-            continue
-        size = (analysis[found[0].inputs[0]].shape or ())[found[1]].constant()
-        count = number if node.op == "Div" else 1 / number if number else 0
-        if size is not None and abs(count - size) <= size * _ROUNDING:
-            return found
-    return None
+    total, factor = node.outputs[0], 1.0
+    for _ in range(_MOST_FACTORS):
+        scaled = scale_of(analysis, total)
+        if scaled is None:
+            break
+        total, factor = scaled[0], factor * scaled[1]
+    shape = analysis[node.outputs[0]].shape
+    if total is node.outputs[0] or analysis[total].shape != shape or shape is None:
+        return None
+    found = _reduced(analysis, total, viewed, *_SUMS, "ReduceMean")
+    kept = found is not None
+    found = found or _without_axis(analysis, total, *_SUMS, "ReduceMean")
+    if found is None:
+        return None
+    size = (analysis[found[0].inputs[0]].shape or ())[found[1]].constant()
+    wanted = None if size is None or not size else 1.0 if found[0].op == "ReduceMean" else 1 / size
+    if wanted is None or abs(factor - wanted) > wanted * _ROUNDING * 2:
+        return None
+    return (*found, kept)
 
 
-def _with_axis(analysis: Analysis, node: gs.Node, viewed: _Viewed) -> tuple[gs.Node, int] | None:
+def _without_axis(analysis: Analysis, tensor: gs.Tensor, *ops: str) -> tuple[gs.Node, int] | None:
+    """The node that makes a tensor and does not keep the one axis that it reduces, and the axis."""
+    node = made_by(tensor, *ops)
+    if node is None or node.attrs.get("keepdims", 1):
+        return None
+    axes, rank = axes_of_node(node, [analysis[item] for item in node.inputs], 1), analysis[node.inputs[0]].rank
+    return None if axes is None or len(axes) != 1 or not rank else (node, axes[0] % rank)
+
+
+def _with_axis(analysis: Analysis, node: gs.Node, viewed: _Viewed) -> tuple[gs.Node, int, bool] | None:
     """The mean that a node gives the axis back which the mean has not kept."""
     if not is_standard(node, *VIEWS):
         return None
     found = _reduced(analysis, node.outputs[0], viewed, "ReduceMean")
-    return None if found is None or found[0].attrs.get("keepdims", 1) else found
+    return None if found is None or found[0].attrs.get("keepdims", 1) else (*found, True)
 
 
 def _reduced(analysis: Analysis, tensor: gs.Tensor, viewed: _Viewed, *ops: str) -> tuple[gs.Node, int] | None:
@@ -75,15 +125,20 @@ def _behind_views(tensor: gs.Tensor, viewed: _Viewed) -> gs.Node | None:
     return node
 
 
-def _replace(editor: Editor, node: gs.Node, reduced: gs.Node, axis: int) -> None:
+def _replace(editor: Editor, node: gs.Node, reduced: gs.Node, axis: int, kept: bool) -> None:
     source, name = reduced.inputs[0], node.name or "mean"
     if reduced.op == "ReduceSumSquare":
         source = editor.node("Mul", [source, source], stem=f"{name}_square", dtype=source.dtype)
-    inputs, attrs = [source], dict[str, object](keepdims=1)
-    if int(editor.graph.opset) < AXES_INPUT_OPSET:
+    _reduce(editor, node, "ReduceMean", source, axis, kept)
+
+
+def _reduce(editor: Editor, node: gs.Node, op: str, source: gs.Tensor, axis: int, kept: bool) -> None:
+    """Puts a reduction in the place of a node."""
+    inputs, attrs = [source], dict[str, object](keepdims=int(kept))
+    if op == "ReduceMean" and int(editor.graph.opset) < AXES_INPUT_OPSET:
         attrs["axes"] = [axis]
     else:
         inputs.append(editor.constant("axes", np.asarray([axis], np.int64)))
     output = editor.take_over(node.outputs[0])
-    editor.node("ReduceMean", inputs, stem=output.name, attrs=attrs, output=output)
+    editor.node(op, inputs, stem=output.name, attrs=attrs, output=output)
     node.outputs.clear()

@@ -29,8 +29,9 @@ from ..analysis.symbolic.movement import TO_THE_END
 from .base import PassResult
 from .choices import write_choices
 from .convolutions import expand_batch_norms, expand_convolutions, expand_global_pools
+from .deviations import write_deviations
 from .einsum import expand_einsums
-from .means import write_means
+from .means import write_means, write_sums
 from .query_factors import move_query_factors
 from .shapes import RESHAPES, ShapeBuilder, is_of_sizes, shape_source, square_source
 from .softmaxes import write_softmaxes
@@ -40,10 +41,11 @@ NAME = "simplify"
 _SMALL = 4096  # elements; only below it may a folded constant stand beside the one it was made from
 
 
+# What is written out first, and what is then made of it.
 _WRITTEN = (
-    expand_einsums, expand_convolutions, expand_global_pools, expand_batch_norms, write_choices, write_softmaxes,
-    write_means, turn_softmaxes, move_query_factors,
-)  # fmt: skip
+    (expand_einsums, expand_convolutions, expand_global_pools, expand_batch_norms, write_sums),
+    (write_choices, write_softmaxes, write_means, write_deviations, turn_softmaxes, move_query_factors),
+)
 
 
 def simplify(graph: gs.Graph, analysis: Analysis) -> PassResult:
@@ -52,16 +54,19 @@ def simplify(graph: gs.Graph, analysis: Analysis) -> PassResult:
     Einsum, convolutions and pooling over all places are written out; what is a Softmax, or a mean, becomes one.
     """
     before = len(graph.nodes)
-    written = [expand(graph, analysis) for expand in _WRITTEN]
-    if any(written):
-        tidy(graph)
-        analysis = analyse(graph, analysis)
+    for group in _WRITTEN:
+        written = [expand(graph, analysis) for expand in group]
+        if any(written):
+            tidy(graph)
+            analysis = analyse(graph, analysis)
     editor = Editor(graph)
     shapes = ShapeBuilder(editor, shape_source(graph))
     for node in list(graph.nodes):
         if len(node.outputs) != 1 or not present(node.inputs):
             continue
-        if _fold_value(editor, node, analysis) or _fold_movement(graph, editor, node, analysis):
+        if _fold_value(editor, node, analysis) or _fold_arithmetic(editor, node):
+            continue
+        if _fold_movement(graph, editor, node, analysis):
             continue
         if _unflatten(editor, node, analysis) or _join_views(editor, shapes, node, analysis):
             continue
@@ -135,6 +140,25 @@ _MOVEMENTS: Mapping[str, Callable[[gs.Node, np.ndarray], np.ndarray]] = MappingP
         "Cast": _cast,
         "Transpose": lambda node, values: values.transpose(node.attrs.get("perm")),
     }
+)
+
+
+def _fold_arithmetic(editor: Editor, node: gs.Node) -> bool:
+    """Sums and products of constants of a few thousand numbers, as the scale of Gemma's norms is one: weight + 1."""
+    small = (item for item in node.inputs if isinstance(item, gs.Constant) and item.dtype == np.float32)
+    operands = [item for item in small if np.prod(item.shape, dtype=np.int64) <= _SMALL]
+    if not is_standard(node, *_ARITHMETIC) or len(operands) != len(node.inputs):
+        return False
+    with np.errstate(all="ignore"):
+        values = _ARITHMETIC[node.op](*(item.values for item in operands))
+    if values.size > _SMALL:
+        return False
+    editor.redirect(node.outputs[0], editor.constant(f"{node.outputs[0].name}_folded", values))
+    return True
+
+
+_ARITHMETIC: Mapping[str, Callable[..., np.ndarray]] = MappingProxyType(
+    {"Add": np.add, "Div": np.divide, "Mul": np.multiply, "Sub": np.subtract}
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, is_output, made_by, node_name, used_once
@@ -60,7 +61,10 @@ def _replace(editor: Editor, analysis: Analysis, found: norm_match.LayerNorm) ->
     readers = {id(node) for node in found.x.outputs}
     inside = {id(node) for node in _inside(found)}
     has_sum = parts.x is not found.x and (is_output(graph, found.x) or not readers <= inside)
-    optional = [parts.bias, parts.residual, found.gamma, found.beta]
+    gamma = found.gamma
+    if gamma is None:
+        gamma = editor.constant("ones", np.ones((analysis[found.x].shape or ())[-1].constant() or 0, np.float32))
+    optional = [parts.bias, parts.residual, gamma, found.beta]
     outputs = [editor.take_over(found.output)]
     if has_sum:
         outputs.append(editor.take_over(found.x))

@@ -19,7 +19,7 @@ class LayerNorm:
 
     node: str
     x: gs.Tensor
-    gamma: gs.Constant
+    gamma: gs.Constant | None
     beta: gs.Constant | None
     epsilon: float
     output: gs.Tensor
@@ -84,16 +84,23 @@ def _chain(analysis: Analysis, root: gs.Node) -> LayerNorm | None:
     )
     if not same:
         raise NoMatch(f"'{node_name(divided)}' (Div) divides another tensor than the one whose variance it takes")
-    scaled, gamma = _with_constant(_reader(divided.outputs[0], "Mul"))
-    if scaled is None or gamma is None:
-        raise NoMatch(f"'{node_name(divided)}' (Div) is not followed by one Mul with a constant")
-    final, beta = _with_constant(_reader(scaled.outputs[0], "Add"))
-    width = analysis[sub.inputs[0]].shape
-    for constant in (gamma, beta):
-        if constant is not None and (width is None or [size.constant() for size in width[-1:]] != list(constant.shape)):
-            raise NoMatch(f"the constants after '{node_name(divided)}' (Div) are not [E]")
-    output = scaled.outputs[0] if final is None else final.outputs[0]
+    gamma, beta, output = _affine(analysis, sub.inputs[0], divided.outputs[0])
     return LayerNorm(name, sub.inputs[0], gamma, beta, epsilon, output)
+
+
+def _affine(
+    analysis: Analysis, x: gs.Tensor, normalised: gs.Tensor
+) -> tuple[gs.Constant | None, gs.Constant | None, gs.Tensor]:
+    """The scale and the bias [E] that come behind, as far as there are any, and what is made at last."""
+    width = (analysis[x].shape or (Poly(),))[-1].constant()
+    scaled, gamma = _with_constant(_reader(normalised, "Mul"), width)
+    return gamma, *_biased(analysis, x, normalised if scaled is None else scaled.outputs[0])
+
+
+def _biased(analysis: Analysis, x: gs.Tensor, scaled: gs.Tensor) -> tuple[gs.Constant | None, gs.Tensor]:
+    """The bias [E] that comes behind, if there is one, and what is made at last."""
+    final, beta = _with_constant(_reader(scaled, "Add"), (analysis[x].shape or (Poly(),))[-1].constant())
+    return beta, scaled if final is None else final.outputs[0]
 
 
 def _inverse(analysis: Analysis, root: gs.Tensor) -> gs.Tensor | None:
@@ -123,15 +130,12 @@ def _multiplied(
         difference = made_by(operands[0], "Sub")
         if difference is None or difference.inputs[0] is not x or difference.inputs[1] is not centre:
             raise NoMatch(f"'{node_name(products[0])}' (Mul) takes another tensor than the one whose variance it takes")
-        last: gs.Node | None = products[0]
         if gamma is None:
-            last, gamma = _with_constant(_reader(products[0].outputs[0], "Mul"), width)
-        final, beta = _with_constant(None if last is None else _reader(last.outputs[0], "Add"), width)
-        if last is not None and gamma is not None:
-            output = last.outputs[0] if final is None else final.outputs[0]
-            inside = (mean, sub, square, difference)
-            return LayerNorm(name, x, gamma, beta, epsilon, output, readers=inside)
-    elif len(products) == 2 and gamma is not None and any(item is x for item in operands):
+            gamma, beta, output = _affine(analysis, x, products[0].outputs[0])
+        else:
+            beta, output = _biased(analysis, x, products[0].outputs[0])
+        return LayerNorm(name, x, gamma, beta, epsilon, output, readers=(mean, sub, square, difference))
+    if len(products) == 2 and any(item is x for item in operands):
         shifted = products[1 - next(i for i, item in enumerate(operands) if item is x)]
         direct = next(node for node in products if node is not shifted)
         beta, shift = _shift(shifted, centre)
@@ -170,11 +174,8 @@ def _root_mean_square(
         divided = _reader(one_over.outputs[0], "Mul") if one_over is not None and is_inverse else None
         if divided is None or all(item is not x for item in divided.inputs):
             return None
-    scaled, gamma = _with_constant(_reader(divided.outputs[0], "Mul"))
-    shape = analysis[x].shape
-    if scaled is None or gamma is None or shape is None or [shape[-1].constant()] != list(gamma.shape):
-        raise NoMatch(f"'{node_name(divided)}' ({divided.op}) is not followed by one Mul with a constant [E]")
-    return LayerNorm(name, x, gamma, None, epsilon, scaled.outputs[0], True, (square, divided))
+    gamma, beta, output = _affine(analysis, x, divided.outputs[0])
+    return LayerNorm(name, x, gamma, beta, epsilon, output, True, (square, divided))
 
 
 def _with_number(analysis: Analysis, add: gs.Node) -> tuple[gs.Tensor | None, float | None]:
