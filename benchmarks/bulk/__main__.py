@@ -202,7 +202,7 @@ def main() -> None:
             record(f"{model}, Session with tokens", {"tokens_a_second": round(alone)})
             results = []
             for gpus in [gpus for gpus in (1, 2, 4) if gpus <= count]:
-                processes = max(1, min(cores // gpus - 4, 8 if model == "minilm" else 2))
+                processes = max(1, min(cores // gpus - 4, 12 if model == "minilm" else 2))
                 found = job(plan, data, folder / f"{model}-{gpus}", gpus, processes)
                 results.append(found)
                 shares = {
