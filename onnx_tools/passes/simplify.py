@@ -145,9 +145,11 @@ _MOVEMENTS: Mapping[str, Callable[[gs.Node, np.ndarray], np.ndarray]] = MappingP
 
 def _fold_arithmetic(editor: Editor, node: gs.Node) -> bool:
     """Sums and products of constants of a few thousand numbers, as the scale of Gemma's norms is one: weight + 1."""
+    if not is_standard(node, *_ARITHMETIC):
+        return False
     small = (item for item in node.inputs if isinstance(item, gs.Constant) and item.dtype == np.float32)
     operands = [item for item in small if np.prod(item.shape, dtype=np.int64) <= _SMALL]
-    if not is_standard(node, *_ARITHMETIC) or len(operands) != len(node.inputs):
+    if len(operands) != len(node.inputs):
         return False
     with np.errstate(all="ignore"):
         values = _ARITHMETIC[node.op](*(item.values for item in operands))
