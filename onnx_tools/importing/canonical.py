@@ -27,13 +27,14 @@ from ..analysis.graph import names_in_use
 from ..errors import RewriteError
 from ..files.model import without_initializers
 from ..precision.widen import HALVES
-from .attention_masks import masks_of_one_row, spread
+from .attention_masks import masks_of_one_row
 from .calls import in_line
 from .expansion import check_expansion
 from .opsets import to_known_opset
 from .order import in_order
-from .rotary_tables import rotations_by_tables, spread_tables
+from .rotary_tables import tables_of_one_row
 from .skeleton import Names, all_nodes, subgraphs
+from .spreading import spread
 
 _IR_VERSION = 10  # the first with overloads; initializers need not be inputs since version 4
 _STANDARD = "ai.onnx"  # the other name of the domain ''
@@ -191,11 +192,10 @@ def runnable(model: ModelProto) -> ModelProto:
     named = [node.name for node in all_nodes(model.graph) if node.name]
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = [value.name for value in model.graph.input if value.name not in weights and _has_no_rank(value)]
-    rotations = rotations_by_tables(model)
-    if len(set(named)) == len(named) and not inputs and not masks_of_one_row(model) and not rotations:
+    rows = [*masks_of_one_row(model), *tables_of_one_row(model)]
+    if len(set(named)) == len(named) and not inputs and not rows:
         return model
     result = without_initializers(model)
-    one_row = {node.output[0] for node in masks_of_one_row(model)}
     names, seen = Names(result.graph), set[str]()
     for node in all_nodes(result.graph):
         if node.name in seen:
@@ -205,8 +205,7 @@ def runnable(model: ModelProto) -> ModelProto:
     for value in result.graph.input:
         for _ in range(2 if value.name in inputs else 0):
             value.type.tensor_type.shape.dim.add()
-    spread(result.graph, [node for node in result.graph.node if node.output[0] in one_row], names)
-    spread_tables(result.graph, rotations_by_tables(result), names)
+    spread(result.graph, rows, names)
     result.graph.initializer.extend(model.graph.initializer)
     return result
 

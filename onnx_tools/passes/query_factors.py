@@ -9,9 +9,9 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from ..analysis.graph import Editor, is_output, is_standard, producer
-from ..analysis.layout import S
 from ..analysis.symbolic import Analysis, Poly
-from ..analysis.symbolic.facts import Shape, broadcast_shape
+from ..analysis.symbolic.facts import broadcast_shape
+from .shapes import is_square
 
 
 def move_query_factors(graph: gs.Graph, analysis: Analysis) -> bool:
@@ -39,13 +39,9 @@ def _score_place(analysis: Analysis, node: gs.Node) -> int | None:
     for place in (0, 1) if node.op == "Mul" else (0,):
         scores, factor = (analysis[node.inputs[item]] for item in (place, 1 - place))
         same = factor.shape is not None and (not factor.shape or factor.shape[-1] == Poly.of(1))
-        if same and _is_square(scores.shape) and scores.shape == analysis[node.outputs[0]].shape:
+        if same and is_square(scores.shape) and scores.shape == analysis[node.outputs[0]].shape:
             return None if factor.scalar() is not None else place
     return None
-
-
-def _is_square(shape: Shape | None) -> bool:
-    return shape is not None and len(shape) >= 3 and shape[-2:] == (S, S)
 
 
 def _product(graph: gs.Graph, analysis: Analysis, scores: gs.Tensor) -> gs.Node | None:

@@ -74,15 +74,15 @@ def square_source(analysis: Analysis, tensor: gs.Tensor) -> gs.Tensor | None:
     Numbers keep their order, and so their places in the last two axes.
     """
     found: gs.Tensor | None = None
-    node = producer(tensor) if _is_square(analysis, tensor) else None
+    node = producer(tensor) if is_square(analysis[tensor].shape) else None
     while node is not None and is_standard(node, *RESHAPES):
         current = node.inputs[0]
         node = producer(current)
-        if _is_square(analysis, current):
+        if is_square(analysis[current].shape):
             found = current
     return found
 
 
-def _is_square(analysis: Analysis, tensor: gs.Tensor) -> bool:
-    shape = analysis[tensor].shape or ()
-    return len(shape) > 2 and shape[-2:] == (S, S)
+def is_square(shape: Shape | None) -> bool:
+    """Whether it is [..., S, S], as that of scores."""
+    return shape is not None and len(shape) > 2 and shape[-2:] == (S, S)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs with one row for all, given a row for each: ONNX spreads them as it runs a node, and onnxruntime does not."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import GraphProto, NodeProto, helper, numpy_helper
+
+from .skeleton import Names
+
+
+@dataclass(frozen=True)
+class Spread:
+    """An input of a node that gets as many rows as an axis of another tensor has, the last axes behind them kept.
+
+    Attributes:
+        node: the name of its first result.
+        place: among the node's inputs.
+        like: a tensor that is there ahead of the node.
+        axis: of `like`; from the end where it is below 0, and not the last one then.
+        kept: axes behind the rows.
+    """
+
+    node: str
+    place: int
+    like: str
+    axis: int
+    kept: int
+
+
+def spread(graph: GraphProto, found: Iterable[Spread], names: Names) -> None:
+    """Puts an Expand ahead of these inputs, one for all nodes that ask for the same."""
+    wanted = defaultdict[str, list[Spread]](list)
+    for item in found:
+        wanted[item.node].append(item)
+    made: dict[tuple[str, str], str] = {}
+    nodes: list[NodeProto] = []
+    for node in graph.node:
+        for item in wanted.get(node.output[0], ()) if node.output else ():
+            key = (node.input[item.place], item.like)
+            if key not in made:
+                made[key] = names.fresh(f"{key[0]}_rows")
+                nodes += _expanded(graph, item, key[0], made[key], names)
+            node.input[item.place] = made[key]
+        nodes.append(node)
+    kept = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(kept)
+
+
+def _expanded(graph: GraphProto, item: Spread, source: str, result: str, names: Names) -> list[NodeProto]:
+    """Nodes that make the rows of a tensor."""
+    count, shape, ones = (names.fresh(f"{result}_{what}") for what in ("count", "shape", "ones"))
+    graph.initializer.append(numpy_helper.from_array(np.ones(item.kept, np.int64), ones))
+    axis, node = item.axis, names.fresh(f"{count}_node")
+    return [
+        helper.make_node("Shape", [item.like], [count], name=node, start=axis, end=axis + 1),
+        helper.make_node("Concat", [count, ones], [shape], name=names.fresh(f"{shape}_node"), axis=0),
+        helper.make_node("Expand", [source, shape], [result], name=names.fresh(f"{result}_node")),
+    ]
