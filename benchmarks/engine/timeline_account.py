@@ -73,16 +73,18 @@ def replays_of(trace: Path, count: int) -> list[list[Kernel]]:
 
 
 def account(replay: list[Kernel]) -> dict[str, dict[str, float]]:
-    """Kind -> kernels, us they were resident, us they added to the run, us of gaps before them."""
+    """Kind -> kernels, us they were resident, us they added to the run and the most that one did, us of gaps before."""
     table: dict[str, dict[str, float]] = defaultdict(
-        lambda: dict.fromkeys(("kernels", "busy_us", "adds_us", "gap_us"), 0.0)
+        lambda: dict.fromkeys(("kernels", "busy_us", "adds_us", "most_us", "gap_us"), 0.0)
     )
     end = 0.0
     for kernel, kind in zip(replay, kinds_of(replay), strict=True):
         row = table[kind]
         row["kernels"] += 1
         row["busy_us"] += kernel.end_us - kernel.start_us
-        row["adds_us"] += max(kernel.end_us - end, 0.0)
+        adds_us = max(kernel.end_us - end, 0.0)
+        row["adds_us"] += adds_us
+        row["most_us"] = max(row["most_us"], adds_us)
         row["gap_us"] += max(kernel.start_us - end, 0.0)
         end = max(end, kernel.end_us)
     return dict(table)

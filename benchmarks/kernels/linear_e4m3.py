@@ -4,11 +4,13 @@
     python -m benchmarks.kernels.linear_e4m3 --json benchmarks/results/h200/linear_e4m3.jsonl
 
 The four products of a layer of BERT with all that finishes them: QKV and up norm what they read, up has GELU and gives
-e4m3, out and down add a normed residual and give the sum in fp16 and in e4m3 with its moments. cuBLASLt (through
-torch._scaled_mm, one scale a tensor, fast accumulation) computes the product and its rounding alone: up to e4m3, the
-others to bf16. Weights rotate past the L2 cache in a CUDA graph; the chain is 12 layers in one graph, where products
-read what those before wrote, but that attention's result stands still. Answers are checked in
-tests/kernels/test_linear_e4m3.py. Needs libpadfree_kernels.so named by PADFREE_KERNELS_LIBRARY.
+e4m3, out and down add a normed residual and give the sum in fp16 and in e4m3 with its moments. Two of an encoder are
+others: the first out adds an embedding that is normed already, the last down gives its sum in fp16 alone. cuBLASLt
+(through torch._scaled_mm, one scale a tensor, fast accumulation) computes the product and its rounding alone: up to
+e4m3, the others to bf16. Weights rotate past the L2 cache in a CUDA graph; the chain is 12 layers in one graph, where
+products read what those before wrote, the first out and the last down as an encoder has them; but attention's result
+stands still. Answers are checked in tests/kernels/test_linear_e4m3.py. Needs libpadfree_kernels.so named by
+PADFREE_KERNELS_LIBRARY.
 """
 
 from __future__ import annotations
@@ -48,16 +50,25 @@ class Product:
     activation: str = "none"
     norms: tuple[str, ...] = ()
     results: tuple[str, ...] = ("y",)
+    adds: bool = False  # a residual
 
 
 def layer(hidden: int) -> tuple[Product, ...]:
     """Those of a layer of this width, in order."""
-    last = {"norms": ("residual", "y"), "results": ("y", "y_e4m3")}
     return (
         Product("qkv", hidden, 3 * hidden, norms=("x",)),
-        Product("out", hidden, hidden, **last),  # type: ignore[arg-type]
+        Product("out", hidden, hidden, norms=("residual", "y"), results=("y", "y_e4m3"), adds=True),
         Product("up", hidden, 4 * hidden, "gelu", ("x",), ("y_e4m3",)),
-        Product("down", 4 * hidden, hidden, **last),  # type: ignore[arg-type]
+        Product("down", 4 * hidden, hidden, norms=("residual", "y"), results=("y", "y_e4m3"), adds=True),
+    )
+
+
+def ends(hidden: int) -> tuple[Product, Product]:
+    """An encoder's first out and last down."""
+    _, out, _, down = layer(hidden)
+    return (
+        dataclasses.replace(out, name="first out", norms=("y",)),
+        dataclasses.replace(down, name="last down", norms=("residual",), results=("y",)),
     )
 
 
@@ -80,7 +91,7 @@ class Problem:
         self.weights = [weight.t().mul(64).to(E4M3).contiguous() for weight in self.half_weights]
         self.scale = torch.full((features,), 2.0**-10, device=DEVICE)
         self.bias = normal(features).half()
-        self.residual = normal(tokens, features).half() if "residual" in product.norms else None
+        self.residual = normal(tokens, features).half() if product.adds else None
         self.y = self.x_half.new_empty(tokens, features)
         self.y_e4m3 = self.x.new_empty(tokens, features)
         self.moments = Moments(
@@ -171,24 +182,30 @@ def measure(product: Product, tokens: int, *, every_tiling: bool) -> dict[str, o
 def chain(hidden: int, tokens: int) -> dict[str, float]:
     """Microseconds a layer of layers in one graph, each product on what the ones before wrote."""
     qkv, out, up, down = problems = [Problem(product, tokens, CHAIN_LAYERS) for product in layer(hidden)]
-    for ahead, behind, reader in ((down, out, qkv), (out, down, up)):
+    first, last = (Problem(product, tokens, CHAIN_LAYERS) for product in ends(hidden))
+    first.residual, first.y, first.y_e4m3 = down.y, out.y, out.y_e4m3
+    first.moments = dataclasses.replace(first.moments, out=out.moments.out)
+    for ahead, behind, reader in ((down, out, qkv), (out, down, up), (out, last, up)):
         behind.residual = ahead.y
         behind.moments = dataclasses.replace(behind.moments, of_residual=ahead.moments.out)
         reader.moments = dataclasses.replace(reader.moments, of_x=ahead.moments.out)
         ahead.y.copy_(ahead.y.normal_())
         ahead.y_e4m3.copy_(ahead.y)
+    every = (*problems, first, last)
     in_e4m3 = [
         problem.ours(problem.chosen(), x)
-        for problem, x in zip(problems, (down.y_e4m3, out.x, out.y_e4m3, up.y_e4m3), strict=True)
+        for problem, x in zip(every, (down.y_e4m3, out.x, out.y_e4m3, up.y_e4m3, out.x, up.y_e4m3), strict=True)
     ]
     in_half = [
         problem.in_half(problem.chosen(in_half=True), x)
-        for problem, x in zip(problems, (down.y, out.x_half, out.y, up.y), strict=True)
+        for problem, x in zip(every, (down.y, out.x_half, out.y, up.y, out.x_half, up.y), strict=True)
     ]
 
     def padfree(launches: list[Launch]) -> None:
+        *of_layer, first_out, last_down = launches
         for i in range(CHAIN_LAYERS):
-            for launch in launches:
+            qkv, out, up, down = of_layer
+            for launch in (qkv, out if i else first_out, up, down if i < CHAIN_LAYERS - 1 else last_down):
                 launch(i)
 
     def cublas() -> None:
@@ -236,7 +253,7 @@ def main() -> int:
     for model in arguments.models:
         for tokens in arguments.tokens:
             records: list[dict[str, object]] = []
-            for product in layer(HIDDEN[model]):
+            for product in (*layer(HIDDEN[model]), *ends(HIDDEN[model])):
                 records.append(measure(product, tokens, every_tiling=arguments.tilings))
                 print(summary(records[-1]), flush=True)
             times = chain(HIDDEN[model], tokens)

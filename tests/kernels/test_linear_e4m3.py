@@ -203,14 +203,23 @@ KINDS = {
     "plain": {},
     "plain to e4m3": {"results": "e4m3"},
     "first out": {"norms": "y", "results": "y and e4m3"},
+    "last down": {"norms": "residual"},
+    "added": {"with_residual": True},
+    "added, with moments": {"norms": "residual and y"},
+    "normed, added to both": {"norms": "x and y", "results": "y and e4m3"},
     "gate": {"gated": True, "activation": "gelu", "results": "e4m3"},
+    "silu gate": {"gated": True, "activation": "silu", "results": "e4m3"},
+    "tanh gate": {"gated": True, "activation": "gelu_tanh", "results": "e4m3"},
     "gate to y": {"gated": True, "activation": "silu"},
+    "up with tanh": {"norms": "x", "results": "e4m3", "activation": "gelu_tanh"},
     "turned": {"rotary_features": 256, "norms": "x"},
     "relu to both": {"results": "y and e4m3", "activation": "relu"},
     "residual to e4m3": {"results": "e4m3", "with_residual": True, "activation": "silu"},
 }
 """Every kind of finish, by what it does."""
 LAYER = ["qkv", "up", "down"]
+OTHER_KERNELS = ["first out", "last down", "gate", "silu gate", "up with tanh"]
+"""With finishes of their own."""
 
 
 @pytest.mark.parametrize("tiling", TILINGS, ids=str)
@@ -218,6 +227,8 @@ def test_tilings(tiling: tuple[int, int, int, int]) -> None:
     for kind in LAYER:
         check(333, 320, 448, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
         check(2900, 768, 768, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
+    for kind in OTHER_KERNELS:
+        check(333, 320, 448, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", KINDS)

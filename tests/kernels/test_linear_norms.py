@@ -118,7 +118,7 @@ NORMS = ["x", "y", "residual", "residual and y", "x and y"]
 
 
 @pytest.mark.parametrize("tiling", TILINGS, ids=str)
-@pytest.mark.parametrize("norms", ["x", "residual and y"])
+@pytest.mark.parametrize("norms", ["x", "residual", "residual and y"])
 def test_tilings(tiling: tuple[int, int, int, int], norms: str) -> None:
     check(333, 320, 448, norms=norms, tiling=tiling)
     check(2900, 768, 768, norms=norms, tiling=tiling)

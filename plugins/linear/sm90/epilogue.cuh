@@ -77,19 +77,36 @@ struct InPlace : Separate {
   explicit __device__ InPlace(const Work&) {}
 };
 
+// The last of an encoder that norms behind products: what norms its sums is another kernel, which takes no moments.
+struct LastInPlace : InPlace<true, false> {
+  static constexpr bool moments = false;
+  using InPlace<true, false>::InPlace;
+};
+
+// Whether an epilogue that looks at everything else as it runs has an activation too: code for all of them in every
+// box is so long that a tile waits for it far longer than for its products (docs/notes/2026-11-24-first-and-last.md).
+struct NotActivated {
+  static constexpr Activation activation = Activation::kNone;
+  explicit __device__ NotActivated(const Work&) {}
+};
+struct Activated {
+  const Activation activation;
+  explicit __device__ Activated(const Work& work) : activation(work.activation) {}
+};
+
 // Everything that a product may ask for.
-struct AnyInPlace : Separate {
+template <typename Activating>
+struct AnyInPlace : Separate, Activating {
   static constexpr Out out = Out::kTile;
   const bool norms_input, residual, norms_residual, normed, moments, shares_tile;
-  const Activation activation;
   explicit __device__ AnyInPlace(const Work& work)
-      : norms_input(work.normed == Normed::kInput),
+      : Activating(work),
+        norms_input(work.normed == Normed::kInput),
         residual(work.residual),
         norms_residual(work.normed == Normed::kResidual),
         normed(norms_input || norms_residual),
         moments(work.moments_out != nullptr),
-        shares_tile(sharesTile(work)),
-        activation(work.activation) {}
+        shares_tile(sharesTile(work)) {}
 };
 
 // Calls `run` with the tag of the epilogue of such a product.
@@ -109,7 +126,13 @@ cudaError_t withEpilogue(const Work& work, Run run) {
     if (work.residual && work.moments_out && !norms_input && work.activation == Activation::kNone) {
       return norms_residual ? run(TypeTag<InPlace<true, kShares>>()) : run(TypeTag<InPlace<false, kShares>>());
     }
-    if (work.residual || work.moments_out) return run(TypeTag<AnyInPlace>());
+    if (!kShares && work.residual && norms_residual && work.activation == Activation::kNone) {
+      return run(TypeTag<LastInPlace>());
+    }
+    if (work.residual || work.moments_out) {
+      return work.activation == Activation::kNone ? run(TypeTag<AnyInPlace<NotActivated>>())
+                                                  : run(TypeTag<AnyInPlace<Activated>>());
+    }
     switch (work.activation) {
       case Activation::kNone:
         return norms_input ? run(TypeTag<InChunks<Activation::kNone, true, kShares>>())
@@ -124,7 +147,7 @@ cudaError_t withEpilogue(const Work& work, Run run) {
       case Activation::kSilu:
         return run(TypeTag<AnyInChunks<Activation::kSilu>>());
       case Activation::kSigmoid:
-        return run(TypeTag<AnyInPlace>());
+        return run(TypeTag<AnyInPlace<Activated>>());
     }
     return cudaErrorInvalidValue;
   };

@@ -21,34 +21,61 @@ struct AnyInBytes : AnyInChunks<Activation::kNone> {
   explicit __device__ AnyInBytes(const Work& work) : AnyInChunks(work), activation(work.activation) {}
 };
 
+template <Activation kActivation>
+struct GatedInBytes : Gated<kActivation> {
+  static constexpr Out out = Out::kThinChunks;
+  using Gated<kActivation>::Gated;
+};
 struct AnyGatedInBytes : AnyGated {
   static constexpr Out out = Out::kThinChunks;
   using AnyGated::AnyGated;
 };
 
-// A layer's last products: residual, moments, and results twice.
-struct BothInPlace : InPlace<true, false> {
-  static constexpr bool paired = true, writes_e4m3 = true;
-  using InPlace<true, false>::InPlace;
+// Products that a residual is added to.
+template <bool kNormsResidual, bool kMoments, bool kBoth>
+struct PairedInPlace : InPlace<kNormsResidual, false> {
+  static constexpr bool paired = true, moments = kMoments, writes_e4m3 = kBoth;
+  using InPlace<kNormsResidual, false>::InPlace;
 };
-struct AnyBothInPlace : AnyInPlace {
+template <typename Activating>
+struct AnyBothInPlace : AnyInPlace<Activating> {
   static constexpr Out out = Out::kBothTiles;
   static constexpr bool paired = true;
   const bool writes_y, writes_e4m3;
   explicit __device__ AnyBothInPlace(const Work& work)
-      : AnyInPlace(work), writes_y(work.writes_y), writes_e4m3(work.writes_e4m3) {}
+      : AnyInPlace<Activating>(work), writes_y(work.writes_y), writes_e4m3(work.writes_e4m3) {}
 };
+
+// Calls `run` with the tag of the epilogue of a product in place. Kernels of their own have those of encoders that norm
+// behind them: the first adds to an embedding that is normed already, the last gives its sums to another kernel.
+template <typename Run>
+cudaError_t withE4m3InPlace(const Work& work, Run run) {
+  if (work.activation != Activation::kNone) return run(TypeTag<AnyBothInPlace<Activated>>());
+  if (work.residual && work.normed != Normed::kInput && work.writes_y && !sharesTile(work)) {
+    const bool normed = work.normed == Normed::kResidual, moments = work.moments_out, both = work.writes_e4m3;
+    if (normed && moments && both) return run(TypeTag<PairedInPlace<true, true, true>>());
+    if (!normed && moments && both) return run(TypeTag<PairedInPlace<false, true, true>>());
+    if (normed && !moments && !both) return run(TypeTag<PairedInPlace<true, false, false>>());
+  }
+  return run(TypeTag<AnyBothInPlace<NotActivated>>());
+}
 
 // Calls `run` with the tag of the epilogue of such a product.
 template <typename Run>
 cudaError_t withE4m3Epilogue(const Work& work, Run run) {
   const bool shares = sharesTile(work), norms_input = work.normed == Normed::kInput;
   if (work.rotary_features > 0) return run(TypeTag<AnyRotating>());
-  if (work.gated) return work.writes_e4m3 ? run(TypeTag<AnyGatedInBytes>()) : run(TypeTag<AnyGated>());
+  if (work.gated) {
+    if (!work.writes_e4m3) return run(TypeTag<AnyGated>());
+    if (!shares && work.activation == Activation::kGelu) return run(TypeTag<GatedInBytes<Activation::kGelu>>());
+    if (!shares && work.activation == Activation::kSilu) return run(TypeTag<GatedInBytes<Activation::kSilu>>());
+    return run(TypeTag<AnyGatedInBytes>());
+  }
   if (!work.residual && !work.moments_out && work.writes_y != work.writes_e4m3) {
     if (work.writes_e4m3) {
-      if (norms_input && !shares && work.activation == Activation::kGelu) {
-        return run(TypeTag<InBytes<Activation::kGelu>>());
+      if (norms_input && !shares) {
+        if (work.activation == Activation::kGelu) return run(TypeTag<InBytes<Activation::kGelu>>());
+        if (work.activation == Activation::kGeluTanh) return run(TypeTag<InBytes<Activation::kGeluTanh>>());
       }
       return run(TypeTag<AnyInBytes>());
     }
@@ -57,8 +84,7 @@ cudaError_t withE4m3Epilogue(const Work& work, Run run) {
                                     : run(TypeTag<AnyInChunks<Activation::kNone>>());
     }
   }
-  const bool is_last = work.normed == Normed::kResidual && work.moments_out && work.writes_y && work.writes_e4m3;
-  return is_last && !shares ? run(TypeTag<BothInPlace>()) : run(TypeTag<AnyBothInPlace>());
+  return withE4m3InPlace(work, run);
 }
 
 }  // namespace padfree
