@@ -22,13 +22,11 @@ struct AttentionMaps {
 template <typename S, int kWhole>
 __device__ inline void loadRows(const AttentionMaps& maps, int operand, unsigned target, int rows, int head, int token,
                                 uint64_t* barrier) {
-  const uint64_t policy = operand == 0 ? evictFirst() : evictNormal();  // no other block reads these rows of Q
   if (rows > kWhole - kBoxRows) {
     barrierExpect(barrier, kWhole * S::kRowBytes * S::kPanels);
 #pragma unroll
     for (int panel = 0; panel < S::kPanels; ++panel) {
-      copyBox(target + panel * (kWhole * S::kRowBytes), maps.whole[operand], panel * S::kColumns, head, token, barrier,
-              policy);
+      copyBox(target + panel * (kWhole * S::kRowBytes), maps.whole[operand], panel * S::kColumns, head, token, barrier);
     }
     return;
   }
@@ -39,7 +37,7 @@ __device__ inline void loadRows(const AttentionMaps& maps, int operand, unsigned
 #pragma unroll
     for (int panel = 0; panel < S::kPanels; ++panel) {
       copyBox(target + (panel * kWhole + box * kBoxRows) * S::kRowBytes, maps.part[operand], panel * S::kColumns, head,
-              token + box * kBoxRows, barrier, policy);
+              token + box * kBoxRows, barrier);
     }
   }
 }

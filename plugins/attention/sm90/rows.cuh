@@ -36,14 +36,6 @@ __device__ inline void transposeQuad(unsigned (&v)[4], int lane) {
   exchange(v[1], v[3], 2);
 }
 
-// The low or the high halves of two words.
-__device__ inline unsigned joinLow(unsigned first, unsigned second) {
-  return __byte_perm(first, second, 0x5410);
-}
-__device__ inline unsigned joinHigh(unsigned first, unsigned second) {
-  return __byte_perm(first, second, 0x7632);
-}
-
 // What is added to the scores of a step because of their places, in this case nothing. `place`: see placeOf.
 struct NoBias {
   __device__ NoBias again() const { return {}; }
@@ -282,45 +274,28 @@ __device__ inline void zeroRows(const AttentionParams& p, int head, int token, i
   }
 }
 
-// storeRows() for e4m3, behind the bias: four lanes write 64 contiguous bytes of a row at a time, 32 of small heads.
+// storeRows() for e4m3, behind the bias: four lanes write 32 contiguous bytes of a row at a time.
 template <typename S>
 __device__ void storeRowsE4m3(const AttentionParams& p, const AttentionJob& job, const Sm90Rows<S>& rows) {
-  constexpr int kPairs = S::kD < 64 ? 1 : 2;  // of blocks of 8 columns, that a lane gets
   const int lane = threadIdx.x % kWarpSize, warp_row = threadIdx.x % kWarpgroup / kWarpSize * 16;
-  const int place = lane % 4 * kPairs * 8;
   unsigned char* const y =
-      static_cast<unsigned char*>(p.y) + (static_cast<int64_t>(job.token) * p.H + job.head) * p.D + place;
+      static_cast<unsigned char*>(p.y) + (static_cast<int64_t>(job.token) * p.H + job.head) * p.D + lane % 4 * 8;
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     const float factor = __fdividef(p.e4m3_factor, rows.sum[row]);
     const int in_job = warp_row + row * 8 + lane / 4;
-    const auto packed = [&](int block) {
-      const float (&value)[4] = rows.output[block / 8][block % 8];
-      return packE4m3(value[row * 2] * factor, value[row * 2 + 1] * factor);
-    };
 #pragma unroll
-    for (int block = 0; block < S::kD / 8; block += 4 * kPairs) {
-      unsigned words[4];
+    for (int block = 0; block < S::kD / 8; block += 4) {
+      unsigned packed[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        words[i] = packed(block + i * kPairs);
-        if constexpr (kPairs == 2) words[i] |= packed(block + i * 2 + 1) << 16;
+        const float (&value)[4] = rows.output[block / 8][block % 8 + i];
+        packed[i] = packE4m3(value[row * 2] * factor, value[row * 2 + 1] * factor);
       }
-      transposeQuad(words, lane);
-      const int column = block * 8 + place;
-      if (in_job >= job.rows || column >= p.D) continue;
-      unsigned char* const target = y + static_cast<int64_t>(in_job) * (p.H * p.D) + block * 8;
-      const uint2 first{joinLow(words[0], words[1]), joinLow(words[2], words[3])};
-      if constexpr (kPairs == 1) {
-        *reinterpret_cast<uint2*>(target) = first;
-      } else {
-        const uint2 second{joinHigh(words[0], words[1]), joinHigh(words[2], words[3])};
-        if (p.D % 16 == 0) {
-          *reinterpret_cast<uint4*>(target) = uint4{first.x, first.y, second.x, second.y};
-        } else {
-          *reinterpret_cast<uint2*>(target) = first;
-          if (column + 8 < p.D) *reinterpret_cast<uint2*>(target + 8) = second;
-        }
+      transposeQuad(packed, lane);
+      if (in_job < job.rows && (block + lane % 4) * 8 < p.D) {
+        *reinterpret_cast<uint2*>(y + static_cast<int64_t>(in_job) * (p.H * p.D) + block * 8) =
+            uint2{packed[0] | packed[1] << 16, packed[2] | packed[3] << 16};
       }
     }
   }

@@ -33,25 +33,13 @@ __device__ inline void copyBox(unsigned target, const CUtensorMap& map, int colu
       : "memory");
 }
 
-// How long the L2 cache should keep what is read (PTX ISA: createpolicy): what nothing reads again makes room first.
-__device__ inline uint64_t evictFirst() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-__device__ inline uint64_t evictNormal() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
 // The same of a tensor of three dimensions.
 __device__ inline void copyBox(unsigned target, const CUtensorMap& map, int column, int row, int plane,
-                               uint64_t* barrier, uint64_t policy = evictNormal()) {
+                               uint64_t* barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
-      "[%1, {%2, %3, %4}], [%5], %6;" ::"r"(target),
-      "l"(&map), "r"(column), "r"(row), "r"(plane), "r"(sharedAddress(barrier)), "l"(policy)
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+      "[%5];" ::"r"(target),
+      "l"(&map), "r"(column), "r"(row), "r"(plane), "r"(sharedAddress(barrier))
       : "memory");
 }
 
