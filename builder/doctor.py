@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from padfree.runtime import SessionError
+from padfree.runtime import SessionError, word_table
 from padfree.runtime.gpu import plugin_library
 from padfree.runtime.gpu.trt import import_tensorrt
 
@@ -49,6 +49,7 @@ def diagnose() -> list[Finding]:
         find_tensorrt(),
         find_library(),
         find_registration(),
+        find_word_table(),
         *find_build_tools(),
     ]
 
@@ -168,6 +169,16 @@ def find_registration() -> Finding:
             "registration", "problem", f"TensorRT does not take the library: {text}", "install padfree again"
         )
     return Finding("registration", "ok", "TensorRT loads the plugins")
+
+
+def find_word_table() -> Finding:
+    """The compiled part that looks up words of texts. Without it tokens are the same, and take ten times as long."""
+    found = word_table.find()
+    if found is None:
+        places = ", ".join(map(str, word_table.folders()))
+        step = "install padfree where there is a C++ compiler"
+        return Finding("tokens", "missing", f"no {word_table.LIBRARY_NAME} in {places}", step)
+    return Finding("tokens", "ok", f"{found} looks up words of texts")
 
 
 def find_build_tools() -> list[Finding]:

@@ -7,6 +7,7 @@ import ctypes
 import functools
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
@@ -160,8 +161,21 @@ class WordTable:
 
 def open_library() -> ctypes.CDLL | None:
     """The library; None where padfree was installed without it."""
-    paths = (folder / LIBRARY_NAME for folder in _folders())
-    return next((_opened(path) for path in paths if path.is_file()), None)
+    path = find()
+    return None if path is None else _opened(path)
+
+
+def find() -> Path | None:
+    """The library's path; None where there is none."""
+    return next((folder / LIBRARY_NAME for folder in folders() if (folder / LIBRARY_NAME).is_file()), None)
+
+
+def folders() -> list[Path]:
+    """Where it is looked for: beside libpadfree.so, which PADFREE_LIBRARY may name, then where padfree is installed."""
+    beside: list[Path] = []
+    with suppress(SessionError):
+        beside.append(plugin_library.find().parent)
+    return [*dict.fromkeys([*beside, *plugin_library.library_folders()])]
 
 
 @functools.cache
@@ -179,14 +193,6 @@ def _opened(path: Path) -> ctypes.CDLL:
         function = getattr(library, f"padfree_words_{name}")
         function.restype, function.argtypes = result, arguments
     return library
-
-
-def _folders() -> list[Path]:
-    """Where libpadfree.so is, or might be."""
-    try:
-        return [plugin_library.find().parent]
-    except SessionError:
-        return plugin_library.library_folders()
 
 
 def _checked(result: int) -> int:

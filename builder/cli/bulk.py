@@ -94,6 +94,7 @@ def run_job(arguments: argparse.Namespace, columns: tuple[str, ...], prompt: str
     """Does the work and prints what became of it."""
     from padfree.builder.errors import BuildError
     from padfree.builder.folders.given import check_no_part
+    from padfree.runtime import word_table
 
     try:
         from padfree.bulk import Request, embed
@@ -122,6 +123,11 @@ def run_job(arguments: argparse.Namespace, columns: tuple[str, ...], prompt: str
         max_sequences=arguments.max_batch,
     )
     workers = _Workers(arguments)
+    if arguments.ray is None and word_table.find() is None:
+        say(
+            f"{word_table.LIBRARY_NAME} is missing, so that tokens of BERT's tokenizers take ten times as long; "
+            "install padfree where there is a C++ compiler"
+        )
     with _shown_progress() as on_progress:
         finished = embed(
             request, workers.running, workers.make, read_back=arguments.verify, on_progress=on_progress, say=say

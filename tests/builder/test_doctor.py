@@ -101,6 +101,22 @@ def test_a_library_that_tensorrt_refuses_is_a_problem(
     assert error.splitlines()[-1:] == [] or error.splitlines()[-1] in finding.detail
 
 
+def test_the_table_of_words_is_looked_for_where_padfree_is_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PADFREE_LIBRARY may name a plugin library that stands alone."""
+    alone, installed = tmp_path / "alone/libpadfree.so", tmp_path / "installed/libpadfree_text.so"
+    alone.parent.mkdir()
+    alone.touch()
+    monkeypatch.setenv("PADFREE_LIBRARY", str(alone))
+    monkeypatch.setattr(doctor.plugin_library, "library_folders", lambda: [installed.parent])
+    missing = doctor.find_word_table()
+    assert missing.state == "missing"
+    assert str(alone.parent) in missing.detail
+    assert str(installed.parent) in missing.detail
+    installed.parent.mkdir()
+    installed.touch()
+    assert doctor.find_word_table() == Finding("tokens", "ok", f"{installed} looks up words of texts")
+
+
 def test_headers_or_cargo_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def headers() -> Finding:
         return next(finding for finding in doctor.find_build_tools() if finding.name == "headers")
