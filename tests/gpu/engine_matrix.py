@@ -33,6 +33,7 @@ from typing import Any
 from padfree.builder.bench.environment import append_record, commit, environment
 
 from benchmarks.evidence import LIBRARY, digest, under
+from tests.support.threads import ONE_THREAD
 
 from .engine_cases import Entry, entries, prepare
 
@@ -69,9 +70,10 @@ def together(group: Sequence[Entry], folder: Path, how: Sequence[str], proved: P
 
 
 def _environment(entry: Entry) -> dict[str, str]:
-    """One GPU for each process, the same for the same engine."""
+    """One core and one GPU for each process, the same for the same engine."""
     gpus = _gpu_count()
-    return {**os.environ, "CUDA_VISIBLE_DEVICES": str(hash(entry.key) % gpus)} if gpus > 1 else dict(os.environ)
+    chosen = {"CUDA_VISIBLE_DEVICES": str(hash(entry.key) % gpus)} if gpus > 1 else {}
+    return {**os.environ, **ONE_THREAD, **chosen}
 
 
 @functools.cache

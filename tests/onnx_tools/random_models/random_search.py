@@ -29,6 +29,7 @@ from typing import IO
 from padfree.builder.bench.environment import append_record, commit
 
 from tests.onnx_tools.evaluator import evaluate
+from tests.support.threads import ONE_THREAD
 
 from .random_graphs import OPERATIONS, Step, described
 from .test_random_graphs import IN_ONNXRUNTIME, rewritten, run
@@ -107,11 +108,10 @@ class Worker:
     def _asked(self, piece: range) -> IO[str]:
         if self._process is None:
             command = [sys.executable, "-W", "ignore", "-m", "tests.onnx_tools.random_models.random_search"]
-            one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
             self._process = subprocess.Popen(
                 [*command, str(self._seed)],
                 cwd=ROOT,
-                env={**os.environ, **one_thread},
+                env={**os.environ, **ONE_THREAD},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
