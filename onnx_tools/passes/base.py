@@ -13,6 +13,9 @@ from ..analysis.graph import Editor, is_padfree, made_by, producer
 from ..analysis.layout import token_axis
 from ..analysis.symbolic.facts import Facts
 
+IF_CONTIGUOUS = "--masks contiguous packs it, where no padding lies between the tokens of a row"
+"""What reasons end with where holes in masks are all that is in the way."""
+
 # Integers that the padfree operators do not take.
 _THROUGH_INT32 = frozenset({"bool", "int8", "int16", "int64", "uint8", "uint16", "uint32", "uint64"})
 

@@ -13,7 +13,7 @@ from ..analysis.graph import Editor, argument, is_standard, made_by, node_name
 from ..analysis.layout import is_token_shape
 from ..analysis.symbolic import Analysis
 from ..analysis.symbolic.arguments import slice_arguments
-from .base import Boundary, Miss, NoMatch, PassResult, boundary_of, pack_tokens, unpack
+from .base import IF_CONTIGUOUS, Boundary, Miss, NoMatch, PassResult, boundary_of, pack_tokens, unpack
 from .masks.mask_values import mask_of
 from .masks.slot_values import SlotValues
 from .positions.positions import Positions
@@ -104,7 +104,8 @@ def _check_holes(node: gs.Node, contiguous: bool) -> str:
     """What is said where masks must have no holes. Raises NoMatch where they may."""
     what = f"'{node_name(node)}' ({node.op}) joins tokens with more than their nearest neighbours"
     if not contiguous:
-        raise NoMatch(f"{what}: under a mask with holes the original counts slots between them, and not tokens")
+        counts = "under a mask with holes the original counts slots between them, and not tokens"
+        raise NoMatch(f"{what}: {counts}; {IF_CONTIGUOUS}")
     return f"{what}, by slots in the original"
 
 

@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, node_name
 from ...analysis.symbolic import Analysis
-from ..base import Boundary, Miss, NoMatch, PassResult, add_boundary, pack, pack_int32, unpack
+from ..base import IF_CONTIGUOUS, Boundary, Miss, NoMatch, PassResult, add_boundary, pack, pack_int32, unpack
 from ..masks.choice import choose_mask
 from ..masks.evidence import inputs_in_running_sums
 from ..masks.mask import Rows
@@ -26,7 +26,6 @@ from .heads import TOKENS_FIRST
 from .projections import Projections
 
 NAME = "attention"
-_IF_CONTIGUOUS = "--masks contiguous packs it, where no padding lies between the tokens of a row"
 TAKES_LENGTHS = "attention takes lengths in the place of a mask, as in the original"
 
 
@@ -72,7 +71,7 @@ def _attention(
         if reason is None and distances is not None and contiguous:
             apart.add(distances.partition(": ")[2])
         elif reason is None and distances is not None:
-            reason = f"{distances}; {_IF_CONTIGUOUS}"
+            reason = f"{distances}; {IF_CONTIGUOUS}"
         if reason is not None:
             found.remove(item)
             missed.append(Miss(item.node, reason))
