@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 PACKAGES = {"pyarrow": "bulk", "ray": "ray"}
 ALL = "all"
 MOST_TOKENIZERS = 12
-"""Processes that make tokens for one GPU, unless more are asked for: one made 1.6 million a second, MiniLM on an H200
-takes 16 (docs/bulk.md)."""
+"""Processes that make tokens for one GPU, unless more are asked for: in Python alone one makes 1 to 1.6 million a
+second, and MiniLM on an H200 takes 16 (docs/bulk.md)."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -104,7 +104,12 @@ def reads_padding(original: ModelProto, interface: str, *, run: Run, tolerance: 
         other = np.random.default_rng(seed).integers(0, 20, mask.shape)
         ids = np.where(mask, feeds["input_ids"], other).astype(feeds["input_ids"].dtype)
         results.append(run(original, {**feeds, "input_ids": ids}))
-    for a, b in zip(*results, strict=True):
+    return _kept_differ(*results, mask, tolerance)
+
+
+def _kept_differ(one: list[np.ndarray], other: list[np.ndarray], mask: np.ndarray, tolerance: float) -> bool:
+    """Whether some of two runs' outputs differ for kept tokens, or for sequences whose first slot is kept."""
+    for a, b in zip(one, other, strict=True):
         kept = mask if a.shape[:2] == mask.shape else mask[:, 0] if len(a) == len(mask) else slice(None)
         if not np.allclose(a[kept], b[kept], rtol=tolerance, atol=tolerance, equal_nan=True):
             return True
@@ -132,11 +137,7 @@ def rounds_to_others(original: ModelProto, interface: str, *, run: Run, toleranc
     mask = np.concatenate(list(masks(interface).values()))
     feeds = feeds_for(original, mask, 20)
     doubled = {name: value.astype(np.float64) if value.dtype == np.float32 else value for name, value in feeds.items()}
-    for a, b in zip(run(original, feeds), run(_in_float64(original), doubled), strict=True):
-        kept = mask if a.shape[:2] == mask.shape else mask[:, 0] if len(a) == len(mask) else slice(None)
-        if not np.allclose(a[kept], b[kept], rtol=tolerance, atol=tolerance, equal_nan=True):
-            return True
-    return False
+    return _kept_differ(run(original, feeds), run(_in_float64(original), doubled), mask, tolerance)
 
 
 def _in_float64(model: ModelProto) -> ModelProto:
