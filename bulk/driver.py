@@ -34,6 +34,7 @@ class Progress:
         all_rows: of all inputs.
         rows_now: done by this driver.
         tokens_now: of these.
+        by_worker: the same, of every worker.
         seconds: since the first shard was dealt.
     """
 
@@ -41,6 +42,7 @@ class Progress:
     all_rows: int
     rows_now: int
     tokens_now: int
+    by_worker: tuple[int, ...]
     seconds: float
 
     @property
@@ -202,8 +204,9 @@ class _Dealer:
 
     def progress(self) -> Progress:
         now = self._done_rows - self._before
-        tokens = sum(self.outcome.tokens.values())
-        return Progress(self._done_rows, self._manifest.rows, now, tokens, time.perf_counter() - self._start)
+        tokens = tuple(self.outcome.tokens[worker] for worker in range(len(self._workers.names)))
+        seconds = time.perf_counter() - self._start
+        return Progress(self._done_rows, self._manifest.rows, now, sum(tokens), tokens, seconds)
 
     def _where(self, shard: int) -> str:
         piece = self._manifest.shards[shard][0]

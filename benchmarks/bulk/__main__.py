@@ -5,9 +5,9 @@
 
 MiniLM-L6 from its folder, and an encoder of BERT-base's shape with random weights; texts have the lengths of a file,
 and each of them comes several times. Beside the job are the rate of a Session alone, which gets the same tokens ready
-made, and on MiniLM sentence-transformers' encode with a process a GPU. All rates are those between the first shard, or
-batch, and the last, without the start of processes. `idle` is the share of time without a batch under way, `gpu_idle`
-that without a kernel, as nvidia-smi samples it on the first GPU between the first shard and the last.
+made, and on MiniLM sentence-transformers' encode with a process a GPU. Rates are those while every GPU has work,
+without the start of processes. `idle` is the share of time without a batch under way, `gpu_idle` that without a kernel,
+as nvidia-smi samples it on the first GPU in the same time.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ from ..load.texts import spelled, text_of
 from .measured import Steady, gpu_use
 
 SHARD_ROWS = 8192
+MOST_TOKENIZERS = 6  # processes beside a GPU
 MAX_TOKENS, MAX_BATCH, MAX_LENGTH = 32768, 512, 384
 PROFILE = ("--precision", "fp16", "--max-batch", str(MAX_BATCH), "--max-tokens", str(MAX_TOKENS))
-SECONDS = {"minilm": 12.0, "bert-base": 8.0}
+SECONDS = {"minilm": 24.0, "bert-base": 16.0}
 """About how long one GPU is to work."""
 GUESS = {"minilm": 14e6, "bert-base": 2.6e6}
 """Tokens a second of one GPU, for the number of texts alone."""
@@ -202,7 +203,7 @@ def main() -> None:
             record(f"{model}, Session with tokens", {"tokens_a_second": round(alone)})
             results = []
             for gpus in [gpus for gpus in (1, 2, 4) if gpus <= count]:
-                processes = max(1, min(cores // gpus - 4, 12 if model == "minilm" else 2))
+                processes = max(1, min(cores // gpus - 4, MOST_TOKENIZERS))
                 found = job(plan, data, folder / f"{model}-{gpus}", gpus, processes)
                 results.append(found)
                 shares = {

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import subprocess
 import threading
@@ -21,31 +22,45 @@ EDGE_S = 0.3  # a sample looks back
 
 @dataclass
 class Steady:
-    """Looks at the progress of a job: at every shard that is done, the time, the tokens, the seconds of all cores."""
+    """Looks at a job's progress while every worker has work.
 
-    points: list[tuple[float, int, float]] = field(default_factory=list)
+    That begins when each has done a shard, and ends when one has done its last.
+
+    Attributes:
+        points: at every shard that is done, the time, the tokens of every worker, the seconds of all cores.
+    """
+
+    points: list[tuple[float, tuple[int, ...], float]] = field(default_factory=list)
 
     def __call__(self, progress: Progress) -> None:
         """Takes a look."""
-        if progress.tokens_now and (not self.points or progress.tokens_now > self.points[-1][1]):
-            self.points.append((time.perf_counter(), progress.tokens_now, cpu_seconds(os.getpid())))
+        done = progress.by_worker
+        if all(done) and (not self.points or done != self.points[-1][1]):
+            self.points.append((time.perf_counter(), done, cpu_seconds(os.getpid())))
 
     @property
     def tokens_a_second(self) -> float:
         """Between the first look and the last."""
-        (start, before, _), (end, after, _) = self.points[0], self.points[-1]
-        return (after - before) / (end - start)
+        (start, before, _), (end, after, _) = self.ends
+        return (sum(after) - sum(before)) / (end - start)
 
     @property
     def span(self) -> tuple[float, float]:
         """When the first look was taken, and the last."""
-        return self.points[0][0], self.points[-1][0]
+        start, end = self.ends
+        return start[0], end[0]
 
     @property
     def cores(self) -> float:
         """Of this process and all below it, between the first look and the last."""
-        (start, _, before), (end, _, after) = self.points[0], self.points[-1]
+        (start, _, before), (end, _, after) = self.ends
         return (after - before) / (end - start)
+
+    @property
+    def ends(self) -> tuple[tuple[float, tuple[int, ...], float], ...]:
+        """The first look, and the first one after which some worker does nothing more."""
+        final = self.points[-1][1]
+        return self.points[0], next(point for point in self.points if any(map(operator.eq, point[1], final)))
 
 
 def cpu_seconds(pid: int) -> float:

@@ -19,13 +19,15 @@ from benchmarks.bulk.measured import EDGE_S, GpuUse, Steady, cpu_seconds, gpu_us
 from benchmarks.pages import scale_tables
 
 
-def test_rates_are_those_between_the_first_shard_and_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    times, cores = iter([10.0, 11.0, 14.0]), iter([5.0, 8.0, 17.0])
+def test_rates_are_those_while_every_worker_has_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    times, cores = iter([10.0, 11.0, 14.0, 30.0]), iter([5.0, 8.0, 17.0, 18.0])
     monkeypatch.setattr("benchmarks.bulk.measured.time.perf_counter", lambda: next(times))
     monkeypatch.setattr("benchmarks.bulk.measured.cpu_seconds", lambda _: next(cores))
     steady = Steady()
-    for tokens in (0, 100, 100, 300, 900, 900):  # only what is new is looked at
-        steady(Progress(1, 9, 1, tokens, 1.0))
+    looks = [(0, 0), (50, 0), (90, 10), (90, 10), (90, 210), (290, 610), (310, 610), (310, 610)]
+    for tokens in looks:  # only what is new is looked at, from where both have done something
+        steady(Progress(1, 9, 1, sum(tokens), tokens, 1.0))
+    assert steady.span == (10.0, 14.0)  # then the second one has nothing left
     assert steady.tokens_a_second == 200
     assert steady.cores == 3
 

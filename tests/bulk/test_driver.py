@@ -83,6 +83,7 @@ def test_every_shard_is_dealt_once_and_shared_out() -> None:
     assert sorted(workers.done) == [at for at in range(20) if at != 4]
     assert (workers.most, workers.closed) == (AHEAD, False)
     assert (seen[-1].rows, seen[-1].all_rows, seen[-1].rows_now, seen[-1].tokens_now) == (200, 200, 190, 1900)
+    assert (len(seen[-1].by_worker), sum(seen[-1].by_worker)) == (3, 1900)
     assert seen[-1].left_s == 0
     assert [progress.rows for progress in seen] == sorted(progress.rows for progress in seen)
     report = report_of(job, outcome, frozenset(there), workers.names)
