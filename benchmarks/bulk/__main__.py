@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from tokenizers import Tokenizer
 from ..load.texts import spelled, text_of
 from .measured import Steady, gpu_use
 
-SHARD_ROWS = 8192
+SHARD_ROWS = 16384
 MOST_TOKENIZERS = 6  # processes beside a GPU
 MAX_TOKENS, MAX_BATCH, MAX_LENGTH = 32768, 512, 384
 PROFILE = ("--precision", "fp16", "--max-batch", str(MAX_BATCH), "--max-tokens", str(MAX_TOKENS))
@@ -67,19 +68,20 @@ def make_texts(lengths: Path, tokenizer: Path) -> list[str]:
 
 def write_texts(file: Path, texts: list[str], times: int, tokenizer: Path) -> Data:
     """A file in which every text comes so many times."""
+    rows = itertools.chain.from_iterable(itertools.repeat(texts, times))
     with parquet.ParquetWriter(file, pa.schema([("text", pa.string())]), use_dictionary=False) as writer:
-        for _ in range(times):
-            writer.write_table(pa.table({"text": texts}), row_group_size=SHARD_ROWS)
+        while group := list(itertools.islice(rows, SHARD_ROWS)):
+            writer.write_table(pa.table({"text": group}))
     return Data(file, texts, tokenizer)
 
 
-def start_builds(folder: Path, minilm: Path) -> dict[str, tuple[Path, subprocess.Popen[bytes]]]:
-    """Both plans, built at the same time, on two GPUs where there are two."""
+def start_builds(folder: Path, minilm: Path, models: Sequence[str]) -> dict[str, tuple[Path, subprocess.Popen[bytes]]]:
+    """The plans, built at the same time, on two GPUs where there are two."""
     from ..models import make
 
-    sources = {"minilm": [str(minilm)], "bert-base": [str(make("bert-base", folder).onnx), "--pooling", "mean"]}
     started = {}
-    for number, (name, source) in enumerate(sources.items()):
+    for number, name in enumerate(models):
+        source = [str(minilm)] if name == "minilm" else [str(make(name, folder).onnx), "--pooling", "mean"]
         plan = folder / f"{name}.plan"
         length = ("--max-seq-len", str(MAX_LENGTH)) if name == "bert-base" else ()
         command = [sys.executable, "-W", "ignore", "-m", "padfree.builder.cli", "build", *source, *PROFILE, *length]
@@ -117,13 +119,13 @@ def session_rate(plan: Path, data: Data, max_length: int) -> float:
     return best
 
 
-def job(plan: Path, data: Data, output: Path, gpus: int, tokenizers: int) -> dict[str, Any]:
+def job(plan: Path, data: Data, output: Path, gpus: int, tokenizers: int, runs: int) -> dict[str, Any]:
     """One job's figures, and the digest of its result."""
     steady = Steady()
     request = Request(
         [str(data.file)], str(output), plan, tokenizer=data.tokenizer, shard_rows=SHARD_ROWS, dtype="float16"
     )
-    running = Running(tokenizers=tokenizers)
+    running = Running(tokenizers=tokenizers, runs=runs)
     with gpu_use(0) as use:
         report = embed(
             request,
@@ -136,6 +138,7 @@ def job(plan: Path, data: Data, output: Path, gpus: int, tokenizers: int) -> dic
         "tokens_a_second": round(steady.tokens_a_second),
         "cores": round(steady.cores, 1),
         "tokenizers_a_gpu": tokenizers,
+        "runs": runs,
         "idle": [round(worker.idle or 0.0, 4) for worker in report.workers],
         "gpu_idle": use.idle(*steady.span),
         "texts": report.texts,
@@ -176,7 +179,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minilm", type=Path, required=True, help="folder of all-MiniLM-L6-v2")
     parser.add_argument("--lengths", type=Path, required=True, help=".npy of texts' tokens")
-    parser.add_argument("--models", default="bert-base,minilm")
+    parser.add_argument("--models", nargs="+", choices=SECONDS, default=["bert-base", "minilm"])
+    parser.add_argument("--runs", type=int, default=Running().runs, help="batches under way at once on a GPU")
     parser.add_argument("--json", type=Path, help="append one line a measurement to this file")
     arguments = parser.parse_args()
     cores, count = len(os.sched_getaffinity(0)), visible_gpus()
@@ -189,9 +193,9 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(prefix="padfree-bulk-") as name:
         folder = Path(name)
-        builds = start_builds(folder, arguments.minilm)
+        builds = start_builds(folder, arguments.minilm, arguments.models)
         texts = make_texts(arguments.lengths, tokenizer)
-        for model in arguments.models.split(","):
+        for model in arguments.models:
             longest = 256 if model == "minilm" else MAX_LENGTH
             mean = float(np.minimum(np.load(arguments.lengths), longest).mean())
             times = max(1, round(SECONDS[model] * GUESS[model] / mean / len(texts)))
@@ -204,7 +208,7 @@ def main() -> None:
             results = []
             for gpus in [gpus for gpus in (1, 2, 4) if gpus <= count]:
                 processes = max(1, min(cores // gpus - 4, MOST_TOKENIZERS))
-                found = job(plan, data, folder / f"{model}-{gpus}", gpus, processes)
+                found = job(plan, data, folder / f"{model}-{gpus}", gpus, processes, arguments.runs)
                 results.append(found)
                 shares = {
                     "of_session": round(found["tokens_a_second"] / alone / gpus, 3),
