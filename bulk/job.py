@@ -86,7 +86,7 @@ class Running:
 
     tokenizers: int = 1
     cpu_threads: int = 0
-    runs: int = 2
+    runs: int = 3
     allow_other_gpu: bool = False
 
     def __post_init__(self) -> None:

@@ -169,7 +169,7 @@ class _Workers:
         self.running = Running(
             tokenizers=tokenizers if arguments.tokenizers is None else arguments.tokenizers,
             cpu_threads=0 if self._on_gpu else on_cpu,
-            runs=2 if self._on_gpu else 1,
+            runs=Running.runs if self._on_gpu else 1,
             allow_other_gpu=arguments.allow_other_gpu,
         )
 

@@ -55,7 +55,7 @@ class WorkerSpec:
     tokenizer: Path
     tokenizers: int
     cpu_threads: int = 0
-    runs: int = 2
+    runs: int = 3
     allow_other_gpu: bool = False
 
 

@@ -1,6 +1,7 @@
 """Kernel tests need a GPU, torch and libpadfree_kernels.so; without one of them they say which and are skipped."""
 
 # SPDX-License-Identifier: Apache-2.0
+import gc
 import os
 from collections.abc import Iterator
 
@@ -35,4 +36,5 @@ def memory_is_given_back() -> Iterator[None]:
     """References in float64 of 8192 tokens take tens of gigabytes, which PyTorch would keep until its process ends."""
     yield
     if torch.cuda.memory_reserved() > MOST_KEPT:
+        gc.collect()
         torch.cuda.empty_cache()
