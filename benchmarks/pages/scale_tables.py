@@ -70,7 +70,7 @@ def bulk(records: Sequence[Record]) -> Table:
         return "-" if value is None else f"{value:.1%}"
 
     rows = []
-    for record in records:
+    for record in sorted(records, key=lambda record: str(record["case"].partition(",")[0])):  # a model's rows together
         times = f"{record['of_one_gpu']:.2f} x" if "of_one_gpu" in record else "-"
         cells = [f"{record['tokens_a_second'] / 1e6:.2f}", times, share(record, "of_session")]
         cells += [str(record.get("cores", "-")), share(record, "idle"), share(record, "gpu_idle")]
