@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
+from .dealing import Waiting
 from .errors import BulkError
 from .lock import Check
 from .manifest import Manifest
@@ -146,7 +147,7 @@ class _Dealer:
 
     def __init__(self, manifest: Manifest, parts: Mapping[int, Part], workers: Workers) -> None:
         self._manifest, self._workers = manifest, workers
-        self._waiting = deque(shard for shard in range(len(manifest.shards)) if shard not in parts)
+        self._waiting = Waiting(manifest, (shard for shard in range(len(manifest.shards)) if shard not in parts))
         self._under_way: dict[int, list[int]] = {worker: [] for worker in range(len(workers.names))}
         self._losses: Counter[int] = Counter()
         self._done_rows = sum(manifest.shard_rows(shard) for shard in parts)
@@ -165,7 +166,7 @@ class _Dealer:
             most = min(AHEAD, -(-left // max(1, len(ready))))
             for worker, shards in ready.items():
                 if self._waiting and len(shards) < most:
-                    shard = self._waiting.popleft()
+                    shard = self._waiting.take(worker)
                     shards.append(shard)
                     self._workers.give(worker, shard)
 
@@ -188,7 +189,7 @@ class _Dealer:
         """
         shards = self._under_way[event.worker]
         self._losses.update(shards)
-        self._waiting.extendleft(reversed(shards))
+        self._waiting.put_back(shards)
         shards.clear()
         name = self._workers.names[event.worker]
         self.outcome.losses.append(f"{name} {event.why}")

@@ -20,7 +20,8 @@ KIND, FORMAT = "padfree bulk manifest", 1
 DTYPES = ("float16", "float32")
 ROW_NUMBERS = "row numbers"
 ID_TYPES = ("int64", "string", ROW_NUMBERS)
-FORMATS = ("parquet", "jsonl", "csv", "text")
+PARQUET = "parquet"
+FORMATS = (PARQUET, "jsonl", "csv", "text")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from .errors import BulkError
 from .manifest import Manifest
 from .parts import ID, Part, bad_name, part_name, read_part
 from .places import Place
-from .reading.rows import parse, read_chunks
+from .reading.row_groups import RowGroups
+from .reading.rows import parse, read_chunks, row_groups
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ def verify(output: Place, manifest: Manifest) -> Verified:
         BulkError: a part is missing, damaged, or holds other rows than its shard; the message names the first one.
     """
     texts = bad = 0
+    groups = row_groups()
     for shard in range(len(manifest.shards)):
         part = read_part(output, shard, manifest.digest)
         place = output.child(part_name(shard))
@@ -47,8 +49,9 @@ def verify(output: Place, manifest: Manifest) -> Verified:
         rows = _bad_rows(output, shard) if part.bad else {}
         if len(rows) != sum(part.bad.values()):
             raise _wrong(output.child(bad_name(shard)), f"{len(rows)} bad rows, the part says {sum(part.bad.values())}")
-        _check_part(place, part, _expected(manifest, shard, rows))
+        _check_part(place, part, _expected(manifest, shard, rows, groups))
         texts, bad = texts + part.texts, bad + len(rows)
+    groups.close()
     if texts + bad != manifest.rows:
         raise BulkError(f"{output.shown}: {texts} texts and {bad} bad rows, the inputs have {manifest.rows} rows")
     return Verified(texts, bad)
@@ -61,12 +64,14 @@ def _bad_rows(output: Place, shard: int) -> dict[tuple[str, int], str]:
     return {(record["file"], record["row"]): record["reason"] for record in records}
 
 
-def _expected(manifest: Manifest, shard: int, bad: dict[tuple[str, int], str]) -> list[int | str | None]:
+def _expected(
+    manifest: Manifest, shard: int, bad: dict[tuple[str, int], str], groups: RowGroups
+) -> list[int | str | None]:
     """Ids of the rows that are not bad, as the inputs have them."""
     pieces = manifest.shards[shard]
     shown = {piece.file: manifest.inputs[piece.file].place().shown for piece in pieces}
     ids: list[int | str | None] = []
-    for chunk in read_chunks(manifest, pieces):
+    for chunk in read_chunks(manifest, pieces, groups):
         for at, found in enumerate(parse(chunk, manifest).ids):
             if (shown[chunk.file], chunk.first + at) not in bad:
                 ids.append(found)

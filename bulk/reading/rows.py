@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 from padfree.runtime.texts import Text
-from pyarrow import parquet
 
 from ..errors import BulkError
-from ..manifest import Manifest, Options, Piece, Shard
+from ..manifest import PARQUET, Manifest, Options, Piece, Shard
 from ..places import Place
 from .records import Reader, RecordError, blocks, decoded, reader_of, split, whole_records
+from .row_groups import RowGroups
 
 CHUNK_ROWS = 1024
 """What one process makes tokens of at a time."""
@@ -64,24 +64,48 @@ class Parsed:
     bad: list[BadRow] = field(default_factory=list)
 
 
-def read_chunks(manifest: Manifest, shard: Shard) -> Iterator[Chunk]:
+def read_chunks(manifest: Manifest, shard: Shard, groups: RowGroups | None = None) -> Iterator[Chunk]:
     """The rows of a shard, in order.
+
+    Args:
+        manifest: what the shard is part of.
+        shard: its pieces.
+        groups: who has read the shards before it, if there is one; it stays open.
 
     Raises:
         BulkError: an input cannot be read, or has other rows than when the manifest was made.
     """
-    for piece in shard:
-        file = manifest.inputs[piece.file]
-        place, rows = file.place(), 0
-        read = _parquet_chunks if file.format == "parquet" else _record_chunks
-        for chunk, count in read(manifest, piece, place):
-            rows += count
-            yield chunk
-        if rows != piece.rows:
-            raise BulkError(
-                f"{place.shown}: {rows} rows from row {piece.first} on where there were {piece.rows}: it has changed "
-                "while it was read; put it back and run the command again"
-            )
+    reading = groups or row_groups()
+    try:
+        for piece in shard:
+            rows = 0
+            for chunk, count in _chunks(manifest, piece, reading):
+                rows += count
+                yield chunk
+            if rows != piece.rows:
+                raise BulkError(
+                    f"{manifest.inputs[piece.file].place().shown}: {rows} rows from row {piece.first} on where there "
+                    f"were {piece.rows}: it has changed while it was read; put it back and run the command again"
+                )
+    finally:
+        if groups is None:
+            reading.close()
+
+
+def row_groups() -> RowGroups:
+    """For several shards, one after the other."""
+    return RowGroups(CHUNK_ROWS)
+
+
+def _chunks(manifest: Manifest, piece: Piece, groups: RowGroups) -> Iterator[tuple[Chunk, int]]:
+    """Chunks of a piece, and how many rows they have."""
+    file, first = manifest.inputs[piece.file], piece.first
+    if file.format == PARQUET:
+        for table in groups.tables(manifest, piece):
+            yield Chunk(piece.file, first, table), table.num_rows
+            first += table.num_rows
+    else:
+        yield from _record_chunks(manifest, piece, file.place())
 
 
 def _record_chunks(manifest: Manifest, piece: Piece, place: Place) -> Iterator[tuple[Chunk, int]]:
@@ -94,33 +118,10 @@ def _record_chunks(manifest: Manifest, piece: Piece, place: Place) -> Iterator[t
             first += rows
 
 
-def _parquet_chunks(manifest: Manifest, piece: Piece, place: Place) -> Iterator[tuple[Chunk, int]]:
-    """Chunks of a row group, and how many rows they have."""
-    options = manifest.options
-    names = list(dict.fromkeys([*options.columns, *([options.id_column] if options.id_column else [])]))
-    first, skip, left = piece.first, piece.size, piece.rows
-    try:
-        with place.open() as stream, parquet.ParquetFile(stream) as opened:
-            if piece.at >= opened.num_row_groups:
-                return
-            for batch in opened.iter_batches(CHUNK_ROWS, row_groups=[piece.at], columns=names, use_threads=False):
-                part = batch.slice(skip, left)
-                skip = max(0, skip - batch.num_rows)
-                if part.num_rows:
-                    # A slice would take the whole batch along to the other process.
-                    data = pa.table(part).combine_chunks() if part.num_rows < batch.num_rows else pa.table(part)
-                    yield Chunk(piece.file, first, data), part.num_rows
-                first, left = first + part.num_rows, left - part.num_rows
-                if not left:
-                    return
-    except (pa.ArrowInvalid, OSError) as error:
-        raise BulkError(f"{place.shown}: not a whole parquet file ({error}); copy it again") from error
-
-
 def parse(chunk: Chunk, manifest: Manifest) -> Parsed:
     """Ids and texts of a chunk; rows that have none are named, and the others go on."""
     file, options = manifest.inputs[chunk.file], manifest.options
-    if file.format == "parquet":
+    if file.format == PARQUET:
         columns = {name: _values(chunk.data.column(name)) for name in chunk.data.column_names}
         rows: list[Mapping[str, Any] | RecordError] = [
             dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)

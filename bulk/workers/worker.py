@@ -23,7 +23,7 @@ from ..manifest import Manifest
 from ..models import check_model
 from ..parts import Part, part_of, write_part
 from ..places import Place
-from ..reading.rows import BadRow, read_chunks
+from ..reading.rows import BadRow, read_chunks, row_groups
 from ..reading.tokens import TokenizerPool, Tokens
 from .clock import Clock, Countdown
 
@@ -143,17 +143,18 @@ class Worker:
 
     def _feed(self) -> None:
         """The first thread: reads shards and hands their rows to the processes that make tokens."""
+        groups = row_groups()
         while (wanted := self._wanted.get()) is not None:
             shard, future = wanted
             self._room.acquire()
             future.add_done_callback(lambda _: self._room.release())
             try:
-                chunks = [
-                    self._pool.submit(chunk) for chunk in read_chunks(self._manifest, self._manifest.shards[shard])
-                ]
+                rows = read_chunks(self._manifest, self._manifest.shards[shard], groups)
+                chunks = [self._pool.submit(chunk) for chunk in rows]
                 self._read.put((shard, future, chunks))
             except BaseException as error:
                 future.set_exception(error)
+        groups.close()
         self._read.put(None)
 
     def _prepare(self) -> None:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +19,7 @@ from padfree.bulk.manifest import Manifest, Model, Options, read_manifest, write
 from padfree.bulk.places import Place
 from padfree.bulk.reading.planning import make_manifest
 from padfree.bulk.reading.records import csv_fields, split, whole_records
-from padfree.bulk.reading.rows import CHUNK_ROWS, parse, read_chunks
+from padfree.bulk.reading.rows import CHUNK_ROWS, parse, read_chunks, row_groups
 from padfree.bulk.reading.tokens import TextTokens
 from padfree.runtime.texts import read_tokenizer
 from pyarrow import parquet
@@ -44,6 +46,39 @@ def rows_of(manifest: Manifest) -> list[list[tuple[object, object]]]:
         parsed = [parse(chunk, manifest) for chunk in read_chunks(manifest, shard)]
         found.append([pair for one in parsed for pair in zip(one.ids, one.texts, strict=True)])
     return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pieces_of_row_groups_in_any_order(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for name in ("a", "b"):
+        rows = [f"{name} {at}" for at in range(9000)]
+        parquet.write_table(pa.table({"text": rows}), tmp_path / f"{name}.parquet", row_group_size=4700)
+    manifest = plan([tmp_path], shard_rows=700)
+    alone, groups = rows_of(manifest), row_groups()
+    for shard in [*range(len(alone)), *rng.permutation(len(alone)).tolist()]:
+        chunks = [parse(chunk, manifest) for chunk in read_chunks(manifest, manifest.shards[shard], groups)]
+        assert [pair for one in chunks for pair in zip(one.ids, one.texts, strict=True)] == alone[shard]
+        assert all(len(one.ids) <= CHUNK_ROWS for one in chunks)
+    groups.close()
+
+
+def test_a_row_group_is_read_once_by_who_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet.write_table(pa.table({"text": [f"{at}" for at in range(50_000)]}), tmp_path / "a.parquet")
+    manifest, seen = plan([tmp_path], shard_rows=3000), list[int]()
+    whole = parquet.ParquetFile.iter_batches
+
+    def counted(self: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
+        for batch in whole(self, *arguments, **options):
+            seen.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", counted)
+    groups = row_groups()
+    rows = [chunk.data.num_rows for shard in manifest.shards for chunk in read_chunks(manifest, shard, groups)]
+    assert sum(rows) == sum(seen) == 50_000
+    assert len(rows_of(manifest)) > 10
+    assert sum(seen) > 3 * 50_000  # each by itself
 
 
 @settings(max_examples=60)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of parquet files, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from ..errors import BulkError
+from ..manifest import Manifest, Piece
+
+
+class RowGroups:
+    """Reads pieces of row groups. One that begins where the last one ended, or behind it, goes on from there.
+
+    Rows of a group cannot be found without those before them: on one core the last 65,536 of a million texts of 900
+    letters take 0.8 s alone, and 0.05 s behind those before them.
+
+    Args:
+        rows: of a table that is read, at most.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._open = ExitStack()
+        self._file: tuple[int, Any] | None = None
+        self._group: tuple[int, int] | None = None
+        self._next = 0  # row of the group that the next batch begins with
+        self._batches: Iterator[Any] = iter(())
+        self._rest: Any = None  # of a batch that the last piece had the beginning of
+
+    def tables(self, manifest: Manifest, piece: Piece) -> Iterator[Any]:
+        """The rows of a piece in tables, fewer rows than it names where the file has no more.
+
+        Raises:
+            BulkError: the file cannot be read.
+        """
+        try:
+            if self._group != (piece.file, piece.at) or self._next > piece.size:
+                self._begin(manifest, piece)
+            wanted, end = piece.size, piece.size + piece.rows
+            while wanted < end:
+                is_rest = self._rest is not None
+                batch, self._rest = self._rest if is_rest else next(self._batches, None), None
+                if batch is None:
+                    self.close()
+                    return
+                skip = min(wanted - self._next, batch.num_rows)
+                part = batch.slice(skip, end - wanted)
+                used = skip + part.num_rows
+                self._rest = batch.slice(used) if used < batch.num_rows else None
+                self._next += used
+                wanted += part.num_rows
+                if part.num_rows:
+                    is_part = is_rest or part.num_rows < batch.num_rows
+                    # A slice would take the whole batch along to another process.
+                    yield pa.table(part).combine_chunks() if is_part else pa.table(part)
+        except (pa.ArrowInvalid, OSError) as error:
+            self.close()
+            shown = manifest.inputs[piece.file].place().shown
+            raise BulkError(f"{shown}: not a whole parquet file ({error}); copy it again") from error
+
+    def close(self) -> None:
+        """Closes the file that is open."""
+        self._batches, self._rest, self._group, self._file = iter(()), None, None, None
+        self._open.close()
+
+    def _begin(self, manifest: Manifest, piece: Piece) -> None:
+        """Goes to the first row of the piece's group."""
+        options = manifest.options
+        names = list(dict.fromkeys([*options.columns, *([options.id_column] if options.id_column else [])]))
+        opened = self._opened(manifest, piece.file)
+        self._batches, self._rest, self._group, self._next = iter(()), None, (piece.file, piece.at), 0
+        if piece.at < opened.num_row_groups:
+            self._batches = opened.iter_batches(self._rows, row_groups=[piece.at], columns=names, use_threads=False)
+
+    def _opened(self, manifest: Manifest, file: int) -> Any:
+        """The file, which stays open until another one is wanted."""
+        if self._file is None or self._file[0] != file:
+            self.close()
+            stream = self._open.enter_context(manifest.inputs[file].place().open())
+            self._file = file, self._open.enter_context(parquet.ParquetFile(stream))
+        return self._file[1]
