@@ -6,9 +6,9 @@
 The work is in parts of some minutes at most. A part that passed is recorded in checks.jsonl with its counts, the
 commit, and a digest of the files that it depends on (evidence.py). As long as these stay as they are, at later commits
 too, it is not run again on the same kind of GPU: call the command until nothing is left. On a machine of several GPUs,
-as many parts run at once, each with a GPU of its own; `--at-once` lets several tests share a GPU. Benchmarks, and tests
-that take most of a GPU's memory, come after them, alone. `--minutes` starts nothing that would take longer than what is
-left; `--list` names the parts. Exit code 1 if a part fails or is left.
+as many parts run at once, each with a GPU of its own; `--at-once` lets several tests share a GPU, but no two of the
+sanitizer's. Benchmarks, and tests that take most of a GPU's memory, come after them, alone. `--minutes` starts nothing
+that would take longer than what is left; `--list` names the parts. Exit code 1 if a part fails or is left.
 
 Needs padfree installed with its plugin library, TensorRT, PyTorch, transformers, and libpadfree_kernels.so named by
 PADFREE_KERNELS_LIBRARY (built with -DPADFREE_KERNEL_TESTS=ON). PADFREE_PERTURBED_LIBRARY may name a second one, built
@@ -23,7 +23,6 @@ import fnmatch
 import importlib.util
 import json
 import os
-import queue
 import re
 import subprocess
 import sys
@@ -65,6 +64,7 @@ class Part:
     environment: Mapping[str, str] = field(default_factory=dict)
     whole_machine: bool = False  # takes all GPUs or all cores by itself
     alone: bool = False  # needs a GPU for itself: what it measures holds only there, or it takes most of the memory
+    large: bool = False  # takes half of a GPU's memory: no two of them share one
 
 
 def tests_in(folder: str) -> dict[str, str]:
@@ -97,7 +97,7 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
             for name, command in kernels.items()
         ]
     found += [
-        Part(f"memcheck: {name}", (*SANITIZER, *PYTEST, path), 5)
+        Part(f"memcheck: {name}", (*SANITIZER, *PYTEST, path), 5, large=True)
         for name, path in tests_in("tests/kernels").items()
         if name not in LARGE  # the sanitizer would take hours for them
     ]
@@ -193,29 +193,39 @@ def run_all(waiting: Sequence[Part], gpus: Sequence[str], end: float, done: Any,
     tests = sorted((part for part in waiting if not (part.whole_machine or part.alone)), key=lambda part: -part.minutes)
     alone = [part for part in waiting if part.alone and not part.whole_machine]
     left = run_lanes(whole, [None], end, done)
-    left += run_lanes(tests, [*gpus] * at_once if len(gpus) * at_once > 1 else [None], end, done)
+    shared = [*gpus] * at_once if len(gpus) * at_once > 1 else [None]
+    left += run_lanes(tests, shared, end, done, take_large=len(gpus))
     return left + run_lanes(alone, gpus if len(gpus) > 1 else [None], end, done)
 
 
-def run_lanes(waiting: Sequence[Part], lanes: Sequence[str | None], end: float, done: Any) -> list[Part]:
-    """Runs parts on lanes side by side, each lane a GPU's name (None: whatever is visible); returns what is left."""
-    left: list[Part] = []
-    rest: queue.SimpleQueue[Part] = queue.SimpleQueue()
-    for part in waiting:
-        rest.put(part)
+def run_lanes(
+    waiting: Sequence[Part], lanes: Sequence[str | None], end: float, done: Any, take_large: int | None = None
+) -> list[Part]:
+    """Runs parts on lanes side by side, each lane a GPU's name (None: whatever is visible); returns what is left.
 
-    def work(gpu: str | None) -> None:
-        while True:
-            try:
-                part = rest.get_nowait()
-            except queue.Empty:
-                return
+    Only the first `take_large` lanes take large parts.
+    """
+    left: list[Part] = []
+    rest, lock = list(waiting), threading.Lock()
+
+    def next_part(takes_large: bool) -> Part | None:
+        with lock:
+            part = next((part for part in rest if takes_large or not part.large), None)
+            if part is not None:
+                rest.remove(part)
+            return part
+
+    def work(gpu: str | None, takes_large: bool) -> None:
+        while (part := next_part(takes_large)) is not None:
             if time.monotonic() + 60 * part.minutes > end:
                 left.append(part)
             else:
                 done(run(part, gpu))
 
-    threads = [threading.Thread(target=work, args=(lane,)) for lane in lanes]
+    threads = [
+        threading.Thread(target=work, args=(lane, take_large is None or number < take_large))
+        for number, lane in enumerate(lanes)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -77,6 +77,24 @@ def test_parts_run_on_gpus_of_their_own() -> None:
     assert sorted(record["summary"] for record in records) == ["0", "0", "1", "1"]
 
 
+def test_no_two_large_parts_share_a_gpu(tmp_path: Path) -> None:
+    code = f"""
+import os, pathlib, time
+mark = pathlib.Path({str(tmp_path)!r}) / os.environ["CUDA_VISIBLE_DEVICES"]
+mark.touch(exist_ok=False)
+time.sleep(0.2)
+mark.unlink()
+"""
+    large = [Part(f"large {at}", (sys.executable, "-c", code), 0, large=True) for at in range(5)]
+    records: list[dict[str, Any]] = []
+    small = [part(f"small {at}", "pass") for at in range(5)]
+    assert not run_all([*large, *small], ["0", "1"], time.monotonic() + 60, records.append, at_once=3)
+    assert [record["status"] for record in records] == [0] * 10
+    assert {part.name for part in parts(tmp_path, "default") if part.large} == {
+        part.name for part in parts(tmp_path, "default") if part.name.startswith("memcheck")
+    }
+
+
 def test_tests_share_a_gpu_and_what_measures_has_its_own(tmp_path: Path) -> None:
     code = (
         "import pathlib, time; here = pathlib.Path({folder!r}); mark = here / {name!r}; mark.touch(); "
