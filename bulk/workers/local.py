@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -21,8 +20,6 @@ from .worker import Done, Worker, WorkerSpec
 END_S = 30.0
 """How long a worker may take to end in good order."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-TURN_S = 5e-4
-"""After so long a thread of a worker lets another one go on: Python's own 5 ms are two batches of a small model."""
 
 
 class LocalWorkers:
@@ -117,7 +114,6 @@ def _main(pipe: Any, number: int, spec: WorkerSpec, environment: Mapping[str, st
     """The process."""
     os.environ.update(environment)  # before anything has asked CUDA for its devices
     die_with_parent()
-    sys.setswitchinterval(TURN_S)
     lock = threading.Lock()
 
     def tell(event: Event) -> None:

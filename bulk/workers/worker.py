@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,6 +33,8 @@ Array = npt.NDArray[Any]
 AHEAD = 5
 """Shards that a worker has under way: some are read and tokenised, one is sorted, one runs, one is written."""
 WRITERS = 2
+TURN_S = 5e-4
+"""After so long a thread lets another one go on: Python's own 5 ms are two batches of a small model."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class _Prepared:
 
 
 class Worker:
-    """Does shards. Several are under way at once, and their parts appear in any order.
+    """Does shards, in a process of its own. Several are under way at once, and their parts appear in any order.
 
     Args:
         spec: what is to be done, and with what.
@@ -98,6 +101,7 @@ class Worker:
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
+        sys.setswitchinterval(TURN_S)
         self._spec, self._manifest = spec, spec.manifest
         self._output = Place.of(spec.output)
         self._digest = spec.manifest.digest
