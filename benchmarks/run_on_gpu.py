@@ -193,17 +193,14 @@ def run_all(waiting: Sequence[Part], gpus: Sequence[str], end: float, done: Any,
     tests = sorted((part for part in waiting if not (part.whole_machine or part.alone)), key=lambda part: -part.minutes)
     alone = [part for part in waiting if part.alone and not part.whole_machine]
     left = run_lanes(whole, [None], end, done)
-    shared = [*gpus] * at_once if len(gpus) * at_once > 1 else [None]
-    left += run_lanes(tests, shared, end, done, take_large=len(gpus))
+    left += run_lanes(tests, [*gpus] * at_once if len(gpus) * at_once > 1 else [None], end, done)
     return left + run_lanes(alone, gpus if len(gpus) > 1 else [None], end, done)
 
 
-def run_lanes(
-    waiting: Sequence[Part], lanes: Sequence[str | None], end: float, done: Any, take_large: int | None = None
-) -> list[Part]:
+def run_lanes(waiting: Sequence[Part], lanes: Sequence[str | None], end: float, done: Any) -> list[Part]:
     """Runs parts on lanes side by side, each lane a GPU's name (None: whatever is visible); returns what is left.
 
-    Only the first `take_large` lanes take large parts.
+    Of the lanes of a GPU the first alone takes large parts.
     """
     left: list[Part] = []
     rest, lock = list(waiting), threading.Lock()
@@ -223,8 +220,7 @@ def run_lanes(
                 done(run(part, gpu))
 
     threads = [
-        threading.Thread(target=work, args=(lane, take_large is None or number < take_large))
-        for number, lane in enumerate(lanes)
+        threading.Thread(target=work, args=(lane, lanes.index(lane) == number)) for number, lane in enumerate(lanes)
     ]
     for thread in threads:
         thread.start()

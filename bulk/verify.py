@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from .manifest import Manifest
 from .parts import ID, Part, bad_name, part_name, read_part
 from .places import Place
 from .reading.row_groups import RowGroups
-from .reading.rows import parse, read_chunks, row_groups
+from .reading.rows import parse, read_chunks
 
 
 @dataclass(frozen=True)
@@ -40,18 +41,18 @@ def verify(output: Place, manifest: Manifest) -> Verified:
         BulkError: a part is missing, damaged, or holds other rows than its shard; the message names the first one.
     """
     texts = bad = 0
-    groups = row_groups()
-    for shard in range(len(manifest.shards)):
-        part = read_part(output, shard, manifest.digest)
-        place = output.child(part_name(shard))
-        if part is None:
-            raise BulkError(f"{place.shown}: missing or damaged; run the same command again, which makes it anew")
-        rows = _bad_rows(output, shard) if part.bad else {}
-        if len(rows) != sum(part.bad.values()):
-            raise _wrong(output.child(bad_name(shard)), f"{len(rows)} bad rows, the part says {sum(part.bad.values())}")
-        _check_part(place, part, _expected(manifest, shard, rows, groups))
-        texts, bad = texts + part.texts, bad + len(rows)
-    groups.close()
+    with closing(RowGroups()) as groups:
+        for shard in range(len(manifest.shards)):
+            part = read_part(output, shard, manifest.digest)
+            place = output.child(part_name(shard))
+            if part is None:
+                raise BulkError(f"{place.shown}: missing or damaged; run the same command again, which makes it anew")
+            rows = _bad_rows(output, shard) if part.bad else {}
+            if len(rows) != sum(part.bad.values()):
+                said = sum(part.bad.values())
+                raise _wrong(output.child(bad_name(shard)), f"{len(rows)} bad rows, the part says {said}")
+            _check_part(place, part, _expected(manifest, shard, rows, groups))
+            texts, bad = texts + part.texts, bad + len(rows)
     if texts + bad != manifest.rows:
         raise BulkError(f"{output.shown}: {texts} texts and {bad} bad rows, the inputs have {manifest.rows} rows")
     return Verified(texts, bad)

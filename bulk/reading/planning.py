@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from ..errors import BulkError
-from ..manifest import ROW_NUMBERS, InputFile, Manifest, Model, Options, Piece, Shard
+from ..manifest import PARQUET, ROW_NUMBERS, InputFile, Manifest, Model, Options, Piece, Shard
 from .inputs import Found, find, identity
 from .records import BOM, Ends, RecordError, blocks, csv_columns, reader_of
 
@@ -60,7 +60,7 @@ def _shards(pieces: Sequence[Piece], rows: int) -> Iterator[Shard]:
 
 def _look(file: Found, options: Options) -> tuple[InputFile, list[Piece], str]:
     """A file as the manifest has it, its rows in pieces, and the type of its ids."""
-    if file.format == "parquet":
+    if file.format == PARQUET:
         pieces, kind = _parquet(file, options)
         columns: tuple[str, ...] = ()
     else:

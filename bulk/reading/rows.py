@@ -16,8 +16,6 @@ from ..places import Place
 from .records import Reader, RecordError, blocks, decoded, reader_of, split, whole_records
 from .row_groups import RowGroups
 
-CHUNK_ROWS = 1024
-"""What one process makes tokens of at a time."""
 CHUNK_BYTES = 1 << 18
 
 
@@ -64,37 +62,27 @@ class Parsed:
     bad: list[BadRow] = field(default_factory=list)
 
 
-def read_chunks(manifest: Manifest, shard: Shard, groups: RowGroups | None = None) -> Iterator[Chunk]:
+def read_chunks(manifest: Manifest, shard: Shard, groups: RowGroups) -> Iterator[Chunk]:
     """The rows of a shard, in order.
 
     Args:
         manifest: what the shard is part of.
         shard: its pieces.
-        groups: who has read the shards before it, if there is one; it stays open.
+        groups: who reads parquet files; the one of the shards before, where there are any.
 
     Raises:
         BulkError: an input cannot be read, or has other rows than when the manifest was made.
     """
-    reading = groups or row_groups()
-    try:
-        for piece in shard:
-            rows = 0
-            for chunk, count in _chunks(manifest, piece, reading):
-                rows += count
-                yield chunk
-            if rows != piece.rows:
-                raise BulkError(
-                    f"{manifest.inputs[piece.file].place().shown}: {rows} rows from row {piece.first} on where there "
-                    f"were {piece.rows}: it has changed while it was read; put it back and run the command again"
-                )
-    finally:
-        if groups is None:
-            reading.close()
-
-
-def row_groups() -> RowGroups:
-    """For several shards, one after the other."""
-    return RowGroups(CHUNK_ROWS)
+    for piece in shard:
+        rows = 0
+        for chunk, count in _chunks(manifest, piece, groups):
+            rows += count
+            yield chunk
+        if rows != piece.rows:
+            raise BulkError(
+                f"{manifest.inputs[piece.file].place().shown}: {rows} rows from row {piece.first} on where there were "
+                f"{piece.rows}: it has changed while it was read; put it back and run the command again"
+            )
 
 
 def _chunks(manifest: Manifest, piece: Piece, groups: RowGroups) -> Iterator[tuple[Chunk, int]]:

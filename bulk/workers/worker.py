@@ -24,7 +24,8 @@ from ..manifest import Manifest
 from ..models import check_model
 from ..parts import Part, part_of, write_part
 from ..places import Place
-from ..reading.rows import BadRow, read_chunks, row_groups
+from ..reading.row_groups import RowGroups
+from ..reading.rows import BadRow, read_chunks
 from ..reading.tokens import TokenizerPool, Tokens
 from .clock import Clock, Countdown
 
@@ -57,9 +58,9 @@ class WorkerSpec:
     model: Path
     tokenizer: Path
     tokenizers: int
-    cpu_threads: int = 0
-    runs: int = 3
-    allow_other_gpu: bool = False
+    cpu_threads: int
+    runs: int
+    allow_other_gpu: bool
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class Worker:
 
     def _feed(self) -> None:
         """The first thread: reads shards and hands their rows to the processes that make tokens."""
-        groups = row_groups()
+        groups = RowGroups()
         while (wanted := self._wanted.get()) is not None:
             shard, future = wanted
             self._room.acquire()

@@ -19,7 +19,8 @@ from padfree.bulk.manifest import Manifest, Model, Options, read_manifest, write
 from padfree.bulk.places import Place
 from padfree.bulk.reading.planning import make_manifest
 from padfree.bulk.reading.records import csv_fields, split, whole_records
-from padfree.bulk.reading.rows import CHUNK_ROWS, parse, read_chunks, row_groups
+from padfree.bulk.reading.row_groups import CHUNK_ROWS, RowGroups
+from padfree.bulk.reading.rows import parse, read_chunks
 from padfree.bulk.reading.tokens import TextTokens
 from padfree.runtime.texts import read_tokenizer
 from pyarrow import parquet
@@ -43,7 +44,7 @@ def rows_of(manifest: Manifest) -> list[list[tuple[object, object]]]:
     """(id, text) of every row, by shard."""
     found = []
     for shard in manifest.shards:
-        parsed = [parse(chunk, manifest) for chunk in read_chunks(manifest, shard)]
+        parsed = [parse(chunk, manifest) for chunk in read_chunks(manifest, shard, RowGroups())]
         found.append([pair for one in parsed for pair in zip(one.ids, one.texts, strict=True)])
     return found
 
@@ -55,7 +56,7 @@ def test_pieces_of_row_groups_in_any_order(tmp_path: Path, seed: int) -> None:
         rows = [f"{name} {at}" for at in range(9000)]
         parquet.write_table(pa.table({"text": rows}), tmp_path / f"{name}.parquet", row_group_size=4700)
     manifest = plan([tmp_path], shard_rows=700)
-    alone, groups = rows_of(manifest), row_groups()
+    alone, groups = rows_of(manifest), RowGroups()
     for shard in [*range(len(alone)), *rng.permutation(len(alone)).tolist()]:
         chunks = [parse(chunk, manifest) for chunk in read_chunks(manifest, manifest.shards[shard], groups)]
         assert [pair for one in chunks for pair in zip(one.ids, one.texts, strict=True)] == alone[shard]
@@ -74,7 +75,7 @@ def test_a_row_group_is_read_once_by_who_goes_on(tmp_path: Path, monkeypatch: py
             yield batch
 
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", counted)
-    groups = row_groups()
+    groups = RowGroups()
     rows = [chunk.data.num_rows for shard in manifest.shards for chunk in read_chunks(manifest, shard, groups)]
     assert sum(rows) == sum(seen) == 50_000
     assert len(rows_of(manifest)) > 10
@@ -171,7 +172,7 @@ def test_tokens_are_the_library_s(tmp_path: Path, pairs: bool, table: bool, monk
     columns = ("text", "other") if pairs else ("text",)
     manifest = plan([tmp_path / "in.jsonl"], columns=columns, max_length=most, shard_rows=1000)
     tokens = TextTokens(manifest, TOKENIZER, ("input_ids", "token_type_ids", "attention_mask"))
-    (chunk,) = read_chunks(manifest, manifest.shards[0])
+    (chunk,) = read_chunks(manifest, manifest.shards[0], RowGroups())
     found = tokens.read(chunk)
     library = read_tokenizer(TOKENIZER)
     wanted = [tuple(json.loads(line)[name] for name in columns) for line in chunk.data.splitlines()]
