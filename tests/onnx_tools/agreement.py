@@ -116,28 +116,14 @@ def _kept_differ(one: list[np.ndarray], other: list[np.ndarray], mask: np.ndarra
     return False
 
 
-def overflows_in_padding(original: ModelProto, *, run: Run) -> bool:
-    """Whether the original gives NaN beside padding, as infinity times 0 is, and numbers for a sequence by itself."""
-    mask = masks("packed")["prefix"]
-    feeds = feeds_for(original, mask, 20)
-    together = run(original, feeds)
-    for row, length in enumerate(LENGTHS):
-        alone = run(original, {name: value[row : row + 1, :length] for name, value in feeds.items()})
-        for a, b in zip(together, alone, strict=True):
-            if len(a) != len(mask):
-                continue
-            here = a[row, :length] if a.shape[:2] == mask.shape else a[row]
-            if here.shape == b[0].shape and (np.isnan(here) & ~np.isnan(b[0])).any():
-                return True
-    return False
+def in_float64(run: Run) -> Run:
+    """Runs models with every float32 in float64: two spellings of the same sums agree there to many more digits."""
 
+    def run_in_float64(model: ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        wide = {name: value.astype(np.float64) if value.dtype == np.float32 else value for name, value in feeds.items()}
+        return run(_in_float64(model), wide)
 
-def rounds_to_others(original: ModelProto, interface: str, *, run: Run, tolerance: float) -> bool:
-    """Whether the original itself gives other numbers for kept tokens in float64: exponentials underflow, for one."""
-    mask = np.concatenate(list(masks(interface).values()))
-    feeds = feeds_for(original, mask, 20)
-    doubled = {name: value.astype(np.float64) if value.dtype == np.float32 else value for name, value in feeds.items()}
-    return _kept_differ(run(original, feeds), run(_in_float64(original), doubled), mask, tolerance)
+    return run_in_float64
 
 
 def _in_float64(model: ModelProto) -> ModelProto:
