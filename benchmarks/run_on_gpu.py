@@ -5,7 +5,8 @@
 
 The work is in parts of some minutes at most. A part that passed is recorded in checks.jsonl with its counts, the
 commit, and a digest of the files that it depends on (evidence.py). As long as these stay as they are, at later commits
-too, it is not run again on the same kind of GPU: call the command until nothing is left. On a machine of several GPUs,
+too, it is not run again on the same kind of GPU: call the command until nothing is left. A part whose tests were all
+skipped, for want of TensorRT or Triton, has run nothing, and is tried again. On a machine of several GPUs,
 as many parts run at once, each with a GPU of its own; `--at-once` lets several tests share a GPU, but no two of the
 sanitizer's. Benchmarks, and tests that take most of a GPU's memory, come after them, alone. `--minutes` starts nothing
 that would take longer than what is left; `--list` names the parts. Exit code 1 if a part fails or is left.
@@ -138,6 +139,7 @@ def passed_before(checks: Path, wanted: Iterable[Part], gpu: str | None) -> dict
         item["step"]: item["commit"]
         for item in records
         if item["status"] == 0
+        and item.get("passed") != 0
         and item.get("sources", "none") == stands.get(item["step"])
         and gpu in (None, item.get("gpu"))
     }
@@ -173,12 +175,15 @@ def run(part: Part, gpu: str | None) -> dict[str, Any]:
             if last[0] in "FE":
                 print(f"{part.name}: {last}", flush=True)
     status = process.wait()
+    counts = counts_of(closing)
     if status == NOTHING_RUN and ("skipped" in closing or "deselected" in closing):
         status = 0
+    if not status and ("skipped" in counts or "deselected" in closing):
+        counts.setdefault("passed", 0)  # all of them skipped: no evidence
     if status and gpu is not None:
         print(f"{part.name} ended with:\n{''.join(end)}", "\n".join(reasons), flush=True)
     seconds, summary = round(time.monotonic() - start, 1), closing or last
-    record = {"step": part.name, "status": status, "seconds": seconds, "summary": summary, **counts_of(closing)}
+    record = {"step": part.name, "status": status, "seconds": seconds, "summary": summary, **counts}
     why = {"reasons": list(reasons)} if status else {}
     return {**record, **why, "sources": sources(part.command)}
 
@@ -242,7 +247,8 @@ def table(records: Iterable[Mapping[str, Any]], left: Iterable[Part]) -> str:
     """A line for every part."""
     lines = []
     for record in records:
-        verdict = "passed" if record["status"] == 0 else f"FAILED ({record['status']})"
+        verdict = f"FAILED ({record['status']})" if record["status"] else "passed"
+        verdict = "nothing run" if verdict == "passed" and record.get("passed") == 0 else verdict
         lines.append(f"{record['step']:32s} {verdict:14s} {record['seconds']:7.1f} s  {record['summary'][:120]}")
     return "\n".join([*lines, *(f"{part.name:32s} left: call the command again" for part in left)])
 

@@ -108,8 +108,22 @@ def test_tests_share_a_gpu_and_what_measures_has_its_own(tmp_path: Path) -> None
     assert [record["summary"] for record in records] == ["2", "2", "1", "1"]
 
 
-def test_tests_that_are_all_skipped_are_no_failure() -> None:
-    assert run(part("tests", "print('1 skipped in 0.98s'); raise SystemExit(5)"), None)["status"] == 0
+@pytest.mark.parametrize(
+    ("closing", "status"), [("1 skipped in 0.98s", 5), ("8 skipped in 1s", 0), ("18 deselected in 1s", 5)]
+)
+def test_tests_that_are_all_skipped_are_no_failure_and_no_evidence(closing: str, status: int, tmp_path: Path) -> None:
+    skipped = part("tests", f"print({closing!r}); raise SystemExit({status})")
+    record = run(skipped, None)
+    assert (record["status"], record["passed"]) == (0, 0)
+    assert "nothing run" in table([record], [])
+    checks = tmp_path / "checks.jsonl"
+    checks.write_text(json.dumps({**record, "commit": "1"}))
+    assert passed_before(checks, [skipped], None) == {}
+    checks.write_text(json.dumps({**record, "commit": "1", "passed": 2}))
+    assert passed_before(checks, [skipped], None) == {"tests": "1"}
+
+
+def test_no_test_at_all_is_a_failure() -> None:
     assert run(part("tests", "print('no tests ran in 0.01s'); raise SystemExit(5)"), None)["status"] == 5
 
 
