@@ -6,8 +6,8 @@
 The work is in parts of some minutes at most. A part that passed is recorded in checks.jsonl with its counts, the
 commit, and a digest of the files that it depends on (evidence.py). As long as these stay as they are, at later commits
 too, it is not run again on the same kind of GPU: call the command until nothing is left. A part whose tests were all
-skipped, for want of TensorRT or Triton, has run nothing, and is tried again. On a machine of several GPUs,
-as many parts run at once, each with a GPU of its own; `--at-once` lets several tests share a GPU, but no two of the
+skipped, for want of TensorRT or Triton, has run nothing, and is tried again. On a machine of several GPUs, as many
+parts run at once, each with a GPU of its own; `--at-once` lets several tests share a GPU, but no two of the
 sanitizer's. Benchmarks, and tests that take most of a GPU's memory, come after them, alone. `--minutes` starts nothing
 that would take longer than what is left; `--list` names the parts. Exit code 1 if a part fails or is left.
 
@@ -129,6 +129,11 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
     return found
 
 
+def is_evidence(record: Mapping[str, Any]) -> bool:
+    """Whether a part passed, and not because all of its tests were skipped."""
+    return record["status"] == 0 and record.get("passed") != 0
+
+
 def passed_before(checks: Path, wanted: Iterable[Part], gpu: str | None) -> dict[str, str]:
     """The parts that passed with the files of now on such a GPU, and at which commit."""
     if not checks.exists():
@@ -138,8 +143,7 @@ def passed_before(checks: Path, wanted: Iterable[Part], gpu: str | None) -> dict
     return {
         item["step"]: item["commit"]
         for item in records
-        if item["status"] == 0
-        and item.get("passed") != 0
+        if is_evidence(item)
         and item.get("sources", "none") == stands.get(item["step"])
         and gpu in (None, item.get("gpu"))
     }
@@ -176,9 +180,8 @@ def run(part: Part, gpu: str | None) -> dict[str, Any]:
                 print(f"{part.name}: {last}", flush=True)
     status = process.wait()
     counts = counts_of(closing)
-    if status == NOTHING_RUN and ("skipped" in closing or "deselected" in closing):
+    if status in (0, NOTHING_RUN) and ("skipped" in closing or "deselected" in closing):
         status = 0
-    if not status and ("skipped" in counts or "deselected" in closing):
         counts.setdefault("passed", 0)  # all of them skipped: no evidence
     if status and gpu is not None:
         print(f"{part.name} ended with:\n{''.join(end)}", "\n".join(reasons), flush=True)
@@ -247,8 +250,8 @@ def table(records: Iterable[Mapping[str, Any]], left: Iterable[Part]) -> str:
     """A line for every part."""
     lines = []
     for record in records:
-        verdict = f"FAILED ({record['status']})" if record["status"] else "passed"
-        verdict = "nothing run" if verdict == "passed" and record.get("passed") == 0 else verdict
+        not_passed = f"FAILED ({record['status']})" if record["status"] else "nothing run"
+        verdict = "passed" if is_evidence(record) else not_passed
         lines.append(f"{record['step']:32s} {verdict:14s} {record['seconds']:7.1f} s  {record['summary'][:120]}")
     return "\n".join([*lines, *(f"{part.name:32s} left: call the command again" for part in left)])
 
