@@ -20,6 +20,7 @@ from ..errors import BuildError
 from .parser_gaps import spell_for_parser
 from .short_axes import LEAST, lengthen_short_axes
 from .task_lists import drop_unread_task_lists
+from .wide_rows import widen_rows_of_norms
 
 MAX_PROTOBUF_BYTES = 2**31 - 1
 MAX_ERRORS_SHOWN = 3
@@ -86,6 +87,7 @@ def for_parser(model: onnx.ModelProto, max_seq_len: int) -> onnx.ModelProto:
     name_plugin_nodes(plain)
     set_max_seq_len(plain, max_seq_len)
     drop_unread_task_lists(plain, max_seq_len)
+    widen_rows_of_norms(plain)
     bound_max_seqlen(plain, max_seq_len)
     if not _has_extent(plain):
         lengthen_short_axes(plain)

@@ -80,11 +80,13 @@ class BodyBuilder:
         self.nodes.append(helper.make_node("Cast", [scaled], [name], to=TensorProto.FLOAT8E4M3FN, saturate=1))
 
     def output_results(self, value: str) -> None:
-        """Makes `value` (float32) what the attribute `results` asks for: y, and y_e4m3 of its rounded numbers."""
+        """Makes `value` (float32) what the attribute `results` asks for: y, y_e4m3 of its rounded numbers, y_fp32."""
         results = self.attributes["results"]
-        if results != "e4m3":
+        if results in ("act", "both", "act_fp32"):
             self.output("y", value)
-        if results == "act":
+        if results in ("fp32", "act_fp32"):
+            self.output_as_is("y_fp32", value)
+        if results not in ("e4m3", "both"):
             return
         self._check_e4m3()
         rounded = "y" if results == "both" else self.op("Cast", value, to=self.act_type)

@@ -230,9 +230,18 @@ _ROTARY = OperatorSpec(
     ),
 )
 
+_NORM_RESULTS = AttributeSpec(
+    "results",
+    "string",
+    "the types that rows leave in: that of the activations, e4m3, or both; float32, or act and float32",
+    allowed=("act", "e4m3", "both", "fp32", "act_fp32"),
+    selects_body=True,
+)
+
 _LAYER_NORM = OperatorSpec(
     "PadfreeLayerNorm",
-    f"Layer norm, or RMS norm, of x + bias + residual over the last axis, statistics in float32.{_ROUNDED}",
+    f"Layer norm, or RMS norm, of x + bias + residual over the last axis, statistics in float32.{_ROUNDED} y_fp32 is y "
+    "before it is rounded; the plugin has it of FP16 and BF16, too.",
     inputs=(
         TensorSpec("x", "act", "[...,E]"),
         TensorSpec("bias", "act", "[E]", when("has_bias")),
@@ -241,8 +250,9 @@ _LAYER_NORM = OperatorSpec(
         TensorSpec("beta", "act", "[E]", when("has_beta")),
     ),
     outputs=(
-        TensorSpec("y", "act", "[...,E]", WRITES_ACT),
+        TensorSpec("y", "act", "[...,E]", Condition("results", ("act", "both", "act_fp32"))),
         TensorSpec("y_e4m3", "fp8", "[...,E]", WRITES_E4M3),
+        TensorSpec("y_fp32", "float32", "[...,E]", Condition("results", ("fp32", "act_fp32"))),
         TensorSpec("sum", "act", "[...,E]", when("has_sum")),
     ),
     attributes=(
@@ -252,7 +262,7 @@ _LAYER_NORM = OperatorSpec(
         flag("has_residual", "whether residual is there"),
         flag("has_beta", "whether beta is there"),
         flag("has_sum", "whether x + bias + residual is an output too"),
-        RESULTS,
+        _NORM_RESULTS,
         Y_SCALE,
     ),
 )

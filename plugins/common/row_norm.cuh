@@ -25,11 +25,11 @@ constexpr int kRowAddends = 3;
 template <typename T>
 struct RowNorm {
   using Element = T;
-  static constexpr bool kE4m3 = false;
+  static constexpr bool kE4m3 = false, kTwice = false;
 
   const T* gamma;  // [E]
   const T* beta;   // [E] or null
-  T* y;            // [rows, E]
+  T* y;            // [rows, E]; may be null where kTwice
   T* sum;          // [rows, E] or null: the rows before the norm
   int64_t rows;
   int E;
@@ -41,21 +41,44 @@ struct RowNorm {
 // Where rows leave in e4m3: y, as it is rounded to T, times `factor` and rounded again, which is what a quantisation of
 // rows in T gives.
 struct E4m3Rows {
+  static constexpr bool kE4m3 = true;
+
   unsigned char* data;  // [rows, E], or null
   float factor;
 };
 
-// A norm whose rows leave in e4m3, and in T as well where y is there.
-template <typename T>
-struct E4m3RowNorm : RowNorm<T> {
-  static constexpr bool kE4m3 = true;
+// Where rows leave in fp32, not rounded.
+struct Fp32Rows {
+  static constexpr bool kE4m3 = false;
 
-  E4m3Rows e4m3;
+  float* data;  // [rows, E]
 };
 
-// Stores numbers of rows from element `at` on, a multiple of kWidth, by one store: what 16 bytes of T hold, as e4m3.
+// A norm whose rows leave in another type, and in T as well where y is there.
+template <typename T, typename Rows>
+struct TwiceRowNorm : RowNorm<T> {
+  static constexpr bool kE4m3 = Rows::kE4m3, kTwice = true;
+
+  Rows other;
+};
+
+// Stores numbers of rows from element `at` on, a multiple of kWidth: what 16 bytes of T hold.
 template <typename T, int kWidth>
-__device__ inline void storeE4m3(const E4m3Rows& rows, int64_t at, const float (&x)[kWidth]) {
+__device__ inline void storeRow(const Fp32Rows& rows, int64_t at, const float (&x)[kWidth]) {
+#pragma unroll
+  for (int i = 0; i < kWidth; i += 4) {
+    *reinterpret_cast<float4*>(rows.data + at + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
+  }
+}
+
+template <typename T>
+__device__ inline void storeRow(const Fp32Rows& rows, int64_t at, float x) {
+  rows.data[at] = x;
+}
+
+// By one store.
+template <typename T, int kWidth>
+__device__ inline void storeRow(const E4m3Rows& rows, int64_t at, const float (&x)[kWidth]) {
   Packed<unsigned, kWidth / 4> words;
 #pragma unroll
   for (int i = 0; i < kWidth; i += 2) {
@@ -67,7 +90,7 @@ __device__ inline void storeE4m3(const E4m3Rows& rows, int64_t at, const float (
 }
 
 template <typename T>
-__device__ inline void storeE4m3(const E4m3Rows& rows, int64_t at, float x) {
+__device__ inline void storeRow(const E4m3Rows& rows, int64_t at, float x) {
   rows.data[at] = static_cast<unsigned char>(packE4m3(toFloat(fromFloat<T>(x)) * rows.factor, 0.f));
 }
 
@@ -168,11 +191,12 @@ __global__ void __launch_bounds__(kRowNormThreads, kCrowded ? crowdedBlocks(kVec
   if (row >= p.rows) return;
   T* y = p.y + offset;
   if (!live) {
+    constexpr float kZeros[kWidth] = {};
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if (!inside(i)) continue;
-      if (!Norm::kE4m3 || p.y) *reinterpret_cast<uint4*>(y + column(i)) = uint4{};
-      if constexpr (Norm::kE4m3) *reinterpret_cast<uint2*>(p.e4m3.data + offset + column(i)) = uint2{};
+      if (!Norm::kTwice || p.y) *reinterpret_cast<uint4*>(y + column(i)) = uint4{};
+      if constexpr (Norm::kTwice) storeRow<T>(p.other, offset + column(i), kZeros);
     }
     return;
   }
@@ -184,8 +208,8 @@ __global__ void __launch_bounds__(kRowNormThreads, kCrowded ? crowdedBlocks(kVec
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) x[i][j] = x[i][j] * inverse * scale[j] + shift[j];
     if (!inside(i)) continue;
-    if (!Norm::kE4m3 || p.y) storeFloats(y + column(i), x[i]);
-    if constexpr (Norm::kE4m3) storeE4m3<T>(p.e4m3, offset + column(i), x[i]);
+    if (!Norm::kTwice || p.y) storeFloats(y + column(i), x[i]);
+    if constexpr (Norm::kTwice) storeRow<T>(p.other, offset + column(i), x[i]);
   }
 }
 
@@ -219,8 +243,8 @@ __global__ void __launch_bounds__(kRowNormBlock) rowNormGenericKernel(Source sou
       const float x = element(e);
       if (p.sum) p.sum[row * p.E + e] = fromFloat<T>(x);
       const float y = (x - mean) * inverse * toFloat(p.gamma[e]) + (p.beta ? toFloat(p.beta[e]) : 0.f);
-      if (!Norm::kE4m3 || p.y) p.y[row * p.E + e] = fromFloat<T>(live ? y : 0.f);
-      if constexpr (Norm::kE4m3) storeE4m3<T>(p.e4m3, row * p.E + e, live ? y : 0.f);
+      if (!Norm::kTwice || p.y) p.y[row * p.E + e] = fromFloat<T>(live ? y : 0.f);
+      if constexpr (Norm::kTwice) storeRow<T>(p.other, row * p.E + e, live ? y : 0.f);
     }
   }
 }

@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kRowNormThreads, crowdedBlocks(kVectors))
       if constexpr (kE4m3) *reinterpret_cast<uint2*>(e4m3.data + at) = uint2{};
     } else {
       if (!kE4m3 || p.y) storeFloats(y + i * kStride, x[i]);
-      if constexpr (kE4m3) storeE4m3<T>(e4m3, at, x[i]);
+      if constexpr (kE4m3) storeRow<T>(e4m3, at, x[i]);
     }
   }
 }
@@ -95,7 +95,7 @@ cudaError_t launchTableRows(const EmbeddingParams& params, const Norm& norm, cud
   const auto launchWarps = [&](auto kernel) {
     E4m3Rows e4m3{};
     if constexpr (Norm::kE4m3) {
-      e4m3 = norm.e4m3;
+      e4m3 = norm.other;
       const cudaError_t status = checkE4m3Code(reinterpret_cast<const void*>(kernel));
       if (status != cudaSuccess) return status;
     }

@@ -13,15 +13,16 @@ struct LayerNormParams {
   const void* residual;  // [rows, E] or null
   const void* gamma;     // [E]
   const void* beta;      // [E] or null
-  void* y;               // [rows, E]; null where rows leave in e4m3 alone
+  void* y;               // [rows, E]; null where rows leave in e4m3 or fp32 alone
   void* sum;             // [rows, E] or null: x + bias + residual
   int64_t rows;
   int E;  // any; multiples of 8 take the one-pass path
   float epsilon;
   bool rms;                // RMS norm: no mean is subtracted
-  DataType type;           // of every tensor but y_e4m3; sums and statistics are fp32
+  DataType type;           // of every tensor but y_e4m3 and y_fp32; sums and statistics are fp32
   void* y_e4m3 = nullptr;  // [rows, E] or null: y times e4m3_factor; not of fp32, nor on GPUs before 8.9
   float e4m3_factor = 1.f;
+  float* y_fp32 = nullptr;  // [rows, E] or null: y before it is rounded; not of fp32, nor beside y_e4m3
 };
 
 // y = norm(x + bias + residual) * gamma + beta in one pass over the activations.
@@ -29,5 +30,8 @@ cudaError_t launchLayerNorm(const LayerNormParams& params, cudaStream_t stream);
 
 // The same with y_e4m3.
 cudaError_t launchLayerNormE4m3(const LayerNormParams& params, cudaStream_t stream);
+
+// The same with y_fp32.
+cudaError_t launchLayerNormFp32(const LayerNormParams& params, cudaStream_t stream);
 
 }  // namespace padfree

@@ -10,7 +10,7 @@ class LayerNorm final : public Operator {
  public:
   explicit LayerNorm(const Attributes& attributes)
       : results_(attributes),
-        kind_(results_.e4m3 ? TensorKind::kHalf : TensorKind::kActivation),
+        kind_(results_.e4m3 || results_.fp32 ? TensorKind::kHalf : TensorKind::kActivation),
         x_(addInput("x", kind_, "[...,E]")),
         bias_(addInput("bias", kind_, "[E]", attributes.flag("has_bias"))),
         residual_(addInput("residual", kind_, "[...,E]", attributes.flag("has_residual"))),
@@ -18,6 +18,7 @@ class LayerNorm final : public Operator {
         beta_(addInput("beta", kind_, "[E]", attributes.flag("has_beta"))),
         y_(addOutput("y", kind_, "[...,E]", results_.activations)),
         y_e4m3_(addOutput("y_e4m3", TensorKind::kE4m3, "[...,E]", results_.e4m3)),
+        y_fp32_(addOutput("y_fp32", TensorKind::kFloat, "[...,E]", results_.fp32)),
         sum_(addOutput("sum", kind_, "[...,E]", attributes.flag("has_sum"))),
         epsilon_(attributes.real("epsilon")),
         rms_(attributes.flag("rms")) {}
@@ -37,6 +38,7 @@ class LayerNorm final : public Operator {
     params.y = tensors.output(y_);
     params.y_e4m3 = tensors.output(y_e4m3_);
     params.e4m3_factor = 1.f / results_.y_scale;
+    params.y_fp32 = tensors.output<float>(y_fp32_);
     params.sum = tensors.output(sum_);
     params.rows = tensors.volume(x_, 0, tensors.rank(x_) - 1);
     params.E = tensors.size(x_, -1);
@@ -48,8 +50,8 @@ class LayerNorm final : public Operator {
 
  private:
   const Results results_;
-  const TensorKind kind_;  // of all tensors but y_e4m3
-  const int x_, bias_, residual_, gamma_, beta_, y_, y_e4m3_, sum_;
+  const TensorKind kind_;  // of all tensors but y_e4m3 and y_fp32
+  const int x_, bias_, residual_, gamma_, beta_, y_, y_e4m3_, y_fp32_, sum_;
   const float epsilon_;
   const bool rms_;
 };
@@ -59,7 +61,8 @@ class LayerNorm final : public Operator {
 OperatorInfo layerNormOperator() {
   return {"PadfreeLayerNorm",
           withResultsFields({nonNegativeRealField("epsilon"), flagField("rms"), flagField("has_bias"),
-                             flagField("has_residual"), flagField("has_beta"), flagField("has_sum")}),
+                             flagField("has_residual"), flagField("has_beta"), flagField("has_sum")},
+                            {"fp32", "act_fp32"}),
           makeOperator<LayerNorm>};
 }
 

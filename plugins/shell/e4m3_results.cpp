@@ -12,18 +12,21 @@
 namespace padfree {
 
 Results::Results(const Attributes& attributes)
-    : activations(attributes.choice("results") != "e4m3"),
-      e4m3(attributes.choice("results") != "act"),
+    : activations(attributes.choice("results") != "e4m3" && attributes.choice("results") != "fp32"),
+      e4m3(attributes.choice("results") == "e4m3" || attributes.choice("results") == "both"),
+      fp32(attributes.choice("results") == "fp32" || attributes.choice("results") == "act_fp32"),
       y_scale(attributes.real("y_scale")) {
   checkE4m3Scale(y_scale);
 }
 
-std::vector<FieldSpec> resultsFields() {
-  return {choiceField("results", {"act", "e4m3", "both"}), nonNegativeRealField("y_scale")};
+std::vector<FieldSpec> resultsFields(const std::vector<std::string>& more) {
+  std::vector<std::string> types{"act", "e4m3", "both"};
+  types.insert(types.end(), more.begin(), more.end());
+  return {choiceField("results", types), nonNegativeRealField("y_scale")};
 }
 
-std::vector<FieldSpec> withResultsFields(std::vector<FieldSpec> others) {
-  for (FieldSpec& field : resultsFields()) others.push_back(std::move(field));
+std::vector<FieldSpec> withResultsFields(std::vector<FieldSpec> others, const std::vector<std::string>& more) {
+  for (FieldSpec& field : resultsFields(more)) others.push_back(std::move(field));
   return others;
 }
 

@@ -2,6 +2,7 @@
 // What operators have in common whose results may leave in e4m3.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "shell/fields.h"
@@ -12,18 +13,20 @@ constexpr int kLeastE4m3Version = 89;  // compute capability, without the point
 constexpr const char* kE4m3RowsNextStep =
     "; keep the products that read these rows in fp16 (--keep), or build with --precision fp16";
 
-// The attributes results and y_scale of an operator whose rows leave in the activations' type, in e4m3, or in both.
+// The attributes results and y_scale of an operator whose rows leave in the activations' type, in e4m3, or in both;
+// and, of some operators, in fp32, with or without the activations' type.
 struct Results {
   // Throws std::invalid_argument where y_scale is not allowed.
   explicit Results(const Attributes& attributes);
 
-  bool activations, e4m3;
+  bool activations, e4m3, fp32;
   float y_scale;
 };
 
-// Those attributes, and with them at their end the others of an operator.
-std::vector<FieldSpec> resultsFields();
-std::vector<FieldSpec> withResultsFields(std::vector<FieldSpec> others);
+// Those attributes, with the values of results beside act, e4m3 and both; and with them at their end the others of an
+// operator.
+std::vector<FieldSpec> resultsFields(const std::vector<std::string>& more = {});
+std::vector<FieldSpec> withResultsFields(std::vector<FieldSpec> others, const std::vector<std::string>& more = {});
 
 // Throws std::invalid_argument, naming y_scale, unless results in e4m3 can be divided by it.
 void checkE4m3Scale(float y_scale);

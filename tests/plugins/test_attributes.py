@@ -97,7 +97,7 @@ def test_every_variant_serialises_and_clones(library: PluginLibrary, operator: s
         ("PadfreeLayerNorm", {"epsilon": -1e-5}, "epsilon is -1e-05; allowed: finite, at least 0"),
         ("PadfreeLayerNorm", {"epsilon": float("inf")}, "epsilon is inf; allowed: finite, at least 0"),
         ("PadfreeLayerNorm", {"epsilon": 0}, "epsilon has type INT32; allowed: FLOAT32"),
-        ("PadfreeLayerNorm", {"results": "fp8"}, 'results is "fp8"; allowed: act, e4m3, both'),
+        ("PadfreeLayerNorm", {"results": "fp8"}, 'results is "fp8"; allowed: act, e4m3, both, fp32, act_fp32'),
         ("PadfreeLayerNorm", {"results": "e4m3", "y_scale": 0.0}, "y_scale is 0; allowed: from 6.10352e-05 to 16384"),
         ("PadfreeEmbedding", {"results": "both", "y_scale": 32768.0}, "y_scale is 32768; allowed: from 6.10352e-05"),
         ("PadfreeEmbedding", {"results": None}, "results is missing; allowed: act, e4m3, both"),
@@ -181,13 +181,13 @@ def test_linear_needs_a_gpu_to_be_built(library: PluginLibrary, log: LogCapture)
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU to ask for its architecture")
-@pytest.mark.parametrize("results", ["act", "e4m3", "both"])
+@pytest.mark.parametrize("results", ["act", "e4m3", "both", "fp32", "act_fp32"])
 def test_rows_in_e4m3_need_a_gpu_to_be_built(library: PluginLibrary, log: LogCapture, results: str) -> None:
     flags = {"rms": 0, "has_bias": 0, "has_residual": 0, "has_beta": 0, "has_sum": 0}
     plugin = library.create("PadfreeLayerNorm", {"epsilon": 1e-5, **flags, "results": results, "y_scale": 1.0})
     assert plugin is not None
-    assert plugin.configure([FP16, FP16], [(7, 16), (16,)]) == (results == "act")
-    assert ("the GPU cannot be asked for its architecture" in log.text()) == (results != "act")
+    assert plugin.configure([FP16, FP16], [(7, 16), (16,)]) == (results not in ("e4m3", "both"))
+    assert ("the GPU cannot be asked for its architecture" in log.text()) == (results in ("e4m3", "both"))
     plugin.destroy()
 
 

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Outputs in float32 that are rows of a norm in half precision: the norm gives them in float32 itself."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import TensorProto
+from padfree.onnx_tools.operators import node_attributes, padfree_nodes
+
+_HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+def widen_rows_of_norms(model: onnx.ModelProto) -> None:
+    """Where an output is a PadfreeLayerNorm's y cast to float32, has it of the operator's y_fp32 instead, in place.
+
+    That saves a kernel that reads and writes all tokens, and the numbers are not rounded on their way. A y that nothing
+    else reads is not made at all.
+    """
+    outputs = {value.name for value in model.graph.output}
+    kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    casts = {
+        node.input[0]: node
+        for node in model.graph.node
+        if node.op_type == "Cast" and not node.domain and node.output[0] in outputs and _to_float(node)
+    }
+    for norm in list(padfree_nodes(model.graph)):
+        cast = casts.get(norm.output[0])
+        in_half = any(kinds.get(name) in _HALVES for name in norm.input)
+        if cast is None or norm.op_type != "PadfreeLayerNorm" or not in_half:
+            continue
+        if node_attributes(norm)["results"] != "act":
+            continue
+        y, wide = norm.output[0], cast.output[0]
+        model.graph.node.remove(cast)
+        is_read = y in outputs or any(y in node.input for node in model.graph.node)
+        norm.output[:] = [*([y] if is_read else []), wide, *norm.output[1:]]
+        for attribute in norm.attribute:
+            if attribute.name == "results":
+                attribute.s = b"act_fp32" if is_read else b"fp32"
+
+
+def _to_float(cast: onnx.NodeProto) -> bool:
+    return any(attribute.name == "to" and attribute.i == TensorProto.FLOAT for attribute in cast.attribute)

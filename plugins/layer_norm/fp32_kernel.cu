@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layer norms of rows in half precision that leave in fp32, alone or beside those in half precision.
+#include "layer_norm/residual_source.cuh"
+
+namespace padfree {
+
+cudaError_t launchLayerNormFp32(const LayerNormParams& params, cudaStream_t stream) {
+  return dispatchHalf(params.type, [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    const TwiceRowNorm<T, Fp32Rows> norm{rowNormOf<T>(params), {params.y_fp32}};
+    return launchRowNorm(ResidualSource<T>(params), norm, stream);
+  });
+}
+
+}  // namespace padfree

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Outputs in float32 that a norm in half precision gives by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from padfree.builder.engine.network import for_parser
+from padfree.onnx_tools import rewrite, synthetic
+from padfree.onnx_tools.operators import check_nodes, node_attributes, padfree_nodes, with_functions
+
+SEQ_LENS = np.array([3, 9, 1], np.int32)
+
+
+def bert() -> onnx.ModelProto:
+    return synthetic.bert_model(num_layers=2, hidden_size=64, num_heads=2, intermediate_size=128, vocab_size=100)
+
+
+def without(model: onnx.ModelProto, output: str) -> onnx.ModelProto:
+    model.graph.output.remove(next(value for value in model.graph.output if value.name == output))
+    return model
+
+
+def norms(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    return [node for node in padfree_nodes(model.graph) if node.op_type == "PadfreeLayerNorm"]
+
+
+def run(model: onnx.ModelProto) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    names = [value.name for value in model.graph.input]
+    feeds = {name: rng.integers(0, 2, SEQ_LENS.sum()).astype(np.int32) for name in names if name != "seq_lens"}
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return list(session.run(None, {**feeds, "seq_lens": SEQ_LENS}))
+
+
+@pytest.mark.parametrize("pooler", [True, False])
+def test_the_last_norm_gives_float32_and_what_else_is_read(pooler: bool) -> None:
+    given = bert() if pooler else without(bert(), "pooler_output")
+    model = rewrite(given, precision="fp16").model
+    made = for_parser(model, 512)
+    check_nodes(made)
+    *others, last = norms(made)
+    assert node_attributes(last)["results"] == ("act_fp32" if pooler else "fp32")
+    assert {node_attributes(node)["results"] for node in others} <= {"act"}
+    assert last.output[-1] == "last_hidden_state"
+    assert not any(node.op_type == "Cast" and "last_hidden_state" in node.output for node in made.graph.node)
+    rounded, rows = run(model), run(with_functions(made, "fp16"))
+    np.testing.assert_array_equal(rows[0].astype(np.float16), rounded[0].astype(np.float16))
+    assert (rows[0] != rounded[0]).any()
+    for a, b in zip(rows[1:], rounded[1:], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("options", [{"precision": "fp32"}, {"precision": "fp16", "interface": "padded"}], ids=str)
+def test_others_are_left_alone(options: dict[str, str]) -> None:
+    """In fp32 nothing is cast, and in the padded interface what is cast are slots."""
+    made = for_parser(rewrite(bert(), **options).model, 512)  # type: ignore[arg-type]
+    assert {node_attributes(node)["results"] for node in norms(made)} == {"act"}
