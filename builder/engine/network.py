@@ -17,6 +17,7 @@ from padfree.onnx_tools.operators import DOMAIN, padfree_nodes
 from padfree.onnx_tools.passes.interface import MAX_SEQLEN
 
 from ..errors import BuildError
+from .early_reads import mark_early_reads
 from .parser_gaps import spell_for_parser
 from .short_axes import LEAST, lengthen_short_axes
 from .task_lists import drop_unread_task_lists
@@ -88,6 +89,7 @@ def for_parser(model: onnx.ModelProto, max_seq_len: int) -> onnx.ModelProto:
     set_max_seq_len(plain, max_seq_len)
     drop_unread_task_lists(plain, max_seq_len)
     widen_rows_of_norms(plain)
+    mark_early_reads(plain)
     bound_max_seqlen(plain, max_seq_len)
     if not _has_extent(plain):
         lengthen_short_axes(plain)

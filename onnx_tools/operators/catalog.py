@@ -113,6 +113,13 @@ _EMBEDDING = OperatorSpec(
         flag("has_beta", "whether beta is there"),
         RESULTS,
         Y_SCALE,
+        AttributeSpec(
+            "early_ids",
+            "int",
+            "1: ids and token_types are inputs of the model, or what cu_seqlens are made of: complete before the "
+            "kernel ahead begins. Builds write it, files have 0",
+            allowed=(0, 1),
+        ),
     ),
     requires=((when("has_positions"), when("has_position_table")),),
 )
@@ -195,6 +202,13 @@ _ATTENTION = OperatorSpec(
             "quantized", "whether y is e4m3: results divided by y_scale, beyond 448 as 448; not of fp32 in the plugin"
         ),
         Y_SCALE,
+        AttributeSpec(
+            "early_lengths",
+            "int",
+            "1: cu_seqlens and tasks are inputs of the model, or what the tokens are computed from: complete before "
+            "the kernel ahead begins. Builds write it, files have 0",
+            allowed=(0, 1),
+        ),
     ),
     requires=(
         (when("has_k_position"), _DISENTANGLED),

@@ -179,6 +179,7 @@ def _replace(graph: gs.Graph, analysis: Analysis, found: norm_match.LayerNorm, t
         has_beta=int(found.beta is not None),
         results="act",
         y_scale=1.0,
+        early_ids=0,
     )
     dtype = analysis[found.output].dtype
     unpack(editor, result, boundary, dtype, found.output)

@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionDisentangledKer
   T* const k_band = v + S::kKeys * S::kStride;
   T* const q_band = k_band + S::kBand * S::kStride;
 
-  releaseNextGrid();
   waitForPriorGrids();
+  releaseNextGrid();
   const int head = blockIdx.x % p.H;  // blocks that start together read whole rows of one sequence
   const QueryTile tile = findQueryTile<kRows>(p.cu_seqlens, p.B, p.T, blockIdx.x / p.H);
   if (tile.rows <= 0) return;

@@ -46,6 +46,9 @@ struct AttentionParams {
   // [2 * bias_range + 1, H*D] of the type, with kDisentangled; either may be null
   const void *k_position, *q_position;
   float e4m3_factor;  // where above 0, y is e4m3 and gets results times it; not of kFloat32
+  // Whether another kernel came between the one that made cu_seqlens and tasks and this one, or the host made them
+  // before it: they are read while the kernel ahead still runs (dependent_launch.cuh, rule 3).
+  bool early_lengths = false;
 };
 
 constexpr int kMaxHeadSize = 256, kMaxDisentangledHeadSize = 128;

@@ -43,10 +43,11 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
   T* const shared_kv = reinterpret_cast<T*>(shared_bytes);
   T* const shared_q = shared_kv + kStages * S::kStageElements;
 
-  releaseNextGrid();
-  waitForPriorGrids();
+  if (!p.early_lengths) waitForPriorGrids();
   const int head = blockIdx.x % p.H;  // blocks that start together read whole rows of one sequence
   const QueryTile tile = findQueryTile<S::kRows>(p.cu_seqlens, p.B, p.T, blockIdx.x / p.H);
+  waitForPriorGrids();
+  releaseNextGrid();
   if (tile.rows <= 0) return;
   const int64_t y_stride = static_cast<int64_t>(p.H) * p.D;
   Result* const y = static_cast<Result*>(p.y) + (tile.begin + tile.first) * y_stride + head * p.D;

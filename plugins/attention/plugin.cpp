@@ -53,6 +53,7 @@ class Attention final : public Operator {
         scale_(attributes.real("scale")),
         y_scale_(attributes.real("y_scale")),
         quantized_(attributes.flag("quantized")),
+        early_lengths_(attributes.flag("early_lengths")),
         separate_(attributes.choice("qkv_layout") == "separate"),
         bias_kind_(biasOf(attributes.choice("bias"))),
         places_(placesOf(attributes.choice("qkv_layout"), num_heads_, num_kv_heads_, head_size_)) {
@@ -134,6 +135,7 @@ class Attention final : public Operator {
     params.k_position = tensors.input(k_position_);
     params.q_position = tensors.input(q_position_);
     params.e4m3_factor = quantized_ ? 1.f / y_scale_ : 0.f;
+    params.early_lengths = early_lengths_;
     return launchAttention(params, stream);
   }
 
@@ -165,7 +167,7 @@ class Attention final : public Operator {
   const int num_heads_, num_kv_heads_, head_size_, max_seq_len_;
   const int window_left_, window_right_, bias_range_;
   const float scale_, y_scale_;
-  const bool quantized_, separate_;
+  const bool quantized_, early_lengths_, separate_;
   const AttentionBias bias_kind_;
   const QkvPlaces places_;
   int qkv_bias_, cu_seqlens_, tasks_, slopes_, distance_bias_, k_position_, q_position_;
@@ -183,7 +185,7 @@ OperatorInfo attentionOperator() {
        integerField("max_seq_len", 0, kInt32Max), integerField("window_left", -1, kInt32Max),
        integerField("window_right", -1, kInt32Max), choiceField("bias", {"none", "slope", "distance", "disentangled"}),
        integerField("bias_range", 0, kMaxBiasRange), flagField("has_k_position"), flagField("has_q_position"),
-       flagField("quantized"), nonNegativeRealField("y_scale")},
+       flagField("quantized"), nonNegativeRealField("y_scale"), flagField("early_lengths")},
       makeOperator<Attention>};
 }
 

@@ -4,12 +4,14 @@
 // programmatic edge.
 //
 // What every kernel launched by launchDependent keeps to, in every block, those with nothing to do included:
-//   1. Before waitForPriorGrids() it reads nothing that a kernel may have written and writes nothing: TensorRT reuses
-//      activation memory. It may compute addresses, set up shared memory and prefetch into the L2 cache, which is
-//      coherent.
+//   1. Before waitForPriorGrids() it reads nothing that the kernel ahead may have written and writes nothing: TensorRT
+//      reuses activation memory. It may compute addresses, set up shared memory and prefetch into the L2 cache, which
+//      is coherent.
 //   2. It calls waitForPriorGrids() before it ends. The wait covers the grid before this one alone; that this one had
 //      waited itself is what makes it cover all grids before.
-//   3. Nothing read after the wait goes through the read-only cache (__ldg, const __restrict__): it is not part of what
+//   3. It calls releaseNextGrid() behind waitForPriorGrids() alone. So when a grid begins, all grids have ended but the
+//      one ahead of it, and it may read what these wrote before it waits (early_lengths in attention/launch.h).
+//   4. Nothing read after the wait goes through the read-only cache (__ldg, const __restrict__): it is not part of what
 //      the wait makes visible.
 #pragma once
 

@@ -18,8 +18,8 @@ constexpr int kRowCopyWords = kRowCopyLoads * kWarpSize;  // narrow rows share a
 template <typename Word, typename Sources>
 __global__ void __launch_bounds__(kRowCopyThreads)
     rowCopyKernel(const Word* x, Word* y, int64_t rows, unsigned words, int warp_rows, Sources sources) {
-  releaseNextGrid();
   waitForPriorGrids();
+  releaseNextGrid();
   const unsigned lane = threadIdx.x % kWarpSize;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kRowCopyWarps * warp_rows;
   for (int64_t row = (static_cast<int64_t>(blockIdx.x) * kRowCopyWarps + threadIdx.x / kWarpSize) * warp_rows;

@@ -8,6 +8,8 @@
 //       E elements each, null where there is none; false: the row becomes zeros
 //   void prefetch() const
 //       before the kernels ahead have ended: brings what every row needs into the L2 cache
+//   static constexpr bool kMayReadEarly, bool readsEarly() const
+//       whether begin() may be called before the kernel ahead has ended, and waits for it by itself
 //   static constexpr bool mayCrowd(int lanes, int vectors), bool crowds() const
 //       whether there are crowded kernels (rowNormVectorKernel) for rows of so many threads and vectors a thread;
 //       whether to use them for this source
@@ -134,11 +136,12 @@ __global__ void __launch_bounds__(kRowNormThreads, kCrowded ? crowdedBlocks(kVec
     prefetchToL2(p.beta, p.E * sizeof(T));
     source.prefetch();
   }
-  waitForPriorGrids();
+  if (!source.readsEarly()) waitForPriorGrids();
   const int lane = threadIdx.x % kLanes;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (kRowNormThreads / kLanes) + threadIdx.x / kLanes;
   const T* addends[kRowAddends] = {};
   const bool live = row < p.rows && source.template begin < kLanes<kWarpSize ? kLanes : kWarpSize>(row, addends);
+  if constexpr (Source::kMayReadEarly) waitForPriorGrids();
   const auto column = [&](int i) { return (i * kLanes + lane) * kWidth; };
   const auto inside = [&](int i) { return kCrowded || column(i) < p.E; };
   const auto load = [&](const T* from, uint4(&to)[kVectors]) {
@@ -220,8 +223,8 @@ template <typename Source, typename Norm>
 __global__ void __launch_bounds__(kRowNormBlock) rowNormGenericKernel(Source source, Norm p) {
   using T = typename Norm::Element;
   if constexpr (Norm::kE4m3 && !hasE4m3()) return;
-  releaseNextGrid();
   waitForPriorGrids();
+  releaseNextGrid();
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
     const T* addends[kRowAddends] = {};
     const bool live = source.template begin<kWarpSize>(row, addends);

@@ -24,6 +24,9 @@ struct EmbeddingRows {
   int position_offset;
   float epsilon;
   DataType type;  // of tables, gamma, beta and y; sums and statistics are fp32
+  // Whether another kernel came between those that made ids and token_types and this one: they are read while the
+  // kernel ahead still runs (dependent_launch.cuh, rule 3).
+  bool early_ids = false;
 };
 
 struct EmbeddingParams : EmbeddingRows {

@@ -25,6 +25,7 @@ class Embedding final : public Operator {
         y_(addOutput("y", kind_, "[T,E]", results_.activations)),
         y_e4m3_(addOutput("y_e4m3", TensorKind::kE4m3, "[T,E]", results_.e4m3)),
         position_offset_(attributes.integer("position_offset")),
+        early_ids_(attributes.flag("early_ids")),
         epsilon_(attributes.real("epsilon")) {
     if (positions_ != kAbsent && position_table_ == kAbsent) {
       throw std::invalid_argument(
@@ -61,6 +62,7 @@ class Embedding final : public Operator {
     params.position_offset = position_offset_;
     params.epsilon = epsilon_;
     params.type = tensors.type(word_table_);
+    params.early_ids = early_ids_;
     return launchEmbedding(params, stream);
   }
 
@@ -70,6 +72,7 @@ class Embedding final : public Operator {
   const int ids_, token_types_, positions_, cu_seqlens_, word_table_, position_table_, type_table_, gamma_, beta_, y_,
       y_e4m3_;
   const int position_offset_;
+  const bool early_ids_;
   const float epsilon_;
 };
 
@@ -80,7 +83,7 @@ OperatorInfo embeddingOperator() {
           withResultsFields({nonNegativeRealField("epsilon"),
                              integerField("position_offset", 0, std::numeric_limits<int32_t>::max()),
                              flagField("has_token_types"), flagField("has_positions"), flagField("has_position_table"),
-                             flagField("has_beta")}),
+                             flagField("has_beta"), flagField("early_ids")}),
           makeOperator<Embedding>};
 }
 

@@ -23,6 +23,9 @@ struct TableSource {
   static constexpr bool mayCrowd(int lanes, int) { return lanes < kWarpSize; }
   bool crowds() const { return true; }
 
+  static constexpr bool kMayReadEarly = true;
+  __device__ bool readsEarly() const { return p.early_ids; }
+
   __device__ void prefetch() const {
     prefetchToL2(p.ids, p.T * sizeof(int));
     prefetchToL2(p.token_types, p.T * sizeof(int));
@@ -48,6 +51,10 @@ struct TableSource {
     const int word = p.ids[token];
     const int later_word = laterWord(token);
     const int type = p.token_types ? p.token_types[token] : -1;
+    if (p.early_ids) {
+      prefetchWord(word, threadIdx.x % kLanes, kLanes);
+      waitForPriorGrids();
+    }
     const int given_position = p.positions ? p.positions[token] : 0;
     const auto start = [&](int i) { return sequenceStart(p.cu_seqlens, i, p.T); };
     const int sequence = warpFindLast<kLanes>(p.B + 1, token, start);

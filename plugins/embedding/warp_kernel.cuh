@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kRowNormThreads, crowdedBlocks(kVectors))
     prefetchToL2(p.beta, kE * sizeof(T));
     source.prefetch();
   }
-  waitForPriorGrids();
+  if (!p.early_ids) waitForPriorGrids();
   const int lane = threadIdx.x % kWarpSize;
   const int token = blockIdx.x * (kRowNormThreads / kWarpSize) + threadIdx.x / kWarpSize;
   if (token >= p.T) return;
@@ -34,6 +34,7 @@ __global__ void __launch_bounds__(kRowNormThreads, crowdedBlocks(kVectors))
   };
   uint4 words[kVectors], positions[kVectors], types[kVectors], gamma[kVectors], beta[kVectors];
   load(p.word_table, p.V, word, words);
+  waitForPriorGrids();
 
   const auto start = [&](int i) { return sequenceStart(p.cu_seqlens, i, p.T); };
   const int sequence = warpFindLast(p.B, token, start);  // without the filler: one round up to 32 sequences

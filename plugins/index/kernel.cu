@@ -15,8 +15,8 @@ constexpr int kWarps = kThreads / kWarpSize;
 // One block a row.
 __global__ void __launch_bounds__(kThreads) countKernel(IndexParams p) {
   __shared__ int counts[kWarps];
-  releaseNextGrid();
   waitForPriorGrids();
+  releaseNextGrid();
   const int b = blockIdx.x;
   const int* mask = p.mask + static_cast<int64_t>(b) * p.S;
   int count = 0;
@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(kThreads) countKernel(IndexParams p) {
 __global__ void __launch_bounds__(kThreads) writeKernel(IndexParams p) {
   __shared__ int counts[kWarps];
   __shared__ int before[kWarps];
-  releaseNextGrid();
   waitForPriorGrids();
+  releaseNextGrid();
   const int b = blockIdx.x, warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   int partial = 0;
   for (int row = threadIdx.x; row < b; row += kThreads) partial += p.seq_lens[row];

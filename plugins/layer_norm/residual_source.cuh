@@ -24,6 +24,9 @@ struct ResidualSource {
   static constexpr bool mayCrowd(int, int vectors) { return vectors == 4; }
   bool crowds() const { return !residual; }
 
+  static constexpr bool kMayReadEarly = false;
+  __device__ bool readsEarly() const { return false; }
+
   __device__ void prefetch() const { prefetchToL2(bias, E * sizeof(T)); }
 
   template <int kLanes>

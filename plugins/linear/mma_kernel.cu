@@ -311,8 +311,8 @@ __device__ void computeTile(const Work& work) {
     }
     commitCopies();  // an empty group if nothing is left: waitCopies counts groups
   };
-  releaseNextGrid();
   waitForPriorGrids();
+  releaseNextGrid();
 #pragma unroll
   for (int stage = 0; stage < kStages - 1; ++stage) fetch(stage);
   if (work.moments_in && threadIdx.x < kTileTokens) {

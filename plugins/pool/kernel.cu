@@ -32,8 +32,8 @@ __global__ void __launch_bounds__(kThreads) poolKernel(PoolParams p, int chunks)
   constexpr int kLanes = kChunkBytes / (kWidth * static_cast<int>(sizeof(T)));
   constexpr int kGroups = kThreads / kLanes;
   __shared__ float partial[kWarps][kLanes * kWidth];
-  releaseNextGrid();
   waitForPriorGrids();
+  releaseNextGrid();
   const int b = blockIdx.x / chunks, lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes;
   const int base = blockIdx.x % chunks * (kLanes * kWidth), column = base + lane * kWidth;
   const auto [first, last] = stretchOf(p, b);
@@ -80,8 +80,8 @@ __global__ void __launch_bounds__(kThreads) poolKernel(PoolParams p, int chunks)
 template <typename T>
 __global__ void __launch_bounds__(kThreads) normalizeKernel(PoolParams p) {
   __shared__ float scratch[kWarps];
-  releaseNextGrid();
   waitForPriorGrids();
+  releaseNextGrid();
   T* y = static_cast<T*>(p.y) + static_cast<int64_t>(blockIdx.x) * p.E;
   float squares = 0.f;
   for (int e = threadIdx.x; e < p.E; e += kThreads) squares += toFloat(y[e]) * toFloat(y[e]);

@@ -37,8 +37,8 @@ template <typename T, bool kInterleaved>
 __global__ void __launch_bounds__(kThreads) rotaryVectorKernel(RotaryParams p, int rows) {
   constexpr int kWidth = kVectorBytes / sizeof(T);
   extern __shared__ float table[];  // cosines [rows, D/2], then sines
-  releaseNextGrid();
   waitForPriorGrids();
+  releaseNextGrid();
   const int64_t first_row = int64_t{blockIdx.x} * rows;
   const int here = static_cast<int>(min(int64_t{rows}, p.T - first_row));
   const int pairs = p.D / 2, per_head = pairs / kWidth, turned = p.H * per_head;
@@ -124,8 +124,8 @@ __global__ void __launch_bounds__(kThreads) rotaryVectorKernel(RotaryParams p, i
 // Any sizes: a thread for every pair, and for every column that is copied.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) rotaryGenericKernel(RotaryParams p) {
-  releaseNextGrid();
   waitForPriorGrids();
+  releaseNextGrid();
   const int pairs = p.D / 2, turned = p.H * pairs;
   const int64_t per_row = p.W - turned, count = p.T * per_row, step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += step) {

@@ -17,9 +17,9 @@ constexpr int kTokenThreads = 256;
 __global__ void __launch_bounds__(kThreads, 1) scheduleKernel(ScheduleParams p) {
   __shared__ int64_t scratch[kWarps];
   __shared__ TaskMemory task_memory;
-  releaseNextGrid();
   if (p.tasks) clearTaskMemory(task_memory);
   waitForPriorGrids();
+  releaseNextGrid();
   const int lane = threadIdx.x % kWarpSize;
   const WarpShare share(p.B);
   const auto lengthOf = [&](int b) { return b < share.end ? int64_t{min(max(p.seq_lens[b], 0), p.T)} : 0; };
@@ -47,8 +47,8 @@ __global__ void __launch_bounds__(kThreads, 1) scheduleKernel(ScheduleParams p) 
 
 // One thread a token.
 __global__ void __launch_bounds__(kTokenThreads) tokenPlaceKernel(ScheduleParams p) {
-  releaseNextGrid();
   waitForPriorGrids();
+  releaseNextGrid();
   const int t = blockIdx.x * kTokenThreads + threadIdx.x;
   if (t >= p.T) return;
   int first = 0, last = p.B + 1;  // the last sequence that starts at or before t

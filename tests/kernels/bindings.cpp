@@ -48,18 +48,37 @@ PADFREE_TEST_EXPORT int64_t padfreeTaskListEntries(int T, int B, int H) {
   return padfree::taskListEntries<int64_t>(T, B, H);
 }
 
-// The same arguments as padfreeEmbedding, then rows in e4m3 and what they are multiplied by; y may be null.
+// The same arguments as padfreeEmbedding, then whether ids are read early, rows in e4m3 and what they are multiplied
+// by; y may be null.
 PADFREE_TEST_EXPORT int padfreeEmbeddingE4m3(const int* ids, const int* token_types, const int* positions,
                                              const int* cu_seqlens, const void* word_table, const void* position_table,
                                              const void* type_table, const void* gamma, const void* beta, void* y,
                                              int T, int B, int E, int V, int P, int N, int position_offset,
-                                             float epsilon, int type, void* y_e4m3, float factor, cudaStream_t stream) {
-  return padfree::launchEmbedding(
-      {{ids, token_types, positions, cu_seqlens, word_table, position_table, type_table, gamma, beta, y, T, B, E, V, P,
-        N, position_offset, epsilon, static_cast<DataType>(type)},
-       y_e4m3,
-       factor},
-      stream);
+                                             float epsilon, int type, int early_ids, void* y_e4m3, float factor,
+                                             cudaStream_t stream) {
+  return padfree::launchEmbedding({{ids,
+                                    token_types,
+                                    positions,
+                                    cu_seqlens,
+                                    word_table,
+                                    position_table,
+                                    type_table,
+                                    gamma,
+                                    beta,
+                                    y,
+                                    T,
+                                    B,
+                                    E,
+                                    V,
+                                    P,
+                                    N,
+                                    position_offset,
+                                    epsilon,
+                                    static_cast<DataType>(type),
+                                    early_ids != 0},
+                                   y_e4m3,
+                                   factor},
+                                  stream);
 }
 
 PADFREE_TEST_EXPORT int padfreeEmbedding(const int* ids, const int* token_types, const int* positions,
@@ -68,7 +87,7 @@ PADFREE_TEST_EXPORT int padfreeEmbedding(const int* ids, const int* token_types,
                                          int B, int E, int V, int P, int N, int position_offset, float epsilon,
                                          int type, cudaStream_t stream) {
   return padfreeEmbeddingE4m3(ids, token_types, positions, cu_seqlens, word_table, position_table, type_table, gamma,
-                              beta, y, T, B, E, V, P, N, position_offset, epsilon, type, nullptr, 1.f, stream);
+                              beta, y, T, B, E, V, P, N, position_offset, epsilon, type, 0, nullptr, 1.f, stream);
 }
 
 // The same arguments as padfreeLayerNorm, then rows in e4m3 and what they are multiplied by; y may be null.
@@ -191,7 +210,7 @@ PADFREE_TEST_EXPORT int padfreeAttention(
     int64_t v_head_stride, int64_t bias_head_stride, const int* cu_seqlens, const void* tasks, int num_tasks, void* y,
     int T, int B, int H, int kv_heads, int D, int max_seq_len, float scale, int window_left, int window_right, int bias,
     int bias_range, const float* slopes, const float* distance_bias, const void* k_position, const void* q_position,
-    float e4m3_factor, int type, int kernel, cudaStream_t stream) {
+    float e4m3_factor, int early_lengths, int type, int kernel, cudaStream_t stream) {
   const AttentionOperand query{q, q_bias, q_token_stride, q_head_stride, bias_head_stride};
   const AttentionOperand key{k, k_bias, k_token_stride, k_head_stride, bias_head_stride};
   const AttentionOperand value{v, v_bias, v_token_stride, v_head_stride, bias_head_stride};
@@ -222,5 +241,6 @@ PADFREE_TEST_EXPORT int padfreeAttention(
   params.k_position = k_position;
   params.q_position = q_position;
   params.e4m3_factor = e4m3_factor;
+  params.early_lengths = early_lengths != 0;
   return kLaunchers[kernel](params, stream);
 }

@@ -6,7 +6,18 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.support.launchers import DATA_TYPES, POOL_MODES, Float, Int64, call, rotary, schedule, task_list_entries
+from tests.support.launchers import (
+    DATA_TYPES,
+    POOL_MODES,
+    Float,
+    Int64,
+    Positions,
+    attention,
+    call,
+    rotary,
+    schedule,
+    task_list_entries,
+)
 
 from .cases import DEVICE, cumulative, generator
 
@@ -141,6 +152,88 @@ def test_overlapped_launches_give_the_bits_of_separate_ones(tokens: int) -> None
         graph.replay()
         different = [i for i, x in enumerate(chain.state) if not torch.equal(x, expected[i])]
         assert not different, f"replay {replay}: buffers {different} differ"
+
+
+@pytest.mark.parametrize("case", ["ring", "short", "window", "mma"])
+def test_attention_reads_lengths_while_the_kernel_ahead_runs(case: str) -> None:
+    """Lengths that change all the time: a schedule, a kernel that takes long, and attention with those lengths."""
+    kernel = "sm90" if case == "ring" else case
+    longest, size = 128 if case == "short" else 300, WIDTH // HEADS
+    places = Positions(window=(64, 64)) if case == "window" else Positions()
+    lengths = [longest - (37 * i) % longest for i in range(20)]
+    batch, tokens = len(lengths), sum(lengths)
+    kinds = [torch.tensor(lengths[at:] + lengths[:at], device=DEVICE, dtype=torch.int32) for at in (0, 7, 13)]
+    x = torch.randn(4 * tokens, 3 * WIDTH, generator=generator(1), device=DEVICE).half()
+    gamma = torch.ones(3 * WIDTH, device=DEVICE, dtype=torch.float16)
+    qkv, starts = torch.empty_like(x), torch.zeros(batch + 1, device=DEVICE, dtype=torch.int32)
+    tasks = torch.zeros(task_list_entries(tokens, batch, HEADS), 4, device=DEVICE, dtype=torch.int32)
+    results = torch.zeros(ROUNDS, tokens, WIDTH, device=DEVICE, dtype=torch.float16)
+    operands = [part.view(tokens, HEADS, size) for part in qkv[:tokens].split(WIDTH, dim=1)]
+
+    def steps(at: int, early: bool) -> list[Step]:
+        return [
+            lambda: schedule(kinds[at % len(kinds)], starts, tokens, tasks=tasks, heads=HEADS),
+            lambda: call(
+                "padfreeLayerNorm", x, None, None, gamma, None, qkv, None, Int64(len(x)), 3 * WIDTH, Float(1e-5), 0,
+                DATA_TYPES[torch.float16],
+            ),
+            lambda: attention(
+                operands, starts, results[at], scale=size**-0.5, max_seq_len=longest, kernel=kernel, tasks=tasks,
+                positions=places, early_lengths=early,
+            ),
+        ]  # fmt: skip
+
+    assert_early_reads_are_right(steps, results)
+
+
+@pytest.mark.parametrize("width", [384, 768, 1024])
+def test_embeddings_read_ids_while_the_kernel_ahead_runs(width: int) -> None:
+    """Ids and lengths that change all the time, and a schedule between those who write ids and the embedding."""
+    lengths = [300 - (37 * i) % 300 for i in range(20)]
+    batch, tokens = len(lengths), sum(lengths)
+    given = [
+        torch.randint(0, 500, (tokens,), generator=generator(at), device=DEVICE, dtype=torch.int32) for at in (1, 2)
+    ]
+    kinds = [torch.tensor(lengths[at:] + lengths[:at], device=DEVICE, dtype=torch.int32) for at in (0, 7, 13)]
+    table = torch.randn(500, width, generator=generator(3), device=DEVICE).half()
+    gamma = torch.ones(width, device=DEVICE, dtype=torch.float16)
+    ids, starts = torch.zeros_like(given[0]), torch.zeros(batch + 1, device=DEVICE, dtype=torch.int32)
+    every = torch.arange(tokens, device=DEVICE, dtype=torch.int32)
+    results = torch.zeros(ROUNDS, tokens, width, device=DEVICE, dtype=torch.float16)
+
+    def steps(at: int, early: bool) -> list[Step]:
+        return [
+            lambda: call(
+                "padfreePack", given[at % len(given)], every, ids, tokens,
+                Int64(tokens), Int64(4),
+            ),
+            lambda: schedule(kinds[at % len(kinds)], starts, tokens),
+            lambda: call(
+                "padfreeEmbeddingE4m3", ids, ids, None, starts, table, table, table, gamma, None, results[at], tokens,
+                batch, width, 500, 500, 500, 0, Float(1e-5), DATA_TYPES[torch.float16], int(early), None, Float(1.0),
+            ),
+        ]  # fmt: skip
+
+    assert_early_reads_are_right(steps, results)
+
+
+def assert_early_reads_are_right(steps: Callable[[int, bool], list[Step]], results: torch.Tensor) -> None:
+    """Steps of ROUNDS rounds in one graph, with early reads, fill results as they do one by one without."""
+    for at in range(ROUNDS):
+        for step in steps(at, False):
+            step()
+            torch.cuda.synchronize()
+    expected = results.clone()
+    assert not torch.equal(expected[0], expected[1])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for at in range(ROUNDS):
+            for step in steps(at, True):
+                step()
+    for replay in range(REPLAYS):
+        results.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(results, expected), f"replay {replay}"
 
 
 def test_launches_overlap_outside_of_graphs_too() -> None:

@@ -112,6 +112,7 @@ def attention(
     tasks: torch.Tensor | None = None,
     positions: Positions | None = None,
     y_scale: float = 1.0,
+    early_lengths: bool = False,
 ) -> None:
     """Attention over three views [T, H, D] of any token and head stride; y is [T, H*D], biases are views [H, D].
 
@@ -150,6 +151,7 @@ def attention(
         places.k_position,
         places.q_position,
         Float(1 / y_scale if y.dtype == torch.float8_e4m3fn else 0.0),
+        int(early_lengths),
         DATA_TYPES[operands[0].dtype],
         ATTENTION_KERNELS[kernel],
     )

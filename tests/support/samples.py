@@ -43,6 +43,7 @@ PLAIN_ATTENTION: dict[str, AttributeValue] = {
     "has_q_position": 0,
     "quantized": 0,
     "y_scale": 1.0,
+    "early_lengths": 0,
 }
 PLAIN_RESULTS: dict[str, AttributeValue] = {"results": "act", "y_scale": 1.0}
 PLAIN_LINEAR: dict[str, AttributeValue] = {

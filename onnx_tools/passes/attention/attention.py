@@ -188,6 +188,7 @@ class _Replacement:
             has_q_position=int(isinstance(bias, Disentangled) and bias.q_position is not None),
             quantized=0,
             y_scale=1.0,
+            early_lengths=0,
         )
         self._write(result, item, dtype)
 

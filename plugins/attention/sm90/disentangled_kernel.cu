@@ -172,10 +172,11 @@ __global__ void __launch_bounds__(kWarpgroup, kBlocks)
   const int number = blockIdx.x / p.H, head = blockIdx.x % p.H;  // blocks that start together read whole rows
   const bool of_rows = p.k_position, of_keys = p.q_position;
   __syncthreads();
-  waitForPriorGrids();
-  releaseNextGrid();
+  if (!p.early_lengths) waitForPriorGrids();
   const QueryTile tile = p.B <= kMaxOrdered ? findLongestQueryTile<kTaskRows>(p.cu_seqlens, p.B, p.T, number)
                                             : findQueryTile<kTaskRows>(p.cu_seqlens, p.B, p.T, number);
+  waitForPriorGrids();
+  releaseNextGrid();
   if (tile.rows <= 0) return;
   if (tile.filler) return zeroRows(p, head, tile.begin + tile.first, tile.rows);
   const int begin = uniform(tile.begin), length = uniform(tile.length), first = uniform(tile.first);

@@ -5,6 +5,7 @@
 
 #include "attention/sm90/maps.cuh"
 #include "attention/sm90/shape.cuh"
+#include "common/dependent_launch.cuh"
 #include "common/device.cuh"
 #include "common/integers.h"
 #include "common/ptx/cp_async.cuh"
@@ -56,8 +57,12 @@ __device__ void handOutJobs(const AttentionParams& p, const AttentionMaps& maps,
     return shared.jobs[handed++ % kJobSlots][lane];
   };
   const auto arrived = [&] { return &shared.queries[(handed - 1) % S::kQuerySlots][lane]; };
+  TaskCursor cursor(p, shared.upcoming[0][lane]);
   AttentionTask task;
-  for (TaskCursor cursor(p, shared.upcoming[0][lane]); cursor.advance(task);) {
+  bool more = cursor.advance(task);
+  waitForPriorGrids();
+  releaseNextGrid();
+  for (; more; more = cursor.advance(task)) {
     const TaskParts parts = unpackParts(task.parts);
     const int jobs = parts.heads * parts.groups * parts.splits;
     const TaskKeys keys = keysOf<S>(p, task, parts);
@@ -119,7 +124,9 @@ __device__ void loadStages(const AttentionParams& p, const AttentionMaps& maps, 
   };
   TaskCursor cursor(p, shared.upcoming[operand][lane]);
   AttentionTask task;
-  if (!cursor.advance(task)) return;
+  const bool any = cursor.advance(task);
+  waitForPriorGrids();
+  if (!any) return;
   TaskParts parts = unpackParts(task.parts);
   TaskKeys keys = keysOf<S>(p, task, parts);
   const unsigned heads = parts.heads, filled = min(keys.steps * heads, static_cast<unsigned>(S::kStages));

@@ -47,8 +47,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   __syncthreads();
   if (group == kTaskWidth) {
     shrinkRegisters<S::kProducerRegisters>();
-    waitForPriorGrids();
-    releaseNextGrid();
+    if (!p.early_lengths) waitForPriorGrids();
     const int warp = uniform(in_group / kWarpSize);
     if (warp == 0) {
       handOutJobs<S>(p, maps, shared, memory);

@@ -151,10 +151,11 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
   const int first = blockIdx.y * kTaskRows, stride = gridDim.y * kTaskRows;
   const int warp = uniform(threadIdx.x / kWarpSize);
   __syncthreads();
-  waitForPriorGrids();
-  releaseNextGrid();
+  if (!p.early_lengths) waitForPriorGrids();
   const int start = sequenceStart(p.cu_seqlens, sequence, p.T);
   const int end = sequenceStart(p.cu_seqlens, min(sequence + 1, p.B), p.T);
+  waitForPriorGrids();
+  releaseNextGrid();
   const int begin = uniform(start), length = uniform(end) - begin;
   if (sequence == p.B) return zeroFiller(p, begin);
   if (first >= length) return;

@@ -131,9 +131,10 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
   }
   const int number = blockIdx.x / p.H, head = blockIdx.x % p.H, key_head = keyHead(p, head);
   __syncthreads();
+  if (!p.early_lengths) waitForPriorGrids();
+  const QueryTile run = findQueryTile(p.cu_seqlens, p.B, p.T, number, runs.rows);
   waitForPriorGrids();
   releaseNextGrid();
-  const QueryTile run = findQueryTile(p.cu_seqlens, p.B, p.T, number, runs.rows);
   if (run.rows <= 0) return;
   if (run.filler) return zeroRows(p, head, run.begin + run.first, run.rows);
 

@@ -34,7 +34,7 @@ class TurnedGraph(PackedGraph):
             "PadfreeAttention", "attention", [*qkv, "cu_seqlens"], **flags, num_heads=heads,
             num_kv_heads=kv_heads or heads, head_size=size, scale=0.3,
             qkv_layout=layout or ("3HD" if len(qkv) == 1 else "separate"), bias="none", bias_range=0,
-            has_k_position=0, has_q_position=0, quantized=0, y_scale=1.0,
+            has_k_position=0, has_q_position=0, quantized=0, y_scale=1.0, early_lengths=0,
         )  # fmt: skip
 
     def inputs(self) -> list[ValueInfoProto]:

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels that may read some of their inputs while the kernel ahead of them still runs.
+
+Attention begins by reading cu_seqlens and the task list, which are made by one of the first kernels of an encoder, and
+an embedding by reading ids. Such an input is complete early where another kernel stands between whoever makes it and
+the reader, in every order in which TensorRT may run them: all but the kernel ahead has ended when a kernel begins
+(plugins/common/dependent_launch.cuh, rule 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes
+
+_KERNELS = (
+    *("PadfreeSchedule", "PadfreeEmbedding", "PadfreeLayerNorm"),
+    *("PadfreeLinear", "PadfreeLinearFp8", "PadfreeRotary"),
+)
+"""Operators that are a kernel in every engine, and one that keeps to the rule."""
+
+Makers = Mapping[str, onnx.NodeProto]
+"""Which node a tensor is an output of."""
+
+
+def mark_early_reads(model: onnx.ModelProto) -> None:
+    """Writes early_lengths into attention nodes and early_ids into embeddings, in place."""
+    makers = {name: node for node in model.graph.node for name in node.output if name}
+    inputs = {value.name for value in model.graph.input}
+    for node in padfree_nodes(model.graph):
+        if node.op_type == "PadfreeAttention":
+            early = _are_early(node, ("cu_seqlens", "tasks"), ("qkv", "q", "k", "v"), makers, inputs)
+            _set(node, "early_lengths", early)
+        elif node.op_type == "PadfreeEmbedding":
+            _set(node, "early_ids", _are_early(node, ("ids", "token_types"), ("cu_seqlens",), makers, inputs))
+
+
+def _are_early(
+    node: onnx.NodeProto, read: Sequence[str], behind: Sequence[str], makers: Makers, inputs: set[str]
+) -> bool:
+    """Whether one of a node's inputs `behind` depends on a kernel that depends on all that makes the inputs `read`."""
+    specs = OPERATORS[node.op_type].inputs_for(node_attributes(node))
+    named = dict(zip((spec.name for spec in specs), node.input, strict=True))
+    made_by = {id(makers[named[name]]) for name in read if named.get(name) in makers}
+    kernels = _kernels([named[name] for name in behind if name in named], makers)
+    return any(_depends(kernel, made_by, makers, inputs) for kernel in kernels)
+
+
+def _kernels(tensors: Sequence[str], makers: Makers) -> list[onnx.NodeProto]:
+    """The last kernels that tensors depend on: what they are before a change of shape, a sum, and the like."""
+    found, waiting, seen = list[onnx.NodeProto](), list(tensors), set[int]()
+    while waiting:
+        node = makers.get(waiting.pop())
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if node.op_type in _KERNELS:
+            found.append(node)
+        else:
+            waiting += node.input
+    return found
+
+
+def _depends(kernel: onnx.NodeProto, made_by: set[int], makers: Makers, inputs: set[str]) -> bool:
+    """Whether a node depends on an input of the model, and on each of these other nodes."""
+    waiting, seen, on_input = list(kernel.input), set[int](), False
+    while waiting:
+        name = waiting.pop()
+        on_input = on_input or name in inputs
+        node = makers.get(name)
+        if node is not None and id(node) not in seen:
+            seen.add(id(node))
+            waiting += node.input
+    return on_input and made_by <= seen
+
+
+def _set(node: onnx.NodeProto, name: str, value: bool) -> None:
+    next(attribute for attribute in node.attribute if attribute.name == name).i = int(value)
