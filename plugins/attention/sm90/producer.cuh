@@ -57,12 +57,9 @@ __device__ void handOutJobs(const AttentionParams& p, const AttentionMaps& maps,
     return shared.jobs[handed++ % kJobSlots][lane];
   };
   const auto arrived = [&] { return &shared.queries[(handed - 1) % S::kQuerySlots][lane]; };
-  TaskCursor cursor(p, shared.upcoming[0][lane]);
   AttentionTask task;
-  bool more = cursor.advance(task);
-  waitForPriorGrids();
-  releaseNextGrid();
-  for (; more; more = cursor.advance(task)) {
+  for (TaskCursor cursor(p, shared.upcoming[0][lane]); cursor.advance(task);) {
+    waitForPriorGrids();  // the first time; ahead of the loop it would take a register that would be spilled
     const TaskParts parts = unpackParts(task.parts);
     const int jobs = parts.heads * parts.groups * parts.splits;
     const TaskKeys keys = keysOf<S>(p, task, parts);
@@ -124,9 +121,12 @@ __device__ void loadStages(const AttentionParams& p, const AttentionMaps& maps, 
   };
   TaskCursor cursor(p, shared.upcoming[operand][lane]);
   AttentionTask task;
-  const bool any = cursor.advance(task);
+  if (!cursor.advance(task)) {
+    waitForPriorGrids();
+    return;
+  }
   waitForPriorGrids();
-  if (!any) return;
+  releaseNextGrid();
   TaskParts parts = unpackParts(task.parts);
   TaskKeys keys = keysOf<S>(p, task, parts);
   const unsigned heads = parts.heads, filled = min(keys.steps * heads, static_cast<unsigned>(S::kStages));
