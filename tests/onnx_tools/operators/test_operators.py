@@ -93,7 +93,7 @@ def test_wrong_nodes_are_refused(node: onnx.NodeProto, words: list[str]) -> None
 
 
 def test_positions_need_a_position_table() -> None:
-    flags = {"has_token_types": 0, "has_positions": 1, "has_position_table": 0, "has_beta": 0}
+    flags = {"has_token_types": 0, "has_positions": 1, "has_position_table": 0, "has_beta": 0, "early_ids": 0}
     with pytest.raises(RewriteError, match="has_positions=1 needs has_position_table=1"):
         make_node(
             "PadfreeEmbedding",

@@ -33,7 +33,7 @@ class TokenGraph(PackedGraph):
     """A graph on ids "x" [T] and the prefix sums "cu" of their sequences."""
 
     def embedding(self) -> str:
-        flags = {"has_token_types": 0, "has_positions": 0, "has_position_table": 0, "has_beta": 1}
+        flags = {"has_token_types": 0, "has_positions": 0, "has_position_table": 0, "has_beta": 1, "early_ids": 0}
         inputs = ["x", "cu", self.constant(WORDS, WIDTH), self.constant(WIDTH, center=1.0), self.constant(WIDTH)]
         return self.padfree(
             "PadfreeEmbedding", "norm", inputs, epsilon=EPSILON, position_offset=0, **flags, **PLAIN_RESULTS
