@@ -217,20 +217,21 @@ PADFREE_TEST_EXPORT int padfreeAttention(
   constexpr decltype(&padfree::launchAttention) kLaunchers[] = {
       padfree::launchAttention,          padfree::launchAttentionMma,        padfree::launchAttentionSm90,
       padfree::launchAttentionSm90Short, padfree::launchAttentionSm90Window, padfree::launchAttentionDisentangled};
-  padfree::AttentionParams params{query,
-                                  key,
-                                  value,
-                                  cu_seqlens,
-                                  static_cast<const padfree::AttentionTask*>(tasks),
-                                  num_tasks,
-                                  y,
-                                  T,
-                                  B,
-                                  H,
-                                  D,
-                                  max_seq_len,
-                                  scale,
-                                  static_cast<DataType>(type)};
+  padfree::AttentionParams params{};
+  params.q = query;
+  params.k = key;
+  params.v = value;
+  params.cu_seqlens = cu_seqlens;
+  params.tasks = static_cast<const padfree::AttentionTask*>(tasks);
+  params.num_tasks = num_tasks;
+  params.y = y;
+  params.T = T;
+  params.B = B;
+  params.H = H;
+  params.D = D;
+  params.max_seq_len = max_seq_len;
+  params.scale = scale;
+  params.type = static_cast<DataType>(type);
   params.kv_heads = kv_heads;
   params.window_left = window_left;
   params.window_right = window_right;
