@@ -218,6 +218,34 @@ def test_infinities_stay_in_their_rows() -> None:
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
+@pytest.mark.parametrize("tiling", [(32, 2, 4, 1), (64, 2, 4, 1), (32, 4, 2, 1), (32, 2, 2, 2), (32, 1, 1, 1)], ids=str)
+def test_launches_by_the_thousand(tiling: tuple[int, int, int, int]) -> None:
+    """A block that ends before its neighbours' last arrivals have come fails a launch, but seldom."""
+    tokens, depth, features = 768, 1536, 384
+    x, weight, bias, residual = (
+        normal(*shape, seed=seed).half() / 8
+        for seed, shape in enumerate([(tokens, depth), (depth, features), (features,), (tokens, features)])
+    )
+    y, guards = poisoned((tokens, features), torch.float16)
+    moments = floats(normal(features // GROUP, tokens, 2, seed=9))
+
+    def run() -> None:
+        linear(x, weight, y, bias=bias, residual=residual, moments=Moments(out=moments), tiling=tiling)
+
+    run()
+    torch.cuda.synchronize()
+    first = y.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(24):
+            run()
+    for _ in range(400):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(y, first)
+    assert_guards(guards)
+
+
 def test_measured_with_norms() -> None:
     for norms in (["x"], ["residual", "y"]):
         ranges = measured_tilings(768, 768, "none", torch.float16, 1, 1000, residual="y" in norms, norms=norms)

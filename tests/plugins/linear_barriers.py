@@ -4,7 +4,8 @@
 Its two sides are plugins/linear/sm90/producer.cuh and consumer.cuh. Blocks of a cluster fill each other's rings of
 stages: who has the same tokens shares x, who has the same features W. Copies and arrivals at other blocks take any
 time, threads pause anywhere. It is wrong when a stage is written while somebody reads what was there, when something
-else is read than was to be there, or when nothing moves any more.
+else is read than was to be there, when a copy or an arrival comes to a block that has ended, or when nothing moves any
+more.
 
 A warp is played by two of its lanes: the first tells others that it has left a stage, the second stands for those that
 only wait. The matrix instructions hold them together, but none comes between a residual's arrival and its being left.
@@ -72,7 +73,8 @@ class Play:
     stages behind a tile's last hold its residual, which every block fetches for itself. paced: stages of the first
     round are asked for when the one two before has come. everybody: whether all blocks of the cluster are told that a
     stage is free, or only those that share something with the block. lanes_agree: whether a warp leaves a residual when
-    all of its lanes have seen it, or when the first has.
+    all of its lanes have seen it, or when the first has. stays: whether a block stays until all of its stages have been
+    left, or until all blocks have done their work.
     """
 
     features: int
@@ -84,6 +86,7 @@ class Play:
     paced: bool
     everybody: bool = True
     lanes_agree: bool = True
+    stays: bool = True
 
 
 @dataclass
@@ -117,18 +120,21 @@ class Cluster:
             for b in range(count)
         ]
         self.messages: list[Message] = []
+        self.running: list[int] = []  # threads of every block
 
     def run(self) -> None:
         """Until all have ended. Raises WrongError."""
-        threads = [
-            thread
-            for b in range(len(self.blocks))
-            for thread in (
+        of_block = [
+            [
                 self.fetch(b, "W", self.column[b], own=""),
                 self.fetch(b, "x", self.row[b], own="residual"),
                 *(lane for group in range(GROUPS) for warp in range(WARPS) for lane in self.lanes(b, group, warp)),
-            )
+            ]
+            for b in range(len(self.blocks))
         ]
+        threads = [thread for some in of_block for thread in some]
+        home = [b for b, some in enumerate(of_block) for _ in some]
+        self.running = [len(some) for some in of_block]
         speeds = [self.rng.choice((1.0, 1.0, 1.0, 0.05)) for _ in threads]
         alive, nothing = list(range(len(threads))), 0
         while alive or self.messages:
@@ -143,8 +149,14 @@ class Cluster:
                 nothing = 0 if next(threads[thread]) else nothing + 1
             except StopIteration:
                 alive.remove(thread)
+                self.running[home[thread]] -= 1
             if nothing > ROUNDS_OF_NOTHING:
                 raise WrongError("nothing moves any more")
+
+    def check_there(self, b: int) -> None:
+        """Raises WrongError if a block has ended, which something just comes to."""
+        if not (self.running[b] if self.play.stays else any(self.running)):
+            raise WrongError(f"something came to block {b}, which had ended")
 
     def fetch(self, b: int, what: str, to: list[int], own: str) -> Iterator[bool]:
         """One of a block's two threads that fetch; True after a step, False while it waits."""
@@ -164,16 +176,29 @@ class Cluster:
                     self.messages += [self.copy(b, place, (own, b), number)] if own else []
                 number += 1
                 yield True
+        for last in range(number, number + play.ring if play.stays and what == "W" else number):
+            while not block.empty[last % play.ring].passed(last // play.ring & 1 ^ 1):
+                yield False
 
     def copy(self, b: int, place: int, piece: Piece, number: int) -> Message:
         """A copy on its way."""
 
         def land() -> None:
+            self.check_there(b)
             block = self.blocks[b]
             if any(read != number for read in block.readers[place].values()):
                 raise WrongError(f"a stage of block {b} was written while it was read")
             block.content[place][piece] = number
             block.full[place].complete(1)
+
+        return land
+
+    def arrival(self, b: int, place: int) -> Message:
+        """Word on its way to a block that a stage has been left."""
+
+        def land() -> None:
+            self.check_there(b)
+            self.blocks[b].empty[place].arrive()
 
         return land
 
@@ -200,7 +225,7 @@ class Cluster:
         def leave(stage: int) -> None:
             place = stage % play.ring
             del block.readers[place][group, warp]
-            self.messages += [self.blocks[c].empty[place].arrive for c in self.told[b]]
+            self.messages += [self.arrival(c, place) for c in self.told[b]]
 
         def take(wanted: list[Piece], *, together: bool) -> Iterator[bool]:
             place, parity = number % play.ring, number // play.ring & 1
@@ -235,6 +260,8 @@ class Cluster:
                 else:
                     leave(number)
                 number += 1
+        if held >= 0:
+            leave(held)
 
 
 def failure_of(play: Play, seed: int) -> str:

@@ -53,6 +53,13 @@ def test_lanes_that_leave_a_stage_before_others_see_it_are_found() -> None:
     assert not any(failure_of(replace(play, lanes_agree=True), seed) for seed in range(2 * ORDERS))
 
 
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_block_that_ends_too_early_is_found(residual: bool) -> None:
+    """So the kernel was: once in thousands of launches an arrival found no block any more, and the launch failed."""
+    found = {failure_of(replace(play, stays=False), seed) for seed, play in enumerate(plays(2, 4, residual=residual))}
+    assert any("which had ended" in failure for failure in found)
+
+
 def test_a_barrier_that_counts_wrong_is_found() -> None:
     barrier = Barrier(2)
     barrier.arrive(1)

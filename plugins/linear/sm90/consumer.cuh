@@ -68,6 +68,11 @@ class Consumer {
       if (epilogue_.normed && lane_ == 0) barrierArrive(&barriers_.scales_empty);
       ++tile_;
     }
+    if (Epilogue::out == Out::kStages) {
+      leaveStage(at);
+    } else if (in_group_ == 0) {
+      waitStoresRead<0>();
+    }
   }
 
  private:

@@ -56,10 +56,9 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
     growRegisters<224>();
     waitForPriorGrids();
     Consumer<Operands, kTokens, Epilogue>(work, maps, barriers, shared_bytes, out, scales).run(at);
-    if (threadIdx.x % kWarpgroup == 0) waitStoresRead<0>();
   }
   __syncwarp();
-  clusterSync();  // no block leaves while another may still write to it
+  if (work.tiling.parts > 1) clusterSync();  // no block leaves while another may still read its sums
 #endif
 }
 

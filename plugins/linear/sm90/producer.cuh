@@ -18,7 +18,9 @@ __device__ void pace(const Work& work, Barriers& barriers, const Ring& ring) {
   barrierWait(&barriers.full[ring.stage - kPacedStages], 0);
 }
 
-// Weights are constant: they may be fetched while the grid before still writes x.
+// Weights are constant: they may be fetched while the grid before still writes x. Returns when all blocks of the cluster
+// have left all stages: their arrivals here are on their way without any barrier of the cluster waiting for them, and a
+// launch fails where one comes to a block that has ended.
 template <typename Operands, int kTokens, Out kOut>
 __device__ void fetchWeight(const Work& work, const typename Operands::Maps& maps, const Position& at,
                             Barriers& barriers, unsigned stages) {
@@ -44,6 +46,7 @@ __device__ void fetchWeight(const Work& work, const typename Operands::Maps& map
       }
     }
   }
+  for (int i = 0; i < work.ring_stages; ++i, ring.advance()) barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);
 }
 
 // And the residual behind it, where it has stages.
