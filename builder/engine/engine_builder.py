@@ -74,7 +74,7 @@ class EngineBuilder:
                 self._builder = self._trt.Builder(self._logger)
         except TypeError as error:
             raise BuildError(
-                f"TensorRT {self._trt.__version__} cannot create a builder ({self._last_error()}); run `padfree doctor`"
+                f"TensorRT {self._trt.__version__} cannot create a builder ({self._reason()}); run `padfree doctor`"
             ) from error
 
     def begin(self, progress: Progress | None) -> None:
@@ -126,7 +126,7 @@ class EngineBuilder:
             raise KeyboardInterrupt
         if serialized is None:
             raise BuildError(
-                f"TensorRT {trt.__version__} built no engine: {self._last_error()}; with too little GPU memory lower "
+                f"TensorRT {trt.__version__} built no engine: {self._reason()}; with too little GPU memory lower "
                 "--max-tokens or --workspace-mib, otherwise run again with PADFREE_DEBUG=1 for TensorRT's log"
             )
         if cache is not None and kept:
@@ -155,7 +155,7 @@ class EngineBuilder:
         for item in ranges:
             profile.set_shape(item.name, item.minimum, item.optimum, item.maximum)
         if config.add_optimization_profile(profile) < 0:
-            raise BuildError(f"TensorRT refused the optimisation profile {ranges}: {self._last_error()}")
+            raise BuildError(f"TensorRT refused the optimisation profile {ranges}: {self._reason()}")
         return config
 
     def _cache_path(self) -> Path | None:
@@ -173,8 +173,12 @@ class EngineBuilder:
         runtime = self._trt.Runtime(self._logger)  # has to outlive the engine
         engine = runtime.deserialize_cuda_engine(plan)
         if engine is None:
-            raise BuildError(f"TensorRT cannot load the engine it built ({self._last_error()}); report this")
+            raise BuildError(f"TensorRT cannot load the engine it built ({self._reason()}); report this")
         return count_engine_plugins(engine_layer_names(self._trt, engine), wanted)
 
-    def _last_error(self) -> str:
-        return self._logger.errors[-1] if self._logger.errors else "TensorRT gave no reason"
+    def _reason(self) -> str:
+        """What TensorRT said last, behind what was said first: where a plugin fails, it is the plugin that says why."""
+        errors = self._logger.errors
+        if not errors:
+            return "TensorRT gave no reason"
+        return errors[-1] if len(errors) == 1 else f"{errors[0]}; then {errors[-1]}"

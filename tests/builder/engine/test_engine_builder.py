@@ -75,6 +75,7 @@ class TensorRT:
         self.config = Config()
         self.network_flags = -1
         self.plan: bytes | None = b"the plan"
+        self.says = ["out of memory"]
         self.engine_layers = ["pool"]
         self.during_build: Callable[[], None] = lambda: None
 
@@ -115,7 +116,7 @@ def trt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> TensorRT:
     monkeypatch.setitem(sys.modules, "padfree.runtime.gpu.cuda", cuda)
     monkeypatch.setattr(engine_builder, "import_tensorrt", lambda: module)
     monkeypatch.setattr(
-        engine_builder, "shared_logger", lambda _trt: SimpleNamespace(errors=["out of memory"], forget=lambda: None)
+        engine_builder, "shared_logger", lambda _trt: SimpleNamespace(errors=module.says, forget=lambda: None)
     )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     return module
@@ -195,6 +196,14 @@ def test_weak_typing_takes_flags(trt: TensorRT, model: onnx.ModelProto) -> None:
 def test_a_failed_build_repeats_what_tensorrt_said(trt: TensorRT, model: onnx.ModelProto) -> None:
     trt.plan = None
     with pytest.raises(BuildError, match=r"built no engine: out of memory; .*lower --max-tokens"):
+        EngineBuilder(0, TacticOptions(), None).build(model, RANGES)
+
+
+def test_a_failed_build_says_what_failed_first(trt: TensorRT, model: onnx.ModelProto) -> None:
+    """TensorRT's last word is that configurePlugin failed; why it did, the plugin said before."""
+    trt.plan = None
+    trt.says = ["PadfreeLinear 'up': cannot be measured", "something else", "configurePlugin failed"]
+    with pytest.raises(BuildError, match=r": PadfreeLinear 'up': cannot be measured; then configurePlugin failed"):
         EngineBuilder(0, TacticOptions(), None).build(model, RANGES)
 
 
