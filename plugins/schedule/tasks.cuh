@@ -41,27 +41,36 @@ struct LaneSequence {
 struct Cutting {
   int heads;
   int groups;  // of rows in a task, at most
+  bool few;    // whether each multiprocessor is to have one task
   bool split;  // whether two warpgroups share keys
 
   __device__ Cutting(int64_t all_groups, int heads, int num_sms) : heads(heads) {
-    const bool few = all_groups < kTaskWidth * num_sms;
+    few = all_groups < kTaskWidth * num_sms;
     groups = few ? max(ceilDiv(static_cast<int>(all_groups), num_sms), 1) : kTaskWidth;
     split = groups == 1;
   }
 };
 static_assert(kTaskWidth == 3);  // or else tasks with more than one group may have a warpgroup left for keys
 
-// The class of tasks whose warpgroups each take in so many half steps of keys: eight for each doubling of the cost, and
-// apart from each other those of whole parts and of what is left. A busy warpgroup adds to a step's time about as much
-// as a step takes besides.
-__device__ inline int taskClass(int half_steps, int warpgroups, bool left) {
-  const int cost = half_steps * (warpgroups + 1);
+// What a task costs whose warpgroups each take in so many half steps of keys, in 0.05 us of an H200 with heads of 64,
+// from tasks of each kind measured by themselves (docs/notes/2026-11-26-attention-tasks.md). A busy warpgroup adds less
+// than it would take alone. Heads have keys of their own: three of them together would mostly wait for keys, as the
+// ring has room for one step of each, so that they come together for sequences of one step alone.
+__device__ inline int taskCost(int half_steps, int heads, int warpgroups) {
+  if (warpgroups == 1) return 8 * half_steps + 17;
+  if (heads == 1 && warpgroups == 2) return 10 * half_steps + 24;
+  return 13 * half_steps + (heads == 3 ? 52 : 24);
+}
+
+// The class of tasks of this cost: eight for each doubling, and apart from each other those of whole parts and of what
+// is left.
+__device__ inline int taskClass(int cost, bool left) {
   const int eighths = (__float_as_int(static_cast<float>(cost)) >> 20) - (127 << 3);  // exponent, 3 bits of mantissa
   return kTaskClasses - 1 - min(2 * eighths + !left, kTaskClasses - 1);
 }
 
-// One sequence: `whole` parts of cutting.groups groups with one head a task, and what is left, with so many heads a
-// task as the warpgroups allow.
+// One sequence: `whole` parts of cutting.groups groups with one head a task, and what is left: a group alone with two
+// heads a task, or as many as there are warpgroups where that costs little or saves a second round.
 struct CutSequence {
   int begin, length;
   int whole;
@@ -74,13 +83,13 @@ struct CutSequence {
     const int groups = ceilDiv(length, kTaskRows), steps = ceilDiv(length, kTaskKeys);
     whole = cutting.groups == 3 ? groups / 3 : cutting.groups == 2 ? groups / 2 : groups;
     left = groups - whole * cutting.groups;
-    left_heads = left == 1 ? cutting.groups : 1;
+    left_heads = left != 1 ? 1 : steps == 1 || (cutting.few && steps == 2) ? cutting.groups : 2;
     splits = cutting.split && steps > 1 ? 2 : 1;
     whole_tasks = whole * cutting.heads;
     left_tasks = left > 0 ? ceilDiv(cutting.heads, left_heads) : 0;
     const int half_steps = ceilDiv(ceilDiv(length, kTaskKeys / 2), splits);
-    whole_class = taskClass(half_steps, cutting.groups * splits, false);
-    left_class = taskClass(half_steps, left * left_heads * splits, true);
+    whole_class = taskClass(taskCost(half_steps, 1, cutting.groups * splits), false);
+    left_class = taskClass(taskCost(half_steps, left_heads, left * left_heads * splits), true);
   }
 
   __device__ int tasks() const { return whole_tasks + left_tasks; }

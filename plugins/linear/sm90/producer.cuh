@@ -18,9 +18,9 @@ __device__ void pace(const Work& work, Barriers& barriers, const Ring& ring) {
   barrierWait(&barriers.full[ring.stage - kPacedStages], 0);
 }
 
-// Weights are constant: they may be fetched while the grid before still writes x. Returns when all blocks of the cluster
-// have left all stages: their arrivals here are on their way without any barrier of the cluster waiting for them, and a
-// launch fails where one comes to a block that has ended.
+// Weights are constant: they may be fetched while the grid before still writes x. Returns when all blocks of the
+// cluster have left all stages: their arrivals here are on their way without any barrier of the cluster waiting for
+// them, and a launch fails where one comes to a block that has ended.
 template <typename Operands, int kTokens, Out kOut>
 __device__ void fetchWeight(const Work& work, const typename Operands::Maps& maps, const Position& at,
                             Barriers& barriers, unsigned stages) {
