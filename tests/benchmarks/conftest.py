@@ -5,7 +5,12 @@ from __future__ import annotations
 
 import importlib.util
 
-NEED_TORCH = ["attention/test_attention_peers.py", "attention/test_attention_positions.py", "kernels/test_row_cases.py"]
+NEED_TORCH = [
+    "attention/test_attention_peers.py",
+    "attention/test_attention_positions.py",
+    "attention/test_task_costs.py",
+    "kernels/test_row_cases.py",
+]
 collect_ignore = [] if importlib.util.find_spec("torch") else NEED_TORCH
 
 
