@@ -22,6 +22,9 @@ from benchmarks.kernels_library import require_kernels_library
 from tests.support.attention_tasks import KEYS, ROWS, Task, entries_of
 from tests.support.launchers import attention
 
+from .cases import Case
+from .measurement import make_problem
+
 HEADS = 12
 HEAD_SIZES = (32, 64, 128)
 LENGTHS = (64, 128, 192, 256, 320, 384, 512, 1024)
@@ -29,7 +32,6 @@ KINDS = {"3 groups": (1, 3), "2 groups": (1, 2), "1 head": (1, 1), "2 heads": (2
 """Heads and groups of a task."""
 FEW, MANY = 2, 6
 """Tasks of a block."""
-INPUT_BYTES, MAX_SETS = 150_000_000, 64
 ROUNDS = 5
 
 
@@ -47,28 +49,25 @@ def tasks_of(count: int, length: int, heads: int, groups: int) -> list[Task]:
 
 def time_us(tasks: list[Task], length: int, head_size: int) -> float:
     """Of one launch with this list."""
-    tokens = tasks[-1].begin + length
-    sets = max(2, min(MAX_SETS, INPUT_BYTES // (tokens * HEADS * head_size * 8)))
-    generator = torch.Generator(device="cuda").manual_seed(0)
-    shape = (tokens, 3, HEADS, head_size)
-    inputs = [torch.randn(shape, generator=generator, device="cuda", dtype=torch.float16) for _ in range(sets)]
-    outputs = [torch.empty(tokens, HEADS * head_size, device="cuda", dtype=torch.float16) for _ in range(sets)]
-    starts = torch.arange(0, tokens + 1, length, device="cuda", dtype=torch.int32)
+    sequences = tasks[-1].begin // length + 1
+    problem = make_problem(Case("tasks of one kind", HEADS, head_size, (length,) * sequences, ()), warm=False)
+    shape = (problem.case.tokens, HEADS * head_size)
+    outputs = [torch.empty(shape, device="cuda", dtype=torch.float16) for _ in problem.inputs]
     entries = torch.tensor(entries_of(tasks), device="cuda", dtype=torch.int32)
 
     def run() -> None:
-        for qkv, y in zip(inputs, outputs, strict=True):
+        for index, y in enumerate(outputs):
             attention(
-                qkv.unbind(1),
-                starts,
+                problem.operands(index),
+                problem.cu_seqlens,
                 y,
-                scale=head_size**-0.5,
+                scale=problem.scale,
                 max_seq_len=max(length, KEYS + 1),  # or the kernel for short sequences would take it
                 tasks=entries,
             )
 
     replay = captured(run)
-    return min(mean_ms(replay, 3) for _ in range(ROUNDS)) * 1000 / sets
+    return min(mean_ms(replay, 3) for _ in range(ROUNDS)) * 1000 / len(outputs)
 
 
 def main() -> None:
