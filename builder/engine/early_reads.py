@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import onnx
-from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes
+from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes, set_attribute
 
 _KERNELS = (
     *("PadfreeSchedule", "PadfreeEmbedding", "PadfreeLayerNorm"),
@@ -31,9 +31,10 @@ def mark_early_reads(model: onnx.ModelProto) -> None:
     for node in padfree_nodes(model.graph):
         if node.op_type == "PadfreeAttention":
             early = _are_early(node, ("cu_seqlens", "tasks"), ("qkv", "q", "k", "v"), makers, inputs)
-            _set(node, "early_lengths", early)
+            set_attribute(node, "early_lengths", int(early))
         elif node.op_type == "PadfreeEmbedding":
-            _set(node, "early_ids", _are_early(node, ("ids", "token_types"), ("cu_seqlens",), makers, inputs))
+            early = _are_early(node, ("ids", "token_types"), ("cu_seqlens",), makers, inputs)
+            set_attribute(node, "early_ids", int(early))
 
 
 def _are_early(
@@ -73,7 +74,3 @@ def _depends(kernel: onnx.NodeProto, made_by: set[int], makers: Makers, inputs: 
             seen.add(id(node))
             waiting += node.input
     return on_input and made_by <= seen
-
-
-def _set(node: onnx.NodeProto, name: str, value: bool) -> None:
-    next(attribute for attribute in node.attribute if attribute.name == name).i = int(value)

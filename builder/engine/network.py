@@ -13,7 +13,7 @@ import onnx
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from padfree.onnx_tools import without_functions
 from padfree.onnx_tools.files.model import Model, Piece, bytes_in_pieces
-from padfree.onnx_tools.operators import DOMAIN, padfree_nodes
+from padfree.onnx_tools.operators import DOMAIN, padfree_nodes, set_attribute
 from padfree.onnx_tools.passes.interface import MAX_SEQLEN
 
 from ..errors import BuildError
@@ -40,9 +40,8 @@ def name_plugin_nodes(model: onnx.ModelProto) -> None:
 def set_max_seq_len(model: onnx.ModelProto, max_seq_len: int) -> None:
     """Writes the build's longest sequence into every attention node, in place; it chooses among kernels."""
     for node in padfree_nodes(model.graph):
-        for attribute in node.attribute:
-            if attribute.name == "max_seq_len":
-                attribute.i = max_seq_len
+        if node.op_type == "PadfreeAttention":
+            set_attribute(node, "max_seq_len", max_seq_len)
 
 
 def bound_max_seqlen(model: onnx.ModelProto, max_seq_len: int) -> None:

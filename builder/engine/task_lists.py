@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import onnx
-from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes
+from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes, set_attribute
 
 SHORT_LENGTH = 128
 """Up to this max_seq_len PadfreeAttention takes a kernel that reads no list (kShortLength of attention/kernels.h)."""
@@ -28,4 +28,4 @@ def drop_unread_task_lists(model: onnx.ModelProto, max_seq_len: int) -> None:
         for names, tensors in ((node.input, spec.inputs_for(attributes)), (node.output, spec.outputs_for(attributes))):
             for at in [at for at, tensor in enumerate(tensors) if tensor.name == "tasks"]:
                 del names[at]
-        next(attribute for attribute in node.attribute if attribute.name == "has_tasks").i = 0
+        set_attribute(node, "has_tasks", 0)

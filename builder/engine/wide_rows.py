@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import onnx
 from onnx import TensorProto
-from padfree.onnx_tools.operators import node_attributes, padfree_nodes
+from padfree.onnx_tools.operators import node_attributes, padfree_nodes, set_attribute
 
 _HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
@@ -34,9 +34,7 @@ def widen_rows_of_norms(model: onnx.ModelProto) -> None:
         model.graph.node.remove(cast)
         is_read = y in outputs or any(y in node.input for node in model.graph.node)
         norm.output[:] = [*([y] if is_read else []), wide, *norm.output[1:]]
-        for attribute in norm.attribute:
-            if attribute.name == "results":
-                attribute.s = b"act_fp32" if is_read else b"fp32"
+        set_attribute(norm, "results", "act_fp32" if is_read else "fp32")
 
 
 def _to_float(cast: onnx.NodeProto) -> bool:

@@ -16,7 +16,7 @@ from .functions import (
     without_functions,
 )
 from .linear_specs import MAX_NORMED_WIDTH, MAX_SCALE, MOMENTS_GROUP
-from .nodes import check_node, check_nodes, make_node, node_attributes, padfree_nodes
+from .nodes import check_node, check_nodes, make_node, node_attributes, padfree_nodes, set_attribute
 from .spec import AttributeSpec, AttributeValue, Condition, OperatorSpec, TensorSpec
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "opset_of",
     "overload_of",
     "padfree_nodes",
+    "set_attribute",
     "with_functions",
     "without_functions",
 ]

@@ -40,6 +40,15 @@ def make_node(
     return node
 
 
+def set_attribute(node: NodeProto, name: str, value: AttributeValue) -> None:
+    """Gives an attribute that the node has another value of its type. Raises ValueError if the node lacks it."""
+    for attribute in node.attribute:
+        if attribute.name == name:
+            attribute.CopyFrom(onnx.helper.make_attribute(name, value))
+            return
+    raise ValueError(f"{_label(node)} has no attribute '{name}'")
+
+
 def padfree_nodes(graph: GraphProto) -> Iterator[NodeProto]:
     """Every node of the domain `padfree` in the graph and its subgraphs."""
     for node in graph.node:

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from padfree.onnx_tools import RewriteError
-from padfree.onnx_tools.operators import DOMAIN, OPERATORS, check_nodes, make_node
+from padfree.onnx_tools.operators import DOMAIN, OPERATORS, check_nodes, make_node, node_attributes, set_attribute
 
 from tests.support.samples import PLAIN_ATTENTION, PLAIN_RESULTS
 
@@ -90,6 +90,16 @@ def test_wrong_nodes_are_refused(node: onnx.NodeProto, words: list[str]) -> None
         check_nodes(model_with(node))
     for word in words:
         assert word in str(error.value)
+
+
+def test_an_attribute_gets_another_value() -> None:
+    node = attention_node()
+    before = node_attributes(node)
+    set_attribute(node, "max_seq_len", 77)
+    set_attribute(node, "bias", "slope")
+    assert node_attributes(node) == {**before, "max_seq_len": 77, "bias": "slope"}
+    with pytest.raises(ValueError, match="PadfreeAttention 'att' has no attribute 'nothing'"):
+        set_attribute(node, "nothing", 1)
 
 
 def test_positions_need_a_position_table() -> None:
