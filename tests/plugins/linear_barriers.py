@@ -239,7 +239,7 @@ class Cluster:
                 raise WrongError(f"block {b} read a stage that had not come")
             yield True
 
-        for _ in range(play.tiles):
+        for tile in range(play.tiles):
             for of_tile in range(play.depth):
                 if of_tile == 1 and held >= 0:
                     leave(held)
@@ -255,13 +255,11 @@ class Cluster:
             held = -1
             for of_group in range(GROUPS * play.residual):
                 yield from take([("residual", b)], together=play.lanes_agree)
-                if of_group == group:
+                if of_group == group and tile < play.tiles - 1:
                     held = number
                 else:
                     leave(number)
                 number += 1
-        if held >= 0:
-            leave(held)
 
 
 def failure_of(play: Play, seed: int) -> str:

@@ -58,7 +58,7 @@ class Consumer {
         }
       } else {
         if (Epilogue::out == Out::kStages) {
-          takeStage(at);
+          takeStage(at, cluster + at.step >= work_.clusters);
         } else if (epilogue_.residual) {
           barrierWait(&barriers_.residual[group_], tile_ % 2);
         }
@@ -68,11 +68,7 @@ class Consumer {
       if (epilogue_.normed && lane_ == 0) barrierArrive(&barriers_.scales_empty);
       ++tile_;
     }
-    if (Epilogue::out == Out::kStages) {
-      leaveStage(at);
-    } else if (in_group_ == 0) {
-      waitStoresRead<0>();
-    }
+    if (in_group_ == 0) waitStoresRead<0>();
   }
 
  private:
@@ -111,19 +107,20 @@ class Consumer {
       before = ring_.stage;
     }
     wgmmaWait<0>();
-    release(before, at);
+    if (at.begin < at.end) release(before, at);  // or parts without work would tell of a stage that they never had
     if (Epilogue::out == Out::kStages) leaveStage(at);
     return features;
   }
 
-  // The stages behind the tile's last hold the residual, one for each warpgroup.
-  __device__ void takeStage(const Position& at) {
+  // The stages behind the tile's last hold the residual, one for each warpgroup. Behind the last tile nothing is fetched
+  // any more: its stages are left while it is still worked on in them.
+  __device__ void takeStage(const Position& at, bool last) {
     for (int group = 0; group < kGroups; ++group, ring_.advance()) {
       barrierWait(&barriers_.full[ring_.stage], ring_.parity);
       __syncwarp();  // or lanes that leave the stage would be ahead of others that still look for its arrival
-      if (group == group_) {
+      if (group == group_) out_ = stages_ + ring_.stage * S::kStageBytes;
+      if (group == group_ && !last) {
         stage_out_ = ring_.stage;
-        out_ = stages_ + ring_.stage * S::kStageBytes;
       } else {
         release(ring_.stage, at);
       }
