@@ -64,7 +64,7 @@ cudaError_t withE4m3InPlace(const Work& work, Run run) {
 template <typename Run>
 cudaError_t withE4m3Epilogue(const Work& work, Run run) {
   const bool shares = sharesTile(work), norms_input = work.normed == Normed::kInput;
-  if (work.rotary_features > 0) return run(TypeTag<AnyRotating>());
+  if (work.rotary_features > 0) return shares ? run(TypeTag<AnyRotating>()) : run(TypeTag<Rotating>());
   if (work.gated) {
     if (!work.writes_e4m3) return run(TypeTag<AnyGated>());
     if (!shares && work.activation == Activation::kGelu) return run(TypeTag<GatedInBytes<Activation::kGelu>>());
