@@ -14,8 +14,7 @@ from padfree.contract.names import FP8, HALF
 from padfree.onnx_tools.files.metadata import is_rewritten
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.model_file import open_model
-from padfree.onnx_tools.fp8 import QUANTIZATION, quantize
-from padfree.onnx_tools.linear import with_linear
+from padfree.onnx_tools.fp8 import QUANTIZATION, quantize, quantize_products
 from padfree.onnx_tools.quantization.options import QuantizationOptions
 from padfree.onnx_tools.rewrite import rewrite_model
 from padfree.runtime import Metadata, SessionError
@@ -150,11 +149,12 @@ def fp8_model(
     """
     if not is_rewritten(model.proto):
         model = rewrite_model(model, precision=HALF, verify=verify, **rewriting).model
-    if linear_of(model.proto) != PADFREE_PRODUCTS and metadata_of(model.proto)["precision"] != "fp32":
-        model = with_linear(model, fold_norms=norms == FOLDED, fold_streams=False)
-    metadata = parse_metadata(metadata_of(model.proto), "the rewritten model")
-    batches = calibration_batches(calibration, metadata, path)
-    return quantize(model, batches, calibration.options, done=begin(len(batches)), verify=verify)
+    written = metadata_of(model.proto)
+    batches = calibration_batches(calibration, parse_metadata(written, "the rewritten model"), path)
+    if linear_of(model.proto) == PADFREE_PRODUCTS or written["precision"] == "fp32":
+        return quantize(model, batches, calibration.options, begin=begin, verify=verify)
+    folded = norms == FOLDED
+    return quantize_products(model, batches, calibration.options, fold_norms=folded, begin=begin, verify=verify)
 
 
 def is_fp8(path: Path) -> bool:

@@ -19,15 +19,16 @@ from .files.graph_io import export_model, import_graph
 from .files.metadata import is_rewritten, read_metadata, write_metadata
 from .files.model import Model
 from .importing.newer_opsets import raise_opset
+from .linear import with_linear
 from .operators import check_nodes, without_functions
 from .precision.element_types import check_element_types
 from .quantization.calibration import Feeds, largest_numbers
 from .quantization.e4m3 import activation_scale
 from .quantization.effect import Effect, measure_effect
-from .quantization.layers import Layer, Layers, choose_layers
+from .quantization.layers import Layer, Layers, choose_layers, reads_stream
 from .quantization.losses import measure_losses
 from .quantization.narrowing import narrow_products
-from .quantization.options import AS_MEASURED, QuantizationOptions
+from .quantization.options import AS_MEASURED, LARGEST_STREAM_LOSS, QuantizationOptions
 from .quantization.weights import QuantizedWeights
 from .report import plugin_counts
 
@@ -43,18 +44,23 @@ _WORST_SHOWN = 3
 logger = logging.getLogger(__name__)
 
 
-def _nothing() -> None:
-    """Nobody wants to know."""
+def _unseen(_: int) -> Callable[[], object]:
+    """Nobody wants to know of a calibration."""
+    return lambda: None
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """Which products go to e4m3, their tensors' scales, and what was measured."""
+    """Which products go to e4m3, their tensors' scales, and what was measured.
+
+    stream_loss: the most that a product loses which reads a stream, whether it goes to e4m3 or not.
+    """
 
     layers: Layers
     largest: Mapping[str, float]
     scales: Mapping[str, float]
     losses: Mapping[str, float]
+    stream_loss: float
 
 
 def quantize(
@@ -62,7 +68,7 @@ def quantize(
     batches: Sequence[Feeds],
     options: QuantizationOptions = AS_MEASURED,
     *,
-    done: Callable[[], object] = _nothing,
+    begin: Callable[[int], Callable[[], object]] = _unseen,
     verify: bool = True,
 ) -> Model:
     """A copy of a rewritten model whose products of packed tokens are in e4m3.
@@ -71,30 +77,71 @@ def quantize(
         model: in fp16 or bf16, as `with_linear` gives it, without function bodies.
         batches: inputs of the model, with data of the kind that it will get; losses are measured on the first.
         options: margin and layers.
-        done: called behind each batch of the calibration.
+        begin: gets the number of calibration batches, and gives what is called behind each.
         verify: whether the outputs are compared with the given model's, on the first batch.
 
     Raises:
         RewriteError: the model is not of that kind, or the data; VerificationError: the answers are too far off.
     """
-    metadata, plain = _checked(model, batches), _plain(model)
     with G_LOGGER.suppress(G_LOGGER.ERROR):  # it warns of every tensor of e4m3, whose type it keeps
-        return _quantized(plain, metadata, batches, options, done, verify=verify)
+        return _quantized(_measured(model, batches, options, begin), batches, options, verify=verify)
 
 
-def _quantized(
-    plain: Model,
-    metadata: dict[str, Any],
+def quantize_products(
+    model: Model,
+    batches: Sequence[Feeds],
+    options: QuantizationOptions = AS_MEASURED,
+    *,
+    fold_norms: bool = True,
+    begin: Callable[[int], Callable[[], object]] = _unseen,
+    verify: bool = True,
+) -> Model:
+    """The same of a model whose products are not PadfreeLinear yet: chooses who computes norms, too.
+
+    With `fold_norms` products do, from rows in e4m3. Where norms stand ahead of layers, these are rows of a stream, to
+    which every layer adds. If a product loses more than LARGEST_STREAM_LOSS by that, such norms stay, and their results
+    are what is rounded: the model is calibrated again then.
+    """
+    with G_LOGGER.suppress(G_LOGGER.ERROR):
+        found = _measured(with_linear(model, fold_norms=fold_norms), batches, options, begin)
+        if found.plan.stream_loss > LARGEST_STREAM_LOSS:
+            found = _measured(with_linear(model, fold_streams=False), batches, options, begin)
+        return _quantized(found, batches, options, verify=verify)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A model in half precision, and what is to become of it."""
+
+    model: Model
+    metadata: dict[str, Any]
+    graph: gs.Graph
+    weights: QuantizedWeights
+    plan: _Plan
+
+
+def _measured(
+    model: Model,
     batches: Sequence[Feeds],
     options: QuantizationOptions,
-    done: Callable[[], object],
-    *,
-    verify: bool,
-) -> Model:
-    precision, graph = metadata["precision"], import_graph(plain)
-    weights = QuantizedWeights()
-    plan = _planned(graph, plain, precision, batches, options, weights, done)
-    result = narrow_products(graph, precision, plan.layers.chosen, plan.scales, weights)
+    begin: Callable[[int], Callable[[], object]],
+) -> _Measured:
+    metadata, plain = _checked(model, batches), _plain(model)
+    graph, weights = import_graph(plain), QuantizedWeights()
+    plan = _planned(graph, plain, metadata["precision"], batches, options, weights, begin(len(batches)))
+    return _Measured(plain, metadata, graph, weights, plan)
+
+
+def _quantized(measured: _Measured, batches: Sequence[Feeds], options: QuantizationOptions, *, verify: bool) -> Model:
+    plain, metadata, graph, plan = measured.model, measured.metadata, measured.graph, measured.plan
+    precision, losses = metadata["precision"], plan.losses
+    if not plan.layers.chosen:
+        name = max(losses, key=losses.__getitem__)
+        raise RewriteError(
+            f"every product loses too much in fp8, '{name}' most: {plan.layers.kept[name]}; choose precision fp16, or "
+            "allow more with --largest-loss"
+        )
+    result = narrow_products(graph, precision, plan.layers.chosen, plan.scales, measured.weights)
     tidy(graph)
     check_graph(graph, result.name)
     names = names_in_use(graph)
@@ -107,7 +154,7 @@ def _quantized(
     effects = measure_effect(plain, exported, precision, metadata, batches[:1]) if verify else {}
     metadata[QUANTIZATION] = _described(plan, options, metadata, batches, effects)
     write_metadata(exported.proto, metadata)
-    _check_effects(effects, plan.losses)
+    _check_effects(effects, losses)
     return exported
 
 
@@ -157,13 +204,8 @@ def _planned(
             kept[layer.name] = f"loses {losses[layer.name]:.3f} of its result, allowed is {options.largest_loss:g}"
         else:
             chosen.append(layer)
-    if not chosen:
-        name = max(losses, key=losses.__getitem__)
-        raise RewriteError(
-            f"every product loses too much in fp8, '{name}' most: {kept[name]}; choose precision fp16, or allow more "
-            "with --largest-loss"
-        )
-    return _Plan(Layers(tuple(chosen), kept), largest, scales, losses)
+    stream_loss = max((losses[layer.name] for layer in layers.chosen if reads_stream(layer)), default=0.0)
+    return _Plan(Layers(tuple(chosen), kept), largest, scales, losses, stream_loss)
 
 
 def _described(

@@ -16,8 +16,7 @@ from padfree.onnx_tools import load_model, rewrite
 from padfree.onnx_tools.cost import Lengths
 from padfree.onnx_tools.files.metadata import is_rewritten
 from padfree.onnx_tools.files.model import Model as OnnxModel
-from padfree.onnx_tools.fp8 import quantize
-from padfree.onnx_tools.linear import with_linear
+from padfree.onnx_tools.fp8 import quantize_products
 from padfree.onnx_tools.products import Product
 from padfree.onnx_tools.rewrite import finished
 from padfree.runtime.feeds import packed_feeds
@@ -104,9 +103,9 @@ class Setup:
         """The rewritten model; in fp8 its scales are those of this batch."""
         if self.model.precision != FP8:
             return self.model.packed
-        made = with_linear(OnnxModel.of(self.model.packed), fold_streams=False)
         feeds = packed_feeds(self.batch.ragged, self.model.metadata)
-        return finished(quantize(made, [feeds], verify=False), self.model.half)
+        made = quantize_products(OnnxModel.of(self.model.packed), [feeds], verify=False)
+        return finished(made, self.model.half)
 
     @property
     def lengths(self) -> Lengths:

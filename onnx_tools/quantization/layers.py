@@ -65,6 +65,19 @@ def choose_layers(graph: gs.Graph, options: QuantizationOptions) -> Layers:
     return Layers(chosen, kept)
 
 
+def reads_stream(layer: Layer) -> bool:
+    """Whether a product norms rows that others add as they are: a stream, which goes past norms ahead of layers."""
+    if not layer.node.attrs["has_x_moments"]:
+        return False
+    rows = layer.node.inputs[0]
+    return any(
+        is_padfree(reader, HALF_OPERATOR)
+        and padfree_inputs(reader).get("residual") is rows
+        and not reader.attrs["has_residual_moments"]
+        for reader in rows.outputs
+    )
+
+
 def _reason(name: str, node: gs.Node, options: QuantizationOptions) -> str:
     """Why a product stays in half precision; empty where it need not."""
     if any(fnmatch.fnmatchcase(name, pattern) for pattern in options.keep):

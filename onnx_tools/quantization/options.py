@@ -18,6 +18,10 @@ LARGEST_LOSS = 0.1
 """Of a product's result, in parts of its length. Rounding both factors to 3 bits costs 0.037 of a sum of terms that are
 as often below zero as above; MiniLM's and mpnet's products lose 0.01 to 0.047 (docs/fp8.md)."""
 
+LARGEST_STREAM_LOSS = 0.05
+"""Of a product that reads a stream, before the norms ahead of layers become operators of their own, which takes longer.
+A stream in e4m3 has one scale for all rows, and some rows may be so long that the others are left with fewer bits."""
+
 
 @dataclass(frozen=True)
 class QuantizationOptions:

@@ -69,8 +69,8 @@ def norm_folding(graph: gs.Graph, precision: str, *, streams: bool = True) -> Pa
     (z W' - mean(z) colsum(W')) / deviation(z) + b'. A product that adds LN(z) to its result adds beta with its bias and
     computes the rest from z. The product that makes z takes over what the norm adds, and gives the moments of z. With
     RMS norms no mean is taken away. `precision` is the graph's: the new weights must fit it. Without `streams`, norms
-    stay whose z goes on beside them, as it does where norms stand ahead of layers: such a z grows from layer to layer,
-    with single numbers far beyond the others, and e4m3 does not hold both.
+    stay whose z goes on beside them, as it does where norms stand ahead of layers: rows of such a z may differ so much
+    in length that e4m3 does not hold all of them with one scale.
     """
     return _Folding(graph, precision, streams=streams).run()
 

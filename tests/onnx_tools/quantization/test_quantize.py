@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,11 @@ from padfree.onnx_tools import RewriteError, rewrite
 from padfree.onnx_tools.errors import VerificationError
 from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.fp8 import LEAST_COSINE, OPSET, QUANTIZATION, USUAL_COSINE, quantize
+from padfree.onnx_tools.fp8 import LEAST_COSINE, OPSET, QUANTIZATION, USUAL_COSINE, quantize, quantize_products
 from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.operators import node_attributes, opset_of, padfree_nodes
 from padfree.onnx_tools.quantization.e4m3 import LARGEST
-from padfree.onnx_tools.quantization.options import LARGEST_LOSS, QuantizationOptions
+from padfree.onnx_tools.quantization.options import LARGEST_LOSS, LARGEST_STREAM_LOSS, QuantizationOptions
 from padfree.onnx_tools.quantization.scales import check_scales
 from padfree.onnx_tools.rewrite import finished
 from padfree.onnx_tools.synthetic import bert_model
@@ -249,27 +249,31 @@ def test_bf16_goes_through_float32(original: ModelProto) -> None:
     assert described(found)["outputs"]["last_hidden_state"]["mean_cosine"] > 0.99
 
 
+def norms_in_e4m3(model: Model) -> int:
+    """How many norms are operators of their own whose results are in e4m3 alone."""
+    nodes = [node_attributes(node) for node in padfree_nodes(model.proto.graph) if node.op_type == "PadfreeLayerNorm"]
+    return sum(node["results"] == "e4m3" for node in nodes)
+
+
+@pytest.mark.parametrize("fold_streams", [True, False])
 @pytest.mark.parametrize("name", ["deberta_v3", "modernbert", "mpnet", "nomic_bert", "qwen3_embedding"])
-def test_other_families(name: str) -> None:
-    """Biases, gates, turns, RMS norms and norms ahead of layers, whose streams stay in half precision."""
+def test_other_families(name: str, fold_streams: bool) -> None:
+    """Biases, gates, turns, RMS norms and norms ahead of layers, whose streams are in e4m3 beside half precision."""
     source = folded.load(name)
     plain = Model.of(rewrite(source, precision="fp16", verify=False).model)
-    streams = with_linear(plain, fold_streams=False)
+    linear = with_linear(plain, fold_streams=fold_streams)
     sample = sample_of(source, read_metadata(plain.proto))
-    found = quantize(streams, [sample.feeds], QuantizationOptions(largest_loss=10.0), verify=False)
-    assert len(described(found)["layers"]) == folded.layers_of(streams.proto).products
-    wanted, got = (run(finished(model, "fp16"), dict(sample.feeds)) for model in (streams, found))
+    found = quantize(linear, [sample.feeds], QuantizationOptions(largest_loss=10.0), verify=False)
+    assert len(described(found)["layers"]) == folded.layers_of(linear.proto).products
+    wanted, got = (run(finished(model, "fp16"), dict(sample.feeds)) for model in (linear, found))
     for a, b in zip(wanted, got, strict=True):
         x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
         assert x @ y / np.linalg.norm(x) / np.linalg.norm(y) > 0.97
     attention = [node for node in padfree_nodes(found.proto.graph) if node.op_type == "PadfreeAttention"]
     assert attention
     assert all(node_attributes(node)["quantized"] for node in attention)
-    streamed = [node for node in padfree_nodes(found.proto.graph) if node.op_type == "PadfreeLayerNorm"]
-    if name in ("modernbert", "qwen3_embedding"):
-        assert len(streamed) > 2  # ahead of layers
-        narrow = [node for node in streamed if node_attributes(node)["results"] == "e4m3"]
-        assert len(narrow) > 2
+    if name in ("modernbert", "qwen3_embedding"):  # norms ahead of layers
+        assert norms_in_e4m3(found) < 2 if fold_streams else norms_in_e4m3(found) > 2
     assert not [node for node in found.proto.graph.node if node.op_type == "QuantizeLinear"]
 
 
@@ -287,3 +291,28 @@ def test_scales_in_a_file_are_checked(half: Model, scale: float, operator: str, 
     tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
     with pytest.raises(RewriteError, match=rf"{operator} .* has the scale {scale:g} .*allowed are finite"):
         check_scales(changed)
+
+
+@pytest.mark.parametrize("longer", [1.0, 20000.0])
+def test_streams_whose_rows_differ_in_length(longer: float) -> None:
+    """One scale is for all rows: if a token's are far longer, what is rounded are results of norms instead."""
+    source = folded.load("qwen3_embedding")
+    plain = Model.of(rewrite(source, precision="fp16", verify=False).model)
+    feeds = sample_of(source, read_metadata(plain.proto)).feeds
+    tokens = next(value for name, value in feeds.items() if "ids" in name)
+    (lookup,) = (node for node in plain.proto.graph.node if node.op_type == "Gather" and "embed" in node.input[0])
+    (table,) = (item for item in plain.proto.graph.initializer if item.name == lookup.input[0])
+    rows = numpy_helper.to_array(table).copy()
+    rows[int(tokens.flat[0])] *= longer
+    table.CopyFrom(numpy_helper.from_array(rows, table.name))
+    begun = list[int]()
+
+    def begin(batches: int) -> Callable[[], object]:
+        begun.append(batches)
+        return lambda: None
+
+    found = quantize_products(plain, [feeds], begin=begin, verify=False)
+    assert begun == [1] * (1 if longer == 1 else 2)
+    assert (norms_in_e4m3(found) > 2) == (longer > 1)
+    assert not described(found)["kept"]
+    assert max(layer["loss"] for layer in described(found)["layers"]) < LARGEST_STREAM_LOSS
