@@ -141,15 +141,15 @@ def test_sweeps_are_in_order_and_sets_without_records_leave_no_trace() -> None:
 def test_fp8_stands_beside_fp16_and_what_was_aimed_at(tmp_path: Path) -> None:
     titles = {"TensorRT padded, products in e4m3": 3.0}
     lines = [
-        record("fp8", 4915, 9.0, precision="fp8", commit="old"),
+        record("fp8", 4915, 9.0, precision="fp8", peers_ms={"packed, by TensorRT": 2.0}, commit="old"),
         record("fp8", 4915, 1.2, precision="fp8", peers_ms=titles, limit_ms=0.8),
         record("fp8", 4915, 1.8, precision="fp16", case="half"),
         record("fp8", 128, 0.25, precision="fp8", case="short", batch=1, seq_len=128, peers_ms={}, limit_ms=None),
     ]
     (tmp_path / "end_to_end.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     rows = tables.fp8(tmp_path).splitlines()
-    assert rows[2] == "| BERT-base, 16 x 512 | 4915 | 1.20 | 1.80 | 1.50 | 3.00 | 0.800 | 1.50 | 1.18 ms |"
-    assert rows[3] == "| BERT-base, 1 x 128 | 128 | 0.250 | - | - | - | - | - |  |"
+    assert rows[2] == "| BERT-base, 16 x 512 | 4915 | 1.20 | 1.80 | 1.50 | 3.00 | (2.00) | 0.800 | 1.50 | 1.18 ms |"
+    assert rows[3] == "| BERT-base, 1 x 128 | 128 | 0.250 | - | - | - | - | - | - |  |"
     assert tables.fp8(tmp_path / "nothing") == tables.UNMEASURED
 
 
