@@ -112,8 +112,8 @@ class Consumer {
     return features;
   }
 
-  // The stages behind the tile's last hold the residual, one for each warpgroup. Behind the last tile nothing is fetched
-  // any more: its stages are left while it is still worked on in them.
+  // The stages behind the tile's last hold the residual, one for each warpgroup. Behind the last tile nothing is
+  // fetched any more: its stages are left while it is still worked on in them.
   __device__ void takeStage(const Position& at, bool last) {
     for (int group = 0; group < kGroups; ++group, ring_.advance()) {
       barrierWait(&barriers_.full[ring_.stage], ring_.parity);
