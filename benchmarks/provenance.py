@@ -29,13 +29,18 @@ def commits_of(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def made_with(records: Sequence[Mapping[str, Any]]) -> str:
-    """A sentence: the commits (those of peers in brackets too), the machine and the versions."""
+    """A sentence: the commits (those of peers in brackets too), the machine, and the versions of all that ran."""
     versions = [
         prefix + " or ".join(values)
         for field, prefix in VERSIONS.items()
-        if (values := list(dict.fromkeys(record[field] for record in records if field in record)))
+        if (values := list(dict.fromkeys(record[field] for record in records if _ran(record, field))))
     ]
     earlier = list(dict.fromkeys(commit for record in records for commit in record.get(EARLIER_COMMITS, ())))
     brackets = f" Figures in brackets were measured at {', '.join(earlier)}." if earlier else ""
     text = f"Measured at commit {', '.join(commits_of(records))}: {', '.join(versions)}.{brackets}"
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
+def _ran(record: Mapping[str, Any], field: str) -> bool:
+    """Whether what the field is the version of took part: a peer that is installed may still have failed."""
+    return field in record and field not in record.get("unavailable", {})

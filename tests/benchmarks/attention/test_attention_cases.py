@@ -117,3 +117,5 @@ def test_what_the_page_was_measured_with() -> None:
     assert made_with([first, second]) == (
         "Measured at commit abc, def: H200, PyTorch 2.11. Figures in brackets were measured at 123."
     )
+    installed = {"flash-attn-4": "4.0", "unavailable": {"flash-attn-4": "ImportError: no cute"}}
+    assert made_with([record(gpu="H200", **installed)]) == "Measured at commit abc: H200."
