@@ -4,8 +4,8 @@
 
 #include "attention/launch.h"
 #include "common/launch.h"
-#include "shell/e4m3_results.h"
 #include "shell/operator.h"
+#include "shell/result_types.h"
 #include "shell/text.h"
 
 namespace padfree {

@@ -2,8 +2,8 @@
 #include <stdexcept>
 
 #include "embedding/launch.h"
-#include "shell/e4m3_results.h"
 #include "shell/operator.h"
+#include "shell/result_types.h"
 
 namespace padfree {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layer_norm/launch.h"
-#include "shell/e4m3_results.h"
 #include "shell/operator.h"
+#include "shell/result_types.h"
 
 namespace padfree {
 namespace {

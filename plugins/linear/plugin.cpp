@@ -5,8 +5,8 @@
 #include "linear/measure.h"
 #include "linear/tables.h"
 #include "linear/tiling.h"
-#include "shell/e4m3_results.h"
 #include "shell/operator.h"
+#include "shell/result_types.h"
 #include "shell/text.h"
 
 namespace padfree {

@@ -40,14 +40,12 @@ struct LaneSequence {
 // as make every multiprocessor busy, and where that is one, two warpgroups share its keys.
 struct Cutting {
   int heads;
-  int groups;  // of rows in a task, at most
+  int groups;  // of rows in a task, at most; where it is one, two warpgroups share its keys
   bool few;    // whether each multiprocessor is to have one task
-  bool split;  // whether two warpgroups share keys
 
   __device__ Cutting(int64_t all_groups, int heads, int num_sms) : heads(heads) {
     few = all_groups < kTaskWidth * num_sms;
     groups = few ? max(ceilDiv(static_cast<int>(all_groups), num_sms), 1) : kTaskWidth;
-    split = groups == 1;
   }
 };
 static_assert(kTaskWidth == 3);  // or else tasks with more than one group may have a warpgroup left for keys
@@ -84,7 +82,7 @@ struct CutSequence {
     whole = cutting.groups == 3 ? groups / 3 : cutting.groups == 2 ? groups / 2 : groups;
     left = groups - whole * cutting.groups;
     left_heads = left != 1 ? 1 : steps == 1 || (cutting.few && steps == 2) ? cutting.groups : 2;
-    splits = cutting.split && steps > 1 ? 2 : 1;
+    splits = cutting.groups == 1 && steps > 1 ? 2 : 1;
     whole_tasks = whole * cutting.heads;
     left_tasks = left > 0 ? ceilDiv(cutting.heads, left_heads) : 0;
     const int half_steps = ceilDiv(ceilDiv(length, kTaskKeys / 2), splits);

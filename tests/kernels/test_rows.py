@@ -16,20 +16,10 @@ from .cases import (
     poisoned,
     with_filler,
 )
+from .norm_operands import NormOperands, norm_rows, normal
 
 TYPES = [torch.float16, torch.bfloat16, torch.float32]
 WIDTHS = [8, 64, 100, 384, 512, 768, 1024, 2048, 5000]
-
-
-def normal(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, device=DEVICE, generator=generator(seed)).to(dtype)
-
-
-def norm_rows(x: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor | None, rms: bool, eps: float) -> torch.Tensor:
-    if rms:
-        y = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * gamma
-        return y if beta is None else y + beta
-    return torch.nn.functional.layer_norm(x, (x.shape[-1],), gamma, beta, eps)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
@@ -37,33 +27,24 @@ def norm_rows(x: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor | None, r
 @pytest.mark.parametrize("options", ["", "bias sum", "bias residual beta sum", "residual beta", "rms residual sum"])
 def test_layer_norm(dtype: torch.dtype, width: int, options: str) -> None:
     rows, eps = 133, 1e-5
-    x = normal(rows, width, dtype=dtype, seed=1) * 3 + 1
-    bias = normal(width, dtype=dtype, seed=2) if "bias" in options else None
-    residual = normal(rows, width, dtype=dtype, seed=3) if "residual" in options else None
-    gamma = normal(width, dtype=dtype, seed=4)
-    beta = normal(width, dtype=dtype, seed=5) if "beta" in options else None
+    operands = NormOperands.drawn(rows, width, dtype, options)
     y, buffer = poisoned((rows, width), dtype)
     total, total_buffer = poisoned((rows, width), dtype)
     sum_out = total if "sum" in options else None
-    rms = "rms" in options
     call(
-        "padfreeLayerNorm", x, bias, residual, gamma, beta, y, sum_out, Int64(rows), width, Float(eps), int(rms),
+        "padfreeLayerNorm", *operands.tensors(), y, sum_out, Int64(rows), width, Float(eps), int(operands.rms),
         DATA_TYPES[dtype],
     )  # fmt: skip
     torch.cuda.synchronize()
     assert_guards(buffer)
     assert_guards(total_buffer)
-    parts = [part for part in (x, bias, residual) if part is not None]
-    truth_sum = sum(part.double() for part in parts)
-    plain_sum = sum(part.float() for part in parts).to(dtype)
+    plain_sum = operands.sum_in(torch.float32).to(dtype)
     if sum_out is None:
         assert bool(total.isnan().all())
     else:
-        assert_accurate(total, plain_sum, truth_sum)
-    beta64 = None if beta is None else beta.double()
-    truth = norm_rows(truth_sum, gamma.double(), beta64, rms, eps)
-    plain = norm_rows(plain_sum, gamma, beta, rms, eps)
-    assert_accurate(y, plain, truth)
+        assert_accurate(total, plain_sum, operands.sum_in(torch.float64))
+    plain = norm_rows(plain_sum, operands.gamma, operands.beta, operands.rms, eps)
+    assert_accurate(y, plain, operands.truth(eps))
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)

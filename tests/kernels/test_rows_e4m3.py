@@ -9,8 +9,8 @@ import torch
 from tests.support.launchers import DATA_TYPES, Float, Int64, call
 
 from .cases import DEVICE, GUARD, LENGTHS, assert_guards, cumulative, generator, poisoned
+from .norm_operands import NormOperands, norm_rows, normal
 from .test_linear_e4m3 import HALF_STEP, LARGEST, NAN, e4m3, poisoned_e4m3
-from .test_rows import norm_rows, normal
 
 if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9):
     pytest.skip("e4m3 needs compute capability 8.9", allow_module_level=True)
@@ -68,31 +68,23 @@ def check_truth(found: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype, y_
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("rows", [0, 1, 133])
 def test_layer_norm(dtype: torch.dtype, width: int, options: str, rows: int) -> None:
-    x = normal(rows, width, dtype=dtype, seed=1) * 3 + 1
-    bias = normal(width, dtype=dtype, seed=2) if "bias" in options else None
-    residual = normal(rows, width, dtype=dtype, seed=3) if "residual" in options else None
-    gamma = normal(width, dtype=dtype, seed=4)
-    beta = normal(width, dtype=dtype, seed=5) if "beta" in options else None
-    rms = "rms" in options
-    sums = []
+    operands, sums = NormOperands.drawn(rows, width, dtype, options), []
 
     def launch(y: torch.Tensor | None, narrow: torch.Tensor | None, factor: float) -> None:
         total, buffer = poisoned((rows, width), dtype)
         sums.append((total, buffer))
         call(
-            "padfreeLayerNormE4m3", x, bias, residual, gamma, beta, y, total if "sum" in options else None,
-            Int64(rows), width, Float(EPS), int(rms), DATA_TYPES[dtype], narrow, Float(factor),
+            "padfreeLayerNormE4m3", *operands.tensors(), y, total if "sum" in options else None,
+            Int64(rows), width, Float(EPS), int(operands.rms), DATA_TYPES[dtype], narrow, Float(factor),
         )  # fmt: skip
 
     _, found = check_results(launch, rows, width, dtype)
-    truth_sum = torch.zeros(rows, width, dtype=torch.float64, device=DEVICE)
-    for part in (x, bias, residual):
-        truth_sum = truth_sum if part is None else truth_sum + part.double()
-    check_truth(found, norm_rows(truth_sum, gamma.double(), None if beta is None else beta.double(), rms, EPS), dtype)
+    check_truth(found, operands.truth(EPS), dtype)
     for total, buffer in sums:
         assert_guards(buffer)
         assert bool((bits(total) == bits(sums[0][0])).all())
     if "sum" in options:
+        truth_sum = operands.sum_in(torch.float64)
         assert bool(((sums[0][0].double() - truth_sum).abs() <= 2.0**-7 * truth_sum.abs().clamp(min=1)).all())
 
 

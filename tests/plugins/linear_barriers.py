@@ -74,7 +74,8 @@ class Play:
     round are asked for when the one two before has come. everybody: whether all blocks of the cluster are told that a
     stage is free, or only those that share something with the block. lanes_agree: whether a warp leaves a residual when
     all of its lanes have seen it, or when the first has. stays: whether a block stays until all of its stages have been
-    left, or until all blocks have done their work.
+    left, or until all blocks have done their work. behind: of the first of several tiles that are deeper, how many
+    stages the second warpgroup waits for the first to be ahead.
     """
 
     features: int
@@ -87,6 +88,7 @@ class Play:
     everybody: bool = True
     lanes_agree: bool = True
     stays: bool = True
+    behind: int = 0
 
 
 @dataclass
@@ -121,6 +123,7 @@ class Cluster:
         ]
         self.messages: list[Message] = []
         self.running: list[int] = []  # threads of every block
+        self.ahead = [0] * count  # warps of every block's first warpgroup that are as far ahead as they are to be
 
     def run(self) -> None:
         """Until all have ended. Raises WrongError."""
@@ -239,12 +242,17 @@ class Cluster:
                 raise WrongError(f"block {b} read a stage that had not come")
             yield True
 
+        parts_ways = 0 < play.behind < play.depth and play.tiles > 1
+        while parts_ways and group > 0 and self.ahead[b] < WARPS:
+            yield False
         for tile in range(play.tiles):
             for of_tile in range(play.depth):
                 if of_tile == 1 and held >= 0:
                     leave(held)
                     held = -1
                 yield from take(pieces, together=True)
+                if parts_ways and group == 0 and tile == 0 and of_tile == play.behind:
+                    self.ahead[b] += 1
                 if of_tile:
                     leave(number - 1)
                     yield True

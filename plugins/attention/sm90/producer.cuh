@@ -121,11 +121,9 @@ __device__ void loadStages(const AttentionParams& p, const AttentionMaps& maps, 
   };
   TaskCursor cursor(p, shared.upcoming[operand][lane]);
   AttentionTask task;
-  if (!cursor.advance(task)) {
-    waitForPriorGrids();
-    return;
-  }
+  const bool has_task = cursor.advance(task);
   waitForPriorGrids();
+  if (!has_task) return;
   releaseNextGrid();
   TaskParts parts = unpackParts(task.parts);
   TaskKeys keys = keysOf<S>(p, task, parts);

@@ -21,6 +21,12 @@ class Consumer {
   using Maps = typename Operands::Maps;
   using Results = typename Operands::template Results<Epilogue>;
   static constexpr int kBoxes = S::kBoxes;
+  // Warpgroups that are in step finish at the same time, and nothing is multiplied meanwhile. One that is behind has
+  // the tensor cores alone while the other finishes, and so stays behind. It pays where a finish is long beside the
+  // products (docs/notes/2026-11-26-streams-in-e4m3.md).
+  static constexpr int kStagesBehind = Operands::scaled && leavesInChunks(Epilogue::out) ? 2 : 0;
+  static_assert(S::stages(Epilogue::out) > kStagesBehind);
+  static constexpr int kSumsBarrier = kGroups + 1, kBehindBarrier = kGroups + 2;  // behind one for each warpgroup
 
  public:
   __device__ Consumer(const Work& work, const Maps& maps, Barriers& barriers, unsigned char* stages, unsigned char* out,
@@ -90,6 +96,10 @@ class Consumer {
     constexpr bool kManyTiles = leavesInChunks(Epilogue::out) && kTokens >= kLargeTokens;
     Features features;
     if (!kManyTiles || tile_ == 0) features = loadFeatures(feature, token);
+    // Of the first of several tiles: whether the second warpgroup starts kStagesBehind behind the first.
+    const bool parts_ways = kStagesBehind > 0 && tile_ == 0 && !epilogue_.shares_tile &&
+                            at.first + at.step < work_.clusters && at.end - at.begin > kStagesBehind;
+    if (parts_ways && group_ > 0) namedBarrier(kBehindBarrier, kGroups * kWarpgroup);
     int before = 0;
     for (int i = at.begin; i < at.end; ++i, ring_.advance()) {
       const uint64_t a =
@@ -103,6 +113,9 @@ class Consumer {
       wgmmaCommit();
       if (kManyTiles && i == at.begin && tile_ > 0) features = loadFeatures(feature, token);
       wgmmaWait<1>();
+      if (parts_ways && group_ == 0 && i == at.begin + kStagesBehind) {
+        namedArrive(kBehindBarrier, kGroups * kWarpgroup);
+      }
       if (i > at.begin) release(before, at);
       before = ring_.stage;
     }
@@ -153,7 +166,7 @@ class Consumer {
   __device__ void gather(const Position& at) {
     constexpr int kHalf = kWarpgroup * sizeof(float4);
     const unsigned mine = stages_address_ + group_ * kBoxes * 2 * kHalf + in_group_ * sizeof(float4);
-    namedBarrier(kGroups + 1, kGroups * kWarpgroup);
+    namedBarrier(kSumsBarrier, kGroups * kWarpgroup);
 #pragma unroll
     for (int i = 0; i < 2 * kBoxes; ++i) {
       if (!owns(at, i / 2)) storeShared(mine + i * kHalf, sums_[i]);

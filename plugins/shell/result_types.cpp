@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shell/e4m3_results.h"
+#include "shell/result_types.h"
 
 #include <cuda_runtime_api.h>
 
@@ -11,11 +11,11 @@
 
 namespace padfree {
 
-Results::Results(const Attributes& attributes)
-    : activations(attributes.choice("results") != "e4m3" && attributes.choice("results") != "fp32"),
-      e4m3(attributes.choice("results") == "e4m3" || attributes.choice("results") == "both"),
-      fp32(attributes.choice("results") == "fp32" || attributes.choice("results") == "act_fp32"),
-      y_scale(attributes.real("y_scale")) {
+Results::Results(const std::string& types, float y_scale)
+    : activations(types != "e4m3" && types != "fp32"),
+      e4m3(types == "e4m3" || types == "both"),
+      fp32(types == "fp32" || types == "act_fp32"),
+      y_scale(y_scale) {
   checkE4m3Scale(y_scale);
 }
 

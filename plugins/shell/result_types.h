@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What operators have in common whose results may leave in e4m3.
+// What operators have in common whose results may leave in other types than the activations'.
 #pragma once
 
 #include <string>
@@ -17,10 +17,13 @@ constexpr const char* kE4m3RowsNextStep =
 // and, of some operators, in fp32, with or without the activations' type.
 struct Results {
   // Throws std::invalid_argument where y_scale is not allowed.
-  explicit Results(const Attributes& attributes);
+  explicit Results(const Attributes& attributes) : Results(attributes.choice("results"), attributes.real("y_scale")) {}
 
   bool activations, e4m3, fp32;
   float y_scale;
+
+ private:
+  Results(const std::string& types, float y_scale);
 };
 
 // Those attributes, with the values of results beside act, e4m3 and both; and with them at their end the others of an
