@@ -34,6 +34,8 @@ from tests.support.launchers import E4m3, Moments, linear, measured_tilings
 from .linear import AUTO, CACHE_MULTIPLE, CHAIN_LAYERS, DEVICE, MIN_CALLS, ROUNDS, TILINGS, Launch, Tiling, time_us
 
 GROUP = 64
+RESIDENT = [(tokens, *cluster, 0) for cluster in ((2, 1), (1, 2), (1, 1)) for tokens in range(224, 127, -16)]
+"""Tilings whose input stays in shared memory."""
 E4M3 = torch.float8_e4m3fn
 HIDDEN = {"base": 768, "large": 1024, "small": 384}
 TOKENS = (128, 1403, 4802, 7579)
@@ -154,7 +156,7 @@ def measure(product: Product, tokens: int, *, every_tiling: bool) -> dict[str, o
         "padfree fp16": problem.in_half(problem.chosen(in_half=True)),
     }
     if every_tiling:
-        for tiling in TILINGS:
+        for tiling in (*TILINGS, *RESIDENT):
             launches[f"padfree {tiling[0]} / {tiling[1]}x{tiling[2]}x{tiling[3]}"] = problem.ours(tiling)
     times: dict[str, float] = {}
     spreads: dict[str, float] = {}

@@ -15,7 +15,8 @@ constexpr int kMostFetchBytesPerCycle = 84;  // to one multiprocessor
 constexpr int kMinStageCycles = 230;         // what a stage costs the threads that fetch
 constexpr int kClusterCycles = 600;          // of a cluster of more than two blocks
 constexpr int kTileCycles = 2500;
-constexpr int kTokenCycles = 11;  // of finishing a tile
+constexpr int kTokenCycles = 11;           // of finishing a tile
+constexpr int kResidentTileCycles = 1000;  // by which the finish of one tile holds up the products of another
 constexpr int kGatherCycles = 1800;
 constexpr int kGatherTokenCycles = 39;  // of blocks that share a tile: for each token that another block finishes
 
@@ -29,7 +30,17 @@ int64_t clustersOf(const LinearTiling& tiling, int T, int N) {
   return int64_t{featureClusters(tiling, N)} * ceilDiv(T, tiling.tokens * tiling.cluster_tokens);
 }
 
+int64_t residentCyclesOf(const LinearTiling& tiling, int T, const LinearParams& params, int multiprocessors) {
+  const ResidentCut cut = residentCut(tiling, T, params.N, multiprocessors);
+  const int stages = ceilDiv(params.K, params.scale ? kE4m3Depth : kLinearDepth);
+  const int finish = tiling.tokens * kTokenCycles + kTileCycles;
+  const int tile = stages * 2 * tiling.tokens + kResidentTileCycles;
+  const int input = stages * tiling.tokens * 128 / tiling.cluster_features / kFetchBytesPerCycle;
+  return int64_t{cut.rounds} * (cut.tiles * tile + input / 2) + finish;  // half of it comes beside the first products
+}
+
 int64_t cyclesOf(const LinearTiling& tiling, int T, const LinearParams& params, int multiprocessors) {
+  if (isResident(tiling)) return residentCyclesOf(tiling, T, params, multiprocessors);
   const int N = params.N, depth = params.scale ? kE4m3Depth : kLinearDepth;
   const int64_t clusters = std::max<int64_t>(clustersOf(tiling, T, N), 1);
   const int64_t at_once = std::min<int64_t>(clusters, linearClustersAtOnce(tiling, multiprocessors));
@@ -55,7 +66,7 @@ bool isCheaper(const Cost& a, const Cost& b) {
 std::vector<Cost> costsOf(const LinearParams& params, int T, int multiprocessors) {
   std::vector<Cost> costs;
   for (const LinearTiling& tiling : linearTilings()) {
-    if (params.scale && !isE4m3Tiling(tiling)) continue;
+    if (!hasTiling(params, tiling)) continue;
     costs.emplace_back(cyclesOf(tiling, T, params, multiprocessors), tiling);
   }
   return costs;
@@ -64,10 +75,20 @@ std::vector<Cost> costsOf(const LinearParams& params, int T, int multiprocessors
 }  // namespace
 
 int linearWaves(const LinearTiling& tiling, int T, int N, int multiprocessors) {
+  if (isResident(tiling)) {
+    const ResidentCut cut = residentCut(tiling, T, N, multiprocessors);
+    return cut.rounds * cut.tiles;
+  }
   return static_cast<int>(ceilDiv(clustersOf(tiling, T, N), int64_t{linearClustersAtOnce(tiling, multiprocessors)}));
 }
 
 int linearTokens(const LinearTiling& tiling, int waves, int N, int multiprocessors) {
+  if (isResident(tiling)) {
+    const int step = tiling.tokens * tiling.cluster_tokens;
+    int T = step;
+    while (linearWaves(tiling, T + step, N, multiprocessors) <= waves) T += step;
+    return T;
+  }
   const int64_t clusters = int64_t{waves} * linearClustersAtOnce(tiling, multiprocessors);
   return static_cast<int>(clusters / featureClusters(tiling, N) * tiling.tokens * tiling.cluster_tokens);
 }

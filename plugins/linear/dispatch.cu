@@ -81,8 +81,11 @@ cudaError_t launchLinear(const LinearParams& p, const LinearTiling& tiling, cuda
   if (isEmpty(p)) return cudaSuccess;
   const cudaError_t status = check(p);
   if (status != cudaSuccess) return status;
-  if (p.scale && !isE4m3Tiling(tiling)) return cudaErrorInvalidValue;
+  if (!hasTiling(p, tiling)) return cudaErrorInvalidValue;
   const bool is_half = p.type == DataType::kFloat16;
+  if (isResident(tiling)) {
+    return (is_half ? launchResidentSm90<half> : launchResidentSm90<__nv_bfloat16>)(p, tiling, stream);
+  }
   if (p.scale) return (is_half ? launchE4m3Sm90<half> : launchE4m3Sm90<__nv_bfloat16>)(p, tiling, stream);
   return (is_half ? launchLinearSm90<half> : launchLinearSm90<__nv_bfloat16>)(p, tiling, stream);
 }

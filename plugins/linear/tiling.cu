@@ -2,10 +2,14 @@
 #include "linear/tiling.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace padfree {
 namespace {
+
+constexpr int kLeastResidentTokens = 128, kMostResidentTokens = 224;
+constexpr int kLeastRing = 3;  // stages of weights
 
 std::vector<LinearTiling> makeTilings() {
   std::vector<LinearTiling> tilings;
@@ -18,7 +22,26 @@ std::vector<LinearTiling> makeTilings() {
       }
     }
   }
+  for (const auto& [features, cluster_tokens] : {std::pair{2, 1}, {1, 2}, {1, 1}}) {
+    for (int tokens = kMostResidentTokens; tokens >= kLeastResidentTokens; tokens -= 16) {
+      tilings.push_back({tokens, features, cluster_tokens, kResident});
+    }
+  }
   return tilings;
+}
+
+// Whether one of the kernels with resident input finishes so (sm90/launch_resident.cuh).
+bool isResidentKind(const LinearParams& p) {
+  if (p.residual || p.moments) return false;
+  if (p.rotary_features > 0) return true;
+  if (p.gated) {
+    if (p.scale && !p.y_e4m3) return false;
+    return p.activation == Activation::kGelu || (p.scale && p.activation == Activation::kSilu);
+  }
+  if (!p.x_moments) return false;
+  if (!p.scale) return p.activation == Activation::kNone || p.activation == Activation::kGelu;
+  if (p.y && p.y_e4m3) return false;
+  return p.activation == (p.y ? Activation::kNone : Activation::kGelu);
 }
 
 }  // namespace
@@ -40,6 +63,32 @@ bool isE4m3Tiling(const LinearTiling& tiling) {
   constexpr int kMostShared = 128;  // tokens
   if (tiling.parts > 1 && tiling.tokens > kMostShared) return false;
   return isLinearTiling(tiling) && isE4m3Tile(tiling.tokens);
+}
+
+bool hasTiling(const LinearParams& params, const LinearTiling& tiling) {
+  if (!isResident(tiling)) return !params.scale || isE4m3Tiling(tiling);
+  constexpr int kRowBytes = 128;  // of a stage
+  const int depth = ceilDiv(params.K, params.scale ? kE4m3Depth : kLinearDepth);
+  if (!isLinearTiling(tiling) || depth > kMaxResidentDepth || !isResidentKind(params)) return false;
+  if (ceilDiv(params.N, kResidentFeatures) < tiling.cluster_features) return false;
+  const int input = depth * tiling.tokens * kRowBytes, scales = tiling.tokens * sizeof(float2);
+  return input + scales + kMaxResidentOutBytes + kLeastRing * kResidentFeatures * kRowBytes <= kSharedLimit;
+}
+
+ResidentCut residentCut(const LinearTiling& tiling, int T, int N, int multiprocessors) {
+  const int tiles = ceilDiv(N, kResidentFeatures), at_once = linearClustersAtOnce(tiling, multiprocessors);
+  const int64_t rows = std::max(ceilDiv(T, tiling.tokens * tiling.cluster_tokens), 1);
+  ResidentCut best{};
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (int ranges = tiling.cluster_features; ranges <= tiles; ranges += tiling.cluster_features) {
+    const int of_range = ceilDiv(tiles, ranges);
+    const int64_t rounds = ceilDiv<int64_t>(rows * (ranges / tiling.cluster_features), at_once);
+    const int64_t cost = rounds * (2 * of_range + 1);  // half a tile's time until the first input has come
+    if (cost >= least) continue;
+    least = cost;
+    best = {ranges, of_range, static_cast<int>(rounds)};
+  }
+  return best;
 }
 
 // Clusters of more than two blocks leave part of a GPC unused: of 132 multiprocessors, 30 clusters of 4 find room, 15

@@ -17,17 +17,31 @@ struct LinearTiling {
   int tokens;            // a multiple of 16, at most kMaxLinearTokens
   int cluster_features;  // tiles of features side by side in a cluster: 1, 2 or 4; each fetches at least 8 tokens
   int cluster_tokens;    // tiles of tokens: 1, 2 or 4
-  int parts;             // of the reduction, each summed by its own block of the cluster: 1, 2 or 4
+  int parts;             // of the reduction, each summed by its own block of the cluster: 1, 2 or 4; or kResident
 };
 
+// Instead of parts: blocks keep all of the reduction of their tokens' input in shared memory, and take
+// kResidentFeatures at a time.
+constexpr int kResident = 0;
+inline bool isResident(const LinearTiling& tiling) {
+  return tiling.parts == kResident;
+}
+
 constexpr int kLinearFeatures = 128;
-constexpr int kLinearDepth = 64;  // of the reduction, that a block takes at a time: a stage
-constexpr int kE4m3Depth = 128;   // the same of e4m3
+constexpr int kResidentFeatures = 64;
+constexpr int kMaxResidentDepth = 12;            // stages
+constexpr int kSharedLimit = 227 * 1024 - 1024;  // less barriers, and what aligns what stands behind them
+constexpr int kMaxResidentOutBytes = 16 * 1024;  // from which results leave
+constexpr int kLinearDepth = 64;                 // of the reduction, that a block takes at a time: a stage
+constexpr int kE4m3Depth = 128;                  // the same of e4m3
 constexpr int kMaxLinearTokens = 256;
 constexpr int kMaxClusterBlocks = 8;  // that every device runs as a cluster
 
 inline int clusterBlocks(const LinearTiling& tiling) {
-  return tiling.cluster_features * tiling.cluster_tokens * tiling.parts;
+  return tiling.cluster_features * tiling.cluster_tokens * std::max(tiling.parts, 1);
+}
+inline int tileFeatures(const LinearTiling& tiling) {
+  return isResident(tiling) ? kResidentFeatures : kLinearFeatures;
 }
 
 // The most tokens of a product with N > 0 features that the kernel's 32-bit numbers hold, however it is divided into
@@ -50,6 +64,18 @@ constexpr bool isE4m3Tile(int tokens) {
   return tokens >= 128 || tokens % 32 == 0;
 }
 bool isE4m3Tiling(const LinearTiling& tiling);
+
+// Whether there is a kernel with this tiling for this product. With resident input: for products that nothing is added
+// to, whose input is normed or whose features are gated or turned, where shared memory has room for all of the
+// reduction.
+bool hasTiling(const LinearParams& params, const LinearTiling& tiling);
+
+// How blocks with resident input divide a row of tiles, that of the same tokens: into `ranges` of at most `tiles`, of
+// which a block takes up to `rounds` one after the other.
+struct ResidentCut {
+  int ranges, tiles, rounds;
+};
+ResidentCut residentCut(const LinearTiling& tiling, int T, int N, int multiprocessors);
 
 // How many clusters run at once, at least one.
 int linearClustersAtOnce(const LinearTiling& tiling, int multiprocessors);

@@ -173,7 +173,8 @@ static padfree::LinearParams paramsOf(const LinearCall& call) {
   return params;
 }
 
-// The tiling: tokens of a tile, 0 as the plugin chooses, -1 for the kernel without tilings (mma.sync).
+// The tiling: tokens of a tile, 0 as the plugin chooses, -1 for the kernel without tilings (mma.sync); parts 0 for
+// resident input.
 PADFREE_TEST_EXPORT int padfreeLinear(const LinearCall* call, int tokens, int cluster_features, int cluster_tokens,
                                       int parts, cudaStream_t stream) {
   const padfree::LinearParams params = paramsOf(*call);

@@ -14,55 +14,16 @@ only wait. The matrix instructions hold them together, but none comes between a 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+from .barrier_plays import Barrier, Blocks, Message, Thread, WrongError
 
 GROUPS, WARPS = 2, 2
 """Warpgroups that multiply, and warps of each: two stand for four."""
-ROUNDS_OF_NOTHING = 20_000
 
-Message = Callable[[], None]
 Piece = tuple[str, int]
 """What a stage consists of: x, W or residual, and the block that fetched it."""
-
-
-class WrongError(Exception):
-    """The protocol failed; the message says how."""
-
-
-@dataclass
-class Barrier:
-    """An mbarrier: a phase ends when all have arrived and all announced bytes have come."""
-
-    arrivals: int
-    pending: int = 0
-    bytes: int = 0
-    phase: int = 0
-
-    def __post_init__(self) -> None:
-        self.pending = self.arrivals
-
-    def arrive(self, expected_bytes: int = 0) -> None:
-        """Of one thread, which may announce bytes."""
-        self.bytes += expected_bytes
-        self.pending -= 1
-        if self.pending < 0:
-            raise WrongError("a barrier got more arrivals than it counts")
-        self._end_phase()
-
-    def complete(self, count: int) -> None:
-        """Bytes have come."""
-        self.bytes -= count
-        self._end_phase()
-
-    def passed(self, parity: int) -> bool:
-        """Whether the phase of this parity is over."""
-        return self.phase & 1 != parity
-
-    def _end_phase(self) -> None:
-        if self.pending == 0 and self.bytes == 0:
-            self.phase += 1
-            self.pending = self.arrivals
 
 
 @dataclass(frozen=True)
@@ -101,12 +62,13 @@ class Block:
     readers: list[dict[tuple[int, int], int]]
 
 
-class Cluster:
+class Cluster(Blocks):
     """All blocks at work. Stages are numbered through all tiles; `number % ring` is their place."""
 
     def __init__(self, play: Play, rng: random.Random) -> None:
-        self.play, self.rng = play, rng
+        self.play = play
         count = play.features * play.tokens
+        super().__init__(rng, stays=play.stays)
         self.row = [[c for c in range(count) if c // play.features == b // play.features] for b in range(count)]
         self.column = [[c for c in range(count) if c % play.features == b % play.features] for b in range(count)]
         sharing = [sorted({*self.row[b], *self.column[b]}) for b in range(count)]
@@ -121,13 +83,11 @@ class Cluster:
             )
             for b in range(count)
         ]
-        self.messages: list[Message] = []
-        self.running: list[int] = []  # threads of every block
         self.ahead = [0] * count  # warps of every block's first warpgroup that are as far ahead as they are to be
 
-    def run(self) -> None:
-        """Until all have ended. Raises WrongError."""
-        of_block = [
+    def threads(self) -> list[list[Thread]]:
+        """Of every block those that fetch and those that multiply."""
+        return [
             [
                 self.fetch(b, "W", self.column[b], own=""),
                 self.fetch(b, "x", self.row[b], own="residual"),
@@ -135,31 +95,6 @@ class Cluster:
             ]
             for b in range(len(self.blocks))
         ]
-        threads = [thread for some in of_block for thread in some]
-        home = [b for b, some in enumerate(of_block) for _ in some]
-        self.running = [len(some) for some in of_block]
-        speeds = [self.rng.choice((1.0, 1.0, 1.0, 0.05)) for _ in threads]
-        alive, nothing = list(range(len(threads))), 0
-        while alive or self.messages:
-            if self.messages and (not alive or self.rng.random() < 0.5):
-                self.messages.pop(self.rng.randrange(len(self.messages)))()
-                nothing = 0
-                continue
-            thread = self.rng.choice(alive)
-            if self.rng.random() > speeds[thread]:
-                continue
-            try:
-                nothing = 0 if next(threads[thread]) else nothing + 1
-            except StopIteration:
-                alive.remove(thread)
-                self.running[home[thread]] -= 1
-            if nothing > ROUNDS_OF_NOTHING:
-                raise WrongError("nothing moves any more")
-
-    def check_there(self, b: int) -> None:
-        """Raises WrongError if a block has ended, which something just comes to."""
-        if not (self.running[b] if self.play.stays else any(self.running)):
-            raise WrongError(f"something came to block {b}, which had ended")
 
     def fetch(self, b: int, what: str, to: list[int], own: str) -> Iterator[bool]:
         """One of a block's two threads that fetch; True after a step, False while it waits."""
@@ -272,8 +207,4 @@ class Cluster:
 
 def failure_of(play: Play, seed: int) -> str:
     """How a play goes wrong in one random order; empty where it does not."""
-    try:
-        Cluster(play, random.Random(seed)).run()
-    except WrongError as error:
-        return str(error)
-    return ""
+    return Cluster(play, random.Random(seed)).failure()

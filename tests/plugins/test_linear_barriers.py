@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from .linear_barriers import Barrier, Play, WrongError, failure_of
+from .barrier_plays import Barrier, WrongError
+from .linear_barriers import Play, failure_of
 
 CLUSTERS = [(1, 1), (2, 1), (1, 2), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2)]
 ORDERS = 40

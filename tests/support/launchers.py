@@ -231,7 +231,8 @@ def linear(
     """y [T, N] = activation(x [T, K] @ weight [K, N] + bias) + residual, x or the residual normed where `moments` say.
 
     gated: y is [T, N / 2]. dtype: of bias and residual, y's where it is there. tiling: tokens of a tile, tiles of
-    features and of tokens in a cluster, parts of the reduction; zeros leave the choice to the kernel.
+    features and of tokens in a cluster, parts of the reduction, 0 with resident input; zeros leave the choice to the
+    kernel.
     """
     tokens, depth = x.shape
     norms = moments or Moments()

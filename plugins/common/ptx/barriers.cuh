@@ -19,7 +19,7 @@ __device__ inline void barrierArrive(uint64_t* barrier, int times = 1) {
   perturb();
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(sharedAddress(barrier)), "r"(times) : "memory");
 }
-__device__ inline void barrierWait(uint64_t* barrier, unsigned parity) {
+__device__ inline void barrierWaitAt(unsigned shared_address, unsigned parity) {
   perturb();
   asm volatile(
       "{\n"
@@ -29,9 +29,12 @@ __device__ inline void barrierWait(uint64_t* barrier, unsigned parity) {
       "@done bra finished;\n"
       "bra again;\n"
       "finished:\n"
-      "}\n" ::"r"(sharedAddress(barrier)),
+      "}\n" ::"r"(shared_address),
       "r"(parity)
       : "memory");
+}
+__device__ inline void barrierWait(uint64_t* barrier, unsigned parity) {
+  barrierWaitAt(sharedAddress(barrier), parity);
 }
 
 // Announces that copies of this many bytes will complete at the barrier, and counts as an arrival.

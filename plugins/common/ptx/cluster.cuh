@@ -37,6 +37,12 @@ __device__ inline void barrierArriveAt(uint64_t* barrier, unsigned rank) {
       : "memory");
 }
 
+// The same at an address in the cluster.
+__device__ inline void barrierArriveAt(unsigned cluster_address) {
+  perturb();
+  asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(cluster_address) : "memory");
+}
+
 // The address in the cluster of what another block holds at this address of its own shared memory.
 __device__ inline unsigned addressAt(unsigned shared_address, unsigned rank) {
   unsigned address;

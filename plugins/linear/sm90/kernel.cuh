@@ -31,8 +31,7 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
       barrierInit(&barriers.empty[stage], warps);
     }
     for (uint64_t& barrier : barriers.residual) barrierInit(&barrier, 1);
-    barrierInit(&barriers.scales_full, kScaleThreads);
-    barrierInit(&barriers.scales_empty, kGroups * kWarps);
+    barriers.scales.init();
     fenceBarrierInit();
     fenceAsyncProxy();
   }
@@ -48,7 +47,7 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
     const Epilogue epilogue(work);
     if (epilogue.normed && thread >= 0) {
       constexpr bool kMayLack = Epilogue::gated || Epilogue::rotates;
-      fetchScales<kTokens, kMayLack>(work, at, barriers, scales, thread);
+      fetchScales<kTokens, kMayLack>(work, at, barriers.scales, scales, thread);
     }
     __syncwarp();
     if (epilogue.shares_tile) clusterSyncMemory();  // with the consumers' gather()

@@ -26,8 +26,9 @@ bool encodeMaps(TypeTag<Epilogue>, const LinearParams& p, const LinearTiling& ti
   };
   maps.residual = {};
   return encode(maps.x, p.x, p.T, p.K, tiling.tokens / tiling.cluster_features) &&
-         encode(maps.weight, p.weight, p.K, p.N,
-                std::min(kLinearDepth, kLinearDepth * kGroups / tiling.cluster_tokens)) &&
+         encode(
+             maps.weight, p.weight, p.K, p.N,
+             std::min(kLinearDepth, kLinearDepth * (tileFeatures(tiling) / kGroupFeatures) / tiling.cluster_tokens)) &&
          encodeResults(maps.y, kBoxTokens) && encodeResults(maps.y_at_once, boxes_at_once * kBoxTokens) &&
          (!p.residual || encode(maps.residual, p.residual, p.T, p.N, tiling.tokens));
 }
@@ -39,7 +40,7 @@ inline int logarithm(int value) {
   return result;
 }
 
-inline Work makeWork(const LinearParams& p, const LinearTiling& tiling) {
+inline Work makeWork(const LinearParams& p, const LinearTiling& tiling, int multiprocessors) {
   Work work{};
   work.bias = p.bias;
   work.normed = p.x_moments ? Normed::kInput : p.residual_moments ? Normed::kResidual : Normed::kNothing;
@@ -71,25 +72,43 @@ inline Work makeWork(const LinearParams& p, const LinearTiling& tiling) {
   work.shared_shift = work.features_shift + logarithm(tiling.cluster_tokens);
   for (int i = 0; i < tiling.cluster_tokens; ++i) work.same_features |= 1u << (i << work.features_shift);
   work.owned_shift = tiling.tokens >= work.tiling.parts * 2 * kBoxTokens ? 1 : 0;
-  work.feature_clusters = ceilDiv(p.N, kLinearFeatures * tiling.cluster_features);
+  if (isResident(tiling)) {
+    work.feature_tiles = ceilDiv(p.N, kResidentFeatures);
+    work.ranges = residentCut(tiling, p.T, p.N, multiprocessors).ranges;
+    work.feature_clusters = work.ranges / tiling.cluster_features;
+  } else {
+    work.feature_clusters = ceilDiv(p.N, kLinearFeatures * tiling.cluster_features);
+  }
   work.per_feature_cluster = ceilDiv<uint64_t>(uint64_t{1} << 32, work.feature_clusters);
   work.clusters = work.feature_clusters * ceilDiv(p.T, tiling.tokens * tiling.cluster_tokens);
   return work;
 }
 
-// Operands and their epilogues; for e4m3 another one (launch_e4m3.cuh).
-template <typename T, typename Run>
-cudaError_t withEpilogueOf(TypeTag<HalfOperands<T>>, const Work& work, Run run) {
+// Which kernel has tiles of this shape: their epilogues, what a block's shared memory holds, the kernel itself. For
+// e4m3 it has other epilogues (launch_e4m3.cuh), for resident input it is another (launch_resident.cuh).
+template <typename T, int kTokens, typename Run>
+cudaError_t withEpilogueOf(TypeTag<HalfOperands<T>>, TypeTag<Shape<kTokens>>, const Work& work, Run run) {
   return withEpilogue(work, run);
 }
+template <int kTokens>
+int ringStages(TypeTag<Shape<kTokens>>, Out out, const Work&) {
+  return Shape<kTokens>::stages(out);
+}
+template <int kTokens>
+int sharedBytes(TypeTag<Shape<kTokens>>, Out out, const Work&) {
+  return Shape<kTokens>::sharedBytes(out);
+}
+template <typename Operands, int kTokens, typename Epilogue>
+auto kernelOf(TypeTag<Operands>, TypeTag<Shape<kTokens>>, TypeTag<Epilogue>) {
+  return linearSm90Kernel<Operands, kTokens, Epilogue>;
+}
 
-template <typename Operands, int kTokens>
+template <typename Operands, typename S>
 cudaError_t launch(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
-  using S = Shape<kTokens>;
   int multiprocessors = 0;
   const cudaError_t status = countMultiprocessors(multiprocessors);
   if (status != cudaSuccess) return status;
-  Work work = makeWork(p, tiling);
+  Work work = makeWork(p, tiling, multiprocessors);
   const int cluster_size = clusterBlocks(work.tiling);
   // Blocks that share a tile leave its sums where the next tile's stages would be: they stay for one.
   const int at_once =
@@ -106,13 +125,13 @@ cudaError_t launch(const LinearParams& p, const LinearTiling& tiling, cudaStream
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = overlapsLaunches() ? 2 : 1;
-  return withEpilogueOf(TypeTag<Operands>(), work, [&](auto tag) {
+  return withEpilogueOf(TypeTag<Operands>(), TypeTag<S>(), work, [&](auto tag) {
     using Epilogue = typename decltype(tag)::Type;
-    const auto kernel = linearSm90Kernel<Operands, kTokens, Epilogue>;
+    const auto kernel = kernelOf(TypeTag<Operands>(), TypeTag<S>(), tag);
     typename Operands::Maps maps;
     if (!encodeMaps(TypeTag<Epilogue>(), p, tiling, S::boxesAtOnce(Epilogue::out), maps)) return cudaErrorInvalidValue;
-    work.ring_stages = S::stages(Epilogue::out);
-    config.dynamicSmemBytes = S::sharedBytes(Epilogue::out);
+    work.ring_stages = ringStages(TypeTag<S>(), Epilogue::out, work);
+    config.dynamicSmemBytes = sharedBytes(TypeTag<S>(), Epilogue::out, work);
     const cudaError_t set = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedLimit);
     return set == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, work, maps) : set;
   });
@@ -123,7 +142,7 @@ cudaError_t launchIfThere(const LinearParams& p, const LinearTiling& tiling, cud
   if constexpr (!Operands::hasTile(kTokens))
     return cudaErrorInvalidValue;
   else
-    return launch<Operands, kTokens>(p, tiling, stream);
+    return launch<Operands, Shape<kTokens>>(p, tiling, stream);
 }
 
 // The sizes of tiles that there are for this type of operands.

@@ -12,4 +12,8 @@ cudaError_t launchLinearSm90(const LinearParams& params, const LinearTiling& til
 template <typename T>
 cudaError_t launchE4m3Sm90(const LinearParams& params, const LinearTiling& tiling, cudaStream_t stream);
 
+// The same with resident input, of either type of operands.
+template <typename T>
+cudaError_t launchResidentSm90(const LinearParams& params, const LinearTiling& tiling, cudaStream_t stream);
+
 }  // namespace padfree

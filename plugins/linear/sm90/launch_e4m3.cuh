@@ -15,7 +15,7 @@ bool encodeMaps(TypeTag<Epilogue>, const LinearParams& p, const LinearTiling& ti
                 E4m3Maps& maps) {
   const auto width = [](int columns) { return static_cast<uint64_t>(columns); };
   const uint64_t row = width(p.K), block = row * kPairBlock;
-  const uint32_t blocks = kLinearFeatures / kPairBlock / tiling.cluster_tokens;
+  const uint32_t blocks = tileFeatures(tiling) / kPairBlock / tiling.cluster_tokens;
   const auto encodeWeight = [&] {
     constexpr int kHalf = kPairBlock / 2;
     const uint64_t feature = Epilogue::paired ? 2 * row : row, half = Epilogue::paired ? row : kHalf * row;
@@ -48,8 +48,8 @@ bool encodeMaps(TypeTag<Epilogue>, const LinearParams& p, const LinearTiling& ti
           encodeMatrix(maps.residual, p.type, p.residual, width(p.T), width(p.N), tiling.tokens, kPanelColumns));
 }
 
-template <typename T, typename Run>
-cudaError_t withEpilogueOf(TypeTag<E4m3Operands<T>>, const Work& work, Run run) {
+template <typename T, int kTokens, typename Run>
+cudaError_t withEpilogueOf(TypeTag<E4m3Operands<T>>, TypeTag<Shape<kTokens>>, const Work& work, Run run) {
   return withE4m3Epilogue(work, run);
 }
 

@@ -54,7 +54,7 @@ __device__ inline float2 momentsOf(float2 sums, int count) {
 // their way while one is multiplied and finished. kMayLack: where nothing is normed, rows are scaled by 1, so that a
 // seldom epilogue needs no second kernel.
 template <int kTokens, bool kMayLack>
-__device__ void fetchScales(const Work& work, const Position& at, Barriers& barriers, float2* scales, int thread) {
+__device__ void fetchScales(const Work& work, const Position& at, ScaleBarriers& barriers, float2* scales, int thread) {
   constexpr int kRows = ceilDiv(kTokens, kScaleThreads);
   unsigned parity = 1;
   waitForPriorGrids();
@@ -63,7 +63,7 @@ __device__ void fetchScales(const Work& work, const Position& at, Barriers& barr
     float2 of_rows[kRows];
     const bool lacks = kMayLack && !work.moments_in;
     if (!lacks) scalesOfRows<kScaleThreads>(of_rows, work.moments_in + token, rows, work);
-    barrierWait(&barriers.scales_empty, parity);
+    barrierWait(&barriers.empty, parity);
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       const int place = row * kScaleThreads;
@@ -71,7 +71,7 @@ __device__ void fetchScales(const Work& work, const Position& at, Barriers& barr
       const float2 scale = place < rows ? of_rows[row] : float2{0.f, 0.f};
       scales[place + thread] = lacks ? float2{1.f, 0.f} : scale;
     }
-    barrierArrive(&barriers.scales_full);
+    barrierArrive(&barriers.full);
   }
 }
 

@@ -22,22 +22,26 @@ struct HalfOperands {
   static constexpr int depth = kLinearDepth;  // of the reduction in a stage
   static constexpr bool hasTile(int) { return true; }
 
-  template <int kTokens>
+  static constexpr int steps = kLinearDepth / 16;  // matrix instructions of a stage
+
+  template <int kTokens, int kBegin = 0, int kEnd = steps>
   static __device__ void multiply(float (&sums)[kTokens / 8][4], uint64_t a, uint64_t b, bool accumulate) {
 #pragma unroll
-    for (int k = 0; k < kLinearDepth / 16; ++k) {
+    for (int k = kBegin; k < kEnd; ++k) {
       // 16 rows of W further, 16 columns of x further, in units of 16 bytes.
       wgmmaTransposed<T, kTokens>(sums, a + k * (16 * kPanelRowBytes >> 4), b + k * (16 * 2 >> 4), accumulate || k > 0);
     }
   }
 
-  // A block's share of a stage's weights, for the blocks with the same features: two panels, one, or half of one.
+  // A block's share of a stage's weights, kPanels panels, for the blocks with the same features: two, one, or half of
+  // one.
+  template <int kPanels>
   struct Share {
     int panels, feature, row;
     __device__ Share(int sharer, int sharers)
-        : panels(sharers < kGroups ? kGroups : 1),
-          feature(sharer * kGroups / sharers * kGroupFeatures),
-          row(sharer * kGroups % sharers * (kLinearDepth / sharers)) {}
+        : panels(sharers < kPanels ? kPanels : 1),
+          feature(sharer * kPanels / sharers * kGroupFeatures),
+          row(sharer * kPanels % sharers * (kLinearDepth / sharers)) {}
     // Of the tile's features from `first` on, the stage's reduction from `depth` on.
     __device__ void fetch(const Maps& maps, unsigned target, int first, int depth, uint64_t* full,
                           uint16_t blocks) const {

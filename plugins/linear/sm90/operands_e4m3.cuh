@@ -22,17 +22,20 @@ struct E4m3Operands {
   static constexpr int depth = kE4m3Depth;
   static constexpr bool hasTile(int tokens) { return isE4m3Tile(tokens); }
 
-  template <int kTokens>
+  static constexpr int steps = kPanelRowBytes / 32;  // matrix instructions of a stage
+
+  template <int kTokens, int kBegin = 0, int kEnd = steps>
   static __device__ void multiply(float (&sums)[kTokens / 8][4], uint64_t a, uint64_t b, bool accumulate) {
 #pragma unroll
-    for (int k = 0; k < kPanelRowBytes / 32; ++k) {
+    for (int k = kBegin; k < kEnd; ++k) {
       wgmmaE4m3<kTokens>(sums, a + k * (32 >> 4), b + k * (32 >> 4), accumulate || k > 0);
     }
   }
 
+  template <int kPanels>
   struct Share {
     int feature;
-    __device__ Share(int sharer, int sharers) : feature(sharer * (kLinearFeatures / sharers)) {}
+    __device__ Share(int sharer, int sharers) : feature(sharer * (kPanels * kGroupFeatures / sharers)) {}
     __device__ void fetch(const Maps& maps, unsigned target, int first, int depth, uint64_t* full,
                           uint16_t blocks) const {
       copyRows(target + feature * kPanelRowBytes, maps.weight, depth, (first + feature) / kPairBlock, full, blocks);

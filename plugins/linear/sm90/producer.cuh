@@ -26,7 +26,7 @@ __device__ void fetchWeight(const Work& work, const typename Operands::Maps& map
                             Barriers& barriers, unsigned stages) {
   using S = Shape<kTokens>;
   constexpr int kDepth = Operands::depth;
-  const typename Operands::Share share(at.token, work.tiling.cluster_tokens);
+  const typename Operands::template Share<kGroups> share(at.token, work.tiling.cluster_tokens);
   const auto blocks = static_cast<uint16_t>(work.same_features << (at.group + at.feature));
   Ring ring(work.ring_stages);
   for (int cluster = at.first; cluster < work.clusters; cluster += at.step) {

@@ -26,7 +26,6 @@ constexpr int kLargeTokens = 128;  // of tiles of which a block takes several, a
 constexpr int kPacedStages = 2;    // so many at once
 constexpr int kBoxBytes = kBoxTokens * kPanelRowBytes;
 constexpr int kChunkBytes = kChunkBoxes * kBoxBytes;
-constexpr int kSharedLimit = 227 * 1024 - 1024;  // less barriers, and what aligns the stages behind them
 
 // Where results leave from.
 enum class Out {
@@ -48,8 +47,9 @@ constexpr int boxBytes(Out out) {
   return out == Out::kNarrowChunks ? kBoxBytes / 2 : out == Out::kThinChunks ? kBoxBytes / 4 : kBoxBytes;
 }
 
-template <int kTokens>
+template <int kTileTokens>
 struct Shape {
+  static constexpr int kTokens = kTileTokens;
   static constexpr int kPanelBytes = kLinearDepth * kPanelRowBytes;  // 64 features
   static constexpr int kWeightBytes = kGroups * kPanelBytes;
   static constexpr int kInputBytes = kTokens * kPanelRowBytes;
@@ -85,8 +85,41 @@ struct Shape {
   static constexpr int sharedBytes(Out out) { return stages(out) * kStageBytes + outBytes(out) + kScaleBytes; }
 };
 
+// Where all of the reduction of a tile's input stays in shared memory, and weights alone pass through the ring: tiles
+// are the features of one warpgroup, and warpgroups take them in turns.
+template <int kTileTokens>
+struct ResidentShape {
+  static constexpr int kTokens = kTileTokens;
+  static constexpr int kBoxes = kTokens / kBoxTokens;
+  static constexpr int kStageBytes = kGroupFeatures * kPanelRowBytes;  // of weights
+  static constexpr int kInputBytes = kTokens * kPanelRowBytes;         // of a stage's depth
+  static constexpr int kScaleBytes = kTokens * sizeof(float2);
+  static constexpr int kBuffers = kLeastBuffers;
+  static constexpr int boxesAtOnce(Out out) { return boxBytes(out) == kBoxBytes ? kChunkBoxes / 2 : kChunkBoxes; }
+  static constexpr int outBytes(Out out) { return kGroups * kBuffers * boxesAtOnce(out) * boxBytes(out); }
+  static constexpr int stages(Out out, int depth) {
+    const int fit = (kSharedLimit - outBytes(out) - kScaleBytes - depth * kInputBytes) / kStageBytes;
+    return fit < kMaxStages ? fit : kMaxStages;
+  }
+  static constexpr int sharedBytes(Out out, int depth) {
+    return depth * kInputBytes + stages(out, depth) * kStageBytes + outBytes(out) + kScaleBytes;
+  }
+};
+
+struct ScaleBarriers {
+  uint64_t full, empty;
+  __device__ void init() {
+    barrierInit(&full, kScaleThreads);
+    barrierInit(&empty, kGroups * kWarps);
+  }
+};
 struct Barriers {
-  uint64_t full[kMaxStages], empty[kMaxStages], residual[kGroups], scales_full, scales_empty;
+  uint64_t full[kMaxStages], empty[kMaxStages], residual[kGroups];
+  ScaleBarriers scales;
+};
+struct ResidentBarriers {
+  uint64_t full[kMaxStages], empty[kMaxStages], input_full[kMaxResidentDepth], input_empty[kMaxResidentDepth];
+  ScaleBarriers scales;
 };
 
 // Place in the ring of stages, and how often it went round.
@@ -102,6 +135,9 @@ struct Ring {
       parity ^= 1;
       first_round = false;
     }
+  }
+  __device__ void skip(int count) {  // what another warpgroup takes
+    for (stage += count; stage >= stages; stage -= stages) parity ^= 1;
   }
 };
 

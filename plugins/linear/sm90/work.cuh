@@ -50,6 +50,7 @@ struct Work {
   const float* scale;              // [N], of sums of e4m3
   float per_y_scale;               // 1 / y_scale
   bool writes_y, writes_e4m3;
+  int feature_tiles, ranges;  // where input is resident: of 64 features; ranges of these, each a block's
 };
 
 // Where this block stands in its cluster, and what it computes. The blocks of a cluster that differ in `part` share a
@@ -74,6 +75,8 @@ struct Position {
   __device__ int featureTile(const Work& work, int cluster) const {
     return (cluster - tokenCluster(work, cluster) * work.feature_clusters) * work.tiling.cluster_features + feature;
   }
+  // The same of ranges, where input is resident; which tiles one has.
+  __device__ static int rangeBegin(const Work& work, int range) { return range * work.feature_tiles / work.ranges; }
   __device__ int tokenTile(const Work& work, int cluster) const {
     return tokenCluster(work, cluster) * work.tiling.cluster_tokens + token;
   }

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// What becomes of a tile's sums in the registers of a warpgroup of the Hopper kernels: norms, bias, activation or
+// turns, and the way out in chunks.
+#pragma once
+
+#include "common/ptx/mma.cuh"
+#include "common/ptx/tma.cuh"
+#include "linear/rotation.cuh"
+#include "linear/sm90/epilogue.cuh"
+#include "linear/sm90/shape.cuh"
+#include "linear/sm90/work.cuh"
+
+namespace padfree {
+
+// S: how shared memory is laid out, Shape or ResidentShape.
+template <typename Operands, typename S, typename Epilogue>
+class Finisher {
+ protected:
+  using T = typename Operands::Result;
+  using Maps = typename Operands::Maps;
+  using Results = typename Operands::template Results<Epilogue>;
+  static constexpr int kTokens = S::kTokens, kBoxes = S::kBoxes, kAtOnce = S::boxesAtOnce(Epilogue::out);
+
+  __device__ Finisher(const Work& work, const Maps& maps, unsigned char* out, const float2* scales)
+      : epilogue_(work),
+        work_(work),
+        maps_(maps),
+        group_(__shfl_sync(kFullMask, threadIdx.x / kWarpgroup, 0) - 1),
+        in_group_(threadIdx.x % kWarpgroup),
+        lane_(threadIdx.x % kWarpSize),
+        out_(out + group_ * (S::outBytes(Epilogue::out) / kGroups)),
+        scales_(scales) {}
+
+  struct Pair {
+    T x, y;
+  };
+  // Of the two features that this thread has the sums of, neighbours or 8 apart; zeros for those that there are not.
+  struct Features {
+    Pair bias, residual_scale;
+    float2 column_sum, scale;
+  };
+
+  __device__ int warp() const { return in_group_ / kWarpSize; }
+
+  // Whether this block finishes the 16 tokens from 16 * box on.
+  __device__ bool owns(const Position& at, int box) const {
+    return (box >> work_.owned_shift & (work_.tiling.parts - 1)) == at.part;
+  }
+
+  __device__ Features loadFeatures(int feature, int token) {
+    if constexpr (Epilogue::rotates) loadRotation(feature, token);
+    const auto both = [&](auto value, const auto* values) {
+      constexpr int kStep = Results::kFeatureStep;
+      if (values && feature < work_.N) value.x = values[feature];
+      if (values && feature + kStep < work_.N) value.y = values[feature + kStep];
+      return value;
+    };
+    const Pair zeros{fromFloat<T>(0.f), fromFloat<T>(0.f)};
+    return {both(zeros, static_cast<const T*>(work_.bias)), both(zeros, static_cast<const T*>(work_.residual_scale)),
+            both(float2{}, work_.column_sums), Operands::scaled ? both(float2{}, work_.scale) : float2{}};
+  }
+
+  // Pairs are 8 features apart, as those of a thread; lane i takes the positions of the tokens i, i + 32, ...
+  __device__ void loadRotation(int feature, int token) {
+    is_pair_ = feature < work_.rotary_features;
+    if (!is_pair_) return;
+    frequency_ = work_.frequencies[feature / kPairBlock * 8 + lane_ / 4];
+#pragma unroll
+    for (int i = 0; i < kPositions; ++i) {
+      const int place = token + i * kWarpSize + lane_;
+      positions_[i] = static_cast<float>(place < work_.T ? work_.positions[place] : 0);
+    }
+  }
+
+  // Scale and shift of this thread's four tokens among the 16 of a box: a pair of each eight.
+  struct Scales {
+    float4 of[2];
+  };
+  __device__ Scales loadScales(int box) const {
+    const float2* const pair = scales_ + box * kBoxTokens + lane_ % 4 * 2;
+    return {*reinterpret_cast<const float4*>(pair), *reinterpret_cast<const float4*>(pair + 8)};
+  }
+
+  // Sums of a box, normed if that is asked for, with bias: two tokens of two features, twice.
+  __device__ void biased(float (&value)[4][2], int box, const Features& of, const Scales& scales) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float (&sum)[4] = sums_[box * 2 + i / 2];
+      const float of_feature = toFloat(i % 2 ? of.bias.y : of.bias.x);
+      float bias[2] = {of_feature, of_feature};
+      float scale[2] = {1.f, 1.f};
+      if (epilogue_.norms_input) {
+        const float column_sum = i % 2 ? of.column_sum.y : of.column_sum.x;
+        const float4 with = scales.of[i / 2];
+        scale[0] = with.x, scale[1] = with.z;
+        bias[0] = fmaf(with.y, column_sum, bias[0]), bias[1] = fmaf(with.w, column_sum, bias[1]);
+      }
+      if (Operands::scaled) {
+        const float of_sum = i % 2 ? of.scale.y : of.scale.x;
+        scale[0] *= of_sum, scale[1] *= of_sum;
+      }
+#pragma unroll
+      for (int k = 0; k < 2; ++k) value[i][k] = fmaf(scale[k], sum[i % 2 * 2 + k], bias[k]);
+    }
+  }
+
+  // Turns the pairs of a box.
+  __device__ void turn(float (&value)[4][2], int box) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int lane = box % 2 * kBoxTokens + i / 2 * 8 + lane_ % 4 * 2 + i % 2;
+      const float position = __shfl_sync(kFullMask, positions_[box / 2], lane);
+      turnPair(value[i / 2 * 2][i % 2], value[i / 2 * 2 + 1][i % 2], position * frequency_);
+    }
+  }
+
+  __device__ bool finishes(const Position& at, int box) const { return !epilogue_.shares_tile || owns(at, box); }
+
+  // Once all warps have written the boxes from `begin` on to `panel`. One thread.
+  __device__ void storeBoxes(const CUtensorMap& map, const CUtensorMap& at_once, const Position& at, int feature,
+                             int token, unsigned char* panel, int box_bytes, int begin, int end) const {
+    if (!epilogue_.shares_tile && end - begin == kAtOnce) {
+      storeBox(at_once, sharedAddress(panel), feature, token + begin * kBoxTokens);
+      return;
+    }
+#pragma unroll
+    for (int box = begin; box < end; ++box) {
+      if (!finishes(at, box)) continue;
+      storeBox(map, sharedAddress(panel) + (box - begin) * box_bytes, feature, token + box * kBoxTokens);
+    }
+  }
+
+  // Of a tile to which nothing is added: through some buffers of shared memory, where a transposing store turns
+  // features back into columns.
+  template <bool kTurns>
+  __device__ void finish(const Position& at, int feature, int token, const Features& of) {
+    Scales scales{};
+    if (epilogue_.norms_input) scales = loadScales(0);
+#pragma unroll
+    for (int begin = 0; begin < kBoxes; begin += kAtOnce) {
+      const int end = min(begin + kAtOnce, kBoxes);
+      unsigned char* const panel = out_ + buffer_ * kAtOnce * boxBytes(Epilogue::out);
+#pragma unroll
+      for (int box = begin; box < end; ++box) {
+        if (!finishes(at, box)) continue;
+        float value[4][2];
+        if (epilogue_.norms_input && epilogue_.shares_tile) scales = loadScales(box);
+        biased(value, box, of, scales);
+        if constexpr (kTurns) turn(value, box);
+        const auto loadNext = [&] {
+          if (epilogue_.norms_input && !epilogue_.shares_tile && box + 1 < kBoxes) scales = loadScales(box + 1);
+        };
+        Results::storeActivated(value, panel + (box - begin) * boxBytes(Epilogue::out), warp(), lane_, epilogue_, work_,
+                                loadNext);
+      }
+      fenceAsyncProxy();
+      if (in_group_ == 0) waitStoresRead<S::kBuffers - 2>();  // for the next chunk's buffer
+      namedBarrier(group_ + 1, kWarpgroup);
+      if (in_group_ == 0) {
+        storeBoxes(maps_.y, maps_.y_at_once, at, Epilogue::gated ? feature / 2 : feature, token, panel,
+                   boxBytes(Epilogue::out), begin, end);
+        commitStores();
+      }
+      if (++buffer_ == S::kBuffers) buffer_ = 0;
+    }
+  }
+
+  // Of a tile to which nothing is added, with what belongs to its features.
+  __device__ void finishInChunks(const Position& at, int feature, int token, const Features& of) {
+    if constexpr (Epilogue::rotates) {
+      if (is_pair_) return finish<true>(at, feature, token, of);
+    }
+    finish<false>(at, feature, token, of);
+  }
+
+  const Epilogue epilogue_;  // of finish
+  const Work& work_;
+  const Maps& maps_;
+  const int group_, in_group_, lane_;
+  unsigned char* out_;
+  const float2* const scales_;  // of the tile's tokens, where something is normed
+  float sums_[kTokens / 8][4];
+
+ private:
+  int buffer_ = 0;  // for the next chunk
+  static constexpr int kPositions = ceilDiv(kTokens, kWarpSize);
+  // Where pairs are turned: whether this thread's features are one, by how much a position, the tokens' positions.
+  bool is_pair_;
+  float frequency_, positions_[kPositions];
+};
+
+}  // namespace padfree

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// The product for Hopper where all of the reduction of a tile's input finds room in shared memory: it is fetched once,
+// weights alone pass through the ring, and two warpgroups take tiles of 64 features in turns. One finishes its tile
+// while the other has the tensor cores, which is what short reductions need: of those the finish takes as long as the
+// products.
+#pragma once
+
+#include "common/dependent_launch.cuh"
+#include "common/device.cuh"
+#include "common/ptx/registers.cuh"
+#include "common/ptx/wgmma.cuh"
+#include "linear/sm90/finish.cuh"
+#include "linear/sm90/moments.cuh"
+
+namespace padfree {
+
+// A block's range of tiles of features with its tokens; those of a cluster that differ in `feature` have other ranges
+// of the same tokens, which they fetch together, those that differ in `token` the same range of other tokens.
+struct Range {
+  int begin, end, token;
+  __device__ Range(const Work& work, const Position& at, int cluster, int tokens)
+      : begin(Position::rangeBegin(work, at.featureTile(work, cluster))),
+        end(Position::rangeBegin(work, at.featureTile(work, cluster) + 1)),
+        token(at.tokenTile(work, cluster) * tokens) {}
+};
+
+// Returns when all blocks with the same features have left all stages, for the reason that fetchWeight has.
+template <typename Operands, typename S>
+__device__ void fetchResidentWeight(const Work& work, const typename Operands::Maps& maps, const Position& at,
+                                    ResidentBarriers& barriers, unsigned ring_address) {
+  const typename Operands::template Share<1> share(at.token, work.tiling.cluster_tokens);
+  const auto blocks = static_cast<uint16_t>(work.same_features << at.feature);
+  Ring ring(work.ring_stages);
+  for (int cluster = at.first; cluster < work.clusters; cluster += at.step) {
+    const Range range(work, at, cluster, S::kTokens);
+    for (int tile = range.begin; tile < range.end; ++tile) {
+#pragma unroll 1
+      for (int i = 0; i < work.stages; ++i, ring.advance()) {
+        uint64_t* const full = &barriers.full[ring.stage];
+        barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);
+        barrierExpect(full, S::kStageBytes);
+        share.fetch(maps, ring_address + ring.stage * S::kStageBytes, tile * kGroupFeatures, i * Operands::depth, full,
+                    blocks);
+      }
+    }
+  }
+  waitForPriorGrids();
+  releaseNextGrid();  // not before: its blocks would take multiprocessors and fetch while this grid still multiplies
+  for (int i = 0; i < work.ring_stages; ++i, ring.advance()) barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);
+}
+
+// The same of the input, which is left once for every range.
+template <typename Operands, typename S>
+__device__ void fetchResidentInput(const Work& work, const Maps& maps, const Position& at, ResidentBarriers& barriers,
+                                   unsigned input_address) {
+  const int tokens = S::kTokens / work.tiling.cluster_features;  // this block's, for its cluster
+  const int first = at.feature * tokens;
+  const auto blocks =
+      static_cast<uint16_t>(((1u << work.tiling.cluster_features) - 1) << (at.token * work.tiling.cluster_features));
+  unsigned parity = 1;
+  waitForPriorGrids();
+  for (int cluster = at.first; cluster < work.clusters; cluster += at.step, parity ^= 1) {
+    const int token = at.tokenTile(work, cluster) * S::kTokens + first;
+#pragma unroll 1
+    for (int i = 0; i < work.stages; ++i) {
+      barrierWait(&barriers.input_empty[i], parity);
+      barrierExpect(&barriers.input_full[i], S::kInputBytes);
+      copyBox(input_address + i * S::kInputBytes + first * kPanelRowBytes, maps.x, i * Operands::depth, token,
+              &barriers.input_full[i], blocks);
+    }
+  }
+  for (int i = 0; i < work.stages; ++i) barrierWait(&barriers.input_empty[i], parity);
+}
+
+template <typename Operands, typename S, typename Epilogue>
+class ResidentConsumer : Finisher<Operands, S, Epilogue> {
+  using Base = Finisher<Operands, S, Epilogue>;
+  using Base::epilogue_, Base::group_, Base::in_group_, Base::kTokens, Base::lane_, Base::sums_, Base::work_;
+  using typename Base::Features, typename Base::Maps, typename Base::Results;
+  static constexpr int kTurnBarrier = kGroups + 1;  // one for each warpgroup, behind as many others
+
+ public:
+  __device__ ResidentConsumer(const Work& work, const Maps& maps, const Position& at, ResidentBarriers& barriers,
+                              unsigned input_address, unsigned ring_address, unsigned char* out, const float2* scales)
+      : Base(work, maps, out, scales),
+        barriers_(barriers),
+        input_address_(input_address),
+        ring_descriptor_(held(panelDescriptor(ring_address))),
+        full_(held(sharedAddress(barriers.full))),
+        input_full_(held(sharedAddress(barriers.input_full))),
+        empty_(addressAt(sharedAddress(barriers.empty), at.feature + (lane_ << work.features_shift))),
+        input_empty_(addressAt(sharedAddress(barriers.input_empty), (at.token << work.features_shift) + lane_)),
+        ring_(work.ring_stages) {}
+
+  __device__ void run(const Position& at) {
+    bool is_mine = group_ == 0;
+    unsigned parity = 0;  // of the range
+    for (int cluster = at.first; cluster < work_.clusters; cluster += at.step, parity ^= 1) {
+      const Range range(work_, at, cluster, kTokens);
+      const bool is_last_range = cluster + at.step >= work_.clusters;
+      if (range.end - range.begin == 1 && !is_mine) leaveAll(parity);
+      for (int tile = range.begin; tile < range.end; ++tile, is_mine = !is_mine) {
+        if (!is_mine) {
+          ring_.skip(work_.stages);
+          continue;
+        }
+        const bool is_first = tile < range.begin + kGroups, is_last = tile + kGroups >= range.end;
+        const bool is_followed = tile + 1 < range.end || !is_last_range;
+        const int feature = tile * kGroupFeatures;
+        const Features features =
+            this->loadFeatures(feature + this->warp() * 16 + Results::firstFeature(lane_), range.token);
+        if (is_behind_another_) namedBarrier(kTurnBarrier + group_, kGroups * kWarpgroup);
+        multiply(is_first, is_last, is_followed, parity);
+        if (epilogue_.normed && is_first) barrierWait(&barriers_.scales.full, parity);
+        this->finishInChunks(at, feature, range.token, features);
+        is_behind_another_ = true;
+        __syncwarp();
+        if (epilogue_.normed && is_last && lane_ == 0) barrierArrive(&barriers_.scales.empty);
+      }
+    }
+    if (in_group_ == 0) waitStoresRead<0>();
+  }
+
+ private:
+  // Sums the tile's products. The next turn is the other warpgroup's as soon as all of them are on their way. Matrix
+  // instructions are issued by halves of a stage: the tensor cores have two ahead, and what stands between halves must
+  // not take longer than these.
+  __device__ void multiply(bool is_first, bool is_last, bool is_followed, unsigned parity) {
+    constexpr int kHalf = Operands::steps / 2;
+    unsigned b_low = panelDescriptor(input_address_), input_full = input_full_, left = 0, left_input = input_empty_;
+    const auto waitForStage = [&] {
+      if (is_first) barrierWaitAt(input_full, parity);
+      barrierWaitAt(full_ + ring_.stage * sizeof(uint64_t), ring_.parity);
+    };
+    waitForStage();
+#pragma unroll 1
+    for (int i = 0; i < work_.stages; ++i) {
+      const uint64_t a = fullDescriptor(ring_descriptor_ + ring_.stage * (S::kStageBytes >> 4));
+      const uint64_t b = fullDescriptor(b_low);
+      wgmmaFence();
+      Operands::template multiply<kTokens, 0, kHalf>(sums_, a, b, i > 0);
+      wgmmaCommit();
+      wgmmaWait<1>();
+      if (i > 0) leave(left, left_input, is_last);
+      wgmmaFence();
+      Operands::template multiply<kTokens, kHalf, Operands::steps>(sums_, a, b, true);
+      wgmmaCommit();
+      if (i > 0) left_input += sizeof(uint64_t);
+      left = empty_ + ring_.stage * sizeof(uint64_t);
+      b_low += S::kInputBytes >> 4;
+      input_full += sizeof(uint64_t);
+      ring_.advance();
+      if (i + 1 < work_.stages) waitForStage();
+    }
+    if (is_followed) namedArrive(kTurnBarrier + 1 - group_, kGroups * kWarpgroup);
+    wgmmaWait<0>();
+    leave(left, left_input, is_last);
+  }
+
+  // Tells the blocks that fetch together that this warp has left a stage, and with the range's last tile input: at
+  // these addresses in the cluster, of the blocks of which this lane tells one.
+  __device__ void leave(unsigned stage, unsigned input, bool is_last) {
+    if (lane_ < work_.tiling.cluster_tokens) barrierArriveAt(stage);
+    if (is_last && lane_ < work_.tiling.cluster_features) barrierArriveAt(input);
+  }
+
+  // Of a range without a tile for this warpgroup. It waits for what it leaves, or it would leave what came before.
+  __device__ void leaveAll(unsigned parity) {
+    for (int i = 0; i < work_.stages; ++i) {
+      barrierWait(&barriers_.input_full[i], parity);
+      __syncwarp();
+      if (lane_ < work_.tiling.cluster_features) barrierArriveAt(input_empty_ + i * sizeof(uint64_t));
+    }
+    if (!epilogue_.normed) return;
+    barrierWait(&barriers_.scales.full, parity);
+    __syncwarp();
+    if (lane_ == 0) barrierArrive(&barriers_.scales.empty);
+  }
+
+  ResidentBarriers& barriers_;
+  const unsigned input_address_, ring_descriptor_, full_, input_full_, empty_, input_empty_;
+  Ring ring_;
+  bool is_behind_another_ = group_ > 0;  // the next tile, whose turn is waited for
+};
+
+template <typename Operands, typename S, typename Epilogue>
+__global__ void __launch_bounds__(kLinearThreads, 1)
+    residentSm90Kernel(const __grid_constant__ Work work, const __grid_constant__ typename Operands::Maps maps) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) unsigned char shared_bytes[];
+  __shared__ ResidentBarriers barriers;
+  if (threadIdx.x == 0) {
+    for (const CUtensorMap* map : {&maps.x, &maps.weight, &maps.y_at_once}) prefetchMap(*map);
+    for (int stage = 0; stage < work.ring_stages; ++stage) {
+      barrierInit(&barriers.full[stage], 1);
+      barrierInit(&barriers.empty[stage], work.tiling.cluster_tokens * kWarps);
+    }
+    for (int i = 0; i < work.stages; ++i) {
+      barrierInit(&barriers.input_full[i], 1);
+      barrierInit(&barriers.input_empty[i], work.tiling.cluster_features * kGroups * kWarps);
+    }
+    barriers.scales.init();
+    fenceBarrierInit();
+    fenceAsyncProxy();
+  }
+  clusterSync();
+  const Position at(work);
+  unsigned char* const ring = shared_bytes + work.stages * S::kInputBytes;
+  unsigned char* const out = ring + work.ring_stages * S::kStageBytes;
+  float2* const scales = reinterpret_cast<float2*>(out + S::outBytes(Epilogue::out));
+  const unsigned input_address = sharedAddress(shared_bytes), ring_address = sharedAddress(ring);
+  if (threadIdx.x < kWarpgroup) {
+    shrinkRegisters<56>();
+    if (threadIdx.x == 0) fetchResidentWeight<Operands, S>(work, maps, at, barriers, ring_address);
+    if (threadIdx.x == kWarpSize) fetchResidentInput<Operands, S>(work, maps, at, barriers, input_address);
+    const int thread = threadIdx.x - (kWarpgroup - kScaleThreads);
+    const Epilogue epilogue(work);
+    if (epilogue.normed && thread >= 0) {
+      constexpr bool kMayLack = Epilogue::gated || Epilogue::rotates;
+      fetchScales<S::kTokens, kMayLack>(work, at, barriers.scales, scales, thread);
+    }
+  } else {
+    growRegisters<224>();
+    waitForPriorGrids();
+    ResidentConsumer<Operands, S, Epilogue>(work, maps, at, barriers, input_address, ring_address, out, scales).run(at);
+  }
+#endif
+}
+
+}  // namespace padfree
