@@ -9,7 +9,8 @@ namespace padfree {
 namespace {
 
 constexpr int kLeastResidentTokens = 128, kMostResidentTokens = 224;
-constexpr int kLeastRing = 3;  // stages of weights
+constexpr int kLeastRing = 3;                   // stages of weights
+constexpr int kMostResidentFeatures = 1 << 20;  // of a product
 
 std::vector<LinearTiling> makeTilings() {
   std::vector<LinearTiling> tilings;
@@ -70,7 +71,7 @@ bool hasTiling(const LinearParams& params, const LinearTiling& tiling) {
   constexpr int kRowBytes = 128;  // of a stage
   const int depth = ceilDiv(params.K, params.scale ? kE4m3Depth : kLinearDepth);
   if (!isLinearTiling(tiling) || depth > kMaxResidentDepth || !isResidentKind(params)) return false;
-  if (ceilDiv(params.N, kResidentFeatures) < tiling.cluster_features) return false;
+  if (params.N > kMostResidentFeatures || ceilDiv(params.N, kResidentFeatures) < tiling.cluster_features) return false;
   const int input = depth * tiling.tokens * kRowBytes, scales = tiling.tokens * sizeof(float2);
   return input + scales + kMaxResidentOutBytes + kLeastRing * kResidentFeatures * kRowBytes <= kSharedLimit;
 }
@@ -80,7 +81,8 @@ ResidentCut residentCut(const LinearTiling& tiling, int T, int N, int multiproce
   const int64_t rows = std::max(ceilDiv(T, tiling.tokens * tiling.cluster_tokens), 1);
   ResidentCut best{};
   int64_t least = std::numeric_limits<int64_t>::max();
-  for (int ranges = tiling.cluster_features; ranges <= tiles; ranges += tiling.cluster_features) {
+  const int most = std::min(tiles, 2 * multiprocessors);  // more would not fill them better
+  for (int ranges = tiling.cluster_features; ranges <= most; ranges += tiling.cluster_features) {
     const int of_range = ceilDiv(tiles, ranges);
     const int64_t rounds = ceilDiv<int64_t>(rows * (ranges / tiling.cluster_features), at_once);
     const int64_t cost = rounds * (2 * of_range + 1);  // half a tile's time until the first input has come
