@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -81,7 +82,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
-    threading.Thread(target=_start_cuda, args=(arguments.device,), daemon=True).start()
+    threading.Thread(target=start_cuda, args=(arguments.device,), daemon=True).start()
     from padfree.builder.engine.build import check_plan_destinations
     from padfree.builder.engine.engine_builder import DEFAULT_CACHE
     from padfree.builder.engine.shared_builder import SharedBuilder
@@ -185,9 +186,14 @@ def _quantized(arguments: argparse.Namespace, path: Path) -> Iterator[tuple[Path
             raise
 
 
-def _start_cuda(device: int) -> None:
-    """Starts CUDA, which takes a second, beside the imports. What is wrong with it, the build finds again and names."""
+def start_cuda(device: int) -> None:
+    """Starts CUDA, which takes a second, beside the imports. What is wrong with it, the build finds again and names.
+
+    Without its bindings padfree's module cannot be imported. Were that tried here too, the build could meet the half of
+    it that is there until then.
+    """
     with contextlib.suppress(Exception):
+        importlib.import_module("cuda.bindings.runtime")
         from padfree.runtime.gpu.cuda import open_device
 
         open_device(device)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import onnx
 import pytest
 from padfree.builder import BuildError, build_engine
 from padfree.builder.cli import main
+from padfree.builder.cli.build import start_cuda
 from padfree.builder.engine import build
 from padfree.builder.engine.engine_builder import BuiltEngine, EngineBuilder, TacticOptions
 from padfree.builder.engine.phases import STARTING, Phases
@@ -51,6 +53,14 @@ def test_damaged_metadata_in_a_model(packed_model: ModelWriter) -> None:
     model.metadata_props[0].value = '{"format": 1'
     with pytest.raises(BuildError, match="the model's padfree metadata is damaged"):
         build_engine(model, "model.plan")
+
+
+def test_cuda_is_not_started_without_its_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+    monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", None)
+    monkeypatch.setitem(sys.modules, "padfree.runtime.gpu.cuda", SimpleNamespace(open_device=started.append))
+    start_cuda(0)
+    assert not started
 
 
 def test_a_contradicting_profile_is_named_on_any_machine(
