@@ -51,8 +51,6 @@ def builder(monkeypatch: pytest.MonkeyPatch) -> type[FakeBuilder]:
         built: list[dict[str, Any]] = []  # noqa: RUF012
 
     monkeypatch.setattr(sys, "executable", "")  # models are prepared in this process, which is sooner here
-    # What imports CUDA beside the build, and fails here, may disturb the import of who asks for it at that moment.
-    monkeypatch.setattr("padfree.builder.cli.build.start_cuda", lambda _device: None)
     monkeypatch.setattr(shared_builder, "EngineBuilder", Own)
     monkeypatch.setattr(build, "check_machine", lambda *_, **__: None)
     monkeypatch.setattr(build.plugin_library, "load", lambda: None)
