@@ -11,6 +11,8 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+GROUPS, WARPS = 2, 2
+"""Warpgroups that multiply, and warps of each: two stand for four."""
 ROUNDS_OF_NOTHING = 20_000
 
 Message = Callable[[], None]
@@ -57,13 +59,16 @@ class Barrier:
 
 
 class Blocks:
-    """The blocks of a cluster at work; `threads` are a protocol's.
+    """The blocks of a cluster at work, `features` beside each other for the same tokens; `threads` are a protocol's.
 
     stays: whether a block has ended when its own threads have, or when all blocks' have.
     """
 
-    def __init__(self, rng: random.Random, *, stays: bool) -> None:
+    def __init__(self, rng: random.Random, features: int, tokens: int, *, stays: bool) -> None:
         self.rng, self.stays = rng, stays
+        every = range(features * tokens)
+        self.same_tokens = [[c for c in every if c // features == b // features] for b in every]
+        self.same_features = [[c for c in every if c % features == b % features] for b in every]
         self.messages: list[Message] = []
         self.running: list[int] = []  # threads of every block
 

@@ -17,10 +17,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .barrier_plays import Barrier, Blocks, Message, Thread, WrongError
-
-GROUPS, WARPS = 2, 2
-"""Warpgroups that multiply, and warps of each: two stand for four."""
+from .barrier_plays import GROUPS, WARPS, Barrier, Blocks, Message, Thread, WrongError
 
 Piece = tuple[str, int]
 """What a stage consists of: x, W or residual, and the block that fetched it."""
@@ -66,12 +63,10 @@ class Cluster(Blocks):
     """All blocks at work. Stages are numbered through all tiles; `number % ring` is their place."""
 
     def __init__(self, play: Play, rng: random.Random) -> None:
+        super().__init__(rng, play.features, play.tokens, stays=play.stays)
         self.play = play
-        count = play.features * play.tokens
-        super().__init__(rng, stays=play.stays)
-        self.row = [[c for c in range(count) if c // play.features == b // play.features] for b in range(count)]
-        self.column = [[c for c in range(count) if c % play.features == b % play.features] for b in range(count)]
-        sharing = [sorted({*self.row[b], *self.column[b]}) for b in range(count)]
+        count = len(self.same_tokens)
+        sharing = [sorted({*self.same_tokens[b], *self.same_features[b]}) for b in range(count)]
         self.told = [list(range(count))] * count if play.everybody else sharing
         ring = range(play.ring)
         self.blocks = [
@@ -89,8 +84,8 @@ class Cluster(Blocks):
         """Of every block those that fetch and those that multiply."""
         return [
             [
-                self.fetch(b, "W", self.column[b], own=""),
-                self.fetch(b, "x", self.row[b], own="residual"),
+                self.fetch(b, "W", self.same_features[b], own=""),
+                self.fetch(b, "x", self.same_tokens[b], own="residual"),
                 *(lane for group in range(GROUPS) for warp in range(WARPS) for lane in self.lanes(b, group, warp)),
             ]
             for b in range(len(self.blocks))
@@ -158,7 +153,7 @@ class Cluster(Blocks):
     def consume(self, b: int, group: int, warp: int, seen: list[int]) -> Iterator[bool]:
         """The lane that leaves stages."""
         play, block, number, held = self.play, self.blocks[b], 0, -1
-        pieces = [("W", c) for c in self.column[b]] + [("x", c) for c in self.row[b]]
+        pieces = [("W", c) for c in self.same_features[b]] + [("x", c) for c in self.same_tokens[b]]
 
         def leave(stage: int) -> None:
             place = stage % play.ring

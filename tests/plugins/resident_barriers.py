@@ -11,10 +11,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from .barrier_plays import Barrier, Blocks, Message, Thread, WrongError
-
-GROUPS, WARPS = 2, 2
-"""Warpgroups that multiply, and warps of each: two stand for four."""
+from .barrier_plays import GROUPS, WARPS, Barrier, Blocks, Message, Thread, WrongError
 
 
 @dataclass(frozen=True)
@@ -72,11 +69,9 @@ class Cluster(Blocks):
     """All blocks at work."""
 
     def __init__(self, play: Play, rng: random.Random) -> None:
-        super().__init__(rng, stays=play.stays)
+        super().__init__(rng, play.features, play.tokens, stays=play.stays)
         self.play = play
-        count = play.features * play.tokens
-        self.same_tokens = [[c for c in range(count) if c // play.features == b // play.features] for b in range(count)]
-        self.same_features = [[c for c in range(count) if c % play.features == b % play.features] for b in range(count)]
+        count = len(self.same_tokens)
         self.blocks = [
             Block(
                 full=[Barrier(1) for _ in range(play.ring)],
