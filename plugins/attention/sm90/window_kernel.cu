@@ -11,16 +11,12 @@
 #include "attention/kernels.h"
 #include "attention/query_tiles.cuh"
 #include "attention/sm90/maps.cuh"
-#include "attention/sm90/positions.cuh"
-#include "attention/sm90/rows.cuh"
+#include "attention/sm90/window_rows.cuh"
 #include "common/dependent_launch.cuh"
 
 namespace padfree {
 namespace {
 
-constexpr int kNearBlocks = 3;  // of keys that a group sees at most: its own and their neighbours
-constexpr int kNearKeyCount = kNearBlocks * kTaskRows;
-constexpr int kChunkKeys = 16;      // of an entry of Sm90Rows::weights
 constexpr int kMaxGroupsOfRun = 8;  // longer runs fetch hardly less
 
 // kBlocksAhead: blocks of keys on their way while a group is computed. kResidentBlocks blocks of threads on a
@@ -56,54 +52,6 @@ struct WindowMemory {
   __device__ unsigned key(int place) const { return base + S::kQueryBytes + place * S::kKeyBytes; }
   __device__ unsigned value(int place) const { return key(S::kRoom + place); }
 };
-
-// Weights of the keys that rows of warp kWarp see, all at once, and their sums over those of this lane. Row r of a
-// group sees keys [r, r + 128] of the 192 at most: the warp has nine chunks of 16, of which the first and the last have
-// a diagonal in them.
-template <int kWarp, typename N>
-__device__ inline void weighNear(Sm90Rows<N>& rows, float scale_log2) {
-  constexpr int kChunks = kNearKeyCount / kChunkKeys, kFirst = kWarp, kLast = kWarp + 2 * kNearKeys / kChunkKeys;
-  const int offset = laneDistance(0);
-  float peak[2][2];  // row, either of two that the maximum is taken of
-#pragma unroll
-  for (int c = kFirst; c <= kLast; ++c) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      float& score = rows.scores[c * 2 + i / 4][i % 4];
-      const int distance = offset + placeOf(i / 4, i % 4);  // beyond the first or the last that is seen
-      if (c == kFirst && distance < 0) score = -INFINITY;
-      if (c == kLast && distance > 0) score = -INFINITY;
-      float& largest = peak[i / 2 % 2][i % 2];
-      largest = c == kFirst && i < 4 ? score : fmaxf(largest, score);
-    }
-  }
-  float shift[2];
-#pragma unroll
-  for (int row = 0; row < 2; ++row) {
-    shift[row] = fmaxf(peak[row][0], peak[row][1]);
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2)
-      shift[row] = fmaxf(shift[row], __shfl_xor_sync(kFullMask, shift[row], step));
-    shift[row] *= scale_log2;
-    rows.sum[row] = 0.f;
-  }
-#pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (c < kFirst || c > kLast) {
-        rows.weights[c][i] = 0;
-        continue;
-      }
-      const float (&score)[4] = rows.scores[c * 2 + i / 2];
-      const int row = i % 2;
-      const float x = exp2Fast(fmaf(score[row * 2], scale_log2, -shift[row]));
-      const float y = exp2Fast(fmaf(score[row * 2 + 1], scale_log2, -shift[row]));
-      rows.sum[row] += x + y;
-      rows.weights[c][i] = packPair<typename N::T>(x, y);
-    }
-  }
-}
 
 template <typename S>
 __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
@@ -195,7 +143,7 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
       barrierWait(&arrived[places[2]], parities[2]);
     };
 
-    Sm90Rows<Near> rows;
+    NearRows<Near> rows;
     barrierWait(&barriers.queries, group & 1);
     if (p.q.bias) addQueryBias<S>(p, sharedPointer<unsigned char>(memory.query()), head, 0);
     waitBlocks(barriers.keys);
@@ -241,35 +189,36 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     }
     __syncwarp();
     if (narrow) hideOutside<kNearKeyCount>(rows, window, -kTaskRows - warp * kWarpRows);
-    if (!has_before) {
-#pragma unroll
-      for (int i = 0; i < kTaskRows / 2; ++i) rows.scores[i / 4][i % 4] = -INFINITY;
-    }
     if (end < kNearKeyCount) rows.template maskFrom<kNearKeyCount, kTaskRows>(end, lane);
-    if (warp == 0) {
-      weighNear<0>(rows, scale_log2);
-    } else if (warp == 1) {
-      weighNear<1>(rows, scale_log2);
-    } else if (warp == 2) {
-      weighNear<2>(rows, scale_log2);
-    } else {
-      weighNear<3>(rows, scale_log2);
-    }
-    waitBlocks(barriers.values);
-    wgmmaFence();
+    rows.takeSeen(warp, has_before);
+    rows.findShift(scale_log2);
+
+    unsigned values[kNearBlocks];
 #pragma unroll
-    for (int i = 0; i < kNearBlocks; ++i) {
-      const unsigned v = panelDescriptor(memory.value(places[i]));
+    for (int i = 0; i < kNearBlocks; ++i) values[i] = panelDescriptor(memory.value(places[i]));
+    constexpr int kBlockChunks = NearRows<Near>::kBlockChunks, kSeen = NearRows<Near>::kSeen;
+    const auto multiplyBlock = [&](int block, bool accumulate) {
 #pragma unroll
-      for (int k = 0; k < kTaskRows / 16; ++k) {
+      for (int k = 0; k < kBlockChunks; ++k) {
 #pragma unroll
         for (int panel = 0; panel < S::kPanels; ++panel) {
-          wgmmaRegisters<T>(rows.output[panel], rows.weights[i * kTaskRows / 16 + k],
-                            v + ((panel * S::kKeyPanelBytes + k * 16 * kPanelRowBytes) >> 4), i + k > 0);
+          wgmmaRegisters<T>(rows.output[panel], rows.weights[block * kBlockChunks + k],
+                            values[block] + ((panel * S::kKeyPanelBytes + k * 16 * kPanelRowBytes) >> 4),
+                            accumulate || k > 0);
         }
       }
-    }
-    wgmmaCommit();
+      wgmmaCommit();
+    };
+    // The neighbours are multiplied while the group's own keys are weighed.
+    rows.template weigh<0, kBlockChunks>(warp, scale_log2);
+    rows.template weigh<2 * kBlockChunks, kSeen>(warp, scale_log2);
+    waitBlocks(barriers.values);
+    wgmmaFence();
+    multiplyBlock(0, false);
+    multiplyBlock(2, true);
+    rows.template weigh<kBlockChunks, 2 * kBlockChunks>(warp, scale_log2);
+    wgmmaFence();
+    multiplyBlock(1, true);
     rows.addUpSums();
     wgmmaWait<0>();
     if (load_next) {

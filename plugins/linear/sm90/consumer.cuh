@@ -14,8 +14,8 @@ class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
   using Base = Finisher<Operands, S, Epilogue>;
   using Base::biased, Base::finishes, Base::finishInChunks, Base::loadFeatures, Base::loadScales, Base::owns,
       Base::storeBoxes, Base::warp;
-  using Base::epilogue_, Base::group_, Base::in_group_, Base::kBoxes, Base::lane_, Base::maps_, Base::out_, Base::sums_,
-      Base::work_;
+  using Base::epilogue_, Base::group_, Base::in_group_, Base::kAtOnce, Base::kBoxes, Base::lane_, Base::maps_,
+      Base::out_, Base::sums_, Base::work_;
   using typename Base::Features, typename Base::Maps, typename Base::Results, typename Base::Scales, typename Base::T;
   // Warpgroups that are in step finish at the same time, and nothing is multiplied meanwhile. One that is behind has
   // the tensor cores alone while the other finishes, and so stays behind. It pays where a finish is long beside the
@@ -157,7 +157,8 @@ class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
     copyBox(sharedAddress(out_), maps_.residual, feature, token, &barriers_.residual[group_]);
   }
 
-  // Of a tile that its residual was fetched to, or whose moments are asked for: all of it before any of it leaves.
+  // Of a tile that its residual was fetched to, or whose moments are asked for. Where boxes do not fill two halves one
+  // is in both: it leaves twice, as it is.
   __device__ void finishInPlace(const Position& at, int feature, int token, const Features& of) {
     unsigned residual_ahead[4] = {};
     Scales scales{};
@@ -165,9 +166,22 @@ class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
       if (epilogue_.residual) Results::loadResidual(residual_ahead, out_ + box * kBoxBytes, warp(), lane_);
       if (epilogue_.normed) scales = loadScales(box);
     };
+    const auto leave = [&](int begin) {
+      fenceAsyncProxy();
+      namedBarrier(group_ + 1, kWarpgroup);
+      if (in_group_ != 0) return;
+      Results::template forEachMap<kTokens>(
+          maps_, out_, epilogue_,
+          [&](const CUtensorMap& map, const CUtensorMap& at_once, unsigned char* from, int box_bytes) {
+            const int end = epilogue_.shares_tile ? kBoxes : begin + kAtOnce;
+            storeBoxes(map, at_once, at, feature, token, from + begin * box_bytes, box_bytes, begin, end);
+          });
+      commitStores();
+    };
     if (!epilogue_.shares_tile) load(0);
 #pragma unroll
     for (int box = 0; box < kBoxes; ++box) {
+      if (kAtOnce < kBoxes && box == kAtOnce && !epilogue_.shares_tile) leave(0);
       if (!finishes(at, box)) continue;
       if (epilogue_.shares_tile) load(box);
       float value[4][2];
@@ -178,16 +192,7 @@ class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
       if (!epilogue_.shares_tile && box + 1 < kBoxes) load(box + 1);
       Results::template store<kTokens>(value, out_, box, warp(), lane_, epilogue_, work_);
     }
-    fenceAsyncProxy();
-    namedBarrier(group_ + 1, kWarpgroup);
-    if (in_group_ == 0) {
-      Results::template forEachMap<kTokens>(
-          maps_, out_, epilogue_,
-          [&](const CUtensorMap& map, const CUtensorMap& at_once, unsigned char* from, int box_bytes) {
-            storeBoxes(map, at_once, at, feature, token, from, box_bytes, 0, kBoxes);
-          });
-      commitStores();
-    }
+    leave(epilogue_.shares_tile ? 0 : kBoxes - kAtOnce);
     if (epilogue_.moments) storeMoments(at, feature, token);
   }
 

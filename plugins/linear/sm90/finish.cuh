@@ -19,7 +19,8 @@ class Finisher {
   using T = typename Operands::Result;
   using Maps = typename Operands::Maps;
   using Results = typename Operands::template Results<Epilogue>;
-  static constexpr int kTokens = S::kTokens, kBoxes = S::kBoxes, kAtOnce = S::boxesAtOnce(Epilogue::out);
+  static constexpr int kTokens = S::kTokens, kBoxes = S::kBoxes,
+                       kAtOnce = S::boxesAtOnce(Epilogue::out, Operands::scaled);
 
   __device__ Finisher(const Work& work, const Maps& maps, unsigned char* out, const float2* scales)
       : epilogue_(work),

@@ -129,7 +129,8 @@ cudaError_t launch(const LinearParams& p, const LinearTiling& tiling, cudaStream
     using Epilogue = typename decltype(tag)::Type;
     const auto kernel = kernelOf(TypeTag<Operands>(), TypeTag<S>(), tag);
     typename Operands::Maps maps;
-    if (!encodeMaps(TypeTag<Epilogue>(), p, tiling, S::boxesAtOnce(Epilogue::out), maps)) return cudaErrorInvalidValue;
+    if (!encodeMaps(TypeTag<Epilogue>(), p, tiling, S::boxesAtOnce(Epilogue::out, Operands::scaled), maps))
+      return cudaErrorInvalidValue;
     work.ring_stages = ringStages(TypeTag<S>(), Epilogue::out, work);
     config.dynamicSmemBytes = sharedBytes(TypeTag<S>(), Epilogue::out, work);
     const cudaError_t set = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedLimit);

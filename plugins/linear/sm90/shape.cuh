@@ -80,7 +80,11 @@ struct Shape {
         return kGroups * kBuffers * kChunkBoxes * boxBytes(out);
     }
   }
-  static constexpr int boxesAtOnce(Out out) { return leavesInChunks(out) ? kChunkBoxes : kBoxes; }  // that leave
+  // That leave together. Half of a large tile that leaves from its place does, where that `pays`, while the other half
+  // is finished.
+  static constexpr int boxesAtOnce(Out out, bool pays) {
+    return leavesInChunks(out) ? kChunkBoxes : pays && kTokens >= kLargeTokens ? ceilDiv(kBoxes, 2) : kBoxes;
+  }
   static constexpr int stages(Out out) { return stagesBeside(outBytes(out)); }
   static constexpr int sharedBytes(Out out) { return stages(out) * kStageBytes + outBytes(out) + kScaleBytes; }
 };
@@ -95,8 +99,9 @@ struct ResidentShape {
   static constexpr int kInputBytes = kTokens * kPanelRowBytes;         // of a stage's depth
   static constexpr int kScaleBytes = kTokens * sizeof(float2);
   static constexpr int kBuffers = kLeastBuffers;
-  static constexpr int boxesAtOnce(Out out) { return boxBytes(out) == kBoxBytes ? kChunkBoxes / 2 : kChunkBoxes; }
-  static constexpr int outBytes(Out out) { return kGroups * kBuffers * boxesAtOnce(out) * boxBytes(out); }
+  static constexpr int boxesAtOnce(Out out, bool) { return chunkBoxes(out); }
+  static constexpr int chunkBoxes(Out out) { return boxBytes(out) == kBoxBytes ? kChunkBoxes / 2 : kChunkBoxes; }
+  static constexpr int outBytes(Out out) { return kGroups * kBuffers * chunkBoxes(out) * boxBytes(out); }
   static constexpr int stages(Out out, int depth) {
     const int fit = (kSharedLimit - outBytes(out) - kScaleBytes - depth * kInputBytes) / kStageBytes;
     return fit < kMaxStages ? fit : kMaxStages;

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// The softmax of rows that see few keys: 64 rows of a group, and the 192 keys around them at once.
+#pragma once
+
+#include "attention/sm90/positions.cuh"
+#include "common/ptx/opaque.cuh"
+
+namespace padfree {
+
+constexpr int kNearBlocks = 3;  // of keys that a group sees at most: its own and their neighbours
+constexpr int kNearKeyCount = kNearBlocks * kTaskRows;
+
+// Row r of a group sees keys [r, r + 128] of the 192 at most. So a warp sees nine chunks of 16 keys, of which the first
+// and the last have a diagonal in them. All warps see chunks 3 to 8. Of the three ahead of these and the three behind,
+// warp w sees chunk c if w <= c, and the ninth after c otherwise: one place stands for both, and all warps have the
+// same code. With code of their own they waited for instructions longer than for anything else
+// (docs/notes/2026-11-27-windows-again.md).
+template <typename N>
+struct NearRows : Sm90Rows<N> {
+  using Sm90Rows<N>::scores, Sm90Rows<N>::sum, Sm90Rows<N>::weights;
+  static constexpr int kChunkKeys = 16;  // of an entry of weights
+  static constexpr int kChunks = kNearKeyCount / kChunkKeys, kBlockChunks = kTaskRows / kChunkKeys;
+  static constexpr int kShared = kBlockChunks - 1, kSeen = kChunks - kShared;  // places that stand for two chunks; all
+
+  // Takes the chunks that this warp sees, and hides keys beyond the widest window and those of a block that is not
+  // there.
+  __device__ void takeSeen(int warp, bool has_before) {
+    const auto before = [](int distance) { return distance < 0; };
+    const auto behind = [](int distance) { return distance > 0; };
+#pragma unroll
+    for (int c = 0; c < kShared; ++c) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        float& score = scoreOf(c, i);
+        score = warp > c ? scoreOf(c + kSeen, i) : has_before ? score : -INFINITY;
+      }
+      if (warp == c) hide(c, before);
+      if (warp == c + 1) hide(c, behind);
+    }
+    if (warp == kShared) hide(kShared, before);
+    if (warp == 0) hide(kSeen - 1, behind);
+    if (!has_before) hide(kShared, [](int) { return true; });
+  }
+
+  // Exponents are counted from the largest score of each row. Warp-collective.
+  __device__ void findShift(float scale_log2) {
+    float peak[2][2];  // row, either of two that the maximum is taken of
+#pragma unroll
+    for (int c = 0; c < kSeen; ++c) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        float& largest = peak[i / 2 % 2][i % 2];
+        largest = c == 0 && i < 4 ? scoreOf(c, i) : fmaxf(largest, scoreOf(c, i));
+      }
+    }
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      shift_[row] = fmaxf(peak[row][0], peak[row][1]);
+#pragma unroll
+      for (int step = 1; step < 4; step *= 2)
+        shift_[row] = fmaxf(shift_[row], __shfl_xor_sync(kFullMask, shift_[row], step));
+      shift_[row] *= scale_log2;
+      sum[row] = 0.f;
+    }
+  }
+
+  // Turns the scores in places [kBegin, kEnd) into weights, and adds these to the sums over the keys of this lane.
+  template <int kBegin, int kEnd>
+  __device__ void weigh(int warp, float scale_log2) {
+#pragma unroll
+    for (int c = kBegin; c < kEnd; ++c) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = i % 2;
+        const float x = exp2Fast(fmaf(scoreOf(c, i * 2), scale_log2, -shift_[row]));
+        const float y = exp2Fast(fmaf(scoreOf(c, i * 2 + 1), scale_log2, -shift_[row]));
+        sum[row] += x + y;
+        const unsigned both = packPair<typename N::T>(x, y);
+        weights[c][i] = c < kShared && warp > c ? 0 : both;
+        if (c < kShared) weights[c + kSeen][i] = warp > c ? both : 0;
+      }
+    }
+    // Or the compiler would put them off until they are multiplied, and wait for each of those products.
+#pragma unroll
+    for (int c = kBegin; c < kEnd; ++c) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        makeOpaque(weights[c][i]);
+        if (c < kShared) makeOpaque(weights[c + kSeen][i]);
+      }
+    }
+  }
+
+ private:
+  __device__ float& scoreOf(int place, int i) { return scores[place * 2 + i / 4][i % 4]; }
+
+  // Hides keys by their distance from the diagonal of a chunk.
+  template <typename Hidden>
+  __device__ void hide(int place, const Hidden& hidden) {
+    const int offset = laneDistance(0);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (hidden(offset + placeOf(i / 4, i % 4))) scoreOf(place, i) = -INFINITY;
+    }
+  }
+
+  float shift_[2];
+};
+
+}  // namespace padfree
