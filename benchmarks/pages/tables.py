@@ -272,9 +272,8 @@ def attention(records: Sequence[Record]) -> str:
     return noted(PAGE_HEADINGS, map(page_cells, records), records)
 
 
-def attention_positions(results: Path) -> str:
-    """A row a case of attention with positions, of the last commit alone."""
-    records = of_last_commit(results / "attention_positions.jsonl")
+def attention_positions(records: Sequence[Record]) -> str:
+    """A row a case of attention with positions."""
     return noted(POSITION_HEADINGS, map(position_cells, records), records)
 
 
@@ -372,7 +371,7 @@ TABLES: Mapping[str, Table] = {
     "linear": of_cases("linear", linear),
     "linear_e4m3": of_cases("linear_e4m3", linear_e4m3),
     "attention": of_cases("attention", attention),
-    "attention_positions": attention_positions,
+    "attention_positions": of_cases("attention_positions", attention_positions),
     "attention_profile": of_cases("attention_profile", attention_profile),
     "trained": of_cases("trained", trained(trained_report.scores)),
     "trained_layers": of_cases("trained", trained(trained_report.errors)),

@@ -30,30 +30,35 @@ int64_t clustersOf(const LinearTiling& tiling, int T, int N) {
   return int64_t{featureClusters(tiling, N)} * ceilDiv(T, tiling.tokens * tiling.cluster_tokens);
 }
 
+// Of finishing a tile, and what else it takes beside its products.
+int finishCyclesOf(const LinearTiling& tiling) {
+  return tiling.tokens * kTokenCycles + kTileCycles;
+}
+
 int64_t residentCyclesOf(const LinearTiling& tiling, int T, const LinearParams& params, int multiprocessors) {
   const ResidentCut cut = residentCut(tiling, T, params.N, multiprocessors);
-  const int stages = ceilDiv(params.K, params.scale ? kE4m3Depth : kLinearDepth);
-  const int finish = tiling.tokens * kTokenCycles + kTileCycles;
+  const int stages = stagesOf(params);
   const int tile = stages * 2 * tiling.tokens + kResidentTileCycles;
   const int input = stages * tiling.tokens * 128 / tiling.cluster_features / kFetchBytesPerCycle;
-  return int64_t{cut.rounds} * (cut.tiles * tile + input / 2) + finish;  // half of it comes beside the first products
+  // Half of the input comes beside the first products.
+  return int64_t{cut.rounds} * (cut.tiles * tile + input / 2) + finishCyclesOf(tiling);
 }
 
 int64_t cyclesOf(const LinearTiling& tiling, int T, const LinearParams& params, int multiprocessors) {
   if (isResident(tiling)) return residentCyclesOf(tiling, T, params, multiprocessors);
-  const int N = params.N, depth = params.scale ? kE4m3Depth : kLinearDepth;
+  const int N = params.N;
   const int64_t clusters = std::max<int64_t>(clustersOf(tiling, T, N), 1);
   const int64_t at_once = std::min<int64_t>(clusters, linearClustersAtOnce(tiling, multiprocessors));
   const int share = static_cast<int>(kFetchBytesPerCycle * multiprocessors / (at_once * clusterBlocks(tiling)));
   const int multiply = 4 * tiling.tokens;  // cycles of a stage
   const int bytes = kLinearFeatures * 128 / tiling.cluster_tokens + tiling.tokens * 128 / tiling.cluster_features;
   const int stage = std::max({multiply, bytes / std::min(share, kMostFetchBytesPerCycle), kMinStageCycles});
-  const int stages = ceilDiv(ceilDiv(params.K, depth), tiling.parts);
+  const int stages = ceilDiv(stagesOf(params), tiling.parts);
   const int gather =
       tiling.parts > 1 ? kGatherCycles + kGatherTokenCycles * (tiling.tokens - tiling.tokens / tiling.parts) : 0;
-  const int finish = tiling.tokens * kTokenCycles + kTileCycles;
   const int cluster = clusterBlocks(tiling) > 2 ? kClusterCycles : 0;
-  return linearWaves(tiling, T, N, multiprocessors) * int64_t{stages * stage + finish + gather} + cluster;
+  return linearWaves(tiling, T, N, multiprocessors) * int64_t{stages * stage + finishCyclesOf(tiling) + gather} +
+         cluster;
 }
 
 using Cost = std::pair<int64_t, LinearTiling>;  // in cycles

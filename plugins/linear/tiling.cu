@@ -69,7 +69,7 @@ bool isE4m3Tiling(const LinearTiling& tiling) {
 bool hasTiling(const LinearParams& params, const LinearTiling& tiling) {
   if (!isResident(tiling)) return !params.scale || isE4m3Tiling(tiling);
   constexpr int kRowBytes = 128;  // of a stage
-  const int depth = ceilDiv(params.K, params.scale ? kE4m3Depth : kLinearDepth);
+  const int depth = stagesOf(params);
   if (!isLinearTiling(tiling) || depth > kMaxResidentDepth || !isResidentKind(params)) return false;
   if (params.N > kMostResidentFeatures || ceilDiv(params.N, kResidentFeatures) < tiling.cluster_features) return false;
   const int input = depth * tiling.tokens * kRowBytes, scales = tiling.tokens * sizeof(float2);

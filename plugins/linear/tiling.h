@@ -43,6 +43,9 @@ inline int clusterBlocks(const LinearTiling& tiling) {
 inline int tileFeatures(const LinearTiling& tiling) {
   return isResident(tiling) ? kResidentFeatures : kLinearFeatures;
 }
+inline int stagesOf(const LinearParams& params) {
+  return ceilDiv(params.K, params.scale ? kE4m3Depth : kLinearDepth);
+}
 
 // The most tokens of a product with N > 0 features that the kernel's 32-bit numbers hold, however it is divided into
 // tiles: tokens (a cluster's last tiles may be beyond T), blocks, and clusters times clusters along the features, where

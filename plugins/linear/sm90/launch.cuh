@@ -53,7 +53,7 @@ inline Work makeWork(const LinearParams& p, const LinearTiling& tiling, int mult
   work.moments_out = reinterpret_cast<float2*>(p.moments);
   work.T = p.T;
   work.N = p.N;
-  work.stages = ceilDiv(p.K, p.scale ? kE4m3Depth : kLinearDepth);
+  work.stages = stagesOf(p);
   work.activation = p.activation;
   work.residual = p.residual != nullptr;
   work.rms = p.rms;

@@ -89,9 +89,11 @@ def test_table_says_why_ours_or_peers_are_missing() -> None:
 
 
 def test_a_row_of_the_page_marks_the_fastest_and_says_what_was_asked_for() -> None:
-    assert page_cells(record()) == ["H 12, B 16", "1.0", "**10.0**", "25.0", "12.0", "", "", "", "12.5 met"]
-    slow = record(ours_us=20.0, targets=[])
-    assert page_cells(slow) == ["H 12, B 16", "1.0", "20.0", "25.0", "**12.0**", "", "", "", ""]
+    case = "H 12, B 16, lengths 102 to 512"  # 2.2 x as fast as FA2 is asked for
+    assert page_cells(record(case=case)) == [case, "1.0", "**10.0**", "25.0", "12.0", "", "", "", "11.4 met"]
+    slow = record(case=case, ours_us=20.0)
+    assert page_cells(slow) == [case, "1.0", "20.0", "25.0", "**12.0**", "", "", "", "11.4 missed"]
+    assert page_cells(record(case="of nobody"))[-1] == ""
     assert len(PAGE_HEADINGS) == len(page_cells(slow))
 
 
@@ -100,10 +102,16 @@ def test_a_row_of_the_page_has_no_fastest_among_those_that_it_leaves_out() -> No
 
 
 def test_peers_of_an_earlier_run_stand_in_brackets_and_count_for_the_best() -> None:
-    target = {"text": BEST_PEER.text, "bound_us": 12.0, "met": True, "stretch": False}
-    mixed = record(targets=[target], earlier_peers={"flashinfer": 9.0, "flash-attn-4": 30.0})
-    cells = ["10.0", "25.0", "12.0", "(**9.0**)", "(30.0)", "", "9.0 missed"]
-    assert page_cells(mixed)[2:] == cells
+    mixed = record(case="H 12, B 1, length 128", earlier_peers={"flashinfer": 9.0, "flash-attn-4": 30.0})
+    assert page_cells(mixed)[2:] == ["10.0", "25.0", "12.0", "(**9.0**)", "(30.0)", "", "(9.0 missed)"]
+    slower = {**mixed, "earlier_peers": {"flashinfer": 13.0}}
+    assert page_cells(slower)[-1] == "12.0 met"
+
+
+def test_a_goal_whose_peer_was_not_measured_is_not_shown() -> None:
+    equal = record(case="H 16, D 64, 16k tokens of 128", peers_us={FA2: 25.0})
+    assert page_cells(equal)[-1] == ""
+    assert page_cells({**equal, "earlier_peers": {"cuDNN": 10.0}})[-1] == "(10.5 met)"
 
 
 def test_a_failed_case_has_a_row_of_the_page() -> None:

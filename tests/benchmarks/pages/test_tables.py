@@ -70,7 +70,7 @@ def test_models_with_positions_stand_beside_what_was_aimed_at(tmp_path: Path) ->
     )
     assert "Measured at commit abc:" in rows[-1]
     (tmp_path / "end_to_end.jsonl").write_text("", "utf-8")
-    assert tables.positions(tmp_path) == tables.attention_positions(tmp_path) == tables.UNMEASURED
+    assert tables.positions(tmp_path) == tables.UNMEASURED
 
 
 def test_every_table_is_in_a_document() -> None:
