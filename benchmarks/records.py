@@ -45,6 +45,11 @@ def _peers(record: Record) -> dict[str, float]:
     return record.get("peers_us") or record.get("peers_ms") or {}
 
 
+def in_earlier_run(figure: str) -> str:
+    """How a table shows a figure that leans on an earlier run."""
+    return f"({figure})"
+
+
 def earlier_times_of(record: Record) -> dict[str, float]:
     """Milliseconds, by the name in the legend, of peers that were measured in an earlier run alone."""
     now = times_of(record)

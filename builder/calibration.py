@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from padfree.contract.names import FP8, HALF
 from padfree.onnx_tools.files.metadata import is_rewritten
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.model_file import open_model
-from padfree.onnx_tools.fp8 import QUANTIZATION, quantize, quantize_products
+from padfree.onnx_tools.fp8 import QUANTIZATION, BeginSteps, quantize, quantize_products
 from padfree.onnx_tools.quantization.options import QuantizationOptions
 from padfree.onnx_tools.rewrite import rewrite_model
 from padfree.runtime import Metadata, SessionError
@@ -130,7 +130,7 @@ def fp8_model(
     *,
     norms: str = FOLDED,
     verify: bool = True,
-    begin: Callable[[int], Callable[[], object]],
+    begin: BeginSteps,
     **rewriting: Any,
 ) -> Model:
     """A model in fp8, without function bodies.
@@ -141,7 +141,7 @@ def fp8_model(
         calibration: data and options.
         norms: whether products compute the norms between them, where fp8 allows it.
         verify: whether results are compared, of rewriting and of fp8.
-        begin: gets the number of calibration batches, and gives what is called behind each.
+        begin: for progress; the steps are calibration batches.
         **rewriting: interface, strict, mask, masks of rewrite_model, for exported models.
 
     Raises:

@@ -44,6 +44,10 @@ _WORST_SHOWN = 3
 logger = logging.getLogger(__name__)
 
 
+BeginSteps = Callable[[int], Callable[[], object]]
+"""Gets how many steps of something there are, and gives what is called behind each of them."""
+
+
 def _unseen(_: int) -> Callable[[], object]:
     """Nobody wants to know of a calibration."""
     return lambda: None
@@ -68,7 +72,7 @@ def quantize(
     batches: Sequence[Feeds],
     options: QuantizationOptions = AS_MEASURED,
     *,
-    begin: Callable[[int], Callable[[], object]] = _unseen,
+    begin: BeginSteps = _unseen,
     verify: bool = True,
 ) -> Model:
     """A copy of a rewritten model whose products of packed tokens are in e4m3.
@@ -77,7 +81,7 @@ def quantize(
         model: in fp16 or bf16, as `with_linear` gives it, without function bodies.
         batches: inputs of the model, with data of the kind that it will get; losses are measured on the first.
         options: margin and layers.
-        begin: gets the number of calibration batches, and gives what is called behind each.
+        begin: for progress; the steps are calibration batches.
         verify: whether the outputs are compared with the given model's, on the first batch.
 
     Raises:
@@ -93,7 +97,7 @@ def quantize_products(
     options: QuantizationOptions = AS_MEASURED,
     *,
     fold_norms: bool = True,
-    begin: Callable[[int], Callable[[], object]] = _unseen,
+    begin: BeginSteps = _unseen,
     verify: bool = True,
 ) -> Model:
     """The same of a model whose products are not PadfreeLinear yet: chooses who computes norms, too.
@@ -124,7 +128,7 @@ def _measured(
     model: Model,
     batches: Sequence[Feeds],
     options: QuantizationOptions,
-    begin: Callable[[int], Callable[[], object]],
+    begin: BeginSteps,
 ) -> _Measured:
     metadata, plain = _checked(model, batches), _plain(model)
     graph, weights = import_graph(plain), QuantizedWeights()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.records import EARLIER
+from benchmarks.records import EARLIER, in_earlier_run
 
 from .cases import CUDNN, FA2, all_cases
 from .position_cases import PLAIN, position_cases
@@ -104,7 +104,7 @@ def goal(record: Mapping[str, Any]) -> str:
         return ""
     words = f"{bound_us:.1f} {'met' if record['ours_us'] <= bound_us else 'missed'}"
     leans_on_now = targets[0].bound_us(record["peers_us"]) == bound_us
-    return words if leans_on_now else f"({words})"
+    return words if leans_on_now else in_earlier_run(words)
 
 
 def page_cells(record: Mapping[str, Any]) -> list[str]:
@@ -128,7 +128,7 @@ def _cells(record: Mapping[str, Any], shown: Mapping[str, str]) -> list[str]:
     times = []
     for name, time in ("", ours_us), *((peer, peers.get(peer)) for peer in shown):
         text = "" if time is None else f"**{time:.1f}**" if time == fastest else f"{time:.1f}"
-        times.append(f"({text})" if name in earlier and name not in now else text)
+        times.append(in_earlier_run(text) if name in earlier and name not in now else text)
     return [record["case"], f"{record['bytes_moved'] / BYTES_PER_US:.1f}", *times, goal(record)]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.records import EARLIER, Record
+from benchmarks.records import EARLIER, Record, in_earlier_run
 
 Table = tuple[list[str], list[list[str]]]
 GOALS: Mapping[tuple[str, int, int], str] = {
@@ -44,7 +44,7 @@ def _row(ours: Record, half: Record | None, peers: Sequence[str], names: Mapping
     model, sequences, seq_len = batch = _batch(ours)
     cells = [f"{names[model]}, {sequences} x {seq_len}", str(ours["tokens"]), _ms(ours["ours_ms"])]
     cells += [_ms(half["ours_ms"]), f"{half['ours_ms'] / ours['ours_ms']:.2f}"] if half else ["-", "-"]
-    earlier = {title: f"({_ms(time_ms)})" for title, time_ms in _earlier(ours).items()}
+    earlier = {title: in_earlier_run(_ms(time_ms)) for title, time_ms in _earlier(ours).items()}
     shown = earlier | {title: _ms(time_ms) for title, time_ms in ours["peers_ms"].items()}
     cells += [shown.get(title, _ms(None)) for title in peers]
     limit = ours["limit_ms"]

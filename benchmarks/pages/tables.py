@@ -31,7 +31,17 @@ from benchmarks.attention.report import (
 from benchmarks.kernels import linear_report, row_report
 from benchmarks.load import report as load_report
 from benchmarks.provenance import commits_of, made_with
-from benchmarks.records import LIMIT, PADFREE, TENSORRT, Record, earlier_times_of, of_last_commit, read, times_of
+from benchmarks.records import (
+    LIMIT,
+    PADFREE,
+    TENSORRT,
+    Record,
+    earlier_times_of,
+    in_earlier_run,
+    of_last_commit,
+    read,
+    times_of,
+)
 
 from . import account_tables, fp8_tables, position_tables, scale_tables, service_tables
 
@@ -116,7 +126,7 @@ def targets(records: Sequence[Record]) -> str:
     peers = sorted(peers_of([*found, *earlier]), key=lambda name: (not name.startswith(PADFREE), name != TENSORRT))
     head = ["ms a batch", *(f"{batch_name(record)}, {record['tokens']} tokens" for record in chosen)]
     shown = [
-        {name: ms(time) for name, time in now.items()} | {name: f"({ms(time)})" for name, time in then.items()}
+        {name: ms(time) for name, time in now.items()} | {name: in_earlier_run(ms(time)) for name, time in then.items()}
         for now, then in zip(found, earlier, strict=True)
     ]
     rows = [[name, *(cells.get(name, ms(None)) for cells in shown)] for name in (PADFREE, *peers, LIMIT)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.attention.cases import BEST, BEST_PEER, CUDNN, FA2, Target, all_cases, times_fa2
+from benchmarks.attention.cases import BEST, CUDNN, FA2, Target, all_cases, times_fa2
 from benchmarks.attention.report import PAGE_HEADINGS, best_peer, page_cells, table
 from benchmarks.provenance import made_with
 
