@@ -5,7 +5,8 @@
 
 The four products of a layer of BERT with all that finishes them: QKV and up norm what they read, up has GELU and gives
 e4m3, out and down add a normed residual and give the sum in fp16 and in e4m3 with its moments. Two of an encoder are
-others: the first out adds an embedding that is normed already, the last down gives its sum in fp16 alone. cuBLASLt
+others: the first out adds an embedding that is normed already, the last down gives its sum in fp16 alone. Those of
+ModernBERT-base norm ahead of layers: QKV turns pairs, up is gated, out and down add a residual as it is. cuBLASLt
 (through torch._scaled_mm, one scale a tensor, fast accumulation) computes the product and its rounding alone: up to
 e4m3, the others to bf16. Weights rotate past the L2 cache in a CUDA graph; the chain is 12 layers in one graph, where
 products read what those before wrote, the first out and the last down as an encoder has them; but attention's result
@@ -29,7 +30,7 @@ import torch
 from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.peers.timing import captured, mean_ms
 
-from tests.support.launchers import E4m3, Moments, linear, measured_tilings
+from tests.support.launchers import E4m3, Moments, Rotation, linear, measured_tilings
 
 from .linear import AUTO, CACHE_MULTIPLE, CHAIN_LAYERS, DEVICE, MIN_CALLS, ROUNDS, TILINGS, Launch, Tiling, time_us
 
@@ -38,8 +39,12 @@ RESIDENT = [(tokens, *cluster, 0) for cluster in ((2, 1), (1, 2), (1, 1)) for to
 """Tilings whose input stays in shared memory."""
 E4M3 = torch.float8_e4m3fn
 HIDDEN = {"base": 768, "large": 1024, "small": 384}
+MODERNBERT = "modernbert"
+BOTH = ("y", "y_e4m3")
 TOKENS = (128, 1403, 4802, 7579)
 Y_SCALE = 2.0**-3
+MAX_POSITION = 307
+"""Of tokens whose pairs are turned."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +58,32 @@ class Product:
     norms: tuple[str, ...] = ()
     results: tuple[str, ...] = ("y",)
     adds: bool = False  # a residual
+    gated: bool = False
+    rotary_features: int = 0
+
+    @property
+    def width(self) -> int:
+        """Features of the results."""
+        return self.features // 2 if self.gated else self.features
 
 
 def layer(hidden: int) -> tuple[Product, ...]:
     """Those of a layer of this width, in order."""
     return (
         Product("qkv", hidden, 3 * hidden, norms=("x",)),
-        Product("out", hidden, hidden, norms=("residual", "y"), results=("y", "y_e4m3"), adds=True),
+        Product("out", hidden, hidden, norms=("residual", "y"), results=BOTH, adds=True),
         Product("up", hidden, 4 * hidden, "gelu", ("x",), ("y_e4m3",)),
-        Product("down", 4 * hidden, hidden, norms=("residual", "y"), results=("y", "y_e4m3"), adds=True),
+        Product("down", 4 * hidden, hidden, norms=("residual", "y"), results=BOTH, adds=True),
+    )
+
+
+def modernbert() -> tuple[Product, ...]:
+    """Those of a layer of ModernBERT-base, in order."""
+    return (
+        Product("turned qkv", 768, 2304, norms=("x",), rotary_features=1536),
+        Product("out to a stream", 768, 768, norms=("y",), results=BOTH, adds=True),
+        Product("gated up", 768, 2304, "gelu", ("x",), ("y_e4m3",), gated=True),
+        Product("down to a stream", 1152, 768, norms=("y",), results=BOTH, adds=True),
     )
 
 
@@ -94,8 +116,12 @@ class Problem:
         self.scale = torch.full((features,), 2.0**-10, device=DEVICE)
         self.bias = normal(features).half()
         self.residual = normal(tokens, features).half() if product.adds else None
-        self.y = self.x_half.new_empty(tokens, features)
-        self.y_e4m3 = self.x.new_empty(tokens, features)
+        self.y = self.x_half.new_empty(tokens, product.width)
+        self.y_e4m3 = self.x.new_empty(tokens, product.width)
+        self.rotation = None
+        if product.rotary_features:
+            positions = torch.arange(tokens, device=DEVICE, dtype=torch.int32) % MAX_POSITION
+            self.rotation = Rotation(positions, torch.rand(product.rotary_features // 2, device=DEVICE))
         self.moments = Moments(
             of_x=self._moments(tokens, depth, "x"),
             column_sums=normal(features) if "x" in product.norms else None,
@@ -113,7 +139,8 @@ class Problem:
         product, tokens = self.product, len(self.x)
         [(_, tiling)] = measured_tilings(
             product.depth, product.features, product.activation, torch.float16, tokens, tokens,
-            residual=self.residual is not None, norms=product.norms, e4m3=() if in_half else product.results,
+            residual=product.adds, gated=product.gated, rotary_features=product.rotary_features, norms=product.norms,
+            e4m3=() if in_half else product.results,
         )  # fmt: skip
         return tiling
 
@@ -123,7 +150,8 @@ class Problem:
         results = E4m3(self.scale, self.y_e4m3 if "y_e4m3" in product.results else None, Y_SCALE)
         return lambda i: linear(
             source, self.weights[i], self.y if "y" in product.results else None, bias=self.bias,
-            residual=self.residual, moments=self.moments, activation=product.activation, e4m3=results, tiling=tiling,
+            residual=self.residual, moments=self.moments, rotation=self.rotation, activation=product.activation,
+            gated=product.gated, e4m3=results, tiling=tiling,
         )  # fmt: skip
 
     def in_half(self, tiling: Tiling, x: torch.Tensor | None = None) -> Launch:
@@ -131,7 +159,7 @@ class Problem:
         source = self.x_half if x is None else x
         return lambda i: linear(
             source, self.half_weights[i], self.y, bias=self.bias, residual=self.residual, moments=self.moments,
-            activation=self.product.activation, tiling=tiling,
+            rotation=self.rotation, activation=self.product.activation, gated=self.product.gated, tiling=tiling,
         )  # fmt: skip
 
     def cublas(self, i: int, x: torch.Tensor | None = None) -> torch.Tensor:
@@ -245,7 +273,8 @@ def summary(record: dict[str, object]) -> str:
 def main() -> int:
     """Measures, prints and records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="*", default=["base"], choices=list(HIDDEN), help="whose products")
+    models = [*HIDDEN, MODERNBERT]
+    parser.add_argument("--models", nargs="*", default=["base"], choices=models, help="whose products")
     parser.add_argument("--tokens", nargs="*", type=int, default=list(TOKENS), help="T")
     parser.add_argument("--tilings", action="store_true", help="every tiling as well as the chosen one")
     parser.add_argument("--json", type=Path, help="append one line a case to this file")
@@ -255,13 +284,15 @@ def main() -> int:
     for model in arguments.models:
         for tokens in arguments.tokens:
             records: list[dict[str, object]] = []
-            for product in (*layer(HIDDEN[model]), *ends(HIDDEN[model])):
+            products = modernbert() if model == MODERNBERT else (*layer(HIDDEN[model]), *ends(HIDDEN[model]))
+            for product in products:
                 records.append(measure(product, tokens, every_tiling=arguments.tilings))
                 print(summary(records[-1]), flush=True)
-            times = chain(HIDDEN[model], tokens)
-            name = f"{model}, {tokens} tokens, chain"
-            print(f"{name:26s}", *(f"{what} {time:.2f}" for what, time in times.items()), flush=True)
-            records.append({"case": name, "tokens": tokens, "times_us": times, "type": "float8_e4m3fn"})
+            if model in HIDDEN:
+                times = chain(HIDDEN[model], tokens)
+                name = f"{model}, {tokens} tokens, chain"
+                print(f"{name:26s}", *(f"{what} {time:.2f}" for what, time in times.items()), flush=True)
+                records.append({"case": name, "tokens": tokens, "times_us": times, "type": "float8_e4m3fn"})
             if arguments.json:
                 for record in records:
                     append_record(arguments.json, {**record, **about})
