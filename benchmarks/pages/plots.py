@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.records import LIMIT, PADFREE, Record, read, times_of
+from benchmarks.attention.report import PAGE_PEERS
+from benchmarks.records import EARLIER, LIMIT, PADFREE, Record, read, times_of
 
 from .style import GREY, MARKERS, OURS, PEER_COLOURS, STYLE, machine, save, styles_of
 from .sweep_plot import draw_sweep
@@ -35,9 +36,10 @@ class Bar:
     colour: str
 
 
-def ratios(record: Record) -> dict[str, float]:
-    """Of every peer how many times as long as ours it took."""
-    return {name: time / record["ours_us"] for name, time in record["peers_us"].items()}
+def ratios(record: Record, *, earlier: bool = False) -> dict[str, float]:
+    """Of every peer of this run, or of earlier ones, how many times as long as ours it took."""
+    peers = record.get(EARLIER, {}) if earlier else record["peers_us"]
+    return {name: time / record["ours_us"] for name, time in peers.items() if name in PAGE_PEERS}
 
 
 def bars(records: Sequence[Record]) -> list[list[Bar]]:
@@ -51,17 +53,20 @@ def bars(records: Sequence[Record]) -> list[list[Bar]]:
 
 
 def draw_attention(records: Sequence[Record], path: Path) -> None:
-    """A row a case, a mark a peer: its time over ours, on a logarithmic axis."""
+    """A row a case, a mark a peer: its time over ours, on a logarithmic axis; hollow if it is of an earlier run."""
     from matplotlib import pyplot, ticker
 
     records = [record for record in records if record["ours_us"] and record["peers_us"]]
-    names = list(dict.fromkeys(name for record in records for name in record["peers_us"]))
+    now, then = [ratios(record) for record in records], [ratios(record, earlier=True) for record in records]
+    names = [name for name in PAGE_PEERS if any(name in times for times in (*now, *then))]
     with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots(figsize=(9, 1.6 + 0.3 * len(records)))
         for name, marker, colour in zip(names, MARKERS, PEER_COLOURS, strict=False):
-            points = [(ratios(record)[name], y) for y, record in enumerate(records) if name in record["peers_us"]]
-            x, y = zip(*points, strict=True)
-            axes.scatter(x, y, s=28, marker=marker, color=colour, label=name, linewidths=0, zorder=3)
+            axes.scatter([], [], s=28, marker=marker, color=colour, label=name, linewidths=0)
+            for face, of_cases in (colour, now), ("none", then):
+                rows = [row for row, times in enumerate(of_cases) if name in times]
+                x = [of_cases[row][name] for row in rows]
+                axes.scatter(x, rows, s=28, marker=marker, facecolors=face, edgecolors=colour, linewidths=1, zorder=3)
         axes.axvline(1.0, color=OURS, linewidth=1.5, label="padfree", zorder=2)
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -71,7 +76,8 @@ def draw_attention(records: Sequence[Record], path: Path) -> None:
         axes.invert_yaxis()
         axes.grid(axis="both")
         axes.set_xlabel("time of a peer / time of padfree (to the right of 1: padfree is faster)")
-        axes.set_title(f"Attention alone, fp16, {machine(records)}", loc="left")
+        hollow = "; hollow: from an earlier run" if any(then) else ""
+        axes.set_title(f"Attention alone, fp16, {machine(records)}{hollow}", loc="left")
         figure.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4)
         save(figure, path)
 

@@ -15,7 +15,7 @@ from benchmarks.pages import plots
 from benchmarks.pages import sweep_plot as sweep_plots
 
 ATTENTION = [
-    {"case": "ragged", "ours_us": 16.0, "peers_us": {"FA2 varlen": 36.0, "cuDNN ragged": 20.0}, "gpu": "NVIDIA H200"},
+    {"case": "ragged", "ours_us": 16.0, "peers_us": {"FA2 varlen": 36.0, "flashinfer": 20.0}, "gpu": "NVIDIA H200"},
     {"case": "equal", "ours_us": 90.0, "peers_us": {"cuDNN": 88.0}, "gpu": "NVIDIA H200"},
     {"case": "failed", "ours_us": None, "peers_us": {"cuDNN": 88.0}, "gpu": "NVIDIA H200"},
 ]
@@ -100,7 +100,18 @@ def test_a_peer_has_one_colour_in_all_models() -> None:
 
 
 def test_ratios_are_above_one_where_ours_is_faster() -> None:
-    assert plots.ratios(ATTENTION[0]) == {"FA2 varlen": 2.25, "cuDNN ragged": 1.25}
+    assert plots.ratios(ATTENTION[0]) == {"FA2 varlen": 2.25, "flashinfer": 1.25}
+    before = {**ATTENTION[0], "earlier_peers": {"cuDNN": 8.0, "of no column": 1.0}}
+    assert plots.ratios(before, earlier=True) == {"cuDNN": 0.5}
+
+
+def test_peers_of_an_earlier_run_are_drawn_and_named(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    newer = {**ATTENTION[0], "peers_us": {"flash-attn-4": 20.0}}
+    write(tmp_path / "attention.jsonl", [ATTENTION[0], newer])
+    (picture,) = plots.draw_all(tmp_path, tmp_path)
+    text = " ".join(ElementTree.parse(picture).getroot().itertext())
+    assert all(word in text for word in ("FA2 varlen", "flashinfer", "flash-attn-4", "hollow: from an earlier run"))
 
 
 def test_nothing_recorded_draws_nothing(tmp_path: Path) -> None:
@@ -122,7 +133,7 @@ def test_pictures_are_readable_svg_and_repeat_byte_by_byte(tmp_path: Path) -> No
     assert [path.name for path in first] == ["attention.svg", "end_to_end.svg", "sweep.svg"]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     texts = [" ".join(ElementTree.parse(path).getroot().itertext()) for path in first]
-    assert all(word in texts[0] for word in ("FA2 varlen", "cuDNN ragged", "ragged: 16.0 us", "NVIDIA H200"))
+    assert all(word in texts[0] for word in ("FA2 varlen", "flashinfer", "ragged: 16.0 us", "NVIDIA H200"))
     assert "failed" not in texts[0]
     assert all(word in texts[1] for word in ("4.90", "4.00", "2.10", "1.50", "41% padding", "padfree"))
     assert all(word in texts[2] for word in ("B 16, mean length 0.6 S", "mean length / S", "distilbert", "65536"))
