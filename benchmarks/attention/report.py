@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.records import EARLIER, in_earlier_run
 
-from .cases import CUDNN, FA2, all_cases
+from .cases import CUDNN, FA2, Target, all_cases
 from .position_cases import PLAIN, position_cases
 
 HEADINGS = ("case", "ours us", "TFLOP/s", FA2, CUDNN, "best peer", "ratio", "error", "targets")
@@ -95,16 +96,20 @@ def goal(record: Mapping[str, Any]) -> str:
 
     In brackets where it leans on a peer that was measured in an earlier run.
     """
-    cases = (case for case in (*all_cases(), *position_cases()) if case.name == record["case"])
-    targets = next((case.targets for case in cases), ())
-    if not targets or record["ours_us"] is None:
+    target, now = _first_targets().get(record["case"]), record["peers_us"]
+    if target is None or record["ours_us"] is None:
         return ""
-    bound_us = targets[0].bound_us({**record.get(EARLIER, {}), **record["peers_us"]})
+    bound_us = target.bound_us({**record.get(EARLIER, {}), **now})
     if bound_us is None:
         return ""
     words = f"{bound_us:.1f} {'met' if record['ours_us'] <= bound_us else 'missed'}"
-    leans_on_now = targets[0].bound_us(record["peers_us"]) == bound_us
-    return words if leans_on_now else in_earlier_run(words)
+    return words if target.bound_us(now) == bound_us else in_earlier_run(words)
+
+
+@functools.cache
+def _first_targets() -> Mapping[str, Target]:
+    """Of every case that has one, by its name."""
+    return {case.name: case.targets[0] for case in (*all_cases(), *position_cases()) if case.targets}
 
 
 def page_cells(record: Mapping[str, Any]) -> list[str]:
