@@ -30,9 +30,10 @@ import torch
 from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.peers.timing import captured, mean_ms
 
-from tests.support.launchers import E4m3, Moments, Rotation, linear, measured_tilings
+from tests.support.launchers import E4m3, Moments, linear, measured_tilings
 
 from .linear import AUTO, CACHE_MULTIPLE, CHAIN_LAYERS, DEVICE, MIN_CALLS, ROUNDS, TILINGS, Launch, Tiling, time_us
+from .linear_finishes import rotation_of
 
 GROUP = 64
 RESIDENT = [(tokens, *cluster, 0) for cluster in ((2, 1), (1, 2), (1, 1)) for tokens in range(224, 127, -16)]
@@ -43,8 +44,6 @@ MODERNBERT = "modernbert"
 BOTH = ("y", "y_e4m3")
 TOKENS = (128, 1403, 4802, 7579)
 Y_SCALE = 2.0**-3
-MAX_POSITION = 307
-"""Of tokens whose pairs are turned."""
 
 
 @dataclass(frozen=True)
@@ -118,10 +117,7 @@ class Problem:
         self.residual = normal(tokens, features).half() if product.adds else None
         self.y = self.x_half.new_empty(tokens, product.width)
         self.y_e4m3 = self.x.new_empty(tokens, product.width)
-        self.rotation = None
-        if product.rotary_features:
-            positions = torch.arange(tokens, device=DEVICE, dtype=torch.int32) % MAX_POSITION
-            self.rotation = Rotation(positions, torch.rand(product.rotary_features // 2, device=DEVICE))
+        self.rotation = rotation_of(tokens, product.rotary_features) if product.rotary_features else None
         self.moments = Moments(
             of_x=self._moments(tokens, depth, "x"),
             column_sums=normal(features) if "x" in product.norms else None,
@@ -284,7 +280,7 @@ def main() -> int:
     for model in arguments.models:
         for tokens in arguments.tokens:
             records: list[dict[str, object]] = []
-            products = modernbert() if model == MODERNBERT else (*layer(HIDDEN[model]), *ends(HIDDEN[model]))
+            products = (*layer(HIDDEN[model]), *ends(HIDDEN[model])) if model in HIDDEN else modernbert()
             for product in products:
                 records.append(measure(product, tokens, every_tiling=arguments.tilings))
                 print(summary(records[-1]), flush=True)

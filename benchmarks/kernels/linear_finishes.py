@@ -66,6 +66,14 @@ FINISHES = (
 )
 
 
+def rotation_of(tokens: int, features: int) -> Rotation:
+    """That of heads of HEAD_SIZE, in sequences of 512 tokens."""
+    return Rotation(
+        torch.arange(tokens, device=DEVICE, dtype=torch.int32) % 512,
+        10000.0 ** -(torch.arange(features // 2, device=DEVICE) % (HEAD_SIZE // 2) / HEAD_SIZE * 2),
+    )
+
+
 class Problem:
     """Inputs of a product with a fixed seed."""
 
@@ -87,10 +95,7 @@ class Problem:
         self.y = self.x.new_empty(tokens, features // 2 if finish.gated else features)
         self.wide = self.x.new_empty(tokens, features)
         self.out = self.x.new_empty(tokens, features)
-        self.rotation = Rotation(
-            torch.arange(tokens, device=DEVICE, dtype=torch.int32) % 512,
-            10000.0 ** -(torch.arange(finish.rotary_features // 2, device=DEVICE) % (HEAD_SIZE // 2) / HEAD_SIZE * 2),
-        )
+        self.rotation = rotation_of(tokens, finish.rotary_features)
         self.moments = Moments(
             of_x=moments(depth, "x" in finish.norms),
             column_sums=normal(features) if "x" in finish.norms else None,
