@@ -14,7 +14,8 @@ from padfree.contract.names import FP8, HALF
 from padfree.onnx_tools.files.metadata import is_rewritten
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.model_file import open_model
-from padfree.onnx_tools.fp8 import QUANTIZATION, BeginSteps, quantize, quantize_products
+from padfree.onnx_tools.fp8 import QUANTIZATION, quantize, quantize_products
+from padfree.onnx_tools.quantization.calibration import BeginSteps
 from padfree.onnx_tools.quantization.options import QuantizationOptions
 from padfree.onnx_tools.rewrite import rewrite_model
 from padfree.runtime import Metadata, SessionError

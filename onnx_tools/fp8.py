@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from .importing.newer_opsets import raise_opset
 from .linear import with_linear
 from .operators import check_nodes, without_functions
 from .precision.element_types import check_element_types
-from .quantization.calibration import Feeds, largest_numbers
+from .quantization.calibration import BeginSteps, Feeds, Step, largest_numbers
 from .quantization.e4m3 import activation_scale
 from .quantization.effect import Effect, measure_effect
 from .quantization.layers import Layer, Layers, choose_layers, reads_stream
@@ -44,11 +44,7 @@ _WORST_SHOWN = 3
 logger = logging.getLogger(__name__)
 
 
-BeginSteps = Callable[[int], Callable[[], object]]
-"""Gets how many steps of something there are, and gives what is called behind each of them."""
-
-
-def _unseen(_: int) -> Callable[[], object]:
+def _unseen(_: int) -> Step:
     """Nobody wants to know of a calibration."""
     return lambda: None
 
@@ -192,7 +188,7 @@ def _planned(
     batches: Sequence[Feeds],
     options: QuantizationOptions,
     weights: QuantizedWeights,
-    done: Callable[[], object],
+    done: Step,
 ) -> _Plan:
     """Chooses products and scales; those that lose too much, or see nothing but zeros, stay."""
     layers = choose_layers(graph, options)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,13 +13,13 @@ from .console import error_console, make_table, print_line, status
 
 if TYPE_CHECKING:
     from padfree.contract.quantization import QuantizationInfo
+    from padfree.onnx_tools.quantization.calibration import BeginSteps, Step
 
-Step = Callable[[], object]
 LAYERS_SHOWN = 24
 
 
 @contextmanager
-def showing(console: Console, text: str, *, bar: bool) -> Iterator[Callable[[int], Step]]:
+def showing(console: Console, text: str, *, bar: bool) -> Iterator[BeginSteps]:
     """Shows that something is being done; gives a function that begins a calibration of so many batches.
 
     With `bar` it returns what moves that calibration's bar by one batch.

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .calibrating import Step, print_quantization, showing
+from .calibrating import print_quantization, showing
 from .console import output_console, print_line
 from .coverage import print_coverage, print_kept_float32, print_outputs
 from .options import (
@@ -27,6 +26,7 @@ from .options import (
 if TYPE_CHECKING:
     from onnx import ModelProto
     from padfree.builder.calibration import Calibration
+    from padfree.onnx_tools.quantization.calibration import BeginSteps
 
 
 def add_parser(subparsers: Any) -> None:
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _optimized(
-    arguments: argparse.Namespace, path: Path, calibration: Calibration | None, begin: Callable[[int], Step]
+    arguments: argparse.Namespace, path: Path, calibration: Calibration | None, begin: BeginSteps
 ) -> ModelProto:
     """The model as the file will hold it."""
     from padfree.builder.calibration import fp8_model

@@ -17,10 +17,14 @@ from ..operators import with_functions
 from ..precision.rounding import with_rounding
 
 Feeds = Mapping[str, npt.NDArray[Any]]
+Step = Callable[[], object]
+"""Called behind a step of something that shows its progress."""
+BeginSteps = Callable[[int], Step]
+"""Gets how many steps there are, and gives what is called behind each of them."""
 
 
 def largest_numbers(
-    model: Model, precision: str, tensors: Sequence[str], batches: Iterable[Feeds], done: Callable[[], object]
+    model: Model, precision: str, tensors: Sequence[str], batches: Iterable[Feeds], done: Step
 ) -> dict[str, float]:
     """The largest absolute value of each tensor over all batches.
 
