@@ -42,24 +42,11 @@ struct NearRows : Sm90Rows<N> {
     if (!has_before) hide(kShared, [](int) { return true; });
   }
 
-  // Exponents are counted from the largest score of each row. Warp-collective.
+  // Exponents are counted from the largest score of each row among the seen. Warp-collective.
   __device__ void findShift(float scale_log2) {
-    float peak[2][2];  // row, either of two that the maximum is taken of
-#pragma unroll
-    for (int c = 0; c < kSeen; ++c) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        float& largest = peak[i / 2 % 2][i % 2];
-        largest = c == 0 && i < 4 ? scoreOf(c, i) : fmaxf(largest, scoreOf(c, i));
-      }
-    }
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      shift_[row] = fmaxf(peak[row][0], peak[row][1]);
-#pragma unroll
-      for (int step = 1; step < 4; step *= 2)
-        shift_[row] = fmaxf(shift_[row], __shfl_xor_sync(kFullMask, shift_[row], step));
-      shift_[row] *= scale_log2;
+      shift_[row] = Sm90Rows<N>::template peakOf<kSeen * kChunkKeys>(row) * scale_log2;
       sum[row] = 0.f;
     }
   }

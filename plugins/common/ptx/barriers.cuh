@@ -56,7 +56,10 @@ __device__ inline void namedArrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Makes this thread's writes to shared memory visible to wgmma and to bulk copies (the "async proxy").
+// Makes writes to shared memory visible to wgmma and to bulk copies (the "async proxy"): those of this thread, and
+// those of others that a barrier has brought before it. It has to stand between a write and the copy in the copy's
+// block, whichever thread meets it (Lustig, Cooksey and Giroux, "Mixed-proxy extensions for the NVIDIA PTX memory
+// consistency model", ISCA 2022). A thread waits here until all its memory operations are done.
 __device__ inline void fenceAsyncProxy() {
   perturb();
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

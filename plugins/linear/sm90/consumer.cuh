@@ -21,7 +21,7 @@ class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
   // the tensor cores alone while the other finishes, and so stays behind. It pays where a finish is long beside the
   // products (docs/notes/2026-11-26-streams-in-e4m3.md).
   static constexpr int kStagesBehind = Operands::scaled && leavesInChunks(Epilogue::out) ? 2 : 0;
-  static_assert(S::stages(Epilogue::out) > kStagesBehind);
+  static_assert(S::stages(Epilogue::out, 0) > kStagesBehind);
   static constexpr int kSumsBarrier = kGroups + 1, kBehindBarrier = kGroups + 2;  // behind one for each warpgroup
 
  public:
@@ -167,9 +167,9 @@ class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
       if (epilogue_.normed) scales = loadScales(box);
     };
     const auto leave = [&](int begin) {
-      fenceAsyncProxy();
       namedBarrier(group_ + 1, kWarpgroup);
       if (in_group_ != 0) return;
+      fenceAsyncProxy();
       Results::template forEachMap<kTokens>(
           maps_, out_, epilogue_,
           [&](const CUtensorMap& map, const CUtensorMap& at_once, unsigned char* from, int box_bytes) {

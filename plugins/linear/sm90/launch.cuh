@@ -84,19 +84,11 @@ inline Work makeWork(const LinearParams& p, const LinearTiling& tiling, int mult
   return work;
 }
 
-// Which kernel has tiles of this shape: their epilogues, what a block's shared memory holds, the kernel itself. For
-// e4m3 it has other epilogues (launch_e4m3.cuh), for resident input it is another (launch_resident.cuh).
+// Which kernel has tiles of this shape: their epilogues, the kernel itself. For e4m3 it has other epilogues
+// (launch_e4m3.cuh), for resident input it is another (launch_resident.cuh).
 template <typename T, int kTokens, typename Run>
 cudaError_t withEpilogueOf(TypeTag<HalfOperands<T>>, TypeTag<Shape<kTokens>>, const Work& work, Run run) {
   return withEpilogue(work, run);
-}
-template <int kTokens>
-int ringStages(TypeTag<Shape<kTokens>>, Out out, const Work&) {
-  return Shape<kTokens>::stages(out);
-}
-template <int kTokens>
-int sharedBytes(TypeTag<Shape<kTokens>>, Out out, const Work&) {
-  return Shape<kTokens>::sharedBytes(out);
 }
 template <typename Operands, int kTokens, typename Epilogue>
 auto kernelOf(TypeTag<Operands>, TypeTag<Shape<kTokens>>, TypeTag<Epilogue>) {
@@ -131,8 +123,8 @@ cudaError_t launch(const LinearParams& p, const LinearTiling& tiling, cudaStream
     typename Operands::Maps maps;
     if (!encodeMaps(TypeTag<Epilogue>(), p, tiling, S::boxesAtOnce(Epilogue::out, Operands::scaled), maps))
       return cudaErrorInvalidValue;
-    work.ring_stages = ringStages(TypeTag<S>(), Epilogue::out, work);
-    config.dynamicSmemBytes = sharedBytes(TypeTag<S>(), Epilogue::out, work);
+    work.ring_stages = S::stages(Epilogue::out, work.stages);
+    config.dynamicSmemBytes = S::sharedBytes(Epilogue::out, work.stages);
     const cudaError_t set = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedLimit);
     return set == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, work, maps) : set;
   });

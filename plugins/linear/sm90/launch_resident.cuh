@@ -27,15 +27,6 @@ cudaError_t withEpilogueOf(TypeTag<E4m3Operands<T>>, TypeTag<ResidentShape<kToke
                           : run(TypeTag<InChunks<Activation::kNone, true, false>>());
 }
 
-template <int kTokens>
-int ringStages(TypeTag<ResidentShape<kTokens>>, Out out, const Work& work) {
-  static_assert(ResidentShape<kTokens>::outBytes(Out::kChunks) <= kMaxResidentOutBytes);
-  return ResidentShape<kTokens>::stages(out, work.stages);
-}
-template <int kTokens>
-int sharedBytes(TypeTag<ResidentShape<kTokens>>, Out out, const Work& work) {
-  return ResidentShape<kTokens>::sharedBytes(out, work.stages);
-}
 template <typename Operands, int kTokens, typename Epilogue>
 auto kernelOf(TypeTag<Operands>, TypeTag<ResidentShape<kTokens>>, TypeTag<Epilogue>) {
   return residentSm90Kernel<Operands, ResidentShape<kTokens>, Epilogue>;

@@ -51,8 +51,8 @@ __device__ inline void activatePairedE4m3(unsigned (&packed)[2], BoxValues& valu
       unsigned pair[2];
 #pragma unroll
       for (int t = 0; t < 2; ++t) {
-        const unsigned result = geluPair<half>(value[2 * i][t], value[2 * i + 1][t]);
-        const half2 scaled = __hmul2(reinterpret_cast<const half2&>(result), factors);
+        const half2 result = geluCoarse(__floats2half2_rn(value[2 * i][t], value[2 * i + 1][t]));
+        const half2 scaled = __hmul2(result, factors);
         pair[t] = packE4m3(reinterpret_cast<const unsigned&>(scaled));
       }
       packed[i] = pair[0] | pair[1] << 16;
@@ -64,18 +64,26 @@ __device__ inline void activatePairedE4m3(unsigned (&packed)[2], BoxValues& valu
   packPairedE4m3(packed, value, factor);
 }
 
+// activation(u) * v of two numbers each. Where GELU computes in fp16, the products stay in float32.
+template <typename T>
+__device__ inline unsigned gatePairE4m3(const float (&u)[2], const float (&v)[2], Activation activation, float factor) {
+  float2 gate;
+  if (std::is_same_v<T, half> && activation == Activation::kGelu) {
+    gate = __half22float2(geluCoarse(__floats2half2_rn(u[0], u[1])));
+  } else {
+    gate = {activate(u[0], activation), activate(u[1], activation)};
+  }
+  return packE4m3(gate.x * v[0] * factor, gate.y * v[1] * factor);
+}
+
 // Stores a gate's results as e4m3 to rows of 32 features, 8 of them a warp's: value[2 * half] is u and value[2 * half +
 // 1] is v of feature r = lane / 4. Neighbouring lanes of r exchange what they have, so that each stores pairs of
 // neighbouring features: those with an even r of the first half's tokens, the others of the second's.
+template <typename T>
 __device__ inline void storeGatedE4m3(const BoxValues& value, unsigned char* box, int warp, int lane,
                                       Activation activation, float factor) {
-  float gate[2][2];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int half = i / 2, t = i % 2;
-    gate[half][t] = activate(value[2 * half][t], activation) * value[2 * half + 1][t] * factor;
-  }
-  const unsigned first = packE4m3(gate[0][0], gate[0][1]), second = packE4m3(gate[1][0], gate[1][1]);
+  const unsigned first = gatePairE4m3<T>(value[0], value[1], activation, factor);
+  const unsigned second = gatePairE4m3<T>(value[2], value[3], activation, factor);
   const bool is_odd = lane / 4 % 2 == 1;
   const unsigned theirs = __shfl_xor_sync(kFullMask, is_odd ? first : second, 4);
   const unsigned even = is_odd ? theirs : first, odd = is_odd ? second : theirs;  // two tokens of a feature each
@@ -98,7 +106,7 @@ struct E4m3Results : HalfResults<T, Epilogue> {
                                         const Epilogue& epilogue, const Work& work, LoadNext loadNext) {
     if constexpr (Epilogue::out == Out::kThinChunks) {
       loadNext();
-      storeGatedE4m3(value, panel, warp, lane, epilogue.activation, work.per_y_scale);
+      storeGatedE4m3<T>(value, panel, warp, lane, epilogue.activation, work.per_y_scale);
     } else if constexpr (Epilogue::paired) {
       unsigned packed[2];
       activatePairedE4m3<T>(packed, value, epilogue.activation, work.per_y_scale);
