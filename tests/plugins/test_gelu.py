@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GELU for results in e4m3 (plugins/linear/activation.cuh), step by step as the kernels compute it, of all of fp16."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+HEADER = Path(__file__).parents[2] / "plugins" / "linear" / "activation.cuh"
+ERROR = 1e-3  # times 0.1 + |x|
+ROUNDING_EXCESS = 1.001
+LARGEST = 448.0
+
+Floats = npt.NDArray[np.float64]
+
+
+def coefficients() -> list[float]:
+    """Of x, x^3, ... in Phi(x) - 1/2."""
+    return [float(value) for value in re.findall(r"kPhi\d = ([-+.e\d]+)f", HEADER.read_text())]
+
+
+def half(value: Floats) -> Floats:
+    """Rounded to fp16, as an instruction rounds."""
+    with np.errstate(over="ignore"):
+        return value.astype(np.float16).astype(np.float64)
+
+
+def gelu_coarse(x: Floats) -> Floats:
+    """Every instruction's result: products and sums of fp16 are rounded once."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = half(x * x)
+        *lower, p = coefficients()
+        result = np.full_like(x, p)
+        for coefficient in reversed(lower):
+            result = half(result * square + coefficient)
+        return half(x * half(np.clip(result * x + 0.5, 0.0, 1.0)))
+
+
+def gelu(x: Floats) -> Floats:
+    """The truth."""
+    return x * np.vectorize(math.erfc)(-x / math.sqrt(2)) / 2
+
+
+@pytest.fixture(scope="module")
+def every_half() -> Floats:
+    """All finite numbers of fp16."""
+    numbers = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float64)
+    return numbers[np.isfinite(numbers)]
+
+
+def test_coefficients_are_numbers_of_fp16() -> None:
+    """So that the header holds what is computed with."""
+    found = np.array(coefficients())
+    assert len(found) == 5
+    assert (half(found) == found).all()
+
+
+def test_error(every_half: Floats) -> None:
+    """Beside what rounding the result to fp16 takes."""
+    truth = gelu(every_half)
+    error = np.abs(gelu_coarse(every_half) - truth) - np.abs(truth) * 2.0**-11
+    assert (error <= ERROR * (0.1 + np.abs(every_half))).all()
+
+
+@pytest.mark.parametrize("deviation", [0.3, 0.7, 1.0, 2.0, 4.0])
+def test_rounding_to_e4m3_hides_it(deviation: float) -> None:
+    """Errors are about as large as those of exact results that are rounded."""
+    x = np.random.default_rng(0).normal(size=200_000) * deviation
+    truth = gelu(x)
+    scale = 2.0 ** math.ceil(math.log2(np.abs(truth).max() / LARGEST))
+
+    def error(result: Floats) -> float:
+        rounded = (result / scale).astype(ml_dtypes.float8_e4m3fn).astype(np.float64) * scale
+        return float(np.linalg.norm(rounded - truth) / np.linalg.norm(truth))
+
+    assert 0.02 < error(truth) < 0.03
+    assert error(gelu_coarse(half(x))) <= ROUNDING_EXCESS * error(truth)
