@@ -15,7 +15,7 @@ FAMILIES = (
     ("schedule", r"cumulate|[Ss]chedule|[Tt]ask"),
     ("embedding", r"[Ee]mbed|TableSource"),
     ("layer norm", r"[Nn]orm"),
-    ("product", r"[Ll]inear|gemm|xmma|cutlass|nvjet"),
+    ("product", r"[Ll]inear|resident|gemm|xmma|cutlass|nvjet"),
 )
 """What kernels compute, and what their names hold; the first that fits counts."""
 PRODUCTS = ("QKV product", "output product", "intermediate product, activation", "down product")

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from benchmarks.engine.timeline_account import Kernel, account, kinds_of, replays_of
+from benchmarks.engine.timeline_account import Kernel, account, family_of, kinds_of, replays_of
+
+LINEAR = Path(__file__).parents[2] / "plugins" / "linear"
 
 LAYER = ("linearKernel", "attentionKernel", "linearKernel", "normKernel", "linearKernel", "linearKernel", "normKernel")
 KINDS = [
@@ -38,6 +41,13 @@ def test_products_are_told_apart_where_norms_are_folded() -> None:
     kinds = [kind for kind in KINDS if kind != "layer norm"]
     found = kinds_of([Kernel(name, i, i + 1.0) for i, name in enumerate(names)])
     assert found == ["embedding", *kinds, *kinds, "layer norm", "product"]
+
+
+def test_every_kernel_of_a_product_is_known() -> None:
+    sources = "".join(path.read_text() for path in LINEAR.rglob("*.cu*"))
+    names = set(re.findall(r"__global__ void [^;{]*?(\w+Kernel)\(", sources))
+    assert {"linearSm90Kernel", "residentSm90Kernel"} < names
+    assert {family_of(Kernel(name, 0.0, 1.0)) for name in names} == {"product"}
 
 
 def test_what_kernels_add_sums_to_the_run_gaps_and_overlap_included() -> None:
