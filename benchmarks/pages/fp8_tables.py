@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.records import EARLIER, Record, in_earlier_run
+from benchmarks.records import EARLIER, EARLIER_COMMITS, Record, in_earlier_run
 
 Table = tuple[list[str], list[list[str]]]
 GOALS: Mapping[tuple[str, int, int], str] = {
@@ -19,20 +19,20 @@ GOALS: Mapping[tuple[str, int, int], str] = {
 
 
 def fp8(records: Sequence[Record], names: Mapping[str, str]) -> tuple[list[str], list[list[str]], list[Record]]:
-    """A row a batch that was measured in fp8, beside fp16 of the same commit; last, the record of every row.
+    """A row a batch that was measured in fp8, beside fp16; last, the record of every row.
 
-    Peers that were measured in an earlier run alone stand in brackets.
+    Peers that were measured in an earlier run alone stand in brackets, and so do fp16 of another commit and its ratio.
 
     Args:
         records: of the set fp8, in both precisions.
         names: how a model is called.
     """
-    halves = {(_batch(record), record["commit"]): record for record in records if record["precision"] == "fp16"}
-    chosen = [record for record in records if record["precision"] == "fp8"]
+    halves = {_batch(record): record for record in records if record["precision"] == "fp16"}
+    chosen = [_beside(record, halves.get(_batch(record))) for record in records if record["precision"] == "fp8"]
     peers = list(dict.fromkeys(title for record in chosen for title in (*record["peers_ms"], *_earlier(record))))
     head = ["ms a batch", "tokens", "padfree fp8", "padfree fp16", "fp16 / fp8"]
     head += [*peers, "limit: cuBLASLt e4m3", "fp8 / limit", "aimed at"]
-    rows = [_row(record, halves.get((_batch(record), record["commit"])), peers, names) for record in chosen]
+    rows = [_row(record, halves.get(_batch(record)), peers, names) for record in chosen]
     return head, rows, chosen
 
 
@@ -43,12 +43,20 @@ def _batch(record: Record) -> tuple[str, int, int]:
 def _row(ours: Record, half: Record | None, peers: Sequence[str], names: Mapping[str, str]) -> list[str]:
     model, sequences, seq_len = batch = _batch(ours)
     cells = [f"{names[model]}, {sequences} x {seq_len}", str(ours["tokens"]), _ms(ours["ours_ms"])]
-    cells += [_ms(half["ours_ms"]), f"{half['ours_ms'] / ours['ours_ms']:.2f}"] if half else ["-", "-"]
+    beside = [_ms(half["ours_ms"]), f"{half['ours_ms'] / ours['ours_ms']:.2f}"] if half else ["-", "-"]
+    cells += map(in_earlier_run, beside) if half and half["commit"] != ours["commit"] else beside
     earlier = {title: in_earlier_run(_ms(time_ms)) for title, time_ms in _earlier(ours).items()}
     shown = earlier | {title: _ms(time_ms) for title, time_ms in ours["peers_ms"].items()}
     cells += [shown.get(title, _ms(None)) for title in peers]
     limit = ours["limit_ms"]
     return [*cells, _ms(limit), f"{ours['ours_ms'] / limit:.2f}" if limit else "-", GOALS.get(batch, "")]
+
+
+def _beside(ours: Record, half: Record | None) -> Record:
+    """Ours, with fp16's commit among the earlier ones where it is another."""
+    if half is None or half["commit"] == ours["commit"]:
+        return ours
+    return {**ours, EARLIER_COMMITS: sorted({*ours.get(EARLIER_COMMITS, ()), half["commit"]})}
 
 
 def _earlier(record: Record) -> Mapping[str, float]:
