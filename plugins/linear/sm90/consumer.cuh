@@ -96,17 +96,17 @@ class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
   }
 
   // The stages behind the tile's last hold the residual, one for each warpgroup. Behind the last tile nothing is
-  // fetched any more: its stages are left while it is still worked on in them.
+  // fetched any more: its stages are left while it is still worked on in them. Without branches: behind one that
+  // threads of a warp might take apart, as far as the compiler knows, the ring is no longer in uniform registers, where
+  // matrix instructions take their descriptors from, and the main loop moves each there (tests/plugins/test_loops.py).
   __device__ void takeStage(const Position& at, bool last) {
     for (int group = 0; group < kGroups; ++group, ring_.advance()) {
       barrierWait(&barriers_.full[ring_.stage], ring_.parity);
       __syncwarp();  // or lanes that leave the stage would be ahead of others that still look for its arrival
-      if (group == group_) out_ = stages_ + ring_.stage * S::kStageBytes;
-      if (group == group_ && !last) {
-        stage_out_ = ring_.stage;
-      } else {
-        release(ring_.stage, at);
-      }
+      const bool is_mine = group == group_, keeps = is_mine && !last;
+      if (is_mine) out_ = stages_ + ring_.stage * S::kStageBytes;
+      if (keeps) stage_out_ = ring_.stage;
+      release(ring_.stage, at, !keeps);
     }
   }
 
@@ -119,11 +119,12 @@ class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
     stage_out_ = -1;
   }
 
-  // Tells all blocks beside this one that this warp has left a stage. Those that fetch for it, with the same tokens or
-  // features, are not enough: a block fills the residual's stages alone, so that it may be a round ahead of a neighbour
-  // who still waits for another, and its arrival would count for that one's (tests/plugins/linear_barriers.py).
-  __device__ void release(int stage, const Position& at) {
-    if (lane_ >> work_.shared_shift == 0) barrierArriveAt(&barriers_.empty[stage], at.group + lane_);
+  // Tells all blocks beside this one that this warp has left a stage, if it `leaves` it. Those that fetch for it, with
+  // the same tokens or features, are not enough: a block fills the residual's stages alone, so that it may be a round
+  // ahead of a neighbour who still waits for another, and its arrival would count for that one's
+  // (tests/plugins/linear_barriers.py).
+  __device__ void release(int stage, const Position& at, bool leaves = true) {
+    if (leaves && lane_ >> work_.shared_shift == 0) barrierArriveAt(&barriers_.empty[stage], at.group + lane_);
   }
 
   // Adds what the other blocks of the cluster summed for this tile, in the order of their parts: sums are left where

@@ -166,10 +166,11 @@ class Finisher {
     }
   }
 
-  // Of a tile to which nothing is added, with what belongs to its features.
+  // Of a tile to which nothing is added, with what belongs to its features. A vote says that all threads of a warp go
+  // the same way, for the reason that Consumer::takeStage has.
   __device__ void finishInChunks(const Position& at, int feature, int token, const Features& of) {
     if constexpr (Epilogue::rotates) {
-      if (is_pair_) return finish<true>(at, feature, token, of);
+      if (__any_sync(kFullMask, is_pair_)) return finish<true>(at, feature, token, of);
     }
     finish<false>(at, feature, token, of);
   }
@@ -185,7 +186,8 @@ class Finisher {
  private:
   int buffer_ = 0;  // for the next chunk
   static constexpr int kPositions = ceilDiv(kTokens, kWarpSize);
-  // Where pairs are turned: whether this thread's features are one, by how much a position, the tokens' positions.
+  // Where pairs are turned: whether the features of this thread, and of its warp, are such, by how much a position, the
+  // tokens' positions.
   bool is_pair_;
   float frequency_, positions_[kPositions];
 };
