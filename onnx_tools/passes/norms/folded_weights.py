@@ -28,18 +28,27 @@ class FoldedWeights:
     def __init__(self, editor: Editor, precision: str) -> None:
         self._editor = editor
         self._precision = precision
-        self._scaled: dict[tuple[str, str], tuple[gs.Constant, gs.Constant]] = {}
+        self._scaled: dict[tuple[str, str, bool], tuple[gs.Constant, gs.Constant]] = {}
         self._shifts: dict[tuple[str, str], Doubles] = {}
 
-    def scaled(self, weight: gs.Constant, gamma: gs.Constant) -> tuple[gs.Constant, gs.Constant]:
+    def scaled(self, weight: gs.Constant, gamma: gs.Constant, *, centred: bool) -> tuple[gs.Constant, gs.Constant]:
         """diag(gamma) weight [K,N] in the graph's type, and the sums of its columns, float32 [N].
 
-        Raises NoMatch where the type cannot hold it. float32 holds a product of two halves exactly: it is rounded once.
+        Raises NoMatch where the type cannot hold it.
+
+        Args:
+            weight: [K,N].
+            gamma: [K].
+            centred: every column less its mean. Of rows whose mean is taken away products stay what they are, and the
+                sums are those of rounding errors alone: nothing is left of the mean, instead of two large numbers whose
+                difference counts. Without it float32 holds a product of two halves exactly, which is rounded once.
         """
-        key = (weight.name, gamma.name)
+        key = (weight.name, gamma.name, centred)
         if key not in self._scaled:
-            with np.errstate(over="ignore"):
+            with np.errstate(over="ignore", invalid="ignore"):
                 exact = values_of(weight) * values_of(gamma)[:, np.newaxis]
+                if centred:
+                    exact -= exact.mean(axis=0, dtype=np.float64).astype(np.float32)
             values, found = self._rounded(exact)
             if unfit := unfit_reason(exact, self._precision, rounded=found) or self._not_finite(found):
                 raise NoMatch(f"'{weight.name}' times '{gamma.name}' {unfit}")

@@ -65,10 +65,11 @@ class _Norm:
 def norm_folding(graph: gs.Graph, precision: str, *, streams: bool = True) -> PassResult:
     """Removes layer norms whose input a PadfreeLinear makes and whose output none but PadfreeLinear needs.
 
-    With z the rows before the norm, W' = diag(gamma) W and b' = b + beta W, LN(z) W + b is
-    (z W' - mean(z) colsum(W')) / deviation(z) + b'. A product that adds LN(z) to its result adds beta with its bias and
-    computes the rest from z. The product that makes z takes over what the norm adds, and gives the moments of z. With
-    RMS norms no mean is taken away. `precision` is the graph's: the new weights must fit it. Without `streams`, norms
+    With z the rows before the norm, W' = diag(gamma) W less the mean of each of its columns, and b' = b + beta W,
+    LN(z) W + b is (z W' - mean(z) colsum(W')) / deviation(z) + b'; colsum(W') is what rounding leaves of 0. A product
+    that adds LN(z) to its result adds beta with its bias and computes the rest from z. The product that makes z takes
+    over what the norm adds, and gives the moments of z. With RMS norms no mean is taken away, neither of rows nor of
+    columns. `precision` is the graph's: the new weights must fit it. Without `streams`, norms
     stay whose z goes on beside them, as it does where norms stand ahead of layers: rows of such a z may differ so much
     in length that e4m3 does not hold all of them with one scale.
     """
@@ -210,7 +211,8 @@ class _Folding:
             raise NoMatch(f"'{node_name(product)}' would norm what it multiplies and what it adds")
         if ahead is not None:
             beta = ahead.inputs.get("beta")
-            inputs["weight"], inputs["column_sums"] = self._weights.scaled(weight, ahead.inputs["gamma"])
+            gamma, takes_mean = ahead.inputs["gamma"], not ahead.node.attrs["rms"]
+            inputs["weight"], inputs["column_sums"] = self._weights.scaled(weight, gamma, centred=takes_mean)
             inputs["x"], inputs["x_moments"] = ahead.z, self._moments_of(ahead)
             numbers |= {"x_epsilon": float(ahead.node.attrs["epsilon"]), "rms": ahead.node.attrs["rms"]}
         if beside is not None:
