@@ -254,7 +254,7 @@ def positions(results: Path) -> str:
 
 
 def fp8(results: Path) -> str:
-    """A row a batch in fp8, with fp16 where it was measured at the same commit: a row's columns lean on each other."""
+    """A row a batch in fp8, with fp16 beside it: in brackets, as what was measured in another run."""
     path = results / "end_to_end.jsonl"
     chosen = of_set(read(path), "fp8") if path.exists() else []
     return noted(*fp8_tables.fp8(chosen, NAMES))

@@ -153,7 +153,7 @@ def test_fp8_stands_beside_fp16_and_what_was_aimed_at(tmp_path: Path) -> None:
     assert tables.fp8(tmp_path / "nothing") == tables.UNMEASURED
 
 
-def test_fp16_of_another_commit_does_not_stand_beside_fp8(tmp_path: Path) -> None:
+def test_fp16_of_another_commit_stands_in_brackets_beside_fp8(tmp_path: Path) -> None:
     lines = [
         record("fp8", 4915, 1.8, precision="fp16", case="half", commit="old"),
         record("fp8", 4915, 1.3, precision="fp8", peers_ms={}, limit_ms=None, commit="old"),
@@ -162,8 +162,10 @@ def test_fp16_of_another_commit_does_not_stand_beside_fp8(tmp_path: Path) -> Non
     ]
     (tmp_path / "end_to_end.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     rows = tables.fp8(tmp_path).splitlines()
-    assert rows[2].startswith("| BERT-base, 16 x 512 | 4915 | 1.20 | - | - |")
+    assert rows[2].startswith("| BERT-base, 16 x 512 | 4915 | 1.20 | (1.80) | (1.50) |")
+    assert rows[3].startswith("| BERT-base, 1 x 128 | 128 | 0.250 | - | - |")
     assert [row.split(" | ")[-1] for row in rows[2:4]] == ["new |", "old |"]
+    assert "Figures in brackets were measured at old." in " ".join(rows)
 
 
 def test_accuracy_in_fp8_stands_beside_other_precisions(tmp_path: Path) -> None:
