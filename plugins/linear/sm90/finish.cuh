@@ -20,7 +20,7 @@ class Finisher {
   using Maps = typename Operands::Maps;
   using Results = typename Operands::template Results<Epilogue>;
   static constexpr int kTokens = S::kTokens, kBoxes = S::kBoxes,
-                       kAtOnce = S::boxesAtOnce(Epilogue::out, Operands::scaled), kBuffers = S::buffers(Epilogue::out);
+                       kAtOnce = S::boxesAtOnce(Epilogue::out, Operands::scaled);
 
   __device__ Finisher(const Work& work, const Maps& maps, unsigned char* out, const float2* scales)
       : epilogue_(work),
@@ -154,7 +154,7 @@ class Finisher {
         Results::storeActivated(value, panel + (box - begin) * boxBytes(Epilogue::out), warp(), lane_, epilogue_, work_,
                                 loadNext);
       }
-      if (in_group_ == 0) waitStoresRead<kBuffers - 2>();  // for the next chunk's buffer
+      if (in_group_ == 0) waitStoresRead<0>();  // from the next chunk's buffer
       namedBarrier(group_ + 1, kWarpgroup);
       if (in_group_ == 0) {
         fenceAsyncProxy();  // once for all: each warp would wait there (docs/notes/2026-11-27-fences.md)

@@ -19,13 +19,13 @@ constexpr int kLinearThreads = (1 + kGroups) * kWarpgroup;
 static_assert(kLinearDepth * 2 == kPanelRowBytes && kE4m3Depth == kPanelRowBytes);  // a stage is a panel's row deep
 constexpr int kMaxStages = 10;
 constexpr int kBoxTokens = 16;                // tokens that leave with one copy
-constexpr int kLeastBuffers = 2;              // of a warpgroup where a tile leaves in chunks: one fills, one leaves
+constexpr int kBuffers = 2;                   // of a warpgroup where a tile leaves in chunks: one fills, one leaves
 constexpr int kLeastChunkBoxes = 4;           // a tile of no more is one chunk; for two of these there is always room
 constexpr int kScaleThreads = 2 * kWarpSize;  // that compute the scales of rows to be normed
 constexpr int kLargeTokens = 128;  // of tiles of which a block takes several, and fetches first stages in turn:
 constexpr int kPacedStages = 2;    // so many at once
 constexpr int kBoxBytes = kBoxTokens * kPanelRowBytes;
-constexpr int kLeastOutBytes = kGroups * kLeastBuffers * kLeastChunkBoxes * kBoxBytes;
+constexpr int kLeastOutBytes = kGroups * kBuffers * kLeastChunkBoxes * kBoxBytes;
 
 // Where results leave from.
 enum class Out {
@@ -66,12 +66,8 @@ struct Shape {
   static constexpr int kRoom = kSharedLimit - kScaleBytes - stagesBeside(kLeastOutBytes) * kStageBytes;
   // Chunks are as few as leave room for two of them, and two where there is something to finish while one leaves.
   static constexpr int chunkBoxes(Out out) {
-    const int fit = kRoom / (kGroups * kLeastBuffers * boxBytes(out)), chunks = ceilDiv(kBoxes, fit);
+    const int fit = kRoom / (kGroups * kBuffers * boxBytes(out)), chunks = ceilDiv(kBoxes, fit);
     return kBoxes <= kLeastChunkBoxes ? kBoxes : ceilDiv(kBoxes, chunks < 2 ? 2 : chunks);
-  }
-  static constexpr int buffers(Out out) {
-    const int fit = kRoom / (kGroups * chunkBoxes(out) * boxBytes(out)), chunks = ceilDiv(kBoxes, chunkBoxes(out));
-    return chunks < kLeastBuffers ? kLeastBuffers : fit < chunks ? fit : chunks;
   }
   static constexpr int outBytes(Out out) {
     switch (out) {
@@ -82,7 +78,7 @@ struct Shape {
       case Out::kBothTiles:
         return kTileBytes + kTileBytes / 2;
       default:
-        return kGroups * buffers(out) * chunkBoxes(out) * boxBytes(out);
+        return kGroups * kBuffers * chunkBoxes(out) * boxBytes(out);
     }
   }
   // That leave together. Half of a large tile that leaves from its place does, where that `pays`, while the other half
@@ -106,10 +102,9 @@ struct ResidentShape {
   static constexpr int kStageBytes = kGroupFeatures * kPanelRowBytes;  // of weights
   static constexpr int kInputBytes = kTokens * kPanelRowBytes;         // of a stage's depth
   static constexpr int kScaleBytes = kTokens * sizeof(float2);
-  static constexpr int buffers(Out) { return kLeastBuffers; }
   static constexpr int chunkBoxes(Out out) { return boxBytes(out) == kBoxBytes ? 2 : 4; }
   static constexpr int boxesAtOnce(Out out, bool) { return chunkBoxes(out); }
-  static constexpr int outBytes(Out out) { return kGroups * buffers(out) * chunkBoxes(out) * boxBytes(out); }
+  static constexpr int outBytes(Out out) { return kGroups * kBuffers * chunkBoxes(out) * boxBytes(out); }
   static constexpr int stages(Out out, int depth) {
     const int fit = (kSharedLimit - outBytes(out) - kScaleBytes - depth * kInputBytes) / kStageBytes;
     return fit < kMaxStages ? fit : kMaxStages;
