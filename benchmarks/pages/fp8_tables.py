@@ -28,11 +28,12 @@ def fp8(records: Sequence[Record], names: Mapping[str, str]) -> tuple[list[str],
         names: how a model is called.
     """
     halves = {_batch(record): record for record in records if record["precision"] == "fp16"}
-    chosen = [_beside(record, halves.get(_batch(record))) for record in records if record["precision"] == "fp8"]
+    pairs = [(record, halves.get(_batch(record))) for record in records if record["precision"] == "fp8"]
+    chosen = [_beside(*pair) for pair in pairs]
     peers = list(dict.fromkeys(title for record in chosen for title in (*record["peers_ms"], *_earlier(record))))
     head = ["ms a batch", "tokens", "padfree fp8", "padfree fp16", "fp16 / fp8"]
     head += [*peers, "limit: cuBLASLt e4m3", "fp8 / limit", "aimed at"]
-    rows = [_row(record, halves.get(_batch(record)), peers, names) for record in chosen]
+    rows = [_row(*pair, peers, names) for pair in pairs]
     return head, rows, chosen
 
 
@@ -44,7 +45,7 @@ def _row(ours: Record, half: Record | None, peers: Sequence[str], names: Mapping
     model, sequences, seq_len = batch = _batch(ours)
     cells = [f"{names[model]}, {sequences} x {seq_len}", str(ours["tokens"]), _ms(ours["ours_ms"])]
     beside = [_ms(half["ours_ms"]), f"{half['ours_ms'] / ours['ours_ms']:.2f}"] if half else ["-", "-"]
-    cells += map(in_earlier_run, beside) if half and half["commit"] != ours["commit"] else beside
+    cells += map(in_earlier_run, beside) if _is_of_another_run(ours, half) else beside
     earlier = {title: in_earlier_run(_ms(time_ms)) for title, time_ms in _earlier(ours).items()}
     shown = earlier | {title: _ms(time_ms) for title, time_ms in ours["peers_ms"].items()}
     cells += [shown.get(title, _ms(None)) for title in peers]
@@ -54,9 +55,13 @@ def _row(ours: Record, half: Record | None, peers: Sequence[str], names: Mapping
 
 def _beside(ours: Record, half: Record | None) -> Record:
     """Ours, with fp16's commit among the earlier ones where it is another."""
-    if half is None or half["commit"] == ours["commit"]:
+    if half is None or not _is_of_another_run(ours, half):
         return ours
     return {**ours, EARLIER_COMMITS: sorted({*ours.get(EARLIER_COMMITS, ()), half["commit"]})}
+
+
+def _is_of_another_run(ours: Record, half: Record | None) -> bool:
+    return half is not None and half["commit"] != ours["commit"]
 
 
 def _earlier(record: Record) -> Mapping[str, float]:
