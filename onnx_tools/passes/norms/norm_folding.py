@@ -69,9 +69,9 @@ def norm_folding(graph: gs.Graph, precision: str, *, streams: bool = True) -> Pa
     LN(z) W + b is (z W' - mean(z) colsum(W')) / deviation(z) + b'; colsum(W') is what rounding leaves of 0. A product
     that adds LN(z) to its result adds beta with its bias and computes the rest from z. The product that makes z takes
     over what the norm adds, and gives the moments of z. With RMS norms no mean is taken away, neither of rows nor of
-    columns. `precision` is the graph's: the new weights must fit it. Without `streams`, norms
-    stay whose z goes on beside them, as it does where norms stand ahead of layers: rows of such a z may differ so much
-    in length that e4m3 does not hold all of them with one scale.
+    columns. `precision` is the graph's: the new weights must fit it. Without `streams`, norms stay whose z goes on
+    beside them, as it does where norms stand ahead of layers: rows of such a z may differ so much in length that e4m3
+    does not hold all of them with one scale.
     """
     return _Folding(graph, precision, streams=streams).run()
 
