@@ -120,7 +120,6 @@ class Problem:
         self.rotation = rotation_of(tokens, product.rotary_features) if product.rotary_features else None
         self.moments = Moments(
             of_x=self._moments(tokens, depth, "x"),
-            column_sums=normal(features) if "x" in product.norms else None,
             of_residual=self._moments(tokens, features, "residual"),
             residual_scale=normal(features).half() if "residual" in product.norms else None,
             out=self._moments(tokens, features, "y"),

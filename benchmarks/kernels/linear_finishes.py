@@ -98,7 +98,6 @@ class Problem:
         self.rotation = rotation_of(tokens, finish.rotary_features)
         self.moments = Moments(
             of_x=moments(depth, "x" in finish.norms),
-            column_sums=normal(features) if "x" in finish.norms else None,
             out=moments(features, "y" in finish.norms),
         )
 

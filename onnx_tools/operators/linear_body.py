@@ -47,9 +47,7 @@ def linear_fp8(b: BodyBuilder) -> None:
 def _finished(b: BodyBuilder, total: str, bias: str | None) -> str:
     """Results in float32 of the sums of products `total`, float32 [T,N]."""
     if b.attributes["has_x_moments"]:
-        mean, root = _mean_and_root(b, "x_moments", "x_epsilon")
-        if not b.attributes["rms"]:
-            total = b.op("Sub", total, b.op("Mul", mean, "column_sums"))
+        _, root = _mean_and_root(b, "x_moments", "x_epsilon")
         total = b.op("Div", total, root)
     if bias is not None:
         total = b.op("Add", total, b.load(bias))

@@ -24,11 +24,11 @@ _ACTIVATION = AttributeSpec(
 )
 _FINISH = (
     flag("has_residual", "whether residual is there"),
-    flag("has_x_moments", "whether x_moments and column_sums are there"),
+    flag("has_x_moments", "whether x_moments are there"),
     flag("has_residual_moments", "whether residual_moments and residual_scale are there"),
     flag("has_moments", "whether moments are an output too"),
     flag("gated", "whether columns come in blocks of u and v, and y is activation(u) * v"),
-    flag("rms", "1: RMS norm of x and of the residual, no mean is taken away and column_sums are not read"),
+    flag("rms", "1: RMS norm of x and of the residual, no mean is taken away"),
     AttributeSpec(
         "rotary_features",
         "int",
@@ -58,20 +58,20 @@ LINEAR = OperatorSpec(
     "PadfreeLinear",
     "activation(x weight + bias) + residual, everything after the product in float32. K and N are multiples of 8. "
     "moments[g,t] are the mean of y[t,64g:64g+64] and the sum of squared deviations from it. With x_moments, those of "
-    "x, x weight becomes (x weight - mean * column_sums) / sqrt(variance + x_epsilon), with mean and variance of each "
-    "row of x; with residual_moments the residual becomes (residual - mean) / sqrt(variance + residual_epsilon) * "
-    "residual_scale; with rms no mean is taken away, and the mean square stands for the variance. G = K/64, "
-    "R = M = N/64, without remainder; G and R are at most 64. With gated, columns come in blocks of 16: 8 of u and the "
-    "8 of v that belong to them (N is a multiple of 16), and y, of F = N/2 columns, is activation(u) * v. The first "
-    "C = rotary_features columns come in blocks of 16, 8 of x1 and the 8 of x2 that are their pairs: behind norm and "
-    "bias pair p = 8 * block + place is turned by positions[t] * frequencies[p] as PadfreeRotary's are.",
+    "x, x weight becomes x weight / sqrt(variance + x_epsilon), with the variance of each row of x: where every column "
+    "of the weight sums to 0, the row's mean adds nothing; with residual_moments the residual becomes (residual - mean)"
+    " / sqrt(variance + residual_epsilon) * residual_scale; with rms no mean is taken away, and the mean square stands "
+    "for the variance. G = K/64, R = M = N/64, without remainder; G and R are at most 64. With gated, columns come in "
+    "blocks of 16: 8 of u and the 8 of v that belong to them (N is a multiple of 16), and y, of F = N/2 columns, is "
+    "activation(u) * v. The first C = rotary_features columns come in blocks of 16, 8 of x1 and the 8 of x2 that are "
+    "their pairs: behind norm and bias pair p = 8 * block + place is turned by positions[t] * frequencies[p] as "
+    "PadfreeRotary's are.",
     inputs=(
         TensorSpec("x", "act", "[T,K]"),
         TensorSpec("weight", "act", "[K,N]"),
         TensorSpec("bias", "act", "[N]", when("has_bias")),
         TensorSpec("residual", "act", "[T,N]", when("has_residual")),
         TensorSpec("x_moments", "float32", "[G,T,2]", when("has_x_moments")),
-        TensorSpec("column_sums", "float32", "[N]", when("has_x_moments")),
         TensorSpec("residual_moments", "float32", "[R,T,2]", when("has_residual_moments")),
         TensorSpec("residual_scale", "act", "[N]", when("has_residual_moments")),
         TensorSpec("positions", "int32", "[T]", _ROTATES),
@@ -105,9 +105,8 @@ WRITES_E4M3 = Condition("results", ("e4m3", "both"))
 LINEAR_FP8 = OperatorSpec(
     "PadfreeLinearFp8",
     "PadfreeLinear of e4m3 numbers: x weight is x weight^T * scale, where scale[n] is that of x times that of row n of "
-    "the weight; x_moments are those of the rows that x was rounded from, and column_sums those of the weight's rows "
-    "times its scale. y_e4m3 are the results divided by y_scale and rounded to nearest even; beyond 448 they become "
-    "448. K and N are multiples of 16, N of 32 with gated.",
+    "the weight; x_moments are those of the rows that x was rounded from. y_e4m3 are the results divided by y_scale "
+    "and rounded to nearest even; beyond 448 they become 448. K and N are multiples of 16, N of 32 with gated.",
     inputs=(
         TensorSpec("x", "fp8", "[T,K]"),
         TensorSpec("weight", "fp8", "[N,K]"),

@@ -56,7 +56,7 @@ class _Narrowing:
         self._layers, self._scales, self._weights = layers, scales, weights
         self._chosen = {id(layer.node) for layer in layers}
         self._narrow: dict[str, gs.Tensor] = {}  # by the name of the tensor that it is the e4m3 form of
-        self._constants: dict[str, tuple[gs.Constant, gs.Constant]] = {}  # rows and their sums, by the weight's name
+        self._rows: dict[str, gs.Constant] = {}  # by the weight's name
 
     def run(self) -> None:
         """Decides who makes what, then changes every product."""
@@ -121,12 +121,10 @@ class _Narrowing:
         result, *moments = node.outputs
         wide = self._read_wide(result) or bool(moments) or narrow is None
         quantized = self._weights.of(weight)
-        rows, sums = self._constants_of(weight)
+        rows = self._rows_of(weight)
         scale = quantized.scale * np.float32(self._scales[x.name])
         inputs |= {"x": self._narrow[x.name], "weight": rows}
         inputs["scale"] = self._editor.constant(f"{weight.name}_scale", scale)
-        if node.attrs["has_x_moments"]:
-            inputs["column_sums"] = sums
         if "bias" not in inputs:
             inputs["bias"] = zeros(self._editor, f"{weight.name}_no_bias", len(quantized.scale), self._precision)
         del node.attrs["has_bias"]
@@ -136,10 +134,8 @@ class _Narrowing:
         node.inputs = [inputs[spec.name] for spec in OPERATORS[OPERATOR].inputs_for(node.attrs)]
         node.outputs = [*([result] if wide else []), *([] if narrow is None else [narrow]), *moments]
 
-    def _constants_of(self, weight: gs.Constant) -> tuple[gs.Constant, gs.Constant]:
-        if weight.name not in self._constants:
-            quantized = self._weights.of(weight)
-            rows = e4m3_constant(self._editor, f"{weight.name}_e4m3", quantized.rows)
-            sums = self._editor.constant(f"{weight.name}_e4m3_sums", quantized.row_sums())
-            self._constants[weight.name] = (rows, sums)
-        return self._constants[weight.name]
+    def _rows_of(self, weight: gs.Constant) -> gs.Constant:
+        if weight.name not in self._rows:
+            rows = self._weights.of(weight).rows
+            self._rows[weight.name] = e4m3_constant(self._editor, f"{weight.name}_e4m3", rows)
+        return self._rows[weight.name]

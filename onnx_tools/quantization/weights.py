@@ -30,11 +30,6 @@ class QuantizedWeight:
         values: Floats = self.rows.astype(np.float32) * self.scale[:, np.newaxis]
         return values
 
-    def row_sums(self) -> Floats:
-        """Sums of the dequantised rows, float32 [N]."""
-        sums: Floats = (self.rows.astype(np.float32).sum(axis=1, dtype=np.float64) * self.scale).astype(np.float32)
-        return sums
-
 
 class QuantizedWeights:
     """Quantises constants [K,N], and keeps what became of them by their names."""

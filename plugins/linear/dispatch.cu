@@ -13,7 +13,7 @@ namespace {
 bool areMomentsValid(const LinearParams& p) {
   const auto isWidth = [](int width) { return width % kMomentFeatures == 0; };
   const auto isNormedWidth = [&](int width) { return isWidth(width) && width / kMomentFeatures <= kMaxMomentGroups; };
-  if (p.x_moments && ((!p.column_sums && !p.rms) || p.residual_moments || !isNormedWidth(p.K))) return false;
+  if (p.x_moments && (p.residual_moments || !isNormedWidth(p.K))) return false;
   if (p.residual_moments && (!p.residual || !p.residual_scale || !isNormedWidth(p.N))) return false;
   if (p.moments && (!isWidth(p.N) || !p.y)) return false;
   if ((p.residual_moments || p.moments) && p.activation != Activation::kNone) return false;

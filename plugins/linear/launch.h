@@ -14,18 +14,18 @@ constexpr int kMomentFeatures = 64;
 constexpr int kMaxMomentGroups = 64;  // of rows that are normed: widths up to 4096
 constexpr int kPairBlock = 16;  // columns: 8, and the 8 that belong to them, where two columns make a result or a pair
 
-// Pointers but scale, column_sums, residual_scale, positions and frequencies are multiples of 16 bytes.
+// Pointers but scale, residual_scale, positions and frequencies are multiples of 16 bytes.
 //
 // Moments of rows [T,W] are floats [W/64,T,2]: mean and sum of squared deviations from it, of kMomentFeatures
 // neighbours each.
 struct LinearParams {
-  const void* x;             // [T,K]
-  const void* weight;        // [K,N], constant: fetched while the grid before may still run
-  const float* scale;        // [N]: x and weight, which is [N,K], are e4m3, and the sums are multiplied by it; or null
-  const void* bias;          // [N] or null
-  const void* residual;      // [T,N] or null, added after the activation
-  const float* x_moments;    // or null: rows of x are normed to mean 0 and variance 1 + x_epsilon on their way in
-  const float* column_sums;  // [N], of the weight; with x_moments
+  const void* x;           // [T,K]
+  const void* weight;      // [K,N], constant: fetched while the grid before may still run
+  const float* scale;      // [N]: x and weight, which is [N,K], are e4m3, and the sums are multiplied by it; or null
+  const void* bias;        // [N] or null
+  const void* residual;    // [T,N] or null, added after the activation
+  const float* x_moments;  // or null: rows of x are divided by their deviation, a variance of x_epsilon added; their
+                           // mean is the weight's to take away: the sum of each of its columns is to be 0
   const float* residual_moments;  // or null: rows of the residual are normed, then multiplied by residual_scale;
   const void* residual_scale;     // [N]; not together with x_moments
   const int* positions;           // [T], with rotary_features
@@ -38,7 +38,7 @@ struct LinearParams {
   float x_epsilon, residual_epsilon, y_scale;
   Activation activation;
   bool gated;     // columns in blocks of kPairBlock, u and v: y is activation(u) * v; no residual, no moments
-  bool rms;       // norms of x and of the residual take no mean away, and column_sums are not read
+  bool rms;       // rows are divided by the root of their mean square, and the residual keeps its mean
   DataType type;  // of every other tensor but moments: fp16 or bf16; accumulation and what follows it in fp32
 };
 

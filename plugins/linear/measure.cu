@@ -161,8 +161,8 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
   Times times(shape, weights, measured, multiprocessors);
   LinearParams& params = times.params();
   status = times.open();
-  Memory x, weight, scale, bias, residual, y, y_e4m3, x_moments, column_sums, residual_moments, residual_scale, moments,
-      positions, frequencies;
+  Memory x, weight, scale, bias, residual, y, y_e4m3, x_moments, residual_moments, residual_scale, moments, positions,
+      frequencies;
   const auto take = [&](Memory& memory, int64_t elements) {
     if (status == cudaSuccess) status = allocate(memory, elements, params.type, times.stream());
     return memory.get();
@@ -181,7 +181,6 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
   if (shape.scale != nullptr) params.scale = takeFloats(scale, params.N);
   if (shape.bias != nullptr) params.bias = take(bias, params.N);
   if (shape.residual != nullptr) params.residual = take(residual, int64_t{measured} * params.N);
-  if (shape.column_sums != nullptr) params.column_sums = takeFloats(column_sums, params.N);
   if (shape.residual_scale != nullptr) params.residual_scale = take(residual_scale, params.N);
   const auto momentsSize = [&](int width) { return int64_t{measured} * (width / kMomentFeatures) * 2; };
   if (shape.x_moments != nullptr) params.x_moments = takeFloats(x_moments, momentsSize(params.K));

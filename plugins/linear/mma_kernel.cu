@@ -195,15 +195,9 @@ class RowFinish {
   }
 
   __device__ void addBias(float (&value)[2], int feature) const {
-    float2 bias = p_.bias ? pairAt(p_.bias, feature) : float2{0.f, 0.f};
+    const float2 bias = p_.bias ? pairAt(p_.bias, feature) : float2{0.f, 0.f};
     float2 scale = {1.f, 1.f};
-    if (p_.x_moments) {
-      scale = {scale_.x, scale_.x};
-      if (!p_.rms) {
-        const float2 column_sum = floatsAt(p_.column_sums, feature);
-        bias = {fmaf(scale_.y, column_sum.x, bias.x), fmaf(scale_.y, column_sum.y, bias.y)};
-      }
-    }
+    if (p_.x_moments) scale = {scale_.x, scale_.x};
     if constexpr (Operands::kScaled) {
       const float2 of_feature = floatsAt(p_.scale, feature);
       scale = {scale.x * of_feature.x, scale.y * of_feature.y};

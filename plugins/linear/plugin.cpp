@@ -67,7 +67,6 @@ class Linear : public Operator {
         bias_(addInput("bias", TensorKind::kHalf, "[N]", e4m3 || attributes.flag("has_bias"))),
         residual_(addInput("residual", TensorKind::kHalf, "[T,N]", attributes.flag("has_residual"))),
         x_moments_(addInput("x_moments", TensorKind::kFloat, "[G,T,2]", attributes.flag("has_x_moments"))),
-        column_sums_(addInput("column_sums", TensorKind::kFloat, "[N]", attributes.flag("has_x_moments"))),
         residual_moments_(
             addInput("residual_moments", TensorKind::kFloat, "[R,T,2]", attributes.flag("has_residual_moments"))),
         residual_scale_(addInput("residual_scale", TensorKind::kHalf, "[N]", attributes.flag("has_residual_moments"))),
@@ -153,7 +152,6 @@ class Linear : public Operator {
     params.bias = present(bias_);
     params.residual = present(residual_);
     params.x_moments = present(x_moments_);
-    params.column_sums = present(column_sums_);
     params.residual_moments = present(residual_moments_);
     params.residual_scale = present(residual_scale_);
     params.moments = moments_ == kAbsent ? nullptr : const_cast<float*>(kPresent);
@@ -175,7 +173,6 @@ class Linear : public Operator {
     params.bias = tensors.input(bias_);
     params.residual = tensors.input(residual_);
     params.x_moments = tensors.input<float>(x_moments_);
-    params.column_sums = tensors.input<float>(column_sums_);
     params.residual_moments = tensors.input<float>(residual_moments_);
     params.residual_scale = tensors.input(residual_scale_);
     params.positions = tensors.input<int>(positions_);
@@ -243,8 +240,8 @@ class Linear : public Operator {
                                      kMomentFeatures, "; rewrite the model again, or with --norms separate"));
   }
 
-  const int x_, weight_, scale_, bias_, residual_, x_moments_, column_sums_, residual_moments_, residual_scale_,
-      positions_, frequencies_, y_, y_e4m3_, moments_;
+  const int x_, weight_, scale_, bias_, residual_, x_moments_, residual_moments_, residual_scale_, positions_,
+      frequencies_, y_, y_e4m3_, moments_;
   const float x_epsilon_, residual_epsilon_, y_scale_;
   const bool e4m3_, gated_, rms_;
   const int rotary_features_;

@@ -132,7 +132,7 @@ struct LinearCall {
   const void *x, *weight;
   const float* scale;
   const void *bias, *residual;
-  const float *x_moments, *column_sums, *residual_moments;
+  const float *x_moments, *residual_moments;
   const void* residual_scale;
   const int* positions;
   const float* frequencies;
@@ -151,7 +151,6 @@ static padfree::LinearParams paramsOf(const LinearCall& call) {
   params.bias = call.bias;
   params.residual = call.residual;
   params.x_moments = call.x_moments;
-  params.column_sums = call.column_sums;
   params.residual_moments = call.residual_moments;
   params.residual_scale = call.residual_scale;
   params.positions = call.positions;

@@ -143,7 +143,6 @@ def check(
     out, out_buffer = poisoned((max(features // GROUP, 1), tokens, 2), torch.float32)
     moments = Moments(
         of_x=floats(moments_of(unquantised)) if "x" in norms else None,
-        column_sums=floats(operands.real_weight.sum(1)) if "x" in norms and not rms else None,
         of_residual=floats(moments_of(residual)) if residual is not None and "residual" in norms else None,
         residual_scale=residual_scale if "residual" in norms else None,
         out=out if "y" in norms else None,
@@ -174,7 +173,7 @@ def check(
         real = unquantised.double()
         mean = 0.0 if rms else real.mean(1, keepdim=True)
         root = ((real - mean).square().mean(1, keepdim=True) + EPSILON).sqrt()
-        truth = (truth - mean * operands.real_weight.sum(1)) / root
+        truth = truth / root
     truth = truth + bias.double()
     if gated:
         truth = gate(truth, activation)

@@ -8,7 +8,7 @@ from tests.support.launchers import ACTIVATIONS, Moments, Rotation, linear, meas
 
 from .cases import DEVICE, assert_accurate, assert_guards, generator, needs_tilings, poisoned
 from .test_linear import AUTO, CLUSTERS, TYPES, activate, inside_poison
-from .test_linear_norms import floats, moments_of, normed
+from .test_linear_norms import divided, floats, moments_of
 
 pytestmark = needs_tilings
 
@@ -78,8 +78,7 @@ def check(
     rotation = Rotation(positions_of(tokens), frequencies(rotary_features // 2)) if rotary_features else None
     moments = None
     if norm:
-        sums = weight.float().sum(0) if norm == "layer" else None
-        moments = Moments(of_x=floats(moments_of(x)), column_sums=sums, rms=norm == "rms")
+        moments = Moments(of_x=floats(moments_of(x)), rms=norm == "rms")
     gated = activation is not None
     y, buffer = poisoned((tokens, features // 2 if gated else features), dtype)
     linear(
@@ -90,7 +89,7 @@ def check(
     assert_guards(buffer)
 
     def computed(dtype: torch.dtype) -> torch.Tensor:
-        rows = normed(x, dtype, norm == "rms") if norm else x.to(dtype)
+        rows = divided(x, dtype, norm == "rms") if norm else x.to(dtype)
         product = rows @ weight.to(dtype)
         if bias is not None:
             product = product + bias.to(dtype)

@@ -161,12 +161,11 @@ def attention(
 class Moments:
     """Layer norms in a product: moments are float32 [W / 64, T, 2] of rows of width W (see linear/launch.h).
 
-    of_x with column_sums [N] float32: x is normed. of_residual with residual_scale [N]: the residual is normed, and
+    of_x: x is normed, but for its mean. of_residual with residual_scale [N]: the residual is normed, and
     multiplied by it. out: gets the moments of y.
     """
 
     of_x: torch.Tensor | None = None
-    column_sums: torch.Tensor | None = None
     of_residual: torch.Tensor | None = None
     residual_scale: torch.Tensor | None = None
     out: torch.Tensor | None = None
@@ -192,7 +191,7 @@ class LinearCall(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (
-            "x", "weight", "scale", "bias", "residual", "x_moments", "column_sums", "residual_moments",
+            "x", "weight", "scale", "bias", "residual", "x_moments", "residual_moments",
             "residual_scale", "positions", "frequencies", "y", "y_e4m3", "moments",
         )),
         *((name, ctypes.c_int) for name in ("T", "K", "N", "rotary_features")),
@@ -238,7 +237,7 @@ def linear(
     norms = moments or Moments()
     parameters = LinearCall(
         x=x.data_ptr(), weight=weight.data_ptr(), scale=_address(e4m3 and e4m3.scale), bias=_address(bias),
-        residual=_address(residual), x_moments=_address(norms.of_x), column_sums=_address(norms.column_sums),
+        residual=_address(residual), x_moments=_address(norms.of_x),
         residual_moments=_address(norms.of_residual), residual_scale=_address(norms.residual_scale),
         positions=_address(rotation and rotation.positions), frequencies=_address(rotation and rotation.frequencies),
         y=_address(y), y_e4m3=_address(e4m3 and e4m3.y), moments=_address(norms.out), T=tokens, K=depth,
@@ -292,7 +291,7 @@ def measured_tilings(
     there = torch.empty(1, device="cuda").data_ptr()
     parameters = LinearCall(
         scale=there if e4m3 else None, bias=there, residual=there if residual else None,
-        x_moments=there if "x" in norms else None, column_sums=there if "x" in norms else None,
+        x_moments=there if "x" in norms else None,
         residual_moments=there if "residual" in norms else None,
         residual_scale=there if "residual" in norms else None, moments=there if "y" in norms else None,
         y=there if not e4m3 or "y" in e4m3 else None, y_e4m3=there if "y_e4m3" in e4m3 else None, y_scale=1.0,

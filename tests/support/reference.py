@@ -238,7 +238,6 @@ def linear(
     bias: Array | None = None,
     residual: Array | None = None,
     x_moments: Array | None = None,
-    column_sums: Array | None = None,
     residual_moments: Array | None = None,
     residual_scale: Array | None = None,
     positions: Array | None = None,
@@ -254,9 +253,8 @@ def linear(
     """
     total = f64(x) @ f64(weight)
     if x_moments is not None:
-        assert column_sums is not None
-        mean, scale = statistics(x_moments, x_epsilon, rms)
-        total = (total - mean * f64(column_sums)) * scale
+        _, scale = statistics(x_moments, x_epsilon, rms)
+        total = total * scale
     if bias is not None:
         total = total + f64(bias)
     if positions is not None:

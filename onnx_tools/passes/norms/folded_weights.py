@@ -28,20 +28,17 @@ class FoldedWeights:
     def __init__(self, editor: Editor, precision: str) -> None:
         self._editor = editor
         self._precision = precision
-        self._scaled: dict[tuple[str, str, bool], tuple[gs.Constant, gs.Constant]] = {}
+        self._scaled: dict[tuple[str, str, bool], gs.Constant] = {}
         self._shifts: dict[tuple[str, str], Doubles] = {}
 
-    def scaled(self, weight: gs.Constant, gamma: gs.Constant, *, centred: bool) -> tuple[gs.Constant, gs.Constant]:
-        """diag(gamma) weight [K,N] in the graph's type, and the sums of its columns, float32 [N].
-
-        Raises NoMatch where the type cannot hold it.
+    def scaled(self, weight: gs.Constant, gamma: gs.Constant, *, centred: bool) -> gs.Constant:
+        """diag(gamma) weight [K,N] in the graph's type. Raises NoMatch where the type cannot hold it.
 
         Args:
             weight: [K,N].
             gamma: [K].
-            centred: every column less its mean. Of rows whose mean is taken away products stay what they are, and the
-                sums are those of rounding errors alone: nothing is left of the mean, instead of two large numbers whose
-                difference counts. Without it float32 holds a product of two halves exactly, which is rounded once.
+            centred: every column less its mean, so that a row's mean adds nothing to a product but what rounding leaves
+                of the columns' sums. Without it float32 holds a product of two halves exactly, which is rounded once.
         """
         key = (weight.name, gamma.name, centred)
         if key not in self._scaled:
@@ -52,9 +49,7 @@ class FoldedWeights:
             values, found = self._rounded(exact)
             if unfit := unfit_reason(exact, self._precision, rounded=found) or self._not_finite(found):
                 raise NoMatch(f"'{weight.name}' times '{gamma.name}' {unfit}")
-            made = self._constant(f"{weight.name}_scaled", values)
-            sums = found.sum(axis=0, dtype=np.float64).astype(np.float32)
-            self._scaled[key] = (made, self._editor.constant(f"{weight.name}_column_sums", sums))
+            self._scaled[key] = self._constant(f"{weight.name}_scaled", values)
         return self._scaled[key]
 
     def bias(self, terms: Sequence[gs.Constant], weight: gs.Constant, beta: gs.Constant | None) -> gs.Constant | None:

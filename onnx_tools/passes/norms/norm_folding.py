@@ -66,7 +66,7 @@ def norm_folding(graph: gs.Graph, precision: str, *, streams: bool = True) -> Pa
     """Removes layer norms whose input a PadfreeLinear makes and whose output none but PadfreeLinear needs.
 
     With z the rows before the norm, W' = diag(gamma) W less the mean of each of its columns, and b' = b + beta W,
-    LN(z) W + b is (z W' - mean(z) colsum(W')) / deviation(z) + b'; colsum(W') is what rounding leaves of 0. A product
+    LN(z) W + b is z W' / deviation(z) + b': a row's mean adds to z W' what rounding leaves of 0. A product
     that adds LN(z) to its result adds beta with its bias and computes the rest from z. The product that makes z takes
     over what the norm adds, and gives the moments of z. With RMS norms no mean is taken away, neither of rows nor of
     columns. `precision` is the graph's: the new weights must fit it. Without `streams`, norms stay whose z goes on
@@ -212,7 +212,7 @@ class _Folding:
         if ahead is not None:
             beta = ahead.inputs.get("beta")
             gamma, takes_mean = ahead.inputs["gamma"], not ahead.node.attrs["rms"]
-            inputs["weight"], inputs["column_sums"] = self._weights.scaled(weight, gamma, centred=takes_mean)
+            inputs["weight"] = self._weights.scaled(weight, gamma, centred=takes_mean)
             inputs["x"], inputs["x_moments"] = ahead.z, self._moments_of(ahead)
             numbers |= {"x_epsilon": float(ahead.node.attrs["epsilon"]), "rms": ahead.node.attrs["rms"]}
         if beside is not None:

@@ -26,7 +26,7 @@ class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
 
  public:
   __device__ Consumer(const Work& work, const Maps& maps, Barriers& barriers, unsigned char* stages, unsigned char* out,
-                      const float2* scales)
+                      const ScaleOf<Epilogue>* scales)
       : Base(work, maps, out, scales),
         barriers_(barriers),
         stages_(stages),

@@ -16,6 +16,11 @@ inline __host__ __device__ bool sharesTile(const Work& work) {
   return work.tiling.parts > 1;
 }
 
+// What is held of each row that is normed: its scale, and its shift where the residual may be. Where nothing is added
+// input alone is normed.
+template <typename Epilogue>
+using ScaleOf = std::conditional_t<leavesInChunks(Epilogue::out), float, float2>;
+
 // What most epilogues leave alone.
 struct Separate {
   static constexpr bool gated = false, rotates = false;

@@ -22,7 +22,7 @@ class Finisher {
   static constexpr int kTokens = S::kTokens, kBoxes = S::kBoxes,
                        kAtOnce = S::boxesAtOnce(Epilogue::out, Operands::scaled);
 
-  __device__ Finisher(const Work& work, const Maps& maps, unsigned char* out, const float2* scales)
+  __device__ Finisher(const Work& work, const Maps& maps, unsigned char* out, const ScaleOf<Epilogue>* scales)
       : epilogue_(work),
         work_(work),
         maps_(maps),
@@ -38,7 +38,7 @@ class Finisher {
   // Of the two features that this thread has the sums of, neighbours or 8 apart; zeros for those that there are not.
   struct Features {
     Pair bias, residual_scale;
-    float2 column_sum, scale;
+    float2 scale;
   };
 
   __device__ int warp() const { return in_group_ / kWarpSize; }
@@ -58,7 +58,7 @@ class Finisher {
     };
     const Pair zeros{fromFloat<T>(0.f), fromFloat<T>(0.f)};
     return {both(zeros, static_cast<const T*>(work_.bias)), both(zeros, static_cast<const T*>(work_.residual_scale)),
-            both(float2{}, work_.column_sums), Operands::scaled ? both(float2{}, work_.scale) : float2{}};
+            Operands::scaled ? both(float2{}, work_.scale) : float2{}};
   }
 
   // Pairs are 8 features apart, as those of a thread; lane i takes the positions of the tokens i, i + 32, ...
@@ -73,13 +73,17 @@ class Finisher {
     }
   }
 
-  // Scale and shift of this thread's four tokens among the 16 of a box: a pair of each eight.
+  // Of this thread's four tokens among the 16 of a box, a pair of each eight: what their rows are multiplied by, and
+  // where residuals are normed what is added then.
+  using Scale = ScaleOf<Epilogue>;
+  static constexpr bool kScalesAlone = std::is_same_v<Scale, float>;
   struct Scales {
-    float4 of[2];
+    std::conditional_t<kScalesAlone, float2, float4> of[2];
   };
   __device__ Scales loadScales(int box) const {
-    const float2* const pair = scales_ + box * kBoxTokens + lane_ % 4 * 2;
-    return {*reinterpret_cast<const float4*>(pair), *reinterpret_cast<const float4*>(pair + 8)};
+    const Scale* const pair = scales_ + box * kBoxTokens + lane_ % 4 * 2;
+    using Both = std::remove_reference_t<decltype(Scales{}.of[0])>;
+    return {*reinterpret_cast<const Both*>(pair), *reinterpret_cast<const Both*>(pair + 8)};
   }
 
   // Sums of a box, normed if that is asked for, with bias: two tokens of two features, twice.
@@ -88,20 +92,21 @@ class Finisher {
     for (int i = 0; i < 4; ++i) {
       const float (&sum)[4] = sums_[box * 2 + i / 2];
       const float of_feature = toFloat(i % 2 ? of.bias.y : of.bias.x);
-      float bias[2] = {of_feature, of_feature};
       float scale[2] = {1.f, 1.f};
       if (epilogue_.norms_input) {
-        const float column_sum = i % 2 ? of.column_sum.y : of.column_sum.x;
-        const float4 with = scales.of[i / 2];
-        scale[0] = with.x, scale[1] = with.z;
-        bias[0] = fmaf(with.y, column_sum, bias[0]), bias[1] = fmaf(with.w, column_sum, bias[1]);
+        const auto with = scales.of[i / 2];
+        scale[0] = with.x;
+        if constexpr (kScalesAlone)
+          scale[1] = with.y;
+        else
+          scale[1] = with.z;
       }
       if (Operands::scaled) {
         const float of_sum = i % 2 ? of.scale.y : of.scale.x;
         scale[0] *= of_sum, scale[1] *= of_sum;
       }
 #pragma unroll
-      for (int k = 0; k < 2; ++k) value[i][k] = fmaf(scale[k], sum[i % 2 * 2 + k], bias[k]);
+      for (int k = 0; k < 2; ++k) value[i][k] = fmaf(scale[k], sum[i % 2 * 2 + k], of_feature);
     }
   }
 
@@ -180,7 +185,7 @@ class Finisher {
   const Maps& maps_;
   const int group_, in_group_, lane_;
   unsigned char* out_;
-  const float2* const scales_;  // of the tile's tokens, where something is normed
+  const ScaleOf<Epilogue>* const scales_;  // of the tile's tokens, where something is normed
   float sums_[kTokens / 8][4];
 
  private:

@@ -38,7 +38,8 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
   clusterSync();
   const Position at(work);
   unsigned char* const out = shared_bytes + work.ring_stages * S::kStageBytes;
-  float2* const scales = reinterpret_cast<float2*>(out + S::outBytes(Epilogue::out));
+  using Scale = ScaleOf<Epilogue>;
+  Scale* const scales = reinterpret_cast<Scale*>(out + S::outBytes(Epilogue::out));
   if (threadIdx.x < kWarpgroup) {
     shrinkRegisters<56>();
     if (threadIdx.x == 0) fetchWeight<Operands, kTokens, Epilogue::out>(work, maps, at, barriers, stages);

@@ -44,7 +44,6 @@ inline Work makeWork(const LinearParams& p, const LinearTiling& tiling, int mult
   Work work{};
   work.bias = p.bias;
   work.normed = p.x_moments ? Normed::kInput : p.residual_moments ? Normed::kResidual : Normed::kNothing;
-  work.column_sums = p.x_moments && !p.rms ? p.column_sums : nullptr;
   work.residual_scale = p.residual_moments ? p.residual_scale : nullptr;
   work.moments_in = reinterpret_cast<const float2*>(p.x_moments ? p.x_moments : p.residual_moments);
   work.groups_in = (p.x_moments ? p.K : p.N) / kGroupFeatures;

@@ -53,8 +53,8 @@ __device__ inline float2 momentsOf(float2 sums, int count) {
 // The scales of every tile's tokens, by kScaleThreads threads that have nothing else to do: the next tile's are on
 // their way while one is multiplied and finished. kMayLack: where nothing is normed, rows are scaled by 1, so that a
 // seldom epilogue needs no second kernel.
-template <int kTokens, bool kMayLack>
-__device__ void fetchScales(const Work& work, const Position& at, ScaleBarriers& barriers, float2* scales, int thread) {
+template <int kTokens, bool kMayLack, typename Scale>
+__device__ void fetchScales(const Work& work, const Position& at, ScaleBarriers& barriers, Scale* scales, int thread) {
   constexpr int kRows = ceilDiv(kTokens, kScaleThreads);
   unsigned parity = 1;
   waitForPriorGrids();
@@ -69,7 +69,12 @@ __device__ void fetchScales(const Work& work, const Position& at, ScaleBarriers&
       const int place = row * kScaleThreads;
       if (place + thread >= kTokens) break;
       const float2 scale = place < rows ? of_rows[row] : float2{0.f, 0.f};
-      scales[place + thread] = lacks ? float2{1.f, 0.f} : scale;
+      const float2 held = lacks ? float2{1.f, 0.f} : scale;
+      if constexpr (std::is_same_v<Scale, float>) {
+        scales[place + thread] = held.x;
+      } else {
+        scales[place + thread] = held;
+      }
     }
     barrierArrive(&barriers.full);
   }

@@ -81,7 +81,8 @@ class ResidentConsumer : Finisher<Operands, S, Epilogue> {
 
  public:
   __device__ ResidentConsumer(const Work& work, const Maps& maps, const Position& at, ResidentBarriers& barriers,
-                              unsigned input_address, unsigned ring_address, unsigned char* out, const float2* scales)
+                              unsigned input_address, unsigned ring_address, unsigned char* out,
+                              const ScaleOf<Epilogue>* scales)
       : Base(work, maps, out, scales),
         barriers_(barriers),
         input_address_(input_address),
@@ -207,7 +208,8 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
   const Position at(work);
   unsigned char* const ring = shared_bytes + work.stages * S::kInputBytes;
   unsigned char* const out = ring + work.ring_stages * S::kStageBytes;
-  float2* const scales = reinterpret_cast<float2*>(out + S::outBytes(Epilogue::out));
+  using Scale = ScaleOf<Epilogue>;
+  Scale* const scales = reinterpret_cast<Scale*>(out + S::outBytes(Epilogue::out));
   const unsigned input_address = sharedAddress(shared_bytes), ring_address = sharedAddress(ring);
   if (threadIdx.x < kWarpgroup) {
     shrinkRegisters<56>();

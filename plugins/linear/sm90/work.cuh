@@ -26,7 +26,6 @@ enum class Normed { kNothing, kInput, kResidual };
 
 struct Work {
   const void* bias;
-  const float* column_sums;    // where the input is normed
   const void* residual_scale;  // where the residual is
   const float2* moments_in;    // of what is normed
   float2* moments_out;         // or null

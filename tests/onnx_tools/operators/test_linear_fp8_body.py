@@ -111,7 +111,6 @@ def test_moments(flags: int, rms: int) -> None:
     real = feeds["x"] * SCALE + r.uniform(-0.01, 0.01, feeds["x"].shape)  # rows that x may have been rounded from
     if of_x:
         feeds["x_moments"] = ref.moments(real).astype(np.float32)
-        feeds["column_sums"] = plain_of(feeds)["weight"].sum(0).astype(np.float32) / np.float32(SCALE)
     if of_residual:
         feeds["residual_moments"] = ref.moments(feeds["residual"]).astype(np.float32)
         feeds["residual_scale"] = r.standard_normal(128).astype(np.float32)

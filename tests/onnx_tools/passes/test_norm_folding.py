@@ -352,7 +352,7 @@ def test_bert_in_half_precision(precision: str) -> None:
         if node.op_type == "PadfreeLinear":
             constants = [kinds[name] for name in node.input if name in kinds]
             assert set(constants) <= {half, TensorProto.FLOAT}
-            assert constants.count(TensorProto.FLOAT) == sum("column_sums" in name for name in node.input)
+            assert constants.count(TensorProto.FLOAT) == 0
     check_element_types(made, precision)
     if precision == "fp16":  # onnxruntime has no bf16
         rng = np.random.default_rng(5)
@@ -363,24 +363,20 @@ def test_bert_in_half_precision(precision: str) -> None:
 
 
 def test_bf16_constants_are_rounded_once() -> None:
-    """Gamma times weight, less the mean of each column, and the sums of what rounding made of it."""
+    """Gamma times weight, less the mean of each column."""
     plain = rewrite(bert(), precision="bf16", verify=False).model
     separate, made = with_linear(plain, fold_norms=False), with_linear(plain)
     values = {item.name: item for model in (separate, made) for item in model.graph.initializer}
     floats = {name: numpy_helper.to_array(item).astype(np.float64) for name, item in values.items()}
-    reader = next(node for node in made.graph.node if any("column_sums" in name for name in node.input))
+    reader = next(node for node in made.graph.node if node.input[1:] and node.input[1].endswith("_scaled"))
     before = next(node for node in separate.graph.node if node.name == reader.name)
     norm = next(node for node in separate.graph.node if before.input[0] in node.output)
     gamma = floats[norm.input[-2]]
     scaled = floats[reader.input[1]]
-    sums = next(name for name in reader.input if "column_sums" in name)
     whole = gamma[:, None] * floats[before.input[1]]
     exact = whole - whole.mean(0)
     step = 2.0 ** (np.floor(np.log2(np.abs(exact) + 1e-300)) - 7)
     assert (np.abs(scaled - exact) <= step * 0.501).all()  # float32 stands between
-    np.testing.assert_array_equal(floats[sums], scaled.sum(0).astype(np.float32))
-    assert (np.abs(floats[sums]) <= step.sum(0) / 2).all()
-    assert np.abs(whole.sum(0)).mean() > 5 * np.abs(floats[sums]).mean()
     shifted = floats[before.input[2]] + floats[norm.input[-1]] @ floats[before.input[1]]
     np.testing.assert_allclose(floats[reader.input[2]], shifted, rtol=2.0**-8)
 

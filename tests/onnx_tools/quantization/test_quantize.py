@@ -95,20 +95,17 @@ def test_products_hand_e4m3_to_each_other(made: Model) -> None:
 
 
 def test_constants_are_the_weights(half: Model, made: Model) -> None:
-    """scale times stored numbers are the weights to 3 bits; column sums are those of what is stored."""
+    """scale times stored numbers are the weights to 3 bits."""
     before, after = values(half), values(made)
     old = {node.name: node for node in padfree_nodes(half.proto.graph)}
     scales = {layer["name"]: layer["scale"] for layer in described(made)["layers"]}
-    for node, attributes in products(made):
+    for node, _ in products(made):
         rows, scale = after[node.input[1]].astype(np.float64), after[node.input[2]].astype(np.float64)
         weight = before[old[node.name].input[1]].astype(np.float64).T
         own = scale / scales[node.name]  # of the weight alone
         off = np.abs(rows * own[:, None] - weight)
         assert (off <= np.maximum(np.abs(weight) * 2.0**-4, own[:, None] * 2.0**-10) * 1.001).all()
         assert np.abs(rows).max() <= LARGEST
-        if attributes["has_x_moments"]:
-            sums = after[next(name for name in node.input if name.endswith("_sums"))]
-            np.testing.assert_allclose(sums, (rows * own[:, None]).sum(1), rtol=1e-5, atol=1e-5)
 
 
 def test_scales_leave_room(half: Model, made: Model) -> None:
