@@ -2,9 +2,10 @@
 """Kernels that may read some of their inputs while the kernel ahead of them still runs.
 
 Attention begins by reading cu_seqlens and the task list, which are made by one of the first kernels of an encoder, and
-an embedding by reading ids. Such an input is complete early where another kernel stands between whoever makes it and
-the reader, in every order in which TensorRT may run them: all but the kernel ahead has ended when a kernel begins
-(plugins/common/dependent_launch.cuh, rule 3).
+an embedding by reading ids. Beside these an embedding needs cu_seqlens alone, which the kernel ahead makes: it is given
+the lengths that these are the sums of, and so may be done but for its stores when that kernel ends. Such an input is
+complete early where another kernel stands between whoever makes it and the reader, in every order in which TensorRT may
+run them: all but the kernel ahead has ended when a kernel begins (plugins/common/dependent_launch.cuh, rule 3).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Makers = Mapping[str, onnx.NodeProto]
 
 
 def mark_early_reads(model: onnx.ModelProto) -> None:
-    """Writes early_lengths into attention nodes and early_ids into embeddings, in place."""
+    """Writes early_lengths into attention nodes and early_ids into embeddings with their lengths, in place."""
     makers = {name: node for node in model.graph.node for name in node.output if name}
     inputs = {value.name for value in model.graph.input}
     for node in padfree_nodes(model.graph):
@@ -35,6 +36,24 @@ def mark_early_reads(model: onnx.ModelProto) -> None:
         elif node.op_type == "PadfreeEmbedding":
             early = _are_early(node, ("ids", "token_types"), ("cu_seqlens",), makers, inputs)
             set_attribute(node, "early_ids", int(early))
+            lengths = _lengths_of(node, makers) if early else None
+            if lengths is not None:
+                node.input.append(lengths)
+                set_attribute(node, "has_seq_lens", 1)
+
+
+def _lengths_of(embedding: onnx.NodeProto, makers: Makers) -> str | None:
+    """What a PadfreeSchedule made the cu_seqlens of an embedding of, if that counts positions itself.
+
+    They are as early as ids that are: the schedule depends on them.
+    """
+    attributes = node_attributes(embedding)
+    if attributes["has_positions"]:
+        return None
+    specs = OPERATORS[embedding.op_type].inputs_for(attributes)
+    offsets = embedding.input[[spec.name for spec in specs].index("cu_seqlens")]
+    schedule = makers.get(offsets)
+    return schedule.input[0] if schedule is not None and schedule.op_type == "PadfreeSchedule" else None
 
 
 def _are_early(

@@ -96,6 +96,7 @@ _EMBEDDING = OperatorSpec(
         TensorSpec("type_table", "act", "[N,E]", when("has_token_types")),
         TensorSpec("gamma", "act", "[E]"),
         TensorSpec("beta", "act", "[E]", when("has_beta")),
+        TensorSpec("seq_lens", "int32", "[B]", when("has_seq_lens")),
     ),
     outputs=(TensorSpec("y", "act", "[T,E]", WRITES_ACT), TensorSpec("y_e4m3", "fp8", "[T,E]", WRITES_E4M3)),
     attributes=(
@@ -111,13 +112,18 @@ _EMBEDDING = OperatorSpec(
         flag("has_positions", "whether positions are given"),
         flag("has_position_table", "whether position_table is there"),
         flag("has_beta", "whether beta is there"),
+        flag(
+            "has_seq_lens",
+            "whether the lengths that cu_seqlens are the sums of are there, for kernels that read them early. Builds "
+            "write it, files have 0",
+        ),
         RESULTS,
         Y_SCALE,
         AttributeSpec(
             "early_ids",
             "int",
-            "1: ids and token_types are inputs of the model, or what cu_seqlens are made of: complete before the "
-            "kernel ahead begins. Builds write it, files have 0",
+            "1: ids, token_types and seq_lens are inputs of the model, or what cu_seqlens are made of: complete before "
+            "the kernel ahead begins. Builds write it, files have 0",
             allowed=(0, 1),
         ),
     ),

@@ -177,6 +177,7 @@ def _replace(graph: gs.Graph, analysis: Analysis, found: norm_match.LayerNorm, t
         has_positions=int(given is not None),
         has_position_table=int(position_table is not None),
         has_beta=int(found.beta is not None),
+        has_seq_lens=0,
         results="act",
         y_scale=1.0,
         early_ids=0,

@@ -83,12 +83,13 @@ __device__ inline void loadFloats(const T* source, float (&out)[N]) {
   for (int i = 0; i < N; ++i) out[i] = toFloat(packed.v[i]);
 }
 
-// The elements in 16 bytes as floats.
-template <typename T>
-__device__ inline void unpackFloats(const uint4& bits, float (&out)[kVectorBytes / sizeof(T)]) {
-  const unsigned words[] = {bits.x, bits.y, bits.z, bits.w};
+// The elements in 8 or 16 bytes as floats.
+template <typename T, typename Bits>
+__device__ inline void unpackFloats(const Bits& bits, float (&out)[sizeof(Bits) / sizeof(T)]) {
+  constexpr int kWords = sizeof(Bits) / sizeof(unsigned);
+  const auto& words = reinterpret_cast<const unsigned (&)[kWords]>(bits);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < kWords; ++i) {
     if constexpr (sizeof(T) == 4) {
       out[i] = __uint_as_float(words[i]);
     } else if constexpr (std::is_same_v<T, half>) {

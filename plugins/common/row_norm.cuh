@@ -3,13 +3,17 @@
 // so that every activation is read once; the statistics take two passes over them in fp32.
 //
 // A Source is a small struct that says what a row is the sum of:
-//   bool begin<kLanes>(int64_t row, const T* (&addends)[kRowAddends]) const
+//   static constexpr int kAddends
+//       how many addends a row has at most
+//   bool begin<kLanes>(int64_t row, const T* (&addends)[kAddends]) const
 //       called by every lane of an aligned group of kLanes (those of the warp, if a row has more); sets the addends, of
 //       E elements each, null where there is none; false: the row becomes zeros
 //   void prefetch() const
 //       before the kernels ahead have ended: brings what every row needs into the L2 cache
 //   static constexpr bool kMayReadEarly, bool readsEarly() const
 //       whether begin() may be called before the kernel ahead has ended, and waits for it by itself
+//   bool readsAllEarly() const
+//       whether begin() does not wait, so that rows are read and normed before the kernel ahead has ended
 //   static constexpr bool mayCrowd(int lanes, int vectors), bool crowds() const
 //       whether there are crowded kernels (rowNormVectorKernel) for rows of so many threads and vectors a thread;
 //       whether to use them for this source
@@ -22,12 +26,11 @@
 
 namespace padfree {
 
-constexpr int kRowAddends = 3;
-
 template <typename T>
 struct RowNorm {
   using Element = T;
   static constexpr bool kE4m3 = false, kTwice = false;
+  static constexpr int kAtOnceBytes = kVectorBytes;  // of rows, that a thread loads and stores by one instruction
 
   const T* gamma;  // [E]
   const T* beta;   // [E] or null
@@ -44,14 +47,17 @@ struct RowNorm {
 // rows in T gives.
 struct E4m3Rows {
   static constexpr bool kE4m3 = true;
+  static constexpr int kAtOnceBytes = kVectorBytes;
 
   unsigned char* data;  // [rows, E], or null
   float factor;
 };
 
-// Where rows leave in fp32, not rounded.
+// Where rows leave in fp32, not rounded. Neighbouring lanes store 16 bytes each: with twice as many, by two
+// instructions each of which leaves gaps, every sector of the L2 cache would be written twice.
 struct Fp32Rows {
   static constexpr bool kE4m3 = false;
+  static constexpr int kAtOnceBytes = kVectorBytes / 2;
 
   float* data;  // [rows, E]
 };
@@ -60,17 +66,15 @@ struct Fp32Rows {
 template <typename T, typename Rows>
 struct TwiceRowNorm : RowNorm<T> {
   static constexpr bool kE4m3 = Rows::kE4m3, kTwice = true;
+  static constexpr int kAtOnceBytes = Rows::kAtOnceBytes;
 
   Rows other;
 };
 
-// Stores numbers of rows from element `at` on, a multiple of kWidth: what 16 bytes of T hold.
+// Stores numbers of rows from element `at` on, a multiple of kWidth, by one store.
 template <typename T, int kWidth>
 __device__ inline void storeRow(const Fp32Rows& rows, int64_t at, const float (&x)[kWidth]) {
-#pragma unroll
-  for (int i = 0; i < kWidth; i += 4) {
-    *reinterpret_cast<float4*>(rows.data + at + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
-  }
+  storeFloats(rows.data + at, x);
 }
 
 template <typename T>
@@ -78,7 +82,6 @@ __device__ inline void storeRow(const Fp32Rows& rows, int64_t at, float x) {
   rows.data[at] = x;
 }
 
-// By one store.
 template <typename T, int kWidth>
 __device__ inline void storeRow(const E4m3Rows& rows, int64_t at, const float (&x)[kWidth]) {
   Packed<unsigned, kWidth / 4> words;
@@ -121,16 +124,18 @@ constexpr int crowdedBlocks(int vectors) {
 // (fp16, E 4096: 108 instead of 92).
 constexpr int kNoBound = 0;
 
-// kLanes threads a row, kVectors 16-byte vectors a thread. All loads of a row are on their way before the first is
-// used.
-// kCrowded: E fills all vectors and registers are bounded, so that a row takes fewer instructions and more rows are
-// under way. That helps where a row waits for more than its bytes; elsewhere it costs up to 7 % (H200, E 768).
+// kLanes threads a row, kVectors vectors of Norm::kAtOnceBytes a thread. All loads of a row are on their way before the
+// first is used. kCrowded: E fills all vectors and registers are bounded, so that a row takes fewer instructions and
+// more rows are under way. That helps where a row waits for more than its bytes; elsewhere it costs up to 7 % (H200, E
+// 768).
 template <int kLanes, int kVectors, bool kCrowded, typename Source, typename Norm>
-__global__ void __launch_bounds__(kRowNormThreads, kCrowded ? crowdedBlocks(kVectors) : kNoBound)
+__global__ void __launch_bounds__(kRowNormThreads,
+                                  kCrowded ? crowdedBlocks(kVectors * Norm::kAtOnceBytes / kVectorBytes) : kNoBound)
     rowNormVectorKernel(Source source, Norm p) {
   using T = typename Norm::Element;
   if constexpr (Norm::kE4m3 && !hasE4m3()) return;
-  constexpr int kWidth = kVectorBytes / sizeof(T);
+  constexpr int kWidth = Norm::kAtOnceBytes / sizeof(T);
+  using Raw = std::conditional_t<Norm::kAtOnceBytes == sizeof(uint4), uint4, uint2>;
   if (blockIdx.x == 0) {
     prefetchToL2(p.gamma, p.E * sizeof(T));
     prefetchToL2(p.beta, p.E * sizeof(T));
@@ -139,28 +144,29 @@ __global__ void __launch_bounds__(kRowNormThreads, kCrowded ? crowdedBlocks(kVec
   if (!source.readsEarly()) waitForPriorGrids();
   const int lane = threadIdx.x % kLanes;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (kRowNormThreads / kLanes) + threadIdx.x / kLanes;
-  const T* addends[kRowAddends] = {};
+  const T* addends[Source::kAddends] = {};
   const bool live = row < p.rows && source.template begin < kLanes<kWarpSize ? kLanes : kWarpSize>(row, addends);
-  if constexpr (Source::kMayReadEarly) waitForPriorGrids();
+  const bool all_early = source.readsAllEarly();
+  if (Source::kMayReadEarly && !all_early) waitForPriorGrids();
   const auto column = [&](int i) { return (i * kLanes + lane) * kWidth; };
   const auto inside = [&](int i) { return kCrowded || column(i) < p.E; };
-  const auto load = [&](const T* from, uint4(&to)[kVectors]) {
+  const auto load = [&](const T* from, Raw(&to)[kVectors]) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      to[i] = from && inside(i) ? *reinterpret_cast<const uint4*>(from + column(i)) : uint4{};
+      to[i] = from && inside(i) ? *reinterpret_cast<const Raw*>(from + column(i)) : Raw{};
     }
   };
 
-  uint4 raw[kRowAddends][kVectors], gamma[kVectors], beta[kVectors];
+  Raw raw[Source::kAddends][kVectors], gamma[kVectors], beta[kVectors];
 #pragma unroll
-  for (int a = 0; a < kRowAddends; ++a) load(addends[a], raw[a]);
-  releaseNextGrid();  // here it also keeps the compiler from moving loads behind the sums
+  for (int a = 0; a < Source::kAddends; ++a) load(addends[a], raw[a]);
+  if (!all_early) releaseNextGrid();  // here it also keeps the compiler from moving loads behind the sums
   float x[kVectors][kWidth], total = 0.f, squares = 0.f;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     unpackFloats<T>(raw[0][i], x[i]);
 #pragma unroll
-    for (int a = 1; a < kRowAddends; ++a) {
+    for (int a = 1; a < Source::kAddends; ++a) {
       float addend[kWidth];
       unpackFloats<T>(raw[a][i], addend);
 #pragma unroll
@@ -173,7 +179,7 @@ __global__ void __launch_bounds__(kRowNormThreads, kCrowded ? crowdedBlocks(kVec
   load(scaled ? p.gamma : nullptr, gamma);
   load(scaled ? p.beta : nullptr, beta);
   const int64_t offset = row * p.E;
-  if (p.sum && row < p.rows) {
+  if (!Source::kMayReadEarly && p.sum && row < p.rows) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if (inside(i)) storeFloats(p.sum + offset + column(i), x[i]);
@@ -191,6 +197,10 @@ __global__ void __launch_bounds__(kRowNormThreads, kCrowded ? crowdedBlocks(kVec
   }
   const float variance = rowSum<kLanes>(squares) * p.inverse_E;
   const float inverse = scaled ? rsqrtf(variance + p.epsilon) : 0.f;
+  if (all_early) {
+    waitForPriorGrids();
+    releaseNextGrid();
+  }
   if (row >= p.rows) return;
   T* y = p.y + offset;
   if (!live) {
@@ -198,7 +208,7 @@ __global__ void __launch_bounds__(kRowNormThreads, kCrowded ? crowdedBlocks(kVec
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if (!inside(i)) continue;
-      if (!Norm::kTwice || p.y) *reinterpret_cast<uint4*>(y + column(i)) = uint4{};
+      if (!Norm::kTwice || p.y) *reinterpret_cast<Raw*>(y + column(i)) = Raw{};
       if constexpr (Norm::kTwice) storeRow<T>(p.other, offset + column(i), kZeros);
     }
     return;
@@ -226,12 +236,12 @@ __global__ void __launch_bounds__(kRowNormBlock) rowNormGenericKernel(Source sou
   waitForPriorGrids();
   releaseNextGrid();
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
-    const T* addends[kRowAddends] = {};
+    const T* addends[Source::kAddends] = {};
     const bool live = source.template begin<kWarpSize>(row, addends);
     const auto element = [&](int e) {
       float x = 0.f;
 #pragma unroll
-      for (int a = 0; a < kRowAddends; ++a) x += addends[a] ? toFloat(addends[a][e]) : 0.f;
+      for (int a = 0; a < Source::kAddends; ++a) x += addends[a] ? toFloat(addends[a][e]) : 0.f;
       return x;
     };
     float total = 0.f, squares = 0.f;
@@ -263,15 +273,17 @@ cudaError_t launchRowNormKernel(void (*kernel)(Source, Norm), unsigned blocks, i
   return launchDependent(kernel, blocks, threads, 0, stream, source, p);
 }
 
+// With so many vectors of 16 bytes a thread, or the same in smaller ones.
 template <int kLanes, int kVectors, typename Source, typename Norm>
 cudaError_t launchRowNormVector(const Source& source, const Norm& p, cudaStream_t stream) {
+  constexpr int kEach = kVectors * kVectorBytes / Norm::kAtOnceBytes;
   const int64_t blocks = ceilDiv<int64_t>(p.rows, kRowNormThreads / kLanes);
   if (blocks > kMaxGridX) return cudaErrorInvalidValue;
-  auto kernel = rowNormVectorKernel<kLanes, kVectors, false, Source, Norm>;
+  auto kernel = rowNormVectorKernel<kLanes, kEach, false, Source, Norm>;
   if constexpr (kLanes <= kWarpSize && Source::mayCrowd(kLanes, kVectors)) {
     constexpr int kWidth = kVectorBytes / sizeof(typename Norm::Element);
     if (p.E == kLanes * kVectors * kWidth && source.crowds()) {
-      kernel = rowNormVectorKernel<kLanes, kVectors, true, Source, Norm>;
+      kernel = rowNormVectorKernel<kLanes, kEach, true, Source, Norm>;
     }
   }
   return launchRowNormKernel(kernel, static_cast<unsigned>(blocks), kRowNormThreads, source, p, stream);

@@ -13,6 +13,7 @@ struct EmbeddingRows {
   const int* token_types;      // [T] or null
   const int* positions;        // [T] or null: counted from 0 in every sequence, plus position_offset
   const int* cu_seqlens;       // [B+1], tokens from cu_seqlens[B] on are filler and become zeros
+  const int* seq_lens;         // [B] or null: those that cu_seqlens are the sums of; read with early_ids alone
   const void* word_table;      // [V, E]
   const void* position_table;  // [P, E] or null
   const void* type_table;      // [N, E], with token_types
@@ -24,8 +25,8 @@ struct EmbeddingRows {
   int position_offset;
   float epsilon;
   DataType type;  // of tables, gamma, beta and y; sums and statistics are fp32
-  // Whether another kernel came between those that made ids and token_types and this one: they are read while the
-  // kernel ahead still runs (dependent_launch.cuh, rule 3).
+  // Whether another kernel came between those that made ids, token_types and seq_lens and this one: they are read while
+  // the kernel ahead still runs (dependent_launch.cuh, rule 3). With seq_lens of a few sequences nothing else is.
   bool early_ids = false;
 };
 

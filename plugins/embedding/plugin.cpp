@@ -22,6 +22,7 @@ class Embedding final : public Operator {
         type_table_(addInput("type_table", kind_, "[N,E]", attributes.flag("has_token_types"))),
         gamma_(addInput("gamma", kind_, "[E]")),
         beta_(addInput("beta", kind_, "[E]", attributes.flag("has_beta"))),
+        seq_lens_(addInput("seq_lens", TensorKind::kInt32, "[B]", attributes.flag("has_seq_lens"))),
         y_(addOutput("y", kind_, "[T,E]", results_.activations)),
         y_e4m3_(addOutput("y_e4m3", TensorKind::kE4m3, "[T,E]", results_.e4m3)),
         position_offset_(attributes.integer("position_offset")),
@@ -45,6 +46,7 @@ class Embedding final : public Operator {
     params.token_types = tensors.input<int>(token_types_);
     params.positions = tensors.input<int>(positions_);
     params.cu_seqlens = tensors.input<int>(cu_seqlens_);
+    params.seq_lens = tensors.input<int>(seq_lens_);
     params.word_table = tensors.input(word_table_);
     params.position_table = tensors.input(position_table_);
     params.type_table = tensors.input(type_table_);
@@ -69,8 +71,8 @@ class Embedding final : public Operator {
  private:
   const Results results_;
   const TensorKind kind_;  // of tables, gamma, beta and y
-  const int ids_, token_types_, positions_, cu_seqlens_, word_table_, position_table_, type_table_, gamma_, beta_, y_,
-      y_e4m3_;
+  const int ids_, token_types_, positions_, cu_seqlens_, word_table_, position_table_, type_table_, gamma_, beta_,
+      seq_lens_, y_, y_e4m3_;
   const int position_offset_;
   const bool early_ids_;
   const float epsilon_;
@@ -83,7 +85,7 @@ OperatorInfo embeddingOperator() {
           withResultsFields({nonNegativeRealField("epsilon"),
                              integerField("position_offset", 0, std::numeric_limits<int32_t>::max()),
                              flagField("has_token_types"), flagField("has_positions"), flagField("has_position_table"),
-                             flagField("has_beta"), flagField("early_ids")}),
+                             flagField("has_beta"), flagField("has_seq_lens"), flagField("early_ids")}),
           makeOperator<Embedding>};
 }
 

@@ -34,16 +34,25 @@ __global__ void __launch_bounds__(kRowNormThreads, crowdedBlocks(kVectors))
   };
   uint4 words[kVectors], positions[kVectors], types[kVectors], gamma[kVectors], beta[kVectors];
   load(p.word_table, p.V, word, words);
-  waitForPriorGrids();
 
-  const auto start = [&](int i) { return sequenceStart(p.cu_seqlens, i, p.T); };
-  const int sequence = warpFindLast(p.B, token, start);  // without the filler: one round up to 32 sequences
-  const int position = p.positions ? p.positions[token] : token - start(sequence) + p.position_offset;
-  const bool filler = token >= start(p.B);
+  const bool all_early = source.readsAllEarly();
+  int position;
+  bool filler;
+  if (all_early) {
+    const auto place = source.placeEarly(token);
+    position = place.in_sequence + p.position_offset;
+    filler = place.filler;
+  } else {
+    waitForPriorGrids();
+    const auto start = [&](int i) { return sequenceStart(p.cu_seqlens, i, p.T); };
+    const int sequence = warpFindLast(p.B, token, start);  // without the filler: one round up to 32 sequences
+    position = p.positions ? p.positions[token] : token - start(sequence) + p.position_offset;
+    filler = token >= start(p.B);
+  }
   source.prefetchWord(later_word, lane, kWarpSize);
   load(p.position_table, p.P, position, positions);
   load(p.type_table, p.N, type, types);
-  releaseNextGrid();
+  if (!all_early) releaseNextGrid();
 
   const unsigned identity = identityFragment<T>();
   float x[kVectors][kWidth] = {}, total = 0.f, squares = 0.f;
@@ -67,6 +76,10 @@ __global__ void __launch_bounds__(kRowNormThreads, crowdedBlocks(kVectors))
   load(p.gamma, 1, 0, gamma);
   load(p.beta, p.beta ? 1 : 0, 0, beta);
   const float inverse = rsqrtf(warpSum(squares) * (1.f / kE) + p.epsilon);
+  if (all_early) {
+    waitForPriorGrids();
+    releaseNextGrid();
+  }
   T* y = static_cast<T*>(p.y) + static_cast<int64_t>(token) * kE + lane * kWidth;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {

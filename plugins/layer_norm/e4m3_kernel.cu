@@ -9,7 +9,7 @@ cudaError_t launchLayerNormE4m3(const LayerNormParams& params, cudaStream_t stre
     using T = typename decltype(tag)::Type;
     const TwiceRowNorm<T, E4m3Rows> norm{rowNormOf<T>(params),
                                          {static_cast<unsigned char*>(params.y_e4m3), params.e4m3_factor}};
-    return launchRowNorm(ResidualSource<T>(params), norm, stream);
+    return launchResidualNorm<T>(params, norm, stream);
   });
 }
 

@@ -8,7 +8,7 @@ cudaError_t launchLayerNormFp32(const LayerNormParams& params, cudaStream_t stre
   return dispatchHalf(params.type, [&](auto tag) {
     using T = typename decltype(tag)::Type;
     const TwiceRowNorm<T, Fp32Rows> norm{rowNormOf<T>(params), {params.y_fp32}};
-    return launchRowNorm(ResidualSource<T>(params), norm, stream);
+    return launchResidualNorm<T>(params, norm, stream);
   });
 }
 

@@ -9,7 +9,7 @@ cudaError_t launchLayerNorm(const LayerNormParams& params, cudaStream_t stream) 
   if (params.y_fp32) return launchLayerNormFp32(params, stream);
   return dispatchActivation(params.type, [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    return launchRowNorm(ResidualSource<T>(params), rowNormOf<T>(params), stream);
+    return launchResidualNorm<T>(params, rowNormOf<T>(params), stream);
   });
 }
 

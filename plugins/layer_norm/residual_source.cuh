@@ -7,8 +7,12 @@
 
 namespace padfree {
 
-template <typename T>
+// kAlone: x has neither bias nor residual beside it, as the norm behind an encoder's last product. What a row is not
+// the sum of would cost it half of its instructions.
+template <typename T, bool kAlone>
 struct ResidualSource {
+  static constexpr int kAddends = kAlone ? 1 : 3;
+
   const T* x;         // [rows, E]
   const T* bias;      // [E] or null
   const T* residual;  // [rows, E] or null
@@ -21,22 +25,31 @@ struct ResidualSource {
         E(params.E) {}
 
   // Only a single input of four vectors a thread gains (H200, E 1024).
-  static constexpr bool mayCrowd(int, int vectors) { return vectors == 4; }
-  bool crowds() const { return !residual; }
+  static constexpr bool mayCrowd(int, int vectors) { return kAlone && vectors == 4; }
+  bool crowds() const { return true; }
 
   static constexpr bool kMayReadEarly = false;
   __device__ bool readsEarly() const { return false; }
+  __device__ bool readsAllEarly() const { return false; }
 
   __device__ void prefetch() const { prefetchToL2(bias, E * sizeof(T)); }
 
   template <int kLanes>
-  __device__ bool begin(int64_t row, const T* (&addends)[kRowAddends]) const {
+  __device__ bool begin(int64_t row, const T* (&addends)[kAddends]) const {
     addends[0] = x + row * E;
-    addends[1] = residual ? residual + row * E : nullptr;
-    addends[2] = bias;
+    if constexpr (!kAlone) {
+      addends[1] = residual ? residual + row * E : nullptr;
+      addends[2] = bias;
+    }
     return true;
   }
 };
+
+template <typename T, typename Norm>
+cudaError_t launchResidualNorm(const LayerNormParams& params, const Norm& norm, cudaStream_t stream) {
+  if (params.bias || params.residual) return launchRowNorm(ResidualSource<T, false>(params), norm, stream);
+  return launchRowNorm(ResidualSource<T, true>(params), norm, stream);
+}
 
 template <typename T>
 RowNorm<T> rowNormOf(const LayerNormParams& params) {

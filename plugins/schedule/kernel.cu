@@ -13,36 +13,42 @@ namespace {
 
 constexpr int kTokenThreads = 256;
 
-// One block; every warp has a run of neighbouring sequences. Sums saturate at T.
+// One block; every warp has a run of neighbouring sequences. Sums stop at T. Every warp issues every instruction, on
+// one multiprocessor: so there are no more warps than pay, what is done twice is a loop of two rounds, and votes tell
+// the compiler that the threads of a warp stay together (docs/notes/2026-11-27-first-and-last-kernels.md).
 __global__ void __launch_bounds__(kThreads, 1) scheduleKernel(ScheduleParams p) {
-  __shared__ int64_t scratch[kWarps];
+  __shared__ unsigned scratch[kWarps];
   __shared__ TaskMemory task_memory;
   if (p.tasks) clearTaskMemory(task_memory);
   waitForPriorGrids();
   releaseNextGrid();
   const int lane = threadIdx.x % kWarpSize;
   const WarpShare share(p.B);
-  const auto lengthOf = [&](int b) { return b < share.end ? int64_t{min(max(p.seq_lens[b], 0), p.T)} : 0; };
-  const auto saturate = [&](int64_t sum) { return static_cast<int>(min(sum, static_cast<int64_t>(p.T))); };
-
-  const int64_t first_length = lengthOf(share.begin + lane);
-  int64_t own = first_length, total;
-  for (int b = share.begin + kWarpSize + lane; b < share.end; b += kWarpSize) own += lengthOf(b);
-  int64_t carry = __shfl_sync(kFullMask, blockInclusiveSum(own, scratch, total) - own, 0);
+  const unsigned most = max(p.T, 0);
 
   if (threadIdx.x == 0) p.cu_seqlens[0] = 0;
   LaneSequence first_sequence{};
   int groups = 0;
-  for (int first = share.begin; first < share.end; first += kWarpSize) {
-    const int b = first + lane;
-    const int64_t length = first == share.begin ? first_length : lengthOf(b), sum = carry + warpInclusiveSum(length);
-    const LaneSequence sequence{saturate(sum - length), saturate(sum)};
-    if (b < share.end) p.cu_seqlens[b + 1] = sequence.end;
-    if (first == share.begin) first_sequence = sequence;
-    groups += ceilDiv(sequence.end - sequence.begin, kTaskRows);
-    carry = __shfl_sync(kFullMask, sum, kWarpSize - 1);
+  unsigned before = 0, total = 0;
+#pragma unroll 1
+  for (int round = 0; round < 2; ++round) {  // sums of the warps, then the offsets themselves
+    unsigned sum = before;
+#pragma unroll 1
+    for (int first = share.begin; share.has(first); first += kWarpSize) {
+      const int b = first + lane;
+      const unsigned length = b < share.end ? min(static_cast<unsigned>(max(p.seq_lens[b], 0)), most) : 0;
+      const unsigned end = min(sum + warpInclusiveSum(length, most), most), ahead = __shfl_up_sync(kFullMask, end, 1);
+      if (round == 1) {
+        const LaneSequence sequence{static_cast<int>(lane > 0 ? ahead : sum), static_cast<int>(end)};
+        if (b < share.end) p.cu_seqlens[b + 1] = sequence.end;
+        if (first == share.begin) first_sequence = sequence;
+        groups += ceilDiv(sequence.end - sequence.begin, kTaskRows);
+      }
+      sum = __shfl_sync(kFullMask, end, kWarpSize - 1);
+    }
+    if (round == 0) before = sumBefore(sum, most, scratch, total);
   }
-  if (p.tasks) listTasks(p, share, first_sequence, groups, saturate(total), task_memory);
+  if (p.tasks) listTasks(p, share, first_sequence, groups, total, task_memory);
 }
 
 // One thread a token.

@@ -1,39 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over the threads of a block of kThreads.
+// Sums over the threads of a block of kThreads. Both terms and sums are at most `most`, which is below 2^31: what would
+// be beyond it becomes it.
 #pragma once
 
 #include "common/device.cuh"
 
 namespace padfree {
 
-constexpr int kThreads = 1024;
+constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / kWarpSize;
-static_assert(kWarps == kWarpSize);
+static_assert(kWarps <= kWarpSize);
 
 // The sum over this lane and those below it.
-template <typename Integer>
-__device__ inline Integer warpInclusiveSum(Integer x) {
+__device__ inline unsigned warpInclusiveSum(unsigned x, unsigned most) {
   const int lane = threadIdx.x % kWarpSize;
 #pragma unroll
   for (int offset = 1; offset < kWarpSize; offset *= 2) {
-    const Integer below = __shfl_up_sync(kFullMask, x, offset);
-    if (lane >= offset) x += below;
+    const unsigned below = __shfl_up_sync(kFullMask, x, offset);
+    if (lane >= offset) x = min(x + below, most);
   }
   return x;
 }
 
-// The sum over this thread and those below it; `total` becomes that over all.
-template <typename Integer>
-__device__ inline Integer blockInclusiveSum(Integer x, Integer (&scratch)[kWarps], Integer& total) {
+// The sum over the warps before this one, each of which gives its own in all its lanes; `total` becomes that over all.
+__device__ inline unsigned sumBefore(unsigned own, unsigned most, unsigned (&scratch)[kWarps], unsigned& total) {
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-  x = warpInclusiveSum(x);
   __syncthreads();  // the last use of scratch is over
-  if (lane == kWarpSize - 1) scratch[warp] = x;
+  if (lane == 0) scratch[warp] = own;
   __syncthreads();
-  const Integer warps = warpInclusiveSum(scratch[lane]);
+  const unsigned warps = warpInclusiveSum(lane < kWarps ? scratch[lane] : 0, most);
   total = __shfl_sync(kFullMask, warps, kWarps - 1);
-  const Integer below = __shfl_sync(kFullMask, warps, max(warp - 1, 0));
-  return warp > 0 ? x + below : x;
+  const unsigned before = __shfl_sync(kFullMask, warps, max(warp - 1, 0));
+  return warp > 0 ? before : 0;
 }
 
 }  // namespace padfree

@@ -14,7 +14,7 @@ constexpr int kTaskClasses = 256;  // by cost, dearest first; what is beyond the
 struct TaskMemory {
   // Of class and warp: tasks of that class from that warp's sequences, then where the next of them goes.
   alignas(16) int next[kTaskClasses * kWarps];
-  int scratch[kWarps];
+  unsigned scratch[kWarps];
   int groups;  // of rows, of all sequences
 
   __device__ int& nextOf(int task_class) { return next[task_class * kWarps + threadIdx.x / kWarpSize]; }
@@ -29,6 +29,9 @@ struct WarpShare {
     begin = min(static_cast<int>(threadIdx.x) / kWarpSize * each, B);
     end = min(begin + each, B);
   }
+
+  // Whether there are sequences from `first` on, the same for all lanes.
+  __device__ bool has(int first) const { return __any_sync(kFullMask, first < end); }
 };
 
 // Where the sequence of a lane begins and ends.
@@ -45,7 +48,7 @@ struct Cutting {
 
   __device__ Cutting(int64_t all_groups, int heads, int num_sms) : heads(heads) {
     few = all_groups < kTaskWidth * num_sms;
-    groups = few ? max(ceilDiv(static_cast<int>(all_groups), num_sms), 1) : kTaskWidth;
+    groups = few ? max(ceilDiv(static_cast<unsigned>(all_groups), static_cast<unsigned>(num_sms)), 1u) : kTaskWidth;
   }
 };
 static_assert(kTaskWidth == 3);  // or else tasks with more than one group may have a warpgroup left for keys
@@ -71,40 +74,39 @@ __device__ inline int taskClass(int cost, bool left) {
 // heads a task, or as many as there are warpgroups where that costs little or saves a second round.
 struct CutSequence {
   int begin, length;
-  int whole;
   int left, left_heads;
   int splits;
   int whole_tasks, left_tasks;
   int whole_class, left_class;
 
-  __device__ CutSequence(const Cutting& cutting, int begin, int end) : begin(begin), length(end - begin) {
+  __device__ CutSequence(const Cutting& cutting, const LaneSequence& sequence)
+      : begin(sequence.begin), length(sequence.end - sequence.begin) {
     const int groups = ceilDiv(length, kTaskRows), steps = ceilDiv(length, kTaskKeys);
-    whole = cutting.groups == 3 ? groups / 3 : cutting.groups == 2 ? groups / 2 : groups;
+    const int whole = cutting.groups == 3 ? groups / 3 : cutting.groups == 2 ? groups / 2 : groups;
     left = groups - whole * cutting.groups;
     left_heads = left != 1 ? 1 : steps == 1 || (cutting.few && steps == 2) ? cutting.groups : 2;
     splits = cutting.groups == 1 && steps > 1 ? 2 : 1;
     whole_tasks = whole * cutting.heads;
-    left_tasks = left > 0 ? ceilDiv(cutting.heads, left_heads) : 0;
-    const int half_steps = ceilDiv(ceilDiv(length, kTaskKeys / 2), splits);
+    const int of_left_heads = left_heads == 1   ? cutting.heads
+                              : left_heads == 2 ? ceilDiv(cutting.heads, 2)
+                                                : ceilDiv(cutting.heads, 3);
+    left_tasks = left > 0 ? of_left_heads : 0;
+    const int all_steps = ceilDiv(length, kTaskKeys / 2), half_steps = splits == 1 ? all_steps : ceilDiv(all_steps, 2);
     whole_class = taskClass(taskCost(half_steps, 1, cutting.groups * splits), false);
     left_class = taskClass(taskCost(half_steps, left_heads, left * left_heads * splits), true);
   }
 
   __device__ int tasks() const { return whole_tasks + left_tasks; }
-
-  __device__ AttentionTask task(const Cutting& cutting, int number) const {
-    const int part = min(number / cutting.heads, whole), in_part = number - part * cutting.heads;
-    const bool is_left = part == whole;
-    const int head = is_left ? in_part * left_heads : in_part;
-    const TaskParts parts{head, is_left ? min(left_heads, cutting.heads - head) : 1, is_left ? left : cutting.groups,
-                          splits};
-    return {begin, length, part * cutting.groups * kTaskRows, packParts(parts)};
-  }
 };
+
+using Counts = Packed<int, 4>;
 
 // Before listTasks, by the whole block, with a barrier between.
 __device__ inline void clearTaskMemory(TaskMemory& memory) {
-  for (int i = threadIdx.x; i < kTaskClasses * kWarps; i += kThreads) memory.next[i] = 0;
+  constexpr int kEach = kTaskClasses * kWarps / kThreads;
+  static_assert(kEach == 8);
+  Counts* const counts = reinterpret_cast<Counts*>(&memory.next[threadIdx.x * kEach]);
+  counts[0] = counts[1] = Counts{};
   if (threadIdx.x == 0) memory.groups = 0;
 }
 
@@ -112,14 +114,16 @@ __device__ inline void clearTaskMemory(TaskMemory& memory) {
 // own. Returns the number of tasks.
 __device__ inline int placeTasks(TaskMemory& memory) {
   constexpr int kEach = kTaskClasses * kWarps / kThreads;
-  using Counts = Packed<int, 4>;
-  static_assert(kEach == 8);
+  constexpr unsigned kMost = INT_MAX;
   Counts* const counts = reinterpret_cast<Counts*>(&memory.next[threadIdx.x * kEach]);
   Counts halves[2] = {counts[0], counts[1]};
-  int sum = 0, total;
+  int sum = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) sum += halves[i / 4].v[i % 4];
-  int place = blockInclusiveSum(sum, memory.scratch, total) - sum;
+  const unsigned end = warpInclusiveSum(sum, kMost);
+  unsigned total;
+  const unsigned before = sumBefore(__shfl_sync(kFullMask, end, kWarpSize - 1), kMost, memory.scratch, total);
+  int place = before + end - sum;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     int& value = halves[i / 4].v[i % 4];
@@ -140,7 +144,7 @@ __device__ inline int takePlaces(TaskMemory& memory, int task_class, int tasks) 
   for (unsigned waiting = __ballot_sync(kFullMask, tasks > 0); waiting;) {
     const int taken = __shfl_sync(kFullMask, task_class, __ffs(waiting) - 1);
     const bool mine = task_class == taken && tasks > 0;
-    const int sum = warpInclusiveSum(mine ? tasks : 0), next = memory.nextOf(taken);
+    const int sum = warpInclusiveSum(mine ? tasks : 0, INT_MAX), next = memory.nextOf(taken);
     if (mine) place = next + sum - tasks;
     __syncwarp();
     if (lane == kWarpSize - 1) memory.nextOf(taken) = next + sum;
@@ -154,8 +158,10 @@ __device__ inline int takePlaces(TaskMemory& memory, int task_class, int tasks) 
 __device__ inline void writeTasks(const CutSequence& own, const Cutting& cutting, int whole_place, int left_place,
                                   AttentionTask* tasks) {
   const int lane = threadIdx.x % kWarpSize;
-  const int end = warpInclusiveSum(own.tasks()), total = __shfl_sync(kFullMask, end, kWarpSize - 1);
-  for (int first = 0; first < total; first += kWarpSize) {
+  const int end = warpInclusiveSum(own.tasks(), INT_MAX), total = __shfl_sync(kFullMask, end, kWarpSize - 1);
+  const int own_cut = own.left | own.left_heads << 4 | own.splits << 8;
+#pragma unroll 1
+  for (int first = 0; __any_sync(kFullMask, first < total); first += kWarpSize) {
     const int number = first + lane;
     int owner = 0;
 #pragma unroll
@@ -167,14 +173,20 @@ __device__ inline void writeTasks(const CutSequence& own, const Cutting& cutting
     const int whole_tasks = __shfl_sync(kFullMask, own.whole_tasks, owner);
     const int first_whole = __shfl_sync(kFullMask, whole_place, owner);
     const int first_left = __shfl_sync(kFullMask, left_place, owner);
-    if (number < total) {
-      const int place = in_sequence < whole_tasks ? first_whole + in_sequence : first_left + in_sequence - whole_tasks;
-      tasks[place] = CutSequence(cutting, begin, begin + length).task(cutting, in_sequence);
-    }
+    const int cut = __shfl_sync(kFullMask, own_cut, owner);
+    if (number >= total) continue;
+    const bool is_left = in_sequence >= whole_tasks;
+    const int left = cut & 15, left_heads = cut >> 4 & 15, splits = cut >> 8;
+    const int part = static_cast<unsigned>(min(in_sequence, whole_tasks)) / static_cast<unsigned>(cutting.heads);
+    const int in_part = in_sequence - part * cutting.heads, head = is_left ? in_part * left_heads : in_part;
+    const TaskParts parts{head, is_left ? min(left_heads, cutting.heads - head) : 1, is_left ? left : cutting.groups,
+                          splits};
+    tasks[is_left ? first_left + in_part : first_whole + in_sequence] = {
+        begin, length, part * cutting.groups * kTaskRows, packParts(parts)};
   }
 }
 
-// Fills p.tasks. `first` are the first kWarpSize sequences of the warp's share; those behind them stand in
+// Fills p.tasks. `first_sequence` is of the first kWarpSize sequences of the warp's share; those behind them stand in
 // p.cu_seqlens. `groups` are those of this lane's sequences, `used` the tokens of all.
 __device__ inline void listTasks(const ScheduleParams& p, const WarpShare& share, const LaneSequence& first_sequence,
                                  int groups, int used, TaskMemory& memory) {
@@ -183,28 +195,36 @@ __device__ inline void listTasks(const ScheduleParams& p, const WarpShare& share
   if (lane == 0 && warp_groups > 0) atomicAdd(&memory.groups, warp_groups);
   __syncthreads();
   const Cutting cutting(static_cast<int64_t>(memory.groups) * p.H, p.H, p.num_sms);
-  const auto sequence = [&](int first) {
-    const int b = first + lane;
-    if (first == share.begin) return CutSequence(cutting, first_sequence.begin, first_sequence.end);
-    return b < share.end ? CutSequence(cutting, p.cu_seqlens[b], p.cu_seqlens[b + 1]) : CutSequence(cutting, 0, 0);
-  };
-
-  for (int first = share.begin; first < share.end; first += kWarpSize) {
-    const CutSequence own = sequence(first);
-    if (own.whole_tasks > 0) atomicAdd(&memory.nextOf(own.whole_class), own.whole_tasks);
-    if (own.left_tasks > 0) atomicAdd(&memory.nextOf(own.left_class), own.left_tasks);
-  }
-  __syncthreads();
-  const int count = placeTasks(memory);
   AttentionTask* const tasks = p.tasks + 1;
-  for (int first = share.begin; first < share.end; first += kWarpSize) {
-    const CutSequence own = sequence(first);
-    const int whole_place = takePlaces(memory, own.whole_class, own.whole_tasks);
-    const int left_place = takePlaces(memory, own.left_class, own.left_tasks);
-    writeTasks(own, cutting, whole_place, left_place, tasks);
+  int count = 0;
+#pragma unroll 1
+  for (int round = 0; round < 2; ++round) {  // counts tasks, then writes them
+#pragma unroll 1
+    for (int first = share.begin; share.has(first); first += kWarpSize) {
+      const int b = first + lane;
+      LaneSequence sequence{};
+      if (first == share.begin) {
+        sequence = first_sequence;
+      } else if (b < share.end) {
+        sequence = {p.cu_seqlens[b], p.cu_seqlens[b + 1]};
+      }
+      const CutSequence own(cutting, sequence);
+      if (round == 0) {
+        if (own.whole_tasks > 0) atomicAdd(&memory.nextOf(own.whole_class), own.whole_tasks);
+        if (own.left_tasks > 0) atomicAdd(&memory.nextOf(own.left_class), own.left_tasks);
+      } else {
+        const int whole_place = takePlaces(memory, own.whole_class, own.whole_tasks);
+        const int left_place = takePlaces(memory, own.left_class, own.left_tasks);
+        writeTasks(own, cutting, whole_place, left_place, tasks);
+      }
+    }
+    if (round == 1) break;
+    __syncthreads();
+    count = placeTasks(memory);
   }
 
   const int fillers = ceilDiv(p.T - used, kTaskRows);
+#pragma unroll 1
   for (int i = threadIdx.x; i < fillers; i += kThreads) {
     const int token = used + i * kTaskRows;
     tasks[count + i] = {token, 0, min(p.T - token, kTaskRows), packParts({0, 1, 1, 1})};

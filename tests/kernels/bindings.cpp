@@ -48,18 +48,19 @@ PADFREE_TEST_EXPORT int64_t padfreeTaskListEntries(int T, int B, int H) {
   return padfree::taskListEntries<int64_t>(T, B, H);
 }
 
-// The same arguments as padfreeEmbedding, then whether ids are read early, rows in e4m3 and what they are multiplied
-// by; y may be null.
+// The same arguments as padfreeEmbedding, then whether ids are read early, lengths to read early or null, rows in e4m3
+// and what they are multiplied by; y may be null.
 PADFREE_TEST_EXPORT int padfreeEmbeddingE4m3(const int* ids, const int* token_types, const int* positions,
                                              const int* cu_seqlens, const void* word_table, const void* position_table,
                                              const void* type_table, const void* gamma, const void* beta, void* y,
                                              int T, int B, int E, int V, int P, int N, int position_offset,
-                                             float epsilon, int type, int early_ids, void* y_e4m3, float factor,
-                                             cudaStream_t stream) {
+                                             float epsilon, int type, int early_ids, const int* seq_lens, void* y_e4m3,
+                                             float factor, cudaStream_t stream) {
   return padfree::launchEmbedding({{ids,
                                     token_types,
                                     positions,
                                     cu_seqlens,
+                                    seq_lens,
                                     word_table,
                                     position_table,
                                     type_table,
@@ -87,7 +88,8 @@ PADFREE_TEST_EXPORT int padfreeEmbedding(const int* ids, const int* token_types,
                                          int B, int E, int V, int P, int N, int position_offset, float epsilon,
                                          int type, cudaStream_t stream) {
   return padfreeEmbeddingE4m3(ids, token_types, positions, cu_seqlens, word_table, position_table, type_table, gamma,
-                              beta, y, T, B, E, V, P, N, position_offset, epsilon, type, 0, nullptr, 1.f, stream);
+                              beta, y, T, B, E, V, P, N, position_offset, epsilon, type, 0, nullptr, nullptr, 1.f,
+                              stream);
 }
 
 // The same arguments as padfreeLayerNorm, then rows in e4m3 and what they are multiplied by; y may be null.

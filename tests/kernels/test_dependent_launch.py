@@ -186,8 +186,9 @@ def test_attention_reads_lengths_while_the_kernel_ahead_runs(case: str) -> None:
     assert_early_reads_are_right(steps, results)
 
 
-@pytest.mark.parametrize("width", [384, 768, 1024])
-def test_embeddings_read_ids_while_the_kernel_ahead_runs(width: int) -> None:
+@pytest.mark.parametrize("width", [384, 768, 1024, 2048])
+@pytest.mark.parametrize("with_lengths", [False, True])
+def test_embeddings_read_ids_while_the_kernel_ahead_runs(width: int, *, with_lengths: bool) -> None:
     """Ids and lengths that change all the time, and a schedule between those who write ids and the embedding."""
     lengths = [300 - (37 * i) % 300 for i in range(20)]
     batch, tokens = len(lengths), sum(lengths)
@@ -210,7 +211,8 @@ def test_embeddings_read_ids_while_the_kernel_ahead_runs(width: int) -> None:
             lambda: schedule(kinds[at % len(kinds)], starts, tokens),
             lambda: call(
                 "padfreeEmbeddingE4m3", ids, ids, None, starts, table, table, table, gamma, None, results[at], tokens,
-                batch, width, 500, 500, 500, 0, Float(1e-5), DATA_TYPES[torch.float16], int(early), None, Float(1.0),
+                batch, width, 500, 500, 500, 0, Float(1e-5), DATA_TYPES[torch.float16], int(early),
+                kinds[at % len(kinds)] if with_lengths else None, None, Float(1.0),
             ),
         ]  # fmt: skip
 

@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from tests.support.launchers import DATA_TYPES, POOL_MODES, Float, Int64, call
+from tests.support.launchers import DATA_TYPES, POOL_MODES, Float, Int64, call, schedule
 
 from .cases import (
     DEVICE,
@@ -24,7 +24,9 @@ WIDTHS = [8, 64, 100, 384, 512, 768, 1024, 2048, 5000]
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("options", ["", "bias sum", "bias residual beta sum", "residual beta", "rms residual sum"])
+@pytest.mark.parametrize(
+    "options", ["", "beta sum", "rms beta", "bias sum", "bias residual beta sum", "residual beta", "rms residual sum"]
+)
 def test_layer_norm(dtype: torch.dtype, width: int, options: str) -> None:
     rows, eps = 133, 1e-5
     operands = NormOperands.drawn(rows, width, dtype, options)
@@ -87,6 +89,36 @@ def test_embedding(dtype: torch.dtype, width: int, name: str, options: str) -> N
     truth = norm_rows(embed(torch.float64), gamma.double(), None if beta is None else beta.double(), False, eps)
     plain = norm_rows(embed(dtype), gamma, beta, False, eps)
     assert_accurate(y[:tokens], plain, truth)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("width", [64, 100, 384, 768, 1024, 2048])
+@pytest.mark.parametrize("batch", [1, 2, 16, 17, 31, 32, 33])
+def test_embeddings_find_places_from_lengths(dtype: torch.dtype, width: int, batch: int) -> None:
+    """Bit for bit what cu_seqlens give, with lengths that sum to too little, that count as 0 and that exceed T."""
+    tokens, words, places = 700, 50, 800
+    word_table, position_table = normal(words, width, dtype=dtype, seed=1), normal(places, width, dtype=dtype, seed=2)
+    gamma, beta = normal(width, dtype=dtype, seed=3), normal(width, dtype=dtype, seed=4)
+    ids = torch.randint(0, words, (tokens,), device=DEVICE, dtype=torch.int32, generator=generator(5))
+    drawn = torch.randint(-9, 2 * tokens // batch, (batch,), device=DEVICE, dtype=torch.int32, generator=generator(6))
+    short = drawn.clamp(max=(tokens - 3) // batch)
+    beyond = short.clone()
+    beyond[batch // 2] = 2**31 - 1
+    for lengths in (short, drawn, beyond, torch.zeros_like(drawn)):
+        starts, results = torch.zeros(batch + 1, device=DEVICE, dtype=torch.int32), list[torch.Tensor]()
+        schedule(lengths, starts, tokens)
+        for early in (False, True):
+            y, buffer = poisoned((tokens, width), dtype)
+            call(
+                "padfreeEmbeddingE4m3", ids, None, None, starts, word_table, position_table, None, gamma, beta, y,
+                tokens, batch, width, words, places, 0, 2, Float(1e-5), DATA_TYPES[dtype], int(early),
+                lengths if early else None, None, Float(1.0),
+            )  # fmt: skip
+            torch.cuda.synchronize()
+            assert_guards(buffer)
+            results.append(y)
+        assert torch.equal(*results)
+        assert bool((results[0][starts[-1] :] == 0).all())
 
 
 def test_embedding_takes_ids_out_of_range_as_zeros() -> None:

@@ -26,7 +26,12 @@ def test_every_layer_of_an_encoder_reads_lengths_early(interface: str, ids: int)
     """In the padded interface ids may be packed behind the schedule, as the kernel ahead of the embedding."""
     model = rewrite(synthetic.bert_model(2, 64, 2, 128, 100), interface=interface, precision="fp16").model
     assert early(model) == [0, 0, 0]
-    assert early(for_parser(model, 512)) == [ids, 1, 1]
+    parsed = for_parser(model, 512)
+    assert early(parsed) == [ids, 1, 1]
+    embedding = next(node for node in parsed.graph.node if node.op_type == "PadfreeEmbedding")
+    assert node_attributes(embedding)["has_seq_lens"] == ids
+    if ids:
+        assert embedding.input[-1] in {value.name for value in parsed.graph.input}
 
 
 def attention_of(nodes: list[onnx.NodeProto], qkv: str, cu_seqlens: str) -> onnx.ModelProto:
@@ -96,7 +101,8 @@ def test_only_where_another_kernel_stands_between(name: str) -> None:
 def test_ids_are_early_where_lengths_are_made_behind_them(of_lengths: str, expected: int) -> None:
     """A schedule is given ids for their number; one that is given another tensor may run ahead of what makes ids."""
     flags = {"has_extent": 0, "has_positions": 0, "has_tasks": 0, "num_heads": 1}
-    embedding = {"has_token_types": 0, "has_positions": 0, "has_position_table": 0, "has_beta": 0, "early_ids": 0}
+    own = ("has_token_types", "has_positions", "has_position_table", "has_beta", "has_seq_lens", "early_ids")
+    embedding = dict.fromkeys(own, 0)
     nodes = [
         helper.make_node("Abs", ["x"], ["ids"]),
         make_node("PadfreeSchedule", ["lens", of_lengths], ["cu"], name="s", **flags),

@@ -29,6 +29,7 @@ EMBEDDING: dict[str, Any] = {
     "has_positions": 0,
     "has_position_table": 1,
     "has_beta": 1,
+    "has_seq_lens": 0,
     "early_ids": 0,
 }
 

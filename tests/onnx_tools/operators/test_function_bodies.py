@@ -139,6 +139,7 @@ def test_embedding(batch: str, types: int, positions: str, beta: int) -> None:
             has_positions=int(positions == "given"),
             has_position_table=int(positions != "none"),
             has_beta=beta,
+            has_seq_lens=0,
             early_ids=0,
             **PLAIN_RESULTS,
         )

@@ -103,7 +103,8 @@ def test_an_attribute_gets_another_value() -> None:
 
 
 def test_positions_need_a_position_table() -> None:
-    flags = {"has_token_types": 0, "has_positions": 1, "has_position_table": 0, "has_beta": 0, "early_ids": 0}
+    absent = ("has_token_types", "has_position_table", "has_beta", "has_seq_lens", "early_ids")
+    flags = {**dict.fromkeys(absent, 0), "has_positions": 1}
     with pytest.raises(RewriteError, match="has_positions=1 needs has_position_table=1"):
         make_node(
             "PadfreeEmbedding",

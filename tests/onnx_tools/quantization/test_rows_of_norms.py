@@ -33,7 +33,8 @@ class TokenGraph(PackedGraph):
     """A graph on ids "x" [T] and the prefix sums "cu" of their sequences."""
 
     def embedding(self) -> str:
-        flags = {"has_token_types": 0, "has_positions": 0, "has_position_table": 0, "has_beta": 1, "early_ids": 0}
+        absent = ("has_token_types", "has_positions", "has_position_table", "has_seq_lens", "early_ids")
+        flags = {**dict.fromkeys(absent, 0), "has_beta": 1}
         inputs = ["x", "cu", self.constant(WORDS, WIDTH), self.constant(WIDTH, center=1.0), self.constant(WIDTH)]
         return self.padfree(
             "PadfreeEmbedding", "norm", inputs, epsilon=EPSILON, position_offset=0, **flags, **PLAIN_RESULTS
