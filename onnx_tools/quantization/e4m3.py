@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..operators import MAX_SCALE
+from ..precision.rounded_weights import moved_to_keep_sums
 
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[Any]
@@ -45,8 +46,11 @@ def narrowed(values: Floats) -> Bytes:
 
 
 def quantized_rows(weight: Floats) -> tuple[Bytes, Floats]:
-    """e4m3 [N,K] and scales [N] of rows [N,K]: a row's largest number becomes e4m3's largest; finite, above 0."""
+    """e4m3 [N,K] and scales [N] of rows [N,K], whose sums stay; finite, above 0.
+
+    A row's largest number becomes e4m3's largest.
+    """
     largest = np.abs(weight).max(axis=1, initial=0.0)
     scale = np.maximum(largest / np.float32(LARGEST), np.float32(_LEAST_WEIGHT_SCALE)).astype(np.float32)
     scale[largest == 0] = 1.0
-    return narrowed(weight / scale[:, np.newaxis]), scale
+    return narrowed(moved_to_keep_sums(weight / scale[:, np.newaxis], rounded, axis=1)), scale

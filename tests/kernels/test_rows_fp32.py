@@ -16,13 +16,6 @@ WITHIN = 1e-5
 """How far rows may be from the truth in float64, beside its largest number."""
 
 
-def assert_within_a_rounding(x: torch.Tensor, y: torch.Tensor) -> None:
-    """Of numbers that differ in the last digits of float32 before both are rounded."""
-    kind = torch.finfo(x.dtype)
-    allowed = kind.eps * torch.maximum(x.abs(), y.abs()).double().clamp(min=kind.smallest_normal)
-    assert bool(((x.double() - y.double()).abs() <= allowed).all())
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("options", OPTIONS)
@@ -40,15 +33,13 @@ def test_layer_norm(dtype: torch.dtype, width: int, options: str, rows: int) -> 
         )  # fmt: skip
 
     made = {name: poisoned((rows, width), kind) for name, kind in
-            (("plain", dtype), ("y", dtype), ("beside", torch.float32), ("alone", torch.float32))}  # fmt: skip
-    launch(made["plain"][0], None)
+            (("y", dtype), ("beside", torch.float32), ("alone", torch.float32))}  # fmt: skip
     launch(made["y"][0], made["beside"][0])
     launch(None, made["alone"][0])
     torch.cuda.synchronize()
     for buffer in (*buffers, *(buffer for _, buffer in made.values())):
         assert_guards(buffer)
-    plain, y, beside, alone = (result for result, _ in made.values())
-    assert_within_a_rounding(y, plain)  # whose lanes add other elements first
+    y, beside, alone = (result for result, _ in made.values())
     assert torch.equal(alone, beside)
     assert torch.equal(beside.to(dtype), y)
     truth = operands.truth(EPS)

@@ -15,7 +15,7 @@ from ...files.weights import HeldValues, bytes_of_array
 from ...operators.functions import ACT_TYPES
 from ...precision.blocks import exact_product
 from ...precision.ranges import unfit_reason
-from ...precision.rounded_weights import rounded, to_float32
+from ...precision.rounded_weights import moved_to_keep_sums, rounded, to_float32
 from ..base import NoMatch
 
 Floats = npt.NDArray[np.float32]
@@ -37,8 +37,8 @@ class FoldedWeights:
         Args:
             weight: [K,N].
             gamma: [K].
-            centred: every column less its mean, so that a row's mean adds nothing to a product but what rounding leaves
-                of the columns' sums. Without it float32 holds a product of two halves exactly, which is rounded once.
+            centred: every column less its mean, and rounded so that its sum stays: a row's mean adds nothing to a
+                product that counts. Without it float32 holds a product of two halves exactly, which is rounded once.
         """
         key = (weight.name, gamma.name, centred)
         if key not in self._scaled:
@@ -46,7 +46,8 @@ class FoldedWeights:
                 exact = values_of(weight) * values_of(gamma)[:, np.newaxis]
                 if centred:
                     exact -= exact.mean(axis=0, dtype=np.float64).astype(np.float32)
-            values, found = self._rounded(exact)
+                kept = moved_to_keep_sums(exact, lambda moved: self._rounded(moved)[1], axis=0) if centred else exact
+                values, found = self._rounded(kept)
             if unfit := unfit_reason(exact, self._precision, rounded=found) or self._not_finite(found):
                 raise NoMatch(f"'{weight.name}' times '{gamma.name}' {unfit}")
             self._scaled[key] = self._constant(f"{weight.name}_scaled", values)

