@@ -2,10 +2,13 @@
 """Kernels that may read some of their inputs while the kernel ahead of them still runs.
 
 Attention begins by reading cu_seqlens and the task list, which are made by one of the first kernels of an encoder, and
-an embedding by reading ids. Beside these an embedding needs cu_seqlens alone, which the kernel ahead makes: it is given
-the lengths that these are the sums of, and so may be done but for its stores when that kernel ends. Such an input is
-complete early where another kernel stands between whoever makes it and the reader, in every order in which TensorRT may
-run them: all but the kernel ahead has ended when a kernel begins (plugins/common/dependent_launch.cuh, rule 3).
+an embedding by reading ids. Such an input is complete early where another kernel stands between whoever makes it and
+the reader, in every order in which TensorRT may run them: all but the kernel ahead has ended when a kernel begins
+(plugins/common/dependent_launch.cuh, rule 3).
+
+Beside ids an embedding needs cu_seqlens alone, which the kernel ahead makes. It is given the lengths that these are the
+sums of, and may then store its rows while that kernel runs: where no other kernel can be the one ahead, nothing reads
+the memory that TensorRT gave to the rows (rule 1).
 """
 
 from __future__ import annotations
@@ -36,16 +39,16 @@ def mark_early_reads(model: onnx.ModelProto) -> None:
         elif node.op_type == "PadfreeEmbedding":
             early = _are_early(node, ("ids", "token_types"), ("cu_seqlens",), makers, inputs)
             set_attribute(node, "early_ids", int(early))
-            lengths = _lengths_of(node, makers) if early else None
+            lengths = _lengths_of(node, model.graph, makers) if early else None
             if lengths is not None:
                 node.input.append(lengths)
                 set_attribute(node, "has_seq_lens", 1)
 
 
-def _lengths_of(embedding: onnx.NodeProto, makers: Makers) -> str | None:
+def _lengths_of(embedding: onnx.NodeProto, graph: onnx.GraphProto, makers: Makers) -> str | None:
     """What a PadfreeSchedule made the cu_seqlens of an embedding of, if that counts positions itself.
 
-    They are as early as ids that are: the schedule depends on them.
+    They are as early as ids that are: the schedule depends on them. None where another kernel may run between the two.
     """
     attributes = node_attributes(embedding)
     if attributes["has_positions"]:
@@ -53,7 +56,26 @@ def _lengths_of(embedding: onnx.NodeProto, makers: Makers) -> str | None:
     specs = OPERATORS[embedding.op_type].inputs_for(attributes)
     offsets = embedding.input[[spec.name for spec in specs].index("cu_seqlens")]
     schedule = makers.get(offsets)
-    return schedule.input[0] if schedule is not None and schedule.op_type == "PadfreeSchedule" else None
+    if schedule is None or schedule.op_type != "PadfreeSchedule" or not _follows(embedding, schedule, graph, makers):
+        return None
+    return str(schedule.input[0])
+
+
+def _follows(node: onnx.NodeProto, ahead: onnx.NodeProto, graph: onnx.GraphProto, makers: Makers) -> bool:
+    """Whether no other node can run between two: each is needed by `ahead`, depends on `node`, or has constants alone.
+
+    A node with graphs of its own may read what is no input of it.
+    """
+    earlier = {id(made) for made in (node, ahead, *_ancestors(ahead, makers))}
+    of_node, of_inputs = set(node.output), {value.name for value in graph.input}
+    for other in graph.node:
+        if id(other) in earlier:
+            of_inputs.update(other.output)
+        elif of_node.intersection(other.input):
+            of_node.update(other.output)
+        elif of_inputs.intersection(other.input) or any(attribute.HasField("g") for attribute in other.attribute):
+            return False
+    return True
 
 
 def _are_early(
@@ -84,12 +106,17 @@ def _kernels(tensors: Sequence[str], makers: Makers) -> list[onnx.NodeProto]:
 
 def _depends(kernel: onnx.NodeProto, made_by: set[int], makers: Makers, inputs: set[str]) -> bool:
     """Whether a node depends on an input of the model, and on each of these other nodes."""
-    waiting, seen, on_input = list(kernel.input), set[int](), False
+    above = _ancestors(kernel, makers)
+    on_input = any(name in inputs for node in (kernel, *above) for name in node.input)
+    return on_input and made_by <= {id(node) for node in above}
+
+
+def _ancestors(node: onnx.NodeProto, makers: Makers) -> list[onnx.NodeProto]:
+    """All nodes that a node depends on."""
+    found, waiting = dict[int, onnx.NodeProto](), list(node.input)
     while waiting:
-        name = waiting.pop()
-        on_input = on_input or name in inputs
-        node = makers.get(name)
-        if node is not None and id(node) not in seen:
-            seen.add(id(node))
-            waiting += node.input
-    return on_input and made_by <= seen
+        made = makers.get(waiting.pop())
+        if made is not None and id(made) not in found:
+            found[id(made)] = made
+            waiting += made.input
+    return list(found.values())

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outputs in float32 that are rows of a norm in half precision: the norm gives them in float32 itself."""
+"""Outputs in float32 that are rows of a norm in half precision: the norm gives them in float32 itself.
+
+Beside them it gives the rows of sequences' first tokens, where a pooler reads these.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ _HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 def widen_rows_of_norms(model: onnx.ModelProto) -> None:
     """Where an output is a PadfreeLayerNorm's y cast to float32, has it of the operator's y_fp32 instead, in place.
 
-    That saves a kernel that reads and writes all tokens, and the numbers are not rounded on their way. A y that nothing
-    else reads is not made at all.
+    That saves a kernel that reads and writes all tokens, and the numbers are not rounded on their way. A PadfreePool of
+    y that takes first tokens is left to the norm as well, as y_first. A y that nothing else reads is not made at all.
     """
     outputs = {value.name for value in model.graph.output}
     kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
@@ -32,9 +35,31 @@ def widen_rows_of_norms(model: onnx.ModelProto) -> None:
             continue
         y, wide = norm.output[0], cast.output[0]
         model.graph.node.remove(cast)
+        pool = _first_tokens(model.graph, norm)
+        if pool is not None:
+            model.graph.node.remove(pool)
         is_read = y in outputs or any(y in node.input for node in model.graph.node)
         norm.output[:] = [*([y] if is_read else []), wide, *norm.output[1:]]
         set_attribute(norm, "results", "act_fp32" if is_read else "fp32")
+        if pool is not None:
+            norm.input.append(pool.input[1])
+            norm.output.append(pool.output[0])
+            set_attribute(norm, "has_first", 1)
+
+
+def _first_tokens(graph: onnx.GraphProto, norm: onnx.NodeProto) -> onnx.NodeProto | None:
+    """A PadfreePool that takes first tokens' rows of a norm, whose offsets are made before the norm."""
+    made = {value.name for value in graph.input}
+    for node in graph.node:
+        if node is norm:
+            break
+        made.update(node.output)
+    for node in padfree_nodes(graph):
+        if node.op_type == "PadfreePool" and node.input[0] == norm.output[0] and node.input[1] in made:
+            attributes = node_attributes(node)
+            if attributes["mode"] == "first" and not attributes["normalize"]:
+                return node
+    return None
 
 
 def _to_float(cast: onnx.NodeProto) -> bool:

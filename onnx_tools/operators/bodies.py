@@ -12,7 +12,7 @@ from onnx import TensorProto
 from .attention_body import attention
 from .body_builder import BodyBuilder
 from .linear_body import linear, linear_fp8, turned_pairs
-from .ragged import grid_token, is_live, pad_index, ragged_from_cu_seqlens, token_slot
+from .ragged import Ragged, grid_token, is_live, pad_index, ragged_from_cu_seqlens, token_slot
 
 
 def _index(b: BodyBuilder) -> None:
@@ -112,21 +112,30 @@ def _layer_norm(b: BodyBuilder) -> None:
         if b.attributes[f"has_{name}"]:
             total = b.op("Add", total, b.load(name))
     beta = b.load("beta") if b.attributes["has_beta"] else None
-    b.output_results(b.norm(total, b.load("gamma"), beta, rms=b.attributes["rms"] == 1))
+    y = b.norm(total, b.load("gamma"), beta, rms=b.attributes["rms"] == 1)
+    b.output_results(y)
     if b.attributes["has_sum"]:
         b.output("sum", total)
+    if b.attributes["has_first"]:
+        ragged = ragged_from_cu_seqlens(b, b.load_index("cu_seqlens"))
+        b.output("y_first", _rows_of_sequences(b, y, ragged, ragged.starts))
+
+
+def _rows_of_sequences(b: BodyBuilder, x: str, ragged: Ragged, token: str) -> str:
+    """[B,E]: a token's row for each sequence, zeros for an empty one."""
+    some = b.op("Greater", ragged.lens, b.const(0))
+    return b.gather_rows(x, b.op("Where", some, token, b.const(-1)))
 
 
 def _pool(b: BodyBuilder) -> None:
     ragged = ragged_from_cu_seqlens(b, b.load_index("cu_seqlens"))
     x = b.load("x")
-    some = b.op("Greater", ragged.lens, b.const(0))
     mode = b.attributes["mode"]
     if mode in ("first", "last"):
         token = ragged.starts
         if mode == "last":
             token = b.op("Sub", b.op("Add", ragged.starts, ragged.lens), b.const(1))
-        y = b.gather_rows(x, b.op("Where", some, token, b.const(-1)))
+        y = _rows_of_sequences(b, x, ragged, token)
     else:
         padded = b.gather_rows(x, grid_token(b, ragged))  # [B,Smax,E]
         if mode == "mean":
@@ -134,6 +143,7 @@ def _pool(b: BodyBuilder) -> None:
             y = b.op("Div", b.reduce("ReduceSum", padded, 1), b.unsqueeze(count, 1))
         else:
             hidden = b.op("Where", b.unsqueeze(ragged.mask, 2), padded, b.const(-np.inf, np.float32))
+            some = b.op("Greater", ragged.lens, b.const(0))
             y = b.where_or_zero(b.unsqueeze(some, 1), b.reduce("ReduceMax", hidden, 1))
     if b.attributes["normalize"]:
         norm = b.op("Sqrt", b.reduce("ReduceSum", b.op("Mul", y, y), -1, keepdims=True))

@@ -114,8 +114,9 @@ _EMBEDDING = OperatorSpec(
         flag("has_beta", "whether beta is there"),
         flag(
             "has_seq_lens",
-            "whether the lengths that cu_seqlens are the sums of are there, for kernels that read them early. Builds "
-            "write it, files have 0",
+            "whether the lengths that cu_seqlens are the sums of are there, and no kernel can run between the one that "
+            "sums them up and this one: with early_ids rows may then be made before it has ended. Builds write it, "
+            "files have 0",
         ),
         RESULTS,
         Y_SCALE,
@@ -258,22 +259,27 @@ _NORM_RESULTS = AttributeSpec(
     selects_body=True,
 )
 
+_WRITES_FP32 = Condition("results", ("fp32", "act_fp32"))
+
 _LAYER_NORM = OperatorSpec(
     "PadfreeLayerNorm",
     f"Layer norm, or RMS norm, of x + bias + residual over the last axis, statistics in float32.{_ROUNDED} y_fp32 is y "
-    "before it is rounded; the plugin has it of FP16 and BF16, too.",
+    "before it is rounded; the plugin has it of FP16 and BF16, too. y_first are the rows of y of sequences' first "
+    "tokens, zeros for an empty sequence, as PadfreePool gives them; x is [T,E] then.",
     inputs=(
         TensorSpec("x", "act", "[...,E]"),
         TensorSpec("bias", "act", "[E]", when("has_bias")),
         TensorSpec("residual", "act", "[...,E]", when("has_residual")),
         TensorSpec("gamma", "act", "[E]"),
         TensorSpec("beta", "act", "[E]", when("has_beta")),
+        TensorSpec("cu_seqlens", "int32", "[B+1]", when("has_first")),
     ),
     outputs=(
         TensorSpec("y", "act", "[...,E]", Condition("results", ("act", "both", "act_fp32"))),
         TensorSpec("y_e4m3", "fp8", "[...,E]", WRITES_E4M3),
-        TensorSpec("y_fp32", "float32", "[...,E]", Condition("results", ("fp32", "act_fp32"))),
+        TensorSpec("y_fp32", "float32", "[...,E]", _WRITES_FP32),
         TensorSpec("sum", "act", "[...,E]", when("has_sum")),
+        TensorSpec("y_first", "act", "[B,E]", when("has_first")),
     ),
     attributes=(
         _EPSILON,
@@ -282,9 +288,11 @@ _LAYER_NORM = OperatorSpec(
         flag("has_residual", "whether residual is there"),
         flag("has_beta", "whether beta is there"),
         flag("has_sum", "whether x + bias + residual is an output too"),
+        flag("has_first", "whether cu_seqlens and y_first are there. Builds write it, files have 0"),
         _NORM_RESULTS,
         Y_SCALE,
     ),
+    requires=((when("has_first"), _WRITES_FP32),),
 )
 
 _POOL = OperatorSpec(

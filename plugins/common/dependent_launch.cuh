@@ -4,9 +4,11 @@
 // programmatic edge.
 //
 // What every kernel launched by launchDependent keeps to, in every block, those with nothing to do included:
-//   1. Before waitForPriorGrids() it reads nothing that the kernel ahead may have written and writes nothing: TensorRT
-//      reuses activation memory. It may compute addresses, set up shared memory and prefetch into the L2 cache, which
-//      is coherent.
+//   1. Before waitForPriorGrids() it reads nothing that the kernel ahead may have written and writes nothing that it
+//   may
+//      still read: TensorRT reuses activation memory, so that a kernel may write there only what is known to be ahead
+//      of it (seq_lens in embedding/launch.h). It may compute addresses, set up shared memory and prefetch into the L2
+//      cache, which is coherent.
 //   2. It calls waitForPriorGrids() before it ends. The wait covers the grid before this one alone; that this one had
 //      waited itself is what makes it cover all grids before.
 //   3. It calls releaseNextGrid() behind waitForPriorGrids() alone. So when a grid begins, all grids have ended but the

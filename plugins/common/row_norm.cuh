@@ -13,7 +13,7 @@
 //   static constexpr bool kMayReadEarly, bool readsEarly() const
 //       whether begin() may be called before the kernel ahead has ended, and waits for it by itself
 //   bool readsAllEarly() const
-//       whether begin() does not wait, so that rows are read and normed before the kernel ahead has ended
+//       whether begin() does not wait, so that rows are read, normed and stored before the kernel ahead has ended
 //   static constexpr bool mayCrowd(int lanes, int vectors), bool crowds() const
 //       whether there are crowded kernels (rowNormVectorKernel) for rows of so many threads and vectors a thread;
 //       whether to use them for this source
@@ -29,7 +29,7 @@ namespace padfree {
 template <typename T>
 struct RowNorm {
   using Element = T;
-  static constexpr bool kE4m3 = false, kTwice = false;
+  static constexpr bool kE4m3 = false, kTwice = false, kMayHaveFirst = false;
   static constexpr int kAtOnceBytes = kVectorBytes;  // of rows, that a thread loads and stores by one instruction
 
   const T* gamma;  // [E]
@@ -41,12 +41,14 @@ struct RowNorm {
   float inverse_E;  // 1 / E
   float epsilon;
   bool rms;
+
+  __host__ __device__ int64_t results() const { return rows; }
 };
 
 // Where rows leave in e4m3: y, as it is rounded to T, times `factor` and rounded again, which is what a quantisation of
 // rows in T gives.
 struct E4m3Rows {
-  static constexpr bool kE4m3 = true;
+  static constexpr bool kE4m3 = true, kMayHaveFirst = false;
   static constexpr int kAtOnceBytes = kVectorBytes;
 
   unsigned char* data;  // [rows, E], or null
@@ -55,21 +57,53 @@ struct E4m3Rows {
 
 // Where rows leave in fp32, not rounded. Neighbouring lanes store 16 bytes each: with twice as many, by two
 // instructions each of which leaves gaps, every sector of the L2 cache would be written twice.
+//
+// The rows of sequences' first tokens may leave once more, in T and one behind the other: as results behind all rows.
 struct Fp32Rows {
-  static constexpr bool kE4m3 = false;
+  static constexpr bool kE4m3 = false, kMayHaveFirst = true;
   static constexpr int kAtOnceBytes = kVectorBytes / 2;
 
-  float* data;  // [rows, E]
+  float* data;            // [rows, E]
+  void* first;            // [B, E], zeros for an empty sequence
+  const int* cu_seqlens;  // [B+1]
+  int B;                  // 0: there are none
 };
 
 // A norm whose rows leave in another type, and in T as well where y is there.
 template <typename T, typename Rows>
 struct TwiceRowNorm : RowNorm<T> {
-  static constexpr bool kE4m3 = Rows::kE4m3, kTwice = true;
+  static constexpr bool kE4m3 = Rows::kE4m3, kTwice = true, kMayHaveFirst = Rows::kMayHaveFirst;
   static constexpr int kAtOnceBytes = Rows::kAtOnceBytes;
 
   Rows other;
+
+  __host__ __device__ int64_t results() const {
+    if constexpr (kMayHaveFirst) return this->rows + other.B;
+    return this->rows;
+  }
 };
+
+// The row that a result is of; -1 for an empty sequence's, and beyond the results.
+template <typename Norm>
+__device__ int64_t rowOf(const Norm& p, int64_t result) {
+  if (result < p.rows) return result;
+  if constexpr (Norm::kMayHaveFirst) {
+    if (result >= p.results()) return -1;
+    const int b = static_cast<int>(result - p.rows), T = static_cast<int>(p.rows);
+    const int start = sequenceStart(p.other.cu_seqlens, b, T);
+    if (start < sequenceStart(p.other.cu_seqlens, b + 1, T)) return start;
+  }
+  return -1;
+}
+
+// Where the result is a first token's row: its place.
+template <typename Norm>
+__device__ typename Norm::Element* firstRow(const Norm& p, int64_t result) {
+  if constexpr (Norm::kMayHaveFirst) {
+    if (result >= p.rows) return static_cast<typename Norm::Element*>(p.other.first) + (result - p.rows) * p.E;
+  }
+  return nullptr;
+}
 
 // Stores numbers of rows from element `at` on, a multiple of kWidth, by one store.
 template <typename T, int kWidth>
@@ -143,9 +177,10 @@ __global__ void __launch_bounds__(kRowNormThreads,
   }
   if (!source.readsEarly()) waitForPriorGrids();
   const int lane = threadIdx.x % kLanes;
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kRowNormThreads / kLanes) + threadIdx.x / kLanes;
+  const int64_t result = static_cast<int64_t>(blockIdx.x) * (kRowNormThreads / kLanes) + threadIdx.x / kLanes;
+  const int64_t row = rowOf(p, result);
   const T* addends[Source::kAddends] = {};
-  const bool live = row < p.rows && source.template begin < kLanes<kWarpSize ? kLanes : kWarpSize>(row, addends);
+  const bool live = row >= 0 && source.template begin < kLanes<kWarpSize ? kLanes : kWarpSize>(row, addends);
   const bool all_early = source.readsAllEarly();
   if (Source::kMayReadEarly && !all_early) waitForPriorGrids();
   const auto column = [&](int i) { return (i * kLanes + lane) * kWidth; };
@@ -178,8 +213,8 @@ __global__ void __launch_bounds__(kRowNormThreads,
   const bool scaled = kCrowded || live;  // crowded rows do not wait for `live` until the end
   load(scaled ? p.gamma : nullptr, gamma);
   load(scaled ? p.beta : nullptr, beta);
-  const int64_t offset = row * p.E;
-  if (!Source::kMayReadEarly && p.sum && row < p.rows) {
+  const int64_t offset = result * p.E;
+  if (!Source::kMayReadEarly && p.sum && result < p.rows) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if (inside(i)) storeFloats(p.sum + offset + column(i), x[i]);
@@ -197,32 +232,37 @@ __global__ void __launch_bounds__(kRowNormThreads,
   }
   const float variance = rowSum<kLanes>(squares) * p.inverse_E;
   const float inverse = scaled ? rsqrtf(variance + p.epsilon) : 0.f;
-  if (all_early) {
-    waitForPriorGrids();
-    releaseNextGrid();
-  }
-  if (row >= p.rows) return;
-  T* y = p.y + offset;
-  if (!live) {
+  T *const y = p.y + offset, *const first = firstRow(p, result);
+  if (live) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      float scale[kWidth], shift[kWidth];
+      unpackFloats<T>(gamma[i], scale);
+      unpackFloats<T>(beta[i], shift);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) x[i][j] = x[i][j] * inverse * scale[j] + shift[j];
+      if (!inside(i)) continue;
+      if (first) {
+        storeFloats(first + column(i), x[i]);
+        continue;
+      }
+      if (!Norm::kTwice || p.y) storeFloats(y + column(i), x[i]);
+      if constexpr (Norm::kTwice) storeRow<T>(p.other, offset + column(i), x[i]);
+    }
+  } else if (result < p.results()) {
     constexpr float kZeros[kWidth] = {};
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if (!inside(i)) continue;
-      if (!Norm::kTwice || p.y) *reinterpret_cast<Raw*>(y + column(i)) = Raw{};
-      if constexpr (Norm::kTwice) storeRow<T>(p.other, offset + column(i), kZeros);
+      if (first || !Norm::kTwice || p.y) *reinterpret_cast<Raw*>((first ? first : y) + column(i)) = Raw{};
+      if constexpr (Norm::kTwice) {
+        if (!first) storeRow<T>(p.other, offset + column(i), kZeros);
+      }
     }
-    return;
   }
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    float scale[kWidth], shift[kWidth];
-    unpackFloats<T>(gamma[i], scale);
-    unpackFloats<T>(beta[i], shift);
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) x[i][j] = x[i][j] * inverse * scale[j] + shift[j];
-    if (!inside(i)) continue;
-    if (!Norm::kTwice || p.y) storeFloats(y + column(i), x[i]);
-    if constexpr (Norm::kTwice) storeRow<T>(p.other, offset + column(i), x[i]);
+  if (all_early) {
+    waitForPriorGrids();
+    releaseNextGrid();
   }
 }
 
@@ -235,9 +275,11 @@ __global__ void __launch_bounds__(kRowNormBlock) rowNormGenericKernel(Source sou
   if constexpr (Norm::kE4m3 && !hasE4m3()) return;
   waitForPriorGrids();
   releaseNextGrid();
-  for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
+  for (int64_t result = blockIdx.x; result < p.results(); result += gridDim.x) {
+    const int64_t row = rowOf(p, result);
+    T* const first = firstRow(p, result);
     const T* addends[Source::kAddends] = {};
-    const bool live = source.template begin<kWarpSize>(row, addends);
+    const bool live = row >= 0 && source.template begin<kWarpSize>(row, addends);
     const auto element = [&](int e) {
       float x = 0.f;
 #pragma unroll
@@ -254,10 +296,14 @@ __global__ void __launch_bounds__(kRowNormBlock) rowNormGenericKernel(Source sou
     const float inverse = rsqrtf(rowSum<kRowNormBlock>(squares) * p.inverse_E + p.epsilon);
     for (int e = threadIdx.x; e < p.E; e += kRowNormBlock) {
       const float x = element(e);
+      const float y = live ? (x - mean) * inverse * toFloat(p.gamma[e]) + (p.beta ? toFloat(p.beta[e]) : 0.f) : 0.f;
+      if (first) {
+        first[e] = fromFloat<T>(y);
+        continue;
+      }
       if (p.sum) p.sum[row * p.E + e] = fromFloat<T>(x);
-      const float y = (x - mean) * inverse * toFloat(p.gamma[e]) + (p.beta ? toFloat(p.beta[e]) : 0.f);
-      if (!Norm::kTwice || p.y) p.y[row * p.E + e] = fromFloat<T>(live ? y : 0.f);
-      if constexpr (Norm::kTwice) storeRow<T>(p.other, row * p.E + e, live ? y : 0.f);
+      if (!Norm::kTwice || p.y) p.y[row * p.E + e] = fromFloat<T>(y);
+      if constexpr (Norm::kTwice) storeRow<T>(p.other, row * p.E + e, y);
     }
   }
 }
@@ -277,7 +323,7 @@ cudaError_t launchRowNormKernel(void (*kernel)(Source, Norm), unsigned blocks, i
 template <int kLanes, int kVectors, typename Source, typename Norm>
 cudaError_t launchRowNormVector(const Source& source, const Norm& p, cudaStream_t stream) {
   constexpr int kEach = kVectors * kVectorBytes / Norm::kAtOnceBytes;
-  const int64_t blocks = ceilDiv<int64_t>(p.rows, kRowNormThreads / kLanes);
+  const int64_t blocks = ceilDiv<int64_t>(p.results(), kRowNormThreads / kLanes);
   if (blocks > kMaxGridX) return cudaErrorInvalidValue;
   auto kernel = rowNormVectorKernel<kLanes, kEach, false, Source, Norm>;
   if constexpr (kLanes <= kWarpSize && Source::mayCrowd(kLanes, kVectors)) {
@@ -291,7 +337,7 @@ cudaError_t launchRowNormVector(const Source& source, const Norm& p, cudaStream_
 
 template <typename Source, typename Norm>
 cudaError_t launchRowNorm(const Source& source, const Norm& p, cudaStream_t stream) {
-  if (p.rows <= 0 || p.E <= 0) return cudaSuccess;
+  if (p.results() <= 0 || p.E <= 0) return cudaSuccess;
   constexpr int kWidth = kVectorBytes / sizeof(typename Norm::Element);
   const int vectors = p.E / kWidth;
   if (p.E % kWidth == 0 && vectors <= 16) return launchRowNormVector<16, 1>(source, p, stream);
@@ -300,7 +346,8 @@ cudaError_t launchRowNorm(const Source& source, const Norm& p, cudaStream_t stre
   if (p.E % kWidth == 0 && vectors <= 128) return launchRowNormVector<32, 4>(source, p, stream);
   if (p.E % kWidth == 0 && vectors <= 256) return launchRowNormVector<128, 2>(source, p, stream);
   if (p.E % kWidth == 0 && vectors <= 512) return launchRowNormVector<128, 4>(source, p, stream);
-  return launchRowNormKernel(rowNormGenericKernel<Source, Norm>, gridSize(p.rows), kRowNormBlock, source, p, stream);
+  return launchRowNormKernel(rowNormGenericKernel<Source, Norm>, gridSize(p.results()), kRowNormBlock, source, p,
+                             stream);
 }
 
 }  // namespace padfree

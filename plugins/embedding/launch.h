@@ -9,11 +9,13 @@ namespace padfree {
 
 // What rows are made of, and where they go.
 struct EmbeddingRows {
-  const int* ids;              // [T]
-  const int* token_types;      // [T] or null
-  const int* positions;        // [T] or null: counted from 0 in every sequence, plus position_offset
-  const int* cu_seqlens;       // [B+1], tokens from cu_seqlens[B] on are filler and become zeros
-  const int* seq_lens;         // [B] or null: those that cu_seqlens are the sums of; read with early_ids alone
+  const int* ids;          // [T]
+  const int* token_types;  // [T] or null
+  const int* positions;    // [T] or null: counted from 0 in every sequence, plus position_offset
+  const int* cu_seqlens;   // [B+1], tokens from cu_seqlens[B] on are filler and become zeros
+  // [B] or null: those that cu_seqlens are the sums of. With early_ids they say as well that the kernel ahead is the
+  // one that made cu_seqlens of them and reads nothing else, so that rows may be stored while it runs.
+  const int* seq_lens;
   const void* word_table;      // [V, E]
   const void* position_table;  // [P, E] or null
   const void* type_table;      // [N, E], with token_types
@@ -26,7 +28,7 @@ struct EmbeddingRows {
   float epsilon;
   DataType type;  // of tables, gamma, beta and y; sums and statistics are fp32
   // Whether another kernel came between those that made ids, token_types and seq_lens and this one: they are read while
-  // the kernel ahead still runs (dependent_launch.cuh, rule 3). With seq_lens of a few sequences nothing else is.
+  // the kernel ahead still runs (dependent_launch.cuh, rule 3). With seq_lens of a few sequences nothing waits for it.
   bool early_ids = false;
 };
 

@@ -76,10 +76,6 @@ __global__ void __launch_bounds__(kRowNormThreads, crowdedBlocks(kVectors))
   load(p.gamma, 1, 0, gamma);
   load(p.beta, p.beta ? 1 : 0, 0, beta);
   const float inverse = rsqrtf(warpSum(squares) * (1.f / kE) + p.epsilon);
-  if (all_early) {
-    waitForPriorGrids();
-    releaseNextGrid();
-  }
   T* y = static_cast<T*>(p.y) + static_cast<int64_t>(token) * kE + lane * kWidth;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -96,6 +92,10 @@ __global__ void __launch_bounds__(kRowNormThreads, crowdedBlocks(kVectors))
       if (!kE4m3 || p.y) storeFloats(y + i * kStride, x[i]);
       if constexpr (kE4m3) storeRow<T>(e4m3, at, x[i]);
     }
+  }
+  if (all_early) {
+    waitForPriorGrids();
+    releaseNextGrid();
   }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer norms of rows in half precision that leave in fp32, alone or beside those in half precision.
+// Layer norms of rows in half precision that leave in fp32, alone or beside those in half precision: all of them, or
+// those of sequences' first tokens.
 #include "layer_norm/residual_source.cuh"
 
 namespace padfree {
@@ -7,7 +8,8 @@ namespace padfree {
 cudaError_t launchLayerNormFp32(const LayerNormParams& params, cudaStream_t stream) {
   return dispatchHalf(params.type, [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    const TwiceRowNorm<T, Fp32Rows> norm{rowNormOf<T>(params), {params.y_fp32}};
+    const Fp32Rows rows{params.y_fp32, params.y_first, params.cu_seqlens, params.y_first ? params.B : 0};
+    const TwiceRowNorm<T, Fp32Rows> norm{rowNormOf<T>(params), rows};
     return launchResidualNorm<T>(params, norm, stream);
   });
 }

@@ -19,10 +19,13 @@ struct LayerNormParams {
   int E;  // any; multiples of 8 take the one-pass path
   float epsilon;
   bool rms;                // RMS norm: no mean is subtracted
-  DataType type;           // of every tensor but y_e4m3 and y_fp32; sums and statistics are fp32
+  DataType type;           // of every tensor but y_e4m3, y_fp32 and cu_seqlens; sums and statistics are fp32
   void* y_e4m3 = nullptr;  // [rows, E] or null: y times e4m3_factor; not of fp32, nor on GPUs before 8.9
   float e4m3_factor = 1.f;
   float* y_fp32 = nullptr;  // [rows, E] or null: y before it is rounded; not of fp32, nor beside y_e4m3
+  void* y_first = nullptr;  // [B, E] or null: rows of y of sequences' first tokens, zeros for an empty one; with y_fp32
+  const int* cu_seqlens = nullptr;  // [B+1], starts at 0, never falls; with y_first, whose rows are fewer than 2^31
+  int B = 0;
 };
 
 // y = norm(x + bias + residual) * gamma + beta in one pass over the activations.

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <stdexcept>
+
 #include "layer_norm/launch.h"
 #include "shell/operator.h"
 #include "shell/result_types.h"
@@ -16,12 +18,20 @@ class LayerNorm final : public Operator {
         residual_(addInput("residual", kind_, "[...,E]", attributes.flag("has_residual"))),
         gamma_(addInput("gamma", kind_, "[E]")),
         beta_(addInput("beta", kind_, "[E]", attributes.flag("has_beta"))),
+        cu_seqlens_(addInput("cu_seqlens", TensorKind::kInt32, "[B+1]", attributes.flag("has_first"))),
         y_(addOutput("y", kind_, "[...,E]", results_.activations)),
         y_e4m3_(addOutput("y_e4m3", TensorKind::kE4m3, "[...,E]", results_.e4m3)),
         y_fp32_(addOutput("y_fp32", TensorKind::kFloat, "[...,E]", results_.fp32)),
         sum_(addOutput("sum", kind_, "[...,E]", attributes.flag("has_sum"))),
+        y_first_(addOutput("y_first", kind_, "[B,E]", attributes.flag("has_first"))),
         epsilon_(attributes.real("epsilon")),
-        rms_(attributes.flag("rms")) {}
+        rms_(attributes.flag("rms")) {
+    if (y_first_ != kAbsent && y_fp32_ == kAbsent) {
+      throw std::invalid_argument(
+          "has_first is 1 without rows in float32; allowed: with results 'fp32' or 'act_fp32'; set one of these, or "
+          "has_first to 0 and use PadfreePool");
+    }
+  }
 
   std::vector<int32_t> measure(const ProfiledTensors&) const override {
     if (results_.e4m3) checkCapability(kLeastE4m3Version, kE4m3RowsNextStep);
@@ -40,6 +50,9 @@ class LayerNorm final : public Operator {
     params.e4m3_factor = 1.f / results_.y_scale;
     params.y_fp32 = tensors.output<float>(y_fp32_);
     params.sum = tensors.output(sum_);
+    params.y_first = tensors.output(y_first_);
+    params.cu_seqlens = tensors.input<int>(cu_seqlens_);
+    if (params.cu_seqlens) params.B = tensors.size(cu_seqlens_, 0) - 1;
     params.rows = tensors.volume(x_, 0, tensors.rank(x_) - 1);
     params.E = tensors.size(x_, -1);
     params.epsilon = epsilon_;
@@ -50,8 +63,8 @@ class LayerNorm final : public Operator {
 
  private:
   const Results results_;
-  const TensorKind kind_;  // of all tensors but y_e4m3 and y_fp32
-  const int x_, bias_, residual_, gamma_, beta_, y_, y_e4m3_, y_fp32_, sum_;
+  const TensorKind kind_;  // of all tensors but cu_seqlens, y_e4m3 and y_fp32
+  const int x_, bias_, residual_, gamma_, beta_, cu_seqlens_, y_, y_e4m3_, y_fp32_, sum_, y_first_;
   const float epsilon_;
   const bool rms_;
 };
@@ -60,9 +73,10 @@ class LayerNorm final : public Operator {
 
 OperatorInfo layerNormOperator() {
   return {"PadfreeLayerNorm",
-          withResultsFields({nonNegativeRealField("epsilon"), flagField("rms"), flagField("has_bias"),
-                             flagField("has_residual"), flagField("has_beta"), flagField("has_sum")},
-                            {"fp32", "act_fp32"}),
+          withResultsFields(
+              {nonNegativeRealField("epsilon"), flagField("rms"), flagField("has_bias"), flagField("has_residual"),
+               flagField("has_beta"), flagField("has_sum"), flagField("has_first")},
+              {"fp32", "act_fp32"}),
           makeOperator<LayerNorm>};
 }
 

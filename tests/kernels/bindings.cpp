@@ -101,12 +101,13 @@ PADFREE_TEST_EXPORT int padfreeLayerNormE4m3(const void* x, const void* bias, co
       stream);
 }
 
-// The same with rows in fp32 in place of those in e4m3.
+// The same with rows in fp32 in place of those in e4m3, and those of B sequences' first tokens where y_first is there.
 PADFREE_TEST_EXPORT int padfreeLayerNormFp32(const void* x, const void* bias, const void* residual, const void* gamma,
                                              const void* beta, void* y, void* sum, int64_t rows, int E, float epsilon,
-                                             int rms, int type, float* y_fp32, cudaStream_t stream) {
+                                             int rms, int type, float* y_fp32, void* y_first, const int* cu_seqlens,
+                                             int B, cudaStream_t stream) {
   return padfree::launchLayerNorm({x, bias, residual, gamma, beta, y, sum, rows, E, epsilon, rms != 0,
-                                   static_cast<DataType>(type), nullptr, 1.f, y_fp32},
+                                   static_cast<DataType>(type), nullptr, 1.f, y_fp32, y_first, cu_seqlens, B},
                                   stream);
 }
 

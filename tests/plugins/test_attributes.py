@@ -183,7 +183,7 @@ def test_linear_needs_a_gpu_to_be_built(library: PluginLibrary, log: LogCapture)
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU to ask for its architecture")
 @pytest.mark.parametrize("results", ["act", "e4m3", "both", "fp32", "act_fp32"])
 def test_rows_in_e4m3_need_a_gpu_to_be_built(library: PluginLibrary, log: LogCapture, results: str) -> None:
-    flags = {"rms": 0, "has_bias": 0, "has_residual": 0, "has_beta": 0, "has_sum": 0}
+    flags = {"rms": 0, "has_bias": 0, "has_residual": 0, "has_beta": 0, "has_sum": 0, "has_first": 0}
     plugin = library.create("PadfreeLayerNorm", {"epsilon": 1e-5, **flags, "results": results, "y_scale": 1.0})
     assert plugin is not None
     assert plugin.configure([FP16, FP16], [(7, 16), (16,)]) == (results not in ("e4m3", "both"))

@@ -107,7 +107,7 @@ def test_types_and_formats(library: PluginLibrary, operator: str) -> None:
 
 
 def test_mixed_activation_types_are_refused(library: PluginLibrary, log: LogCapture) -> None:
-    flags = {"rms": 0, "has_bias": 0, "has_residual": 0, "has_beta": 1, "has_sum": 0}
+    flags = {"rms": 0, "has_bias": 0, "has_residual": 0, "has_beta": 1, "has_sum": 0, "has_first": 0}
     attributes: dict[str, AttributeValue] = {"epsilon": 1e-5, **flags, **PLAIN_RESULTS}
     plugin = create(library, "PadfreeLayerNorm", attributes)
     assert plugin.output_types([FP16, FP16, FP32]) is None
@@ -117,7 +117,7 @@ def test_mixed_activation_types_are_refused(library: PluginLibrary, log: LogCapt
 
 
 def test_rows_of_norms_in_e4m3_stand_beside_half_precision_alone(library: PluginLibrary, log: LogCapture) -> None:
-    flags = {"rms": 0, "has_bias": 0, "has_residual": 0, "has_beta": 0, "has_sum": 1}
+    flags = {"rms": 0, "has_bias": 0, "has_residual": 0, "has_beta": 0, "has_sum": 1, "has_first": 0}
     plugin = create(library, "PadfreeLayerNorm", {"epsilon": 1e-5, **flags, "results": "e4m3", "y_scale": 0.5})
     assert plugin.output_types([BF16, BF16]) == [FP8, BF16]
     assert plugin.supports(2, [FP16, FP16, FP8, FP16])

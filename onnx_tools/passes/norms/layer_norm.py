@@ -78,6 +78,7 @@ def _replace(editor: Editor, analysis: Analysis, found: norm_match.LayerNorm) ->
         has_residual=int(parts.residual is not None),
         has_beta=int(found.beta is not None),
         has_sum=int(has_sum),
+        has_first=0,
         results="act",
         y_scale=1.0,
     )

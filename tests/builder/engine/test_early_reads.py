@@ -48,7 +48,7 @@ def attention_of(nodes: list[onnx.NodeProto], qkv: str, cu_seqlens: str) -> onnx
 
 
 def norm(x: str, y: str) -> onnx.NodeProto:
-    flags = {"rms": 0, "has_bias": 0, "has_residual": 0, "has_beta": 0, "has_sum": 0}
+    flags = {"rms": 0, "has_bias": 0, "has_residual": 0, "has_beta": 0, "has_sum": 0, "has_first": 0}
     return make_node("PadfreeLayerNorm", [x, "gamma"], [y], name=y, epsilon=1e-5, **flags, results="act", y_scale=1.0)
 
 
@@ -97,9 +97,8 @@ def test_only_where_another_kernel_stands_between(name: str) -> None:
     assert early(for_parser(attention_of(nodes, qkv, cu_seqlens), 512)) == [expected]
 
 
-@pytest.mark.parametrize(("of_lengths", "expected"), [("ids", 1), ("x", 0)])
-def test_ids_are_early_where_lengths_are_made_behind_them(of_lengths: str, expected: int) -> None:
-    """A schedule is given ids for their number; one that is given another tensor may run ahead of what makes ids."""
+def embedder(of_lengths: str, *others: onnx.NodeProto) -> onnx.ModelProto:
+    """An embedding of ids that Abs makes, behind a schedule that is given a tensor's number of tokens, and others."""
     flags = {"has_extent": 0, "has_positions": 0, "has_tasks": 0, "num_heads": 1}
     own = ("has_token_types", "has_positions", "has_position_table", "has_beta", "has_seq_lens", "early_ids")
     embedding = dict.fromkeys(own, 0)
@@ -115,5 +114,31 @@ def test_ids_are_early_where_lengths_are_made_behind_them(of_lengths: str, expec
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT16, [None, 8])
     made = [helper.make_tensor("table", TensorProto.FLOAT16, [3, 8], [1.0] * 24)]
     made.append(helper.make_tensor("gamma", TensorProto.FLOAT16, [8], [1.0] * 8))
-    model = helper.make_model(helper.make_graph(nodes, "g", inputs, [output], made))
-    assert early(for_parser(model, 512)) == [expected]
+    return helper.make_model(helper.make_graph([*nodes, *others], "g", inputs, [output], made))
+
+
+@pytest.mark.parametrize(("of_lengths", "expected"), [("ids", 1), ("x", 0)])
+def test_ids_are_early_where_lengths_are_made_behind_them(of_lengths: str, expected: int) -> None:
+    """A schedule is given ids for their number; one that is given another tensor may run ahead of what makes ids."""
+    assert early(for_parser(embedder(of_lengths), 512)) == [expected]
+
+
+AROUND_EMBEDDINGS = {
+    "nothing": ([], 1),
+    "what reads rows": ([helper.make_node("Abs", ["y"], ["z"]), helper.make_node("Add", ["z", "z"], ["w"])], 1),
+    "what is made of constants": ([helper.make_node("Abs", ["table"], ["z"])], 1),
+    "another reader of an input": ([helper.make_node("Abs", ["x"], ["z"])], 0),
+    "another reader of ids": ([helper.make_node("Abs", ["ids"], ["z"])], 0),
+    "another reader of offsets": ([helper.make_node("Abs", ["cu"], ["z"])], 0),
+}
+
+
+@pytest.mark.parametrize("name", AROUND_EMBEDDINGS)
+def test_an_embedding_is_given_lengths_where_nothing_can_run_ahead_of_it(name: str) -> None:
+    """With them it writes rows while the kernel ahead runs, whose inputs may lie in that memory if it is another."""
+    others, expected = AROUND_EMBEDDINGS[name]
+    made = for_parser(embedder("ids", *others), 512)
+    assert early(made) == [1]
+    embedding = next(node for node in made.graph.node if node.op_type == "PadfreeEmbedding")
+    assert node_attributes(embedding)["has_seq_lens"] == expected
+    assert ("lens" in embedding.input) == bool(expected)

@@ -21,7 +21,15 @@ WIDTH = 21
 LARGEST = 448.0
 Y_SCALE = 2.0**-5
 DTYPES = {"fp32": np.float32, "fp16": np.float16}
-NORM: dict[str, Any] = {"epsilon": 1e-5, "rms": 0, "has_bias": 1, "has_residual": 1, "has_beta": 1, "has_sum": 1}
+NORM: dict[str, Any] = {
+    "epsilon": 1e-5,
+    "rms": 0,
+    "has_bias": 1,
+    "has_residual": 1,
+    "has_beta": 1,
+    "has_sum": 1,
+    "has_first": 0,
+}
 EMBEDDING: dict[str, Any] = {
     "epsilon": 1e-5,
     "position_offset": 0,

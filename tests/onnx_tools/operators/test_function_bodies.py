@@ -173,11 +173,30 @@ def test_layer_norm(opset: int, rms: int, flags: int) -> None:
             has_residual=residual,
             has_beta=beta,
             has_sum=has_sum,
+            has_first=0,
             **PLAIN_RESULTS,
         )
         expected = ref.layer_norm(**tensors, epsilon=EPSILON, rms=bool(rms))
         for actual, wanted in zip(outputs, expected[: 1 + has_sum], strict=True):
             check(actual, wanted)
+
+
+@batches
+@pytest.mark.parametrize("has_sum", [0, 1])
+def test_layer_norm_with_rows_of_first_tokens(batch: str, has_sum: int) -> None:
+    for opset in OPSETS if batch == "filler and empty" else (17,):
+        cu, tokens = cu_of(batch)
+        tensors = {
+            "x": (rng().standard_normal((tokens, WIDTH)) + 3).astype(np.float32),
+            "gamma": rng().standard_normal(WIDTH).astype(np.float32),
+        }
+        flags = {"rms": 0, "has_bias": 0, "has_residual": 0, "has_beta": 0, "has_sum": has_sum, "has_first": 1}
+        given = {**tensors, "cu_seqlens": cu}
+        *rows, first = run("PadfreeLayerNorm", given, opset, epsilon=EPSILON, **flags, results="fp32", y_scale=1.0)
+        expected = ref.layer_norm(**tensors, epsilon=EPSILON)
+        for actual, wanted in zip(rows, expected[: 1 + has_sum], strict=True):
+            check(actual, wanted)
+        check(first, ref.pool(expected[0], cu, "first", normalize=False))
 
 
 @batches

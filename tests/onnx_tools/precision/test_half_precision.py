@@ -140,7 +140,7 @@ def test_norms_as_standard_operators(opset: int, flags: str) -> None:
     names = ["rms", "has_bias", "has_residual", "has_beta", "has_sum"]
     inputs = ["x", *(name[4:] for name in names[1:3] if name in chosen), "gamma", *(["beta"] * ("has_beta" in chosen))]
     outputs = ["y", *(["sum"] * ("has_sum" in chosen))]
-    attributes = {**{name: int(name in chosen) for name in names}, **PLAIN_RESULTS}
+    attributes = {**{name: int(name in chosen) for name in names}, "has_first": 0, **PLAIN_RESULTS}
     node = helper.make_node(
         "PadfreeLayerNorm", inputs, outputs, name="norm", domain="padfree", epsilon=1e-5, **attributes
     )

@@ -21,7 +21,16 @@ from tests.support.samples import PLAIN_RESULTS
 
 E = 8
 HALF = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
-NORM = {"epsilon": 1e-5, "rms": 0, "has_bias": 1, "has_residual": 0, "has_beta": 1, "has_sum": 0, **PLAIN_RESULTS}
+NORM = {
+    "epsilon": 1e-5,
+    "rms": 0,
+    "has_bias": 1,
+    "has_residual": 0,
+    "has_beta": 1,
+    "has_sum": 0,
+    "has_first": 0,
+    **PLAIN_RESULTS,
+}
 
 
 def weights(**changes: Any) -> dict[str, np.ndarray]:
