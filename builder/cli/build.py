@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from padfree.builder.engine.shared_builder import SharedBuilder
 
 MIB = 1 << 20
+CUDA_THREAD = "padfree-cuda"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -82,7 +82,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
-    threading.Thread(target=start_cuda, args=(arguments.device,), daemon=True).start()
+    start_cuda(arguments.device)
     from padfree.builder.engine.build import check_plan_destinations
     from padfree.builder.engine.engine_builder import DEFAULT_CACHE
     from padfree.builder.engine.shared_builder import SharedBuilder
@@ -187,13 +187,20 @@ def _quantized(arguments: argparse.Namespace, path: Path) -> Iterator[tuple[Path
 
 
 def start_cuda(device: int) -> None:
-    """Starts CUDA, which takes a second, beside the imports. What is wrong with it, the build finds again and names.
+    """Starts CUDA, which takes a second, beside the imports to come. The build finds what is wrong with it, and names it.
 
-    Without its bindings padfree's module cannot be imported. Were that tried here too, the build could meet the half of
-    it that is there until then.
+    What the thread calls is imported before it starts: of two threads that import modules which import each other, as
+    numpy's do, one may be given a module of which half is there.
     """
-    with contextlib.suppress(Exception):
-        importlib.import_module("cuda.bindings.runtime")
-        from padfree.runtime.gpu.cuda import open_device
+    from padfree.runtime.errors import SessionError
 
-        open_device(device)
+    try:
+        from padfree.runtime.gpu.cuda import open_device
+    except SessionError:  # there are no bindings
+        return
+
+    def start() -> None:
+        with contextlib.suppress(SessionError):
+            open_device(device)
+
+    threading.Thread(target=start, name=CUDA_THREAD, daemon=True).start()

@@ -59,7 +59,7 @@ def test_layer_norm(dtype: torch.dtype, width: int, options: str, rows: int) -> 
     assert torch.equal(beside.to(dtype), y)
     expected = torch.zeros_like(first)
     expected[starts < ends] = y[starts[starts < ends].long()]
-    assert torch.equal(first, expected)
+    assert not rows or torch.equal(first, expected)  # without rows y_fp32 is null, by which the launcher goes
     truth = operands.truth(EPS)
     assert not rows or bool(((beside.double() - truth).abs() <= WITHIN * truth.abs().max()).all())
     assert "sum" not in options or all(torch.equal(total, sums[0]) for total in sums)

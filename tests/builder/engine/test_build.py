@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import builtins
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +15,7 @@ import onnx
 import pytest
 from padfree.builder import BuildError, build_engine
 from padfree.builder.cli import main
-from padfree.builder.cli.build import start_cuda
+from padfree.builder.cli.build import CUDA_THREAD, start_cuda
 from padfree.builder.engine import build
 from padfree.builder.engine.engine_builder import BuiltEngine, EngineBuilder, TacticOptions
 from padfree.builder.engine.phases import STARTING, Phases
@@ -56,11 +58,40 @@ def test_damaged_metadata_in_a_model(packed_model: ModelWriter) -> None:
 
 
 def test_cuda_is_not_started_without_its_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[int] = []
-    monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", None)
-    monkeypatch.setitem(sys.modules, "padfree.runtime.gpu.cuda", SimpleNamespace(open_device=started.append))
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    monkeypatch.delitem(sys.modules, "padfree.runtime.gpu.cuda", raising=False)
+    before = {thread.name for thread in threading.enumerate()}
     start_cuda(0)
-    assert not started
+    assert {thread.name for thread in threading.enumerate()} == before
+    assert "padfree.runtime.gpu.cuda" not in sys.modules  # the build finds the same error again
+
+
+def test_cuda_starts_in_a_thread_that_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong with it is no matter there."""
+    started, may_go = list[tuple[int, str]](), threading.Event()
+
+    def open_device(device: int) -> None:
+        may_go.wait()
+        started.append((device, threading.current_thread().name))
+        raise SessionError("no GPU")
+
+    monkeypatch.setitem(sys.modules, "padfree.runtime.gpu.cuda", SimpleNamespace(open_device=open_device))
+    start_cuda(3)
+    thread = next(thread for thread in threading.enumerate() if thread.name == CUDA_THREAD)
+    monkeypatch.setattr("builtins.__import__", refuse_in(thread, builtins.__import__))
+    may_go.set()
+    thread.join()
+    assert started == [(3, CUDA_THREAD)]
+
+
+def refuse_in(thread: threading.Thread, real: Callable[..., Any]) -> Callable[..., Any]:
+    """An __import__ that a thread may not call."""
+
+    def imports(*arguments: Any, **named: Any) -> Any:
+        assert threading.current_thread() is not thread
+        return real(*arguments, **named)
+
+    return imports
 
 
 def test_a_contradicting_profile_is_named_on_any_machine(

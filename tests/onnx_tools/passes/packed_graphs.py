@@ -98,6 +98,7 @@ class PackedGraph:
             outputs=2 if sum_output else 1,
             **flags,
             has_sum=int(sum_output),
+            has_first=0,
             epsilon=EPSILON,
             **PLAIN_RESULTS,
         )
