@@ -187,7 +187,7 @@ def _quantized(arguments: argparse.Namespace, path: Path) -> Iterator[tuple[Path
 
 
 def start_cuda(device: int) -> None:
-    """Starts CUDA, which takes a second, beside the imports to come. The build finds what is wrong with it, and names it.
+    """Starts CUDA, which takes a second, beside the imports to come. The build finds what is wrong with it again.
 
     What the thread calls is imported before it starts: of two threads that import modules which import each other, as
     numpy's do, one may be given a module of which half is there.
