@@ -192,15 +192,11 @@ def start_cuda(device: int) -> None:
     What the thread calls is imported before it starts: of two threads that import modules which import each other, as
     numpy's do, one may be given a module of which half is there.
     """
-    from padfree.runtime.errors import SessionError
-
-    try:
+    with contextlib.suppress(Exception):
         from padfree.runtime.gpu.cuda import open_device
-    except SessionError:  # there are no bindings
-        return
 
-    def start() -> None:
-        with contextlib.suppress(SessionError):
-            open_device(device)
+        def start() -> None:
+            with contextlib.suppress(Exception):
+                open_device(device)
 
-    threading.Thread(target=start, name=CUDA_THREAD, daemon=True).start()
+        threading.Thread(target=start, name=CUDA_THREAD, daemon=True).start()
