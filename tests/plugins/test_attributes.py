@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from padfree.onnx_tools.operators import OPERATORS
 
-from tests.support.samples import PLAIN_LINEAR, all_variants, variants
+from tests.support.samples import PLAIN_LINEAR, PLAIN_NORM, all_variants, variants
 
 from .plugin_abi import FIELD_CHAR, FIELD_FLOAT32, FIELD_INT32, FP16, LogCapture, PluginLibrary
 
@@ -183,8 +183,7 @@ def test_linear_needs_a_gpu_to_be_built(library: PluginLibrary, log: LogCapture)
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU to ask for its architecture")
 @pytest.mark.parametrize("results", ["act", "e4m3", "both", "fp32", "act_fp32"])
 def test_rows_in_e4m3_need_a_gpu_to_be_built(library: PluginLibrary, log: LogCapture, results: str) -> None:
-    flags = {"rms": 0, "has_bias": 0, "has_residual": 0, "has_beta": 0, "has_sum": 0, "has_first": 0}
-    plugin = library.create("PadfreeLayerNorm", {"epsilon": 1e-5, **flags, "results": results, "y_scale": 1.0})
+    plugin = library.create("PadfreeLayerNorm", {**PLAIN_NORM, "results": results})
     assert plugin is not None
     assert plugin.configure([FP16, FP16], [(7, 16), (16,)]) == (results not in ("e4m3", "both"))
     assert ("the GPU cannot be asked for its architecture" in log.text()) == (results in ("e4m3", "both"))

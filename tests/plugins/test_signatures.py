@@ -9,7 +9,14 @@ import pytest
 from padfree.onnx_tools.operators import OPERATORS
 from padfree.onnx_tools.operators.spec import AttributeValue, TensorSpec
 
-from tests.support.samples import LETTERS, PLAIN_LINEAR, PLAIN_LINEAR_FP8, PLAIN_RESULTS, concrete_shape, variants
+from tests.support.samples import (
+    LETTERS,
+    PLAIN_LINEAR,
+    PLAIN_LINEAR_FP8,
+    PLAIN_NORM,
+    concrete_shape,
+    variants,
+)
 
 from .expressions import ExpressionBuilder, Size, SizeTensor
 from .plugin_abi import (
@@ -107,9 +114,7 @@ def test_types_and_formats(library: PluginLibrary, operator: str) -> None:
 
 
 def test_mixed_activation_types_are_refused(library: PluginLibrary, log: LogCapture) -> None:
-    flags = {"rms": 0, "has_bias": 0, "has_residual": 0, "has_beta": 1, "has_sum": 0, "has_first": 0}
-    attributes: dict[str, AttributeValue] = {"epsilon": 1e-5, **flags, **PLAIN_RESULTS}
-    plugin = create(library, "PadfreeLayerNorm", attributes)
+    plugin = create(library, "PadfreeLayerNorm", {**PLAIN_NORM, "has_beta": 1})
     assert plugin.output_types([FP16, FP16, FP32]) is None
     assert "input beta has type FP32; allowed: FP16 as input x; cast it in the graph" in log.text()
     assert not plugin.supports(2, [FP16, FP16, FP32, FP16])
@@ -117,8 +122,7 @@ def test_mixed_activation_types_are_refused(library: PluginLibrary, log: LogCapt
 
 
 def test_rows_of_norms_in_e4m3_stand_beside_half_precision_alone(library: PluginLibrary, log: LogCapture) -> None:
-    flags = {"rms": 0, "has_bias": 0, "has_residual": 0, "has_beta": 0, "has_sum": 1, "has_first": 0}
-    plugin = create(library, "PadfreeLayerNorm", {"epsilon": 1e-5, **flags, "results": "e4m3", "y_scale": 0.5})
+    plugin = create(library, "PadfreeLayerNorm", {**PLAIN_NORM, "has_sum": 1, "results": "e4m3", "y_scale": 0.5})
     assert plugin.output_types([BF16, BF16]) == [FP8, BF16]
     assert plugin.supports(2, [FP16, FP16, FP8, FP16])
     assert not plugin.supports(2, [FP16, FP16, FP16, FP16])

@@ -46,6 +46,27 @@ PLAIN_ATTENTION: dict[str, AttributeValue] = {
     "early_lengths": 0,
 }
 PLAIN_RESULTS: dict[str, AttributeValue] = {"results": "act", "y_scale": 1.0}
+PLAIN_NORM: dict[str, AttributeValue] = {
+    "epsilon": 1e-5,
+    "rms": 0,
+    "has_bias": 0,
+    "has_residual": 0,
+    "has_beta": 0,
+    "has_sum": 0,
+    "has_first": 0,
+    **PLAIN_RESULTS,
+}
+PLAIN_EMBEDDING: dict[str, AttributeValue] = {
+    "epsilon": 1e-5,
+    "position_offset": 0,
+    "has_token_types": 0,
+    "has_positions": 0,
+    "has_position_table": 0,
+    "has_beta": 0,
+    "has_seq_lens": 0,
+    "early_ids": 0,
+    **PLAIN_RESULTS,
+}
 PLAIN_LINEAR: dict[str, AttributeValue] = {
     "activation": "none",
     "has_bias": 0,

@@ -10,7 +10,7 @@ from padfree.builder.engine.network import for_parser
 from padfree.onnx_tools import rewrite, synthetic
 from padfree.onnx_tools.operators import check_nodes, make_node, node_attributes, padfree_nodes
 
-from tests.support.samples import PLAIN_ATTENTION
+from tests.support.samples import PLAIN_ATTENTION, PLAIN_EMBEDDING, PLAIN_NORM
 
 
 def early(model: onnx.ModelProto) -> list[object]:
@@ -48,8 +48,7 @@ def attention_of(nodes: list[onnx.NodeProto], qkv: str, cu_seqlens: str) -> onnx
 
 
 def norm(x: str, y: str) -> onnx.NodeProto:
-    flags = {"rms": 0, "has_bias": 0, "has_residual": 0, "has_beta": 0, "has_sum": 0, "has_first": 0}
-    return make_node("PadfreeLayerNorm", [x, "gamma"], [y], name=y, epsilon=1e-5, **flags, results="act", y_scale=1.0)
+    return make_node("PadfreeLayerNorm", [x, "gamma"], [y], name=y, **PLAIN_NORM)
 
 
 CASES = {
@@ -100,15 +99,10 @@ def test_only_where_another_kernel_stands_between(name: str) -> None:
 def embedder(of_lengths: str, *others: onnx.NodeProto) -> onnx.ModelProto:
     """An embedding of ids that Abs makes, behind a schedule that is given a tensor's number of tokens, and others."""
     flags = {"has_extent": 0, "has_positions": 0, "has_tasks": 0, "num_heads": 1}
-    own = ("has_token_types", "has_positions", "has_position_table", "has_beta", "has_seq_lens", "early_ids")
-    embedding = dict.fromkeys(own, 0)
     nodes = [
         helper.make_node("Abs", ["x"], ["ids"]),
         make_node("PadfreeSchedule", ["lens", of_lengths], ["cu"], name="s", **flags),
-        make_node(
-            *("PadfreeEmbedding", ["ids", "cu", "table", "gamma"], ["y"]),
-            **{"name": "e", "epsilon": 1e-5, "position_offset": 0, **embedding, "results": "act", "y_scale": 1.0},
-        ),
+        make_node("PadfreeEmbedding", ["ids", "cu", "table", "gamma"], ["y"], name="e", **PLAIN_EMBEDDING),
     ]
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT32, [None]) for name in ("x", "lens")]
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT16, [None, 8])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support import reference as ref
-from tests.support.samples import PLAIN_ATTENTION, PLAIN_RESULTS
+from tests.support.samples import PLAIN_ATTENTION, PLAIN_NORM
 
 from .bodies import (
     HEADS,
@@ -137,8 +137,7 @@ def test_half_precision_bodies_compute_in_float32(opset: int) -> None:
     x = np.full((1, 4096), 200, np.float16)  # the sum of squares is far above 65504
     x[0, ::2] = -200
     gamma = np.ones(4096, np.float16)
-    flags = {"rms": 0, "has_bias": 0, "has_residual": 0, "has_beta": 0, "has_sum": 0, "has_first": 0, **PLAIN_RESULTS}
-    (y,) = run("PadfreeLayerNorm", {"x": x, "gamma": gamma}, opset, epsilon=1e-12, **flags)
+    (y,) = run("PadfreeLayerNorm", {"x": x, "gamma": gamma}, opset, **{**PLAIN_NORM, "epsilon": 1e-12})
     check(y, ref.layer_norm(x, gamma, epsilon=1e-12)[0], np.float16, rtol=1e-3, atol=1e-3)
     (y,) = run("PadfreePack", {"x": x[None], "token_index": np.array([0, -1], np.int32)}, opset)
     check(y, np.concatenate([x, x * 0]), np.float16)

@@ -14,6 +14,8 @@ from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.operators import DOMAIN, OPERATORS, make_node, with_functions
 from padfree.onnx_tools.precision.widen import widen
 
+from tests.support.samples import PLAIN_EMBEDDING, PLAIN_NORM
+
 from .bodies import cu_of, rng
 
 Feeds = dict[str, np.ndarray]
@@ -21,25 +23,8 @@ WIDTH = 21
 LARGEST = 448.0
 Y_SCALE = 2.0**-5
 DTYPES = {"fp32": np.float32, "fp16": np.float16}
-NORM: dict[str, Any] = {
-    "epsilon": 1e-5,
-    "rms": 0,
-    "has_bias": 1,
-    "has_residual": 1,
-    "has_beta": 1,
-    "has_sum": 1,
-    "has_first": 0,
-}
-EMBEDDING: dict[str, Any] = {
-    "epsilon": 1e-5,
-    "position_offset": 0,
-    "has_token_types": 0,
-    "has_positions": 0,
-    "has_position_table": 1,
-    "has_beta": 1,
-    "has_seq_lens": 0,
-    "early_ids": 0,
-}
+NORM: dict[str, Any] = {**PLAIN_NORM, "has_bias": 1, "has_residual": 1, "has_beta": 1, "has_sum": 1}
+EMBEDDING: dict[str, Any] = {**PLAIN_EMBEDDING, "has_position_table": 1, "has_beta": 1}
 
 
 def model_of(operator: str, feeds: Feeds, precision: str, opset: int, attributes: dict[str, Any]) -> ModelProto:

@@ -14,7 +14,7 @@ from padfree.onnx_tools import RewriteError, without_functions
 from padfree.onnx_tools.operators import functions_for, make_node, with_functions
 
 from tests.support import reference as ref
-from tests.support.samples import PLAIN_RESULTS
+from tests.support.samples import PLAIN_EMBEDDING, PLAIN_NORM
 
 from .bodies import (
     EPSILON,
@@ -133,15 +133,15 @@ def test_embedding(batch: str, types: int, positions: str, beta: int) -> None:
             "PadfreeEmbedding",
             tensors,
             opset,
-            epsilon=EPSILON,
-            position_offset=offset,
-            has_token_types=types,
-            has_positions=int(positions == "given"),
-            has_position_table=int(positions != "none"),
-            has_beta=beta,
-            has_seq_lens=0,
-            early_ids=0,
-            **PLAIN_RESULTS,
+            **{
+                **PLAIN_EMBEDDING,
+                "epsilon": EPSILON,
+                "position_offset": offset,
+                "has_token_types": types,
+                "has_positions": int(positions == "given"),
+                "has_position_table": int(positions != "none"),
+                "has_beta": beta,
+            },
         )
         check(y, ref.embedding(**tensors, epsilon=EPSILON, position_offset=offset))
 
@@ -167,14 +167,15 @@ def test_layer_norm(opset: int, rms: int, flags: int) -> None:
             "PadfreeLayerNorm",
             tensors,
             opset,
-            epsilon=EPSILON,
-            rms=rms,
-            has_bias=bias,
-            has_residual=residual,
-            has_beta=beta,
-            has_sum=has_sum,
-            has_first=0,
-            **PLAIN_RESULTS,
+            **{
+                **PLAIN_NORM,
+                "epsilon": EPSILON,
+                "rms": rms,
+                "has_bias": bias,
+                "has_residual": residual,
+                "has_beta": beta,
+                "has_sum": has_sum,
+            },
         )
         expected = ref.layer_norm(**tensors, epsilon=EPSILON, rms=bool(rms))
         for actual, wanted in zip(outputs, expected[: 1 + has_sum], strict=True):
@@ -190,9 +191,8 @@ def test_layer_norm_with_rows_of_first_tokens(batch: str, has_sum: int) -> None:
             "x": (rng().standard_normal((tokens, WIDTH)) + 3).astype(np.float32),
             "gamma": rng().standard_normal(WIDTH).astype(np.float32),
         }
-        flags = {"rms": 0, "has_bias": 0, "has_residual": 0, "has_beta": 0, "has_sum": has_sum, "has_first": 1}
-        given = {**tensors, "cu_seqlens": cu}
-        *rows, first = run("PadfreeLayerNorm", given, opset, epsilon=EPSILON, **flags, results="fp32", y_scale=1.0)
+        attributes = {**PLAIN_NORM, "epsilon": EPSILON, "has_sum": has_sum, "has_first": 1, "results": "fp32"}
+        *rows, first = run("PadfreeLayerNorm", {**tensors, "cu_seqlens": cu}, opset, **attributes)
         expected = ref.layer_norm(**tensors, epsilon=EPSILON)
         for actual, wanted in zip(rows, expected[: 1 + has_sum], strict=True):
             check(actual, wanted)

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from padfree.onnx_tools import RewriteError
 from padfree.onnx_tools.operators import DOMAIN, OPERATORS, check_nodes, make_node, node_attributes, set_attribute
 
-from tests.support.samples import PLAIN_ATTENTION, PLAIN_RESULTS
+from tests.support.samples import PLAIN_ATTENTION, PLAIN_EMBEDDING
 
 ATTENTION = {**PLAIN_ATTENTION, "num_heads": 4, "num_kv_heads": 4, "head_size": 16, "scale": 0.25}
 
@@ -103,17 +103,12 @@ def test_an_attribute_gets_another_value() -> None:
 
 
 def test_positions_need_a_position_table() -> None:
-    absent = ("has_token_types", "has_position_table", "has_beta", "has_seq_lens", "early_ids")
-    flags = {**dict.fromkeys(absent, 0), "has_positions": 1}
     with pytest.raises(RewriteError, match="has_positions=1 needs has_position_table=1"):
         make_node(
             "PadfreeEmbedding",
             ["ids", "p", "cu", "w", "g"],
             ["y"],
-            epsilon=1e-12,
-            position_offset=0,
-            **flags,
-            **PLAIN_RESULTS,
+            **{**PLAIN_EMBEDDING, "has_positions": 1},
         )
 
 

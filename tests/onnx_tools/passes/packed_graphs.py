@@ -17,7 +17,7 @@ from padfree.onnx_tools.passes import PassResult
 from padfree.onnx_tools.precision.element_types import check_element_types
 
 from tests.onnx_tools.agreement import run
-from tests.support.samples import PLAIN_RESULTS
+from tests.support.samples import PLAIN_NORM
 
 WIDTH = 64
 EPSILON = 0.1  # large, so that one that is left out shows
@@ -91,16 +91,13 @@ class PackedGraph:
     ) -> str:
         gamma = gamma or self.constant(width, center=1.0)
         flags = {"has_bias": int(bool(bias)), "has_residual": int(bool(residual)), "has_beta": int(beta), "rms": rms}
+        attributes = {**PLAIN_NORM, **flags, "has_sum": int(sum_output), "epsilon": EPSILON}
         return self.padfree(
             "PadfreeLayerNorm",
             "norm",
             [x, bias, residual, gamma, self.constant(width) if beta else ""],
             outputs=2 if sum_output else 1,
-            **flags,
-            has_sum=int(sum_output),
-            has_first=0,
-            epsilon=EPSILON,
-            **PLAIN_RESULTS,
+            **attributes,
         )
 
     def inputs(self) -> list[ValueInfoProto]:

@@ -17,7 +17,7 @@ from padfree.onnx_tools.verification.sample_batches import sample_of
 
 from tests.support.encoder import HIDDEN, one_layer
 from tests.support.messages import check_outputs, convert, run, with_linear
-from tests.support.samples import PLAIN_RESULTS
+from tests.support.samples import PLAIN_NORM
 
 E, T = 8, 5
 
@@ -140,10 +140,8 @@ def test_norms_as_standard_operators(opset: int, flags: str) -> None:
     names = ["rms", "has_bias", "has_residual", "has_beta", "has_sum"]
     inputs = ["x", *(name[4:] for name in names[1:3] if name in chosen), "gamma", *(["beta"] * ("has_beta" in chosen))]
     outputs = ["y", *(["sum"] * ("has_sum" in chosen))]
-    attributes = {**{name: int(name in chosen) for name in names}, "has_first": 0, **PLAIN_RESULTS}
-    node = helper.make_node(
-        "PadfreeLayerNorm", inputs, outputs, name="norm", domain="padfree", epsilon=1e-5, **attributes
-    )
+    attributes = {**PLAIN_NORM, **{name: int(name in chosen) for name in names}}
+    node = helper.make_node("PadfreeLayerNorm", inputs, outputs, name="norm", domain="padfree", **attributes)
     shapes = {"x": [T, E], "residual": [T, E]}
     graph = helper.make_graph(
         [node],

@@ -17,20 +17,11 @@ from padfree.onnx_tools.precision.element_types import check_element_types
 from padfree.onnx_tools.precision.rounded_weights import round_to, to_float32
 
 from tests.support.messages import check_weights, convert
-from tests.support.samples import PLAIN_RESULTS
+from tests.support.samples import PLAIN_NORM
 
 E = 8
 HALF = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
-NORM = {
-    "epsilon": 1e-5,
-    "rms": 0,
-    "has_bias": 1,
-    "has_residual": 0,
-    "has_beta": 1,
-    "has_sum": 0,
-    "has_first": 0,
-    **PLAIN_RESULTS,
-}
+NORM = {**PLAIN_NORM, "has_bias": 1, "has_beta": 1}
 
 
 def weights(**changes: Any) -> dict[str, np.ndarray]:

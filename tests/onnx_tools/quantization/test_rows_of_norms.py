@@ -22,7 +22,7 @@ from padfree.onnx_tools.quantization.weights import QuantizedWeights
 
 from tests.onnx_tools.agreement import run
 from tests.onnx_tools.passes.packed_graphs import EPSILON, WIDTH, PackedGraph, activations
-from tests.support.samples import PLAIN_RESULTS
+from tests.support.samples import PLAIN_EMBEDDING
 
 SCALE = 2.0**-6
 WORDS = 30
@@ -33,12 +33,9 @@ class TokenGraph(PackedGraph):
     """A graph on ids "x" [T] and the prefix sums "cu" of their sequences."""
 
     def embedding(self) -> str:
-        absent = ("has_token_types", "has_positions", "has_position_table", "has_seq_lens", "early_ids")
-        flags = {**dict.fromkeys(absent, 0), "has_beta": 1}
         inputs = ["x", "cu", self.constant(WORDS, WIDTH), self.constant(WIDTH, center=1.0), self.constant(WIDTH)]
-        return self.padfree(
-            "PadfreeEmbedding", "norm", inputs, epsilon=EPSILON, position_offset=0, **flags, **PLAIN_RESULTS
-        )
+        attributes = {**PLAIN_EMBEDDING, "epsilon": EPSILON, "has_beta": 1}
+        return self.padfree("PadfreeEmbedding", "norm", inputs, **attributes)
 
     def inputs(self) -> list[ValueInfoProto]:
         return [
