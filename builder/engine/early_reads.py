@@ -5,10 +5,6 @@ Attention begins by reading cu_seqlens and the task list, which are made by one 
 an embedding by reading ids. Such an input is complete early where another kernel stands between whoever makes it and
 the reader, in every order in which TensorRT may run them: all but the kernel ahead has ended when a kernel begins
 (plugins/common/dependent_launch.cuh, rule 3).
-
-Beside ids an embedding needs cu_seqlens alone, which the kernel ahead makes. It is given the lengths that these are the
-sums of, and may then store its rows while that kernel runs: where no other kernel can be the one ahead, nothing reads
-the memory that TensorRT gave to the rows (rule 1).
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ Makers = Mapping[str, onnx.NodeProto]
 
 
 def mark_early_reads(model: onnx.ModelProto) -> None:
-    """Writes early_lengths into attention nodes and early_ids into embeddings with their lengths, in place."""
+    """Writes early_lengths into attention nodes, and early_ids into embeddings that are given offsets, in place."""
     makers = {name: node for node in model.graph.node for name in node.output if name}
     inputs = {value.name for value in model.graph.input}
     for node in padfree_nodes(model.graph):
@@ -39,43 +35,6 @@ def mark_early_reads(model: onnx.ModelProto) -> None:
         elif node.op_type == "PadfreeEmbedding":
             early = _are_early(node, ("ids", "token_types"), ("cu_seqlens",), makers, inputs)
             set_attribute(node, "early_ids", int(early))
-            lengths = _lengths_of(node, model.graph, makers) if early else None
-            if lengths is not None:
-                node.input.append(lengths)
-                set_attribute(node, "has_seq_lens", 1)
-
-
-def _lengths_of(embedding: onnx.NodeProto, graph: onnx.GraphProto, makers: Makers) -> str | None:
-    """What a PadfreeSchedule made the cu_seqlens of an embedding of, if that counts positions itself.
-
-    They are as early as ids that are: the schedule depends on them. None where another kernel may run between the two.
-    """
-    attributes = node_attributes(embedding)
-    if attributes["has_positions"]:
-        return None
-    specs = OPERATORS[embedding.op_type].inputs_for(attributes)
-    offsets = embedding.input[[spec.name for spec in specs].index("cu_seqlens")]
-    schedule = makers.get(offsets)
-    if schedule is None or schedule.op_type != "PadfreeSchedule" or not _follows(embedding, schedule, graph, makers):
-        return None
-    return str(schedule.input[0])
-
-
-def _follows(node: onnx.NodeProto, ahead: onnx.NodeProto, graph: onnx.GraphProto, makers: Makers) -> bool:
-    """Whether no other node can run between two: each is needed by `ahead`, depends on `node`, or has constants alone.
-
-    A node with graphs of its own may read what is no input of it.
-    """
-    earlier = {id(made) for made in (node, ahead, *_ancestors(ahead, makers))}
-    of_node, of_inputs = set(node.output), {value.name for value in graph.input}
-    for other in graph.node:
-        if id(other) in earlier:
-            of_inputs.update(other.output)
-        elif of_node.intersection(other.input):
-            of_node.update(other.output)
-        elif of_inputs.intersection(other.input) or any(attribute.HasField("g") for attribute in other.attribute):
-            return False
-    return True
 
 
 def _are_early(

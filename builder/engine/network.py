@@ -19,6 +19,9 @@ from padfree.onnx_tools.passes.interface import MAX_SEQLEN
 from ..errors import BuildError
 from .early_reads import mark_early_reads
 from .parser_gaps import spell_for_parser
+from .poolers import merge_poolers
+from .pools import merge_pools
+from .schedules import merge_schedules
 from .short_axes import LEAST, lengthen_short_axes
 from .task_lists import drop_unread_task_lists
 from .wide_rows import widen_rows_of_norms
@@ -88,6 +91,9 @@ def for_parser(model: onnx.ModelProto, max_seq_len: int) -> onnx.ModelProto:
     set_max_seq_len(plain, max_seq_len)
     drop_unread_task_lists(plain, max_seq_len)
     widen_rows_of_norms(plain)
+    merge_poolers(plain)
+    merge_pools(plain)
+    merge_schedules(plain)
     mark_early_reads(plain)
     bound_max_seqlen(plain, max_seq_len)
     if not _has_extent(plain):

@@ -7,10 +7,9 @@ Beside them it gives the rows of sequences' first tokens, where a pooler reads t
 from __future__ import annotations
 
 import onnx
-from onnx import TensorProto
 from padfree.onnx_tools.operators import node_attributes, padfree_nodes, set_attribute
 
-_HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+from .readers import HALVES, is_to_float
 
 
 def widen_rows_of_norms(model: onnx.ModelProto) -> None:
@@ -24,11 +23,11 @@ def widen_rows_of_norms(model: onnx.ModelProto) -> None:
     casts = {
         node.input[0]: node
         for node in model.graph.node
-        if node.op_type == "Cast" and not node.domain and node.output[0] in outputs and _to_float(node)
+        if node.op_type == "Cast" and not node.domain and node.output[0] in outputs and is_to_float(node)
     }
     for norm in list(padfree_nodes(model.graph)):
         cast = casts.get(norm.output[0])
-        in_half = any(kinds.get(name) in _HALVES for name in norm.input)
+        in_half = any(kinds.get(name) in HALVES for name in norm.input)
         if cast is None or norm.op_type != "PadfreeLayerNorm" or not in_half:
             continue
         if node_attributes(norm)["results"] != "act":
@@ -60,7 +59,3 @@ def _first_tokens(graph: onnx.GraphProto, norm: onnx.NodeProto) -> onnx.NodeProt
             if attributes["mode"] == "first" and not attributes["normalize"]:
                 return node
     return None
-
-
-def _to_float(cast: onnx.NodeProto) -> bool:
-    return any(attribute.name == "to" and attribute.i == TensorProto.FLOAT for attribute in cast.attribute)

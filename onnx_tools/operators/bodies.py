@@ -42,13 +42,22 @@ def _unpack(b: BodyBuilder) -> None:
     b.output_as_is("x", b.reshape(rows, batch, length, b.dims_from("packed", 1)))
 
 
-def _schedule(b: BodyBuilder) -> None:
-    tokens = b.op("Shape", "tokens")
+def _offsets(b: BodyBuilder, tokens: str) -> str:
+    """int64 [B+1]: sums of seq_lens, none above the number of tokens."""
     lens = b.op("Max", b.load_index("seq_lens"), b.const([0]))
     sums = b.op("CumSum", lens, b.const(0))
     # Not Min: onnxruntime 1.31 takes the wrong side for int64 beyond 2^31.
     sums = b.op("Where", b.op("Less", sums, tokens), sums, tokens)
-    cu = b.op("Concat", b.const([0]), sums, axis=0)
+    return b.op("Concat", b.const([0]), sums, axis=0)
+
+
+def _no_tasks(b: BodyBuilder) -> None:
+    b.output_index("tasks", b.filled(b.const([1, 4]), 0))
+
+
+def _schedule(b: BodyBuilder) -> None:
+    tokens = b.op("Shape", "tokens")
+    cu = _offsets(b, tokens)
     b.output_index("cu_seqlens", cu)
     if b.attributes["has_extent"] or b.attributes["has_positions"]:
         sequence, place = token_slot(b, ragged_from_cu_seqlens(b, cu))
@@ -60,7 +69,7 @@ def _schedule(b: BodyBuilder) -> None:
         if b.attributes["has_positions"]:
             b.output_index("positions", pad_index(b, place, tokens, 0))
     if b.attributes["has_tasks"]:
-        b.output_index("tasks", b.filled(b.const([1, 4]), 0))
+        _no_tasks(b)
 
 
 def _table_rows(b: BodyBuilder, table: str, ids: str) -> str:
@@ -73,7 +82,8 @@ def _table_rows(b: BodyBuilder, table: str, ids: str) -> str:
 
 def _embedding(b: BodyBuilder) -> None:
     tokens = b.op("Shape", "ids")
-    ragged = ragged_from_cu_seqlens(b, b.load_index("cu_seqlens"))
+    cu = _offsets(b, tokens) if b.attributes["schedules"] else b.load_index("cu_seqlens")
+    ragged = ragged_from_cu_seqlens(b, cu)
     total = _table_rows(b, "word_table", b.load_index("ids"))
     if b.attributes["has_position_table"]:
         if b.attributes["has_positions"]:
@@ -87,6 +97,10 @@ def _embedding(b: BodyBuilder) -> None:
     beta = b.load("beta") if b.attributes["has_beta"] else None
     y = b.norm(total, b.load("gamma"), beta, rms=False)
     b.output_results(b.where_or_zero(is_live(b, ragged, tokens), y))
+    if b.attributes["schedules"]:
+        b.output_index("cu_seqlens", cu)
+    if b.attributes["has_tasks"]:
+        _no_tasks(b)
 
 
 def _rotary(b: BodyBuilder) -> None:
@@ -118,7 +132,12 @@ def _layer_norm(b: BodyBuilder) -> None:
         b.output("sum", total)
     if b.attributes["has_first"]:
         ragged = ragged_from_cu_seqlens(b, b.load_index("cu_seqlens"))
-        b.output("y_first", _rows_of_sequences(b, y, ragged, ragged.starts))
+        first = _rows_of_sequences(b, y, ragged, ragged.starts)
+        if b.attributes["has_pooler"]:
+            product = b.op("MatMul", first, b.op("Transpose", b.load("pooler_weight"), perm=[1, 0]))
+            b.output_as_is("pooled", b.op("Tanh", b.op("Add", product, b.load("pooler_bias"))))
+        else:
+            b.output("y_first", first)
 
 
 def _rows_of_sequences(b: BodyBuilder, x: str, ragged: Ragged, token: str) -> str:
@@ -130,6 +149,9 @@ def _rows_of_sequences(b: BodyBuilder, x: str, ragged: Ragged, token: str) -> st
 def _pool(b: BodyBuilder) -> None:
     ragged = ragged_from_cu_seqlens(b, b.load_index("cu_seqlens"))
     x = b.load("x")
+    if b.attributes["has_norm"]:
+        beta = b.load("beta") if b.attributes["has_beta"] else None
+        x = b.norm(x, b.load("gamma"), beta, rms=b.attributes["rms"] == 1)
     mode = b.attributes["mode"]
     if mode in ("first", "last"):
         token = ragged.starts
@@ -148,7 +170,7 @@ def _pool(b: BodyBuilder) -> None:
     if b.attributes["normalize"]:
         norm = b.op("Sqrt", b.reduce("ReduceSum", b.op("Mul", y, y), -1, keepdims=True))
         y = b.op("Div", y, b.op("Max", norm, b.const(1e-12, np.float32)))
-    b.output("y", y)
+    b.output_results(y)
 
 
 BODIES: Mapping[str, Callable[[BodyBuilder], None]] = MappingProxyType(

@@ -55,6 +55,10 @@ _UNPACK = OperatorSpec(
     outputs=(TensorSpec("x", "act or int32", "[B,S,...]"),),
 )
 
+_NUM_HEADS = AttributeSpec(
+    "num_heads", "int", "H of the attention that reads tasks, without them any", minimum=1, maximum=INT32_MAX
+)
+
 _SCHEDULE = OperatorSpec(
     "PadfreeSchedule",
     "Prefix sum of the lengths: negative lengths count 0 and no sum exceeds T. With has_extent also the slot b*S+s of "
@@ -76,9 +80,7 @@ _SCHEDULE = OperatorSpec(
         flag("has_extent", "whether extent and token_index are there"),
         flag("has_positions", "whether positions are an output too"),
         flag("has_tasks", "whether tasks are there; only plugins make and read them: the function body gives [1,4]"),
-        AttributeSpec(
-            "num_heads", "int", "H of the attention that reads tasks, without them any", minimum=1, maximum=INT32_MAX
-        ),
+        _NUM_HEADS,
     ),
 )
 
@@ -90,15 +92,20 @@ _EMBEDDING = OperatorSpec(
         TensorSpec("ids", "int32", "[T]"),
         TensorSpec("token_types", "int32", "[T]", when("has_token_types")),
         TensorSpec("positions", "int32", "[T]", when("has_positions")),
-        TensorSpec("cu_seqlens", "int32", "[B+1]"),
+        TensorSpec("cu_seqlens", "int32", "[B+1]", without("schedules")),
         TensorSpec("word_table", "act", "[V,E]"),
         TensorSpec("position_table", "act", "[P,E]", when("has_position_table")),
         TensorSpec("type_table", "act", "[N,E]", when("has_token_types")),
         TensorSpec("gamma", "act", "[E]"),
         TensorSpec("beta", "act", "[E]", when("has_beta")),
-        TensorSpec("seq_lens", "int32", "[B]", when("has_seq_lens")),
+        TensorSpec("seq_lens", "int32", "[B]", when("schedules")),
     ),
-    outputs=(TensorSpec("y", "act", "[T,E]", WRITES_ACT), TensorSpec("y_e4m3", "fp8", "[T,E]", WRITES_E4M3)),
+    outputs=(
+        TensorSpec("y", "act", "[T,E]", WRITES_ACT),
+        TensorSpec("y_e4m3", "fp8", "[T,E]", WRITES_E4M3),
+        TensorSpec("cu_seqlens", "int32", "[B+1]", when("schedules")),
+        TensorSpec("tasks", "int32", "[L,4]", when("has_tasks")),
+    ),
     attributes=(
         _EPSILON,
         AttributeSpec(
@@ -113,22 +120,22 @@ _EMBEDDING = OperatorSpec(
         flag("has_position_table", "whether position_table is there"),
         flag("has_beta", "whether beta is there"),
         flag(
-            "has_seq_lens",
-            "whether the lengths that cu_seqlens are the sums of are there, and no kernel can run between the one that "
-            "sums them up and this one: with early_ids rows may then be made before it has ended. Builds write it, "
-            "files have 0",
+            "schedules",
+            "1: cu_seqlens are made here, of seq_lens, as PadfreeSchedule makes them. Builds write it, files have 0",
         ),
+        flag("has_tasks", "whether tasks are there, as those of PadfreeSchedule"),
+        _NUM_HEADS,
         RESULTS,
         Y_SCALE,
         AttributeSpec(
             "early_ids",
             "int",
-            "1: ids, token_types and seq_lens are inputs of the model, or what cu_seqlens are made of: complete before "
-            "the kernel ahead begins. Builds write it, files have 0",
+            "1: ids and token_types are inputs of the model, or what cu_seqlens are made of: complete before the "
+            "kernel ahead begins. Builds write it, files have 0",
             allowed=(0, 1),
         ),
     ),
-    requires=((when("has_positions"), when("has_position_table")),),
+    requires=((when("has_positions"), when("has_position_table")), (when("has_tasks"), when("schedules"))),
 )
 
 _DISENTANGLED = Condition("bias", ("disentangled",))
@@ -265,7 +272,8 @@ _LAYER_NORM = OperatorSpec(
     "PadfreeLayerNorm",
     f"Layer norm, or RMS norm, of x + bias + residual over the last axis, statistics in float32.{_ROUNDED} y_fp32 is y "
     "before it is rounded; the plugin has it of FP16 and BF16, too. y_first are the rows of y of sequences' first "
-    "tokens, zeros for an empty sequence, as PadfreePool gives them; x is [T,E] then.",
+    "tokens, zeros for an empty sequence, as PadfreePool gives them; x is [T,E] then. pooled is "
+    "tanh(y_first pooler_weight^T + pooler_bias) in their place, E a multiple of 8.",
     inputs=(
         TensorSpec("x", "act", "[...,E]"),
         TensorSpec("bias", "act", "[E]", when("has_bias")),
@@ -273,13 +281,16 @@ _LAYER_NORM = OperatorSpec(
         TensorSpec("gamma", "act", "[E]"),
         TensorSpec("beta", "act", "[E]", when("has_beta")),
         TensorSpec("cu_seqlens", "int32", "[B+1]", when("has_first")),
+        TensorSpec("pooler_weight", "act", "[N,E]", when("has_pooler")),
+        TensorSpec("pooler_bias", "act", "[N]", when("has_pooler")),
     ),
     outputs=(
         TensorSpec("y", "act", "[...,E]", Condition("results", ("act", "both", "act_fp32"))),
         TensorSpec("y_e4m3", "fp8", "[...,E]", WRITES_E4M3),
         TensorSpec("y_fp32", "float32", "[...,E]", _WRITES_FP32),
         TensorSpec("sum", "act", "[...,E]", when("has_sum")),
-        TensorSpec("y_first", "act", "[B,E]", when("has_first")),
+        TensorSpec("y_first", "act", "[B,E]", when("has_first"), without("has_pooler")),
+        TensorSpec("pooled", "float32", "[B,N]", when("has_pooler")),
     ),
     attributes=(
         _EPSILON,
@@ -289,20 +300,51 @@ _LAYER_NORM = OperatorSpec(
         flag("has_beta", "whether beta is there"),
         flag("has_sum", "whether x + bias + residual is an output too"),
         flag("has_first", "whether cu_seqlens and y_first are there. Builds write it, files have 0"),
+        flag("has_pooler", "whether the pooler's weights are there, and pooled. Builds write it, files have 0"),
         _NORM_RESULTS,
         Y_SCALE,
     ),
-    requires=((when("has_first"), _WRITES_FP32),),
+    requires=(
+        (when("has_first"), _WRITES_FP32),
+        (when("has_pooler"), when("has_first")),
+        (when("has_pooler"), without("has_bias")),
+        (when("has_pooler"), without("has_residual")),
+    ),
 )
 
 _POOL = OperatorSpec(
     "PadfreePool",
-    "One row a sequence: its first or last token, the mean or the maximum over its tokens; zeros for an empty one.",
-    inputs=(TensorSpec("x", "act", "[T,E]"), TensorSpec("cu_seqlens", "int32", "[B+1]")),
-    outputs=(TensorSpec("y", "act", "[B,E]"),),
+    "One row a sequence: its first or last token, the mean or the maximum over its tokens; zeros for an empty one. "
+    "With has_norm the tokens are those of PadfreeLayerNorm's y before it is rounded, E a multiple of 8 up to 1024. "
+    "y_fp32 is y before it is rounded; the plugin has that and norms of FP16 and BF16.",
+    inputs=(
+        TensorSpec("x", "act", "[T,E]"),
+        TensorSpec("cu_seqlens", "int32", "[B+1]"),
+        TensorSpec("gamma", "act", "[E]", when("has_norm")),
+        TensorSpec("beta", "act", "[E]", when("has_beta")),
+    ),
+    outputs=(
+        TensorSpec("y", "act", "[B,E]", Condition("results", ("act",))),
+        TensorSpec("y_fp32", "float32", "[B,E]", Condition("results", ("fp32",))),
+    ),
     attributes=(
+        _EPSILON,
         AttributeSpec("mode", "string", "what is taken", allowed=("first", "last", "mean", "max"), selects_body=True),
         flag("normalize", "1: divide by max(L2 norm over E, 1e-12)"),
+        flag("has_norm", "whether gamma is there, and rows are normed first. Builds write it, files have 0"),
+        flag("has_beta", "whether beta is there"),
+        flag("rms", "1: RMS norm, no mean is taken away"),
+        AttributeSpec(
+            "results",
+            "string",
+            "the type of the rows: that of the activations, or float32. Builds write it, files have 'act'",
+            allowed=("act", "fp32"),
+            selects_body=True,
+        ),
+    ),
+    requires=(
+        (when("has_beta"), when("has_norm")),
+        (when("has_norm"), Condition("mode", ("first", "last", "mean"))),
     ),
 )
 

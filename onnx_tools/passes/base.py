@@ -146,6 +146,24 @@ def unpack_tokens(editor: Editor, tensor: gs.Tensor, boundary: Boundary, facts: 
     editor.node("Transpose", [padded], stem=output.name, attrs={"perm": back}, output=output)
 
 
+def pool_tokens(
+    editor: Editor, packed: gs.Tensor, boundary: Boundary, output: gs.Tensor, mode: str, *, normalize: bool = False
+) -> None:
+    """Writes one row a sequence [B,E] of packed tokens [T,E] to a tensor."""
+    editor.padfree(
+        "PadfreePool",
+        [packed, boundary.cu_seqlens],
+        [output],
+        epsilon=0.0,
+        mode=mode,
+        normalize=int(normalize),
+        has_norm=0,
+        has_beta=0,
+        rms=0,
+        results="act",
+    )
+
+
 def pack_int32(editor: Editor, tensor: gs.Tensor, boundary: Boundary, dtype: str | None) -> gs.Tensor:
     """An integer tensor [B,S] as int32 [T]."""
     if dtype == "int32":

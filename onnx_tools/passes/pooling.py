@@ -10,7 +10,7 @@ from ..analysis.graph import Editor, argument, is_output, is_standard, made_by, 
 from ..analysis.symbolic import Analysis, Poly
 from ..analysis.symbolic.arguments import axes_of_node, slice_arguments
 from ..analysis.symbolic.facts import Facts
-from .base import Miss, NoMatch, PassResult, boundary_of, pack
+from .base import Miss, NoMatch, PassResult, boundary_of, pack, pool_tokens
 from .chosen_token import chosen_token
 from .masks.mask_values import Mask, mask_of
 
@@ -47,13 +47,8 @@ def pooling(graph: gs.Graph, analysis: Analysis) -> PassResult:
         kept = shape is not None and len(shape) == 3
         editor.take_over(target)
         result = editor.variable("pooled", target.dtype) if kept else target
-        editor.padfree(
-            "PadfreePool",
-            [pack(editor, x, boundary, dtype), boundary.cu_seqlens],
-            [result],
-            mode=mode,
-            normalize=int(normalized is not None),
-        )
+        packed = pack(editor, x, boundary, dtype)
+        pool_tokens(editor, packed, boundary, result, mode, normalize=normalized is not None)
         if kept:
             axis = editor.constant("axis", np.asarray([1], np.int64))
             editor.node("Unsqueeze", [result, axis], stem="pooled_kept", output=target)

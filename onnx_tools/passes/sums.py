@@ -13,7 +13,7 @@ from ..analysis.layout import B, S, token_axis
 from ..analysis.symbolic import Analysis, Poly
 from ..analysis.symbolic.arguments import axes_of_node
 from ..analysis.symbolic.facts import Facts, Shape
-from .base import Miss, NoMatch, PassResult, boundary_of, pack_tokens
+from .base import Miss, NoMatch, PassResult, boundary_of, pack_tokens, pool_tokens
 from .masks.mask import VERY_NEGATIVE
 from .masks.mask_values import mask_of
 from .masks.slot_values import LOWEST, SlotValues
@@ -214,7 +214,7 @@ class _Sums:
         if len(rest) != 1:
             packed = editor.node("Reshape", [packed, self._shape([-1, int(np.prod(rest))])], stem="rows", dtype=dtype)
         pooled = editor.variable("pooled", dtype)
-        editor.padfree("PadfreePool", [packed, self._boundary.cu_seqlens], [pooled], mode=mode, normalize=0)
+        pool_tokens(editor, packed, self._boundary, pooled, mode)
         return pooled if len(rest) == 1 else self._op("Reshape", [pooled, self._shape([-1, *rest])], x)
 
     def _finish(self, node: gs.Node, pooled: gs.Tensor, axis: int) -> None:

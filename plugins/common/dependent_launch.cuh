@@ -4,11 +4,9 @@
 // programmatic edge.
 //
 // What every kernel launched by launchDependent keeps to, in every block, those with nothing to do included:
-//   1. Before waitForPriorGrids() it reads nothing that the kernel ahead may have written and writes nothing that it
-//   may
-//      still read: TensorRT reuses activation memory, so that a kernel may write there only what is known to be ahead
-//      of it (seq_lens in embedding/launch.h). It may compute addresses, set up shared memory and prefetch into the L2
-//      cache, which is coherent.
+//   1. Before waitForPriorGrids() it reads nothing that the kernel ahead may have written and writes nothing: TensorRT
+//      reuses activation memory. It may compute addresses, set up shared memory and prefetch into the L2 cache, which
+//      is coherent.
 //   2. It calls waitForPriorGrids() before it ends. The wait covers the grid before this one alone; that this one had
 //      waited itself is what makes it cover all grids before.
 //   3. It calls releaseNextGrid() behind waitForPriorGrids() alone. So when a grid begins, all grids have ended but the
@@ -53,21 +51,36 @@ inline bool overlapsLaunches() {
   return allowed && majorCapability(major) == cudaSuccess && major >= 9;
 }
 
-// Launches a kernel that keeps to the rules above, overlapped with the kernel before it where the device can.
+// Launches a kernel that keeps to the rules above, overlapped with the kernel before it where the device can, in
+// clusters of so many blocks; 1: without clusters.
 template <typename... Parameters, typename... Arguments>
-cudaError_t launchDependent(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
-                            cudaStream_t stream, Arguments&&... arguments) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+cudaError_t launchDependentClusters(void (*kernel)(Parameters...), dim3 grid, dim3 block, unsigned cluster,
+                                    size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
+  cudaLaunchAttribute attributes[2]{};
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = overlapsLaunches() ? 1 : 0;
+  config.attrs = attributes;
+  if (overlapsLaunches()) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {cluster, 1, 1};
+  }
   return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+}
+
+// The same without clusters.
+template <typename... Parameters, typename... Arguments>
+cudaError_t launchDependent(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                            cudaStream_t stream, Arguments&&... arguments) {
+  return launchDependentClusters(kernel, grid, block, 1, shared_bytes, stream, std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace padfree

@@ -12,8 +12,10 @@
 //       before the kernels ahead have ended: brings what every row needs into the L2 cache
 //   static constexpr bool kMayReadEarly, bool readsEarly() const
 //       whether begin() may be called before the kernel ahead has ended, and waits for it by itself
-//   bool readsAllEarly() const
-//       whether begin() does not wait, so that rows are read, normed and stored before the kernel ahead has ended
+//   static constexpr bool kHasBlocksAhead, unsigned blocksAhead() const
+//       whether some blocks, the first, do something else, and how many; none where there is no such code
+//   void ahead(const Norm& p) const
+//       all of what these do, waiting for the kernels ahead and letting the next one begin included
 //   static constexpr bool mayCrowd(int lanes, int vectors), bool crowds() const
 //       whether there are crowded kernels (rowNormVectorKernel) for rows of so many threads and vectors a thread;
 //       whether to use them for this source
@@ -170,19 +172,22 @@ __global__ void __launch_bounds__(kRowNormThreads,
   if constexpr (Norm::kE4m3 && !hasE4m3()) return;
   constexpr int kWidth = Norm::kAtOnceBytes / sizeof(T);
   using Raw = std::conditional_t<Norm::kAtOnceBytes == sizeof(uint4), uint4, uint2>;
-  if (blockIdx.x == 0) {
+  if constexpr (Source::kHasBlocksAhead) {
+    if (blockIdx.x < source.blocksAhead()) return source.ahead(p);
+  }
+  const unsigned block = blockIdx.x - source.blocksAhead();
+  if (block == 0) {
     prefetchToL2(p.gamma, p.E * sizeof(T));
     prefetchToL2(p.beta, p.E * sizeof(T));
     source.prefetch();
   }
   if (!source.readsEarly()) waitForPriorGrids();
   const int lane = threadIdx.x % kLanes;
-  const int64_t result = static_cast<int64_t>(blockIdx.x) * (kRowNormThreads / kLanes) + threadIdx.x / kLanes;
+  const int64_t result = static_cast<int64_t>(block) * (kRowNormThreads / kLanes) + threadIdx.x / kLanes;
   const int64_t row = rowOf(p, result);
   const T* addends[Source::kAddends] = {};
   const bool live = row >= 0 && source.template begin < kLanes<kWarpSize ? kLanes : kWarpSize>(row, addends);
-  const bool all_early = source.readsAllEarly();
-  if (Source::kMayReadEarly && !all_early) waitForPriorGrids();
+  if (Source::kMayReadEarly) waitForPriorGrids();
   const auto column = [&](int i) { return (i * kLanes + lane) * kWidth; };
   const auto inside = [&](int i) { return kCrowded || column(i) < p.E; };
   const auto load = [&](const T* from, Raw(&to)[kVectors]) {
@@ -195,7 +200,7 @@ __global__ void __launch_bounds__(kRowNormThreads,
   Raw raw[Source::kAddends][kVectors], gamma[kVectors], beta[kVectors];
 #pragma unroll
   for (int a = 0; a < Source::kAddends; ++a) load(addends[a], raw[a]);
-  if (!all_early) releaseNextGrid();  // here it also keeps the compiler from moving loads behind the sums
+  releaseNextGrid();  // here it also keeps the compiler from moving loads behind the sums
   float x[kVectors][kWidth], total = 0.f, squares = 0.f;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -214,7 +219,7 @@ __global__ void __launch_bounds__(kRowNormThreads,
   load(scaled ? p.gamma : nullptr, gamma);
   load(scaled ? p.beta : nullptr, beta);
   const int64_t offset = result * p.E;
-  if (!Source::kMayReadEarly && p.sum && result < p.rows) {
+  if (p.sum && result < p.rows) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if (inside(i)) storeFloats(p.sum + offset + column(i), x[i]);
@@ -259,10 +264,6 @@ __global__ void __launch_bounds__(kRowNormThreads,
         if (!first) storeRow<T>(p.other, offset + column(i), kZeros);
       }
     }
-  }
-  if (all_early) {
-    waitForPriorGrids();
-    releaseNextGrid();
   }
 }
 
@@ -323,7 +324,7 @@ cudaError_t launchRowNormKernel(void (*kernel)(Source, Norm), unsigned blocks, i
 template <int kLanes, int kVectors, typename Source, typename Norm>
 cudaError_t launchRowNormVector(const Source& source, const Norm& p, cudaStream_t stream) {
   constexpr int kEach = kVectors * kVectorBytes / Norm::kAtOnceBytes;
-  const int64_t blocks = ceilDiv<int64_t>(p.results(), kRowNormThreads / kLanes);
+  const int64_t blocks = ceilDiv<int64_t>(p.results(), kRowNormThreads / kLanes) + source.blocksAhead();
   if (blocks > kMaxGridX) return cudaErrorInvalidValue;
   auto kernel = rowNormVectorKernel<kLanes, kEach, false, Source, Norm>;
   if constexpr (kLanes <= kWarpSize && Source::mayCrowd(kLanes, kVectors)) {

@@ -10,7 +10,7 @@ cudaError_t launchEmbeddingE4m3(const EmbeddingParams& params, cudaStream_t stre
     using T = typename decltype(tag)::Type;
     const TwiceRowNorm<T, E4m3Rows> norm{rowNormOf<T>(params),
                                          {static_cast<unsigned char*>(params.y_e4m3), params.e4m3_factor}};
-    return launchTableRows(params, norm, stream);
+    return launchRows(params, norm, stream);
   });
 }
 

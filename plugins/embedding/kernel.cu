@@ -9,7 +9,7 @@ cudaError_t launchEmbedding(const EmbeddingParams& params, cudaStream_t stream) 
   if (params.y_e4m3) return launchEmbeddingE4m3(params, stream);
   return dispatchActivation(params.type, [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    return launchTableRows(params, rowNormOf<T>(params), stream);
+    return launchRows(params, rowNormOf<T>(params), stream);
   });
 }
 

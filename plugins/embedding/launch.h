@@ -4,18 +4,16 @@
 #include <cuda_runtime_api.h>
 
 #include "common/types.h"
+#include "schedule/launch.h"
 
 namespace padfree {
 
 // What rows are made of, and where they go.
 struct EmbeddingRows {
-  const int* ids;          // [T]
-  const int* token_types;  // [T] or null
-  const int* positions;    // [T] or null: counted from 0 in every sequence, plus position_offset
-  const int* cu_seqlens;   // [B+1], tokens from cu_seqlens[B] on are filler and become zeros
-  // [B] or null: those that cu_seqlens are the sums of. With early_ids they say as well that the kernel ahead is the
-  // one that made cu_seqlens of them and reads nothing else, so that rows may be stored while it runs.
-  const int* seq_lens;
+  const int* ids;              // [T]
+  const int* token_types;      // [T] or null
+  const int* positions;        // [T] or null: counted from 0 in every sequence, plus position_offset
+  const int* cu_seqlens;       // [B+1], tokens from cu_seqlens[B] on are filler and become zeros
   const void* word_table;      // [V, E]
   const void* position_table;  // [P, E] or null
   const void* type_table;      // [N, E], with token_types
@@ -27,17 +25,18 @@ struct EmbeddingRows {
   int position_offset;
   float epsilon;
   DataType type;  // of tables, gamma, beta and y; sums and statistics are fp32
-  // Whether another kernel came between those that made ids, token_types and seq_lens and this one: they are read while
-  // the kernel ahead still runs (dependent_launch.cuh, rule 3). With seq_lens of a few sequences nothing waits for it.
+  // Whether another kernel came between those that made ids and token_types and this one: they are read while the
+  // kernel ahead still runs (dependent_launch.cuh, rule 3).
   bool early_ids = false;
 };
 
 struct EmbeddingParams : EmbeddingRows {
   void* y_e4m3 = nullptr;  // [T, E] or null: y times e4m3_factor; not of fp32, nor on GPUs before 8.9
   float e4m3_factor = 1.f;
+  ScheduleParams schedule{};  // where it has cu_seqlens it is made as well, and these stand for the ones above
 };
 
-// Layer norm of word + position + type embedding.
+// Layer norm of word + position + type embedding, and the tokens' schedule where it is asked for.
 cudaError_t launchEmbedding(const EmbeddingParams& params, cudaStream_t stream);
 
 // The same with y_e4m3.

@@ -19,7 +19,6 @@ struct TableSource {
 
   explicit TableSource(const EmbeddingRows& params) : p(params) {
     if (!params.position_table) p.P = 0;  // no position is inside
-    if (!params.early_ids || params.positions || params.B > kWarpSize) p.seq_lens = nullptr;
   }
 
   // Ids, then the tables' rows: more rows under way hide both. Rows that fill a warp are warpEmbeddingKernel's.
@@ -27,8 +26,9 @@ struct TableSource {
   bool crowds() const { return true; }
 
   static constexpr bool kMayReadEarly = true;
+  static constexpr bool kHasBlocksAhead = false;
+  __host__ __device__ unsigned blocksAhead() const { return 0; }
   __device__ bool readsEarly() const { return p.early_ids; }
-  __device__ bool readsAllEarly() const { return p.seq_lens != nullptr; }
 
   __device__ void prefetch() const {
     prefetchToL2(p.ids, p.T * sizeof(int));
@@ -54,42 +54,6 @@ struct TableSource {
     bool filler;
   };
 
-  // Of a token, from the lengths of up to kWarpSize sequences, shared out among the lanes of an aligned group.
-  template <int kLanes = kWarpSize>
-  __device__ Place placeEarly(int token) const {
-    constexpr int kEach = kWarpSize / kLanes;
-    const int lane = threadIdx.x % kLanes;
-    const unsigned group = (kFullMask >> (kWarpSize - kLanes)) << (threadIdx.x % kWarpSize - lane), most = p.T;
-    unsigned ends[kEach], sum = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int b = lane * kEach + i;
-      const unsigned length = b < p.B ? max(p.seq_lens[b], 0) : 0;
-      ends[i] = sum = min(sum + min(length, most), most);
-    }
-#pragma unroll
-    for (int offset = 1; offset < kLanes; offset *= 2) {
-      const unsigned below = __shfl_up_sync(group, sum, offset, kLanes);
-      if (lane >= offset) sum = min(sum + below, most);
-    }
-    const unsigned before = __shfl_up_sync(group, sum, 1, kLanes);
-    int ended = 0;  // sequences that end at or before the token
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (lane > 0) ends[i] = min(before + ends[i], most);
-      ended += __popc(__ballot_sync(group, ends[i] <= static_cast<unsigned>(token)));
-    }
-    const int last = max(ended - 1, 0);
-    unsigned start = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const unsigned end = __shfl_sync(group, ends[i], last / kEach, kLanes);
-      if (last % kEach == i) start = end;
-    }
-    return {ended > 0 ? token - static_cast<int>(start) : token, ended == kWarpSize};
-  }
-
-  // Once the kernel ahead has ended.
   template <int kLanes>
   __device__ Place placeOf(int token) const {
     const auto start = [&](int i) { return sequenceStart(p.cu_seqlens, i, p.T); };
@@ -103,25 +67,22 @@ struct TableSource {
     const int word = p.ids[token];
     const int later_word = laterWord(token);
     const int type = p.token_types ? p.token_types[token] : -1;
-    Place place;
-    int position;
-    if (readsAllEarly()) {
-      place = placeEarly<kLanes>(token);
-      position = place.in_sequence + p.position_offset;
-    } else {
-      if (p.early_ids) {
-        prefetchWord(word, threadIdx.x % kLanes, kLanes);
-        waitForPriorGrids();
-      }
-      const int given_position = p.positions ? p.positions[token] : 0;
-      place = placeOf<kLanes>(token);
-      position = p.positions ? given_position : place.in_sequence + p.position_offset;
+    if (p.early_ids) {
+      prefetchWord(word, threadIdx.x % kLanes, kLanes);
+      waitForPriorGrids();
     }
+    const int given_position = p.positions ? p.positions[token] : 0;
+    const Place place = placeOf<kLanes>(token);
     prefetchWord(later_word, threadIdx.x % kLanes, kLanes);
+    setAddends(word, p.positions ? given_position : place.in_sequence + p.position_offset, type, addends);
+    return !place.filler;
+  }
+
+ protected:
+  __device__ void setAddends(int word, int position, int type, const T* (&addends)[kAddends]) const {
     addends[0] = tableRow(p.word_table, p.V, word);
     addends[1] = tableRow(p.position_table, p.P, position);
     addends[2] = tableRow(p.type_table, p.N, type);
-    return !place.filler;
   }
 };
 

@@ -3,26 +3,32 @@
 #pragma once
 
 #include "common/mma_add.cuh"
+#include "embedding/scheduled_source.cuh"
 #include "embedding/table_source.cuh"
 
 namespace padfree {
 
 // A warp a token. Instructions are what bounds it (some 700 a row in rowNormVectorKernel): so the tensor cores convert
 // and add. The word row is on its way before the token's sequence is searched for, which takes as long.
-template <typename T, int kVectors, bool kE4m3>
+template <typename T, int kVectors, bool kE4m3, typename Source>
 __global__ void __launch_bounds__(kRowNormThreads, crowdedBlocks(kVectors))
-    warpEmbeddingKernel(TableSource<T> source, E4m3Rows e4m3) {
+    warpEmbeddingKernel(Source source, E4m3Rows e4m3) {
   if constexpr (kE4m3 && !hasE4m3()) return;
   constexpr int kWidth = kVectorBytes / sizeof(T), kStride = kWarpSize * kWidth, kE = kVectors * kStride;
+  constexpr bool kSchedules = Source::kHasBlocksAhead;
+  if constexpr (kSchedules) {
+    if (blockIdx.x < source.blocksAhead()) return source.ahead(e4m3);
+  }
+  const unsigned block = blockIdx.x - source.blocksAhead();
   const EmbeddingRows& p = source.p;
-  if (blockIdx.x == 0) {
+  if (block == 0) {
     prefetchToL2(p.gamma, kE * sizeof(T));
     prefetchToL2(p.beta, kE * sizeof(T));
     source.prefetch();
   }
-  if (!p.early_ids) waitForPriorGrids();
+  if (kSchedules || !p.early_ids) waitForPriorGrids();
   const int lane = threadIdx.x % kWarpSize;
-  const int token = blockIdx.x * (kRowNormThreads / kWarpSize) + threadIdx.x / kWarpSize;
+  const int token = block * (kRowNormThreads / kWarpSize) + threadIdx.x / kWarpSize;
   if (token >= p.T) return;
   const int word = p.ids[token], later_word = source.laterWord(token);
   const int type = p.token_types ? p.token_types[token] : -1;
@@ -35,11 +41,10 @@ __global__ void __launch_bounds__(kRowNormThreads, crowdedBlocks(kVectors))
   uint4 words[kVectors], positions[kVectors], types[kVectors], gamma[kVectors], beta[kVectors];
   load(p.word_table, p.V, word, words);
 
-  const bool all_early = source.readsAllEarly();
   int position;
   bool filler;
-  if (all_early) {
-    const auto place = source.placeEarly(token);
+  if constexpr (kSchedules) {
+    const auto place = source.template placeOf<kWarpSize>(token);
     position = place.in_sequence + p.position_offset;
     filler = place.filler;
   } else {
@@ -52,7 +57,7 @@ __global__ void __launch_bounds__(kRowNormThreads, crowdedBlocks(kVectors))
   source.prefetchWord(later_word, lane, kWarpSize);
   load(p.position_table, p.P, position, positions);
   load(p.type_table, p.N, type, types);
-  if (!all_early) releaseNextGrid();
+  releaseNextGrid();
 
   const unsigned identity = identityFragment<T>();
   float x[kVectors][kWidth] = {}, total = 0.f, squares = 0.f;
@@ -93,32 +98,77 @@ __global__ void __launch_bounds__(kRowNormThreads, crowdedBlocks(kVectors))
       if constexpr (kE4m3) storeRow<T>(e4m3, at, x[i]);
     }
   }
-  if (all_early) {
-    waitForPriorGrids();
-    releaseNextGrid();
-  }
 }
 
-// Launches the kernel for rows of this width.
-template <typename Norm>
-cudaError_t launchTableRows(const EmbeddingParams& params, const Norm& norm, cudaStream_t stream) {
+// Elements of rows that fill so many vectors of so many threads.
+template <typename T>
+constexpr int widthOf(int lanes, int vectors) {
+  return lanes * vectors * kVectorBytes / static_cast<int>(sizeof(T));
+}
+
+// Launches the kernel that takes a warp a token, if there is one for rows of this width; `launched` says so.
+template <typename Source, typename Norm>
+cudaError_t launchWarps(const Source& source, const Norm& norm, cudaStream_t stream, bool& launched) {
   using T = typename Norm::Element;
-  const TableSource<T> source(params);
-  if (params.T <= 0) return cudaSuccess;
-  constexpr int kWarpWidth = kWarpSize * kVectorBytes / sizeof(T);
-  const auto launchWarps = [&](auto kernel) {
+  launched = true;
+  const auto launch = [&](auto kernel) {
     E4m3Rows e4m3{};
     if constexpr (Norm::kE4m3) {
       e4m3 = norm.other;
       const cudaError_t status = checkE4m3Code(reinterpret_cast<const void*>(kernel));
       if (status != cudaSuccess) return status;
     }
-    const int blocks = ceilDiv(params.T, kRowNormThreads / kWarpSize);
+    const unsigned blocks = ceilDiv(source.p.T, kRowNormThreads / kWarpSize) + source.blocksAhead();
     return launchDependent(kernel, blocks, kRowNormThreads, 0, stream, source, e4m3);
   };
-  if (params.E == 3 * kWarpWidth) return launchWarps(warpEmbeddingKernel<T, 3, Norm::kE4m3>);
-  if (params.E == 4 * kWarpWidth) return launchWarps(warpEmbeddingKernel<T, 4, Norm::kE4m3>);
-  return launchRowNorm(source, norm, stream);
+  if (norm.E == widthOf<T>(kWarpSize, 3)) return launch(warpEmbeddingKernel<T, 3, Norm::kE4m3, Source>);
+  if (norm.E == widthOf<T>(kWarpSize, 4)) return launch(warpEmbeddingKernel<T, 4, Norm::kE4m3, Source>);
+  launched = false;
+  return cudaSuccess;
+}
+
+// Rows of tables whose offsets are there, or are made by the kernel ahead.
+template <typename Norm>
+cudaError_t launchTableRows(const EmbeddingRows& rows, const Norm& norm, cudaStream_t stream) {
+  if (rows.T <= 0) return cudaSuccess;
+  const TableSource<typename Norm::Element> source(rows);
+  bool launched;
+  const cudaError_t status = launchWarps(source, norm, stream, launched);
+  return launched ? status : launchRowNorm(source, norm, stream);
+}
+
+// Rows beside their schedule, for the widths that most encoders have; `launched` says whether they were.
+template <typename Norm>
+cudaError_t launchBesideSchedule(const EmbeddingParams& params, const Norm& norm, cudaStream_t stream, bool& launched) {
+  using T = typename Norm::Element;
+  launched = false;
+  if constexpr (sizeof(T) == sizeof(half)) {
+    if (params.T <= 0 || params.B > kWarpSize || params.positions) return cudaSuccess;
+    ScheduleParams schedule = params.schedule;
+    const cudaError_t status = prepareSchedule(schedule);
+    if (status != cudaSuccess) return status;
+    const ScheduledSource<T> source(params, schedule);
+    if (params.E != widthOf<T>(16, 3)) return launchWarps(source, norm, stream, launched);
+    launched = true;
+    const unsigned blocks = ceilDiv(params.T, kRowNormThreads / 16) + 1;
+    return launchRowNormKernel(rowNormVectorKernel<16, 3, true, ScheduledSource<T>, Norm>, blocks, kRowNormThreads,
+                               source, norm, stream);
+  }
+  return cudaSuccess;
+}
+
+// Rows, and the schedule where it is asked for: beside them, or by a kernel ahead.
+template <typename Norm>
+cudaError_t launchRows(const EmbeddingParams& params, const Norm& norm, cudaStream_t stream) {
+  if (!params.schedule.cu_seqlens) return launchTableRows(params, norm, stream);
+  bool launched;
+  cudaError_t status = launchBesideSchedule(params, norm, stream, launched);
+  if (launched || status != cudaSuccess) return status;
+  status = launchSchedule(params.schedule, stream);
+  EmbeddingRows rows = params;
+  rows.cu_seqlens = params.schedule.cu_seqlens;
+  rows.early_ids = true;  // the kernel ahead is the schedule
+  return status == cudaSuccess ? launchTableRows(rows, norm, stream) : status;
 }
 
 }  // namespace padfree

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layer norms of rows in half precision that leave in fp32, alone or beside those in half precision: all of them, or
-// those of sequences' first tokens.
-#include "layer_norm/residual_source.cuh"
+// those of sequences' first tokens, or what a pooler makes of these.
+#include "layer_norm/pooled_source.cuh"
 
 namespace padfree {
 
@@ -10,6 +10,7 @@ cudaError_t launchLayerNormFp32(const LayerNormParams& params, cudaStream_t stre
     using T = typename decltype(tag)::Type;
     const Fp32Rows rows{params.y_fp32, params.y_first, params.cu_seqlens, params.y_first ? params.B : 0};
     const TwiceRowNorm<T, Fp32Rows> norm{rowNormOf<T>(params), rows};
+    if (params.pooler.y) return launchPooledNorm<T>(params, norm, stream);
     return launchResidualNorm<T>(params, norm, stream);
   });
 }

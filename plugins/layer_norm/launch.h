@@ -7,6 +7,14 @@
 
 namespace padfree {
 
+// tanh(y_first weight^T + bias), where y_first are rows of y of sequences' first tokens, as they are rounded.
+struct PoolerParams {
+  const void* weight = nullptr;  // [N, E]
+  const void* bias = nullptr;    // [N]
+  float* y = nullptr;            // [B, N]; null: there is no pooler
+  int N = 0;
+};
+
 struct LayerNormParams {
   const void* x;         // [rows, E]
   const void* bias;      // [E] or null
@@ -24,8 +32,9 @@ struct LayerNormParams {
   float e4m3_factor = 1.f;
   float* y_fp32 = nullptr;  // [rows, E] or null: y before it is rounded; not of fp32, nor beside y_e4m3
   void* y_first = nullptr;  // [B, E] or null: rows of y of sequences' first tokens, zeros for an empty one; with y_fp32
-  const int* cu_seqlens = nullptr;  // [B+1], starts at 0, never falls; with y_first, whose rows are fewer than 2^31
+  const int* cu_seqlens = nullptr;  // [B+1], starts at 0, never falls; with y_first or pooler.y, of rows below 2^31
   int B = 0;
+  PoolerParams pooler{};  // with y_fp32 and without y_first, bias, residual; E is a multiple of 8
 };
 
 // y = norm(x + bias + residual) * gamma + beta in one pass over the activations.

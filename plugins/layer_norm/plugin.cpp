@@ -4,6 +4,7 @@
 #include "layer_norm/launch.h"
 #include "shell/operator.h"
 #include "shell/result_types.h"
+#include "shell/text.h"
 
 namespace padfree {
 namespace {
@@ -19,18 +20,34 @@ class LayerNorm final : public Operator {
         gamma_(addInput("gamma", kind_, "[E]")),
         beta_(addInput("beta", kind_, "[E]", attributes.flag("has_beta"))),
         cu_seqlens_(addInput("cu_seqlens", TensorKind::kInt32, "[B+1]", attributes.flag("has_first"))),
+        pooler_weight_(addInput("pooler_weight", kind_, "[N,E]", attributes.flag("has_pooler"))),
+        pooler_bias_(addInput("pooler_bias", kind_, "[N]", attributes.flag("has_pooler"))),
         y_(addOutput("y", kind_, "[...,E]", results_.activations)),
         y_e4m3_(addOutput("y_e4m3", TensorKind::kE4m3, "[...,E]", results_.e4m3)),
         y_fp32_(addOutput("y_fp32", TensorKind::kFloat, "[...,E]", results_.fp32)),
         sum_(addOutput("sum", kind_, "[...,E]", attributes.flag("has_sum"))),
-        y_first_(addOutput("y_first", kind_, "[B,E]", attributes.flag("has_first"))),
+        y_first_(addOutput("y_first", kind_, "[B,E]", attributes.flag("has_first") && !attributes.flag("has_pooler"))),
+        pooled_(addOutput("pooled", TensorKind::kFloat, "[B,N]", attributes.flag("has_pooler"))),
         epsilon_(attributes.real("epsilon")),
         rms_(attributes.flag("rms")) {
-    if (y_first_ != kAbsent && y_fp32_ == kAbsent) {
+    if (cu_seqlens_ != kAbsent && y_fp32_ == kAbsent) {
       throw std::invalid_argument(
           "has_first is 1 without rows in float32; allowed: with results 'fp32' or 'act_fp32'; set one of these, or "
           "has_first to 0 and use PadfreePool");
     }
+    if (pooled_ != kAbsent && (cu_seqlens_ == kAbsent || bias_ != kAbsent || residual_ != kAbsent)) {
+      throw std::invalid_argument(
+          "has_pooler is 1 without first tokens, or with something added to x; allowed: with has_first 1, has_bias 0 "
+          "and has_residual 0; set these, or has_pooler to 0 and multiply y_first");
+    }
+  }
+
+  void checkSizes(const Sizes& sizes) const override {
+    constexpr int64_t kMultiple = 8;
+    const int64_t E = sizes.get("E");
+    if (pooled_ == kAbsent || E < 0 || E % kMultiple == 0) return;
+    throw std::invalid_argument(text("E is ", E, " with has_pooler 1; allowed: multiples of ", kMultiple,
+                                     "; set has_pooler to 0 and multiply y_first"));
   }
 
   std::vector<int32_t> measure(const ProfiledTensors&) const override {
@@ -52,6 +69,10 @@ class LayerNorm final : public Operator {
     params.sum = tensors.output(sum_);
     params.y_first = tensors.output(y_first_);
     params.cu_seqlens = tensors.input<int>(cu_seqlens_);
+    params.pooler.weight = tensors.input(pooler_weight_);
+    params.pooler.bias = tensors.input(pooler_bias_);
+    params.pooler.y = tensors.output<float>(pooled_);
+    if (params.pooler.y) params.pooler.N = tensors.size(pooler_bias_, 0);
     if (params.cu_seqlens) params.B = tensors.size(cu_seqlens_, 0) - 1;
     params.rows = tensors.volume(x_, 0, tensors.rank(x_) - 1);
     params.E = tensors.size(x_, -1);
@@ -63,8 +84,9 @@ class LayerNorm final : public Operator {
 
  private:
   const Results results_;
-  const TensorKind kind_;  // of all tensors but cu_seqlens, y_e4m3 and y_fp32
-  const int x_, bias_, residual_, gamma_, beta_, cu_seqlens_, y_, y_e4m3_, y_fp32_, sum_, y_first_;
+  const TensorKind kind_;  // of all tensors but cu_seqlens, y_e4m3, y_fp32 and pooled
+  const int x_, bias_, residual_, gamma_, beta_, cu_seqlens_, pooler_weight_, pooler_bias_, y_, y_e4m3_, y_fp32_, sum_,
+      y_first_, pooled_;
   const float epsilon_;
   const bool rms_;
 };
@@ -75,7 +97,7 @@ OperatorInfo layerNormOperator() {
   return {"PadfreeLayerNorm",
           withResultsFields(
               {nonNegativeRealField("epsilon"), flagField("rms"), flagField("has_bias"), flagField("has_residual"),
-               flagField("has_beta"), flagField("has_sum"), flagField("has_first")},
+               flagField("has_beta"), flagField("has_sum"), flagField("has_first"), flagField("has_pooler")},
               {"fp32", "act_fp32"}),
           makeOperator<LayerNorm>};
 }

@@ -29,8 +29,9 @@ struct ResidualSource {
   bool crowds() const { return true; }
 
   static constexpr bool kMayReadEarly = false;
+  static constexpr bool kHasBlocksAhead = false;
+  __host__ __device__ unsigned blocksAhead() const { return 0; }
   __device__ bool readsEarly() const { return false; }
-  __device__ bool readsAllEarly() const { return false; }
 
   __device__ void prefetch() const { prefetchToL2(bias, E * sizeof(T)); }
 

@@ -2,9 +2,8 @@
 // A block pools 64 bytes of the row of one sequence, so that a few long sequences still fill the chip. Its threads
 // share the tokens and are combined in a fixed order: results repeat bit by bit, whatever else is in the batch.
 #include "common/dependent_launch.cuh"
-#include "common/device.cuh"
 #include "common/launch.h"
-#include "pool/launch.h"
+#include "pool/stretch.cuh"
 
 namespace padfree {
 namespace {
@@ -13,18 +12,6 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
 constexpr int kChunkBytes = 64;
 constexpr int kTokensAhead = 8;  // tokens that every thread has on their way at a time
-
-// The stretch of tokens [first, last) that a mode combines.
-struct Stretch {
-  int first, last;
-};
-
-__device__ inline Stretch stretchOf(const PoolParams& p, int b) {
-  const int begin = sequenceStart(p.cu_seqlens, b, p.T);
-  const int end = max(sequenceStart(p.cu_seqlens, b + 1, p.T), begin);
-  return {p.mode == PoolMode::kLast ? max(end - 1, begin) : begin,
-          p.mode == PoolMode::kFirst ? min(begin + 1, end) : end};
-}
 
 // Block b * chunks + c pools chunk c of sequence b: kWidth elements a thread.
 template <typename T, int kWidth>
@@ -73,7 +60,7 @@ __global__ void __launch_bounds__(kThreads) poolKernel(PoolParams p, int chunks)
   for (int warp = 1; warp < kWarps; ++warp) value = combine(value, partial[warp][i]);
   if (last <= first) value = 0.f;
   if (p.mode == PoolMode::kMean && last > first) value /= last - first;
-  static_cast<T*>(p.y)[static_cast<int64_t>(b) * p.E + base + i] = fromFloat<T>(value);
+  storeResult<T>(p, static_cast<int64_t>(b) * p.E + base + i, value);
 }
 
 // One block a row of y, which it divides by its norm.
@@ -82,11 +69,14 @@ __global__ void __launch_bounds__(kThreads) normalizeKernel(PoolParams p) {
   __shared__ float scratch[kWarps];
   waitForPriorGrids();
   releaseNextGrid();
-  T* y = static_cast<T*>(p.y) + static_cast<int64_t>(blockIdx.x) * p.E;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * p.E;
+  const auto element = [&](int e) {
+    return p.y_fp32 ? p.y_fp32[row + e] : toFloat(static_cast<const T*>(p.y)[row + e]);
+  };
   float squares = 0.f;
-  for (int e = threadIdx.x; e < p.E; e += kThreads) squares += toFloat(y[e]) * toFloat(y[e]);
-  const float inverse = 1.f / fmaxf(sqrtf(blockSum(squares, scratch)), 1e-12f);
-  for (int e = threadIdx.x; e < p.E; e += kThreads) y[e] = fromFloat<T>(toFloat(y[e]) * inverse);
+  for (int e = threadIdx.x; e < p.E; e += kThreads) squares += element(e) * element(e);
+  const float inverse = 1.f / fmaxf(sqrtf(blockSum(squares, scratch)), kLeastNorm);
+  for (int e = threadIdx.x; e < p.E; e += kThreads) storeResult<T>(p, row + e, element(e) * inverse);
 }
 
 template <typename T, int kWidth>
@@ -104,6 +94,7 @@ cudaError_t launch(const PoolParams& params, cudaStream_t stream) {
 
 cudaError_t launchPool(const PoolParams& params, cudaStream_t stream) {
   if (params.B <= 0 || params.E <= 0) return cudaSuccess;
+  if (params.gamma) return launchNormedPool(params, stream);
   return dispatchActivation(params.type, [&](auto tag) {
     using T = typename decltype(tag)::Type;
     constexpr int kWidth = kVectorBytes / sizeof(T);

@@ -27,4 +27,8 @@ constexpr int kMaxTaskHeads = 4096;
 // the attention's tasks.
 cudaError_t launchSchedule(const ScheduleParams& params, cudaStream_t stream);
 
+// Completes and checks what tasks are made by, for kernels that make a schedule themselves (schedule/block.cuh);
+// `params` are left alone where no tasks are wanted.
+cudaError_t prepareSchedule(ScheduleParams& params);
+
 }  // namespace padfree

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stdexcept>
-
 #include "schedule/launch.h"
+#include "schedule/task_list.h"
 #include "shell/operator.h"
-#include "shell/text.h"
 
 namespace padfree {
 namespace {
@@ -22,13 +20,7 @@ class Schedule final : public Operator {
 
   void checkSizes(const Sizes& sizes) const override {
     if (extent_ != kAbsent) sizes.checkProduct({"B", "S"});
-    if (tasks_ == kAbsent || sizes.get("T") < 0 || sizes.get("B") < 0) return;
-    const int64_t entries = taskListEntries(sizes.get("T"), sizes.get("B"), num_heads_);
-    if (entries > std::numeric_limits<int32_t>::max()) {
-      throw std::invalid_argument(text("the task list may have ", entries, " entries at T = ", sizes.get("T"),
-                                       ", B = ", sizes.get("B"), " and num_heads = ", num_heads_,
-                                       "; allowed: what an int32 can count; use smaller batches"));
-    }
+    if (tasks_ != kAbsent) checkTaskList(sizes, num_heads_);
   }
 
   void deriveSizes(SizeExpressions& sizes) const override {

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over the threads of a block of kThreads. Both terms and sums are at most `most`, which is below 2^31: what would
-// be beyond it becomes it.
+// Sums over the threads of a block of kWarps warps. Both terms and sums are at most `most`, which is below 2^31: what
+// would be beyond it becomes it.
 #pragma once
 
 #include "common/device.cuh"
 
 namespace padfree {
-
-constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / kWarpSize;
-static_assert(kWarps <= kWarpSize);
 
 // The sum over this lane and those below it.
 __device__ inline unsigned warpInclusiveSum(unsigned x, unsigned most) {
@@ -23,7 +19,9 @@ __device__ inline unsigned warpInclusiveSum(unsigned x, unsigned most) {
 }
 
 // The sum over the warps before this one, each of which gives its own in all its lanes; `total` becomes that over all.
-__device__ inline unsigned sumBefore(unsigned own, unsigned most, unsigned (&scratch)[kWarps], unsigned& total) {
+template <int kWarps>
+__device__ unsigned sumBefore(unsigned own, unsigned most, unsigned (&scratch)[kWarps], unsigned& total) {
+  static_assert(kWarps <= kWarpSize);
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   __syncthreads();  // the last use of scratch is over
   if (lane == 0) scratch[warp] = own;

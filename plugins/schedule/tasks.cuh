@@ -11,6 +11,7 @@ namespace padfree {
 
 constexpr int kTaskClasses = 256;  // by cost, dearest first; what is beyond them counts as the dearest
 
+template <int kWarps>
 struct TaskMemory {
   // Of class and warp: tasks of that class from that warp's sequences, then where the next of them goes.
   alignas(16) int next[kTaskClasses * kWarps];
@@ -24,8 +25,8 @@ struct TaskMemory {
 struct WarpShare {
   int begin, end;
 
-  __device__ explicit WarpShare(int B) {
-    const int each = ceilDiv(B, kWarps);
+  __device__ WarpShare(int B, int warps) {
+    const int each = ceilDiv(B, warps);
     begin = min(static_cast<int>(threadIdx.x) / kWarpSize * each, B);
     end = min(begin + each, B);
   }
@@ -102,8 +103,9 @@ struct CutSequence {
 using Counts = Packed<int, 4>;
 
 // Before listTasks, by the whole block, with a barrier between.
-__device__ inline void clearTaskMemory(TaskMemory& memory) {
-  constexpr int kEach = kTaskClasses * kWarps / kThreads;
+template <int kWarps>
+__device__ void clearTaskMemory(TaskMemory<kWarps>& memory) {
+  constexpr int kEach = kTaskClasses / kWarpSize;
   static_assert(kEach == 8);
   Counts* const counts = reinterpret_cast<Counts*>(&memory.next[threadIdx.x * kEach]);
   counts[0] = counts[1] = Counts{};
@@ -112,8 +114,9 @@ __device__ inline void clearTaskMemory(TaskMemory& memory) {
 
 // Turns counts into places: a task's place is behind all of dearer classes, and behind those of warps before in its
 // own. Returns the number of tasks.
-__device__ inline int placeTasks(TaskMemory& memory) {
-  constexpr int kEach = kTaskClasses * kWarps / kThreads;
+template <int kWarps>
+__device__ int placeTasks(TaskMemory<kWarps>& memory) {
+  constexpr int kEach = kTaskClasses / kWarpSize;
   constexpr unsigned kMost = INT_MAX;
   Counts* const counts = reinterpret_cast<Counts*>(&memory.next[threadIdx.x * kEach]);
   Counts halves[2] = {counts[0], counts[1]};
@@ -138,7 +141,8 @@ __device__ inline int placeTasks(TaskMemory& memory) {
 }
 
 // The place of this lane's first task of a class. Lanes whose sequences have none get any.
-__device__ inline int takePlaces(TaskMemory& memory, int task_class, int tasks) {
+template <int kWarps>
+__device__ int takePlaces(TaskMemory<kWarps>& memory, int task_class, int tasks) {
   const int lane = threadIdx.x % kWarpSize;
   int place = 0;
   for (unsigned waiting = __ballot_sync(kFullMask, tasks > 0); waiting;) {
@@ -188,8 +192,9 @@ __device__ inline void writeTasks(const CutSequence& own, const Cutting& cutting
 
 // Fills p.tasks. `first_sequence` is of the first kWarpSize sequences of the warp's share; those behind them stand in
 // p.cu_seqlens. `groups` are those of this lane's sequences, `used` the tokens of all.
-__device__ inline void listTasks(const ScheduleParams& p, const WarpShare& share, const LaneSequence& first_sequence,
-                                 int groups, int used, TaskMemory& memory) {
+template <int kWarps>
+__device__ void listTasks(const ScheduleParams& p, const WarpShare& share, const LaneSequence& first_sequence,
+                          int groups, int used, TaskMemory<kWarps>& memory) {
   const int lane = threadIdx.x % kWarpSize;
   const int warp_groups = __reduce_add_sync(kFullMask, groups);
   if (lane == 0 && warp_groups > 0) atomicAdd(&memory.groups, warp_groups);
@@ -225,7 +230,7 @@ __device__ inline void listTasks(const ScheduleParams& p, const WarpShare& share
 
   const int fillers = ceilDiv(p.T - used, kTaskRows);
 #pragma unroll 1
-  for (int i = threadIdx.x; i < fillers; i += kThreads) {
+  for (int i = threadIdx.x; i < fillers; i += kWarps * kWarpSize) {
     const int token = used + i * kTaskRows;
     tasks[count + i] = {token, 0, min(p.T - token, kTaskRows), packParts({0, 1, 1, 1})};
   }

@@ -109,7 +109,8 @@ def test_the_metadata_says_what_was_built(packed: Session) -> None:
     engine = packed.metadata.engine
     assert engine is not None
     rewritten = dict(packed.metadata.plugins)
-    assert rewritten.pop("PadfreePool") == 1  # the last norm gives the pooler's rows
+    assert rewritten.pop("PadfreePool") == 1  # the last norm makes the pooler
+    assert rewritten.pop("PadfreeSchedule") == 1  # the embedding makes the schedule
     assert dict(engine.plugin_layers) == rewritten
     assert engine.plugin_layers["PadfreeAttention"] >= 1
 

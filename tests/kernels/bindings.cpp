@@ -48,19 +48,18 @@ PADFREE_TEST_EXPORT int64_t padfreeTaskListEntries(int T, int B, int H) {
   return padfree::taskListEntries<int64_t>(T, B, H);
 }
 
-// The same arguments as padfreeEmbedding, then whether ids are read early, lengths to read early or null, rows in e4m3
-// and what they are multiplied by; y may be null.
+// The same arguments as padfreeEmbedding, then whether ids are read early, rows in e4m3 and what they are multiplied
+// by; y may be null.
 PADFREE_TEST_EXPORT int padfreeEmbeddingE4m3(const int* ids, const int* token_types, const int* positions,
                                              const int* cu_seqlens, const void* word_table, const void* position_table,
                                              const void* type_table, const void* gamma, const void* beta, void* y,
                                              int T, int B, int E, int V, int P, int N, int position_offset,
-                                             float epsilon, int type, int early_ids, const int* seq_lens, void* y_e4m3,
-                                             float factor, cudaStream_t stream) {
+                                             float epsilon, int type, int early_ids, void* y_e4m3, float factor,
+                                             cudaStream_t stream) {
   return padfree::launchEmbedding({{ids,
                                     token_types,
                                     positions,
                                     cu_seqlens,
-                                    seq_lens,
                                     word_table,
                                     position_table,
                                     type_table,
@@ -88,8 +87,23 @@ PADFREE_TEST_EXPORT int padfreeEmbedding(const int* ids, const int* token_types,
                                          int B, int E, int V, int P, int N, int position_offset, float epsilon,
                                          int type, cudaStream_t stream) {
   return padfreeEmbeddingE4m3(ids, token_types, positions, cu_seqlens, word_table, position_table, type_table, gamma,
-                              beta, y, T, B, E, V, P, N, position_offset, epsilon, type, 0, nullptr, nullptr, 1.f,
-                              stream);
+                              beta, y, T, B, E, V, P, N, position_offset, epsilon, type, 0, nullptr, 1.f, stream);
+}
+
+// Counts positions, and makes cu_seqlens, and the tasks of H heads where they are not null, of lengths as well.
+PADFREE_TEST_EXPORT int padfreeEmbeddingOfLengths(const int* ids, const int* token_types, const int* seq_lens,
+                                                  const void* word_table, const void* position_table,
+                                                  const void* type_table, const void* gamma, const void* beta, void* y,
+                                                  int T, int B, int E, int V, int P, int N, int position_offset,
+                                                  float epsilon, int type, void* y_e4m3, float factor, int* cu_seqlens,
+                                                  void* tasks, int num_tasks, int H, cudaStream_t stream) {
+  padfree::EmbeddingParams params{{ids, token_types, nullptr, nullptr, word_table, position_table, type_table, gamma,
+                                   beta, y, T, B, E, V, P, N, position_offset, epsilon, static_cast<DataType>(type)},
+                                  y_e4m3,
+                                  factor};
+  params.schedule = {seq_lens, cu_seqlens, nullptr,   nullptr, static_cast<padfree::AttentionTask*>(tasks), B, T,
+                     0,        H,          num_tasks, 0};
+  return padfree::launchEmbedding(params, stream);
 }
 
 // The same arguments as padfreeLayerNorm, then rows in e4m3 and what they are multiplied by; y may be null.
@@ -101,13 +115,32 @@ PADFREE_TEST_EXPORT int padfreeLayerNormE4m3(const void* x, const void* bias, co
       stream);
 }
 
-// The same with rows in fp32 in place of those in e4m3, and those of B sequences' first tokens where y_first is there.
+// The same with rows in fp32 in place of those in e4m3, and those of B sequences' first tokens where y_first is there,
+// or what a pooler with N columns makes of them where pooled is.
 PADFREE_TEST_EXPORT int padfreeLayerNormFp32(const void* x, const void* bias, const void* residual, const void* gamma,
                                              const void* beta, void* y, void* sum, int64_t rows, int E, float epsilon,
                                              int rms, int type, float* y_fp32, void* y_first, const int* cu_seqlens,
-                                             int B, cudaStream_t stream) {
-  return padfree::launchLayerNorm({x, bias, residual, gamma, beta, y, sum, rows, E, epsilon, rms != 0,
-                                   static_cast<DataType>(type), nullptr, 1.f, y_fp32, y_first, cu_seqlens, B},
+                                             int B, const void* pooler_weight, const void* pooler_bias, float* pooled,
+                                             int N, cudaStream_t stream) {
+  return padfree::launchLayerNorm({x,
+                                   bias,
+                                   residual,
+                                   gamma,
+                                   beta,
+                                   y,
+                                   sum,
+                                   rows,
+                                   E,
+                                   epsilon,
+                                   rms != 0,
+                                   static_cast<DataType>(type),
+                                   nullptr,
+                                   1.f,
+                                   y_fp32,
+                                   y_first,
+                                   cu_seqlens,
+                                   B,
+                                   {pooler_weight, pooler_bias, pooled, N}},
                                   stream);
 }
 
@@ -199,10 +232,18 @@ PADFREE_TEST_EXPORT int padfreeMeasureLinear(const LinearCall* call, int min_tok
   return status;
 }
 
+// Results in fp32 in place of y where y_fp32 is there, and of rows that are normed first where gamma is.
+PADFREE_TEST_EXPORT int padfreeNormedPool(const void* x, const int* cu_seqlens, void* y, int T, int B, int E, int mode,
+                                          int normalize, int type, float* y_fp32, const void* gamma, const void* beta,
+                                          float epsilon, int rms, cudaStream_t stream) {
+  return padfree::launchPool({x, cu_seqlens, y, T, B, E, static_cast<PoolMode>(mode), normalize != 0,
+                              static_cast<DataType>(type), y_fp32, gamma, beta, epsilon, rms != 0},
+                             stream);
+}
+
 PADFREE_TEST_EXPORT int padfreePool(const void* x, const int* cu_seqlens, void* y, int T, int B, int E, int mode,
                                     int normalize, int type, cudaStream_t stream) {
-  return padfree::launchPool(
-      {x, cu_seqlens, y, T, B, E, static_cast<PoolMode>(mode), normalize != 0, static_cast<DataType>(type)}, stream);
+  return padfreeNormedPool(x, cu_seqlens, y, T, B, E, mode, normalize, type, nullptr, nullptr, nullptr, 0.f, 0, stream);
 }
 
 // Operands as (data, bias, token_stride, head_stride) each; kernel: 0 as the plugin chooses, 1 mma, 2 sm90,

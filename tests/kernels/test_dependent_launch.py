@@ -24,6 +24,7 @@ from .cases import DEVICE, cumulative, generator
 WIDTH = 768
 EXTENT = 128
 HEADS = 12
+WORDS = 500
 ROUNDS = 20
 """Times that the steps follow each other in one graph."""
 REPLAYS = 100
@@ -49,11 +50,13 @@ class Chain:
         self.gamma, self.beta, self.bias = (
             torch.randn(WIDTH, generator=generator(seed), device=DEVICE).half() for seed in (2, 3, 4)
         )
-        self.table = torch.randn(500, WIDTH, generator=generator(5), device=DEVICE).half()
-        self.ids = torch.randint(0, 500, (self.tokens,), generator=generator(6), device=DEVICE, dtype=torch.int32)
+        self.table = torch.randn(WORDS, WIDTH, generator=generator(5), device=DEVICE).half()
+        self.ids = torch.randint(0, WORDS, (self.tokens,), generator=generator(6), device=DEVICE, dtype=torch.int32)
         self.nowhere = torch.full((self.slots + 1,), -1, device=DEVICE, dtype=torch.int32)
         self.a, self.b, self.c = (torch.zeros(self.tokens, WIDTH, **half) for _ in range(3))
         self.pooled = torch.zeros(self.batch, WIDTH, **half)
+        self.wide = torch.zeros(self.tokens, WIDTH, device=DEVICE)
+        self.pooler = torch.zeros(self.batch, WORDS, device=DEVICE)
         self.index = torch.zeros(self.slots, device=DEVICE, dtype=torch.int32)
         self.seq_lens = torch.zeros(self.batch, device=DEVICE, dtype=torch.int32)
         self.starts = torch.zeros(self.batch + 1, device=DEVICE, dtype=torch.int32)
@@ -69,7 +72,7 @@ class Chain:
         """Everything that the steps write."""
         return (
             self.padded, self.a, self.b, self.c, self.pooled, self.index, self.seq_lens, self.starts,
-            self.slot_of_token, self.positions, self.count, self.tasks,
+            self.slot_of_token, self.positions, self.count, self.tasks, self.wide, self.pooler,
         )  # fmt: skip
 
     def layer_norm(self, x: torch.Tensor, residual: torch.Tensor | None, y: torch.Tensor, rows: int = 0) -> Step:
@@ -81,7 +84,7 @@ class Chain:
     def clear(self, y: torch.Tensor) -> Step:
         """Overwrites rows with zeros."""
         row_bytes = Int64(y[0].numel() * y.element_size())
-        return lambda: call("padfreePack", self.table, self.nowhere, y, len(y), Int64(500), row_bytes)
+        return lambda: call("padfreePack", self.table, self.nowhere, y, len(y), Int64(WORDS), row_bytes)
 
     def steps(self) -> list[Step]:
         """A step may read what steps before wrote, and overwrites what they may still read if it comes too early."""
@@ -103,7 +106,7 @@ class Chain:
         def embedding() -> None:
             call(
                 "padfreeEmbedding", self.ids, None, None, self.starts, self.table, self.table, None, self.gamma,
-                self.beta, self.b, self.tokens, self.batch, WIDTH, 500, 500, 0, 0, Float(1e-5),
+                self.beta, self.b, self.tokens, self.batch, WIDTH, WORDS, WORDS, 0, 0, Float(1e-5),
                 DATA_TYPES[torch.float16],
             )  # fmt: skip
 
@@ -116,13 +119,27 @@ class Chain:
                 normalize, DATA_TYPES[torch.float16],
             )  # fmt: skip
 
+        def pool_normed_rows() -> None:
+            call(
+                "padfreeNormedPool", self.c, self.starts, self.pooled, self.tokens, self.batch, WIDTH,
+                POOL_MODES["mean"], 1, DATA_TYPES[torch.float16], None, self.gamma, self.beta, Float(1e-5), 0,
+            )  # fmt: skip
+
+        def pooler() -> None:
+            call(
+                "padfreeLayerNormFp32", self.c, None, None, self.gamma, self.beta, self.a, None, Int64(self.tokens),
+                WIDTH, Float(1e-5), 0, DATA_TYPES[torch.float16], self.wide, None, self.starts, self.batch, self.table,
+                self.beta, self.pooler, WORDS,
+            )  # fmt: skip
+
         def turn() -> None:
             rotary(self.c, self.positions, self.frequencies, self.a, heads=HEADS, head_size=WIDTH // HEADS)
 
         tiny = self.layer_norm(self.pooled, None, self.pooled, 1)
         return [
             index, make_schedule, pack, self.clear(self.padded), embedding, self.layer_norm(self.a, self.b, self.c),
-            tiny, self.clear(self.a), pool(1), self.layer_norm(self.b, self.c, self.a), tiny, tiny, self.clear(self.b),
+            tiny, self.clear(self.a), pool(1), pooler, tiny, pool_normed_rows,
+            self.layer_norm(self.b, self.c, self.a), tiny, tiny, self.clear(self.b),
             self.layer_norm(self.a, self.a, self.b), pool(0), turn, self.clear(self.c), unpack, self.clear(self.b),
             self.clear(self.slot_of_token), self.clear(self.positions), self.clear(self.starts),
         ]  # fmt: skip
@@ -187,34 +204,45 @@ def test_attention_reads_lengths_while_the_kernel_ahead_runs(case: str) -> None:
 
 
 @pytest.mark.parametrize("width", [384, 768, 1024, 2048])
-@pytest.mark.parametrize("with_lengths", [False, True])
-def test_embeddings_read_ids_while_the_kernel_ahead_runs(width: int, *, with_lengths: bool) -> None:
-    """Ids and lengths that change all the time, and a schedule between those who write ids and the embedding."""
+@pytest.mark.parametrize("schedules", [False, True])
+def test_embeddings_read_ids_while_the_kernel_ahead_runs(width: int, *, schedules: bool) -> None:
+    """Ids and lengths that change all the time, and a schedule ahead of the embedding, or in it."""
     lengths = [300 - (37 * i) % 300 for i in range(20)]
     batch, tokens = len(lengths), sum(lengths)
     given = [
-        torch.randint(0, 500, (tokens,), generator=generator(at), device=DEVICE, dtype=torch.int32) for at in (1, 2)
+        torch.randint(0, WORDS, (tokens,), generator=generator(at), device=DEVICE, dtype=torch.int32) for at in (1, 2)
     ]
     kinds = [torch.tensor(lengths[at:] + lengths[:at], device=DEVICE, dtype=torch.int32) for at in (0, 7, 13)]
-    table = torch.randn(500, width, generator=generator(3), device=DEVICE).half()
+    table = torch.randn(WORDS, width, generator=generator(3), device=DEVICE).half()
     gamma = torch.ones(width, device=DEVICE, dtype=torch.float16)
     ids, starts = torch.zeros_like(given[0]), torch.zeros(batch + 1, device=DEVICE, dtype=torch.int32)
+    tasks = torch.zeros(task_list_entries(tokens, batch, HEADS), 4, device=DEVICE, dtype=torch.int32)
     every = torch.arange(tokens, device=DEVICE, dtype=torch.int32)
     results = torch.zeros(ROUNDS, tokens, width, device=DEVICE, dtype=torch.float16)
 
     def steps(at: int, early: bool) -> list[Step]:
-        return [
-            lambda: call(
-                "padfreePack", given[at % len(given)], every, ids, tokens,
-                Int64(tokens), Int64(4),
-            ),
-            lambda: schedule(kinds[at % len(kinds)], starts, tokens),
-            lambda: call(
+        lengths = kinds[at % len(kinds)]
+
+        def pack() -> None:
+            call("padfreePack", given[at % len(given)], every, ids, tokens, Int64(tokens), Int64(4))
+
+        def both() -> None:
+            call(
+                "padfreeEmbeddingOfLengths", ids, ids, lengths, table, table, table, gamma, None, results[at], tokens,
+                batch, width, WORDS, WORDS, WORDS, 0, Float(1e-5), DATA_TYPES[torch.float16], None, Float(1.0), starts,
+                tasks, len(tasks) - 1, HEADS,
+            )  # fmt: skip
+
+        def embedding() -> None:
+            call(
                 "padfreeEmbeddingE4m3", ids, ids, None, starts, table, table, table, gamma, None, results[at], tokens,
-                batch, width, 500, 500, 500, 0, Float(1e-5), DATA_TYPES[torch.float16], int(early),
-                kinds[at % len(kinds)] if with_lengths else None, None, Float(1.0),
-            ),
-        ]  # fmt: skip
+                batch, width, WORDS, WORDS, WORDS, 0, Float(1e-5), DATA_TYPES[torch.float16], int(early), None,
+                Float(1.0),
+            )  # fmt: skip
+
+        if schedules and early:
+            return [pack, both]
+        return [pack, lambda: schedule(lengths, starts, tokens), embedding]
 
     assert_early_reads_are_right(steps, results)
 

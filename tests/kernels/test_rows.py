@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from tests.support.launchers import DATA_TYPES, POOL_MODES, Float, Int64, call, schedule
+from tests.support.launchers import DATA_TYPES, POOL_MODES, Float, Int64, call, schedule, task_list_entries
 
 from .cases import (
     DEVICE,
@@ -94,8 +94,12 @@ def test_embedding(dtype: torch.dtype, width: int, name: str, options: str) -> N
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("width", [64, 100, 384, 768, 1024, 2048])
 @pytest.mark.parametrize("batch", [1, 2, 16, 17, 31, 32, 33])
-def test_embeddings_find_places_from_lengths(dtype: torch.dtype, width: int, batch: int) -> None:
-    """Bit for bit what cu_seqlens give, with lengths that sum to too little, that count as 0 and that exceed T."""
+@pytest.mark.parametrize("heads", [0, 12])
+def test_embeddings_schedule_what_they_find_places_of(dtype: torch.dtype, width: int, batch: int, heads: int) -> None:
+    """Rows, offsets and tasks, bit for bit those of a schedule and of an embedding behind it.
+
+    With lengths that sum to too little, that count as 0 and that exceed T.
+    """
     tokens, words, places = 700, 50, 800
     word_table, position_table = normal(words, width, dtype=dtype, seed=1), normal(places, width, dtype=dtype, seed=2)
     gamma, beta = normal(width, dtype=dtype, seed=3), normal(width, dtype=dtype, seed=4)
@@ -105,20 +109,30 @@ def test_embeddings_find_places_from_lengths(dtype: torch.dtype, width: int, bat
     beyond = short.clone()
     beyond[batch // 2] = 2**31 - 1
     for lengths in (short, drawn, beyond, torch.zeros_like(drawn)):
-        starts, results = torch.zeros(batch + 1, device=DEVICE, dtype=torch.int32), list[torch.Tensor]()
-        schedule(lengths, starts, tokens)
-        for early in (False, True):
-            y, buffer = poisoned((tokens, width), dtype)
-            call(
-                "padfreeEmbeddingE4m3", ids, None, None, starts, word_table, position_table, None, gamma, beta, y,
-                tokens, batch, width, words, places, 0, 2, Float(1e-5), DATA_TYPES[dtype], int(early),
-                lengths if early else None, None, Float(1.0),
-            )  # fmt: skip
-            torch.cuda.synchronize()
+        entries = task_list_entries(tokens, batch, heads) if heads else 0
+        made = []
+        for _ in range(2):
+            starts, tasks = (poisoned(shape, torch.int32) for shape in ((batch + 1,), (entries, 4)))
+            made.append({"y": poisoned((tokens, width), dtype), "starts": starts, "tasks": tasks})
+        (y, starts, tasks), (other_y, other_starts, other_tasks) = ([item for item, _ in of.values()] for of in made)
+        schedule(lengths, starts, tokens, tasks=tasks if heads else None, heads=max(heads, 1))
+        call(
+            "padfreeEmbedding", ids, None, None, starts, word_table, position_table, None, gamma, beta, y,
+            tokens, batch, width, words, places, 0, 2, Float(1e-5), DATA_TYPES[dtype],
+        )  # fmt: skip
+        call(
+            "padfreeEmbeddingOfLengths", ids, None, lengths, word_table, position_table, None, gamma, beta, other_y,
+            tokens, batch, width, words, places, 0, 2, Float(1e-5), DATA_TYPES[dtype], None, Float(1.0), other_starts,
+            other_tasks if heads else None, entries - 1, max(heads, 1),
+        )  # fmt: skip
+        torch.cuda.synchronize()
+        for _, buffer in (*made[0].values(), *made[1].values()):
             assert_guards(buffer)
-            results.append(y)
-        assert torch.equal(*results)
-        assert bool((results[0][starts[-1] :] == 0).all())
+        assert torch.equal(other_starts, starts)
+        count = 1 + int(tasks[0, 0]) if heads else 0
+        assert torch.equal(other_tasks[:count], tasks[:count])
+        assert torch.equal(other_y, y)
+        assert bool((y[starts[-1] :] == 0).all())
 
 
 def test_embedding_takes_ids_out_of_range_as_zeros() -> None:

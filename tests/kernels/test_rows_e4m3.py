@@ -151,7 +151,7 @@ def test_embedding(dtype: torch.dtype, width: int, name: str, filler: int) -> No
     def launch(y: torch.Tensor | None, narrow: torch.Tensor | None, factor: float) -> None:
         call(
             "padfreeEmbeddingE4m3", ids, types, None, starts, word_table, position_table, type_table, gamma, beta, y,
-            total, len(lengths), width, words, places, kinds, 0, Float(EPS), DATA_TYPES[dtype], 0, None,
+            total, len(lengths), width, words, places, kinds, 0, Float(EPS), DATA_TYPES[dtype], 0,
             narrow, Float(factor),
         )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Norms of rows in half precision that leave in float32: what is rounded to the rows in half precision.
 
-And rows of sequences' first tokens, in half precision again, beside those in float32.
+And rows of sequences' first tokens, in half precision again, beside those in float32; or what a pooler makes of them.
 """
 
 # SPDX-License-Identifier: Apache-2.0
@@ -10,7 +10,7 @@ import torch
 from tests.support.launchers import DATA_TYPES, Float, Int64, call
 
 from .cases import DEVICE, assert_guards, poisoned
-from .norm_operands import NormOperands
+from .norm_operands import NormOperands, normal
 
 WIDTHS = [8, 64, 99, 100, 384, 512, 768, 1024, 1280, 2048, 4096, 5000, 5001]
 OPTIONS = ["", "bias residual beta sum", "residual beta", "rms residual sum"]
@@ -41,6 +41,7 @@ def test_layer_norm(dtype: torch.dtype, width: int, options: str, rows: int) -> 
         call(
             "padfreeLayerNormFp32", *operands.tensors(), y, total if "sum" in options else None,
             Int64(rows), width, Float(EPS), int(operands.rms), DATA_TYPES[dtype], wide, first, cu_seqlens, len(starts),
+            None, None, None, 0,
         )  # fmt: skip
 
     wide = torch.float32
@@ -63,3 +64,43 @@ def test_layer_norm(dtype: torch.dtype, width: int, options: str, rows: int) -> 
     truth = operands.truth(EPS)
     assert not rows or bool(((beside.double() - truth).abs() <= WITHIN * truth.abs().max()).all())
     assert "sum" not in options or all(torch.equal(total, sums[0]) for total in sums)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("width", [8, 72, 256, 384, 768, 1024, 1280, 4096])
+@pytest.mark.parametrize("columns", [1, 384, 1000])
+@pytest.mark.parametrize("options", ["beta", "rms", "beta sum"])
+@pytest.mark.parametrize("batch", [[1], [0, 17, 0, 100, 0], [5] * 70, []], ids=lambda batch: f"{len(batch)} sequences")
+def test_pooler(dtype: torch.dtype, width: int, columns: int, options: str, batch: list[int]) -> None:
+    """Beside the rows, or behind them where their width has no kernel for both."""
+    rows, B = sum(batch) + 3, len(batch)
+    operands = NormOperands.drawn(rows, width, dtype, options)
+    weight = normal(columns, width, dtype=dtype, seed=6) / width**0.5
+    bias = normal(columns, dtype=dtype, seed=7)
+    cu_seqlens = torch.tensor([0, *batch], device=DEVICE).cumsum(0).int()
+
+    def launch(*pooler: object) -> tuple[torch.Tensor, torch.Tensor]:
+        (y, y_buffer), (total, total_buffer) = poisoned((rows, width), torch.float32), poisoned((rows, width), dtype)
+        call(
+            "padfreeLayerNormFp32", *operands.tensors(), None, total if "sum" in options else None, Int64(rows), width,
+            Float(EPS), int(operands.rms), DATA_TYPES[dtype], y, None, cu_seqlens, B, *pooler,
+        )  # fmt: skip
+        torch.cuda.synchronize()
+        assert_guards(y_buffer)
+        assert_guards(total_buffer)
+        return y, total
+
+    plain, plain_sum = launch(None, None, None, 0)
+    pooled, buffer = poisoned((B, columns), torch.float32)
+    again, _ = poisoned((B, columns), torch.float32)
+    beside, beside_sum = launch(weight, bias, pooled, columns)
+    launch(weight, bias, again, columns)
+    assert_guards(buffer)
+    assert torch.equal(beside, plain)
+    assert "sum" not in options or torch.equal(beside_sum, plain_sum)
+    assert torch.equal(pooled, again)
+    starts, ends = cu_seqlens[:-1].long(), cu_seqlens[1:].long()
+    first = torch.where((starts < ends)[:, None], plain[starts].to(dtype).double(), 0.0)
+    truth = torch.tanh(first @ weight.double().T + bias.double())
+    step = torch.finfo(dtype).eps  # a row may be rounded to the other side: its sums come in another order
+    torch.testing.assert_close(pooled.double(), truth, rtol=0, atol=step * 4)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from padfree.onnx_tools.operators import OPERATORS
 
-from tests.support.samples import PLAIN_LINEAR, PLAIN_NORM, all_variants, variants
+from tests.support.samples import PLAIN_LINEAR, PLAIN_NORM, PLAIN_POOL, all_variants, variants
 
 from .plugin_abi import FIELD_CHAR, FIELD_FLOAT32, FIELD_INT32, FP16, LogCapture, PluginLibrary
 
@@ -58,7 +58,9 @@ def test_every_variant_serialises_and_clones(library: PluginLibrary, operator: s
         ("PadfreePool", {"mode": 1}, "mode has type INT32; allowed: CHAR"),
         ("PadfreePool", {"normalize": 2}, "normalize is 2; allowed: 0 to 1"),
         ("PadfreePool", {"normalize": None}, "normalize is missing; allowed: 0 to 1"),
-        ("PadfreePool", {"axis": 1}, "axis is unknown; allowed: mode, normalize"),
+        ("PadfreePool", {"axis": 1}, "axis is unknown; allowed: epsilon, mode, normalize, has_norm"),
+        ("PadfreePool", {"has_norm": 0, "has_beta": 1}, "has_beta is 1 with has_norm 0"),
+        ("PadfreePool", {"has_norm": 1, "mode": "max"}, "has_norm is 1 with mode 'max'"),
         ("PadfreeIndex", {"axis": 1}, "axis is unknown; allowed: none"),
         ("PadfreeAttention", {"head_size": 60}, "head_size is 60; allowed: 8 to 256, multiples of 8"),
         ("PadfreeAttention", {"head_size": 264}, "head_size is 264; allowed: 8 to 256, multiples of 8"),
@@ -99,6 +101,13 @@ def test_every_variant_serialises_and_clones(library: PluginLibrary, operator: s
         ("PadfreeLayerNorm", {"epsilon": 0}, "epsilon has type INT32; allowed: FLOAT32"),
         ("PadfreeLayerNorm", {"results": "fp8"}, 'results is "fp8"; allowed: act, e4m3, both, fp32, act_fp32'),
         ("PadfreeLayerNorm", {"results": "e4m3", "y_scale": 0.0}, "y_scale is 0; allowed: from 6.10352e-05 to 16384"),
+        ("PadfreeLayerNorm", {"has_first": 1, "results": "act"}, "has_first is 1 without rows in float32"),
+        ("PadfreeLayerNorm", {"has_first": 0, "has_pooler": 1}, "has_pooler is 1 without first tokens"),
+        (
+            "PadfreeLayerNorm",
+            {"has_first": 1, "has_pooler": 1, "results": "fp32", "has_residual": 1},
+            "has_pooler is 1 without first tokens, or with something added to x",
+        ),
         ("PadfreeEmbedding", {"results": "both", "y_scale": 32768.0}, "y_scale is 32768; allowed: from 6.10352e-05"),
         ("PadfreeEmbedding", {"results": None}, "results is missing; allowed: act, e4m3, both"),
         ("PadfreeEmbedding", {"position_offset": -1}, "position_offset is -1; allowed: 0 to 2147483647"),
@@ -191,12 +200,12 @@ def test_rows_in_e4m3_need_a_gpu_to_be_built(library: PluginLibrary, log: LogCap
 
 
 def test_attribute_given_twice_is_refused(library: PluginLibrary, log: LogCapture) -> None:
-    assert library.create("PadfreePool", [("mode", "mean"), ("normalize", 0), ("mode", "max")]) is None
+    assert library.create("PadfreePool", [*PLAIN_POOL.items(), ("mode", "max")]) is None
     assert "attribute mode is given twice" in log.text()
 
 
 def test_string_with_its_final_zero_is_taken(library: PluginLibrary) -> None:
-    plugin = library.create("PadfreePool", {"mode": "mean\0", "normalize": 0})
+    plugin = library.create("PadfreePool", {**PLAIN_POOL, "mode": "mean\0"})
     assert plugin is not None
     assert plugin.serialised()["mode"] == "mean"
     plugin.destroy()

@@ -17,7 +17,7 @@ import pytest
 from padfree.onnx_tools.operators import OPERATORS
 from padfree.onnx_tools.operators.spec import AttributeValue
 
-from tests.support.samples import all_variants, variants
+from tests.support.samples import PLAIN_POOL, all_variants, variants
 
 from .plugin_abi import LoggerFinder, Plugin, PluginLibrary, address_of_binding, loaded_major
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.needs_tensorrt
 ROOT = Path(__file__).resolve().parents[2]
 LOADING_SCRIPT = Path(__file__).with_name("loading.py")
 EVERY_CREATOR = sorted([name, "1", ""] for name in OPERATORS)
-BAD_POOL: dict[str, AttributeValue] = {"mode": "median", "normalize": 1}
+BAD_POOL: dict[str, AttributeValue] = {**PLAIN_POOL, "mode": "median"}
 BAD_POOL_MESSAGE = "padfree: PadfreePool 'bad_node': attribute mode is \"median\"; allowed: first, last, mean, max"
 
 

@@ -162,6 +162,24 @@ def test_a_type_that_no_kernel_has_is_refused(library: PluginLibrary, log: LogCa
         ("PadfreePool", {}, [(7, 16), (0,)], "input cu_seqlens has shape [0]; allowed: [B+1] with B at least 0"),
         ("PadfreePool", {}, [(7, 16)], "the node has 1 inputs; allowed with its attributes: 2 (x, cu_seqlens)"),
         ("PadfreePool", {}, [(7, 2**31), (4,)], "allowed: [T,E], sizes up to 2147483647"),
+        (
+            "PadfreePool",
+            {"has_norm": 1, "has_beta": 0},
+            [(7, 12), (4,), (12,)],
+            "E is 12 with has_norm 1; allowed: multiples of 8 up to 1024",
+        ),
+        (
+            "PadfreePool",
+            {"has_norm": 1, "has_beta": 0},
+            [(7, 1032), (4,), (1032,)],
+            "E is 1032 with has_norm 1; allowed: multiples of 8 up to 1024",
+        ),
+        (
+            "PadfreeLayerNorm",
+            {"has_first": 1, "has_pooler": 1, "results": "fp32", "has_bias": 0, "has_residual": 0, "has_beta": 0},
+            [(7, 12), (12,), (4,), (5, 12), (5,)],
+            "E is 12 with has_pooler 1; allowed: multiples of 8",
+        ),
         ("PadfreeAttention", {"qkv_layout": "3HD"}, [(7, 32), (4,)], "input qkv has shape [7,32]; allowed: [T,48]"),
         (
             "PadfreeAttention",

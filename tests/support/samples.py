@@ -54,7 +54,17 @@ PLAIN_NORM: dict[str, AttributeValue] = {
     "has_beta": 0,
     "has_sum": 0,
     "has_first": 0,
+    "has_pooler": 0,
     **PLAIN_RESULTS,
+}
+PLAIN_POOL: dict[str, AttributeValue] = {
+    "epsilon": 1e-5,
+    "mode": "mean",
+    "normalize": 0,
+    "has_norm": 0,
+    "has_beta": 0,
+    "rms": 0,
+    "results": "act",
 }
 PLAIN_EMBEDDING: dict[str, AttributeValue] = {
     "epsilon": 1e-5,
@@ -63,7 +73,9 @@ PLAIN_EMBEDDING: dict[str, AttributeValue] = {
     "has_positions": 0,
     "has_position_table": 0,
     "has_beta": 0,
-    "has_seq_lens": 0,
+    "schedules": 0,
+    "has_tasks": 0,
+    "num_heads": 1,
     "early_ids": 0,
     **PLAIN_RESULTS,
 }

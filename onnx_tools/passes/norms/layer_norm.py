@@ -79,6 +79,7 @@ def _replace(editor: Editor, analysis: Analysis, found: norm_match.LayerNorm) ->
         has_beta=int(found.beta is not None),
         has_sum=int(has_sum),
         has_first=0,
+        has_pooler=0,
         results="act",
         y_scale=1.0,
     )

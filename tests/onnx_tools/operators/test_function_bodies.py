@@ -14,7 +14,7 @@ from padfree.onnx_tools import RewriteError, without_functions
 from padfree.onnx_tools.operators import functions_for, make_node, with_functions
 
 from tests.support import reference as ref
-from tests.support.samples import PLAIN_EMBEDDING, PLAIN_NORM
+from tests.support.samples import PLAIN_EMBEDDING, PLAIN_NORM, PLAIN_POOL
 
 from .bodies import (
     EPSILON,
@@ -129,21 +129,22 @@ def test_embedding(batch: str, types: int, positions: str, beta: int) -> None:
             tensors["positions"] = r.integers(-1, 22, tokens).astype(np.int32)
         if beta:
             tensors["beta"] = r.standard_normal(WIDTH).astype(np.float32)
-        (y,) = run(
-            "PadfreeEmbedding",
-            tensors,
-            opset,
-            **{
-                **PLAIN_EMBEDDING,
-                "epsilon": EPSILON,
-                "position_offset": offset,
-                "has_token_types": types,
-                "has_positions": int(positions == "given"),
-                "has_position_table": int(positions != "none"),
-                "has_beta": beta,
-            },
-        )
+        attributes = {
+            **PLAIN_EMBEDDING,
+            "epsilon": EPSILON,
+            "position_offset": offset,
+            "has_token_types": types,
+            "has_positions": int(positions == "given"),
+            "has_position_table": int(positions != "none"),
+            "has_beta": beta,
+        }
+        (y,) = run("PadfreeEmbedding", tensors, opset, **attributes)
         check(y, ref.embedding(**tensors, epsilon=EPSILON, position_offset=offset))
+        del tensors["cu_seqlens"]
+        tensors["seq_lens"] = np.diff(cu).astype(np.int32)
+        made = run("PadfreeEmbedding", tensors, opset, **{**attributes, "schedules": 1, "has_tasks": 1})
+        for actual, wanted in zip(made, (y, cu, np.zeros((1, 4), np.int32)), strict=True):
+            np.testing.assert_array_equal(actual, wanted)
 
 
 @opsets
@@ -206,15 +207,53 @@ def test_pool(batch: str, mode: str, normalize: int) -> None:
     for opset in OPSETS if batch == "filler and empty" else (17,):
         cu, tokens = cu_of(batch)
         x = poison((rng().standard_normal((tokens, WIDTH)) - 2).astype(np.float32), cu)
-        (y,) = run("PadfreePool", {"x": x, "cu_seqlens": cu}, opset, mode=mode, normalize=normalize)
+        (y,) = run(
+            "PadfreePool", {"x": x, "cu_seqlens": cu}, opset, **{**PLAIN_POOL, "mode": mode, "normalize": normalize}
+        )
         check(y, ref.pool(x, cu, mode, bool(normalize)))
+
+
+@batches
+@pytest.mark.parametrize("mode", ["first", "last", "mean"])
+@pytest.mark.parametrize("has_beta", [0, 1])
+@pytest.mark.parametrize("rms", [0, 1])
+def test_pool_of_normed_rows(batch: str, mode: str, has_beta: int, rms: int) -> None:
+    cu, tokens = cu_of(batch)
+    x = poison((rng().standard_normal((tokens, WIDTH)) + 3).astype(np.float32), cu)
+    tensors = {"gamma": rng().standard_normal(WIDTH).astype(np.float32)}
+    if has_beta:
+        tensors["beta"] = rng().standard_normal(WIDTH).astype(np.float32)
+    attributes = {
+        **PLAIN_POOL, "epsilon": EPSILON, "mode": mode, "normalize": 1, "has_norm": 1, "has_beta": has_beta, "rms": rms,
+    }  # fmt: skip
+    for results in ("act", "fp32"):
+        (y,) = run("PadfreePool", {"x": x, "cu_seqlens": cu, **tensors}, 17, **{**attributes, "results": results})
+        rows, _ = ref.layer_norm(x, **tensors, epsilon=EPSILON, rms=bool(rms))
+        check(y, ref.pool(rows, cu, mode, normalize=True))
+
+
+@batches
+def test_layer_norm_with_a_pooler(batch: str) -> None:
+    for opset in OPSETS if batch == "filler and empty" else (17,):
+        cu, tokens = cu_of(batch)
+        norm = {
+            "x": (rng().standard_normal((tokens, WIDTH)) + 3).astype(np.float32),
+            "gamma": rng().standard_normal(WIDTH).astype(np.float32),
+        }
+        weight, bias = rng().standard_normal((5, WIDTH)).astype(np.float32), np.arange(5, dtype=np.float32)
+        attributes = {**PLAIN_NORM, "epsilon": EPSILON, "has_first": 1, "has_pooler": 1, "results": "fp32"}
+        tensors = {**norm, "cu_seqlens": cu, "pooler_weight": weight, "pooler_bias": bias}
+        rows, pooled = run("PadfreeLayerNorm", tensors, opset, **attributes)
+        expected, _ = ref.layer_norm(**norm, epsilon=EPSILON)
+        check(rows, expected)
+        check(pooled, np.tanh(ref.pool(expected, cu, "first", normalize=False) @ weight.T + bias))
 
 
 def two_pools() -> onnx.ModelProto:
     nodes = [
-        make_node("PadfreePool", ["x", "cu"], ["mean"], mode="mean", normalize=0),
-        make_node("PadfreePool", ["x", "cu"], ["max"], mode="max", normalize=0),
-        make_node("PadfreePool", ["x", "cu"], ["mean2"], mode="mean", normalize=0),
+        make_node("PadfreePool", ["x", "cu"], ["mean"], **PLAIN_POOL),
+        make_node("PadfreePool", ["x", "cu"], ["max"], **{**PLAIN_POOL, "mode": "max"}),
+        make_node("PadfreePool", ["x", "cu"], ["mean2"], **PLAIN_POOL),
     ]
     graph = helper.make_graph(
         nodes,
@@ -249,7 +288,7 @@ def test_without_functions_leaves_plain_nodes_with_all_attributes() -> None:
     assert [(entry.domain, entry.version) for entry in plain.opset_import] == [("", 17), ("padfree", 1)]
     for node in plain.graph.node:
         assert (node.op_type, node.domain, node.overload) == ("PadfreePool", "padfree", "")
-        assert {a.name for a in node.attribute} == {"mode", "normalize"}
+        assert {a.name for a in node.attribute} == set(PLAIN_POOL)
     assert with_functions(plain).SerializeToString() == before
 
 

@@ -14,6 +14,7 @@ from padfree.onnx_tools.operators import DOMAIN, make_node, with_functions
 from padfree.onnx_tools.verification.sample_batches import make_batches
 
 from tests.support.messages import verify
+from tests.support.samples import PLAIN_POOL
 
 TABLE = np.random.default_rng(0).standard_normal((50, 8)).astype(np.float32)
 SCHEDULE = {"has_extent": 0, "has_positions": 0, "has_tasks": 0, "num_heads": 1}
@@ -78,7 +79,7 @@ def packed(table: np.ndarray = TABLE, mode: str = "mean") -> onnx.ModelProto:
     nodes = [
         make_node("PadfreeSchedule", ["seq_lens", "ids"], ["cu"], **SCHEDULE),
         helper.make_node("Gather", ["table", "ids"], ["y"]),
-        make_node("PadfreePool", ["y", "cu"], ["mean"], mode=mode, normalize=0),
+        make_node("PadfreePool", ["y", "cu"], ["mean"], **{**PLAIN_POOL, "mode": mode}),
     ]
     return model_of(nodes, {"ids": (TensorProto.INT32, ["T"]), "seq_lens": (TensorProto.INT32, ["B"])}, table)
 

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pooling that norms its rows and gives float32 by itself.
+
+A vector of a text is what becomes of the last norm's rows, which nothing else needs then: one kernel reads the rows
+before the norm and gives the vectors, where norm, sum, L2 norm and type would take four.
+"""
+
+from __future__ import annotations
+
+import onnx
+from padfree.onnx_tools.operators import node_attributes, padfree_nodes, set_attribute
+
+from .readers import HALVES, is_to_float, only_reader
+
+_MULTIPLE, _MOST = 8, 1024
+"""What the width of rows is a multiple of that PadfreePool norms, and the widest."""
+
+
+def merge_pools(model: onnx.ModelProto) -> None:
+    """Lets every PadfreePool of half precision take over the norm ahead of it and the cast behind it, in place.
+
+    Both where nothing else reads what lies between.
+    """
+    for pool in [node for node in padfree_nodes(model.graph) if node.op_type == "PadfreePool"]:
+        norm = next((node for node in padfree_nodes(model.graph) if pool.input[0] in node.output), None)
+        if norm is not None and _can_norm(model.graph, norm, pool):
+            _take_norm(model.graph, norm, pool)
+        cast = only_reader(model.graph, pool.output[0], "Cast")
+        if cast is not None and is_to_float(cast):
+            pool.output[0] = cast.output[0]
+            set_attribute(pool, "results", "fp32")
+            model.graph.node.remove(cast)
+
+
+def _can_norm(graph: onnx.GraphProto, norm: onnx.NodeProto, pool: onnx.NodeProto) -> bool:
+    """Whether a node is a norm that adds nothing to its rows, and whose y the pool alone reads."""
+    if norm.op_type != "PadfreeLayerNorm" or only_reader(graph, norm.output[0], "PadfreePool") is None:
+        return False
+    attributes = node_attributes(norm)
+    if attributes["results"] != "act" or any(attributes[f"has_{name}"] for name in ("bias", "residual", "sum")):
+        return False
+    gamma = next((tensor for tensor in graph.initializer if tensor.name == norm.input[1]), None)
+    if gamma is None or gamma.data_type not in HALVES or node_attributes(pool)["mode"] == "max":
+        return False
+    return bool(gamma.dims[0] % _MULTIPLE == 0 and gamma.dims[0] <= _MOST)
+
+
+def _take_norm(graph: onnx.GraphProto, norm: onnx.NodeProto, pool: onnx.NodeProto) -> None:
+    attributes = node_attributes(norm)
+    pool.input[0] = norm.input[0]
+    pool.input.extend(norm.input[1:])
+    set_attribute(pool, "has_norm", 1)
+    for name in ("epsilon", "has_beta", "rms"):
+        set_attribute(pool, name, attributes[name])
+    graph.node.remove(norm)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedules that an embedding makes beside its rows.
+
+A kernel that is launched behind another begins some 3 us after it, whatever it waits for. An embedding needs of its
+schedule the places of tokens alone, which it can find in the lengths: one launch makes both.
+"""
+
+from __future__ import annotations
+
+import onnx
+from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes, set_attribute
+
+
+def merge_schedules(model: onnx.ModelProto) -> None:
+    """Where an embedding reads the offsets of a PadfreeSchedule, lets it make them, and the list of tasks, in place.
+
+    A schedule stays that makes more, or where what the embedding reads is made behind it.
+    """
+    for embedding in [node for node in padfree_nodes(model.graph) if node.op_type == "PadfreeEmbedding"]:
+        offsets = _offsets_of(embedding)
+        schedule = next((node for node in padfree_nodes(model.graph) if offsets in node.output), None)
+        if schedule is not None and _can_merge(model.graph, schedule, embedding, offsets):
+            _merge(model.graph, schedule, embedding, offsets)
+
+
+def _offsets_of(embedding: onnx.NodeProto) -> str:
+    specs = OPERATORS[embedding.op_type].inputs_for(node_attributes(embedding))
+    return str(embedding.input[[spec.name for spec in specs].index("cu_seqlens")])
+
+
+def _can_merge(graph: onnx.GraphProto, schedule: onnx.NodeProto, embedding: onnx.NodeProto, offsets: str) -> bool:
+    """Whether the schedule makes no more than an embedding can, and what that reads is there ahead of it."""
+    if schedule.op_type != "PadfreeSchedule":
+        return False
+    made, wanted = node_attributes(schedule), node_attributes(embedding)
+    if made["has_extent"] or made["has_positions"] or wanted["has_positions"]:
+        return False
+    nodes = list(graph.node)
+    late = {name for node in nodes[nodes.index(schedule) :] for name in node.output} - {offsets}
+    return not late.intersection(embedding.input)
+
+
+def _merge(graph: onnx.GraphProto, schedule: onnx.NodeProto, embedding: onnx.NodeProto, offsets: str) -> None:
+    """Puts the embedding in the schedule's place."""
+    attributes = node_attributes(schedule)
+    embedding.input.remove(offsets)
+    embedding.input.append(schedule.input[0])
+    embedding.output.extend(schedule.output)
+    set_attribute(embedding, "schedules", 1)
+    for name in ("has_tasks", "num_heads"):
+        set_attribute(embedding, name, attributes[name])
+    merged = onnx.NodeProto()
+    merged.CopyFrom(embedding)
+    graph.node.remove(embedding)
+    graph.node.insert(list(graph.node).index(schedule), merged)
+    graph.node.remove(schedule)

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of tables beside the schedule: one block makes offsets and tasks, while the others find places by themselves.
+#pragma once
+
+#include "embedding/table_source.cuh"
+#include "schedule/block.cuh"
+
+namespace padfree {
+
+// Of up to kWarpSize sequences. Apart, an embedding begins 3 us behind its schedule (H200), of 4 that either takes.
+template <typename T>
+struct ScheduledSource : TableSource<T> {
+  static constexpr bool kMayReadEarly = false;
+  static constexpr bool kHasBlocksAhead = true;
+
+  ScheduleParams schedule;
+
+  ScheduledSource(const EmbeddingRows& params, const ScheduleParams& schedule)
+      : TableSource<T>(params), schedule(schedule) {}
+
+  __host__ __device__ unsigned blocksAhead() const { return 1; }
+
+  template <typename Norm>
+  __device__ void ahead(const Norm&) const {
+    makeSchedule<kRowNormThreads / kWarpSize>(schedule);
+  }
+
+  __device__ bool readsEarly() const { return false; }
+
+  __device__ void prefetch() const {
+    TableSource<T>::prefetch();
+    prefetchToL2(schedule.seq_lens, this->p.B * sizeof(int));
+  }
+
+  // Of a token, from the lengths of up to kWarpSize sequences, shared out among the lanes of an aligned group.
+  template <int kLanes>
+  __device__ typename TableSource<T>::Place placeOf(int token) const {
+    constexpr int kEach = kWarpSize / kLanes;
+    const int lane = threadIdx.x % kLanes;
+    const unsigned group = (kFullMask >> (kWarpSize - kLanes)) << (threadIdx.x % kWarpSize - lane), most = this->p.T;
+    unsigned ends[kEach], sum = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int b = lane * kEach + i;
+      const unsigned length = b < this->p.B ? max(schedule.seq_lens[b], 0) : 0;
+      ends[i] = sum = min(sum + min(length, most), most);
+    }
+#pragma unroll
+    for (int offset = 1; offset < kLanes; offset *= 2) {
+      const unsigned below = __shfl_up_sync(group, sum, offset, kLanes);
+      if (lane >= offset) sum = min(sum + below, most);
+    }
+    const unsigned before = __shfl_up_sync(group, sum, 1, kLanes);
+    int ended = 0;  // sequences that end at or before the token
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (lane > 0) ends[i] = min(before + ends[i], most);
+      ended += __popc(__ballot_sync(group, ends[i] <= static_cast<unsigned>(token)));
+    }
+    const int last = max(ended - 1, 0);
+    unsigned start = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const unsigned end = __shfl_sync(group, ends[i], last / kEach, kLanes);
+      if (last % kEach == i) start = end;
+    }
+    return {ended > 0 ? token - static_cast<int>(start) : token, ended == kWarpSize};
+  }
+
+  template <int kLanes>
+  __device__ bool begin(int64_t row, const T* (&addends)[TableSource<T>::kAddends]) const {
+    const int token = static_cast<int>(row);
+    const int word = this->p.ids[token], later_word = this->laterWord(token);
+    const int type = this->p.token_types ? this->p.token_types[token] : -1;
+    const auto place = placeOf<kLanes>(token);
+    this->prefetchWord(later_word, threadIdx.x % kLanes, kLanes);
+    this->setAddends(word, place.in_sequence + this->p.position_offset, type, addends);
+    return !place.filler;
+  }
+};
+
+}  // namespace padfree

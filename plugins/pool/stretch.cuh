@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernels of PadfreePool share: which tokens a result is of, and where it goes.
+#pragma once
+
+#include "common/device.cuh"
+#include "pool/launch.h"
+
+namespace padfree {
+
+// The stretch of tokens [first, last) that a mode combines.
+struct Stretch {
+  int first, last;
+};
+
+__device__ inline Stretch stretchOf(const PoolParams& p, int b) {
+  const int begin = sequenceStart(p.cu_seqlens, b, p.T);
+  const int end = max(sequenceStart(p.cu_seqlens, b + 1, p.T), begin);
+  return {p.mode == PoolMode::kLast ? max(end - 1, begin) : begin,
+          p.mode == PoolMode::kFirst ? min(begin + 1, end) : end};
+}
+
+template <typename T>
+__device__ inline void storeResult(const PoolParams& p, int64_t at, float value) {
+  if (p.y_fp32) {
+    p.y_fp32[at] = value;
+  } else {
+    static_cast<T*>(p.y)[at] = fromFloat<T>(value);
+  }
+}
+
+constexpr float kLeastNorm = 1e-12f;  // what rows are divided by at least
+
+}  // namespace padfree

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one block does for a schedule: alone, or beside the blocks of a kernel that reads lengths.
+#pragma once
+
+#include "common/dependent_launch.cuh"
+#include "common/device.cuh"
+#include "schedule/launch.h"
+#include "schedule/scan.cuh"
+#include "schedule/tasks.cuh"
+
+namespace padfree {
+
+// Offsets and, where they are wanted, tasks, by a block of kWarps warps, every one of which has a run of neighbouring
+// sequences. Sums stop at T. Every warp issues every instruction, on one multiprocessor: so what is done twice is a
+// loop of two rounds, and votes tell the compiler that the threads of a warp stay together
+// (docs/notes/2026-11-27-first-and-last-kernels.md).
+template <int kWarps>
+__device__ void makeSchedule(const ScheduleParams& p) {
+  __shared__ unsigned scratch[kWarps];
+  __shared__ TaskMemory<kWarps> task_memory;
+  if (p.tasks) clearTaskMemory(task_memory);
+  waitForPriorGrids();
+  releaseNextGrid();
+  const int lane = threadIdx.x % kWarpSize;
+  const WarpShare share(p.B, kWarps);
+  const unsigned most = max(p.T, 0);
+
+  if (threadIdx.x == 0) p.cu_seqlens[0] = 0;
+  LaneSequence first_sequence{};
+  int groups = 0;
+  unsigned before = 0, total = 0;
+#pragma unroll 1
+  for (int round = 0; round < 2; ++round) {  // sums of the warps, then the offsets themselves
+    unsigned sum = before;
+#pragma unroll 1
+    for (int first = share.begin; share.has(first); first += kWarpSize) {
+      const int b = first + lane;
+      const unsigned length = b < share.end ? min(static_cast<unsigned>(max(p.seq_lens[b], 0)), most) : 0;
+      const unsigned end = min(sum + warpInclusiveSum(length, most), most), ahead = __shfl_up_sync(kFullMask, end, 1);
+      if (round == 1) {
+        const LaneSequence sequence{static_cast<int>(lane > 0 ? ahead : sum), static_cast<int>(end)};
+        if (b < share.end) p.cu_seqlens[b + 1] = sequence.end;
+        if (first == share.begin) first_sequence = sequence;
+        groups += ceilDiv(sequence.end - sequence.begin, kTaskRows);
+      }
+      sum = __shfl_sync(kFullMask, end, kWarpSize - 1);
+    }
+    if (round == 0) before = sumBefore(sum, most, scratch, total);
+  }
+  if (p.tasks) listTasks(p, share, first_sequence, groups, total, task_memory);
+}
+
+}  // namespace padfree

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Limits of the list of tasks, for the shells of operators that give one.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+
+#include "attention/task.h"
+#include "shell/shape.h"
+#include "shell/text.h"
+
+namespace padfree {
+
+// Throws std::invalid_argument where a list for `num_heads` heads may have more entries than an int32 counts.
+inline void checkTaskList(const Sizes& sizes, int num_heads) {
+  const int64_t T = sizes.get("T"), B = sizes.get("B");
+  if (T < 0 || B < 0) return;
+  const int64_t entries = taskListEntries(T, B, num_heads);
+  if (entries > std::numeric_limits<int32_t>::max()) {
+    throw std::invalid_argument(text("the task list may have ", entries, " entries at T = ", T, ", B = ", B,
+                                     " and num_heads = ", num_heads,
+                                     "; allowed: what an int32 can count; use smaller batches"));
+  }
+}
+
+}  // namespace padfree

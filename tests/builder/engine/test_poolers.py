@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Poolers that the last norm makes beside its rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import helper
+from padfree.builder.engine.network import for_parser
+from padfree.onnx_tools import rewrite, synthetic
+from padfree.onnx_tools.operators import check_nodes, node_attributes, padfree_nodes, with_functions
+
+SEQ_LENS = np.array([3, 9, 1, 0], np.int32)
+UNROUNDED = 2e-3
+"""What results may differ by that are not rounded to fp16 on their way."""
+
+
+def bert() -> onnx.ModelProto:
+    given = synthetic.bert_model(num_layers=2, hidden_size=64, num_heads=2, intermediate_size=128, vocab_size=100)
+    return rewrite(given, precision="fp16").model
+
+
+def last_norm(model: onnx.ModelProto) -> onnx.NodeProto:
+    return [node for node in padfree_nodes(model.graph) if node.op_type == "PadfreeLayerNorm"][-1]
+
+
+def unfused(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model whose last norm adds nothing, as behind products that add: its residual is added by a node."""
+    norm = last_norm(model)
+    names = [name for name in ("bias", "residual") if node_attributes(norm)[f"has_{name}"]]
+    sums, x = [], norm.input[0]
+    for place, name in enumerate(names):
+        sums.append(helper.make_node("Add", [x, norm.input[1 + place]], [f"sum_with_{name}"]))
+        x = sums[-1].output[0]
+    kept = list(norm.input[1 + len(names) :])
+    for name in names:
+        next(item for item in norm.attribute if item.name == f"has_{name}").i = 0
+    norm.input[:] = [x, *kept]
+    at = list(model.graph.node).index(norm)
+    for node in reversed(sums):
+        model.graph.node.insert(at, node)
+    return model
+
+
+def run(model: onnx.ModelProto) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    names = [value.name for value in model.graph.input if value.name != "seq_lens"]
+    feeds = {name: rng.integers(0, 2, SEQ_LENS.sum()).astype(np.int32) for name in names}
+    return run_feeds(model, {**feeds, "seq_lens": SEQ_LENS})
+
+
+def run_feeds(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return list(session.run(None, feeds))
+
+
+def test_the_last_norm_makes_the_pooler() -> None:
+    model = unfused(bert())
+    made = for_parser(model, 512)
+    check_nodes(made)
+    onnx.checker.check_model(with_functions(made, "fp16"))
+    norm = last_norm(made)
+    assert list(norm.output) == ["last_hidden_state", "pooler_output"]
+    assert node_attributes(norm)["has_pooler"] == 1
+    assert not {"Gemm", "Tanh", "PadfreePool"} & {node.op_type for node in made.graph.node}
+    for a, b in zip(run(with_functions(made, "fp16")), run(with_functions(model, "fp16")), strict=True):
+        np.testing.assert_allclose(a, b, atol=UNROUNDED)
+
+
+def _of(model: onnx.ModelProto, op: str) -> onnx.NodeProto:
+    return next(node for node in model.graph.node if node.op_type == op)
+
+
+CHANGES = {
+    "a residual": lambda model: model,
+    "another activation": lambda model: setattr(_of(unfused(model), "Tanh"), "op_type", "Sigmoid"),
+    "a second reader": lambda model: unfused(model).graph.node.append(
+        helper.make_node("Neg", [_of(model, "Tanh").input[0]], ["unread"])
+    ),
+    "a factor": lambda model: _of(unfused(model), "Gemm").attribute.append(helper.make_attribute("alpha", 0.5)),
+    "the other way round": lambda model: setattr(_of(unfused(model), "Gemm").attribute[0], "i", 0),
+    "no bias": lambda model: _of(unfused(model), "Gemm").input.pop(),
+    "another type": lambda model: setattr(
+        next(
+            attribute
+            for node in unfused(model).graph.node
+            if node.op_type == "Cast" and node.output[0] == "pooler_output"
+            for attribute in node.attribute
+        ),
+        "i",
+        onnx.TensorProto.DOUBLE,
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_others_keep_their_products(change: str) -> None:
+    model = bert()
+    CHANGES[change](model)
+    made = for_parser(model, 512)
+    check_nodes(made)
+    attributes = node_attributes(last_norm(made))
+    assert (attributes["has_first"], attributes["has_pooler"]) == (1, 0)
+    assert any(node.op_type == "Gemm" for node in made.graph.node)

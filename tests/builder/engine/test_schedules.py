@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedules that embeddings make beside their rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import helper
+from padfree.builder.engine.network import for_parser
+from padfree.onnx_tools import rewrite, synthetic
+from padfree.onnx_tools.operators import (
+    check_nodes,
+    node_attributes,
+    padfree_nodes,
+    set_attribute,
+    with_functions,
+    without_functions,
+)
+
+SEQ_LENS = np.array([3, 9, 1], np.int32)
+
+
+def bert(interface: str = "packed") -> onnx.ModelProto:
+    given = synthetic.bert_model(num_layers=2, hidden_size=64, num_heads=2, intermediate_size=128, vocab_size=100)
+    return rewrite(given, interface=interface, precision="fp16").model
+
+
+def of(model: onnx.ModelProto, operator: str) -> list[onnx.NodeProto]:
+    return [node for node in padfree_nodes(model.graph) if node.op_type == operator]
+
+
+def run(model: onnx.ModelProto) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    names = [value.name for value in model.graph.input if value.name != "seq_lens"]
+    feeds = {name: rng.integers(0, 2, SEQ_LENS.sum()).astype(np.int32) for name in names}
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return list(session.run(None, {**feeds, "seq_lens": SEQ_LENS}))
+
+
+@pytest.mark.parametrize("max_seq_len", [128, 512])
+def test_an_encoders_embedding_makes_the_schedule(max_seq_len: int) -> None:
+    model = bert()
+    made = for_parser(model, max_seq_len)
+    check_nodes(made)
+    onnx.checker.check_model(with_functions(made, "fp16"))
+    assert not of(made, "PadfreeSchedule")
+    (embedding,) = of(made, "PadfreeEmbedding")
+    found = {name: node_attributes(embedding)[name] for name in ("schedules", "has_tasks", "num_heads", "early_ids")}
+    assert found == {"schedules": 1, "has_tasks": int(max_seq_len > 128), "num_heads": 2, "early_ids": 0}
+    assert embedding.input[-1] == "seq_lens"
+    for attention in of(made, "PadfreeAttention"):
+        assert set(embedding.output[1:]) <= set(attention.input)
+    for a, b in zip(run(with_functions(made, "fp16")), run(model), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-3)  # the last rows are not rounded to fp16
+
+
+@pytest.mark.parametrize(
+    "change", ["has_extent", "has_positions", "ids behind the schedule", "positions", "two readers"]
+)
+def test_what_makes_more_or_comes_late_stays(change: str) -> None:
+    """A second embedding of the same offsets has a schedule no more that it could merge with."""
+    model = without_functions(bert())
+    (schedule,), (embedding,) = of(model, "PadfreeSchedule"), of(model, "PadfreeEmbedding")
+    nodes = model.graph.node
+    if change == "ids behind the schedule":
+        nodes.insert(1, helper.make_node("Abs", [embedding.input[0]], ["late"]))
+        embedding.input[0] = "late"
+    elif change == "has_extent":
+        schedule.input.append("seq_lens")
+        schedule.output.insert(1, "slots")
+        set_attribute(schedule, change, 1)
+    elif change == "has_positions":
+        schedule.output.insert(1, "places")
+        set_attribute(schedule, change, 1)
+    elif change == "positions":
+        embedding.input.insert(2, "token_type_ids")
+        set_attribute(embedding, "has_positions", 1)
+    else:
+        other = onnx.NodeProto()
+        other.CopyFrom(embedding)
+        other.output[0], other.name = "other rows", "other"
+        nodes.insert(2, other)
+    made = for_parser(model, 512)
+    check_nodes(made)
+    merged = [node_attributes(node)["schedules"] for node in of(made, "PadfreeEmbedding")]
+    if change == "two readers":
+        assert merged == [1, 0]
+        assert not of(made, "PadfreeSchedule")
+    else:
+        assert merged == [0]
+        assert len(of(made, "PadfreeSchedule")) == 1
+
+
+def test_the_padded_interface_keeps_its_schedule() -> None:
+    """Ids are packed by what it makes."""
+    made = for_parser(bert("padded"), 512)
+    assert len(of(made, "PadfreeSchedule")) == 1
+    assert [node_attributes(node)["schedules"] for node in of(made, "PadfreeEmbedding")] == [0]
