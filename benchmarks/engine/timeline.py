@@ -13,6 +13,7 @@ Gaps: from the last end to a kernel's start, where nothing ran.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import sys
 import tempfile
@@ -22,6 +23,8 @@ from typing import Any
 import torch
 from padfree.builder import build_engine
 from padfree.builder.bench.environment import append_record, environment
+from padfree.builder.folders.head import HeadOptions
+from padfree.builder.folders.source import opened
 from padfree.builder.peers.batch import draw_lengths, random_batch
 from padfree.builder.peers.setup import Model, Setup
 from padfree.onnx_tools.cost import Lengths
@@ -62,6 +65,7 @@ def main() -> int:
     parser.add_argument("--precision", choices=("fp16", "fp8"), default="fp16", help="of the products")
     parser.add_argument("--linear", choices=("auto", "padfree", "tensorrt"), default="auto", help="who multiplies")
     parser.add_argument("--norms", choices=("folded", "separate"), default="folded", help="who computes layer norms")
+    parser.add_argument("--vectors", choices=("cls", "mean"), help="one a text, of length 1, in place of all outputs")
     parser.add_argument("--json", type=Path, help="append one line to this file")
     parser.add_argument("--models", type=Path, help="folder for the exported model (default: a temporary one)")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
@@ -70,9 +74,12 @@ def main() -> int:
     mean = arguments.seq_len if arguments.batch == 1 else FILL * arguments.seq_len
     seq_lens = draw_lengths(Lengths(arguments.batch, mean, arguments.seq_len))
     torch.cuda.init()
-    with tempfile.TemporaryDirectory(prefix="padfree-bench-") as name:
+    head = HeadOptions((arguments.vectors,), normalize=True) if arguments.vectors else HeadOptions()
+    with contextlib.ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="padfree-bench-"))
         plan = Path(name) / "model.plan"
-        model = Model(make(arguments.model, arguments.models or Path(name)).onnx, arguments.precision)
+        source = stack.enter_context(opened(make(arguments.model, arguments.models or Path(name)).onnx, head))
+        model = Model(source.path, arguments.precision)
         batch = random_batch(model.metadata, seq_lens, arguments.seq_len)
         build_engine(
             Setup(model, batch, Path(name)).ours,
@@ -103,8 +110,9 @@ def main() -> int:
         norms = "" if arguments.norms == "folded" else f", norms {arguments.norms}"
         shape = f"{arguments.batch} x {arguments.seq_len}"
         fp8 = "" if arguments.precision == "fp16" else f", {arguments.precision}"
+        vectors = f", {arguments.vectors} vectors" if arguments.vectors else ""
         record = {
-            "case": f"{arguments.model}, {shape}, linear {arguments.linear}{norms}{fp8}",
+            "case": f"{arguments.model}, {shape}, linear {arguments.linear}{norms}{fp8}{vectors}",
             "tokens": sum(seq_lens),
             "kinds": rounded,
             "replay_us": round(span_us, 1),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, argument, is_output, is_standard, made_by, node_name, producer
+from ..analysis.graph import Editor, argument, is_output, is_standard, made_by, node_name, producer, used_once
 from ..analysis.symbolic import Analysis, Poly
 from ..analysis.symbolic.arguments import axes_of_node, slice_arguments
 from ..analysis.symbolic.facts import Facts
@@ -41,6 +41,7 @@ def pooling(graph: gs.Graph, analysis: Analysis) -> PassResult:
         mode, x, pooled = found
         if mode == "first" and (chosen is None or chosen.by_count) and _reaches_tokens(analysis, pooled):
             counted.append(f"'{node_name(node)}' ({node.op}) takes slot 0, and tokens read it")
+        pooled = _squeezed(analysis, graph, pooled)
         normalized = _normalized(analysis, graph, pooled)
         target = normalized if normalized is not None else pooled
         shape, dtype = analysis[target].shape, analysis[x].dtype
@@ -196,6 +197,15 @@ def _at_most(analysis: Analysis, node: gs.Node, limit: float) -> bool:
     low = argument(node, 1)
     number = node.attrs.get("min") if low is None else analysis[low].scalar()
     return argument(node, 2) is None and "max" not in node.attrs and number is not None and 0 <= float(number) <= limit
+
+
+def _squeezed(analysis: Analysis, graph: gs.Graph, pooled: gs.Tensor) -> gs.Tensor:
+    """The tensor [B,E] that is all that becomes of one [B,1,E]; otherwise the tensor itself."""
+    squeeze = pooled.outputs[0] if used_once(graph, pooled) else None
+    if squeeze is None or not is_standard(squeeze, "Squeeze") or analysis[pooled].rank != 3:
+        return pooled
+    axes = axes_of_node(squeeze, [analysis[tensor] for tensor in squeeze.inputs], 1)
+    return squeeze.outputs[0] if axes in ([1], [-2]) else pooled
 
 
 def _normalized(analysis: Analysis, graph: gs.Graph, pooled: gs.Tensor) -> gs.Tensor | None:

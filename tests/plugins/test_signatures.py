@@ -85,7 +85,7 @@ def test_types_and_formats(library: PluginLibrary, operator: str) -> None:
         everything = [*inputs, *outputs]
         plugin = create(library, operator, attributes)
         precisions = OPERATORS[operator].plugin_precisions
-        narrow = attributes.get("quantized") or attributes.get("results", "act") != "act"
+        narrow = attributes.get("quantized") or attributes.get("results", "act") != "act" or attributes.get("has_norm")
         allowed = [ACTIVATIONS[name] for name in precisions if name != "fp32" or not narrow]
         if any(spec.type == "act or int32" for spec in inputs):
             allowed.append(INT32)
