@@ -2,9 +2,9 @@
 """Kernels that may read some of their inputs while the kernel ahead of them still runs.
 
 Attention begins by reading cu_seqlens and the task list, which are made by one of the first kernels of an encoder, and
-an embedding by reading ids. Such an input is complete early where another kernel stands between whoever makes it and
-the reader, in every order in which TensorRT may run them: all but the kernel ahead has ended when a kernel begins
-(plugins/common/dependent_launch.cuh, rule 3).
+so do poolers; an embedding begins by reading ids. Such an input is complete early where another kernel stands between
+whoever makes it and the reader, in every order in which TensorRT may run them: all but the kernel ahead has ended when
+a kernel begins (plugins/common/dependent_launch.cuh, rule 3).
 """
 
 from __future__ import annotations
@@ -19,19 +19,23 @@ _KERNELS = (
     *("PadfreeLinear", "PadfreeLinearFp8", "PadfreeRotary"),
 )
 """Operators that are a kernel in every engine, and one that keeps to the rule."""
+_LAST = {"PadfreeLayerNorm": "has_pooler", "PadfreePool": "has_norm"}
+"""The flag with which the last kernels of an encoder begin by reading cu_seqlens."""
 
 Makers = Mapping[str, onnx.NodeProto]
 """Which node a tensor is an output of."""
 
 
 def mark_early_reads(model: onnx.ModelProto) -> None:
-    """Writes early_lengths into attention nodes, and early_ids into embeddings that are given offsets, in place."""
+    """Writes early_lengths into attention and poolers, early_ids into embeddings that are given offsets, in place."""
     makers = {name: node for node in model.graph.node for name in node.output if name}
     inputs = {value.name for value in model.graph.input}
     for node in padfree_nodes(model.graph):
         if node.op_type == "PadfreeAttention":
             early = _are_early(node, ("cu_seqlens", "tasks"), ("qkv", "q", "k", "v"), makers, inputs)
             set_attribute(node, "early_lengths", int(early))
+        elif node.op_type in _LAST and node_attributes(node)[_LAST[node.op_type]]:
+            set_attribute(node, "early_lengths", int(_are_early(node, ("cu_seqlens",), ("x",), makers, inputs)))
         elif node.op_type == "PadfreeEmbedding":
             early = _are_early(node, ("ids", "token_types"), ("cu_seqlens",), makers, inputs)
             set_attribute(node, "early_ids", int(early))

@@ -153,7 +153,10 @@ def _pool(b: BodyBuilder) -> None:
         beta = b.load("beta") if b.attributes["has_beta"] else None
         x = b.norm(x, b.load("gamma"), beta, rms=b.attributes["rms"] == 1)
     mode = b.attributes["mode"]
-    if mode in ("first", "last"):
+    if mode == "each":
+        some = b.op("Greater", ragged.lens, b.const(0))
+        y = b.where_or_zero(b.unsqueeze(some, 1), x)
+    elif mode in ("first", "last"):
         token = ragged.starts
         if mode == "last":
             token = b.op("Sub", b.op("Add", ragged.starts, ragged.lens), b.const(1))

@@ -17,6 +17,16 @@ MAX_BIAS_RANGE = 65536
 _FUSED_QKV = ("3HD", "H3D")
 
 
+def _early_lengths(tensors: str) -> AttributeSpec:
+    return AttributeSpec(
+        "early_lengths",
+        "int",
+        f"1: {tensors} are inputs of the model, or what the tokens are computed from: complete before the kernel ahead "
+        "begins. Builds write it, files have 0",
+        allowed=(0, 1),
+    )
+
+
 _EPSILON = AttributeSpec("epsilon", "float", "added to the variance (or mean square)", minimum=0.0)
 
 _ROUNDED = (
@@ -216,13 +226,7 @@ _ATTENTION = OperatorSpec(
             "quantized", "whether y is e4m3: results divided by y_scale, beyond 448 as 448; not of fp32 in the plugin"
         ),
         Y_SCALE,
-        AttributeSpec(
-            "early_lengths",
-            "int",
-            "1: cu_seqlens and tasks are inputs of the model, or what the tokens are computed from: complete before "
-            "the kernel ahead begins. Builds write it, files have 0",
-            allowed=(0, 1),
-        ),
+        _early_lengths("cu_seqlens and tasks"),
     ),
     requires=(
         (when("has_k_position"), _DISENTANGLED),
@@ -301,6 +305,7 @@ _LAYER_NORM = OperatorSpec(
         flag("has_sum", "whether x + bias + residual is an output too"),
         flag("has_first", "whether cu_seqlens and y_first are there. Builds write it, files have 0"),
         flag("has_pooler", "whether the pooler's weights are there, and pooled. Builds write it, files have 0"),
+        _early_lengths("cu_seqlens"),
         _NORM_RESULTS,
         Y_SCALE,
     ),
@@ -312,13 +317,17 @@ _LAYER_NORM = OperatorSpec(
     ),
 )
 
+_OF_TOKENS = ("first", "last", "mean", "max")
+
 _POOL = OperatorSpec(
     "PadfreePool",
-    "One row a sequence: its first or last token, the mean or the maximum over its tokens; zeros for an empty one. "
+    "One row a sequence: its first or last token, the mean or the maximum over its tokens, or the one that x has for "
+    "each; zeros for an empty sequence. "
     "With has_norm the tokens are those of PadfreeLayerNorm's y before it is rounded, E a multiple of 8 up to 1024. "
     "y_fp32 is y before it is rounded; the plugin has that and norms of FP16 and BF16.",
     inputs=(
-        TensorSpec("x", "act", "[T,E]"),
+        TensorSpec("x", "act", "[T,E]", Condition("mode", _OF_TOKENS)),
+        TensorSpec("x", "act", "[B,E]", Condition("mode", ("each",))),
         TensorSpec("cu_seqlens", "int32", "[B+1]"),
         TensorSpec("gamma", "act", "[E]", when("has_norm")),
         TensorSpec("beta", "act", "[E]", when("has_beta")),
@@ -329,7 +338,7 @@ _POOL = OperatorSpec(
     ),
     attributes=(
         _EPSILON,
-        AttributeSpec("mode", "string", "what is taken", allowed=("first", "last", "mean", "max"), selects_body=True),
+        AttributeSpec("mode", "string", "what is taken", allowed=(*_OF_TOKENS, "each"), selects_body=True),
         flag("normalize", "1: divide by max(L2 norm over E, 1e-12)"),
         flag("has_norm", "whether gamma is there, and rows are normed first. Builds write it, files have 0"),
         flag("has_beta", "whether beta is there"),
@@ -341,10 +350,11 @@ _POOL = OperatorSpec(
             allowed=("act", "fp32"),
             selects_body=True,
         ),
+        _early_lengths("cu_seqlens"),
     ),
     requires=(
         (when("has_beta"), when("has_norm")),
-        (when("has_norm"), Condition("mode", ("first", "last", "mean"))),
+        (when("has_norm"), Condition("mode", ("first", "last", "mean", "each"))),
     ),
 )
 

@@ -161,6 +161,7 @@ def pool_tokens(
         has_beta=0,
         rms=0,
         results="act",
+        early_lengths=0,
     )
 
 

@@ -34,7 +34,8 @@ struct LayerNormParams {
   void* y_first = nullptr;  // [B, E] or null: rows of y of sequences' first tokens, zeros for an empty one; with y_fp32
   const int* cu_seqlens = nullptr;  // [B+1], starts at 0, never falls; with y_first or pooler.y, of rows below 2^31
   int B = 0;
-  PoolerParams pooler{};  // with y_fp32 and without y_first, bias, residual; E is a multiple of 8
+  bool early_lengths = false;  // cu_seqlens were complete before the kernel ahead began
+  PoolerParams pooler{};       // with y_fp32 and without y_first, bias, residual; E is a multiple of 8
 };
 
 // y = norm(x + bias + residual) * gamma + beta in one pass over the activations.

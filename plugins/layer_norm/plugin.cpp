@@ -29,7 +29,8 @@ class LayerNorm final : public Operator {
         y_first_(addOutput("y_first", kind_, "[B,E]", attributes.flag("has_first") && !attributes.flag("has_pooler"))),
         pooled_(addOutput("pooled", TensorKind::kFloat, "[B,N]", attributes.flag("has_pooler"))),
         epsilon_(attributes.real("epsilon")),
-        rms_(attributes.flag("rms")) {
+        rms_(attributes.flag("rms")),
+        early_lengths_(attributes.flag("early_lengths")) {
     if (cu_seqlens_ != kAbsent && y_fp32_ == kAbsent) {
       throw std::invalid_argument(
           "has_first is 1 without rows in float32; allowed: with results 'fp32' or 'act_fp32'; set one of these, or "
@@ -78,6 +79,7 @@ class LayerNorm final : public Operator {
     params.E = tensors.size(x_, -1);
     params.epsilon = epsilon_;
     params.rms = rms_;
+    params.early_lengths = early_lengths_;
     params.type = tensors.type(x_);
     return launchLayerNorm(params, stream);
   }
@@ -88,7 +90,7 @@ class LayerNorm final : public Operator {
   const int x_, bias_, residual_, gamma_, beta_, cu_seqlens_, pooler_weight_, pooler_bias_, y_, y_e4m3_, y_fp32_, sum_,
       y_first_, pooled_;
   const float epsilon_;
-  const bool rms_;
+  const bool rms_, early_lengths_;
 };
 
 }  // namespace
@@ -97,7 +99,7 @@ OperatorInfo layerNormOperator() {
   return {"PadfreeLayerNorm",
           withResultsFields(
               {nonNegativeRealField("epsilon"), flagField("rms"), flagField("has_bias"), flagField("has_residual"),
-               flagField("has_beta"), flagField("has_sum"), flagField("has_first"), flagField("has_pooler")},
+               flagField("has_beta"), flagField("has_sum"), flagField("has_first"), flagField("has_pooler"), flagField("early_lengths")},
               {"fp32", "act_fp32"}),
           makeOperator<LayerNorm>};
 }

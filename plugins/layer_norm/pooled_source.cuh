@@ -8,21 +8,27 @@
 namespace padfree {
 
 // Blocks ahead of those of rows norm what they need once more. So the pooler ends with the norm, of which it takes a
-// part: as a product of its own it would begin behind it.
-template <typename T>
+// part: as a product of its own it would begin behind it. What a block needs of the weights it keeps in shared memory
+// before the kernels ahead have ended.
+//
+// kE: how many elements rows have, so that there is memory for these weights; 0: any number, and weights are read when
+// they are multiplied.
+template <typename T, int kE>
 struct PooledSource : ResidualSource<T, true> {
   static constexpr bool kHasBlocksAhead = true;
-  static constexpr int kRows = 16, kColumns = 16;  // of the result, a block
+  static constexpr int kRows = 16, kColumns = 8;  // of the result, a block
   static constexpr int kWarps = kRowNormThreads / kWarpSize;
   static constexpr int kRowLanes = kRowNormThreads / kRows;
   static constexpr int kWidth = kVectorBytes / sizeof(T);
   static constexpr int kStep = 4 * kWidth;  // columns of y that a quad of lanes holds
+  static_assert(kRows * kColumns == kRowNormThreads, "a thread gives a number");
 
   const T* weight;        // [N, E]
   const T* pooler_bias;   // [N]
   const int* cu_seqlens;  // [B+1]
   float* pooled;          // [B, N]
   int N, B;
+  bool early_lengths;
 
   explicit PooledSource(const LayerNormParams& params)
       : ResidualSource<T, true>(params),
@@ -31,7 +37,8 @@ struct PooledSource : ResidualSource<T, true> {
         cu_seqlens(params.cu_seqlens),
         pooled(params.pooler.y),
         N(params.pooler.N),
-        B(params.B) {}
+        B(params.B),
+        early_lengths(params.early_lengths) {}
 
   __host__ __device__ unsigned blocksAhead() const { return ceilDiv(N, kColumns) * ceilDiv(B, kRows); }
 
@@ -48,37 +55,77 @@ struct PooledSource : ResidualSource<T, true> {
   __device__ void ahead(const Norm& p) const {
     __shared__ Row rows[kRows];
     __shared__ float partial[kWarps][kRows][kColumns];
+    __shared__ Stage stage;
     const int column = blockIdx.x % ceilDiv(N, kColumns) * kColumns;
     const int sequence = blockIdx.x / ceilDiv(N, kColumns) * kRows;
-    prefetchToL2(weight + static_cast<int64_t>(column) * p.E, int64_t{min(kColumns, N - column)} * p.E * sizeof(T));
+    const int row = threadIdx.x / kRowLanes, b = sequence + row, n = column + threadIdx.x % kRowLanes;
+    fill(stage, p, column);
+    float sum = n < N ? toFloat(pooler_bias[n]) : 0.f;
+    const T* x = early_lengths ? firstRow(p, b) : nullptr;
     waitForPriorGrids();
     releaseNextGrid();
-    const int row = threadIdx.x / kRowLanes;
-    const Row found = statistics(p, sequence + row);
+    if (!early_lengths) x = firstRow(p, b);
+    const Row found = statistics(p, x);
     if (threadIdx.x % kRowLanes == 0) rows[row] = found;
     __syncthreads();
-    multiply(p, rows, column, partial[threadIdx.x / kWarpSize]);
+    multiply(p, stage, rows, column, partial[threadIdx.x / kWarpSize]);
     __syncthreads();
-    for (int i = threadIdx.x; i < kRows * kColumns; i += kRowNormThreads) {
-      const int b = sequence + i / kColumns, n = column + i % kColumns;
-      if (b >= B || n >= N) continue;
-      float sum = toFloat(pooler_bias[n]);
 #pragma unroll
-      for (int warp = 0; warp < kWarps; ++warp) sum += partial[warp][i / kColumns][i % kColumns];
-      pooled[static_cast<int64_t>(b) * N + n] = tanhf(sum);
-    }
+    for (int warp = 0; warp < kWarps; ++warp) sum += partial[warp][row][threadIdx.x % kRowLanes];
+    if (b < B && n < N) pooled[static_cast<int64_t>(b) * N + n] = tanhf(sum);
   }
 
  private:
-  // The row of sequence b, by kRowLanes threads.
+  static constexpr int kApart = 32;  // elements between rows: neighbours are half of the banks apart
+
+  struct Staged {
+    static constexpr int kStride = kE + kApart;
+
+    alignas(kVectorBytes) T weight[kColumns * kStride];
+    alignas(kVectorBytes) T gamma[kE];
+    alignas(kVectorBytes) T beta[kE];
+  };
+  struct Nothing {};
+  using Stage = std::conditional_t<(kE > 0), Staged, Nothing>;
+
+  __device__ static uint4 load(const T* from) { return *reinterpret_cast<const uint4*>(from); }
+
+  // Keeps the rows of the weight that belong to kColumns columns of the result, and what norms.
   template <typename Norm>
-  __device__ Row statistics(const Norm& p, int b) const {
+  __device__ void fill(Stage& stage, const Norm& p, int column) const {
+    if constexpr (kE > 0) {
+      const auto keep = [](T* to, uint4 vector) { *reinterpret_cast<uint4*>(to) = vector; };
+#pragma unroll
+      for (int i = threadIdx.x * kWidth; i < kColumns * kE; i += kRowNormThreads * kWidth) {
+        const int n = i / kE, e = i % kE;
+        const bool inside = column + n < N;
+        keep(&stage.weight[n * Staged::kStride + e],
+             inside ? load(weight + static_cast<int64_t>(column + n) * kE + e) : uint4{});
+      }
+      for (int e = threadIdx.x * kWidth; e < kE; e += kRowNormThreads * kWidth) {
+        keep(&stage.gamma[e], load(p.gamma + e));
+        keep(&stage.beta[e], p.beta ? load(p.beta + e) : uint4{});
+      }
+    } else {
+      const int columns = min(kColumns, N - column);
+      prefetchToL2(weight + static_cast<int64_t>(column) * p.E, static_cast<int64_t>(columns) * p.E * sizeof(T));
+    }
+  }
+
+  // The first row of sequence b, null where it has none.
+  template <typename Norm>
+  __device__ const T* firstRow(const Norm& p, int b) const {
     const auto startOf = [&](int i) { return i <= B ? sequenceStart(cu_seqlens, i, static_cast<int>(p.rows)) : 0; };
-    const int start = startOf(b), end = startOf(b + 1);
-    const T* x = start < end ? this->x + static_cast<int64_t>(start) * p.E : nullptr;
+    const int start = startOf(b);
+    return start < startOf(b + 1) ? this->x + static_cast<int64_t>(start) * p.E : nullptr;
+  }
+
+  // What norms a row, by kRowLanes threads.
+  template <typename Norm>
+  __device__ Row statistics(const Norm& p, const T* x) const {
     const auto sumOf = [&](auto term) {
       float sum = 0.f;
-#pragma unroll 4
+#pragma unroll 6
       for (int e = threadIdx.x % kRowLanes * kWidth; e < (x ? p.E : 0); e += kRowLanes * kWidth) {
         float numbers[kWidth];
         loadFloats(x + e, numbers);
@@ -95,27 +142,30 @@ struct PooledSource : ResidualSource<T, true> {
   // This warp's part of the product: every kWarps-th step of columns of y. The order of the columns inside a step is
   // the same in both factors, such that a lane loads kWidth neighbours.
   template <typename Norm>
-  __device__ void multiply(const Norm& p, const Row (&rows)[kRows], int column, float (&to)[kRows][kColumns]) const {
-    constexpr int kTiles = kColumns / 8;
+  __device__ void multiply(const Norm& p, const Stage& stage, const Row (&rows)[kRows], int column,
+                           float (&to)[kRows][kColumns]) const {
     const int lane = threadIdx.x % kWarpSize, r = lane / 4, q = lane % 4;
     const Row pair[2] = {rows[r], rows[r + 8]};
-    float c[kTiles][4] = {};
+    float c[4] = {};
 #pragma unroll 1
     for (int step = threadIdx.x / kWarpSize * kStep; step < p.E; step += kWarps * kStep) {
-      const int k = step + q * kWidth;
-      const auto load = [&](const T* from) {
-        return from && k < p.E ? *reinterpret_cast<const uint4*>(from + k) : uint4{};
-      };
-      const uint4 x[2] = {load(pair[0].x), load(pair[1].x)};
-      uint4 w[kTiles];
-#pragma unroll
-      for (int j = 0; j < kTiles; ++j) {
-        const int n = column + j * 8 + r;
-        w[j] = load(n < N ? weight + static_cast<int64_t>(n) * p.E : nullptr);
+      const int e = step + q * kWidth;
+      const bool inside = kE > 0 || e < p.E;
+      const auto loadIf = [&](bool condition, const T* from) { return condition ? load(from + e) : uint4{}; };
+      const uint4 x[2] = {loadIf(inside && pair[0].x, pair[0].x), loadIf(inside && pair[1].x, pair[1].x)};
+      uint4 w, gamma, beta;
+      if constexpr (kE > 0) {
+        w = load(&stage.weight[r * Staged::kStride + e]);
+        gamma = load(&stage.gamma[e]);
+        beta = load(&stage.beta[e]);
+      } else {
+        w = loadIf(inside && column + r < N, weight + static_cast<int64_t>(column + r) * p.E);
+        gamma = loadIf(inside, p.gamma);
+        beta = loadIf(inside && p.beta, p.beta);
       }
       float scale[kWidth], shift[kWidth];
-      unpackFloats<T>(load(p.gamma), scale);
-      unpackFloats<T>(load(p.beta), shift);
+      unpackFloats<T>(gamma, scale);
+      unpackFloats<T>(beta, shift);
       unsigned y[2][4];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -127,44 +177,44 @@ struct PooledSource : ResidualSource<T, true> {
           y[h][i] = pair[h].x ? packPair<T>(normed(2 * i), normed(2 * i + 1)) : 0;
         }
       }
+      const auto& words = reinterpret_cast<const unsigned (&)[4]>(w);
 #pragma unroll
       for (int i = 0; i < 4; i += 2) {
         const unsigned a[] = {y[0][i], y[1][i], y[0][i + 1], y[1][i + 1]};
-#pragma unroll
-        for (int j = 0; j < kTiles; ++j) {
-          const auto& words = reinterpret_cast<const unsigned(&)[4]>(w[j]);
-          multiplyAdd<T>(c[j], a, words[i], words[i + 1]);
-        }
+        multiplyAdd<T>(c, a, words[i], words[i + 1]);
       }
     }
 #pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) to[r + i / 2 * 8][j * 8 + q * 2 + i % 2] = c[j][i];
-    }
+    for (int i = 0; i < 4; ++i) to[r + i / 2 * 8][q * 2 + i % 2] = c[i];
   }
 };
 
 // The pooler alone, behind its norm.
 template <typename T, typename Norm>
-__global__ void __launch_bounds__(kRowNormThreads) poolerKernel(PooledSource<T> source, Norm p) {
+__global__ void __launch_bounds__(kRowNormThreads) poolerKernel(PooledSource<T, 0> source, Norm p) {
   source.ahead(p);
+}
+
+template <int kLanes, int kVectors, typename T, typename Norm>
+cudaError_t launchBesidePooler(const LayerNormParams& params, const Norm& norm, cudaStream_t stream) {
+  const PooledSource<T, kLanes * kVectors * kVectorBytes / static_cast<int>(sizeof(T))> source(params);
+  return launchRowNormVector<kLanes, kVectors>(source, norm, stream);
 }
 
 // A norm with its pooler: beside the rows for the widths that most encoders have, by a kernel of its own for others.
 template <typename T, typename Norm>
 cudaError_t launchPooledNorm(const LayerNormParams& params, const Norm& norm, cudaStream_t stream) {
-  constexpr int kWidth = PooledSource<T>::kWidth;
+  constexpr int kWidth = kVectorBytes / sizeof(T);
   if (params.E % kWidth != 0) return cudaErrorInvalidValue;
   if (params.B <= 0 || params.pooler.N <= 0) return launchResidualNorm<T>(params, norm, stream);
-  const PooledSource<T> source(params);
   if (norm.rows > 0) {
-    if (params.E == 16 * 3 * kWidth) return launchRowNormVector<16, 3>(source, norm, stream);
-    if (params.E == kWarpSize * 3 * kWidth) return launchRowNormVector<32, 3>(source, norm, stream);
-    if (params.E == kWarpSize * 4 * kWidth) return launchRowNormVector<32, 4>(source, norm, stream);
+    if (params.E == 16 * 3 * kWidth) return launchBesidePooler<16, 3, T>(params, norm, stream);
+    if (params.E == 32 * 3 * kWidth) return launchBesidePooler<32, 3, T>(params, norm, stream);
+    if (params.E == 32 * 4 * kWidth) return launchBesidePooler<32, 4, T>(params, norm, stream);
   }
   const cudaError_t status = launchResidualNorm<T>(params, norm, stream);
   if (status != cudaSuccess) return status;
+  const PooledSource<T, 0> source(params);
   return launchRowNormKernel(poolerKernel<T, Norm>, source.blocksAhead(), kRowNormThreads, source, norm, stream);
 }
 

@@ -7,10 +7,10 @@
 
 namespace padfree {
 
-enum class PoolMode : int32_t { kFirst = 0, kLast = 1, kMean = 2, kMax = 3 };
+enum class PoolMode : int32_t { kFirst = 0, kLast = 1, kMean = 2, kMax = 3, kEach = 4 };
 
 struct PoolParams {
-  const void* x;          // [T, E]
+  const void* x;          // [T, E]; [B, E] with kEach
   const int* cu_seqlens;  // [B+1], starts at 0, never falls
   void* y;                // [B, E], or null with y_fp32; an empty sequence gives zeros
   int T, B, E;
@@ -21,7 +21,8 @@ struct PoolParams {
   const void* gamma = nullptr;  // [E] or null: rows of x are normed first
   const void* beta = nullptr;   // [E] or null; with gamma
   float epsilon = 0.f;
-  bool rms = false;  // RMS norm: no mean is subtracted
+  bool rms = false;            // RMS norm: no mean is subtracted
+  bool early_lengths = false;  // cu_seqlens were complete before the kernel ahead began; with gamma
 };
 
 // With gamma: E is a multiple of 8 up to 1024, type no fp32, mode not kMax.

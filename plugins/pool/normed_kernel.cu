@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pooling of rows that are normed first, and of the result's L2 norm, in one launch: rows are read once, and what is
-// normed is not stored. The blocks of a cluster share the tokens of a sequence, their warps take a token at a time.
-// Sums are in a fixed order: results repeat bit by bit, whatever else is in the batch.
+// Pooling of rows that are normed first, and the result's L2 norm, in one launch: rows are read once, and what is
+// normed is not stored. The blocks of a cluster share the tokens of a mean, their warps take a token at a time, and the
+// first block makes the result. Sums are in a fixed order: results repeat bit by bit, whatever else is in the batch.
 #include "common/dependent_launch.cuh"
 #include "common/e4m3_code.cuh"
 #include "common/ptx/cluster.cuh"
@@ -10,68 +10,43 @@
 namespace padfree {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / kWarpSize;
 constexpr int kWidth = 8;        // elements of 2 bytes that a lane loads at once
 constexpr int kAtOnce = 4;       // columns of a result that a thread makes
 constexpr int kClusterSize = 8;  // the most that every GPU with clusters has
-constexpr int kTokensAhead = 2;  // rows that every warp has on their way at a time
 constexpr int kMostVectors = 4;  // that a lane holds of a row
 
-// The blocks of one sequence wait for each other; kCluster of 1: one block, on GPUs without clusters.
-template <int kCluster>
-__device__ inline void syncBlocks() {
-#if __CUDA_ARCH__ >= 900
-  if constexpr (kCluster > 1) return clusterSyncMemory();
-#endif
-  __syncthreads();
-}
+// kVectors vectors of kWidth elements a lane, for rows of up to kE elements.
+template <int kVectors>
+struct Shape {
+  static constexpr int kE = kWarpSize * kVectors * kWidth;
+  static constexpr int kWarps = kVectors <= 2 ? 16 : 8;
+  static constexpr int kThreads = kWarps * kWarpSize;
+  static constexpr int kSlots = kWarps / 2;                   // sums of warps in shared memory
+  static constexpr int kTokensAhead = kVectors <= 2 ? 4 : 2;  // rows that every warp has on their way at a time
+  static_assert(kE <= kThreads * kAtOnce, "a thread makes its columns in one round");
+};
 
-// Adds the floats that a block of the cluster has at this place of its shared memory.
-template <int kCluster>
-__device__ inline void addFrom(int block, const float* place, float (&sum)[kAtOnce]) {
-#if __CUDA_ARCH__ >= 900
-  if constexpr (kCluster > 1) return addShared(sum, addressAt(sharedAddress(place), block));
-#endif
-  addFloats<kAtOnce>(place, sum);
-}
-
-// kVectors vectors of kWidth elements a lane.
-template <typename T, int kVectors, int kCluster>
-__global__ void __launch_bounds__(kThreads) normedPoolKernel(PoolParams p) {
-  constexpr int kE = kWarpSize * kVectors * kWidth;  // the widest rows
-  __shared__ __align__(16) float sums[kWarps][kE];
-  __shared__ __align__(16) float squares[kAtOnce];
-  __shared__ float scratch[kWarps];
-  const int rank = blockIdx.x % kCluster, b = blockIdx.x / kCluster;
-  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-  const T *gamma = static_cast<const T*>(p.gamma), *beta = static_cast<const T*>(p.beta);
-  if (rank == 0) {
-    prefetchToL2(gamma, p.E * sizeof(T));
-    prefetchToL2(beta, p.E * sizeof(T));
-  }
-  waitForPriorGrids();
-  releaseNextGrid();
-  const auto [first, last] = stretchOf(p, b);
+// sum += the rows of tokens first, first + stride, ... before last, each less its mean and divided by its deviation.
+template <typename T, int kVectors>
+__device__ void sumNormedRows(const PoolParams& p, int first, int last, int stride, float (&sum)[kVectors][kWidth]) {
+  constexpr int kAhead = Shape<kVectors>::kTokensAhead;
   const float inverse_E = 1.f / p.E;
-  const auto column = [&](int i) { return (i * kWarpSize + lane) * kWidth; };
-
-  float sum[kVectors][kWidth] = {};
-  constexpr int kStride = kCluster * kWarps;
-  for (int t = first + rank * kWarps + warp; t < last; t += kTokensAhead * kStride) {
-    uint4 raw[kTokensAhead][kVectors];
+  const auto column = [](int i) { return (i * kWarpSize + static_cast<int>(threadIdx.x) % kWarpSize) * kWidth; };
+  for (int t = first; t < last; t += kAhead * stride) {
+    uint4 raw[kAhead][kVectors];
 #pragma unroll
-    for (int n = 0; n < kTokensAhead; ++n) {
-      const T* row = static_cast<const T*>(p.x) + static_cast<int64_t>(min(t + n * kStride, last - 1)) * p.E;
+    for (int n = 0; n < kAhead; ++n) {
+      const T* row = static_cast<const T*>(p.x) + static_cast<int64_t>(t + n * stride) * p.E;
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
-        raw[n][i] = column(i) < p.E ? *reinterpret_cast<const uint4*>(row + column(i)) : uint4{};
+        const bool inside = t + n * stride < last && column(i) < p.E;
+        raw[n][i] = inside ? *reinterpret_cast<const uint4*>(row + column(i)) : uint4{};
       }
     }
 #pragma unroll
-    for (int n = 0; n < kTokensAhead; ++n) {
-      if (t + n * kStride >= last) break;
-      float x[kVectors][kWidth], total = 0.f, deviations = 0.f;
+    for (int n = 0; n < kAhead; ++n) {
+      if (t + n * stride >= last) break;
+      float x[kVectors][kWidth], total = 0.f, squares = 0.f;
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
         unpackFloats<T>(raw[n][i], x[i]);
@@ -84,10 +59,10 @@ __global__ void __launch_bounds__(kThreads) normedPoolKernel(PoolParams p) {
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
           x[i][j] -= mean;
-          if (column(i) < p.E) deviations += x[i][j] * x[i][j];
+          if (column(i) < p.E) squares += x[i][j] * x[i][j];
         }
       }
-      const float inverse = rsqrtf(warpSum(deviations) * inverse_E + p.epsilon);
+      const float inverse = rsqrtf(warpSum(squares) * inverse_E + p.epsilon);
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
 #pragma unroll
@@ -95,54 +70,81 @@ __global__ void __launch_bounds__(kThreads) normedPoolKernel(PoolParams p) {
       }
     }
   }
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-#pragma unroll
-    for (int j = 0; j < kWidth; j += kAtOnce) {
-      storeFloats(&sums[warp][column(i) + j], reinterpret_cast<const float (&)[kAtOnce]>(sum[i][j]));
-    }
-  }
-  __syncthreads();
-  for (int e = threadIdx.x * kAtOnce; e < p.E; e += kThreads * kAtOnce) {
-    float total[kAtOnce] = {};
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) addFloats<kAtOnce>(&sums[w][e], total);
-    storeFloats(&sums[0][e], total);
-  }
-  syncBlocks<kCluster>();
+}
 
-  // Scale and shift are those of every token: they come last. A thread makes kAtOnce columns of the result.
-  static_assert(kE <= kThreads * kAtOnce);
-  const int e = (static_cast<int>(threadIdx.x) * kCluster + rank) * kAtOnce, tokens = last - first;
-  const bool some = e < p.E && tokens > 0;
-  float y[kAtOnce] = {}, square = 0.f;
-  if (some) {
-    float scale[kAtOnce], shift[kAtOnce] = {};
+template <typename T, int kVectors, int kCluster>
+__global__ void __launch_bounds__(Shape<kVectors>::kThreads) normedPoolKernel(PoolParams p) {
+  using S = Shape<kVectors>;
+  __shared__ __align__(16) float sums[S::kSlots][S::kE];
+  __shared__ __align__(16) float others[kCluster > 1 ? kCluster - 1 : 1][S::kE];  // the other blocks' sums
+  __shared__ float scratch[S::kWarps];
+  const int rank = blockIdx.x % kCluster, b = blockIdx.x / kCluster;
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  const int e = threadIdx.x * kAtOnce;  // this thread's columns of sums and result
+  float scale[kAtOnce] = {}, shift[kAtOnce] = {};
+  if (rank == 0 && e < p.E) {
+    loadFloats(static_cast<const T*>(p.gamma) + e, scale);
+    if (p.beta) loadFloats(static_cast<const T*>(p.beta) + e, shift);
+  }
+  Stretch tokens{};
+  if (p.early_lengths) tokens = stretchOf(p, b);
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kCluster > 1) clusterSync();  // all blocks have begun, and have shared memory
+#endif
+  waitForPriorGrids();
+  releaseNextGrid();
+  if (!p.early_lengths) tokens = stretchOf(p, b);
+
+  float sum[kVectors][kWidth] = {};
+  sumNormedRows<T>(p, tokens.first + rank * S::kWarps + warp, tokens.last, kCluster * S::kWarps, sum);
+  // The upper half of the warps leaves its sums, the lower half adds its own.
+  float* slot = &sums[warp % S::kSlots][lane * kWidth];
+  const bool upper = warp >= S::kSlots;
+  const auto leave = [&] {
 #pragma unroll
-    for (int block = 0; block < kCluster; ++block) addFrom<kCluster>(block, &sums[0][e], y);
-    loadFloats(gamma + e, scale);
-    if (beta) loadFloats(beta + e, shift);
+    for (int i = 0; i < kVectors; ++i) {
 #pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      y[j] = y[j] / tokens * scale[j] + shift[j];
-      square += y[j] * y[j];
+      for (int j = 0; j < kWidth; j += kAtOnce) {
+        auto& part = reinterpret_cast<float (&)[kAtOnce]>(sum[i][j]);
+        float* place = slot + i * kWarpSize * kWidth + j;
+        if (!upper) addFloats(place, part);
+        storeFloats(place, part);
+      }
+    }
+  };
+  if (upper) leave();
+  __syncthreads();
+  if (!upper) leave();
+  __syncthreads();
+  float y[kAtOnce] = {};
+  if (e < p.E) {
+#pragma unroll
+    for (int w = 0; w < S::kSlots; ++w) addFloats(&sums[w][e], y);
+  }
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kCluster > 1) {
+    if (rank > 0 && e < p.E) storeInCluster(addressAt(sharedAddress(&others[rank - 1][e]), 0), y);
+    clusterSyncMemory();
+    if (rank > 0) return;
+    if (e < p.E) {
+#pragma unroll
+      for (int block = 0; block < kCluster - 1; ++block) addFloats(&others[block][e], y);
     }
   }
-  float inverse = 1.f;
-  if (p.normalize) {
-    square = blockSum(square, scratch);
-    if (threadIdx.x < kAtOnce) squares[threadIdx.x] = square;
-    syncBlocks<kCluster>();
-    float all[kAtOnce] = {};
+#endif
+  // Scale and shift are those of every token: they come last.
+  const int count = tokens.last - tokens.first;
+  float square = 0.f;
 #pragma unroll
-    for (int block = 0; block < kCluster; ++block) addFrom<kCluster>(block, squares, all);
-    inverse = 1.f / fmaxf(sqrtf(all[0]), kLeastNorm);
+  for (int j = 0; j < kAtOnce; ++j) {
+    y[j] = count > 0 ? y[j] / count * scale[j] + shift[j] : 0.f;
+    square += y[j] * y[j];
   }
+  const float inverse = p.normalize ? 1.f / fmaxf(sqrtf(blockSum(square, scratch)), kLeastNorm) : 1.f;
 #pragma unroll
   for (int j = 0; j < kAtOnce; ++j) {
     if (e < p.E) storeResult<T>(p, static_cast<int64_t>(b) * p.E + e + j, y[j] * inverse);
   }
-  if (kCluster > 1) syncBlocks<kCluster>();  // no block ends while others read its shared memory
 }
 
 template <typename T, int kVectors>
@@ -150,11 +152,12 @@ cudaError_t launch(const PoolParams& params, cudaStream_t stream) {
   int major = 0;
   const cudaError_t status = majorCapability(major);
   if (status != cudaSuccess) return status;
-  const int cluster = major >= 9 ? kClusterSize : 1;
+  const int cluster = major >= 9 && params.mode == PoolMode::kMean ? kClusterSize : 1;
   const int64_t blocks = static_cast<int64_t>(params.B) * cluster;
   if (blocks > kMaxGridX) return cudaErrorInvalidValue;
   const auto kernel = cluster > 1 ? normedPoolKernel<T, kVectors, kClusterSize> : normedPoolKernel<T, kVectors, 1>;
-  return launchDependentClusters(kernel, static_cast<unsigned>(blocks), kThreads, cluster, 0, stream, params);
+  const unsigned threads = Shape<kVectors>::kThreads;
+  return launchDependentClusters(kernel, static_cast<unsigned>(blocks), threads, cluster, 0, stream, params);
 }
 
 }  // namespace

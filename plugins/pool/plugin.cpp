@@ -11,6 +11,7 @@ namespace {
 PoolMode modeOf(const std::string& name) {
   if (name == "first") return PoolMode::kFirst;
   if (name == "last") return PoolMode::kLast;
+  if (name == "each") return PoolMode::kEach;
   return name == "mean" ? PoolMode::kMean : PoolMode::kMax;
 }
 
@@ -21,7 +22,7 @@ class Pool final : public Operator {
   explicit Pool(const Attributes& attributes)
       : wide_(attributes.choice("results") == "fp32"),
         kind_(wide_ || attributes.flag("has_norm") ? TensorKind::kHalf : TensorKind::kActivation),
-        x_(addInput("x", kind_, "[T,E]")),
+        x_(addInput("x", kind_, attributes.choice("mode") == "each" ? "[B,E]" : "[T,E]")),
         cu_seqlens_(addInput("cu_seqlens", TensorKind::kInt32, "[B+1]")),
         gamma_(addInput("gamma", kind_, "[E]", attributes.flag("has_norm"))),
         beta_(addInput("beta", kind_, "[E]", attributes.flag("has_beta"))),
@@ -30,14 +31,15 @@ class Pool final : public Operator {
         mode_(modeOf(attributes.choice("mode"))),
         normalize_(attributes.flag("normalize")),
         epsilon_(attributes.real("epsilon")),
-        rms_(attributes.flag("rms")) {
+        rms_(attributes.flag("rms")),
+        early_lengths_(attributes.flag("early_lengths")) {
     if (gamma_ == kAbsent && beta_ != kAbsent) {
       throw std::invalid_argument(
           "has_beta is 1 with has_norm 0; allowed: a beta of a norm; set has_norm to 1, or has_beta to 0");
     }
     if (gamma_ != kAbsent && mode_ == PoolMode::kMax) {
       throw std::invalid_argument(
-          "has_norm is 1 with mode 'max'; allowed: 'first', 'last' and 'mean'; set has_norm to 0 and use "
+          "has_norm is 1 with mode 'max'; allowed: 'first', 'last', 'mean' and 'each'; set has_norm to 0 and use "
           "PadfreeLayerNorm");
     }
   }
@@ -59,6 +61,7 @@ class Pool final : public Operator {
     params.beta = tensors.input(beta_);
     params.epsilon = epsilon_;
     params.rms = rms_;
+    params.early_lengths = early_lengths_;
     params.T = tensors.size(x_, 0);
     params.B = tensors.size(cu_seqlens_, 0) - 1;
     params.E = tensors.size(x_, 1);
@@ -75,17 +78,17 @@ class Pool final : public Operator {
   const PoolMode mode_;
   const bool normalize_;
   const float epsilon_;
-  const bool rms_;
+  const bool rms_, early_lengths_;
 };
 
 }  // namespace
 
 OperatorInfo poolOperator() {
-  return {
-      "PadfreePool",
-      {nonNegativeRealField("epsilon"), choiceField("mode", {"first", "last", "mean", "max"}), flagField("normalize"),
-       flagField("has_norm"), flagField("has_beta"), flagField("rms"), choiceField("results", {"act", "fp32"})},
-      makeOperator<Pool>};
+  return {"PadfreePool",
+          {nonNegativeRealField("epsilon"), choiceField("mode", {"first", "last", "mean", "max", "each"}),
+           flagField("normalize"), flagField("has_norm"), flagField("has_beta"), flagField("rms"),
+           flagField("early_lengths"), choiceField("results", {"act", "fp32"})},
+          makeOperator<Pool>};
 }
 
 }  // namespace padfree

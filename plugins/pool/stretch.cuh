@@ -7,12 +7,13 @@
 
 namespace padfree {
 
-// The stretch of tokens [first, last) that a mode combines.
+// The stretch of tokens [first, last) that a mode combines, rows of x.
 struct Stretch {
   int first, last;
 };
 
 __device__ inline Stretch stretchOf(const PoolParams& p, int b) {
+  if (p.mode == PoolMode::kEach) return {b, p.cu_seqlens[b] < p.cu_seqlens[b + 1] ? b + 1 : b};
   const int begin = sequenceStart(p.cu_seqlens, b, p.T);
   const int end = max(sequenceStart(p.cu_seqlens, b + 1, p.T), begin);
   return {p.mode == PoolMode::kLast ? max(end - 1, begin) : begin,

@@ -121,27 +121,16 @@ PADFREE_TEST_EXPORT int padfreeLayerNormFp32(const void* x, const void* bias, co
                                              const void* beta, void* y, void* sum, int64_t rows, int E, float epsilon,
                                              int rms, int type, float* y_fp32, void* y_first, const int* cu_seqlens,
                                              int B, const void* pooler_weight, const void* pooler_bias, float* pooled,
-                                             int N, cudaStream_t stream) {
-  return padfree::launchLayerNorm({x,
-                                   bias,
-                                   residual,
-                                   gamma,
-                                   beta,
-                                   y,
-                                   sum,
-                                   rows,
-                                   E,
-                                   epsilon,
-                                   rms != 0,
-                                   static_cast<DataType>(type),
-                                   nullptr,
-                                   1.f,
-                                   y_fp32,
-                                   y_first,
-                                   cu_seqlens,
-                                   B,
-                                   {pooler_weight, pooler_bias, pooled, N}},
-                                  stream);
+                                             int N, int early_lengths, cudaStream_t stream) {
+  padfree::LayerNormParams params{x, bias, residual, gamma, beta, y, sum, rows, E, epsilon, rms != 0};
+  params.type = static_cast<DataType>(type);
+  params.y_fp32 = y_fp32;
+  params.y_first = y_first;
+  params.cu_seqlens = cu_seqlens;
+  params.B = B;
+  params.pooler = {pooler_weight, pooler_bias, pooled, N};
+  params.early_lengths = early_lengths != 0;
+  return padfree::launchLayerNorm(params, stream);
 }
 
 PADFREE_TEST_EXPORT int padfreeLayerNorm(const void* x, const void* bias, const void* residual, const void* gamma,
@@ -235,15 +224,16 @@ PADFREE_TEST_EXPORT int padfreeMeasureLinear(const LinearCall* call, int min_tok
 // Results in fp32 in place of y where y_fp32 is there, and of rows that are normed first where gamma is.
 PADFREE_TEST_EXPORT int padfreeNormedPool(const void* x, const int* cu_seqlens, void* y, int T, int B, int E, int mode,
                                           int normalize, int type, float* y_fp32, const void* gamma, const void* beta,
-                                          float epsilon, int rms, cudaStream_t stream) {
+                                          float epsilon, int rms, int early_lengths, cudaStream_t stream) {
   return padfree::launchPool({x, cu_seqlens, y, T, B, E, static_cast<PoolMode>(mode), normalize != 0,
-                              static_cast<DataType>(type), y_fp32, gamma, beta, epsilon, rms != 0},
+                              static_cast<DataType>(type), y_fp32, gamma, beta, epsilon, rms != 0, early_lengths != 0},
                              stream);
 }
 
 PADFREE_TEST_EXPORT int padfreePool(const void* x, const int* cu_seqlens, void* y, int T, int B, int E, int mode,
                                     int normalize, int type, cudaStream_t stream) {
-  return padfreeNormedPool(x, cu_seqlens, y, T, B, E, mode, normalize, type, nullptr, nullptr, nullptr, 0.f, 0, stream);
+  return padfreeNormedPool(x, cu_seqlens, y, T, B, E, mode, normalize, type, nullptr, nullptr, nullptr, 0.f, 0, 0,
+                           stream);
 }
 
 // Operands as (data, bias, token_stride, head_stride) each; kernel: 0 as the plugin chooses, 1 mma, 2 sm90,

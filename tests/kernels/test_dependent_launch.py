@@ -122,14 +122,14 @@ class Chain:
         def pool_normed_rows() -> None:
             call(
                 "padfreeNormedPool", self.c, self.starts, self.pooled, self.tokens, self.batch, WIDTH,
-                POOL_MODES["mean"], 1, DATA_TYPES[torch.float16], None, self.gamma, self.beta, Float(1e-5), 0,
+                POOL_MODES["mean"], 1, DATA_TYPES[torch.float16], None, self.gamma, self.beta, Float(1e-5), 0, 0,
             )  # fmt: skip
 
         def pooler() -> None:
             call(
                 "padfreeLayerNormFp32", self.c, None, None, self.gamma, self.beta, self.a, None, Int64(self.tokens),
                 WIDTH, Float(1e-5), 0, DATA_TYPES[torch.float16], self.wide, None, self.starts, self.batch, self.table,
-                self.beta, self.pooler, WORDS,
+                self.beta, self.pooler, WORDS, 0,
             )  # fmt: skip
 
         def turn() -> None:
@@ -280,3 +280,45 @@ def test_launches_overlap_outside_of_graphs_too() -> None:
         for step in steps:
             step()
         assert all(torch.equal(x, y) for x, y in zip(chain.state, expected, strict=True))
+
+
+@pytest.mark.parametrize("width", [384, 768, 1024])
+@pytest.mark.parametrize("kernel", ["pooler", "pool"])
+def test_poolers_read_lengths_while_the_kernel_ahead_runs(width: int, kernel: str) -> None:
+    """Lengths that change all the time: a schedule, a kernel that takes long, and a pooler with those lengths."""
+    lengths = [300 - (37 * i) % 300 for i in range(20)]
+    batch, tokens = len(lengths), sum(lengths)
+    kinds = [torch.tensor(lengths[at:] + lengths[:at], device=DEVICE, dtype=torch.int32) for at in (0, 7, 13)]
+    given = torch.randn(4 * tokens, width, generator=generator(1), device=DEVICE).half()
+    weight = torch.randn(width, width, generator=generator(2), device=DEVICE).half() / width**0.5
+    gamma = torch.ones(width, device=DEVICE, dtype=torch.float16)
+    x, starts = torch.empty_like(given), torch.zeros(batch + 1, device=DEVICE, dtype=torch.int32)
+    rows = torch.empty(tokens, width, device=DEVICE)
+    results = torch.zeros(ROUNDS, batch, width, device=DEVICE)
+    half = DATA_TYPES[torch.float16]
+
+    def steps(at: int, early: bool) -> list[Step]:
+        def make_x() -> None:
+            call(
+                "padfreeLayerNorm", given, None, None, gamma, None, x, None, Int64(len(x)), width, Float(1e-5), 0, half
+            )
+
+        def pooler() -> None:
+            call(
+                "padfreeLayerNormFp32", x, None, None, gamma, None, None, None, Int64(tokens), width, Float(1e-5), 0,
+                half, rows, None, starts, batch, weight, gamma, results[at], width, int(early),
+            )  # fmt: skip
+
+        def pool() -> None:
+            call(
+                "padfreeNormedPool", x, starts, None, tokens, batch, width, POOL_MODES["mean"], 1, half, results[at],
+                gamma, None, Float(1e-5), 0, int(early),
+            )  # fmt: skip
+
+        return [
+            lambda: schedule(kinds[at % len(kinds)], starts, tokens),
+            make_x,
+            pooler if kernel == "pooler" else pool,
+        ]
+
+    assert_early_reads_are_right(steps, results)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.support.launchers import DATA_TYPES, POOL_MODES, Float, call
+from tests.support.launchers import DATA_TYPES, POOL_EACH, POOL_MODES, Float, call
 
 from .cases import DEVICE, LENGTHS, assert_guards, cumulative, poisoned, with_filler
 from .norm_operands import norm_rows, normal
@@ -53,7 +53,7 @@ def test_rows_are_normed_first(dtype: torch.dtype, width: int, mode: str, normal
         for y, y_fp32 in ((None, wide), (None, again), (rounded, None)):
             call(
                 "padfreeNormedPool", x, cumulative(lengths), y, tokens + 9, len(lengths), width, POOL_MODES[mode],
-                normalize, DATA_TYPES[dtype], y_fp32, gamma, beta, Float(EPS), int(options == "rms"),
+                normalize, DATA_TYPES[dtype], y_fp32, gamma, beta, Float(EPS), int(options == "rms"), 0,
             )  # fmt: skip
         torch.cuda.synchronize()
         assert_guards(buffer)
@@ -77,7 +77,7 @@ def test_results_in_float32_are_rounded_to_those_in_half_precision(
     for result, y_fp32 in ((None, wide), (y, None)):
         call(
             "padfreeNormedPool", x, cumulative(lengths), result, tokens + 9, len(lengths), width, POOL_MODES[mode],
-            normalize, DATA_TYPES[dtype], y_fp32, None, None, Float(0), 0,
+            normalize, DATA_TYPES[dtype], y_fp32, None, None, Float(0), 0, 0,
         )  # fmt: skip
     torch.cuda.synchronize()
     assert_guards(wide_buffer)
@@ -85,3 +85,32 @@ def test_results_in_float32_are_rounded_to_those_in_half_precision(
         torch.testing.assert_close(wide, y.float(), rtol=0, atol=2 * torch.finfo(dtype).eps)
     else:
         assert torch.equal(wide.to(dtype), y)
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32], ids=str)
+@pytest.mark.parametrize("width", [99, 384, 1024])
+@pytest.mark.parametrize("normalize", [0, 1])
+@pytest.mark.parametrize("normed", [False, True])
+def test_rows_of_sequences(dtype: torch.dtype, width: int, normalize: int, normed: bool) -> None:
+    """x has a row for each sequence; what it has for empty ones, NaN here, is not read."""
+    if normed and (width == 99 or dtype == torch.float32):
+        pytest.skip("PadfreePool norms rows in half precision whose width is a multiple of 8")
+    lengths = LENGTHS["empty between"]
+    some = torch.tensor(lengths, device=DEVICE) > 0
+    x = normal(len(lengths), width, dtype=dtype) * 3 + 1
+    x[~some] = float("nan")
+    gamma = normal(width, dtype=dtype, seed=4) if normed else None
+    y, buffer = poisoned((len(lengths), width), dtype)
+    call(
+        "padfreeNormedPool", x, cumulative(lengths), y, len(lengths), len(lengths), width, POOL_EACH, normalize,
+        DATA_TYPES[dtype], None, gamma, None, Float(EPS), 0, 0,
+    )  # fmt: skip
+    torch.cuda.synchronize()
+    assert_guards(buffer)
+    truth = torch.where(some[:, None], x.double(), 0.0)
+    if gamma is not None:
+        truth = torch.where(some[:, None], norm_rows(truth, gamma.double(), None, rms=False, eps=EPS), 0.0)
+    if normalize:
+        truth = torch.nn.functional.normalize(truth, dim=-1)
+    allowed = 2 * torch.finfo(dtype).eps * float(truth.abs().max())
+    torch.testing.assert_close(y.double(), truth, rtol=0, atol=max(allowed, WITHIN))

@@ -41,7 +41,7 @@ def test_layer_norm(dtype: torch.dtype, width: int, options: str, rows: int) -> 
         call(
             "padfreeLayerNormFp32", *operands.tensors(), y, total if "sum" in options else None,
             Int64(rows), width, Float(EPS), int(operands.rms), DATA_TYPES[dtype], wide, first, cu_seqlens, len(starts),
-            None, None, None, 0,
+            None, None, None, 0, 0,
         )  # fmt: skip
 
     wide = torch.float32
@@ -83,7 +83,7 @@ def test_pooler(dtype: torch.dtype, width: int, columns: int, options: str, batc
         (y, y_buffer), (total, total_buffer) = poisoned((rows, width), torch.float32), poisoned((rows, width), dtype)
         call(
             "padfreeLayerNormFp32", *operands.tensors(), None, total if "sum" in options else None, Int64(rows), width,
-            Float(EPS), int(operands.rms), DATA_TYPES[dtype], y, None, cu_seqlens, B, *pooler,
+            Float(EPS), int(operands.rms), DATA_TYPES[dtype], y, None, cu_seqlens, B, *pooler, 0,
         )  # fmt: skip
         torch.cuda.synchronize()
         assert_guards(y_buffer)

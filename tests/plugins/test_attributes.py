@@ -53,8 +53,8 @@ def test_every_variant_serialises_and_clones(library: PluginLibrary, operator: s
 @pytest.mark.parametrize(
     ("operator", "changes", "message"),
     [
-        ("PadfreePool", {"mode": "median"}, 'mode is "median"; allowed: first, last, mean, max'),
-        ("PadfreePool", {"mode": ""}, "mode has 0 values; allowed: first, last, mean, max"),
+        ("PadfreePool", {"mode": "median"}, 'mode is "median"; allowed: first, last, mean, max, each'),
+        ("PadfreePool", {"mode": ""}, "mode has 0 values; allowed: first, last, mean, max, each"),
         ("PadfreePool", {"mode": 1}, "mode has type INT32; allowed: CHAR"),
         ("PadfreePool", {"normalize": 2}, "normalize is 2; allowed: 0 to 1"),
         ("PadfreePool", {"normalize": None}, "normalize is missing; allowed: 0 to 1"),

@@ -28,7 +28,9 @@ ROOT = Path(__file__).resolve().parents[2]
 LOADING_SCRIPT = Path(__file__).with_name("loading.py")
 EVERY_CREATOR = sorted([name, "1", ""] for name in OPERATORS)
 BAD_POOL: dict[str, AttributeValue] = {**PLAIN_POOL, "mode": "median"}
-BAD_POOL_MESSAGE = "padfree: PadfreePool 'bad_node': attribute mode is \"median\"; allowed: first, last, mean, max"
+BAD_POOL_MESSAGE = (
+    "padfree: PadfreePool 'bad_node': attribute mode is \"median\"; allowed: first, last, mean, max, each"
+)
 
 
 def has_gpu() -> bool:

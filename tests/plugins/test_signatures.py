@@ -162,6 +162,7 @@ def test_a_type_that_no_kernel_has_is_refused(library: PluginLibrary, log: LogCa
         ("PadfreePool", {}, [(7, 16), (0,)], "input cu_seqlens has shape [0]; allowed: [B+1] with B at least 0"),
         ("PadfreePool", {}, [(7, 16)], "the node has 1 inputs; allowed with its attributes: 2 (x, cu_seqlens)"),
         ("PadfreePool", {}, [(7, 2**31), (4,)], "allowed: [T,E], sizes up to 2147483647"),
+        ("PadfreePool", {"mode": "each"}, [(7, 16), (4,)], "input cu_seqlens has shape [4]; allowed: [B+1] with B = 7"),
         (
             "PadfreePool",
             {"has_norm": 1, "has_beta": 0},

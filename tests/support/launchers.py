@@ -14,6 +14,8 @@ ATTENTION_KERNELS = {"auto": 0, "mma": 1, "sm90": 2, "short": 3, "window": 4, "d
 ACTIVATIONS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "silu": 4, "sigmoid": 5}
 ATTENTION_BIASES = {"none": 0, "slope": 1, "distance": 2, "disentangled": 3}
 POOL_MODES = {"first": 0, "last": 1, "mean": 2, "max": 3}
+POOL_EACH = 4
+"""The mode for an x that has a row for each sequence."""
 
 LIBRARY = os.environ.get("PADFREE_KERNELS_LIBRARY", "")
 """Path of libpadfree_kernels.so, built with -DPADFREE_KERNEL_TESTS=ON."""

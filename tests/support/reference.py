@@ -296,10 +296,10 @@ def pool(x: Array, cu_seqlens: Array, mode: str, normalize: bool = False) -> Flo
     """[B,E]: one row a sequence, zeros for empty ones."""
     y = np.zeros((len(cu_seqlens) - 1, x.shape[1]))
     for b, (start, end) in enumerate(itertools.pairwise(cu_seqlens)):
-        rows = f64(x[start:end])
+        rows = f64(x[start:end] if mode != "each" else x[b : b + int(start < end)])
         if len(rows) == 0:
             continue
-        y[b] = {"first": rows[0], "last": rows[-1], "mean": rows.mean(0), "max": rows.max(0)}[mode]
+        y[b] = {"first": rows[0], "last": rows[-1], "mean": rows.mean(0), "max": rows.max(0), "each": rows[0]}[mode]
         if normalize:
             y[b] /= max(float(np.sqrt((y[b] ** 2).sum())), 1e-12)
     return y

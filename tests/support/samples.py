@@ -55,6 +55,7 @@ PLAIN_NORM: dict[str, AttributeValue] = {
     "has_sum": 0,
     "has_first": 0,
     "has_pooler": 0,
+    "early_lengths": 0,
     **PLAIN_RESULTS,
 }
 PLAIN_POOL: dict[str, AttributeValue] = {
@@ -65,6 +66,7 @@ PLAIN_POOL: dict[str, AttributeValue] = {
     "has_beta": 0,
     "rms": 0,
     "results": "act",
+    "early_lengths": 0,
 }
 PLAIN_EMBEDDING: dict[str, AttributeValue] = {
     "epsilon": 1e-5,

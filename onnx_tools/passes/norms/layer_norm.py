@@ -80,6 +80,7 @@ def _replace(editor: Editor, analysis: Analysis, found: norm_match.LayerNorm) ->
         has_sum=int(has_sum),
         has_first=0,
         has_pooler=0,
+        early_lengths=0,
         results="act",
         y_scale=1.0,
     )

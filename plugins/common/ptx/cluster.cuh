@@ -50,6 +50,13 @@ __device__ inline unsigned addressAt(unsigned shared_address, unsigned rank) {
   return address;
 }
 
+// Stores floats at an address in the cluster.
+__device__ inline void storeInCluster(unsigned cluster_address, const float (&value)[4]) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(cluster_address), "f"(value[0]), "f"(value[1]),
+               "f"(value[2]), "f"(value[3])
+               : "memory");
+}
+
 // Adds what stands at an address in the cluster.
 __device__ inline void addShared(float (&sum)[4], unsigned cluster_address) {
   float value[4];

@@ -3,11 +3,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from padfree.builder.engine.network import for_parser
 from padfree.builder.engine.pools import merge_pools
+from padfree.builder.folders.head import HeadOptions
+from padfree.builder.folders.source import opened
+from padfree.onnx_tools import rewrite, synthetic
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.operators import check_nodes, make_node, node_attributes, with_functions
 
 from tests.support.samples import PLAIN_NORM, PLAIN_POOL
@@ -100,3 +108,17 @@ def test_what_others_read_stays(tensor: str, how: str) -> None:
     check_nodes(model)
     found = {node.op_type for node in model.graph.node}
     assert ("PadfreeLayerNorm" in found, "Cast" in found) == (tensor == "y", tensor == "mean")
+
+
+@pytest.mark.parametrize("mode", ["mean", "lasttoken"])
+def test_an_encoder_that_gives_vectors_ends_in_one_kernel(mode: str, tmp_path: Path) -> None:
+    path = tmp_path / "encoder.onnx"
+    onnx.save(synthetic.bert_model(num_layers=1, hidden_size=64, num_heads=2, intermediate_size=128), str(path))
+    with opened(path, HeadOptions((mode,), normalize=True)) as source:
+        made = for_parser(with_linear(Model.of(rewrite(source.path, precision="fp16").model)).proto, 512)
+    check_nodes(made)
+    *_, down, pool = made.graph.node
+    assert (down.op_type, pool.op_type) == ("PadfreeLinear", "PadfreePool")
+    found = {name: node_attributes(pool)[name] for name in ("has_norm", "normalize", "results", "early_lengths")}
+    assert found == {"has_norm": 1, "normalize": 1, "results": "fp32", "early_lengths": 1}
+    assert list(pool.output) == ["sentence_embedding"]

@@ -201,12 +201,14 @@ def test_layer_norm_with_rows_of_first_tokens(batch: str, has_sum: int) -> None:
 
 
 @batches
-@pytest.mark.parametrize("mode", ["first", "last", "mean", "max"])
+@pytest.mark.parametrize("mode", ["first", "last", "mean", "max", "each"])
 @pytest.mark.parametrize("normalize", [0, 1])
 def test_pool(batch: str, mode: str, normalize: int) -> None:
     for opset in OPSETS if batch == "filler and empty" else (17,):
         cu, tokens = cu_of(batch)
         x = poison((rng().standard_normal((tokens, WIDTH)) - 2).astype(np.float32), cu)
+        if mode == "each":
+            x = (rng().standard_normal((len(cu) - 1, WIDTH)) - 2).astype(np.float32)
         (y,) = run(
             "PadfreePool", {"x": x, "cu_seqlens": cu}, opset, **{**PLAIN_POOL, "mode": mode, "normalize": normalize}
         )
