@@ -120,13 +120,13 @@ def _multiplies(node: gs.Node, analysis: Analysis) -> bool:
 
 
 def _is_residual_sum(node: gs.Node, analysis: Analysis, below: Mapping[str, int]) -> bool:
-    """x + f(x) over tokens, with matrix products in f: the sums that make an encoder's layers."""
+    """x + f(x) over tokens or sequences, with matrix products in f: the sums that make an encoder's layers."""
     if is_padfree(node, "PadfreeLayerNorm", "PadfreeLinear"):
         return bool(node.attrs.get("has_residual"))
     if not is_standard(node, "Add"):
         return False
     shapes = [analysis[tensor].shape for tensor in node.inputs]
-    if shapes[0] is None or shapes[0] != shapes[1] or not {"S", "T"} & _letters(shapes[0]):
+    if shapes[0] is None or shapes[0] != shapes[1] or not LETTERS & _letters(shapes[0]):
         return False
     one, other = (below.get(tensor.name, 0) for tensor in node.inputs)
     return one != other and (one | other) in (one, other)

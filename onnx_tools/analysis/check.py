@@ -65,6 +65,8 @@ def _check_layout(analysis: Analysis, node: gs.Node, after: str) -> None:
     elif is_padfree(node, *_ON_TOKENS):
         wanted = (T,)
     shape = analysis[node.inputs[0]].shape if wanted else None
+    if is_padfree(node, "PadfreeLayerNorm") and shape and shape[0] == B:
+        return  # rows of sequences are normed as those of tokens are
     if wanted and (shape is None or shape[: len(wanted)] != wanted):
         text = "unknown" if shape is None else f"[{', '.join(str(size) for size in shape)}]"
         raise _error(after, f"'{node_name(node)}' ({node.op}) reads '{node.inputs[0].name}' of shape {text}")

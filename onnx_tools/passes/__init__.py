@@ -13,6 +13,7 @@ from .attention.attention import attention
 from .attention.tasks import attention_tasks
 from .base import Miss, PassResult
 from .embedding import embedding
+from .first_tokens import first_tokens
 from .interface import packed_interface
 from .neighbours import neighbours
 from .norms.layer_norm import layer_norm
@@ -52,7 +53,7 @@ def preparation(
 
 def packing_passes(keep: str) -> tuple[Pass, ...]:
     """The passes that pack what is left; `keep` is one of KEPT_MASKING."""
-    return (packing(keep), layer_norm)
+    return (packing(keep), layer_norm, first_tokens)
 
 
 def interface_passes(interface: str, fillers: Mapping[str, int]) -> tuple[Pass, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import is_padfree, node_name, padfree_inputs
+from ..analysis.graph import is_padfree, is_standard, node_name, padfree_inputs
 from ..errors import RewriteError
 from .options import QuantizationOptions
 
@@ -70,12 +70,19 @@ def reads_stream(layer: Layer) -> bool:
     if not layer.node.attrs["has_x_moments"]:
         return False
     rows = layer.node.inputs[0]
-    return any(
-        is_padfree(reader, HALF_OPERATOR)
-        and padfree_inputs(reader).get("residual") is rows
-        and not reader.attrs["has_residual_moments"]
-        for reader in rows.outputs
-    )
+    return any(_adds(reader, rows) for reader in rows.outputs)
+
+
+def _adds(reader: gs.Node, rows: gs.Tensor) -> bool:
+    """Whether a node adds rows as they are, or takes such of them that are added so."""
+    if is_padfree(reader, "PadfreePool"):
+        return any(_sums(item) for item in reader.outputs[0].outputs)
+    residual = is_padfree(reader, HALF_OPERATOR) and padfree_inputs(reader).get("residual")
+    return residual is rows and not reader.attrs["has_residual_moments"]
+
+
+def _sums(reader: gs.Node) -> bool:
+    return is_standard(reader, "Add") or (is_padfree(reader, "PadfreeLayerNorm") and bool(reader.attrs["has_residual"]))
 
 
 def _reason(name: str, node: gs.Node, options: QuantizationOptions) -> str:

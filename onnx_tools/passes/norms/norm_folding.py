@@ -69,9 +69,10 @@ def norm_folding(graph: gs.Graph, precision: str, *, streams: bool = True) -> Pa
     LN(z) W + b is z W' / deviation(z) + b': a row's mean adds to z W' what rounding leaves of 0. A product
     that adds LN(z) to its result adds beta with its bias and computes the rest from z. The product that makes z takes
     over what the norm adds, and gives the moments of z. With RMS norms no mean is taken away, neither of rows nor of
-    columns. `precision` is the graph's: the new weights must fit it. Without `streams`, norms stay whose z goes on
-    beside them, as it does where norms stand ahead of layers: rows of such a z may differ so much in length that e4m3
-    does not hold all of them with one scale.
+    columns. Where first or last tokens' rows of LN(z) are taken, a norm of these rows of z is left. `precision` is the
+    graph's: the new weights must fit it. Without `streams`, norms stay whose z goes on beside them, as it does where
+    norms stand ahead of layers: rows of such a z may differ so much in length that e4m3 does not hold all of them with
+    one scale.
     """
     return _Folding(graph, precision, streams=streams).run()
 
@@ -104,6 +105,7 @@ class _Folding:
             self._change(product, gives_moments=key in makers)
         for norm in self._norms.values():
             if norm.output.name in self._behind:
+                self._norm_taken_rows(norm)
                 norm.node.inputs.clear()
                 norm.node.outputs.clear()
             elif norm.adds and self._taken_over(norm.product):
@@ -179,7 +181,9 @@ class _Folding:
         if is_output(self._graph, norm.output):
             raise NoMatch(f"'{norm.name}' makes the output '{norm.output.name}'")
         found = []
-        for reader in norm.output.outputs:
+        of_zeros = norm.node.attrs["epsilon"] > 0  # which are taken of empty sequences, and must give numbers
+        others = [reader for reader in norm.output.outputs if not (of_zeros and _takes_rows(reader))]
+        for reader in others or norm.output.outputs:
             next_norm = self._norms.get(reader.outputs[0].name)
             if is_padfree(reader, "PadfreeLinear"):
                 if reader.attrs["activation"] != "none" and padfree_inputs(reader).get("residual") is norm.output:
@@ -231,6 +235,15 @@ class _Folding:
         taken = {name: tensor for name, tensor in norm.inputs.items() if name in ("bias", "residual")}
         return taken if self._folded(norm.output) or self._folded(taken.get("residual")) else {}
 
+    def _norm_taken_rows(self, norm: _Norm) -> None:
+        """Where a sequence's row of a folded norm's was taken, it is taken of z, and normed by itself."""
+        inputs = [norm.inputs[name] for name in ("gamma", "beta") if name in norm.inputs]
+        attributes = {**norm.node.attrs, "has_bias": 0, "has_residual": 0, "has_sum": 0}
+        for pool in [reader for reader in norm.output.outputs if _takes_rows(reader)]:
+            normed, rows = pool.outputs[0], self._editor.variable(f"{pool.outputs[0].name}_sum", norm.output.dtype)
+            pool.inputs[0], pool.outputs = norm.z, [rows]
+            self._editor.padfree("PadfreeLayerNorm", [rows, *inputs], [normed], **attributes)
+
     def _moments_of(self, norm: _Norm) -> gs.Tensor:
         """The moments [E/64,T,2] of a norm's z."""
         key = id(norm.product)
@@ -252,6 +265,11 @@ class _Folding:
         set_padfree_inputs(product, inputs, **flags, **numbers, has_moments=int(gives_moments))
         if gives_moments:
             product.outputs.append(self._moments[id(product)])
+
+
+def _takes_rows(node: gs.Node) -> bool:
+    """Whether a node takes rows as they are, so that they may be normed behind it: first or last tokens."""
+    return is_padfree(node, "PadfreePool") and node.attrs["mode"] in ("first", "last") and not node.attrs["normalize"]
 
 
 def _products_ahead(node: gs.Node) -> list[gs.Node]:

@@ -123,6 +123,43 @@ def test_a_norm_of_what_two_products_make() -> None:
     assert_same(model, made)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("mode", ["first", "last"])
+def test_rows_that_are_taken_of_a_norm_are_normed_alone(mode: str, precision: str) -> None:
+    """Of the sum that the product makes, and of one that goes on."""
+    p = PackedGraph(precision)
+    offsets = p.given([0, 2, TOKENS], "int32")
+    hidden = p.norm(p.linear("x"), "x", bias=p.constant(WIDTH))
+    ahead = p.norm(p.linear(p.linear(hidden)), hidden, beta=False, rms=1, sum_output=True)
+    taken = [p.padfree("PadfreePool", "rows", [norm, offsets], mode=mode, normalize=0) for norm in (hidden, ahead)]
+    model = p.model(*taken, p.linear(p.linear(ahead), residual=f"{ahead}_total"))
+    made, result = folded(model, precision)
+    assert result == PassResult("norm folding", 2)
+    assert sorted(operators(made)) == ["LayerNorm"] * 2 + ["Linear"] * 5 + ["Pool"] * 2
+    assert_same(model, made, precision)
+
+
+@pytest.mark.parametrize(("mode", "normalize"), [("mean", 0), ("first", 1)])
+def test_norms_that_are_pooled_otherwise_stay(mode: str, normalize: int) -> None:
+    p = PackedGraph()
+    norm = p.norm(p.linear("x"), "x")
+    offsets = p.given([0, 2, TOKENS], "int32")
+    pooled = p.padfree("PadfreePool", "rows", [norm, offsets], mode=mode, normalize=normalize)
+    made, result = folded(p.model(pooled, p.linear(norm)))
+    assert result.replaced == 0
+    assert "is read by 'rows" in result.missed[0].reason
+    assert operators(made) == ["Linear", "LayerNorm", "Pool", "Linear"]
+
+
+def test_a_norm_of_whose_result_rows_alone_are_taken_stays() -> None:
+    p = PackedGraph()
+    norm = p.norm(p.linear("x"), "x")
+    pooled = p.padfree("PadfreePool", "rows", [norm, p.given([0, TOKENS], "int32")], mode="first", normalize=0)
+    _, result = folded(p.model(pooled))
+    assert result.replaced == 0
+    assert "(PadfreePool), which cannot apply it" in result.missed[0].reason
+
+
 def test_a_norm_ahead_that_something_else_needs_stays_with_its_sum() -> None:
     p = PackedGraph()
     norm = p.norm("x", p.linear("x"), sum_output=True)

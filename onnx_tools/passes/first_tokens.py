@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes sequences' first tokens ahead of what computes every token by itself, where nothing else reads the others.
+
+Classifiers and embedding models that pool by the first token need of the last layer's products one row a sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ..analysis.graph import Editor, is_output, is_padfree, is_standard, opset, present, producer
+from ..analysis.layout import T
+from ..analysis.symbolic import Analysis
+from ..analysis.symbolic.arguments import slice_arguments
+from ..precision.norm_nodes import AXES_INPUT_OPSET
+from .base import PassResult, boundary_of
+
+NAME = "first tokens"
+_LEAST_NORM = 1e-12  # as PadfreePool has it
+
+Rows = tuple[int, ...]
+"""Which inputs of a node are [T,...]."""
+
+
+def first_tokens(graph: gs.Graph, analysis: Analysis) -> PassResult:
+    """Lets nodes compute rows [B,...] of first tokens in the place of [T,...], if that saves products by weights.
+
+    The PadfreePool behind such nodes goes; others take first tokens of what the nodes read. An L2 normalisation stays
+    behind. Rows of empty sequences are what the nodes make of zeros, which is finite.
+    """
+    cu_seqlens = boundary_of(graph).cu_seqlens
+    pools = [node for node in graph.nodes if _takes_first(node) and node.inputs[1] is cu_seqlens]
+    moved = _movable(graph, analysis, pools)
+    made = _Rows(graph, cu_seqlens, pools)
+    for node in [item for item in graph.nodes if id(item) in moved]:
+        made.compute(node, moved[id(node)])
+    return PassResult(NAME, made.finish())
+
+
+def _takes_first(node: gs.Node) -> bool:
+    return is_padfree(node, "PadfreePool") and node.attrs["mode"] == "first"
+
+
+class _Rows:
+    """The rows [B,...] that take the place of tensors [T,...]; `pools` are those that take first tokens already."""
+
+    def __init__(self, graph: gs.Graph, cu_seqlens: gs.Tensor, pools: list[gs.Node]) -> None:
+        self._editor, self._cu_seqlens, self._pools = Editor(graph), cu_seqlens, pools
+        self._made: dict[int, gs.Tensor] = {}  # by the id of the tensor [T,...]
+        self._taken = {id(pool.inputs[0]): pool.outputs[0] for pool in pools if not pool.attrs["normalize"]}
+
+    def compute(self, node: gs.Node, rows: Rows) -> None:
+        """Lets a node compute first tokens alone; nodes ahead of it do already, where they shall."""
+        for position in rows:
+            node.inputs[position] = self._first(node.inputs[position])
+        tensors = list(node.outputs)
+        node.outputs = [self._result(tensor) for tensor in tensors]
+        self._made |= {id(tensor): result for tensor, result in zip(tensors, node.outputs, strict=True)}
+
+    def finish(self) -> int:
+        """Gives readers of pools that are not needed any more what these took; returns how many that are."""
+        gone = [pool for pool in self._pools if id(pool.inputs[0]) in self._made]
+        for pool in gone:
+            rows = self._made[id(pool.inputs[0])]
+            pool.inputs.clear()
+            for pooled in list(pool.outputs):  # none where the node ahead makes it now
+                if pool.attrs["normalize"]:
+                    self._normalize(rows, self._editor.take_over(pooled))
+                else:
+                    self._editor.redirect(pooled, rows)
+        return len(gone)
+
+    def _first(self, tensor: gs.Tensor) -> gs.Tensor:
+        """The first tokens' rows of a tensor [T,...]."""
+        if id(tensor) in self._made:
+            return self._made[id(tensor)]
+        if id(tensor) not in self._taken:
+            rows = self._taken[id(tensor)] = self._variable(tensor)
+            self._editor.padfree("PadfreePool", [tensor, self._cu_seqlens], [rows], mode="first", normalize=0)
+        return self._taken[id(tensor)]
+
+    def _result(self, tensor: gs.Tensor) -> gs.Tensor:
+        """What takes the place of a tensor [T,...]: what was taken of it, where anything was."""
+        taken = self._taken.get(id(tensor))
+        return self._variable(tensor) if taken is None else self._editor.take_over(taken)
+
+    def _variable(self, tensor: gs.Tensor) -> gs.Variable:
+        return self._editor.variable(f"{tensor.name}_first", tensor.dtype)
+
+    def _normalize(self, rows: gs.Tensor, output: gs.Tensor) -> None:
+        """Divides rows by their L2 norm, which half precision graphs compute in float32."""
+        editor, float32 = self._editor, np.dtype(np.float32)
+        by_input = opset(editor.graph) >= AXES_INPUT_OPSET
+        axes = [editor.constant("axes", np.asarray([-1], np.int64))] if by_input else []
+        attrs = {"keepdims": 1} if by_input else {"keepdims": 1, "axes": [-1]}
+        norm = editor.node("ReduceL2", [rows, *axes], stem="norm", dtype=float32, attrs=attrs)
+        least = editor.constant("least_norm", np.asarray(_LEAST_NORM, np.float32))
+        divisor = editor.node("Max", [norm, least], stem="norm_above_0", dtype=float32)
+        editor.node("Div", [rows, divisor], stem="normalized", output=output)
+
+
+def _movable(graph: gs.Graph, analysis: Analysis, pools: list[gs.Node]) -> dict[int, Rows]:
+    """By id, the nodes that compute rows which only `pools` need, with their inputs [T,...].
+
+    Of all nodes that compute rows those go which something else needs, or which read what no pool takes, until none is
+    left of either kind.
+    """
+    if not pools:
+        return {}
+    taking = {id(pool) for pool in pools}
+    found = {id(node): rows for node in graph.nodes if (rows := _row_inputs(analysis, node))}
+
+    def fits(node: gs.Node) -> bool:
+        readers = [reader for tensor in node.outputs for reader in tensor.outputs]
+        if any(is_output(graph, tensor) for tensor in node.outputs):
+            return False
+        read = [node.inputs[position] for position in found[id(node)]]
+        return all(id(reader) in found or id(reader) in taking for reader in readers) and all(
+            id(producer(tensor)) in found or _can_be_pooled(analysis, tensor) for tensor in read
+        )
+
+    before = len(found) + 1
+    while len(found) < before:
+        before = len(found)
+        for node in reversed(graph.nodes):
+            if id(node) in found and not fits(node):
+                del found[id(node)]
+    return _with_products(graph, found)
+
+
+def _can_be_pooled(analysis: Analysis, tensor: gs.Tensor) -> bool:
+    facts = analysis[tensor]
+    return facts.rank == 2 and facts.dtype == "float32"
+
+
+def _with_products(graph: gs.Graph, found: Mapping[int, Rows]) -> dict[int, Rows]:
+    """The nodes that hang together with a product."""
+    kept, waiting = dict[int, Rows](), [node for node in graph.nodes if id(node) in found and node.op == "MatMul"]
+    while waiting:
+        node = waiting.pop()
+        if id(node) in kept or id(node) not in found:
+            continue
+        kept[id(node)] = found[id(node)]
+        waiting += [reader for tensor in node.outputs for reader in tensor.outputs]
+        makers = [producer(node.inputs[position]) for position in found[id(node)]]
+        waiting += [maker for maker in makers if maker is not None]
+    return kept
+
+
+def _row_inputs(analysis: Analysis, node: gs.Node) -> Rows:
+    """The inputs [T,...] of a node whose results [T,...] are computed row by row; none for any other node.
+
+    Zeros give finite numbers in all of these nodes.
+    """
+    rule = _RULES.get(node.op) if is_standard(node, node.op) or is_padfree(node, "PadfreeLayerNorm") else None
+    if rule is None:
+        return ()
+    outputs = [analysis[tensor].shape for tensor in present(node.outputs)]
+    if any(not shape or shape[0] != T for shape in outputs):
+        return ()
+    rows = list[int]()
+    for position, tensor in enumerate(node.inputs):
+        shape = () if tensor.is_empty() else analysis[tensor].shape
+        if shape is None or any(size.constant() is None for size in shape[1:]):
+            return ()
+        if shape and shape[0] == T:
+            rows.append(position)
+        elif shape and shape[0].constant() is None:
+            return ()
+    return tuple(rows) if rule(analysis, node, tuple(rows)) else ()
+
+
+Rule = Callable[[Analysis, gs.Node, Rows], bool]
+"""Whether a node computes row by row what its results are, of those inputs that are [T,...]."""
+
+
+def _layer_norm(_: Analysis, node: gs.Node, rows: Rows) -> bool:
+    del rows
+    return node.attrs["epsilon"] > 0 and not node.attrs["has_first"]
+
+
+def _product(analysis: Analysis, node: gs.Node, rows: Rows) -> bool:
+    x, weight = node.inputs
+    return rows == (0,) and isinstance(weight, gs.Constant) and (analysis[x].rank or 0) > 1 and len(weight.shape) < 3
+
+
+def _elementwise(analysis: Analysis, node: gs.Node, rows: Rows) -> bool:
+    """All rows lie along the result's; other operands have nothing there."""
+    rank = analysis[node.outputs[0]].rank or 0
+    for position, tensor in enumerate(node.inputs):
+        shape = () if tensor.is_empty() else analysis[tensor].shape or ()
+        if len(shape) != rank if position in rows else len(shape) == rank and shape[0].constant() != 1:
+            return False
+    return bool(rows)
+
+
+def _power(analysis: Analysis, node: gs.Node, rows: Rows) -> bool:
+    exponent = analysis[node.inputs[1]].scalar()
+    return exponent is not None and exponent > 0 and _elementwise(analysis, node, rows)
+
+
+def _quotient(analysis: Analysis, node: gs.Node, rows: Rows) -> bool:
+    divisor = node.inputs[1]
+    return isinstance(divisor, gs.Constant) and bool(divisor.values.all()) and _elementwise(analysis, node, rows)
+
+
+def _along_axis(analysis: Analysis, node: gs.Node, rows: Rows) -> bool:
+    """Softmax, Split and Concat along another axis than that of rows."""
+    every = tuple(range(len(node.inputs))) if node.op == "Concat" else (0,)
+    default = 0 if node.op == "Split" else -1
+    return rows == every and int(node.attrs.get("axis", default)) % (analysis[node.inputs[0]].rank or 1) != 0
+
+
+def _slice(analysis: Analysis, node: gs.Node, rows: Rows) -> bool:
+    limits = slice_arguments(node, [analysis[tensor] for tensor in node.inputs])
+    return rows == (0,) and limits is not None and 0 not in limits[2]
+
+
+def _reshape(analysis: Analysis, node: gs.Node, rows: Rows) -> bool:
+    """The target names all axes but that of rows, which take it from what they hold."""
+    target, shape = analysis[node.inputs[1]].plain_integers(), analysis[node.inputs[0]].shape or ()
+    if rows != (0,) or not target or target[0] not in (-1, 0) or any(size <= 0 for size in target[1:]):
+        return False
+    elements = [size.constant() or 0 for size in shape[1:]]
+    return not (target[0] == 0 and node.attrs.get("allowzero", 0)) and np.prod(elements) == np.prod(target[1:])
+
+
+def _transpose(_: Analysis, node: gs.Node, rows: Rows) -> bool:
+    return rows == (0,) and list(node.attrs.get("perm", []))[:1] == [0]
+
+
+_RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            (
+                *("Abs", "Add", "Cast", "Celu", "Clip", "Elu", "Erf", "Gelu", "HardSigmoid", "HardSwish"),
+                *("Identity", "LeakyRelu", "Max", "Min", "Mish", "Mul", "Neg", "Relu", "Selu", "Sigmoid", "Softplus"),
+                *("Softsign", "Sub", "Swish", "Tanh", "Where"),
+            ),
+            _elementwise,
+        ),
+        "Concat": _along_axis,
+        "Div": _quotient,
+        "MatMul": _product,
+        "PadfreeLayerNorm": _layer_norm,
+        "Pow": _power,
+        "Reshape": _reshape,
+        "Slice": _slice,
+        "Softmax": _along_axis,
+        "Split": _along_axis,
+        "Transpose": _transpose,
+    }
+)

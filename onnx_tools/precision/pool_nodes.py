@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PadfreePool of first tokens as standard operators, where it has to stay float32 in a half precision graph."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from ..operators import node_attributes
+
+
+def expand_unfit_pools(model: ModelProto, unfit: Container[str]) -> None:
+    """Pools of first tokens' rows that do not fit become standard operators, which may be float32, in place."""
+    nodes = list(model.graph.node)
+    del model.graph.node[:]
+    for node in nodes:
+        if node.op_type == "PadfreePool" and _takes_rows(node) and node.input[0] in unfit:
+            made, constants = standard_pool(node)
+            model.graph.node.extend(made)
+            model.graph.initializer.extend(constants)
+        else:
+            model.graph.node.append(node)
+
+
+def _takes_rows(node: NodeProto) -> bool:
+    """Whether a PadfreePool gives first tokens' rows as they are."""
+    attributes = node_attributes(node)
+    return attributes["mode"] == "first" and not attributes["normalize"]
+
+
+def standard_pool(node: NodeProto) -> tuple[list[NodeProto], list[TensorProto]]:
+    """Nodes and constants that take first tokens' rows, zeros for an empty sequence, as a PadfreePool does."""
+    stem, (x, cu_seqlens) = node.name or node.output[0], node.input
+    constants, made = list[TensorProto](), list[NodeProto]()
+
+    def constant(name: str, value: npt.ArrayLike, dtype: npt.DTypeLike) -> str:
+        constants.append(numpy_helper.from_array(np.asarray(value, dtype), f"{stem}.{name}"))
+        return constants[-1].name
+
+    def op(kind: str, result: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        name = f"{stem}.{result}"
+        made.append(helper.make_node(kind, inputs, [output or name], name=name, **attributes))
+        return output or name
+
+    zero, one = (constant(name, value, np.int32) for name, value in (("zero", 0), ("one", 1)))
+    begin, second, last = (
+        constant(name, [value], np.int64) for name, value in (("begin", 0), ("second", 1), ("last", -1))
+    )
+    end = constant("end", [np.iinfo(np.int64).max], np.int64)
+    starts = op("Slice", "starts", cu_seqlens, begin, last, begin)
+    lengths = op("Sub", "lengths", op("Slice", "ends", cu_seqlens, second, end, begin), starts)
+    tokens = op("Slice", "tokens", op("Shape", "shape", x), begin, second, begin)
+    last_token = op("Sub", "last_token", op("Cast", "token_count", tokens, to=TensorProto.INT32), one)
+    rows = op("Gather", "rows", x, op("Min", "places", starts, last_token), axis=0)  # empty ones may begin behind all
+    some = op("Unsqueeze", "some", op("Greater", "longer", lengths, zero), second)
+    op("Where", "result", some, rows, constant("nothing", 0.0, np.float32), output=node.output[0])
+    return made, constants

@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that need one row a sequence of their last layer compute that alone, and give what they gave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper
+from padfree.onnx_tools import RewriteResult, linear, rewrite
+from padfree.onnx_tools.analysis.symbolic import analyse
+from padfree.onnx_tools.files.graph_io import import_graph
+from padfree.onnx_tools.files.metadata import read_metadata
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.fp8 import quantize_products
+from padfree.onnx_tools.operators import node_attributes, padfree_nodes, without_functions
+from padfree.onnx_tools.precision.element_types import check_element_types
+from padfree.onnx_tools.quantization.layers import choose_layers, reads_stream
+from padfree.onnx_tools.quantization.options import QuantizationOptions
+from padfree.onnx_tools.synthetic import bert_model
+
+from tests.onnx_tools.agreement import INTERFACES, assert_agree, run
+from tests.onnx_tools.report_checks import assert_report_is_true
+from tests.support import folded
+from tests.support.encoder import HIDDEN, TOKENS, EncoderBuilder
+from tests.support.exports import assert_valid
+from tests.support.messages import with_linear
+
+INNER, CLASSES = 24, 3
+PRODUCTS = ("MatMul", "Gemm", "PadfreeLinear")
+LAST_LAYER = ["T", "B", "B", "B"]  # Q, K and V in one; what attention goes into; the feed-forward network
+
+
+def rows(model: ModelProto, *operators: str) -> list[str]:
+    """How many rows the nodes of these kinds read: "T" or "B"."""
+    graph = import_graph(Model(without_functions(model)))
+    analysis = analyse(graph)
+    return [str((analysis[node.inputs[0]].shape or "?")[0]) for node in graph.nodes if node.op in operators]
+
+
+def moved(result: RewriteResult) -> int:
+    return next(item.replaced for item in result.report.passes if item.name == "first tokens")
+
+
+def gelu(b: EncoderBuilder, x: str) -> str:
+    erf = b.op("Erf", b.op("Div", x, b.constant(np.sqrt(2.0))))
+    return b.op("Mul", b.op("Mul", x, b.op("Add", erf, b.constant(1.0))), b.constant(0.5))
+
+
+def tanh_gelu(b: EncoderBuilder, x: str) -> str:
+    cube = b.op("Mul", b.op("Pow", x, b.constant(3.0)), b.constant(0.044715))
+    inner = b.op("Tanh", b.op("Mul", b.op("Add", x, cube), b.constant(0.79788456)))
+    return b.op("Mul", b.op("Mul", x, b.constant(0.5)), b.op("Add", inner, b.constant(1.0)))
+
+
+def gate(b: EncoderBuilder, x: str) -> str:
+    half = INNER // 2
+    b.op("Split", x, b.axes(half, half), axis=-1, output=f"{x}_u")
+    b.nodes[-1].output.append(f"{x}_v")
+    turned = b.op("Mul", b.op("Sigmoid", f"{x}_u"), f"{x}_v")
+    return b.op("Concat", turned, b.op("Slice", x, b.axes(0), b.axes(half), b.axes(2)), axis=-1)
+
+
+def groups(b: EncoderBuilder, x: str) -> str:
+    """A softmax in each of four groups of features, which change places."""
+    grouped = b.op("Softmax", b.op("Reshape", x, b.axes(0, 0, 4, INNER // 4)), axis=-1)
+    return b.op("Reshape", b.op("Transpose", grouped, perm=[0, 1, 3, 2]), b.axes(0, 0, INNER))
+
+
+Activation = Callable[[EncoderBuilder, str], str]
+ACTIVATIONS: Mapping[str, Activation] = {"gelu": gelu, "tanh": tanh_gelu, "gate": gate, "groups": groups}
+
+
+def feed_forward(b: EncoderBuilder, x: str, activation: Activation = gelu) -> str:
+    return b.linear(activation(b, b.linear(x, HIDDEN, INNER)), INNER, HIDDEN)
+
+
+def norms_behind(activation: Activation = gelu, layers: int = 2) -> tuple[EncoderBuilder, str]:
+    """An encoder as BERT is."""
+    b = EncoderBuilder()
+    x, mask = b.embedding(), b.padding_mask()
+    for _ in range(layers):
+        x = b.layer(x, mask)
+        x = b.norm(b.op("Add", feed_forward(b, x, activation), x))
+    return b, x
+
+
+def norms_ahead(last_norm: bool = True) -> tuple[EncoderBuilder, str]:
+    """An encoder whose layers add to a stream."""
+    b = EncoderBuilder()
+    x, mask = b.embedding(), b.padding_mask()
+    for _ in range(2):
+        x = b.op("Add", x, b.attention(b.norm(x), mask))
+        x = b.op("Add", feed_forward(b, b.norm(x)), x)
+    return b, b.norm(x) if last_norm else x
+
+
+def first(b: EncoderBuilder, x: str) -> str:
+    return b.op("Gather", x, b.constant(0, np.int64), axis=1)
+
+
+def pooler(b: EncoderBuilder, x: str) -> str:
+    return b.linear(b.op("Tanh", b.linear(first(b, x), HIDDEN, HIDDEN)), HIDDEN, CLASSES)
+
+
+def normalized(b: EncoderBuilder, x: str) -> str:
+    pooled = first(b, x)
+    norm = b.op("ReduceL2", pooled, axes=[-1], keepdims=1)
+    return b.op("Div", pooled, b.op("Expand", b.op("Clip", norm, b.constant(1e-12)), b.op("Shape", pooled)))
+
+
+def masked_mean(b: EncoderBuilder, x: str) -> str:
+    mask = b.op("Cast", b.op("Unsqueeze", "attention_mask", b.axes(2)), to=TensorProto.FLOAT)
+    total = b.op("ReduceSum", b.op("Mul", x, mask), b.axes(1), keepdims=0)
+    return b.op("Div", total, b.op("Clip", b.op("ReduceSum", mask, b.axes(1), keepdims=0), b.constant(1e-9)))
+
+
+def model_of(b: EncoderBuilder, **tails: str) -> ModelProto:
+    """The model with outputs [batch, anything], or, where the name begins so, of tokens."""
+    for name, tensor in tails.items():
+        b.op("Identity", tensor, output=name)
+    return b.model({name: TOKENS if name.startswith("tokens") else ["batch", None] for name in tails})
+
+
+def classifier(interface: str = "packed", activation: Activation = gelu) -> tuple[ModelProto, RewriteResult]:
+    b, x = norms_behind(activation)
+    model = model_of(b, y=pooler(b, x))
+    return model, rewrite(model, interface=interface, strict=True)
+
+
+def assert_right(model: ModelProto, result: RewriteResult) -> None:
+    assert_valid(result.model)
+    assert_report_is_true(result)
+    assert_agree(model, result, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_a_classifier_computes_its_last_layer_for_first_tokens(name: str, interface: str) -> None:
+    model, result = classifier(interface, ACTIVATIONS[name])
+    assert moved(result) == 1
+    assert rows(result.model, *PRODUCTS) == ["T"] * 4 + LAST_LAYER + ["B", "B"]
+    assert rows(result.model, "PadfreeLayerNorm") == ["T", "T", "B", "B"]
+    assert rows(result.model, "Erf", "Pow", "Split", "Softmax")[-1] == "B"
+    assert result.report.plugins["PadfreePool"] == 2  # of attention, and of what the layer adds
+    assert_right(model, result)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_an_embedding_keeps_its_length_of_1(interface: str) -> None:
+    b, x = norms_behind()
+    model = model_of(b, y=normalized(b, x))
+    result = rewrite(model, interface=interface, strict=True)
+    assert moved(result) == 1
+    assert rows(result.model, *PRODUCTS) == ["T"] * 4 + LAST_LAYER
+    assert [node.op_type for node in result.model.graph.node][-3:] == ["ReduceL2", "Max", "Div"]
+    assert not [node for node in padfree_nodes(result.model.graph) if node_attributes(node).get("normalize")]
+    assert_right(model, result)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_lengths_are_divided_by_in_float32(precision: str) -> None:
+    """1e-12 would be 0 in fp16."""
+    b, x = norms_behind()
+    result = rewrite(model_of(b, y=normalized(b, x)), precision=precision)
+    types = check_element_types(without_functions(result.model), precision)
+    *_, norm, largest, quotient = [
+        node for node in result.model.graph.node if node.op_type in ("ReduceL2", "Max", "Div")
+    ]
+    names = [norm.input[0], *norm.output, *largest.input, *largest.output, *quotient.input, *quotient.output]
+    assert {types[name] for name in names} == {TensorProto.FLOAT}
+
+
+def test_a_row_of_zeros_has_no_nan() -> None:
+    """Behind a product of zeros."""
+    b, x = norms_behind()
+    x = b.op("MatMul", x, b.constant(np.zeros((HIDDEN, HIDDEN))))
+    result = rewrite(model_of(b, y=normalized(b, x)), verify=False)
+    assert moved(result) == 1
+    feeds = {"input_ids": np.arange(5, dtype=np.int32), "seq_lens": np.asarray([2, 3], np.int32)}
+    np.testing.assert_array_equal(run(result.model, feeds)[0], np.zeros((2, HIDDEN)))
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("last_norm", [True, False])
+def test_norms_ahead_of_layers(interface: str, last_norm: bool) -> None:
+    b, x = norms_ahead(last_norm)
+    model = model_of(b, y=pooler(b, x))
+    result = rewrite(model, interface=interface, strict=True)
+    assert moved(result) == 1
+    assert rows(result.model, *PRODUCTS) == ["T"] * 4 + LAST_LAYER + ["B", "B"]
+    assert result.report.plugins["PadfreePool"] == 2
+    assert_right(model, result)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_two_heads(interface: str) -> None:
+    """One of which normalises, and an output that is the first token's row itself, under two names."""
+    b, x = norms_behind()
+    pooled = first(b, x)
+    model = model_of(b, y=pooler(b, x), z=normalized(b, x), rows=pooled, rows_again=pooled)
+    result = rewrite(model, interface=interface, strict=True)
+    assert moved(result) >= 2
+    assert rows(result.model, *PRODUCTS)[:8] == ["T"] * 4 + LAST_LAYER
+    assert_right(model, result)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_first_tokens_of_two_layers(interface: str) -> None:
+    """The layer before the last is computed for all tokens, and its first tokens' rows are taken once."""
+    b, x = norms_behind(layers=1)
+    below, mask = x, b.padding_mask()
+    x = b.layer(x, mask)
+    x = b.norm(b.op("Add", feed_forward(b, x), x))
+    model = model_of(b, y=b.op("Concat", first(b, below), first(b, x), axis=-1))
+    result = rewrite(model, interface=interface, strict=True)
+    assert (moved(result), result.report.plugins["PadfreePool"]) == (1, 2)
+    assert rows(result.model, *PRODUCTS) == ["T"] * 4 + LAST_LAYER
+    assert_right(model, result)
+
+
+def tokens_too(b: EncoderBuilder, x: str) -> dict[str, str]:
+    return {"y": pooler(b, x), "tokens": x}
+
+
+def mean(b: EncoderBuilder, x: str) -> dict[str, str]:
+    return {"y": masked_mean(b, x)}
+
+
+def first_and_mean(b: EncoderBuilder, x: str) -> dict[str, str]:
+    return {"y": b.op("Add", first(b, x), masked_mean(b, x))}
+
+
+def rows_of_other_tokens(b: EncoderBuilder, x: str) -> dict[str, str]:
+    """What the last norm adds up is read elsewhere, and the norm saves no product."""
+    total = b.op("Add", feed_forward(b, x), x)
+    return {"y": first(b, b.norm(total)), "tokens": total}
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("tails", [tokens_too, mean, first_and_mean, rows_of_other_tokens])
+def test_rows_that_something_else_reads_stay(
+    tails: Callable[[EncoderBuilder, str], dict[str, str]], interface: str
+) -> None:
+    b, x = norms_behind()
+    model = model_of(b, **tails(b, x))
+    result = rewrite(model, interface=interface, strict=True)
+    assert moved(result) == 0
+    assert set(rows(result.model, "MatMul")[:8]) == {"T"}
+    assert_right(model, result)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_a_feed_forward_network_that_is_read_elsewhere(interface: str) -> None:
+    """The layer is computed for all tokens up to there; the product behind is not."""
+    b, x = norms_behind()
+    inner = gelu(b, b.linear(x, HIDDEN, HIDDEN))
+    last = b.norm(b.op("Add", b.linear(inner, HIDDEN, HIDDEN), x))
+    model = model_of(b, y=pooler(b, last), tokens=inner)
+    result = rewrite(model, interface=interface, strict=True)
+    assert moved(result) == 1
+    assert rows(result.model, *PRODUCTS) == ["T"] * 9 + ["B"] * 3
+    assert_right(model, result)
+
+
+@pytest.mark.parametrize("tail", [pooler, normalized])
+def test_empty_sequences_are_finite_and_change_nothing(tail: Callable[[EncoderBuilder, str], str]) -> None:
+    b, x = norms_ahead()
+    result = rewrite(model_of(b, y=tail(b, x)))
+    ids = np.random.default_rng(0).integers(0, 20, 9).astype(np.int32)
+    (some,) = run(result.model, {"input_ids": ids, "seq_lens": np.asarray([0, 4, 0, 5, 0], np.int32)})
+    (full,) = run(result.model, {"input_ids": ids, "seq_lens": np.asarray([4, 5], np.int32)})
+    assert np.isfinite(some).all()
+    np.testing.assert_allclose(some[[1, 3]], full, rtol=1e-6, atol=1e-6)
+
+
+def test_tensors_of_sequences_are_none_of_tokens() -> None:
+    """Rows [B,E] have other names than the original's [B,S,E]."""
+    _, result = classifier()
+    origins = read_metadata(result.model)["origins"]
+    graph = import_graph(Model(without_functions(result.model)))
+    analysis = analyse(graph)
+    made = {tensor.name: analysis[tensor].shape or () for node in graph.nodes for tensor in node.outputs}
+    assert origins
+    assert {str(made[name][0]) for name in origins if name in made} == {"T"}
+
+
+def first_token_of(model: ModelProto) -> ModelProto:
+    """A model of tokens that gives their first."""
+    tokens = model.graph.output[0]
+    width = tokens.type.tensor_type.shape.dim[2].dim_value or None
+    b = EncoderBuilder()
+    index = b.constant(0, np.int64)
+    model.graph.initializer.extend(b.constants)
+    model.graph.node.append(helper.make_node("Gather", [tokens.name, index], ["first"], axis=1, name="first"))
+    del model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_value_info("first", TensorProto.FLOAT, ["batch", width]))
+    return model
+
+
+def folding(model: ModelProto) -> tuple[int, list[str]]:
+    """How many norms were folded, and why others were not."""
+    found = read_metadata(model)
+    result = next(item for item in found["coverage"]["passes"] if item["name"] == "norm folding")
+    return result["replaced"], [miss["reason"] for miss in result["missed"]]
+
+
+FOLDED = {  # norms on tokens that are folded, and those of rows
+    "bert": (2, 3),
+    "gte": (2, 3),  # gated
+    "modernbert": (2, 2),  # norms ahead of layers
+    "nomic_bert": (2, 3),
+    "t5": (2, 2),
+}
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_norms_of_the_layers_ahead_are_folded(name: str) -> None:
+    """Each of the layers ahead has two; the last one's are of rows of sequences, as is what it adds."""
+    plain = rewrite(first_token_of(folded.load(name)))
+    made = with_linear(plain.model)
+    assert moved(plain) == 1
+    assert folding(made) == (FOLDED[name][0], [])
+    norms = rows(made, "PadfreeLayerNorm")
+    assert norms.count("B") == FOLDED[name][1]
+    assert norms.count("T") == ("PadfreeEmbedding" not in plain.report.plugins)
+    assert set(rows(made, "PadfreeLinear")) == {"T"}
+    feeds = {item.name: _values(item) for item in plain.model.graph.input}
+    for wanted, found in zip(run(plain.model, feeds), run(made, feeds), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
+
+
+def _values(item: Any) -> np.ndarray:
+    if item.name == "seq_lens":
+        return np.asarray([7, 1, 12], np.int32)
+    rng, high = np.random.default_rng(1), 2 if "type" in item.name else 40
+    return rng.integers(4 if high > 2 else 0, high, 20).astype(np.int32)
+
+
+@pytest.mark.parametrize("name", ["bert", "modernbert"])
+def test_fp8(name: str) -> None:
+    """Products of tokens are in e4m3, those of sequences in half precision."""
+    plain = rewrite(first_token_of(folded.load(name)), precision="fp16", verify=False).model
+    feeds = {item.name: _values(item) for item in plain.graph.input}
+    made = quantize_products(Model(plain), [feeds])
+    assert set(rows(made.proto, "PadfreeLinearFp8")) == {"T"}
+    assert set(rows(made.proto, "MatMul")) == {"B"}
+    assert "QuantizeLinear" not in [node.op_type for node in made.proto.graph.node]
+    (effect,) = read_metadata(made.proto)["quantization"]["outputs"].values()
+    assert effect["mean_cosine"] > 0.98
+
+
+@pytest.mark.parametrize(("name", "ahead"), [("bert", False), ("modernbert", True)])
+def test_a_stream_is_one_whose_first_tokens_the_last_layer_adds(name: str, ahead: bool) -> None:
+    """Its scale is checked for e4m3, as those of other streams are; rows that are normed anew are none."""
+    plain = rewrite(first_token_of(folded.load(name)), precision="fp16", verify=False).model
+    graph = import_graph(linear.with_linear(Model(plain)))
+    last = choose_layers(graph, QuantizationOptions()).chosen[-1]
+    assert reads_stream(last) is ahead
+
+
+def test_work_is_counted_for_sequences() -> None:
+    """Of the last layer, products of B rows are the layers' as those of the original are, and not the head's."""
+    model = bert_model(2, 64, 2, 128, 100, 64)
+    del model.graph.output[0]
+    report = rewrite(model).report
+    found = {(item.part, item.rows, item.inner, item.columns): item.count for item in report.rewritten.items}
+    assert found[("linear", "B", "64", "128")] == found[("linear", "B", "128", "64")] == 1
+    assert found[("linear", "T", "64", "192")] == 2
+    assert [key for key in found if key[0] == "head"] == [("head", "B", "64", "64")]
+    assert (report.packed_gemm_share, report.complete) == (1.0, True)
