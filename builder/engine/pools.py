@@ -17,24 +17,36 @@ _MULTIPLE, _MOST = 8, 1024
 
 
 def merge_pools(model: onnx.ModelProto) -> None:
-    """Lets every PadfreePool of half precision take over the norm ahead of it and the cast behind it, in place.
+    """Lets every PadfreePool of half precision take over a norm and the cast behind it, in place.
 
-    Both where nothing else reads what lies between.
+    Both where nothing else reads what lies between. The norm may stand behind a pool that takes single rows.
     """
-    for pool in [node for node in padfree_nodes(model.graph) if node.op_type == "PadfreePool"]:
-        norm = next((node for node in padfree_nodes(model.graph) if pool.input[0] in node.output), None)
-        if norm is not None and _can_norm(model.graph, norm, pool):
-            _take_norm(model.graph, norm, pool)
-        cast = only_reader(model.graph, pool.output[0], "Cast")
+    graph = model.graph
+    for pool in [node for node in padfree_nodes(graph) if node.op_type == "PadfreePool"]:
+        ahead = next((node for node in padfree_nodes(graph) if pool.input[0] in node.output), None)
+        if ahead is not None and only_reader(graph, ahead.output[0], "PadfreePool") and _can_norm(graph, ahead, pool):
+            pool.input[0] = ahead.input[0]
+            _take_norm(graph, ahead, pool)
+        behind = only_reader(graph, pool.output[0], "PadfreeLayerNorm")
+        if behind is not None and _is_row(pool) and _can_norm(graph, behind, pool):
+            pool.output[0] = behind.output[0]
+            _take_norm(graph, behind, pool)
+        cast = only_reader(graph, pool.output[0], "Cast")
         if cast is not None and is_to_float(cast):
             pool.output[0] = cast.output[0]
             set_attribute(pool, "results", "fp32")
-            model.graph.node.remove(cast)
+            graph.node.remove(cast)
+
+
+def _is_row(pool: onnx.NodeProto) -> bool:
+    """Whether a pool gives a row as it is, so that a norm behind it is one ahead of it; that of zeros nobody needs."""
+    attributes = node_attributes(pool)
+    return attributes["mode"] in ("first", "last", "each") and not attributes["normalize"]
 
 
 def _can_norm(graph: onnx.GraphProto, norm: onnx.NodeProto, pool: onnx.NodeProto) -> bool:
-    """Whether a node is a norm that adds nothing to its rows, and whose y the pool alone reads."""
-    if norm.op_type != "PadfreeLayerNorm" or only_reader(graph, norm.output[0], "PadfreePool") is None:
+    """Whether a node is a norm that adds nothing to its rows, and the pool can take it over."""
+    if norm.op_type != "PadfreeLayerNorm" or node_attributes(pool)["has_norm"]:
         return False
     attributes = node_attributes(norm)
     if attributes["results"] != "act" or any(attributes[f"has_{name}"] for name in ("bias", "residual", "sum")):
@@ -47,7 +59,6 @@ def _can_norm(graph: onnx.GraphProto, norm: onnx.NodeProto, pool: onnx.NodeProto
 
 def _take_norm(graph: onnx.GraphProto, norm: onnx.NodeProto, pool: onnx.NodeProto) -> None:
     attributes = node_attributes(norm)
-    pool.input[0] = norm.input[0]
     pool.input.extend(norm.input[1:])
     set_attribute(pool, "has_norm", 1)
     for name in ("epsilon", "has_beta", "rms"):

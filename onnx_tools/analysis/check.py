@@ -64,9 +64,11 @@ def _check_layout(analysis: Analysis, node: gs.Node, after: str) -> None:
         wanted = (B, S)
     elif is_padfree(node, *_ON_TOKENS):
         wanted = (T,)
+    if is_padfree(node, "PadfreePool") and node.attrs["mode"] == "each":
+        wanted = (B,)
     shape = analysis[node.inputs[0]].shape if wanted else None
-    if is_padfree(node, "PadfreeLayerNorm") and shape and shape[0] == B:
-        return  # rows of sequences are normed as those of tokens are
+    if is_padfree(node, "PadfreeLayerNorm", "PadfreeLinear") and shape and shape[0] == B:
+        return  # first tokens' rows are normed and multiplied as those of all tokens are
     if wanted and (shape is None or shape[: len(wanted)] != wanted):
         text = "unknown" if shape is None else f"[{', '.join(str(size) for size in shape)}]"
         raise _error(after, f"'{node_name(node)}' ({node.op}) reads '{node.inputs[0].name}' of shape {text}")

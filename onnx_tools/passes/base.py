@@ -165,6 +165,20 @@ def pool_tokens(
     )
 
 
+def is_of_first_tokens(node: gs.Node) -> bool:
+    """Whether a node computes rows [B,...] for a PadfreePool that reads one for each sequence."""
+    seen, waiting = set[int](), [node]
+    while waiting:
+        for reader in [reader for tensor in waiting.pop().outputs for reader in tensor.outputs]:
+            if is_padfree(reader, "PadfreePool"):
+                if reader.attrs["mode"] == "each":
+                    return True
+            elif id(reader) not in seen:
+                seen.add(id(reader))
+                waiting.append(reader)
+    return False
+
+
 def pack_int32(editor: Editor, tensor: gs.Tensor, boundary: Boundary, dtype: str | None) -> gs.Tensor:
     """An integer tensor [B,S] as int32 [T]."""
     if dtype == "int32":

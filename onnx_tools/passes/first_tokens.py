@@ -12,15 +12,13 @@ from types import MappingProxyType
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, is_output, is_padfree, is_standard, opset, present, producer
+from ..analysis.graph import Editor, is_output, is_padfree, is_standard, present, producer
 from ..analysis.layout import T
 from ..analysis.symbolic import Analysis
 from ..analysis.symbolic.arguments import slice_arguments
-from ..precision.norm_nodes import AXES_INPUT_OPSET
-from .base import PassResult, boundary_of
+from .base import Boundary, PassResult, boundary_of, pool_tokens
 
 NAME = "first tokens"
-_LEAST_NORM = 1e-12  # as PadfreePool has it
 
 Rows = tuple[int, ...]
 """Which inputs of a node are [T,...]."""
@@ -29,13 +27,13 @@ Rows = tuple[int, ...]
 def first_tokens(graph: gs.Graph, analysis: Analysis) -> PassResult:
     """Lets nodes compute rows [B,...] of first tokens in the place of [T,...], if that saves products by weights.
 
-    The PadfreePool behind such nodes goes; others take first tokens of what the nodes read. An L2 normalisation stays
-    behind. Rows of empty sequences are what the nodes make of zeros, which is finite.
+    A PadfreePool behind such nodes has the row of each sequence then: it normalises, and keeps zeros for empty ones.
+    Others take first tokens of what the nodes read. What the nodes make of zeros is finite.
     """
-    cu_seqlens = boundary_of(graph).cu_seqlens
-    pools = [node for node in graph.nodes if _takes_first(node) and node.inputs[1] is cu_seqlens]
+    boundary = boundary_of(graph)
+    pools = [node for node in graph.nodes if _takes_first(node) and node.inputs[1] is boundary.cu_seqlens]
     moved = _movable(graph, analysis, pools)
-    made = _Rows(graph, cu_seqlens, pools)
+    made = _Rows(graph, boundary, pools)
     for node in [item for item in graph.nodes if id(item) in moved]:
         made.compute(node, moved[id(node)])
     return PassResult(NAME, made.finish())
@@ -48,8 +46,8 @@ def _takes_first(node: gs.Node) -> bool:
 class _Rows:
     """The rows [B,...] that take the place of tensors [T,...]; `pools` are those that take first tokens already."""
 
-    def __init__(self, graph: gs.Graph, cu_seqlens: gs.Tensor, pools: list[gs.Node]) -> None:
-        self._editor, self._cu_seqlens, self._pools = Editor(graph), cu_seqlens, pools
+    def __init__(self, graph: gs.Graph, boundary: Boundary, pools: list[gs.Node]) -> None:
+        self._editor, self._boundary, self._pools = Editor(graph), boundary, pools
         self._made: dict[int, gs.Tensor] = {}  # by the id of the tensor [T,...]
         self._taken = {id(pool.inputs[0]): pool.outputs[0] for pool in pools if not pool.attrs["normalize"]}
 
@@ -58,21 +56,16 @@ class _Rows:
         for position in rows:
             node.inputs[position] = self._first(node.inputs[position])
         tensors = list(node.outputs)
-        node.outputs = [self._result(tensor) for tensor in tensors]
+        node.outputs = [self._variable(tensor) for tensor in tensors]
         self._made |= {id(tensor): result for tensor, result in zip(tensors, node.outputs, strict=True)}
 
     def finish(self) -> int:
-        """Gives readers of pools that are not needed any more what these took; returns how many that are."""
-        gone = [pool for pool in self._pools if id(pool.inputs[0]) in self._made]
-        for pool in gone:
-            rows = self._made[id(pool.inputs[0])]
-            pool.inputs.clear()
-            for pooled in list(pool.outputs):  # none where the node ahead makes it now
-                if pool.attrs["normalize"]:
-                    self._normalize(rows, self._editor.take_over(pooled))
-                else:
-                    self._editor.redirect(pooled, rows)
-        return len(gone)
+        """Gives pools the rows that took the place of what they read; returns how many these are."""
+        changed = [pool for pool in self._pools if id(pool.inputs[0]) in self._made]
+        for pool in changed:
+            pool.inputs[0] = self._made[id(pool.inputs[0])]
+            pool.attrs["mode"] = "each"
+        return len(changed)
 
     def _first(self, tensor: gs.Tensor) -> gs.Tensor:
         """The first tokens' rows of a tensor [T,...]."""
@@ -80,27 +73,11 @@ class _Rows:
             return self._made[id(tensor)]
         if id(tensor) not in self._taken:
             rows = self._taken[id(tensor)] = self._variable(tensor)
-            self._editor.padfree("PadfreePool", [tensor, self._cu_seqlens], [rows], mode="first", normalize=0)
+            pool_tokens(self._editor, tensor, self._boundary, rows, "first")
         return self._taken[id(tensor)]
-
-    def _result(self, tensor: gs.Tensor) -> gs.Tensor:
-        """What takes the place of a tensor [T,...]: what was taken of it, where anything was."""
-        taken = self._taken.get(id(tensor))
-        return self._variable(tensor) if taken is None else self._editor.take_over(taken)
 
     def _variable(self, tensor: gs.Tensor) -> gs.Variable:
         return self._editor.variable(f"{tensor.name}_first", tensor.dtype)
-
-    def _normalize(self, rows: gs.Tensor, output: gs.Tensor) -> None:
-        """Divides rows by their L2 norm, which half precision graphs compute in float32."""
-        editor, float32 = self._editor, np.dtype(np.float32)
-        by_input = opset(editor.graph) >= AXES_INPUT_OPSET
-        axes = [editor.constant("axes", np.asarray([-1], np.int64))] if by_input else []
-        attrs = {"keepdims": 1} if by_input else {"keepdims": 1, "axes": [-1]}
-        norm = editor.node("ReduceL2", [rows, *axes], stem="norm", dtype=float32, attrs=attrs)
-        least = editor.constant("least_norm", np.asarray(_LEAST_NORM, np.float32))
-        divisor = editor.node("Max", [norm, least], stem="norm_above_0", dtype=float32)
-        editor.node("Div", [rows, divisor], stem="normalized", output=output)
 
 
 def _movable(graph: gs.Graph, analysis: Analysis, pools: list[gs.Node]) -> dict[int, Rows]:

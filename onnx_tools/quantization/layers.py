@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 
 from ..analysis.graph import is_padfree, is_standard, node_name, padfree_inputs
 from ..errors import RewriteError
+from ..passes.base import is_of_first_tokens
 from .options import QuantizationOptions
 
 HALF_OPERATOR, OPERATOR = "PadfreeLinear", "PadfreeLinearFp8"
@@ -91,6 +92,8 @@ def _reason(name: str, node: gs.Node, options: QuantizationOptions) -> str:
         return "asked for"
     if options.quantize and not any(fnmatch.fnmatchcase(name, pattern) for pattern in options.quantize):
         return "not asked for"
+    if is_of_first_tokens(node):
+        return "it multiplies first tokens alone, which is no work"
     weight = padfree_inputs(node)["weight"]
     if not isinstance(weight, gs.Constant):
         return f"its weight '{weight.name}' is computed"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes are products of packed tokens by a weight, and what is added to them."""
+"""Which nodes are products of tokens by a weight, and what is added to them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, is_standard, node_name, used_once
-from ...analysis.layout import T
+from ...analysis.layout import B, T
 from ...analysis.symbolic import Analysis
-from ..base import NoMatch
+from ..base import NoMatch, is_of_first_tokens
 
 MULTIPLE = 8
 """K and N are multiples of it: rows start at multiples of 16 bytes."""
@@ -27,11 +27,13 @@ class Step:
 
 
 def is_candidate(analysis: Analysis, node: gs.Node) -> bool:
-    """Whether the node multiplies packed tokens [T,K] by a constant."""
+    """Whether the node multiplies packed tokens [T,K], or first tokens alone [B,K], by a constant."""
     if not is_standard(node, "MatMul") or not isinstance(node.inputs[1], gs.Constant):
         return False
     shape = analysis[node.inputs[0]].shape
-    return shape is not None and len(shape) > 1 and shape[0] == T
+    if shape is None or len(shape) < 2:
+        return False
+    return shape[0] == T or (len(shape) == 2 and shape[0] == B and is_of_first_tokens(node))
 
 
 def check(analysis: Analysis, node: gs.Node, precision: str) -> None:
