@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pooling of rows that are normed first, and the result's L2 norm, in one launch: rows are read once, and what is
-// normed is not stored. The blocks of a cluster share the tokens of a mean, their warps take a token at a time, and the
-// first block makes the result. Sums are in a fixed order: results repeat bit by bit, whatever else is in the batch.
+// normed is not stored. The blocks of a cluster share the tokens of a mean where there are few sequences, their warps
+// take a token at a time, and the first block makes the result. Sums are in an order that the number of sequences
+// alone decides: results repeat bit by bit.
 #include "common/dependent_launch.cuh"
 #include "common/e4m3_code.cuh"
 #include "common/ptx/cluster.cuh"
@@ -14,6 +15,8 @@ constexpr int kWidth = 8;        // elements of 2 bytes that a lane loads at onc
 constexpr int kAtOnce = 4;       // columns of a result that a thread makes
 constexpr int kClusterSize = 8;  // the most that every GPU with clusters has
 constexpr int kMostVectors = 4;  // that a lane holds of a row
+// Sequences that do not fill the chip with a block each (H200: 132 blocks of these threads are resident).
+constexpr int kFewSequences = 32;
 
 // kVectors vectors of kWidth elements a lane, for rows of up to kE elements.
 template <int kVectors>
@@ -152,7 +155,8 @@ cudaError_t launch(const PoolParams& params, cudaStream_t stream) {
   int major = 0;
   const cudaError_t status = majorCapability(major);
   if (status != cudaSuccess) return status;
-  const int cluster = major >= 9 && params.mode == PoolMode::kMean ? kClusterSize : 1;
+  const bool shared = major >= 9 && params.mode == PoolMode::kMean && params.B <= kFewSequences;
+  const int cluster = shared ? kClusterSize : 1;
   const int64_t blocks = static_cast<int64_t>(params.B) * cluster;
   if (blocks > kMaxGridX) return cudaErrorInvalidValue;
   const auto kernel = cluster > 1 ? normedPoolKernel<T, kVectors, kClusterSize> : normedPoolKernel<T, kVectors, 1>;
