@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pooling of rows that are normed first, and the result's L2 norm, in one launch: rows are read once, and what is
 // normed is not stored. The blocks of a cluster share the tokens of a mean where there are few sequences, their warps
-// take a token at a time, and the first block makes the result. Sums are in an order that the number of sequences
-// alone decides: results repeat bit by bit.
+// take a token at a time, and the first block makes the result. Sums are in an order that T and B alone decide:
+// results repeat bit by bit.
 #include "common/dependent_launch.cuh"
 #include "common/e4m3_code.cuh"
 #include "common/ptx/cluster.cuh"
@@ -13,10 +13,14 @@ namespace {
 
 constexpr int kWidth = 8;        // elements of 2 bytes that a lane loads at once
 constexpr int kAtOnce = 4;       // columns of a result that a thread makes
-constexpr int kClusterSize = 8;  // the most that every GPU with clusters has
 constexpr int kMostVectors = 4;  // that a lane holds of a row
-// Sequences that do not fill the chip with a block each (H200: 132 blocks of these threads are resident).
-constexpr int kFewSequences = 32;
+
+// How many blocks share the tokens of a sequence: so many that all of an H200's 132 places for a block have one, and
+// one where a block has all rows on their way at once. 8 are the most that every GPU with clusters has.
+int clusterSize(const PoolParams& p, int tokens_at_once, int major) {
+  if (major < 9 || p.mode != PoolMode::kMean || p.T <= tokens_at_once) return 1;
+  return p.B <= 8 ? 8 : p.B <= 32 ? 4 : 1;
+}
 
 // kVectors vectors of kWidth elements a lane, for rows of up to kE elements.
 template <int kVectors>
@@ -155,13 +159,14 @@ cudaError_t launch(const PoolParams& params, cudaStream_t stream) {
   int major = 0;
   const cudaError_t status = majorCapability(major);
   if (status != cudaSuccess) return status;
-  const bool shared = major >= 9 && params.mode == PoolMode::kMean && params.B <= kFewSequences;
-  const int cluster = shared ? kClusterSize : 1;
+  using S = Shape<kVectors>;
+  const int cluster = clusterSize(params, S::kWarps * S::kTokensAhead, major);
   const int64_t blocks = static_cast<int64_t>(params.B) * cluster;
   if (blocks > kMaxGridX) return cudaErrorInvalidValue;
-  const auto kernel = cluster > 1 ? normedPoolKernel<T, kVectors, kClusterSize> : normedPoolKernel<T, kVectors, 1>;
-  const unsigned threads = Shape<kVectors>::kThreads;
-  return launchDependentClusters(kernel, static_cast<unsigned>(blocks), threads, cluster, 0, stream, params);
+  const auto kernel = cluster == 8   ? normedPoolKernel<T, kVectors, 8>
+                      : cluster == 4 ? normedPoolKernel<T, kVectors, 4>
+                                     : normedPoolKernel<T, kVectors, 1>;
+  return launchDependentClusters(kernel, static_cast<unsigned>(blocks), S::kThreads, cluster, 0, stream, params);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ from .norm_operands import norm_rows, normal
 
 HALVES = [torch.float16, torch.bfloat16]
 EPS = 1e-5
-BATCHES = ["mixed", "empty between", "all empty", "one long", "many short"]
+BATCHES = ["mixed", "empty between", "all empty", "one long", "many short", "one", "tile edges"]
 WITHIN = 1e-5
 """How far results in float32 may be from the truth in float64, beside its largest number: sums of rows round."""
 
