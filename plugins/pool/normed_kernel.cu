@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pooling of rows that are normed first, and the result's L2 norm, in one launch: rows are read once, and what is
-// normed is not stored. The blocks of a cluster share the tokens of a mean where there are few sequences, their warps
-// take a token at a time, and the first block makes the result. Sums are in an order that T and B alone decide:
-// results repeat bit by bit.
+// normed is not stored. One row of a sequence is a warp's. The tokens of a mean are shared out among the warps of a
+// block, or of a cluster where there are few sequences, and its first block makes the result. Sums are in an order that
+// T and B alone decide: results repeat bit by bit.
 #include "common/dependent_launch.cuh"
 #include "common/e4m3_code.cuh"
 #include "common/ptx/cluster.cuh"
@@ -18,7 +18,7 @@ constexpr int kMostVectors = 4;  // that a lane holds of a row
 // How many blocks share the tokens of a sequence: so many that all of an H200's 132 places for a block have one, and
 // one where a block has all rows on their way at once. 8 are the most that every GPU with clusters has.
 int clusterSize(const PoolParams& p, int tokens_at_once, int major) {
-  if (major < 9 || p.mode != PoolMode::kMean || p.T <= tokens_at_once) return 1;
+  if (major < 9 || p.T <= tokens_at_once) return 1;
   return p.B <= 8 ? 8 : p.B <= 32 ? 4 : 1;
 }
 
@@ -33,48 +33,111 @@ struct Shape {
   static_assert(kE <= kThreads * kAtOnce, "a thread makes its columns in one round");
 };
 
+// The first of the columns that are in vector i of this lane.
+__device__ inline int columnOf(int i) {
+  return (i * kWarpSize + static_cast<int>(threadIdx.x) % kWarpSize) * kWidth;
+}
+
+template <int kVectors>
+__device__ void loadRow(const PoolParams& p, const void* row, bool some, uint4 (&to)[kVectors]) {
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    to[i] = some && columnOf(i) < p.E ? static_cast<const uint4*>(row)[columnOf(i) / kWidth] : uint4{};
+  }
+}
+
+// A row less its mean, in fp32; the result is what it is to be multiplied by.
+template <typename T, int kVectors>
+__device__ float centre(const PoolParams& p, const uint4 (&row)[kVectors], float (&x)[kVectors][kWidth]) {
+  const float inverse_E = 1.f / p.E;
+  float total = 0.f, squares = 0.f;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    unpackFloats<T>(row[i], x[i]);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) total += x[i][j];
+  }
+  const float mean = p.rms ? 0.f : warpSum(total) * inverse_E;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      x[i][j] -= mean;
+      if (columnOf(i) < p.E) squares += x[i][j] * x[i][j];
+    }
+  }
+  return rsqrtf(warpSum(squares) * inverse_E + p.epsilon);
+}
+
+template <typename T>
+__device__ const T* rowOf(const PoolParams& p, int token) {
+  return static_cast<const T*>(p.x) + static_cast<int64_t>(token) * p.E;
+}
+
 // sum += the rows of tokens first, first + stride, ... before last, each less its mean and divided by its deviation.
 template <typename T, int kVectors>
 __device__ void sumNormedRows(const PoolParams& p, int first, int last, int stride, float (&sum)[kVectors][kWidth]) {
   constexpr int kAhead = Shape<kVectors>::kTokensAhead;
-  const float inverse_E = 1.f / p.E;
-  const auto column = [](int i) { return (i * kWarpSize + static_cast<int>(threadIdx.x) % kWarpSize) * kWidth; };
   for (int t = first; t < last; t += kAhead * stride) {
-    uint4 raw[kAhead][kVectors];
+    uint4 rows[kAhead][kVectors];
 #pragma unroll
-    for (int n = 0; n < kAhead; ++n) {
-      const T* row = static_cast<const T*>(p.x) + static_cast<int64_t>(t + n * stride) * p.E;
-#pragma unroll
-      for (int i = 0; i < kVectors; ++i) {
-        const bool inside = t + n * stride < last && column(i) < p.E;
-        raw[n][i] = inside ? *reinterpret_cast<const uint4*>(row + column(i)) : uint4{};
-      }
-    }
+    for (int n = 0; n < kAhead; ++n) loadRow(p, rowOf<T>(p, t + n * stride), t + n * stride < last, rows[n]);
 #pragma unroll
     for (int n = 0; n < kAhead; ++n) {
       if (t + n * stride >= last) break;
-      float x[kVectors][kWidth], total = 0.f, squares = 0.f;
-#pragma unroll
-      for (int i = 0; i < kVectors; ++i) {
-        unpackFloats<T>(raw[n][i], x[i]);
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) total += x[i][j];
-      }
-      const float mean = p.rms ? 0.f : warpSum(total) * inverse_E;
-#pragma unroll
-      for (int i = 0; i < kVectors; ++i) {
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) {
-          x[i][j] -= mean;
-          if (column(i) < p.E) squares += x[i][j] * x[i][j];
-        }
-      }
-      const float inverse = rsqrtf(warpSum(squares) * inverse_E + p.epsilon);
+      float x[kVectors][kWidth];
+      const float inverse = centre<T>(p, rows[n], x);
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) sum[i][j] += x[i][j] * inverse;
       }
+    }
+  }
+}
+
+constexpr int kRowThreads = 128;
+
+// Modes that take one row of a sequence: by a warp, which waits for no other.
+template <typename T, int kVectors>
+__global__ void __launch_bounds__(kRowThreads) normedRowKernel(PoolParams p) {
+  const int b = (blockIdx.x * kRowThreads + threadIdx.x) / kWarpSize;
+  const bool live = b < p.B;
+  uint4 gamma[kVectors], beta[kVectors], row[kVectors];
+  loadRow(p, p.gamma, live, gamma);
+  loadRow(p, p.beta, live && p.beta, beta);
+  Stretch token{};
+  if (live && p.early_lengths) token = stretchOf(p, b);
+  waitForPriorGrids();
+  releaseNextGrid();
+  if (live && !p.early_lengths) token = stretchOf(p, b);
+  const bool some = token.first < token.last;
+  loadRow(p, rowOf<T>(p, token.first), some, row);
+  float y[kVectors][kWidth], square = 0.f;
+  const float inverse = centre<T>(p, row, y);
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    float scale[kWidth], shift[kWidth];
+    unpackFloats<T>(gamma[i], scale);
+    unpackFloats<T>(beta[i], shift);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      y[i][j] = some ? y[i][j] * inverse * scale[j] + shift[j] : 0.f;
+      square += y[i][j] * y[i][j];
+    }
+  }
+  const float factor = p.normalize ? 1.f / fmaxf(sqrtf(warpSum(square)), kLeastNorm) : 1.f;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    if (!live || columnOf(i) >= p.E) continue;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) y[i][j] *= factor;
+    const int64_t at = static_cast<int64_t>(b) * p.E + columnOf(i);
+    if (p.y_fp32) {
+      storeFloats(p.y_fp32 + at, reinterpret_cast<const float (&)[4]>(y[i][0]));
+      storeFloats(p.y_fp32 + at + 4, reinterpret_cast<const float (&)[4]>(y[i][4]));
+    } else {
+      storeFloats(static_cast<T*>(p.y) + at, y[i]);
     }
   }
 }
@@ -156,6 +219,10 @@ __global__ void __launch_bounds__(Shape<kVectors>::kThreads) normedPoolKernel(Po
 
 template <typename T, int kVectors>
 cudaError_t launch(const PoolParams& params, cudaStream_t stream) {
+  if (params.mode != PoolMode::kMean) {
+    const unsigned blocks = ceilDiv(params.B, kRowThreads / kWarpSize);
+    return launchDependent(normedRowKernel<T, kVectors>, blocks, kRowThreads, 0, stream, params);
+  }
   int major = 0;
   const cudaError_t status = majorCapability(major);
   if (status != cudaSuccess) return status;
