@@ -30,6 +30,9 @@ def merge_poolers(model: onnx.ModelProto) -> None:
 
 
 def _merge(graph: onnx.GraphProto, norm: onnx.NodeProto) -> None:
+    constants = {tensor.name for tensor in graph.initializer}
+    if not set(norm.input[1:-1]) <= constants:  # all but x and cu_seqlens: the kernel reads them ahead of time
+        return
     gemm = only_reader(graph, norm.output[-1], "Gemm")
     tanh = only_reader(graph, gemm.output[0], "Tanh") if gemm is not None else None
     cast = only_reader(graph, tanh.output[0], "Cast") if tanh is not None else None

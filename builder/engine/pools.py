@@ -51,8 +51,11 @@ def _can_norm(graph: onnx.GraphProto, norm: onnx.NodeProto, pool: onnx.NodeProto
     attributes = node_attributes(norm)
     if attributes["results"] != "act" or any(attributes[f"has_{name}"] for name in ("bias", "residual", "sum")):
         return False
-    gamma = next((tensor for tensor in graph.initializer if tensor.name == norm.input[1]), None)
-    if gamma is None or gamma.data_type not in HALVES or node_attributes(pool)["mode"] == "max":
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    if not set(norm.input[1:]) <= set(constants):  # gamma and beta, which the kernel reads ahead of time
+        return False
+    gamma = constants[norm.input[1]]
+    if gamma.data_type not in HALVES or node_attributes(pool)["mode"] == "max":
         return False
     return bool(gamma.dims[0] % _MULTIPLE == 0 and gamma.dims[0] <= _MOST)
 

@@ -304,7 +304,11 @@ _LAYER_NORM = OperatorSpec(
         flag("has_beta", "whether beta is there"),
         flag("has_sum", "whether x + bias + residual is an output too"),
         flag("has_first", "whether cu_seqlens and y_first are there. Builds write it, files have 0"),
-        flag("has_pooler", "whether the pooler's weights are there, and pooled. Builds write it, files have 0"),
+        flag(
+            "has_pooler",
+            "whether the pooler's weights are there, and pooled; all but x and cu_seqlens are constants then. Builds "
+            "write it, files have 0",
+        ),
         _early_lengths("cu_seqlens"),
         _NORM_RESULTS,
         Y_SCALE,
@@ -340,7 +344,10 @@ _POOL = OperatorSpec(
         _EPSILON,
         AttributeSpec("mode", "string", "what is taken", allowed=(*_OF_TOKENS, "each"), selects_body=True),
         flag("normalize", "1: divide by max(L2 norm over E, 1e-12)"),
-        flag("has_norm", "whether gamma is there, and rows are normed first. Builds write it, files have 0"),
+        flag(
+            "has_norm",
+            "whether gamma, a constant as beta is, is there, and rows are normed first. Builds write it, files have 0",
+        ),
         flag("has_beta", "whether beta is there"),
         flag("rms", "1: RMS norm, no mean is taken away"),
         AttributeSpec(

@@ -35,7 +35,9 @@ struct LayerNormParams {
   const int* cu_seqlens = nullptr;  // [B+1], starts at 0, never falls; with y_first or pooler.y, of rows below 2^31
   int B = 0;
   bool early_lengths = false;  // cu_seqlens were complete before the kernel ahead began
-  PoolerParams pooler{};       // with y_fp32 and without y_first, bias, residual; E is a multiple of 8
+  // With y_fp32 and without y_first, bias, residual; E is a multiple of 8. Its weights, gamma and beta are constants:
+  // they are read before the kernels ahead have ended.
+  PoolerParams pooler{};
 };
 
 // y = norm(x + bias + residual) * gamma + beta in one pass over the activations.

@@ -25,7 +25,8 @@ struct PoolParams {
   bool early_lengths = false;  // cu_seqlens were complete before the kernel ahead began; with gamma
 };
 
-// With gamma: E is a multiple of 8 up to 1024, type no fp32, mode not kMax.
+// With gamma: E is a multiple of 8 up to 1024, type no fp32, mode not kMax; gamma and beta are constants, which are
+// read before the kernels ahead have ended.
 cudaError_t launchPool(const PoolParams& params, cudaStream_t stream);
 
 // The same where there is a gamma.
