@@ -34,7 +34,7 @@ _NAMED_ALWAYS = ("linear", "norm folding")
 
 
 def with_linear(model: Model, *, fold_norms: bool = True, fold_streams: bool = True) -> Model:
-    """A copy of a rewritten model of any precision whose products of packed tokens are PadfreeLinear.
+    """A copy of a rewritten model of any precision whose products of tokens are PadfreeLinear.
 
     With `fold_norms` the products apply the layer norms between them, where these have no other reader; without
     `fold_streams` not those whose input goes on beside them (norm_folding). The copy has no function bodies. Its

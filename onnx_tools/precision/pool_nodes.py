@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PadfreePool of first tokens as standard operators, where it has to stay float32 in a half precision graph."""
+"""PadfreePool of single rows as standard operators, where it has to stay float32 in a half precision graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..operators import node_attributes
 
 
 def expand_unfit_pools(model: ModelProto, unfit: Container[str]) -> None:
-    """Pools of first tokens' rows that do not fit become standard operators, which may be float32, in place."""
+    """Pools of single rows that do not fit become standard operators, which may be float32, in place."""
     nodes = list(model.graph.node)
     del model.graph.node[:]
     for node in nodes:
@@ -27,13 +27,13 @@ def expand_unfit_pools(model: ModelProto, unfit: Container[str]) -> None:
 
 
 def _takes_rows(node: NodeProto) -> bool:
-    """Whether a PadfreePool gives first tokens' rows as they are."""
+    """Whether a PadfreePool gives rows as they are: first tokens', or the one that it reads for each sequence."""
     attributes = node_attributes(node)
-    return attributes["mode"] == "first" and not attributes["normalize"]
+    return attributes["mode"] in ("first", "each") and not attributes["normalize"]
 
 
 def standard_pool(node: NodeProto) -> tuple[list[NodeProto], list[TensorProto]]:
-    """Nodes and constants that take first tokens' rows, zeros for an empty sequence, as a PadfreePool does."""
+    """Nodes and constants that take such rows, zeros for an empty sequence, as a PadfreePool does."""
     stem, (x, cu_seqlens) = node.name or node.output[0], node.input
     constants, made = list[TensorProto](), list[NodeProto]()
 
@@ -53,9 +53,12 @@ def standard_pool(node: NodeProto) -> tuple[list[NodeProto], list[TensorProto]]:
     end = constant("end", [np.iinfo(np.int64).max], np.int64)
     starts = op("Slice", "starts", cu_seqlens, begin, last, begin)
     lengths = op("Sub", "lengths", op("Slice", "ends", cu_seqlens, second, end, begin), starts)
-    tokens = op("Slice", "tokens", op("Shape", "shape", x), begin, second, begin)
-    last_token = op("Sub", "last_token", op("Cast", "token_count", tokens, to=TensorProto.INT32), one)
-    rows = op("Gather", "rows", x, op("Min", "places", starts, last_token), axis=0)  # empty ones may begin behind all
+    rows = x
+    if node_attributes(node)["mode"] == "first":
+        tokens = op("Slice", "tokens", op("Shape", "shape", x), begin, second, begin)
+        last_token = op("Sub", "last_token", op("Cast", "token_count", tokens, to=TensorProto.INT32), one)
+        places = op("Min", "places", starts, last_token)  # empty ones may begin behind all tokens
+        rows = op("Gather", "rows", x, places, axis=0)
     some = op("Unsqueeze", "some", op("Greater", "longer", lengths, zero), second)
     op("Where", "result", some, rows, constant("nothing", 0.0, np.float32), output=node.output[0])
     return made, constants

@@ -18,6 +18,7 @@ HALF_OPERATOR, OPERATOR = "PadfreeLinear", "PadfreeLinearFp8"
 _MULTIPLE, _GATED_MULTIPLE = 16, 32
 """K and N of OPERATOR are multiples of it: rows of e4m3 start at multiples of 16 bytes."""
 _NAMES_SHOWN = 6
+_NOT_ASKED_FOR = "not asked for"
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def choose_layers(graph: gs.Graph, options: QuantizationOptions) -> Layers:
     names = [node_name(node) for node in products]
     if not products:
         raise RewriteError(
-            "the model has no product of packed tokens that padfree's kernels compute, so that nothing can be in fp8; "
+            "the model has no product of tokens that padfree's kernels compute, so that nothing can be in fp8; "
             "see the near misses of the pass 'linear' (padfree inspect), or choose precision fp16"
         )
     for pattern in (*options.keep, *options.quantize):
@@ -59,9 +60,9 @@ def choose_layers(graph: gs.Graph, options: QuantizationOptions) -> Layers:
         if name not in kept
     )
     if not chosen:
+        reason = next((reason for reason in kept.values() if reason != _NOT_ASKED_FOR), _NOT_ASKED_FOR)
         raise RewriteError(
-            f"no product is left to be in fp8: {next(iter(kept.values()))}; change --keep and --quantize, or choose "
-            "precision fp16"
+            f"no product is left to be in fp8: {reason}; change --keep and --quantize, or choose precision fp16"
         )
     return Layers(chosen, kept)
 
@@ -77,7 +78,8 @@ def reads_stream(layer: Layer) -> bool:
 def _adds(reader: gs.Node, rows: gs.Tensor) -> bool:
     """Whether a node adds rows as they are, or takes such of them that are added so."""
     if is_padfree(reader, "PadfreePool"):
-        return any(_sums(item) for item in reader.outputs[0].outputs)
+        taken = reader.outputs[0]
+        return any(_sums(item) or _adds(item, taken) for item in taken.outputs)
     residual = is_padfree(reader, HALF_OPERATOR) and padfree_inputs(reader).get("residual")
     return residual is rows and not reader.attrs["has_residual_moments"]
 
@@ -91,7 +93,7 @@ def _reason(name: str, node: gs.Node, options: QuantizationOptions) -> str:
     if any(fnmatch.fnmatchcase(name, pattern) for pattern in options.keep):
         return "asked for"
     if options.quantize and not any(fnmatch.fnmatchcase(name, pattern) for pattern in options.quantize):
-        return "not asked for"
+        return _NOT_ASKED_FOR
     if is_of_first_tokens(node):
         return "it multiplies first tokens alone, which is no work"
     weight = padfree_inputs(node)["weight"]

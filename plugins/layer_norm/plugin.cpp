@@ -97,10 +97,10 @@ class LayerNorm final : public Operator {
 
 OperatorInfo layerNormOperator() {
   return {"PadfreeLayerNorm",
-          withResultsFields(
-              {nonNegativeRealField("epsilon"), flagField("rms"), flagField("has_bias"), flagField("has_residual"),
-               flagField("has_beta"), flagField("has_sum"), flagField("has_first"), flagField("has_pooler"), flagField("early_lengths")},
-              {"fp32", "act_fp32"}),
+          withResultsFields({nonNegativeRealField("epsilon"), flagField("rms"), flagField("has_bias"),
+                             flagField("has_residual"), flagField("has_beta"), flagField("has_sum"),
+                             flagField("has_first"), flagField("has_pooler"), flagField("early_lengths")},
+                            {"fp32", "act_fp32"}),
           makeOperator<LayerNorm>};
 }
 

@@ -73,7 +73,7 @@ def test_first_token_and_dense(interface: str) -> None:
     model = with_output(pooled, builder, ["batch", 5])
     result = rewrite(model, interface=interface, strict=True)
     assert result.report.outputs == {"y": "per_sequence"}
-    assert result.report.plugins["PadfreePool"] == 2  # of attention, and of what is added to it
+    assert result.report.plugins["PadfreePool"] == 3  # of attention, of what is added to it, and of the sum
     assert_agree(model, result)
 
 

@@ -39,7 +39,7 @@ class _Branch:
 
 
 def gates(graph: gs.Graph, analysis: Analysis, precision: str) -> PassResult:
-    """Replaces products of packed tokens whose results gate each other by one PadfreeLinear.
+    """Replaces products of tokens whose results gate each other by one PadfreeLinear.
 
     The weights' columns come in blocks of 16: 8 of u and the 8 of v that belong to them. `precision` is the graph's.
     """

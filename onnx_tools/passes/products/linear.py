@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of packed tokens by a weight, with what follows them element by element: bias, activation, residual."""
+"""Products of tokens by a weight, with what follows them element by element: bias, activation, residual."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = "linear"
 
 
 def linear(graph: gs.Graph, analysis: Analysis, precision: str) -> PassResult:
-    """Replaces every product [T,K] x [K,N] with a constant weight by PadfreeLinear.
+    """Replaces every product [T,K] x [K,N], or [B,K] x [K,N] of first tokens, with a constant weight by PadfreeLinear.
 
     `precision` is the type that padfree operators compute in; products that stay float32 in a half precision model,
     because their numbers do not fit, are left to TensorRT.

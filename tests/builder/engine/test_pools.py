@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,7 +17,7 @@ from padfree.builder.folders.source import opened
 from padfree.onnx_tools import rewrite, synthetic
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.linear import with_linear
-from padfree.onnx_tools.operators import check_nodes, make_node, node_attributes, with_functions
+from padfree.onnx_tools.operators import check_nodes, make_node, node_attributes, padfree_nodes, with_functions
 
 from tests.support.samples import PLAIN_NORM, PLAIN_POOL
 
@@ -52,8 +53,21 @@ def embedding(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def run(model: onnx.ModelProto) -> np.ndarray:
-    x = (np.random.default_rng(1).standard_normal((9, 16)) * 3 + 1).astype(np.float16)
+def rows_normed_behind(
+    pool: dict[str, int | float | str], norm: dict[str, int | float | str] | None = None
+) -> onnx.ModelProto:
+    """The pool of rows, their norm and a cast to float32."""
+    model = embedding(norm=norm, pool={"normalize": 0, **pool})
+    normed, pooled, _ = model.graph.node
+    pooled.input[0], pooled.output[0] = "x", "taken"
+    normed.input[0], normed.output[0] = "taken", "mean"
+    model.graph.node.insert(0, pooled)
+    del model.graph.node[2]
+    return model
+
+
+def run(model: onnx.ModelProto, rows: int = 9) -> np.ndarray:
+    x = (np.random.default_rng(1).standard_normal((rows, 16)) * 3 + 1).astype(np.float16)
     (vectors,) = run_feeds(with_functions(model, "fp16"), {"x": x, "cu_seqlens": LENGTHS})
     return vectors
 
@@ -72,6 +86,58 @@ def test_a_pool_takes_norm_and_cast(rms: int, mode: str) -> None:
     assert found == {"has_norm": 1, "has_beta": 1, "rms": rms, "normalize": 1, "results": "fp32"}
     np.testing.assert_allclose(run(model), expected, atol=2e-3)
     assert (run(model)[1] == 0).all()
+
+
+@pytest.mark.parametrize("rms", [0, 1])
+@pytest.mark.parametrize("mode", ["first", "last", "each"])
+def test_a_pool_of_rows_takes_the_norm_behind_it(rms: int, mode: str) -> None:
+    """An empty sequence has zeros then, where the norm of zeros is beta."""
+    model, rows = rows_normed_behind({"mode": mode}, {"rms": rms, "epsilon": 0.25}), 3 if mode == "each" else 9
+    expected = run(model, rows)
+    merge_pools(model)
+    check_nodes(model)
+    (pool,) = model.graph.node
+    assert (list(pool.input), list(pool.output)) == (["x", "cu_seqlens", "gamma", "beta"], ["vectors"])
+    names = ("mode", "has_norm", "has_beta", "rms", "normalize", "results")
+    assert [node_attributes(pool)[name] for name in names] == [mode, 1, 1, rms, 0, "fp32"]
+    assert node_attributes(pool)["epsilon"] == 0.25
+    vectors, some = run(model, rows), np.diff(LENGTHS) > 0
+    np.testing.assert_allclose(vectors[some], expected[some], atol=4e-3)
+    assert (vectors[~some] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pool": {"mode": "mean"}},
+        {"pool": {"mode": "max"}},
+        {"pool": {"mode": "first", "normalize": 1}},
+        {"pool": {"mode": "each", "normalize": 1}},
+        {"pool": {"mode": "first"}, "norm": {"has_bias": 1}},
+        {"pool": {"mode": "first"}, "norm": {"has_residual": 1}},
+        {"pool": {"mode": "first"}, "norm": {"has_sum": 1}},
+    ],
+    ids=str,
+)
+def test_a_norm_behind_stays_where_it_is_none_of_a_row(options: dict[str, Any]) -> None:
+    model = rows_normed_behind(**options)
+    before = model.SerializeToString()
+    merge_pools(model)
+    assert model.SerializeToString() == before
+
+
+def test_a_pool_takes_one_norm() -> None:
+    """Of one ahead and one behind, the first; rows that something else reads keep theirs."""
+    model = rows_normed_behind({"mode": "first"})
+    model.graph.node.insert(0, make_node("PadfreeLayerNorm", ["z", "gamma"], ["x"], **PLAIN_NORM))
+    model.graph.input[0].name = "z"
+    merge_pools(model)
+    check_nodes(model)
+    assert [node.op_type for node in model.graph.node] == ["PadfreePool", "PadfreeLayerNorm", "Cast"]
+    shared = rows_normed_behind({"mode": "first"})
+    shared.graph.output.append(helper.make_tensor_value_info("taken", TensorProto.FLOAT16, None))
+    merge_pools(shared)
+    assert [node.op_type for node in shared.graph.node] == ["PadfreePool", "PadfreeLayerNorm", "Cast"]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +176,7 @@ def test_what_others_read_stays(tensor: str, how: str) -> None:
     assert ("PadfreeLayerNorm" in found, "Cast" in found) == (tensor == "y", tensor == "mean")
 
 
-@pytest.mark.parametrize("mode", ["mean", "lasttoken"])
+@pytest.mark.parametrize("mode", ["mean", "lasttoken", "cls"])
 def test_an_encoder_that_gives_vectors_ends_in_one_kernel(mode: str, tmp_path: Path) -> None:
     path = tmp_path / "encoder.onnx"
     onnx.save(synthetic.bert_model(num_layers=1, hidden_size=64, num_heads=2, intermediate_size=128), str(path))
@@ -122,3 +188,35 @@ def test_an_encoder_that_gives_vectors_ends_in_one_kernel(mode: str, tmp_path: P
     found = {name: node_attributes(pool)[name] for name in ("has_norm", "normalize", "results", "early_lengths")}
     assert found == {"has_norm": 1, "normalize": 1, "results": "fp32", "early_lengths": 1}
     assert list(pool.output) == ["sentence_embedding"]
+    assert node_attributes(pool)["mode"] == {"lasttoken": "last", "cls": "each"}.get(mode, mode)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_pools_of_first_tokens_take_the_norms_that_are_left(normalize: bool, tmp_path: Path) -> None:
+    """That of what the last layer adds stands behind its pool, the last one ahead of its pool."""
+    path = tmp_path / "encoder.onnx"
+    onnx.save(synthetic.bert_model(2, 64, 2, 128, vocab_size=100), str(path))
+    with opened(path, HeadOptions(("cls",), normalize=normalize)) as source:
+        apart = with_linear(Model.of(rewrite(source.path, precision="fp16").model)).whole()
+    made = for_parser(apart, 512)
+    check_nodes(made)
+    found = [(node.op_type, node_attributes(node)) for node in padfree_nodes(made.graph)]
+    names = ("mode", "has_norm", "has_beta", "normalize", "results", "early_lengths")
+    assert [tuple(item[name] for name in names) for op, item in found if op == "PadfreePool"] == [
+        ("first", 0, 0, 0, "act", 0),
+        ("first", 1, 1, 0, "act", 1),
+        ("each", 1, 1, int(normalize), "fp32", 1),
+    ]
+    assert [op for op, _ in found][-5:] == ["PadfreePool", *["PadfreeLinear"] * 3, "PadfreePool"]
+    assert [node.op_type for node in made.graph.node if node.op_type in ("PadfreeLayerNorm", "MatMul", "Cast")] == []
+    assert [node.op_type for node in apart.graph.node].count("PadfreeLayerNorm") == 2
+    lengths = np.array([3, 0, 9, 1, 0], np.int32)
+    rng = np.random.default_rng(0)
+    feeds = {item.name: rng.integers(0, 2, lengths.sum()).astype(np.int32) for item in apart.graph.input}
+    feeds["input_ids"] = rng.integers(0, 100, lengths.sum()).astype(np.int32)
+    feeds["seq_lens"] = lengths
+    (wanted,), (vectors,) = (run_feeds(with_functions(item, "fp16"), feeds) for item in (apart, made))
+    np.testing.assert_allclose(vectors, wanted, rtol=2e-3, atol=2e-3)
+    assert (vectors[lengths == 0] == 0).all()
+    if normalize:
+        np.testing.assert_allclose(np.linalg.norm(vectors[lengths > 0], axis=1), 1, atol=1e-5)

@@ -40,6 +40,16 @@ def rows(model: ModelProto, *operators: str) -> list[str]:
     return [str((analysis[node.inputs[0]].shape or "?")[0]) for node in graph.nodes if node.op in operators]
 
 
+def pools(model: ModelProto) -> list[tuple[str, int]]:
+    """What pools take, and whether they normalise it."""
+    found = [node_attributes(node) for node in padfree_nodes(model.graph) if node.op_type == "PadfreePool"]
+    return [(str(item["mode"]), int(item["normalize"])) for item in found]
+
+
+FIRST = ("first", 0)
+MOVED = [FIRST, FIRST, ("each", 0)]  # of attention, of what the layer adds, and of what becomes of these
+
+
 def moved(result: RewriteResult) -> int:
     return next(item.replaced for item in result.report.passes if item.name == "first tokens")
 
@@ -144,7 +154,7 @@ def test_a_classifier_computes_its_last_layer_for_first_tokens(name: str, interf
     assert rows(result.model, *PRODUCTS) == ["T"] * 4 + LAST_LAYER + ["B", "B"]
     assert rows(result.model, "PadfreeLayerNorm") == ["T", "T", "B", "B"]
     assert rows(result.model, "Erf", "Pow", "Split", "Softmax")[-1] == "B"
-    assert result.report.plugins["PadfreePool"] == 2  # of attention, and of what the layer adds
+    assert pools(result.model) == MOVED
     assert_right(model, result)
 
 
@@ -155,29 +165,37 @@ def test_an_embedding_keeps_its_length_of_1(interface: str) -> None:
     result = rewrite(model, interface=interface, strict=True)
     assert moved(result) == 1
     assert rows(result.model, *PRODUCTS) == ["T"] * 4 + LAST_LAYER
-    assert [node.op_type for node in result.model.graph.node][-3:] == ["ReduceL2", "Max", "Div"]
-    assert not [node for node in padfree_nodes(result.model.graph) if node_attributes(node).get("normalize")]
+    assert pools(result.model) == [FIRST, FIRST, ("each", 1)]
+    assert result.model.graph.node[-1].op_type == "PadfreePool"
+    assert not {"ReduceL2", "Max", "Clip"} & {node.op_type for node in result.model.graph.node}
     assert_right(model, result)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_lengths_are_divided_by_in_float32(precision: str) -> None:
-    """1e-12 would be 0 in fp16."""
+def test_pools_divide_by_lengths_in_half_precision(precision: str) -> None:
+    """Nothing is left of it outside of the pool, whose rows are half precision, and 1e-12 would be 0 in fp16."""
     b, x = norms_behind()
-    result = rewrite(model_of(b, y=normalized(b, x)), precision=precision)
-    types = check_element_types(without_functions(result.model), precision)
-    *_, norm, largest, quotient = [
-        node for node in result.model.graph.node if node.op_type in ("ReduceL2", "Max", "Div")
-    ]
-    names = [norm.input[0], *norm.output, *largest.input, *largest.output, *quotient.input, *quotient.output]
-    assert {types[name] for name in names} == {TensorProto.FLOAT}
+    model = model_of(b, y=normalized(b, x))
+    wide, narrow = (rewrite(model, precision=kind).model for kind in ("fp32", precision))
+    types = check_element_types(without_functions(narrow), precision)
+    *_, pool = [node for node in padfree_nodes(narrow.graph) if node.op_type == "PadfreePool"]
+    half = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.BFLOAT16
+    assert pools(narrow) == [FIRST, FIRST, ("each", 1)]
+    assert {types[pool.input[0]], types[pool.output[0]]} == {half}
+    assert not {"ReduceL2", "Max", "Div"} & {node.op_type for node in narrow.graph.node[-4:]}
+    if precision == "fp16":  # onnxruntime has no bf16
+        feeds = {"input_ids": np.arange(9, dtype=np.int32), "seq_lens": np.asarray([4, 0, 5], np.int32)}
+        (wanted,), (found,) = (run(item, feeds) for item in (wide, narrow))
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=4e-3)
+        np.testing.assert_allclose(np.linalg.norm(found.astype(np.float64), axis=1), [1, 0, 1], atol=1e-3)
 
 
-def test_a_row_of_zeros_has_no_nan() -> None:
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_row_of_zeros_has_no_nan(precision: str) -> None:
     """Behind a product of zeros."""
     b, x = norms_behind()
     x = b.op("MatMul", x, b.constant(np.zeros((HIDDEN, HIDDEN))))
-    result = rewrite(model_of(b, y=normalized(b, x)), verify=False)
+    result = rewrite(model_of(b, y=normalized(b, x)), precision=precision, verify=False)
     assert moved(result) == 1
     feeds = {"input_ids": np.arange(5, dtype=np.int32), "seq_lens": np.asarray([2, 3], np.int32)}
     np.testing.assert_array_equal(run(result.model, feeds)[0], np.zeros((2, HIDDEN)))
@@ -191,7 +209,7 @@ def test_norms_ahead_of_layers(interface: str, last_norm: bool) -> None:
     result = rewrite(model, interface=interface, strict=True)
     assert moved(result) == 1
     assert rows(result.model, *PRODUCTS) == ["T"] * 4 + LAST_LAYER + ["B", "B"]
-    assert result.report.plugins["PadfreePool"] == 2
+    assert pools(result.model) == MOVED
     assert_right(model, result)
 
 
@@ -216,7 +234,7 @@ def test_first_tokens_of_two_layers(interface: str) -> None:
     x = b.norm(b.op("Add", feed_forward(b, x), x))
     model = model_of(b, y=b.op("Concat", first(b, below), first(b, x), axis=-1))
     result = rewrite(model, interface=interface, strict=True)
-    assert (moved(result), result.report.plugins["PadfreePool"]) == (1, 2)
+    assert (moved(result), sorted(pools(result.model))) == (1, sorted(MOVED))
     assert rows(result.model, *PRODUCTS) == ["T"] * 4 + LAST_LAYER
     assert_right(model, result)
 
@@ -265,15 +283,30 @@ def test_a_feed_forward_network_that_is_read_elsewhere(interface: str) -> None:
     assert_right(model, result)
 
 
-@pytest.mark.parametrize("tail", [pooler, normalized])
-def test_empty_sequences_are_finite_and_change_nothing(tail: Callable[[EncoderBuilder, str], str]) -> None:
-    b, x = norms_ahead()
-    result = rewrite(model_of(b, y=tail(b, x)))
+Tail = Callable[[EncoderBuilder, str], str]
+
+
+@pytest.mark.parametrize("encoder", [norms_behind, norms_ahead])
+@pytest.mark.parametrize("tail", [first, normalized, pooler])
+def test_empty_sequences_are_zeros_and_change_nothing(
+    tail: Tail, encoder: Callable[[], tuple[EncoderBuilder, str]]
+) -> None:
+    """Behind zeros a head gives what it gives behind the pool of a model that computes all tokens."""
+
+    def model(*, tokens: bool) -> RewriteResult:
+        b, x = encoder()
+        return rewrite(model_of(b, y=tail(b, x), **({"tokens": x} if tokens else {})))
+
+    alone, every = model(tokens=False), model(tokens=True)
+    assert (moved(alone), moved(every)) == (1, 0)
     ids = np.random.default_rng(0).integers(0, 20, 9).astype(np.int32)
-    (some,) = run(result.model, {"input_ids": ids, "seq_lens": np.asarray([0, 4, 0, 5, 0], np.int32)})
-    (full,) = run(result.model, {"input_ids": ids, "seq_lens": np.asarray([4, 5], np.int32)})
-    assert np.isfinite(some).all()
+    lengths = [np.asarray(item, np.int32) for item in ([0, 4, 0, 5, 0], [4, 5])]
+    some, full = (run(alone.model, {"input_ids": ids, "seq_lens": item})[0] for item in lengths)
+    wanted, _ = run(every.model, {"input_ids": ids, "seq_lens": lengths[0]})
     np.testing.assert_allclose(some[[1, 3]], full, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(some, wanted, rtol=1e-5, atol=1e-5)
+    if tail is not pooler:
+        np.testing.assert_array_equal(some[[0, 2, 4]], np.zeros((3, HIDDEN)))
 
 
 def test_tensors_of_sequences_are_none_of_tokens() -> None:
@@ -287,14 +320,22 @@ def test_tensors_of_sequences_are_none_of_tokens() -> None:
     assert {str(made[name][0]) for name in origins if name in made} == {"T"}
 
 
-def first_token_of(model: ModelProto) -> ModelProto:
-    """A model of tokens that gives their first."""
+def first_token_of(model: ModelProto, *, normalize: bool = False) -> ModelProto:
+    """A model of tokens that gives their first, divided by its length where that is asked for."""
     tokens = model.graph.output[0]
     width = tokens.type.tensor_type.shape.dim[2].dim_value or None
     b = EncoderBuilder()
-    index = b.constant(0, np.int64)
+    row = b.op("Gather", tokens.name, b.constant(0, np.int64), axis=1)
+    if normalize:
+        opset = next(item.version for item in model.opset_import if not item.domain)
+        inputs, attributes = ([b.axes(-1)], {}) if opset >= 18 else ([], {"axes": [-1]})
+        length = b.op("ReduceL2", row, *inputs, keepdims=1, **attributes)
+        row = b.op("Div", row, b.op("Clip", length, b.constant(1e-12)))
+    b.op("Identity", row, output="first")
+    for item in b.nodes:
+        item.name = f"head_{item.name or item.output[0]}"
     model.graph.initializer.extend(b.constants)
-    model.graph.node.append(helper.make_node("Gather", [tokens.name, index], ["first"], axis=1, name="first"))
+    model.graph.node.extend(b.nodes)
     del model.graph.output[:]
     model.graph.output.append(helper.make_tensor_value_info("first", TensorProto.FLOAT, ["batch", width]))
     return model
@@ -307,49 +348,84 @@ def folding(model: ModelProto) -> tuple[int, list[str]]:
     return result["replaced"], [miss["reason"] for miss in result["missed"]]
 
 
-FOLDED = {  # norms on tokens that are folded, and those of rows
-    "bert": (2, 3),
-    "gte": (2, 3),  # gated
-    "modernbert": (2, 2),  # norms ahead of layers
-    "nomic_bert": (2, 3),
-    "t5": (2, 2),
+ROW_NORMS = {  # norms that the last layer has left, of rows
+    "bert": 2,  # of what it adds, and the last
+    "gte": 2,  # gated
+    "modernbert": 1,  # norms ahead of layers
+    "nomic_bert": 2,
+    "t5": 1,
 }
 
 
-@pytest.mark.parametrize("name", FOLDED)
-def test_norms_of_the_layers_ahead_are_folded(name: str) -> None:
-    """Each of the layers ahead has two; the last one's are of rows of sequences, as is what it adds."""
-    plain = rewrite(first_token_of(folded.load(name)))
-    made = with_linear(plain.model)
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("name", ROW_NORMS)
+def test_products_of_first_tokens_fold_norms(name: str, normalize: bool) -> None:
+    """As many as where the last layer computes all tokens; the last norm stays in both."""
+    plain = rewrite(first_token_of(folded.load(name), normalize=normalize))
+    made, whole = with_linear(plain.model), with_linear(rewrite(folded.load(name), verify=False).model)
     assert moved(plain) == 1
-    assert folding(made) == (FOLDED[name][0], [])
+    (count, (reason,)), (whole_count, _) = folding(made), folding(whole)
+    assert count == whole_count == 3
+    assert "(PadfreePool), which cannot apply it" in reason
+    assert rows(made, "PadfreeLinear") == ["T"] * 5 + ["B"] * 3
+    assert not rows(made, "MatMul", "Gemm")
     norms = rows(made, "PadfreeLayerNorm")
-    assert norms.count("B") == FOLDED[name][1]
+    assert norms.count("B") == ROW_NORMS[name]
     assert norms.count("T") == ("PadfreeEmbedding" not in plain.report.plugins)
-    assert set(rows(made, "PadfreeLinear")) == {"T"}
+    assert pools(made) == [FIRST, FIRST, ("each", int(normalize))]
     feeds = {item.name: _values(item) for item in plain.model.graph.input}
-    for wanted, found in zip(run(plain.model, feeds), run(made, feeds), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
+    (wanted,), (found,) = run(plain.model, feeds), run(made, feeds)
+    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
+    np.testing.assert_array_equal(found[EMPTY], np.zeros((2, found.shape[1])))
+    full = {**feeds, "seq_lens": np.delete(feeds["seq_lens"], EMPTY)}
+    np.testing.assert_allclose(np.delete(found, EMPTY, axis=0), run(made, full)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_the_last_layers_products_take_norms_and_sums() -> None:
+    """The one behind attention tells moments, the next norms by them, and the last adds what it norms itself."""
+    made = with_linear(rewrite(first_token_of(folded.load("bert"))).model)
+    linear_nodes = [node for node in padfree_nodes(made.graph) if node.op_type == "PadfreeLinear"]
+    flags = ("has_residual", "has_moments", "has_x_moments", "has_residual_moments")
+    found = [{name for name in flags if node_attributes(node)[name]} for node in linear_nodes[-3:]]
+    assert found == [{"has_residual", "has_moments"}, {"has_x_moments"}, {"has_residual", "has_residual_moments"}]
+    assert node_attributes(linear_nodes[-2])["activation"] == "gelu"
+
+
+EMPTY = [1, 4]
 
 
 def _values(item: Any) -> np.ndarray:
     if item.name == "seq_lens":
-        return np.asarray([7, 1, 12], np.int32)
+        return np.asarray([7, 0, 1, 12, 0], np.int32)
     rng, high = np.random.default_rng(1), 2 if "type" in item.name else 40
     return rng.integers(4 if high > 2 else 0, high, 20).astype(np.int32)
 
 
 @pytest.mark.parametrize("name", ["bert", "modernbert"])
 def test_fp8(name: str) -> None:
-    """Products of tokens are in e4m3, those of sequences in half precision."""
+    """Products of tokens are in e4m3, those of first tokens alone in half precision."""
     plain = rewrite(first_token_of(folded.load(name)), precision="fp16", verify=False).model
     feeds = {item.name: _values(item) for item in plain.graph.input}
     made = quantize_products(Model(plain), [feeds])
-    assert set(rows(made.proto, "PadfreeLinearFp8")) == {"T"}
-    assert set(rows(made.proto, "MatMul")) == {"B"}
+    assert rows(made.proto, "PadfreeLinearFp8") == ["T"] * 5
+    assert rows(made.proto, "PadfreeLinear") == ["B"] * 3
+    assert not rows(made.proto, "MatMul", "Gemm")
     assert "QuantizeLinear" not in [node.op_type for node in made.proto.graph.node]
-    (effect,) = read_metadata(made.proto)["quantization"]["outputs"].values()
+    found = read_metadata(made.proto)["quantization"]
+    products = [node.name for node in made.proto.graph.node if node.op_type == "PadfreeLinear"]
+    assert found["kept"] == dict.fromkeys(products, "it multiplies first tokens alone, which is no work")
+    (effect,) = found["outputs"].values()
     assert effect["mean_cosine"] > 0.98
+
+
+def test_fp8_of_what_is_asked_for() -> None:
+    """A pattern that names a product of first tokens alone leaves it in half precision."""
+    plain = rewrite(first_token_of(folded.load("bert")), precision="fp16", verify=False).model
+    graph = import_graph(linear.with_linear(Model(plain)))
+    begin, *_, last = [node.name for node in graph.nodes if node.op == "PadfreeLinear"]
+    layers = choose_layers(graph, QuantizationOptions(quantize=(begin, last)))
+    assert [layer.name for layer in layers.chosen] == [begin]
+    assert layers.kept[last] == "it multiplies first tokens alone, which is no work"
 
 
 @pytest.mark.parametrize(("name", "ahead"), [("bert", False), ("modernbert", True)])

@@ -19,6 +19,7 @@ from padfree.onnx_tools.synthetic import bert_model
 
 from tests.onnx_tools.agreement import assert_agree, run
 from tests.support.messages import with_linear
+from tests.support.samples import PLAIN_POOL
 
 from . import packed_graphs
 from .packed_graphs import WIDTH, PackedGraph, activations, operators, passed
@@ -49,6 +50,10 @@ def flags(model: ModelProto) -> list[set[str]]:
 def rms_flags(model: ModelProto) -> list[int]:
     """Of every PadfreeLinear."""
     return [item.i for node in model.graph.node for item in node.attribute if item.name == "rms"]
+
+
+def pool(p: PackedGraph, x: str, offsets: str, mode: str, normalize: int = 0) -> str:
+    return p.padfree("PadfreePool", "rows", [x, offsets], **{**PLAIN_POOL, "mode": mode, "normalize": normalize})
 
 
 def encoder(p: PackedGraph, x: str) -> str:
@@ -131,7 +136,7 @@ def test_rows_that_are_taken_of_a_norm_are_normed_alone(mode: str, precision: st
     offsets = p.given([0, 2, TOKENS], "int32")
     hidden = p.norm(p.linear("x"), "x", bias=p.constant(WIDTH))
     ahead = p.norm(p.linear(p.linear(hidden)), hidden, beta=False, rms=1, sum_output=True)
-    taken = [p.padfree("PadfreePool", "rows", [norm, offsets], mode=mode, normalize=0) for norm in (hidden, ahead)]
+    taken = [pool(p, norm, offsets, mode) for norm in (hidden, ahead)]
     model = p.model(*taken, p.linear(p.linear(ahead), residual=f"{ahead}_total"))
     made, result = folded(model, precision)
     assert result == PassResult("norm folding", 2)
@@ -139,12 +144,12 @@ def test_rows_that_are_taken_of_a_norm_are_normed_alone(mode: str, precision: st
     assert_same(model, made, precision)
 
 
-@pytest.mark.parametrize(("mode", "normalize"), [("mean", 0), ("first", 1)])
+@pytest.mark.parametrize(("mode", "normalize"), [("mean", 0), ("first", 1), ("each", 0)])
 def test_norms_that_are_pooled_otherwise_stay(mode: str, normalize: int) -> None:
     p = PackedGraph()
     norm = p.norm(p.linear("x"), "x")
-    offsets = p.given([0, 2, TOKENS], "int32")
-    pooled = p.padfree("PadfreePool", "rows", [norm, offsets], mode=mode, normalize=normalize)
+    offsets = p.given(range(TOKENS + 1) if mode == "each" else [0, 2, TOKENS], "int32")
+    pooled = pool(p, norm, offsets, mode, normalize)
     made, result = folded(p.model(pooled, p.linear(norm)))
     assert result.replaced == 0
     assert "is read by 'rows" in result.missed[0].reason
@@ -154,7 +159,7 @@ def test_norms_that_are_pooled_otherwise_stay(mode: str, normalize: int) -> None
 def test_a_norm_of_whose_result_rows_alone_are_taken_stays() -> None:
     p = PackedGraph()
     norm = p.norm(p.linear("x"), "x")
-    pooled = p.padfree("PadfreePool", "rows", [norm, p.given([0, TOKENS], "int32")], mode="first", normalize=0)
+    pooled = pool(p, norm, p.given([0, TOKENS], "int32"), "first")
     _, result = folded(p.model(pooled))
     assert result.replaced == 0
     assert "(PadfreePool), which cannot apply it" in result.missed[0].reason

@@ -84,22 +84,24 @@ def test_fp16_that_is_asked_for_keeps_the_stream_in_float32() -> None:
 
 
 @pytest.mark.parametrize("lengths", [(3, 4), (0, 3, 0, 4, 0)])
-def test_first_tokens_of_a_stream_beyond_fp16_stay_float32(lengths: tuple[int, ...]) -> None:
-    """What the last layer adds to is taken by standard operators; rows of empty sequences are zeros there, too."""
+@pytest.mark.parametrize("normed", [True, False])
+def test_first_tokens_of_a_stream_beyond_fp16_stay_float32(lengths: tuple[int, ...], normed: bool) -> None:
+    """What the last layer adds to, and makes, is taken by standard operators; rows of empty sequences are zeros."""
     e, hidden = one_layer()
     inner = e.op("MatMul", e.norm(hidden), e.constant(np.random.default_rng(1).standard_normal((HIDDEN, HIDDEN)) * 3e4))
     stream = e.op("Add", hidden, inner)
     last = e.op("Add", stream, e.attention(e.norm(stream), e.padding_mask()))
-    e.op("Gather", e.norm(last), e.constant(0, np.int64), axis=1, output="y")
+    e.op("Gather", e.norm(last) if normed else last, e.constant(0, np.int64), axis=1, output="y")
     model = e.model({"y": ["batch", HIDDEN]})
     wide, narrow = (rewrite(model, precision=precision) for precision in ("fp32", "fp16"))
-    assert (wide.report.plugins["PadfreePool"], narrow.report.plugins["PadfreePool"]) == (2, 2)
+    assert (wide.report.plugins["PadfreePool"], narrow.report.plugins["PadfreePool"]) == (3, 3)
     nodes = [node.op_type for node in narrow.model.graph.node]
-    assert (nodes.count("PadfreePool"), nodes.count("Gather")) == (1, 1)
+    assert (nodes.count("PadfreePool"), nodes.count("Gather")) == (1 + normed, 1)
     ids = np.arange(7, dtype=np.int32)
     feeds = {"input_ids": ids, "seq_lens": np.asarray(lengths, np.int32)}
     (wanted,), (found,) = (run(result.model, feeds, ["y"]) for result in (wide, narrow))
-    np.testing.assert_allclose(found, wanted, rtol=2e-2, atol=2e-2)
+    np.testing.assert_allclose(found, wanted, rtol=2e-2, atol=2e-2 * max(1.0, float(np.abs(wanted).max())))
+    assert (found[np.asarray(lengths) == 0] == 0).all()
 
 
 def test_half_is_fp16_where_that_costs_nothing() -> None:
