@@ -13,7 +13,6 @@ Gaps: from the last end to a kernel's start, where nothing ran.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import statistics
 import sys
 import tempfile
@@ -75,10 +74,11 @@ def main() -> int:
     seq_lens = draw_lengths(Lengths(arguments.batch, mean, arguments.seq_len))
     torch.cuda.init()
     head = HeadOptions((arguments.vectors,), normalize=True) if arguments.vectors else HeadOptions()
-    with contextlib.ExitStack() as stack:
-        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="padfree-bench-"))
+    with (
+        tempfile.TemporaryDirectory(prefix="padfree-bench-") as name,
+        opened(make(arguments.model, arguments.models or Path(name)).onnx, head) as source,
+    ):
         plan = Path(name) / "model.plan"
-        source = stack.enter_context(opened(make(arguments.model, arguments.models or Path(name)).onnx, head))
         model = Model(source.path, arguments.precision)
         batch = random_batch(model.metadata, seq_lens, arguments.seq_len)
         build_engine(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import onnx
-from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes, set_attribute
+from padfree.onnx_tools.operators import named_inputs, node_attributes, padfree_nodes, set_attribute
 
 _KERNELS = (
     *("PadfreeSchedule", "PadfreeEmbedding", "PadfreeLayerNorm"),
@@ -45,8 +45,7 @@ def _are_early(
     node: onnx.NodeProto, read: Sequence[str], behind: Sequence[str], makers: Makers, inputs: set[str]
 ) -> bool:
     """Whether one of a node's inputs `behind` depends on a kernel that depends on all that makes the inputs `read`."""
-    specs = OPERATORS[node.op_type].inputs_for(node_attributes(node))
-    named = dict(zip((spec.name for spec in specs), node.input, strict=True))
+    named = named_inputs(node)
     made_by = {id(makers[named[name]]) for name in read if named.get(name) in makers}
     kernels = _kernels([named[name] for name in behind if name in named], makers)
     return any(_depends(kernel, made_by, makers, inputs) for kernel in kernels)

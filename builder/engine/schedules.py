@@ -8,7 +8,7 @@ schedule the places of tokens alone, which it can find in the lengths: one launc
 from __future__ import annotations
 
 import onnx
-from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes, set_attribute
+from padfree.onnx_tools.operators import named_inputs, node_attributes, padfree_nodes, set_attribute
 
 
 def merge_schedules(model: onnx.ModelProto) -> None:
@@ -17,15 +17,10 @@ def merge_schedules(model: onnx.ModelProto) -> None:
     A schedule stays that makes more, or where what the embedding reads is made behind it.
     """
     for embedding in [node for node in padfree_nodes(model.graph) if node.op_type == "PadfreeEmbedding"]:
-        offsets = _offsets_of(embedding)
+        offsets = named_inputs(embedding)["cu_seqlens"]
         schedule = next((node for node in padfree_nodes(model.graph) if offsets in node.output), None)
         if schedule is not None and _can_merge(model.graph, schedule, embedding, offsets):
             _merge(model.graph, schedule, embedding, offsets)
-
-
-def _offsets_of(embedding: onnx.NodeProto) -> str:
-    specs = OPERATORS[embedding.op_type].inputs_for(node_attributes(embedding))
-    return str(embedding.input[[spec.name for spec in specs].index("cu_seqlens")])
 
 
 def _can_merge(graph: onnx.GraphProto, schedule: onnx.NodeProto, embedding: onnx.NodeProto, offsets: str) -> bool:

@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 from ..errors import RewriteError
 from ..operators import DOMAIN
 from .graph import is_padfree, node_name, present
-from .layout import B, S, T
+from .layout import B, Layout, S, T, layout_of
 from .symbolic import Analysis, analyse
 from .symbolic.facts import Shape
 
@@ -67,7 +67,8 @@ def _check_layout(analysis: Analysis, node: gs.Node, after: str) -> None:
     if is_padfree(node, "PadfreePool") and node.attrs["mode"] == "each":
         wanted = (B,)
     shape = analysis[node.inputs[0]].shape if wanted else None
-    if is_padfree(node, "PadfreeLayerNorm", "PadfreeLinear") and shape and shape[0] == B:
+    per_sequence = layout_of(analysis[node.inputs[0]]) is Layout.PER_SEQUENCE
+    if is_padfree(node, "PadfreeLayerNorm", "PadfreeLinear") and per_sequence:
         return  # first tokens' rows are normed and multiplied as those of all tokens are
     if wanted and (shape is None or shape[: len(wanted)] != wanted):
         text = "unknown" if shape is None else f"[{', '.join(str(size) for size in shape)}]"

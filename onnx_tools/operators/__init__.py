@@ -16,7 +16,7 @@ from .functions import (
     without_functions,
 )
 from .linear_specs import MAX_NORMED_WIDTH, MAX_SCALE, MOMENTS_GROUP
-from .nodes import check_node, check_nodes, make_node, node_attributes, padfree_nodes, set_attribute
+from .nodes import check_node, check_nodes, make_node, named_inputs, node_attributes, padfree_nodes, set_attribute
 from .spec import AttributeSpec, AttributeValue, Condition, OperatorSpec, TensorSpec
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "check_opset",
     "functions_for",
     "make_node",
+    "named_inputs",
     "node_attributes",
     "opset_of",
     "overload_of",

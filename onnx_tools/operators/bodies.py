@@ -80,6 +80,11 @@ def _table_rows(b: BodyBuilder, table: str, ids: str) -> str:
     return b.where_or_zero(b.unsqueeze(b.op("Equal", near, ids), 1), rows)
 
 
+def _normed(b: BodyBuilder, rows: str, *, rms: bool) -> str:
+    """Rows normed with gamma, and with beta where it is there."""
+    return b.norm(rows, b.load("gamma"), b.load("beta") if b.attributes["has_beta"] else None, rms=rms)
+
+
 def _embedding(b: BodyBuilder) -> None:
     tokens = b.op("Shape", "ids")
     cu = _offsets(b, tokens) if b.attributes["schedules"] else b.load_index("cu_seqlens")
@@ -94,8 +99,7 @@ def _embedding(b: BodyBuilder) -> None:
         total = b.op("Add", total, _table_rows(b, "position_table", positions))
     if b.attributes["has_token_types"]:
         total = b.op("Add", total, _table_rows(b, "type_table", b.load_index("token_types")))
-    beta = b.load("beta") if b.attributes["has_beta"] else None
-    y = b.norm(total, b.load("gamma"), beta, rms=False)
+    y = _normed(b, total, rms=False)
     b.output_results(b.where_or_zero(is_live(b, ragged, tokens), y))
     if b.attributes["schedules"]:
         b.output_index("cu_seqlens", cu)
@@ -125,8 +129,7 @@ def _layer_norm(b: BodyBuilder) -> None:
     for name in ("bias", "residual"):
         if b.attributes[f"has_{name}"]:
             total = b.op("Add", total, b.load(name))
-    beta = b.load("beta") if b.attributes["has_beta"] else None
-    y = b.norm(total, b.load("gamma"), beta, rms=b.attributes["rms"] == 1)
+    y = _normed(b, total, rms=b.attributes["rms"] == 1)
     b.output_results(y)
     if b.attributes["has_sum"]:
         b.output("sum", total)
@@ -150,8 +153,7 @@ def _pool(b: BodyBuilder) -> None:
     ragged = ragged_from_cu_seqlens(b, b.load_index("cu_seqlens"))
     x = b.load("x")
     if b.attributes["has_norm"]:
-        beta = b.load("beta") if b.attributes["has_beta"] else None
-        x = b.norm(x, b.load("gamma"), beta, rms=b.attributes["rms"] == 1)
+        x = _normed(b, x, rms=b.attributes["rms"] == 1)
     mode = b.attributes["mode"]
     if mode == "each":
         some = b.op("Greater", ragged.lens, b.const(0))

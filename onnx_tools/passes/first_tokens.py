@@ -155,9 +155,8 @@ Rule = Callable[[Analysis, gs.Node, Rows], bool]
 """Whether a node computes row by row what its results are, of those inputs that are [T,...]."""
 
 
-def _layer_norm(_: Analysis, node: gs.Node, rows: Rows) -> bool:
-    del rows
-    return node.attrs["epsilon"] > 0 and not node.attrs["has_first"]
+def _layer_norm(_: Analysis, node: gs.Node, _rows: Rows) -> bool:
+    return bool(node.attrs["epsilon"] > 0)
 
 
 def _product(analysis: Analysis, node: gs.Node, rows: Rows) -> bool:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from typing import Any
 
 import numpy as np
@@ -14,19 +13,6 @@ from ..operators import node_attributes, opset_of
 
 LAYER_NORM_OPSET = 17
 AXES_INPUT_OPSET = 18  # from here on ReduceMean takes its axes as an input
-
-
-def expand_unfit_norms(model: ModelProto, unfit: Container[str]) -> None:
-    """Norms that make or read what does not fit become standard operators, which may be float32, in place."""
-    nodes = list(model.graph.node)
-    del model.graph.node[:]
-    for node in nodes:
-        if node.op_type == "PadfreeLayerNorm" and any(name in unfit for name in (*node.input, *node.output)):
-            made, constants = standard_norm(model, node)
-            model.graph.node.extend(made)
-            model.graph.initializer.extend(constants)
-        else:
-            model.graph.node.append(node)
 
 
 def standard_norm(model: ModelProto, node: NodeProto) -> tuple[list[NodeProto], list[TensorProto]]:

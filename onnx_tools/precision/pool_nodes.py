@@ -3,30 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from ..operators import node_attributes
 
 
-def expand_unfit_pools(model: ModelProto, unfit: Container[str]) -> None:
-    """Pools of single rows that do not fit become standard operators, which may be float32, in place."""
-    nodes = list(model.graph.node)
-    del model.graph.node[:]
-    for node in nodes:
-        if node.op_type == "PadfreePool" and _takes_rows(node) and node.input[0] in unfit:
-            made, constants = standard_pool(node)
-            model.graph.node.extend(made)
-            model.graph.initializer.extend(constants)
-        else:
-            model.graph.node.append(node)
-
-
-def _takes_rows(node: NodeProto) -> bool:
+def takes_rows(node: NodeProto) -> bool:
     """Whether a PadfreePool gives rows as they are: first tokens', or the one that it reads for each sequence."""
     attributes = node_attributes(node)
     return attributes["mode"] in ("first", "each") and not attributes["normalize"]

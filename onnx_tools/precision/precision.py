@@ -11,7 +11,7 @@ Rules, node by node in order:
 - products of positions and other whole numbers (rotary angles, as some exporters write them) stay float32;
 - operators that have no such type in the model's opset stay float32 (bfloat16 convolutions before opset 22);
 - nodes that make or read an activation known not to fit (see ranges.py) stay float32; PadfreeLayerNorm, and PadfreePool
-  of first tokens, become standard operators for that, the other padfree operators are refused by name;
+  of single rows, become standard operators for that, the other padfree operators are refused by name;
 - graph inputs and outputs keep their type: results are float32 whatever the precision.
 """
 
@@ -27,10 +27,9 @@ from ..operators.functions import ACT_TYPES
 from .constants import Constants
 from .conversion import Conversion
 from .element_types import check_element_types
-from .norm_nodes import expand_unfit_norms
-from .pool_nodes import expand_unfit_pools
 from .rounded_weights import check_weights
 from .type_choice import PRODUCTS
+from .unfit_nodes import expand_unfit_nodes
 
 
 def convert(model: Model, precision: str, unfit: Mapping[str, str] | None = None) -> Model:
@@ -52,8 +51,7 @@ def convert(model: Model, precision: str, unfit: Mapping[str, str] | None = None
                 f"{node.op_type} '{node.name}' holds a subgraph, which precision {precision} does not allow; "
                 f"choose precision fp32"
             )
-    expand_unfit_norms(result.proto, unfit or {})
-    expand_unfit_pools(result.proto, unfit or {})
+    expand_unfit_nodes(result.proto, unfit or {})
     constants = Constants(result, model, precision)
     multiplied = {name for node in result.proto.graph.node if node.op_type in PRODUCTS for name in node.input}
     all_unfit = {**(unfit or {}), **constants.find_unfit(multiplied)}

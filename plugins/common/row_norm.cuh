@@ -137,6 +137,12 @@ __device__ inline void storeRow(const E4m3Rows& rows, int64_t at, float x) {
 
 constexpr int kRowNormThreads = 128;
 
+// Elements of rows that fill so many vectors of so many threads.
+template <typename T>
+constexpr int widthOf(int lanes, int vectors) {
+  return lanes * vectors * kVectorBytes / static_cast<int>(sizeof(T));
+}
+
 // Sum over the kLanes threads of a row: a part of a warp, a warp or a block.
 template <int kLanes>
 __device__ inline float rowSum(float x) {
@@ -328,8 +334,7 @@ cudaError_t launchRowNormVector(const Source& source, const Norm& p, cudaStream_
   if (blocks > kMaxGridX) return cudaErrorInvalidValue;
   auto kernel = rowNormVectorKernel<kLanes, kEach, false, Source, Norm>;
   if constexpr (kLanes <= kWarpSize && Source::mayCrowd(kLanes, kVectors)) {
-    constexpr int kWidth = kVectorBytes / sizeof(typename Norm::Element);
-    if (p.E == kLanes * kVectors * kWidth && source.crowds()) {
+    if (p.E == widthOf<typename Norm::Element>(kLanes, kVectors) && source.crowds()) {
       kernel = rowNormVectorKernel<kLanes, kEach, true, Source, Norm>;
     }
   }

@@ -40,8 +40,7 @@ class Embedding final : public Operator {
     if (tasks_ != kAbsent && made_offsets_ == kAbsent) {
       throw std::invalid_argument(
           "has_tasks is 1 with schedules 0; allowed: tasks beside the offsets that they are made with; set schedules "
-          "to "
-          "1, or has_tasks to 0 and use PadfreeSchedule");
+          "to 1, or has_tasks to 0 and use PadfreeSchedule");
     }
   }
 
@@ -50,7 +49,7 @@ class Embedding final : public Operator {
   }
 
   void deriveSizes(SizeExpressions& sizes) const override {
-    if (tasks_ != kAbsent) sizes.set("L", taskListEntries(sizes.at("T"), sizes.at("B"), num_heads_).get());
+    if (tasks_ != kAbsent) deriveTaskList(sizes, num_heads_);
   }
 
   std::vector<int32_t> measure(const ProfiledTensors&) const override {
@@ -90,7 +89,7 @@ class Embedding final : public Operator {
       schedule.B = params.B;
       schedule.T = params.T;
       schedule.H = num_heads_;
-      schedule.num_tasks = static_cast<int>(taskListEntries<int64_t>(params.T, params.B, num_heads_) - 1);
+      schedule.num_tasks = taskListRoom(params.T, params.B, num_heads_);
     }
     return launchEmbedding(params, stream);
   }

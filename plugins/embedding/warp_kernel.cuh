@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kRowNormThreads, crowdedBlocks(kVectors))
     prefetchToL2(p.beta, kE * sizeof(T));
     source.prefetch();
   }
-  if (kSchedules || !p.early_ids) waitForPriorGrids();
+  if (!source.readsEarly()) waitForPriorGrids();
   const int lane = threadIdx.x % kWarpSize;
   const int token = block * (kRowNormThreads / kWarpSize) + threadIdx.x / kWarpSize;
   if (token >= p.T) return;
@@ -100,12 +100,6 @@ __global__ void __launch_bounds__(kRowNormThreads, crowdedBlocks(kVectors))
   }
 }
 
-// Elements of rows that fill so many vectors of so many threads.
-template <typename T>
-constexpr int widthOf(int lanes, int vectors) {
-  return lanes * vectors * kVectorBytes / static_cast<int>(sizeof(T));
-}
-
 // Launches the kernel that takes a warp a token, if there is one for rows of this width; `launched` says so.
 template <typename Source, typename Norm>
 cudaError_t launchWarps(const Source& source, const Norm& norm, cudaStream_t stream, bool& launched) {
@@ -150,7 +144,7 @@ cudaError_t launchBesideSchedule(const EmbeddingParams& params, const Norm& norm
     const ScheduledSource<T> source(params, schedule);
     if (params.E != widthOf<T>(16, 3)) return launchWarps(source, norm, stream, launched);
     launched = true;
-    const unsigned blocks = ceilDiv(params.T, kRowNormThreads / 16) + 1;
+    const unsigned blocks = ceilDiv(params.T, kRowNormThreads / 16) + source.blocksAhead();
     return launchRowNormKernel(rowNormVectorKernel<16, 3, true, ScheduledSource<T>, Norm>, blocks, kRowNormThreads,
                                source, norm, stream);
   }

@@ -197,20 +197,19 @@ __global__ void __launch_bounds__(kRowNormThreads) poolerKernel(PooledSource<T, 
 
 template <int kLanes, int kVectors, typename T, typename Norm>
 cudaError_t launchBesidePooler(const LayerNormParams& params, const Norm& norm, cudaStream_t stream) {
-  const PooledSource<T, kLanes * kVectors * kVectorBytes / static_cast<int>(sizeof(T))> source(params);
+  const PooledSource<T, widthOf<T>(kLanes, kVectors)> source(params);
   return launchRowNormVector<kLanes, kVectors>(source, norm, stream);
 }
 
 // A norm with its pooler: beside the rows for the widths that most encoders have, by a kernel of its own for others.
 template <typename T, typename Norm>
 cudaError_t launchPooledNorm(const LayerNormParams& params, const Norm& norm, cudaStream_t stream) {
-  constexpr int kWidth = kVectorBytes / sizeof(T);
-  if (params.E % kWidth != 0) return cudaErrorInvalidValue;
+  if (params.E % PooledSource<T, 0>::kWidth != 0) return cudaErrorInvalidValue;
   if (params.B <= 0 || params.pooler.N <= 0) return launchResidualNorm<T>(params, norm, stream);
   if (norm.rows > 0) {
-    if (params.E == 16 * 3 * kWidth) return launchBesidePooler<16, 3, T>(params, norm, stream);
-    if (params.E == 32 * 3 * kWidth) return launchBesidePooler<32, 3, T>(params, norm, stream);
-    if (params.E == 32 * 4 * kWidth) return launchBesidePooler<32, 4, T>(params, norm, stream);
+    if (params.E == widthOf<T>(16, 3)) return launchBesidePooler<16, 3, T>(params, norm, stream);
+    if (params.E == widthOf<T>(32, 3)) return launchBesidePooler<32, 3, T>(params, norm, stream);
+    if (params.E == widthOf<T>(32, 4)) return launchBesidePooler<32, 4, T>(params, norm, stream);
   }
   const cudaError_t status = launchResidualNorm<T>(params, norm, stream);
   if (status != cudaSuccess) return status;

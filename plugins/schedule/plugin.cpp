@@ -24,7 +24,7 @@ class Schedule final : public Operator {
   }
 
   void deriveSizes(SizeExpressions& sizes) const override {
-    if (tasks_ != kAbsent) sizes.set("L", taskListEntries(sizes.at("T"), sizes.at("B"), num_heads_).get());
+    if (tasks_ != kAbsent) deriveTaskList(sizes, num_heads_);
   }
 
   cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {
@@ -38,7 +38,7 @@ class Schedule final : public Operator {
     params.S = tensors.size(extent_, 0);
     params.tasks = tensors.output<AttentionTask>(tasks_);
     params.H = num_heads_;
-    params.num_tasks = static_cast<int>(taskListEntries<int64_t>(params.T, params.B, params.H) - 1);
+    params.num_tasks = taskListRoom(params.T, params.B, params.H);
     return launchSchedule(params, stream);
   }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Limits of the list of tasks, for the shells of operators that give one.
+// The size of the list of tasks, for the shells of operators that give one.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,16 @@ inline void checkTaskList(const Sizes& sizes, int num_heads) {
                                      " and num_heads = ", num_heads,
                                      "; allowed: what an int32 can count; use smaller batches"));
   }
+}
+
+// The length of the output tasks [L,4].
+inline void deriveTaskList(SizeExpressions& sizes, int num_heads) {
+  sizes.set("L", taskListEntries(sizes.at("T"), sizes.at("B"), num_heads).get());
+}
+
+// How many tasks the list has room for: entry 0 is none.
+inline int taskListRoom(int T, int B, int num_heads) {
+  return static_cast<int>(taskListEntries<int64_t>(T, B, num_heads) - 1);
 }
 
 }  // namespace padfree

@@ -36,9 +36,9 @@ def padfree(node: gs.Node, known: Known) -> list[Facts]:
         width = int(node.attrs["num_heads"]) * int(node.attrs["head_size"])
         return [Facts((tokens, Poly.of(width)), _E4M3 if node.attrs["quantized"] else first.dtype)]
     if node.op == "PadfreeLinear":
-        return _linear(node, known)
+        return _linear(node, known, first.shape[0])
     if node.op == "PadfreeLinearFp8":
-        return _linear_fp8(node, known)
+        return _linear_fp8(node, known, first.shape[0])
     if node.op == "PadfreePool":
         return [Facts((batch, *rest), first.dtype)]
     if node.op == "PadfreeRotary":
@@ -53,9 +53,8 @@ def _results(node: gs.Node, rows: Facts) -> list[Facts]:
     return {"act": [rows], "e4m3": [narrow], "both": [rows, narrow]}[node.attrs["results"]]
 
 
-def _linear(node: gs.Node, known: Known) -> list[Facts]:
-    """The product [T,N], gated [T,N/2], and the moments [N/64,T,2] of its rows; B in place of T for first tokens."""
-    tokens = (known[0].shape or ())[0]
+def _linear(node: gs.Node, known: Known, tokens: Poly) -> list[Facts]:
+    """The product [T,N], gated [T,N/2], and the moments [N/64,T,2] of its rows; T is B for first tokens."""
     columns = (known[1].shape or ())[1:]
     width = columns[0].constant() if columns else None
     if node.attrs["gated"]:
@@ -68,9 +67,9 @@ def _linear(node: gs.Node, known: Known) -> list[Facts]:
     return [product, Facts((Poly.of(width // MOMENTS_GROUP), tokens, Poly.of(2)), "float32")]
 
 
-def _linear_fp8(node: gs.Node, known: Known) -> list[Facts]:
+def _linear_fp8(node: gs.Node, known: Known, tokens: Poly) -> list[Facts]:
     """Results of the weight's [N,K] N columns, gated half of them, in the types asked for, and the rows' moments."""
-    tokens, rows = (known[0].shape or ())[0], known[1].shape
+    rows = known[1].shape
     features = rows[0].constant() if rows else None
     width = None if features is None else features // 2 if node.attrs["gated"] else features
     made = _results(node, Facts(None if width is None else (tokens, Poly.of(width)), known[3].dtype))  # the bias' type

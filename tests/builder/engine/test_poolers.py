@@ -5,25 +5,25 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from onnx import helper
 from padfree.builder.engine.network import for_parser
-from padfree.onnx_tools import rewrite, synthetic
-from padfree.onnx_tools.operators import check_nodes, node_attributes, padfree_nodes, with_functions
+from padfree.onnx_tools import rewrite
+from padfree.onnx_tools.operators import check_nodes, node_attributes, with_functions
 
-SEQ_LENS = np.array([3, 9, 1, 0], np.int32)
+from .built_models import bert, of, run
+
+SEQ_LENS = (3, 9, 1, 0)
 UNROUNDED = 2e-3
 """What results may differ by that are not rounded to fp16 on their way."""
 
 
-def bert() -> onnx.ModelProto:
-    given = synthetic.bert_model(num_layers=2, hidden_size=64, num_heads=2, intermediate_size=128, vocab_size=100)
-    return rewrite(given, precision="fp16").model
+def rewritten() -> onnx.ModelProto:
+    return rewrite(bert(), precision="fp16").model
 
 
 def last_norm(model: onnx.ModelProto) -> onnx.NodeProto:
-    return [node for node in padfree_nodes(model.graph) if node.op_type == "PadfreeLayerNorm"][-1]
+    return of(model, "PadfreeLayerNorm")[-1]
 
 
 def unfused(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -44,20 +44,8 @@ def unfused(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def run(model: onnx.ModelProto) -> list[np.ndarray]:
-    rng = np.random.default_rng(0)
-    names = [value.name for value in model.graph.input if value.name != "seq_lens"]
-    feeds = {name: rng.integers(0, 2, SEQ_LENS.sum()).astype(np.int32) for name in names}
-    return run_feeds(model, {**feeds, "seq_lens": SEQ_LENS})
-
-
-def run_feeds(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return list(session.run(None, feeds))
-
-
 def test_the_last_norm_makes_the_pooler() -> None:
-    model = unfused(bert())
+    model = unfused(rewritten())
     made = for_parser(model, 512)
     check_nodes(made)
     onnx.checker.check_model(with_functions(made, "fp16"))
@@ -65,7 +53,8 @@ def test_the_last_norm_makes_the_pooler() -> None:
     assert list(norm.output) == ["last_hidden_state", "pooler_output"]
     assert [node_attributes(norm)[name] for name in ("has_pooler", "early_lengths")] == [1, 1]
     assert not {"Gemm", "Tanh", "PadfreePool"} & {node.op_type for node in made.graph.node}
-    for a, b in zip(run(with_functions(made, "fp16")), run(with_functions(model, "fp16")), strict=True):
+    results = (run(with_functions(item, "fp16"), SEQ_LENS) for item in (made, model))
+    for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a, b, atol=UNROUNDED)
 
 
@@ -97,7 +86,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_others_keep_their_products(change: str) -> None:
-    model = bert()
+    model = rewritten()
     CHANGES[change](model)
     made = for_parser(model, 512)
     check_nodes(made)

@@ -21,7 +21,7 @@ from padfree.onnx_tools.operators import check_nodes, make_node, node_attributes
 
 from tests.support.samples import PLAIN_NORM, PLAIN_POOL
 
-from .test_poolers import run_feeds
+from .built_models import run_feeds
 
 LENGTHS = np.array([0, 3, 3, 8], np.int32)
 

@@ -5,43 +5,28 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from onnx import helper
 from padfree.builder.engine.network import for_parser
-from padfree.onnx_tools import rewrite, synthetic
+from padfree.onnx_tools import rewrite
 from padfree.onnx_tools.operators import (
     check_nodes,
     node_attributes,
-    padfree_nodes,
     set_attribute,
     with_functions,
     without_functions,
 )
 
-SEQ_LENS = np.array([3, 9, 1], np.int32)
+from .built_models import bert, of, run
 
 
-def bert(interface: str = "packed") -> onnx.ModelProto:
-    given = synthetic.bert_model(num_layers=2, hidden_size=64, num_heads=2, intermediate_size=128, vocab_size=100)
-    return rewrite(given, interface=interface, precision="fp16").model
-
-
-def of(model: onnx.ModelProto, operator: str) -> list[onnx.NodeProto]:
-    return [node for node in padfree_nodes(model.graph) if node.op_type == operator]
-
-
-def run(model: onnx.ModelProto) -> list[np.ndarray]:
-    rng = np.random.default_rng(0)
-    names = [value.name for value in model.graph.input if value.name != "seq_lens"]
-    feeds = {name: rng.integers(0, 2, SEQ_LENS.sum()).astype(np.int32) for name in names}
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return list(session.run(None, {**feeds, "seq_lens": SEQ_LENS}))
+def rewritten(interface: str = "packed") -> onnx.ModelProto:
+    return rewrite(bert(), interface=interface, precision="fp16").model
 
 
 @pytest.mark.parametrize("max_seq_len", [128, 512])
 def test_an_encoders_embedding_makes_the_schedule(max_seq_len: int) -> None:
-    model = bert()
+    model = rewritten()
     made = for_parser(model, max_seq_len)
     check_nodes(made)
     onnx.checker.check_model(with_functions(made, "fp16"))
@@ -61,7 +46,7 @@ def test_an_encoders_embedding_makes_the_schedule(max_seq_len: int) -> None:
 )
 def test_what_makes_more_or_comes_late_stays(change: str) -> None:
     """A second embedding of the same offsets has a schedule no more that it could merge with."""
-    model = without_functions(bert())
+    model = without_functions(rewritten())
     (schedule,), (embedding,) = of(model, "PadfreeSchedule"), of(model, "PadfreeEmbedding")
     nodes = model.graph.node
     if change == "ids behind the schedule":
@@ -95,6 +80,6 @@ def test_what_makes_more_or_comes_late_stays(change: str) -> None:
 
 def test_the_padded_interface_keeps_its_schedule() -> None:
     """Ids are packed by what it makes."""
-    made = for_parser(bert("padded"), 512)
+    made = for_parser(rewritten("padded"), 512)
     assert len(of(made, "PadfreeSchedule")) == 1
     assert [node_attributes(node)["schedules"] for node in of(made, "PadfreeEmbedding")] == [0]

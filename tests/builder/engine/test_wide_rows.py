@@ -5,36 +5,20 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from padfree.builder.engine.network import for_parser
-from padfree.onnx_tools import rewrite, synthetic
+from padfree.onnx_tools import rewrite
 from padfree.onnx_tools.operators import check_nodes, node_attributes, padfree_nodes, set_attribute, with_functions
 
-SEQ_LENS = np.array([3, 9, 1], np.int32)
+from .built_models import bert, of, run
+
 UNROUNDED = 1e-3
 """What a pooler's results may differ: onnxruntime does not round what goes from float32 to fp16 and back."""
-
-
-def bert() -> onnx.ModelProto:
-    return synthetic.bert_model(num_layers=2, hidden_size=64, num_heads=2, intermediate_size=128, vocab_size=100)
 
 
 def without(model: onnx.ModelProto, output: str) -> onnx.ModelProto:
     model.graph.output.remove(next(value for value in model.graph.output if value.name == output))
     return model
-
-
-def norms(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    return [node for node in padfree_nodes(model.graph) if node.op_type == "PadfreeLayerNorm"]
-
-
-def run(model: onnx.ModelProto) -> list[np.ndarray]:
-    rng = np.random.default_rng(0)
-    names = [value.name for value in model.graph.input]
-    feeds = {name: rng.integers(0, 2, SEQ_LENS.sum()).astype(np.int32) for name in names if name != "seq_lens"}
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return list(session.run(None, {**feeds, "seq_lens": SEQ_LENS}))
 
 
 @pytest.mark.parametrize("pooler", [True, False])
@@ -43,7 +27,7 @@ def test_the_last_norm_gives_float32_and_what_else_is_read(pooler: bool) -> None
     model = rewrite(given, precision="fp16").model
     made = for_parser(model, 512)
     check_nodes(made)
-    *others, last = norms(made)
+    *others, last = of(made, "PadfreeLayerNorm")
     assert node_attributes(last)["results"] == "fp32"
     assert node_attributes(last)["has_first"] == int(pooler)
     assert {node_attributes(node)["results"] for node in others} <= {"act"}
@@ -73,7 +57,7 @@ def test_rows_in_half_precision_stay_where_others_read_them(change: str) -> None
         model.graph.output.append(onnx.helper.make_tensor_value_info(pool.input[0], onnx.TensorProto.FLOAT16, None))
     made = for_parser(model, 512)
     check_nodes(made)
-    last = norms(made)[-1]
+    last = of(made, "PadfreeLayerNorm")[-1]
     found = {name: node_attributes(last)[name] for name in ("results", "has_first")}
     assert found == {"results": "act_fp32", "has_first": int(change == "also an output")}
 
@@ -82,4 +66,4 @@ def test_rows_in_half_precision_stay_where_others_read_them(change: str) -> None
 def test_others_are_left_alone(options: dict[str, str]) -> None:
     """In fp32 nothing is cast, and in the padded interface what is cast are slots."""
     made = for_parser(rewrite(bert(), **options).model, 512)  # type: ignore[arg-type]
-    assert {node_attributes(node)["results"] for node in norms(made)} == {"act"}
+    assert {node_attributes(node)["results"] for node in of(made, "PadfreeLayerNorm")} == {"act"}

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Padfree nodes that have to stay float32 in a half precision graph, as standard operators, which may."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from onnx import ModelProto, NodeProto, TensorProto
+
+from .norm_nodes import standard_norm
+from .pool_nodes import standard_pool, takes_rows
+
+
+def expand_unfit_nodes(model: ModelProto, unfit: Container[str]) -> None:
+    """Norms that make or read what does not fit, and pools that take single rows of it, are expanded in place."""
+    nodes = list(model.graph.node)
+    del model.graph.node[:]
+    for node in nodes:
+        made, constants = _expanded(model, node, unfit)
+        model.graph.node.extend(made)
+        model.graph.initializer.extend(constants)
+
+
+def _expanded(model: ModelProto, node: NodeProto, unfit: Container[str]) -> tuple[list[NodeProto], list[TensorProto]]:
+    """Nodes and constants in the place of a node; others stay as they are."""
+    if node.op_type == "PadfreeLayerNorm" and any(name in unfit for name in (*node.input, *node.output)):
+        return standard_norm(model, node)
+    if node.op_type == "PadfreePool" and takes_rows(node) and node.input[0] in unfit:
+        return standard_pool(node)
+    return [node], []
