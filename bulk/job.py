@@ -195,7 +195,7 @@ def _asked(request: Request) -> tuple[Served, Options, Model]:
     if IDS not in served.inputs:
         raise BulkError(f"{request.model}: has no input {IDS}; export the model with it")
     _check_batches(request, budget)
-    return served, _options(request, served, budget), identify(request.model, served.tokenizer)
+    return served, _options(request, served, budget), identify(request.model, served.tokenizer_json)
 
 
 def _check_batches(request: Request, budget: Budget) -> None:

@@ -11,6 +11,8 @@ from padfree.contract.names import ONNX_SUFFIX
 from padfree.runtime.budget import Budget
 from padfree.runtime.plan_files import open_plan
 from padfree.runtime.session import Session, budget_of
+from padfree.runtime.texts import parse_tokenizer, tokenizer_content
+from tokenizers import Tokenizer
 
 from .errors import BulkError
 from .manifest import Model
@@ -31,9 +33,9 @@ def look(path: Path) -> tuple[Metadata, Budget]:
         return session.metadata, session.budget
 
 
-def identify(path: Path, tokenizer: Path) -> Model:
-    """What the manifest says of the files."""
-    return Model(path.name, file_digest(path), file_digest(tokenizer))
+def identify(path: Path, tokenizer: bytes) -> Model:
+    """What the manifest says of the model's file, and of what its tokenizer's file held."""
+    return Model(path.name, file_digest(path), hashlib.sha256(tokenizer).hexdigest())
 
 
 def check_model(known: Model, path: Path, tokenizer: Path) -> None:
@@ -42,12 +44,27 @@ def check_model(known: Model, path: Path, tokenizer: Path) -> None:
     Raises:
         BulkError: another model or tokenizer.
     """
-    for file, digest in ((path, known.sha256), (tokenizer, known.tokenizer_sha256)):
-        if file_digest(file) != digest:
-            raise BulkError(
-                f"{file}: is not the file that the result was begun with; put that one in its place on every machine, "
-                "or start in another output folder"
-            )
+    _check(path, file_digest(path), known.sha256)
+    checked_tokenizer(known, tokenizer)
+
+
+def checked_tokenizer(known: Model, file: Path) -> Tokenizer:
+    """The manifest's tokenizer, which pads and cuts nothing, made of the very bytes that were compared.
+
+    Raises:
+        BulkError: another tokenizer. padfree.runtime.SessionError: none.
+    """
+    content = tokenizer_content(file)
+    _check(file, hashlib.sha256(content).hexdigest(), known.tokenizer_sha256)
+    return parse_tokenizer(content, file)
+
+
+def _check(file: Path, found: str, digest: str) -> None:
+    if found != digest:
+        raise BulkError(
+            f"{file}: is not the file that the result was begun with; put that one in its place on every machine, or "
+            "start in another output folder"
+        )
 
 
 def file_digest(path: Path) -> str:

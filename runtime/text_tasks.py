@@ -11,7 +11,7 @@ from padfree.contract import texts as contract
 from padfree.contract.metadata import Metadata, OutputInfo
 
 from .errors import SessionError
-from .texts import IDS, TYPES, kept_tokenizer, largest_id, read_tokenizer, tokenizer_path
+from .texts import IDS, TYPES, kept_content, largest_id, parse_tokenizer, tokenizer_content, tokenizer_path
 
 EMBED, RERANK, CLASSIFY, SPARSE = "embed", "rerank", "classify", "sparse"
 TASKS = (EMBED, RERANK, CLASSIFY, SPARSE)
@@ -62,6 +62,8 @@ class Served:
         activated: scores have gone through what makes shares of them; otherwise they are logits.
         precision: of the model.
         tokenizer: the tokenizer.json.
+        tokenizer_json: what that file held when it was checked: whoever makes tokens later takes these bytes, for the
+            file may be another one by then.
         inputs: the token inputs of the original model.
         max_length: most tokens of a text, or a pair.
         prompts: name -> what is put in front of texts.
@@ -76,6 +78,7 @@ class Served:
     activated: bool
     precision: str
     tokenizer: Path
+    tokenizer_json: bytes = field(repr=False)
     inputs: tuple[str, ...]
     max_length: int
     prompts: Mapping[str, str]
@@ -118,6 +121,7 @@ def describe(model: Path, metadata: Metadata, choices: Choices) -> Served:
                 f"{model}: texts do not give the model's input '{name}', only {IDS} and {TYPES}; export the model "
                 "without it"
             )
+    tokenizer, content = _tokenizer(model, metadata, choices)
     return Served(
         name=choices.name or model.stem,
         task=TOKENS if output.layout != "per_sequence" else choices.task or _task(output, info.task),
@@ -125,7 +129,8 @@ def describe(model: Path, metadata: Metadata, choices: Choices) -> Served:
         pooling="_".join(info.pooling),
         activated=info.activation not in ("", IDENTITY),
         precision=metadata.precision,
-        tokenizer=_tokenizer(model, metadata, choices),
+        tokenizer=tokenizer,
+        tokenizer_json=content,
         inputs=inputs,
         max_length=_max_length(metadata, choices, info.max_length),
         prompts=prompts,
@@ -169,19 +174,21 @@ def _task(output: OutputInfo, task: str) -> str:
     raise SessionError(f"the output '{output.name}' does not tell what it is for; pass --task {'|'.join(TASKS)}")
 
 
-def _tokenizer(model: Path, metadata: Metadata, choices: Choices) -> Path:
-    """The tokenizer's file, after a look at it."""
+def _tokenizer(model: Path, metadata: Metadata, choices: Choices) -> tuple[Path, bytes]:
+    """The tokenizer's file and what it holds, after a look at it."""
     if choices.tokenizer is None:
-        kept_tokenizer(model, metadata)
-        return tokenizer_path(model)
-    token, largest = largest_id(read_tokenizer(choices.tokenizer))
+        file, content = tokenizer_path(model), kept_content(model, metadata)
+        parse_tokenizer(content, file)
+        return file, content
+    content = tokenizer_content(choices.tokenizer)
+    token, largest = largest_id(parse_tokenizer(content, choices.tokenizer))
     limit = metadata.ids_input().limit
     if limit is not None and largest >= limit:
         raise SessionError(
             f"{choices.tokenizer}: has ids up to {largest} ({token!a}), the model takes 0..{limit - 1}: it is another "
             "model's; pass the tokenizer.json that was saved with the model"
         )
-    return choices.tokenizer
+    return choices.tokenizer, content
 
 
 def _max_length(metadata: Metadata, choices: Choices, said: int | None) -> int:

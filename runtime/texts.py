@@ -40,13 +40,21 @@ def read_tokenizer(file: Path) -> Tokenizer:
 
 def saved_tokenizer(file: Path) -> Tokenizer:
     """The tokenizer in a tokenizer.json, which pads and cuts as the file says. Raises as read_tokenizer."""
+    return _parsed(tokenizer_content(file), file)
+
+
+def tokenizer_content(file: Path) -> bytes:
+    """What a tokenizer.json holds, read once: who checks it and uses it later keeps these bytes, not the path.
+
+    Raises:
+        SessionError: there is no such file, or it cannot be read.
+    """
     if not file.is_file():
         raise SessionError(f"{file}: no such tokenizer; {_WANTED}")
     try:
-        content = file.read_bytes()
+        return file.read_bytes()
     except OSError as error:
         raise SessionError(f"{file}: cannot be read ({error.strerror}); check its permissions") from error
-    return _parsed(content, file)
 
 
 def parse_tokenizer(content: bytes, source: Path) -> Tokenizer:
@@ -90,7 +98,12 @@ class Tokens:
 
 
 def kept_tokenizer(model: Path, metadata: Metadata) -> Tokenizer:
-    """The tokenizer that a plan or .onnx file keeps beside it, as read_tokenizer gives it.
+    """The tokenizer that a plan or .onnx file keeps beside it, as read_tokenizer gives it. Raises as kept_content."""
+    return parse_tokenizer(kept_content(model, metadata), tokenizer_path(model))
+
+
+def kept_content(model: Path, metadata: Metadata) -> bytes:
+    """What the tokenizer.json holds that a plan or .onnx file keeps beside it, checked.
 
     Raises:
         SessionError: the model keeps none, or it is not there, or another one.
@@ -102,13 +115,13 @@ def kept_tokenizer(model: Path, metadata: Metadata) -> Tokenizer:
             "tokenizer.json (beside the model on the Hub), or build it from the model's folder"
         )
     file = tokenizer_path(model)
-    tokenizer = read_tokenizer(file)
-    if hashlib.sha256(file.read_bytes()).hexdigest() != info.tokenizer_sha256:
+    content = tokenizer_content(file)
+    if hashlib.sha256(content).hexdigest() != info.tokenizer_sha256:
         raise SessionError(
             f"{file}: not the tokenizer that the model was made with; copy the file that was written beside it, or "
             "build the model again"
         )
-    return tokenizer
+    return content
 
 
 def unknown_prompt(name: str, prompts: Collection[str]) -> str:

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from padfree.runtime.texts import IDS, TYPES, Text, read_tokenizer
+from padfree.runtime.texts import IDS, TYPES, Text
 from padfree.runtime.word_pieces import WordPieces
 from padfree.runtime.word_table import Looked
 
 from ..errors import BulkError, IncompleteError
 from ..manifest import Manifest
+from ..models import checked_tokenizer
 from ..processes import die_with_parent
 from .rows import BadRow, Chunk, parse
 
@@ -54,14 +55,14 @@ class TextTokens:
 
     Args:
         manifest: which columns, which prompt, and how many tokens at most.
-        tokenizer: the tokenizer.json.
+        tokenizer: the tokenizer.json, which has to be the manifest's.
         inputs: the model's token inputs, by the original's names.
     """
 
     def __init__(self, manifest: Manifest, tokenizer: Path, inputs: Sequence[str]) -> None:
         self._manifest = manifest
         self._most = manifest.options.max_length
-        self._tokenizer = read_tokenizer(tokenizer)
+        self._tokenizer = checked_tokenizer(manifest.model, tokenizer)
         self._words = WordPieces.of(self._tokenizer)
         self._tokenizer.enable_truncation(self._most)
         self._pairs = len(manifest.options.columns) > 1

@@ -14,10 +14,11 @@ from typing import Any
 
 import uvicorn
 from padfree.runtime.text_tasks import Served
-from padfree.runtime.texts import read_tokenizer
+from padfree.runtime.texts import parse_tokenizer
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
+from .. import wire
 from ..metrics import Row
 from ..options import ServeOptions
 from .calls import Calls
@@ -33,16 +34,18 @@ LOOK_S = 0.25
 """How often groups that wait for too long are looked for."""
 IDLE_S = 75
 """How long a connection may be idle: longer than load balancers keep theirs, so that they close first."""
+CANNOT_START = 3
+"""The exit code of a front-end that found what it was given of no use."""
 BACKLOG = 4096
 """Connections that wait to be accepted."""
 
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """What a front-end is told.
+    """What a front-end is told: all that it needs, for files may be others when it is started again.
 
     Attributes:
-        served: the model.
+        served: the model, and what its tokenizer's file held.
         options: limits and keys.
         max_batch_tokens: what one run of the model takes.
         at: its row in the numbers.
@@ -79,6 +82,12 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
     # Read by the library when it first has work.
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if front_end.threads > 1 else "false"
     os.environ["RAYON_NUM_THREADS"] = str(front_end.threads)
+    served = front_end.served
+    try:
+        tokenizer, whole_tokenizer = (parse_tokenizer(served.tokenizer_json, served.tokenizer) for _ in range(2))
+    except Exception as error:  # nobody reads this process's own output
+        channel.sendall(wire.pack(wire.LOG, 0, f"front-end {front_end.at} cannot start: {error!r}".encode()))
+        raise SystemExit(CANNOT_START) from error
     server: _Server
 
     @asynccontextmanager
@@ -89,14 +98,13 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
         link = Link(on_drain=end, on_end=end)
         await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=channel)
         row = Row(numbers, front_end.at)
-        file = front_end.served.tokenizer
-        texts = Texts(front_end.served, read_tokenizer(file), link, row)
+        texts = Texts(front_end.served, tokenizer, link, row)
         looking = asyncio.create_task(_look(link))
         calls = Calls(front_end.served, front_end.options, texts, link, row)
         for part in (
             OpenAI(calls),
             Cohere(calls),
-            Tei(calls, read_tokenizer(file)),
+            Tei(calls, whole_tokenizer),
             Status(calls, texts, row, front_end.max_batch_tokens),
         ):
             app.router.routes.extend(part.routes())

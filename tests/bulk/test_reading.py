@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from padfree.bulk import BulkError
 from padfree.bulk.manifest import Manifest, Model, Options, read_manifest, write_manifest
 from padfree.bulk.places import Place
 from padfree.bulk.reading.planning import make_manifest
@@ -25,7 +26,7 @@ from padfree.bulk.reading.tokens import TextTokens
 from padfree.runtime.texts import read_tokenizer
 from pyarrow import parquet
 
-from tests.support.bulk_jobs import texts, write_lines
+from tests.support.bulk_jobs import DIGEST, texts, write_lines
 from tests.support.folders import TOKENIZER
 
 FIELDS = st.lists(st.lists(st.text('ab",\n\r é', max_size=6), min_size=2, max_size=2), min_size=1, max_size=12)
@@ -37,7 +38,7 @@ def options(**changed: object) -> Options:
 
 
 def plan(paths: list[Path], **changed: object) -> Manifest:
-    return make_manifest([str(path) for path in paths], options(**changed), Model("m", "0", "0"))
+    return make_manifest([str(path) for path in paths], options(**changed), Model("m", "0", DIGEST))
 
 
 def rows_of(manifest: Manifest) -> list[list[tuple[object, object]]]:
@@ -188,3 +189,12 @@ def test_tokens_are_the_library_s(tmp_path: Path, pairs: bool, table: bool, monk
     assert found.cut == sum(length > most for length in whole)
     assert 0 < found.cut < len(rows)
     assert np.array(found.ids).tolist() == list(range(len(rows) + 1))
+
+
+def test_tokens_are_made_by_the_tokenizer_of_the_manifest_alone(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in.jsonl", [{"text": "a cat"}])
+    manifest = plan([tmp_path / "in.jsonl"])
+    other = tmp_path / "tokenizer.json"
+    other.write_bytes(TOKENIZER.read_bytes() + b"\n")  # which the library reads as well
+    with pytest.raises(BulkError, match="not the file that the result was begun with"):
+        TextTokens(manifest, other, ("input_ids",))

@@ -3,20 +3,33 @@
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 import os
 import re
 import signal
+import socket
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from padfree.builder import cli
+from padfree.runtime.session import Session
+from padfree.runtime.text_tasks import describe
+from padfree.runtime.texts import tokenizer_path
+from padfree.serving import Choices, ServeOptions, wire
+from padfree.serving.http.process import CANNOT_START, FrontEnd, main
+from tokenizers import Tokenizer
 
 from tests.support.folders import TOKENIZER, write_folder
 from tests.support.http_requests import get, post
-from tests.support.served_models import Server, expected, unit, wait_until, write_model
+from tests.support.served_models import MOST_END_S, Server, expected, unit, wait_until, write_model
+
+from .conftest import EMBEDDER
 
 TEXTS = ["the cat sat on the mat", "a", "rain, rain, and more of it"]
 TOLERANCE = 1e-5
@@ -116,3 +129,49 @@ def test_what_cannot_be_served_is_one_paragraph(
     model = write_model(tmp_path / "model.onnx", output)
     assert cli.main(["serve", str(model), "--port", "0", *options]) == 1
     assert words in " ".join(capsys.readouterr().err.split())
+
+
+def swap_letters(file: Path) -> None:
+    """Renames another tokenizer into the place of one: the words of the vocabulary have the ids of others."""
+    settings = json.loads(file.read_bytes())
+    vocabulary = settings["model"]["vocab"]
+    words = sorted(word for word in vocabulary if word.isalpha())
+    ids = [vocabulary[word] for word in words]
+    vocabulary.update(zip(words, ids[1:] + ids[:1], strict=True))
+    other = file.with_suffix(".other")
+    other.write_text(json.dumps(settings), "utf-8")
+    other.replace(file)
+
+
+@pytest.mark.parametrize("change", [swap_letters, Path.unlink], ids=["another file", "no file"])
+def test_a_front_end_that_is_started_again_has_the_tokenizer_that_was_checked(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    model = write_model(tmp_path / "model.onnx", text=EMBEDDER.to_dict())
+    wanted = unit(expected(TEXTS))
+    with Server(model, "--processes", "1") as server:
+        (pid,) = server.front_ends
+        change(tokenizer_path(model))
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: pid not in server.front_ends and len(server.front_ends) == 1)
+        status, vectors = post(server, "/embed", inputs=TEXTS)
+        assert status == 200
+        np.testing.assert_allclose(vectors, wanted, atol=TOLERANCE)
+        tokens = post(server, "/tokenize", inputs=TEXTS[1])[1]
+        assert [token["id"] for token in tokens[0]] == Tokenizer.from_file(str(TOKENIZER)).encode(TEXTS[1]).ids
+
+
+def test_a_front_end_that_cannot_start_says_why(embedder_file: Path) -> None:
+    with Session(embedder_file) as session:
+        served = replace(describe(embedder_file, session.metadata, Choices()), tokenizer_json=b"{")
+    front_end = FrontEnd(served, ServeOptions(), None, at=3, threads=1)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, socket.socket() as listener:
+        process = multiprocessing.get_context("spawn").Process(target=main, args=(front_end, listener, theirs, None))
+        process.start()
+        process.join(MOST_END_S)
+        (frame,) = wire.Frames().feed(ours.recv(4096))
+    assert process.exitcode == CANNOT_START
+    assert frame.kind == wire.LOG
+    assert b"front-end 3 cannot start" in bytes(frame.payload)
+    assert b"not a tokenizer file" in bytes(frame.payload)
