@@ -11,8 +11,9 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import metadata
 from types import FrameType
+
+import padfree
 
 from . import bench, build, compare, costs, demo, doctor, embed, inspect, optimize, rerank, run, serve, simulate, triton
 from .console import LineHandler, print_error
@@ -134,10 +135,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def version() -> str:
     """The installed version, or "unknown" when padfree runs from a source tree without being installed."""
-    try:
-        return metadata.version("padfree")
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    return padfree.__version__
 
 
 def _configure_logging(debug: bool) -> None:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import padfree
 from padfree import contract, runtime
 from padfree.builder.errors import BuildError
 from padfree.runtime.gpu import plugin_library
@@ -240,7 +241,7 @@ def python_packages(models: Sequence[Needs]) -> list[str]:
 
 
 def archive(models: Sequence[Needs]) -> bytes:
-    """A tar file with padfree/lib, the probe, and padfree/runtime and padfree/contract where models run in Python.
+    """A tar file with padfree/lib and the probe; for models that run in Python also padfree, its runtime and contract.
 
     The same files give the same bytes.
     """
@@ -266,6 +267,7 @@ def _archived(models: Sequence[Needs]) -> dict[str, Path]:
     folder = Path(runtime.__file__).parent
     files[f"runtime/{PROBE}"] = folder / PROBE
     if python_packages(models):
+        files["__init__.py"] = Path(str(padfree.__file__))
         for package in (contract, runtime):
             files.update(_sources(Path(str(package.__file__)).parent))
     return files

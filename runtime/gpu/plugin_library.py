@@ -18,17 +18,6 @@ ENVIRONMENT_VARIABLE = "PADFREE_LIBRARY"
 PROBE_PLUGIN = "PadfreeAttention"
 
 
-def _current_folder() -> list[Path]:
-    """The current folder; none where it is gone."""
-    try:
-        return [Path.cwd()]
-    except OSError:
-        return []
-
-
-_IMPORTED_IN = tuple(_current_folder())
-
-
 def find() -> Path:
     """The plugin library: PADFREE_LIBRARY if set, else in one of `library_folders`.
 
@@ -59,15 +48,12 @@ def find() -> Path:
 def library_folders() -> list[Path]:
     """Where the library is looked for: beside these Python files, then where else padfree is installed.
 
-    An editable install has Python files and library in different folders. `padfree` is a namespace package, so any
-    folder on Python's path adds to it: the current folder does not count, from which anybody's library would be loaded.
+    An editable install has Python files and library in different folders, and both in `padfree.__path__`. A folder
+    named padfree elsewhere, such as in the current folder, adds nothing to it, for `padfree` is a regular package.
     """
     own = Path(__file__).parents[2]
-    # As Python puts it on its path: now, or when padfree was imported.
-    here = {folder.resolve() for folder in (*_IMPORTED_IN, *_current_folder())}
     package = importlib.import_module("padfree")
-    others = [entry for entry in map(Path, package.__path__) if entry.parent.resolve() not in here]
-    return [folder / "lib" for folder in dict.fromkeys([own, *others])]
+    return [folder / "lib" for folder in dict.fromkeys([own, *map(Path, package.__path__)])]
 
 
 def read_build_info() -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from importlib import metadata
 from typing import Any
 
+import padfree
 from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE, Served
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -95,7 +95,7 @@ def info(served: Served, options: ServeOptions, max_batch_tokens: int | None) ->
         "max_client_batch_size": limits.texts,
         "auto_truncate": options.long_texts == "truncate",
         "tokenization_workers": options.front_ends,
-        "version": f"padfree {metadata.version('padfree')}",
+        "version": f"padfree {padfree.__version__}",
         "sha": None,
         "docker_label": None,
     }

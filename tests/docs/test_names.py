@@ -28,6 +28,7 @@ def sources() -> list[str]:
         "plugins",
         "include",
         "integrations",
+        "package",
         "training",
         "tests",
     )

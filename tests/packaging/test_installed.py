@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("contract", "onnx_tools", "builder", "runtime", "serving", "training", "bulk")
 PACKAGES = {name: ROOT / name for name in NAMES}
 PACKAGES |= {name: ROOT / "integrations" / name for name in ("sentence_transformers", "torch")}
+OWN_FILES = [path for path in (ROOT / "package" / "padfree").iterdir() if path.is_file()]
 HOST_LIBRARIES = ["libpadfree_text.so", "libpadfree_triton_batching.so"]
 SYSTEM_LIBRARIES = {"libstdc++.so.6", "libgcc_s.so.1", "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0"}
 SYSTEM_LIBRARIES |= {"librt.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
@@ -30,6 +31,8 @@ def installed_files() -> dict[str, Path]:
         distribution = metadata.distribution("padfree")
     except metadata.PackageNotFoundError:
         pytest.skip("padfree is not installed; pip install .")
+    if distribution.files is None:
+        pytest.skip("padfree is not installed by pip; pip install .")
     origin = json.loads(distribution.read_text("direct_url.json") or "{}")
     if origin.get("dir_info", {}).get("editable"):
         pytest.skip("padfree is installed in editable mode: its files stay in the source tree")
@@ -64,12 +67,15 @@ def test_the_wheel_holds_every_file_of_the_packages(installed_files: dict[str, P
     expected = {
         f"padfree/{path.relative_to(parent)}" for path, parent in sources.items() if "__pycache__" not in path.parts
     }
+    expected |= {f"padfree/{path.name}" for path in OWN_FILES}
+    assert "padfree/py.typed" in expected
     assert any(name.startswith("padfree/builder/demo/data/") for name in expected)
     assert expected - set(installed_files) == set()
 
 
 def test_the_wheel_holds_nothing_else(installed_files: dict[str, Path]) -> None:
     allowed = rf"padfree/({'|'.join(PACKAGES)})/.*"
+    allowed += "|padfree/__pycache__/.*|" + "|".join(re.escape(f"padfree/{path.name}") for path in OWN_FILES)
     allowed += r"|padfree/lib/(build_info\.json|libpadfree(_register|_text|_triton_batching)?\.so)"
     allowed += r"|padfree/include/padfree\.h"
     allowed += r"|padfree-[^/]*\.dist-info/.*|.*/bin/padfree"

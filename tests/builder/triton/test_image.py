@@ -89,6 +89,7 @@ def test_texts_need_python_there_too(write_plan: PlanWriter, tmp_path: Path, tok
     assert f'RUN echo /opt > "{site}/padfree.pth"\n' in dockerfile
     assert '"/opt/padfree/runtime/triton/probe.py", "bert", "bert_tokenizer"]\n' in dockerfile
     assert {
+        "padfree/__init__.py",
         "padfree/lib/libpadfree_register.so",
         "padfree/runtime/triton/tokenizer.py",
         "padfree/contract/metadata.py",
