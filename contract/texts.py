@@ -22,6 +22,9 @@ TASKS = (FEATURES, SENTENCES, SPARSE, PAIRS, CLASSES, TOKENS, ANSWERS, MASKED)
 """What a model is for; the names are those of Hugging Face's pipelines where these have one."""
 OUTPUTS: Mapping[str, str] = {SENTENCES: "sentence_embedding", SPARSE: "sentence_embedding", PAIRS: "scores"}
 """The output that answers a task, where padfree names it."""
+RIGHT, LEFT = "right", "left"
+SIDES = (RIGHT, LEFT)
+"""The ends of a text that may be cut off."""
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -40,6 +43,9 @@ class TextInfo:
         similarity: "cosine", "dot", "euclidean" or "manhattan"; None: the folder does not say.
         labels: names of classes, in the order of the scores.
         activation: what a cross-encoder's logits go through before they are its scores; "" for other models.
+        truncation_side: the end that longer texts lose: "right" or "left".
+        token_types: whether texts have token types; where they have none, models that read types get zeros.
+        pools_prompt: whether the tokens of prompts are pooled; False: all but they are.
     """
 
     task: str
@@ -52,6 +58,9 @@ class TextInfo:
     similarity: str | None = None
     labels: tuple[str, ...] = ()
     activation: str = ""
+    truncation_side: str = RIGHT
+    token_types: bool = True
+    pools_prompt: bool = True
 
     @property
     def takes_pairs(self) -> bool:
@@ -71,6 +80,9 @@ class TextInfo:
             "similarity": self.similarity,
             "labels": list(self.labels),
             "activation": self.activation,
+            "truncation_side": self.truncation_side,
+            "token_types": self.token_types,
+            "pools_prompt": self.pools_prompt,
         }
 
 
@@ -80,6 +92,8 @@ def parse_text(fields: Fields) -> TextInfo:
     default = fields.optional_string("default_prompt")
     if default is not None and default not in prompts:
         raise fields.fail("default_prompt", f"one of {', '.join(prompts.names()) or 'no prompts'}")
+    # Files that older versions wrote lack the last three.
+    side = fields.text("truncation_side", SIDES) if "truncation_side" in fields else RIGHT
     digest = None if fields.optional_string("tokenizer_sha256") is None else fields.text("tokenizer_sha256", DIGEST)
     return TextInfo(
         task=fields.text("task", TASKS),
@@ -92,4 +106,7 @@ def parse_text(fields: Fields) -> TextInfo:
         similarity=fields.optional_string("similarity"),
         labels=fields.strings("labels"),
         activation=fields.optional_string("activation") or "",
+        truncation_side=side,
+        token_types="token_types" not in fields or fields.truth("token_types"),
+        pools_prompt="pools_prompt" not in fields or fields.truth("pools_prompt"),
     )

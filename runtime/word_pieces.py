@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .texts import Text
 from .word_table import NEW_WORD, Looked, WordTable, open_library
 
 if TYPE_CHECKING:
@@ -29,6 +28,8 @@ MOST_WORDS = 1 << 18
 """Words whose pieces are kept; then all are forgotten, and found again."""
 LONGEST_WORD = 64
 """Letters of words that are kept."""
+
+Text = str | tuple[str, str]
 
 _WORD = re.compile(r"[0-9A-Za-z]+|[!-/:-@\[-`{-~]")
 _UNUSUAL = re.compile(r"[^\t\n\r -~]")  # control characters, which the normaliser takes away

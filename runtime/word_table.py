@@ -76,6 +76,13 @@ class Looked:
         """The rows without tokens."""
         return np.flatnonzero(self.counts < 0).tolist() if self.counts.size and self.counts.min() < 0 else []
 
+    def without(self, rows: npt.NDArray[np.bool_]) -> Looked:
+        """Without the tokens of some rows; `rows` is bool [rows]."""
+        if not rows.any():
+            return self
+        kept = np.repeat(~rows, np.maximum(self.counts, 0))
+        return Looked(self.ids[kept], self.types[kept], np.where(rows, np.int32(LEFT_OUT), self.counts))
+
     def completed(self, rows: Sequence[Row]) -> Looked:
         """With ids and types for the rows of `left`, in their order."""
         starts = [0, *accumulate(np.maximum(self.counts, 0).tolist())]

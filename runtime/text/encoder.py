@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ids and token types of texts and pairs: looked up word by word where that is possible, by `tokenizers` otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from padfree.contract.texts import RIGHT
+
+from ..word_pieces import WordPieces
+from ..word_table import Looked
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding, Tokenizer
+
+Text = str | tuple[str, str]
+Int32Array = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Tokens of some texts, one text after the other.
+
+    Attributes:
+        ids: int32 [T].
+        types: int32 [T]; zeros where texts have no token types.
+        seq_lens: int32 [B], tokens of each text.
+        cut: bool [B], whether a text was longer, and lost an end.
+    """
+
+    ids: Int32Array
+    types: Int32Array
+    seq_lens: Int32Array
+    cut: Flags
+
+    def rows(self, values: Int32Array) -> list[Int32Array]:
+        """Values [T], as an array per text."""
+        ends = np.cumsum(self.seq_lens, dtype=np.int64)
+        return np.split(values, ends[:-1]) if self.seq_lens.size else []
+
+    def split(self, sizes: Sequence[int]) -> Iterator[Encoded]:
+        """The texts of several callers, so many each."""
+        texts = np.cumsum([0, *sizes])
+        tokens = np.concatenate([[0], np.cumsum(self.seq_lens, dtype=np.int64)])[texts]
+        for (first, last), (start, stop) in zip(pairwise(texts.tolist()), pairwise(tokens.tolist()), strict=True):
+            yield Encoded(self.ids[start:stop], self.types[start:stop], self.seq_lens[first:last], self.cut[first:last])
+
+
+class TextEncoder:
+    """Makes tokens of texts, or of pairs of texts. Threads may share one.
+
+    Args:
+        tokenizer: pads nothing; it is the encoder's from now on.
+        most: tokens of a text or pair, special tokens included; longer ones are cut. None: any number.
+        side: the end that longer texts lose, "right" or "left".
+        token_types: whether texts have token types.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, most: int | None, *, side: str = RIGHT, token_types: bool = True) -> None:
+        self._tokenizer, self._side, self._token_types = tokenizer, side, token_types
+        self.most = most
+        tokenizer.no_truncation()
+        words = WordPieces.of(tokenizer)
+        # Those know no types of single texts but 0.
+        self._words = words if words is None or not any(tokenizer.encode("a").type_ids) else None
+        if most is not None:
+            tokenizer.enable_truncation(most, direction=side)
+
+    def look_up(self, texts: Sequence[Text]) -> Encoded | None:
+        """Tokens of plain texts, so quickly that an event loop may wait; None where `encode` has to make them."""
+        found = self._looked_up(texts)
+        return None if found is None or found[0].left else self._encoded(*found)
+
+    def encode(self, texts: Sequence[Text]) -> Encoded:
+        """Tokens of texts, or of pairs of texts, in their order."""
+        found = self._looked_up(texts)
+        looked, cut = found or (Looked.of_rows([None] * len(texts)), np.zeros(len(texts), np.bool_))
+        if left := looked.left:
+            encodings = self._tokenizer.encode_batch_fast([texts[at] for at in left])
+            cut[left] = [bool(encoding.overflowing) for encoding in encodings]
+            looked = looked.completed([_row(encoding) for encoding in encodings])
+        return self._encoded(looked, cut)
+
+    def full_length(self, text: Text) -> int:
+        """Tokens of a text that is not cut."""
+        whole = type(self._tokenizer).from_str(self._tokenizer.to_str())
+        whole.no_truncation()
+        return len(whole.encode(*([text] if isinstance(text, str) else text)))
+
+    def _looked_up(self, texts: Sequence[Text]) -> tuple[Looked, Flags] | None:
+        """What the words of texts tell, and which texts are cut; None where they tell nothing."""
+        if self._words is None or not texts:
+            return None
+        if self._side != RIGHT:
+            looked = self._words.look_up(texts)
+            return (looked.without(looked.counts > self.most) if self.most is not None else looked), _none_of(texts)
+        looked, cut = self._words.look_up(texts, self.most), _none_of(texts)
+        # Pairs that are too long are left to the library, and texts that fill their room may have been longer.
+        full = [at for at in np.flatnonzero(looked.counts == self.most).tolist() if isinstance(texts[at], str)]
+        if full and self.most is not None:
+            cut[full] = self._words.look_up([texts[at] for at in full], self.most + 1).counts > self.most
+        return looked, cut
+
+    def _encoded(self, looked: Looked, cut: Flags) -> Encoded:
+        types = looked.types if self._token_types else np.zeros_like(looked.ids)
+        return Encoded(looked.ids, types, looked.counts, cut)
+
+
+def _row(encoding: Encoding) -> tuple[list[int], list[int]]:
+    return encoding.ids, encoding.type_ids
+
+
+def _none_of(texts: Sequence[Text]) -> Flags:
+    return np.zeros(len(texts), np.bool_)

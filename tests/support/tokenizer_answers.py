@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes what AutoTokenizer makes of TEXTS and PAIRS in every folder of tokenizer_kinds.
+
+python -m tests.support.tokenizer_answers wants transformers 5, and nothing else of padfree's dependencies but
+tokenizers.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from .tokenizer_kinds import KINDS, MOST, PAIRS, TEXTS
+
+ANSWERS = Path(__file__).parents[1] / "fixtures" / "tokenizer_answers.json"
+
+
+def answers(folder: Path) -> dict[str, Any]:
+    """Ids, and types where there are any, of texts and pairs, whole and cut to MOST tokens."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    found = {}
+    for name, given in (("texts", (list(TEXTS),)), ("pairs", tuple(map(list, zip(*PAIRS, strict=True))))):
+        for suffix, options in (("", {}), ("_cut", {"truncation": True, "max_length": MOST})):
+            made = tokenizer(*given, **options)
+            found[name + suffix] = {key: made[key] for key in ("input_ids", "token_type_ids") if key in made}
+    return found
+
+
+def main() -> int:
+    """Writes ANSWERS."""
+    import transformers
+
+    with tempfile.TemporaryDirectory() as scratch:
+        kinds = {kind.name: answers(kind.write(Path(scratch) / kind.name)) for kind in KINDS}
+    content = {"transformers": transformers.__version__, "kinds": kinds}
+    ANSWERS.write_text(json.dumps(content, separators=(",", ":")) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

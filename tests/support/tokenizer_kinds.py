@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders with a small tokenizer of every kind that AutoTokenizer reads: tokenizer.json and what lies beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+WORDS = ("cat", "mat", "rain", "sat", "the", "un", "##ing", "##s", "Cat", "Rain", "café", "cafe", "naïve", "naive")
+TEXTS = (
+    "", "the cat sat", "The Cat SAT on the mat", "raining cats, and mats!", "café naïve", "日本 rain", "a  b\tc\nd",
+    "[MASK] the <mask> cat </s>", " leading and trailing ", "``the'' cat", "x<ent>y <ENT> z", "co-cat (mat)...",
+    "the cat sat on the mat the cat sat on the mat the cat sat on the mat",
+)  # fmt: skip
+PAIRS = (("the cat", "sat on the mat"), ("", "rain"), ("a b c d e f g h i j", "the rain the rain the rain the rain"))
+MOST = 12
+"""Tokens that the long ones are cut to."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One folder: its tokenizer, and the objects in its JSON files; None: there is no such file."""
+
+    name: str
+    make: Callable[[], Tokenizer]
+    settings: Mapping[str, Any] | None = field(default_factory=dict)
+    model: Mapping[str, Any] | None = None
+    specials: Mapping[str, Any] | None = None
+    added: Mapping[str, int] | None = None
+
+    def write(self, folder: Path) -> Path:
+        """The folder, with all files."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.make().save(str(folder / "tokenizer.json"))
+        for name, content in (
+            ("tokenizer_config.json", self.settings),
+            ("config.json", self.model),
+            ("special_tokens_map.json", self.specials),
+            ("added_tokens.json", self.added),
+        ):
+            if content is not None:
+                (folder / name).write_text(json.dumps(content), encoding="utf-8")
+        return folder
+
+
+def _vocabulary(*specials: str) -> dict[str, int]:
+    pieces = [
+        *specials,
+        *LETTERS,
+        *(f"##{letter}" for letter in LETTERS),
+        *LETTERS.upper(),
+        *",.!()'\"-`<>",
+        *WORDS,
+        "日",
+        "本",
+    ]
+    return {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+
+
+def bert(*, lower: bool = True, types: int = 1, frame: bool = True, added: bool = True) -> Tokenizer:
+    """BERT's: WordPiece."""
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    made = Tokenizer(models.WordPiece(_vocabulary(*specials), unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer(lowercase=lower)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    if added:
+        made.add_special_tokens(specials)
+    if frame:
+        made.post_processor = processors.TemplateProcessing(
+            single="[CLS]:0 $A:0 [SEP]:0",
+            pair=f"[CLS]:0 $A:0 [SEP]:0 $B:{types} [SEP]:{types}",
+            special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+        )
+    return made
+
+
+def words(*, cut: str | None = None, end: bool = True) -> Tokenizer:
+    """Whole words, as small tests have them."""
+    made = Tokenizer(models.WordLevel(_vocabulary("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    tail = " [SEP]" if end else ""
+    made.post_processor = processors.TemplateProcessing(
+        single=f"[CLS] $A{tail}", pair=f"[CLS] $A [SEP] $B:1{' [SEP]:1' if end else ''}",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )  # fmt: skip
+    if cut is not None:
+        made.enable_truncation(9, direction=cut)
+        made.enable_padding(pad_id=0)
+    return made
+
+
+def bytes_of(
+    *, prefix: bool = False, specials: tuple[str, ...] = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+) -> Tokenizer:
+    """RoBERTa's: byte-level BPE."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [
+        ("c", "a"),
+        ("ca", "t"),
+        ("\u0120", "t"),
+        ("\u0120t", "h"),
+        ("\u0120th", "e"),
+        ("\u0120", "cat"),
+        ("r", "a"),
+        ("\u0120", "ra"),
+    ]
+    pieces = [*specials, *alphabet, *("".join(pair) for pair in merges)]
+    vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+    made = Tokenizer(models.BPE(vocabulary, merges))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(list(specials[:-1]))
+    made.add_special_tokens([AddedToken(specials[-1], lstrip=True, special=True)])
+    if specials[0] == "<s>":
+        made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=prefix)
+    else:
+        made.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 0), ("[SEP]", 2)]
+        )
+    return made
+
+
+def pieces(
+    specials: tuple[str, ...], frame: tuple[str, str] | None, *, normalizer: Any = None, unknown: int | None = None
+) -> Tokenizer:
+    """SentencePiece's: Unigram."""
+    listed = [*((name, 0.0) for name in specials), ("\u2581", -3.0)]
+    listed += [
+        (f"\u2581{word}", -4.0) for word in ("cat", "mat", "rain", "sat", "the", "Cat", "a", "b", "cafe", "naive")
+    ]
+    listed += [(letter, -6.0) for letter in [*LETTERS, *LETTERS.upper(), *",.!()'\"-", "é", "ï"]]
+    unknown = specials.index("<unk>" if "<unk>" in specials else "[UNK]") if unknown is None else unknown
+    made = Tokenizer(models.Unigram(listed, unk_id=unknown))
+    if normalizer is not None:
+        made.normalizer = normalizer
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]
+    )
+    made.decoder = decoders.Metaspace()
+    made.add_special_tokens(list(specials))
+    if frame is not None:
+        numbers = [(name, specials.index(name)) for name in dict.fromkeys(" ".join(frame).split()) if name in specials]
+        made.post_processor = processors.TemplateProcessing(single=frame[0], pair=frame[1], special_tokens=numbers)
+    return made
+
+
+_XLM = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+_XLM_FRAME = ("<s> $A </s>", "<s> $A </s> </s> $B </s>")
+_ALBERT = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+_DEBERTA = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
+_FRAME = ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]")
+
+
+def _named(kind: str, **settings: Any) -> dict[str, Any]:
+    return {"tokenizer_class": kind, **settings}
+
+
+def _bert(name: str = "BertTokenizer", **settings: Any) -> dict[str, Any]:
+    tokens = {
+        "unk_token": "[UNK]",
+        "sep_token": "[SEP]",
+        "pad_token": "[PAD]",
+        "cls_token": "[CLS]",
+        "mask_token": "[MASK]",
+    }
+    return _named(name, **{**tokens, **settings})
+
+
+_ENT = {
+    "content": "<ent>",
+    "lstrip": False,
+    "rstrip": False,
+    "normalized": False,
+    "single_word": False,
+    "special": True,
+}
+_GENERIC = "PreTrainedTokenizerFast"
+
+KINDS = (
+    Kind("bert", bert, _bert(do_lower_case=True)),
+    Kind("bert_fast_name", bert, _bert("BertTokenizerFast")),
+    Kind("bert_cased_by_settings", bert, _bert(do_lower_case=False)),
+    Kind("bert_lower_by_default", lambda: bert(lower=False), _bert()),
+    Kind("bert_keeps_accents", bert, _bert(strip_accents=False)),
+    Kind("bert_strips_accents_cased", lambda: bert(lower=False), _bert(do_lower_case=False, strip_accents=True)),
+    Kind("bert_chinese_together", bert, _bert(tokenize_chinese_chars=False)),
+    Kind("bert_left", bert, _bert(truncation_side="left")),
+    Kind("bert_padding_left", bert, _bert(padding_side="left")),
+    Kind("bert_without_types", bert, _bert(model_input_names=["input_ids", "attention_mask"])),
+    Kind("bert_other_frame_in_file", lambda: bert(types=0), _bert()),
+    Kind("bert_without_frame", lambda: bert(frame=False), _bert()),
+    Kind("bert_added_tokens", bert, _bert(added_tokens_decoder={"1": {**_ENT, "content": "[UNK]"}, "130": _ENT})),
+    Kind("bert_more_special_tokens", bert, _bert(additional_special_tokens=["<ent>"])),
+    Kind("bert_extra_special_tokens", bert, _bert(extra_special_tokens=["<ENT>"])),
+    Kind(
+        "bert_specials_map",
+        lambda: bert(added=False),
+        _named("BertTokenizer"),
+        None,
+        {"mask_token": {**_ENT, "content": "[MASK]", "lstrip": True}, "additional_special_tokens": ["<ent>"]},
+    ),
+    Kind("bert_added_tokens_file", bert, _bert(), None, None, {"<ent>": 140}),
+    Kind("bert_of_model_type", lambda: bert(lower=False), None, {"model_type": "bert"}),
+    Kind("distilbert", bert, _bert("DistilBertTokenizer")),
+    Kind("distilbert_model_with_bert", bert, _bert(), {"model_type": "distilbert"}),
+    Kind("electra", bert, _bert("ElectraTokenizer")),
+    Kind(
+        "modernbert_says_bert",
+        lambda: bert(lower=False),
+        _bert("PreTrainedTokenizerFast"),
+        {"model_type": "modernbert"},
+    ),
+    Kind(
+        "mpnet",
+        bert,
+        _named(
+            "MPNetTokenizer",
+            cls_token="[CLS]",
+            sep_token="[SEP]",
+            bos_token="[CLS]",
+            eos_token="[SEP]",
+            pad_token="[PAD]",
+            mask_token="[MASK]",
+            unk_token="[UNK]",
+        ),
+    ),
+    Kind(
+        "funnel",
+        bert,
+        _named(
+            "FunnelTokenizer",
+            **{name: f"[{name[:3].upper()}]" for name in ("cls_token", "sep_token", "pad_token", "unk_token")},
+            mask_token="[MASK]",
+            bos_token="[CLS]",
+            eos_token="[SEP]",
+        ),
+    ),
+    Kind("words_generic", words, _bert(_GENERIC)),
+    Kind("words_backend", words, _bert("TokenizersBackend", truncation_side="left")),
+    Kind("words_generic_with_types", words, _bert(_GENERIC, model_input_names=["input_ids", "token_type_ids"])),
+    Kind("words_unknown_class", words, _bert("NobodysTokenizer")),
+    Kind("words_cut_left_in_file", lambda: words(cut="left"), _bert(_GENERIC)),
+    Kind("words_cut_right_by_settings", lambda: words(cut="left"), _bert(_GENERIC, truncation_side="right")),
+    Kind("words_do_lower_case", words, _bert(_GENERIC, do_lower_case=True)),
+    Kind("words_add_eos", lambda: words(end=False), _bert(_GENERIC, add_eos_token=True, eos_token="[SEP]")),
+    Kind("words_add_bos", words, _bert(_GENERIC, add_bos_token=True, bos_token="[MASK]")),
+    Kind("words_ent_normalized", words, _bert(_GENERIC, added_tokens_decoder={"150": {**_ENT, "lstrip": True}})),
+    Kind("words_model_specific_token", words, _bert(_GENERIC, ent_token="<ent>")),
+    Kind("roberta", bytes_of, _named("RobertaTokenizer")),
+    Kind("roberta_prefix", bytes_of, _named("RobertaTokenizer", add_prefix_space=True)),
+    Kind("roberta_no_prefix_by_settings", lambda: bytes_of(prefix=True), _named("RobertaTokenizerFast")),
+    Kind("longformer", bytes_of, _named("LongformerTokenizer", truncation_side="left")),
+    Kind("roberta_generic", lambda: bytes_of(prefix=True), _named(_GENERIC, cls_token="<s>")),
+    Kind(
+        "deberta", lambda: bytes_of(specials=("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")), _named("DebertaTokenizer")
+    ),
+    Kind("xlm_roberta", lambda: pieces(_XLM, _XLM_FRAME), _named("XLMRobertaTokenizer")),
+    Kind(
+        "xlm_roberta_lower_in_file",
+        lambda: pieces(_XLM, _XLM_FRAME, normalizer=normalizers.Lowercase()),
+        _named("XLMRobertaTokenizer"),
+    ),
+    Kind(
+        "xlm_roberta_generic_lower",
+        lambda: pieces(_XLM, _XLM_FRAME, normalizer=normalizers.Lowercase()),
+        _named(_GENERIC),
+    ),
+    Kind("camembert", lambda: pieces(_XLM, _XLM_FRAME), _named("CamembertTokenizer")),
+    Kind("albert", lambda: pieces(_ALBERT, _FRAME), _named("AlbertTokenizer")),
+    Kind(
+        "albert_cased_accents",
+        lambda: pieces(_ALBERT, _FRAME),
+        _named("AlbertTokenizer", do_lower_case=False, keep_accents=True),
+    ),
+    Kind("deberta_v2", lambda: pieces(_DEBERTA, _FRAME), _named("DebertaV2Tokenizer")),
+    Kind(
+        "deberta_v2_lower_marks",
+        lambda: pieces(_DEBERTA, _FRAME),
+        _named("DebertaV2Tokenizer", do_lower_case=True, split_by_punct=True),
+    ),
+    Kind("rembert", lambda: pieces(("<pad>", "[CLS]", "<unk>", "[SEP]", "[MASK]"), _FRAME), _named("RemBertTokenizer")),
+    Kind(
+        "xlnet",
+        lambda: pieces(("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>"), None),
+        _named("XLNetTokenizer"),
+    ),
+    Kind(
+        "t5",
+        lambda: pieces(("<pad>", "</s>", "<unk>"), ("$A </s>", "$A </s> $B </s>")),
+        _named("T5Tokenizer", extra_ids=0, additional_special_tokens=["<extra_id_0>"]),
+    ),
+    Kind(
+        "big_bird",
+        lambda: pieces(("<pad>", "</s>", "<s>", "<unk>", "[SEP]", "[MASK]", "[CLS]"), None),
+        _named("BigBirdTokenizer"),
+    ),
+    Kind(
+        "spaces_by_pattern",
+        lambda: pieces(_XLM, _XLM_FRAME, normalizer=normalizers.Replace(Regex(" {2,}"), " ")),
+        _named(_GENERIC, model_input_names=["input_ids", "token_type_ids", "attention_mask"]),
+    ),
+)
