@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from padfree.contract.installation import install_command
 from padfree.runtime import SessionError, word_table
 from padfree.runtime.gpu import plugin_library
 from padfree.runtime.gpu.trt import import_tensorrt
@@ -68,7 +69,7 @@ def capabilities(findings: list[Finding]) -> dict[str, bool]:
 
 def find_python_packages() -> Finding:
     """The packages that every use needs."""
-    names = ("numpy", "onnx", "onnx_graphsurgeon", "onnxruntime", "tokenizers", "rich")
+    names = ("numpy", "onnx", "onnx_graphsurgeon", "onnxruntime", "tokenizers", "rich", "polygraphy", "jinja2")
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         return Finding("python", "problem", f"cannot import {', '.join(missing)}", "pip install padfree again")
@@ -84,8 +85,8 @@ def find_gpu() -> Finding:
     except SessionError as error:
         seen = _nvidia_smi("name,compute_cap")
         if seen:
-            return Finding("gpu", "problem", f"{seen}, but {error}", "pip install 'padfree[trt]'")
-        return Finding("gpu", "missing", str(error).partition(";")[0], "pip install 'padfree[trt]'")
+            return Finding("gpu", "problem", f"{seen}, but {error}", install_command("trt"))
+        return Finding("gpu", "missing", str(error).partition(";")[0], install_command("trt"))
     count = cuda.device_count()
     if not count:
         seen = _nvidia_smi("name,compute_cap")
@@ -107,7 +108,8 @@ def find_driver() -> Finding:
         cuda = importlib.import_module("padfree.runtime.gpu.cuda")
         newest = cuda.driver_version()
     except SessionError as error:
-        return Finding("driver", "missing", str(error).partition(";")[0], "install NVIDIA's driver and padfree[trt]")
+        step = f"install NVIDIA's driver, and {install_command('trt')}"
+        return Finding("driver", "missing", str(error).partition(";")[0], step)
     if not newest:
         return Finding("driver", "missing", "no NVIDIA driver", "install NVIDIA's driver to run engines")
     known = f"{newest // 1000}.{newest % 1000 // 10}"

@@ -138,11 +138,12 @@ def run_job(arguments: argparse.Namespace, columns: tuple[str, ...], prompt: str
 
 def _missing(error: ImportError) -> Exception | None:
     from padfree.builder.errors import BuildError
+    from padfree.contract.installation import install_command
 
     package = (error.name or "").partition(".")[0]
     if package not in PACKAGES:
         return None
-    return BuildError(f"this needs {package}: pip install 'padfree[{PACKAGES[package]}]'")
+    return BuildError(f"this needs {package}: {install_command(PACKAGES[package])}")
 
 
 class _Workers:

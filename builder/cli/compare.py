@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +109,6 @@ def _runners(text: str) -> tuple[str, ...]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
-    _require_polygraphy()
     from padfree.builder.compare.saved import check_folder
     from padfree.builder.destinations import check_destinations
     from padfree.builder.errors import BuildError
@@ -172,13 +170,6 @@ def _compare(arguments: argparse.Namespace, original: Path) -> int:
         write_page(report, arguments.html)
         print_line(console, f"wrote {arguments.html}")
     return 0 if report.passed else 1
-
-
-def _require_polygraphy() -> None:
-    from padfree.builder.errors import BuildError
-
-    if importlib.util.find_spec("polygraphy") is None:
-        raise BuildError("padfree compare needs Polygraphy, which is not installed; pip install 'padfree[compare]'")
 
 
 def _print_report(console: Any, report: Report, *, bisected: bool) -> None:

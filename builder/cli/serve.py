@@ -102,6 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     from padfree.builder.errors import BuildError
     from padfree.builder.folders.packing import runnable
+    from padfree.contract.installation import install_command
     from padfree.runtime.pool import read_devices
 
     try:
@@ -109,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ImportError as error:
         if error.name not in PACKAGES:
             raise
-        raise BuildError(f"padfree serve needs {', '.join(PACKAGES)}: pip install 'padfree[serve]'") from error
+        raise BuildError(f"padfree serve needs {', '.join(PACKAGES)}: {install_command('serve')}") from error
     console = output_console()
     with runnable(arguments.model, say=say) as model:
         serve(

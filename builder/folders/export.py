@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from padfree.contract.installation import install_command
 from padfree.contract.texts import ANSWERS, CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, SPARSE, TOKENS
 
 from ..errors import BuildError
@@ -41,19 +42,28 @@ _ENCODERS: Mapping[str, str] = MappingProxyType(
 _UNUSED = ("pooler", "position_ids")  # of rows of tokens
 
 
+def check_packages(folder: Folder) -> None:
+    """Refuses to export where packages for it are missing.
+
+    Raises:
+        BuildError: packages are missing; the message names them.
+    """
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise BuildError(
+            f"{folder.path}: has weights and no ONNX file; exporting them needs {', '.join(missing)}, not "
+            f"installed here: {install_command('export')}, or export it elsewhere (optimum-cli export onnx) and give "
+            "the .onnx file"
+        )
+
+
 def export(folder: Folder, file: Path) -> None:
     """Writes the encoder of a folder, with the head that its weights have, as an ONNX file.
 
     Raises:
         BuildError: packages are missing, or transformers or torch refuse the model; the message says which.
     """
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise BuildError(
-            f"{folder.path}: has weights and no ONNX file; exporting them needs {', '.join(missing)}, not "
-            "installed here: pip install 'padfree[export]', or export it elsewhere (optimum-cli export onnx) and give "
-            "the .onnx file"
-        )
+    check_packages(folder)
     with _quiet():
         model = _load(folder)
         try:

@@ -19,7 +19,7 @@ from padfree.onnx_tools.files.model_file import load_model, save_model
 from padfree.runtime.texts import tokenizer_path
 
 from ..errors import BuildError
-from .export import export
+from .export import check_packages, export
 from .folder import Folder, described, read_folder
 from .given import located
 from .graph import add_head
@@ -82,6 +82,8 @@ def _name_what_was_given(error: Exception, path: Path, source: Source) -> None:
 
 def _of_folder(path: Path, options: HeadOptions, mask: str | None, say: Say, scratch: Path) -> Source:
     folder = read_folder(path)
+    if folder.onnx.chosen is None:
+        check_packages(folder)
     for note in folder.notes:
         say(f"{path}: {note}")
     content = tokenizer_bytes(folder)

@@ -7,6 +7,7 @@ import importlib.util
 import json
 from typing import Any
 
+from padfree.contract.installation import install_command
 from padfree.runtime.errors import SessionError
 from padfree.runtime.texts import largest_id, parse_tokenizer
 from tokenizers import Tokenizer, normalizers
@@ -41,7 +42,7 @@ def tokenizer_advice(folder: Folder) -> str:
     found = _vocabularies(folder)
     if not found:
         return ""
-    return f", only {', '.join(found)}, of which transformers makes one (pip install 'padfree[export]')"
+    return f", only {', '.join(found)}, of which transformers makes one ({install_command('export')})"
 
 
 def _vocabularies(folder: Folder) -> list[str]:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from padfree.contract.installation import install_command
+
 from ..errors import BuildError
 from ..files import write_files
 from .report import Summary
@@ -25,7 +27,7 @@ def draw(summaries: Sequence[Summary], title: str, path: Path) -> None:
     try:
         from matplotlib import figure, rc_context
     except ImportError as error:
-        raise BuildError("--plot needs matplotlib; install it with: pip install 'padfree[bench]'") from error
+        raise BuildError(f"--plot needs matplotlib; install it with: {install_command('bench')}") from error
     names = list(dict.fromkeys(summary.contender for summary in summaries))
     with rc_context(STYLE):
         picture = figure.Figure(figsize=(8, 4.5))

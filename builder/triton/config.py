@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from padfree.builder.errors import BuildError
+from padfree.contract.installation import install_command
 
 from .serving import Served
 from .tensors import set_dims
@@ -27,7 +28,7 @@ def protobuf() -> Any:
     except (ImportError, TypeError) as error:  # protobuf refuses older generated code with a TypeError
         raise BuildError(
             f"configurations are written with tritonclient's protobuf, which cannot be loaded ({error}); install it: "
-            "pip install 'padfree[triton]'"
+            f"{install_command('triton')}"
         ) from error
     return model_config_pb2
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import sentence_transformers
 import torch
+from padfree.contract.installation import install_command
 from padfree.contract.metadata import Metadata
 from padfree.runtime import SessionError
 from padfree.runtime.texts import IDS, TYPES
@@ -108,7 +109,7 @@ def check_version(version: str) -> None:
     """Raises SessionError for versions of sentence-transformers that are not known."""
     if version.split(".")[0] != str(MAJOR):
         raise SessionError(
-            f"sentence-transformers {version}, allowed: {MAJOR}.x; install padfree[sentence-transformers]"
+            f"sentence-transformers {version}, allowed: {MAJOR}.x; {install_command('sentence-transformers')}"
         )
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from padfree.contract.installation import install_command
+
 from ..errors import SessionError
 from .device import Device, check_compute_capability
 
@@ -16,7 +18,8 @@ try:
     from cuda.bindings import runtime as runtime
 except (ImportError, OSError) as _error:
     raise SessionError(
-        f"cuda-bindings cannot be imported ({_error}); install it with: pip install cuda-bindings"
+        f"cuda-bindings cannot be imported ({_error}); install it with: {install_command('trt')} (or pip install "
+        "cuda-bindings)"
     ) from _error
 
 

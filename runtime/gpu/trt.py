@@ -7,6 +7,7 @@ import importlib
 import logging
 from typing import Any
 
+from padfree.contract.installation import install_command
 from padfree.contract.metadata import EngineInfo
 
 from ..errors import SessionError
@@ -29,7 +30,7 @@ def import_tensorrt() -> Any:
         return importlib.import_module("tensorrt")
     except ModuleNotFoundError as error:
         raise SessionError(
-            f"TensorRT is not installed ({error}); install it with: pip install 'padfree[trt]' (or pip install "
+            f"TensorRT is not installed ({error}); install it with: {install_command('trt')} (or pip install "
             "tensorrt), or run the rewritten .onnx file, which needs no TensorRT"
         ) from error
     except (ImportError, OSError) as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from padfree.builder.cli import main
+from padfree.contract.installation import install_command
 
 from tests.support.bulk_jobs import texts
 
@@ -99,4 +100,4 @@ def test_what_is_not_installed_is_named(arguments: list[str], package: str) -> N
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1
     extra = {"pyarrow": "bulk", "ray": "ray"}[package]
-    assert f"this needs {package}: pip install 'padfree[{extra}]'" in " ".join(done.stderr.split())
+    assert f"this needs {package}: {install_command(extra)}" in " ".join(done.stderr.split())

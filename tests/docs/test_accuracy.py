@@ -12,9 +12,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("polygraphy")
-
 from padfree.builder.cli import main
 from padfree.builder.compare.tolerances import TOLERANCES
 from padfree.builder.demo.demo import DEMO_DATA

@@ -13,9 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import numpy_helper
-
-pytest.importorskip("polygraphy")
-
 from padfree.builder.cli import main
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.engine.build import build_engine

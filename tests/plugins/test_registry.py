@@ -59,8 +59,6 @@ def load_in_fresh_process(library: Path, *steps: str) -> tuple[list[list[str]], 
     ],
 )
 def test_every_way_of_loading(library_path: Path, steps: str) -> None:
-    if "polygraphy" in steps:
-        pytest.importorskip("polygraphy")
     creators, errors = load_in_fresh_process(library_path, *steps.split())
     assert creators == EVERY_CREATOR
     assert "padfree:" not in errors

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from padfree.contract.installation import install_command
 from padfree.runtime import EngineInfo, Profile, Session, SessionError
 from padfree.runtime.gpu.device import Device, check_compute_capability
 from padfree.runtime.gpu.trt import check_engine, short_version
@@ -119,7 +121,7 @@ def test_changed_plan(plan: PlanWriter) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorrt") is not None, reason="TensorRT is installed")
 def test_no_tensorrt(plan: PlanWriter) -> None:
-    with pytest.raises(SessionError, match=r"TensorRT is not installed.*pip install 'padfree\[trt\]'"):
+    with pytest.raises(SessionError, match=rf"TensorRT is not installed.*{re.escape(install_command('trt'))}"):
         Session(plan())
 
 

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("polygraphy")
-
 from padfree.builder.cli import main
 from padfree.builder.compare.batches import HOLES, LEFT, PREFIX
 from padfree.builder.compare.comparison import CompareOptions, compare

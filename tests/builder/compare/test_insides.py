@@ -8,16 +8,13 @@ from pathlib import Path
 
 import pytest
 from onnx import ModelProto, TensorProto, helper
-from padfree.onnx_tools import load_model, save_model
-
-pytest.importorskip("polygraphy")
-
 from padfree.builder.compare.batches import ComparedBatch, generate
 from padfree.builder.compare.insides import EngineInside, with_outputs
 from padfree.builder.compare.original import Original, describe_original
 from padfree.builder.compare.reasons.bisecting import Departure, find_departure
 from padfree.builder.compare.tolerances import TOLERANCES
 from padfree.contract.names import ONNX_METADATA_KEY
+from padfree.onnx_tools import load_model, save_model
 from padfree.runtime import Metadata
 from padfree.runtime.plan_files import parse_metadata
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-pytest.importorskip("polygraphy")
-
 from padfree.builder.compare.batches import ComparedBatch
 from padfree.builder.compare.metrics import output_errors
 from padfree.builder.compare.tolerances import Tolerance

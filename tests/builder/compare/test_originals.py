@@ -8,9 +8,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-
-pytest.importorskip("polygraphy")
-
 from onnx import TensorProto, helper, numpy_helper
 from padfree.builder.cli import main
 from padfree.onnx_tools.synthetic import bert_model

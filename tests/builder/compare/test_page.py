@@ -10,10 +10,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("polygraphy")
-pytest.importorskip("jinja2")
-
 from padfree.builder.cli import main
 
 from . import planted

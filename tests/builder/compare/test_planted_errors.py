@@ -13,8 +13,6 @@ from padfree.builder.cli import main
 
 from . import planted
 
-pytest.importorskip("polygraphy")
-
 Capture = pytest.CaptureFixture[str]
 
 

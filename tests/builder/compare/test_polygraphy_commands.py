@@ -11,9 +11,6 @@ from pathlib import Path
 
 import onnx
 import pytest
-
-pytest.importorskip("polygraphy")
-
 from padfree.builder.cli import main
 from padfree.builder.compare import saved
 from padfree.onnx_tools import save_model

@@ -11,9 +11,6 @@ import numpy as np
 import pytest
 from onnx import ModelProto, numpy_helper
 from onnxruntime.transformers.float16 import convert_float_to_float16
-
-pytest.importorskip("polygraphy")
-
 from padfree.builder.cli import main
 from padfree.onnx_tools import load_model, rewrite, save_model
 from padfree.onnx_tools.files.model import Model

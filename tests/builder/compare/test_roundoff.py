@@ -10,9 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import numpy_helper
-
-pytest.importorskip("polygraphy")
-
 from padfree.builder.cli import main
 from padfree.builder.compare.batches import generate
 from padfree.builder.compare.candidates import Settings, make_reference, make_subjects, open_candidates

@@ -6,9 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("polygraphy")
-
 from padfree.builder.cli import main
 from padfree.builder.demo.demo import DEMO_DATA
 

@@ -61,7 +61,6 @@ def test_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_compare(folder: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("polygraphy")
     packed = tmp_path / "packed.onnx"
     assert cli.main(["optimize", str(folder), "-o", str(packed)]) == 0
     assert cli.main(["compare", str(folder), str(packed), "--data", str(texts)]) == 0

@@ -128,5 +128,7 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     write_safetensors(folder / "model.safetensors", {"embeddings.word_embeddings.weight": table})
     monkeypatch.setattr("padfree.builder.folders.export.PACKAGES", ("torch_that_nobody_has",))
     wanted = "exporting them needs torch_that_nobody_has, not installed here: pip install"
-    with pytest.raises(BuildError, match=wanted), source.opened(folder):
+    said: list[str] = []
+    with pytest.raises(BuildError, match=wanted), source.opened(folder, say=said.append):
         pass
+    assert not [line for line in said if "exporting" in line]  # nothing is announced that cannot be done

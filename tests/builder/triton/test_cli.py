@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from padfree.builder.cli import main
 from padfree.builder.demo.demo import DEMO_DATA
+from padfree.contract.installation import install_command
 
 pytest.importorskip("tritonclient.grpc")
 
@@ -106,4 +107,4 @@ def test_without_tritonclient(
 ) -> None:
     monkeypatch.setitem(sys.modules, "tritonclient.grpc", None)
     error = refused(capsys, tmp_path / "models", packed_model(), "--name", "bert")
-    assert "pip install 'padfree[triton]'" in error
+    assert install_command("triton") in error

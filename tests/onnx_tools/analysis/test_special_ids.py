@@ -191,7 +191,6 @@ def test_ids_of_a_rule() -> None:
 
 @pytest.mark.parametrize(("name", "interface"), [("clip_text_ts17", "packed"), ("bart_cls_dy18", "padded")])
 def test_comparisons_take_the_same_ids(name: str, interface: str, tmp_path: Path) -> None:
-    pytest.importorskip("polygraphy")
     from padfree.builder.cli import main
 
     save_model(load(name), tmp_path / "model.onnx")
