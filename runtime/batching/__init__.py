@@ -6,7 +6,7 @@ from .batcher import Batcher, Stats
 from .costs import CostTable, read_costs
 from .errors import BatchingError, ClosedError, DeadlineError, QueueFullError
 from .partition import partition
-from .policies import CheapestCut, FirstCome
+from .policies import CheapestCut, FairShare, FirstCome
 from .policy import Decision, Policy
 from .waiting import Waiting
 
@@ -19,6 +19,7 @@ __all__ = [
     "CostTable",
     "DeadlineError",
     "Decision",
+    "FairShare",
     "FirstCome",
     "Policy",
     "QueueFullError",

@@ -17,7 +17,10 @@ import numpy.typing as npt
 from padfree.runtime.errors import SessionError
 from padfree.runtime.request import Ragged, read_packed, read_request
 
+from ..budget import Budget, cut
 from .errors import BatchingError, ClosedError
+from .pace import Pace
+from .parts import Whole
 from .policy import Policy, latest_start_s
 from .queue import RequestQueue
 from .response_cache import Answer, ResponseCache
@@ -68,6 +71,8 @@ class Batcher:
         max_waiting: most requests in the queue.
         max_waiting_tokens: most tokens in the queue; None is no limit.
         cache_bytes: memory for answers by token ids; 0 keeps none. With it, answers are arrays that cannot be written.
+        tokens_a_second: what the model computes, measured before; what it is seen to compute takes its place. By it,
+            requests are refused that could not be answered before their deadlines.
 
     Raises:
         SessionError: a number that means nothing.
@@ -82,6 +87,7 @@ class Batcher:
         max_waiting: int = 1024,
         max_waiting_tokens: int | None = None,
         cache_bytes: int = 0,
+        tokens_a_second: float | None = None,
     ) -> None:
         for name, value, least in (
             ("runs", runs, 1),
@@ -91,10 +97,11 @@ class Batcher:
         ):
             if value is not None and value < least:
                 raise SessionError(f"{name} is {value}, allowed: {least} or more; leave it out for the default")
-        queue = RequestQueue[Request](policy, max_requests=max_waiting, max_tokens=max_waiting_tokens)
+        pace = Pace(tokens_a_second)
+        queue = RequestQueue[Request](policy, max_requests=max_waiting, max_tokens=max_waiting_tokens, pace=pace)
         self._metadata = model.metadata
         self._policy = policy
-        self._server = Server(model, queue, ResponseCache(cache_bytes) if cache_bytes else None)
+        self._server = Server(model, queue, ResponseCache(cache_bytes) if cache_bytes else None, pace)
         self._threads = Threads(self._server, runs)
         weakref.finalize(self, self._threads.let_end).atexit = False  # threads see to that themselves
 
@@ -104,6 +111,7 @@ class Batcher:
         *,
         deadline_s: float | None = None,
         caller: Hashable = None,
+        client: Hashable = None,
     ) -> Future[Answer]:
         """Queues one sequence.
 
@@ -111,6 +119,7 @@ class Batcher:
             sequence: its ids, or {"input_ids": ids, "token_type_ids": types}; integers, arrays or lists.
             deadline_s: the answer is wanted within so many seconds; a request for which it is too late is not run.
             caller: whoever names one gets answers in the order of asking; others get each as soon as it is there.
+            client: who shares the queue with others where the policy is FairShare.
 
         Returns:
             A future with output name -> [L, ...] or [...], as Session.run gives it for one sequence. Cancelling it
@@ -127,11 +136,11 @@ class Batcher:
             ragged = read_request({name: [row] for name, row in sequence.items()}, self._metadata)
         else:
             ragged = read_request([sequence], self._metadata)
-        request = self._request(ragged, deadline_s, caller)
+        (request,) = self._requests([ragged], deadline_s, caller, client, 1)
         cache = self._server.cache
         cached = None if cache is None else cache.get(request.key)
         if cached is None:
-            self._put(request)
+            self._put([request])
         else:
             request.set_running_or_notify_cancel()
             self._server.count(cache_hits=1, answered=1)
@@ -145,11 +154,16 @@ class Batcher:
         seq_lens: Any = None,
         deadline_s: float | None = None,
         caller: Hashable = None,
+        client: Hashable = None,
+        shares: int = 1,
+        part: Budget | None = None,
     ) -> Future[dict[str, list[npt.NDArray[Any]]]]:
         """Queues sequences that come together and run together: one place in the queue, one future.
 
         A group costs the host less than its sequences one by one. It is counted as one request, may be more than one
-        run takes (it then takes several), and its answer is not cached.
+        run takes (it then takes several), and its answer is not cached. With `part` it is cut into requests of at most
+        so much, which are queued all or none, and of which other runs may come in between; one that fails, or the
+        future's cancel(), takes those that do not run yet out of the queue.
 
         Args:
             sequences: as Session.run takes them, one or more; with `seq_lens` all tokens one behind the other, as
@@ -157,6 +171,9 @@ class Batcher:
             seq_lens: integers [B], the tokens of each sequence.
             deadline_s: as for submit.
             caller: as for submit.
+            client: as for submit.
+            shares: how many clients the group stands for, whose small requests it is made of.
+            part: the most of it that stays together; None: all.
 
         Returns:
             A future with what Session.run returns for them.
@@ -178,30 +195,47 @@ class Batcher:
             ragged = read_packed(columns, seq_lens, self._metadata)
         if not ragged.seq_lens.size:
             raise SessionError("the group has no sequences, allowed: one or more; send what there is to run")
-        request = self._request(ragged, deadline_s, caller, group=True)
-        self._put(request)
-        return request
+        runs = [slice(0, ragged.seq_lens.size)] if part is None else cut(ragged.seq_lens.tolist(), part)
+        parts = [ragged.part(run.start, run.stop) for run in runs]
+        requests = self._requests(parts, deadline_s, caller, client, shares, group=True)
+        self._put(requests)
+        return requests[0] if len(requests) == 1 else Whole(requests)
 
-    def _request(self, ragged: Ragged, deadline_s: float | None, caller: Hashable, *, group: bool = False) -> Request:
-        """A request that has its place in the caller's line."""
+    def _requests(
+        self,
+        parts: Sequence[Ragged],
+        deadline_s: float | None,
+        caller: Hashable,
+        client: Hashable,
+        shares: int,
+        *,
+        group: bool = False,
+    ) -> list[Request]:
+        """Requests that have their places in the caller's line."""
         if deadline_s is not None and not deadline_s > 0:
             raise SessionError(f"deadline_s is {deadline_s}, allowed: above 0; pass seconds, or leave it out for none")
-        lengths = ragged.seq_lens.tolist()
         now_s = time.monotonic()
         until_s = math.inf if deadline_s is None else now_s + deadline_s
-        waiting = Waiting(sum(lengths), now_s, until_s, len(lengths), max(lengths))
-        return Request(ragged, waiting, self._server.order.join(caller), group, self._server)
+        requests = []
+        for ragged in parts:
+            lengths = ragged.seq_lens.tolist()
+            waiting = Waiting(sum(lengths), now_s, until_s, len(lengths), max(lengths), client, shares)
+            requests.append(Request(ragged, waiting, self._server.order.join(caller), group, self._server))
+        return requests
 
-    def _put(self, request: Request) -> None:
-        """Queues it, unless it is too late for it, or too much waits."""
-        server, waiting = self._server, request.waiting
+    def _put(self, requests: Sequence[Request]) -> None:
+        """Queues all of them, unless it is too late for one, or too much waits."""
+        server = self._server
         try:
-            if waiting.deadline_s != math.inf and latest_start_s(waiting, self._policy.costs) < waiting.arrived_s:
-                raise too_late(waiting)
-            server.queue.put(request)
+            for request in requests:
+                waiting = request.waiting
+                if waiting.deadline_s != math.inf and latest_start_s(waiting, self._policy.costs) < waiting.arrived_s:
+                    raise too_late(waiting)
+            server.queue.put(*requests)
         except BaseException as error:  # a policy's costs may raise anything
             server.count(refused=isinstance(error, BatchingError))
-            server.order.finish(request.place, _nothing)
+            for request in requests:
+                server.order.finish(request.place, _nothing)
             raise
 
     async def infer(
@@ -210,14 +244,25 @@ class Batcher:
         *,
         deadline_s: float | None = None,
         caller: Hashable = None,
+        client: Hashable = None,
     ) -> Answer:
         """`submit` for coroutines: cancelling the task cancels the request."""
-        return await asyncio.wrap_future(self.submit(sequence, deadline_s=deadline_s, caller=caller))
+        return await asyncio.wrap_future(self.submit(sequence, deadline_s=deadline_s, caller=caller, client=client))
 
     @property
     def waiting(self) -> int:
         """Requests in the queue now."""
         return len(self._server.queue)
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Tokens in the queue now."""
+        return self._server.queue.tokens
+
+    @property
+    def tokens_a_second(self) -> float | None:
+        """What the model computes while requests wait for it; None where that has not been seen yet."""
+        return self._server.pace.tokens_a_second()
 
     @property
     def stats(self) -> Stats:

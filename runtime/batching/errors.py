@@ -11,7 +11,15 @@ class BatchingError(SessionError):
 
 
 class QueueFullError(BatchingError):
-    """Too much waits already; nothing was queued."""
+    """Too much waits already; nothing was queued.
+
+    Attributes:
+        retry_after_s: when there will be room, by what the model computes a second; None where that is not known.
+    """
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class DeadlineError(BatchingError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two policies: first come first served, and the cheapest cut of the queue."""
+"""The policies: first come first served, shares of the queue for all clients, and the cheapest cut of the queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..budget import Budget
 from .costs import CostTable
 from .line import EntryT, Key, Line
 from .partition import check_alike, partition
-from .policy import LinePolicy, first_run, in_order, in_time, orders_of, start_s
+from .policy import TURN, LinePolicy, first_run, in_order, in_time, orders_of, start_s
 from .waiting import Waiting
 
 
@@ -53,6 +53,46 @@ class FirstCome(LinePolicy):
         """The first requests that fit the budget."""
         start = start_s(line, self.budget, self.max_delay_s)
         return ([], start) if start > now_s else (first_run(in_order(line, self.patience_s), self.budget), start)
+
+    def pick(self, seen: Sequence[Waiting], now_s: float) -> Sequence[int]:
+        """All of them, as far as deadlines allow."""
+        return in_time(range(len(seen)), seen, self.costs, now_s)
+
+
+@dataclass(frozen=True)
+class FairShare(LinePolicy):
+    """Every client gets as many tokens as any other while it waits, whatever each has in the queue (`turns`).
+
+    Beside any number of clients with long queues, a short request of one that has nothing else there is in the next
+    run. Requests of one client run in the order of arrival, and where nobody names a client (`Batcher.submit`), all do,
+    as under FirstCome.
+
+    Attributes:
+        budget: what a run takes; no more than takes as long as a short request may wait.
+        max_delay_s: how long a request waits for company; 0 starts whenever a run can start.
+        costs: as for FirstCome.
+    """
+
+    budget: Budget
+    max_delay_s: float = 0.0
+    costs: CostTable | None = None
+
+    takes_groups: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check(self.max_delay_s, None)
+        if self.costs is not None:
+            check_alike(self.costs, self.budget)
+
+    @property
+    def orders(self) -> Mapping[str, Key]:
+        """The order of turns, and until when requests wait for company, where that is asked for."""
+        return {**orders_of(None, self.max_delay_s, self.costs), TURN: lambda request: request.turn}
+
+    def look(self, line: Line[EntryT], now_s: float) -> tuple[list[tuple[EntryT, Waiting]], float]:
+        """Those whose turn is next, as many as fit the budget."""
+        start = start_s(line, self.budget, self.max_delay_s)
+        return ([], start) if start > now_s else (first_run(line.in_order(TURN), self.budget), start)
 
     def pick(self, seen: Sequence[Waiting], now_s: float) -> Sequence[int]:
         """All of them, as far as deadlines allow."""

@@ -14,7 +14,7 @@ from .costs import CostTable
 from .line import EntryT, Key, Line, ListedLine
 from .waiting import Waiting
 
-DUE, START, LONGEST = "due", "start", "longest"
+DUE, START, LONGEST, TURN = "due", "start", "longest", "turn"
 """Orders of requests, see orders_of."""
 
 
@@ -124,7 +124,7 @@ def first_run(waiting: Iterable[tuple[EntryT, Waiting]], budget: Budget) -> list
     sequences = tokens = most = 0
     takes = budget.takes
     for item in waiting:
-        length, _, _, count, of_longest = item[1]
+        length, _, _, count, of_longest, *_ = item[1]
         sequences += count
         tokens += length
         if count > 1:

@@ -6,13 +6,15 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from .errors import ClosedError, QueueFullError
 from .line import IndexedLine
-from .policy import LinePolicy, Policy, latest_start_s
+from .pace import Pace, room
+from .policy import TURN, LinePolicy, Policy, latest_start_s
+from .turns import Turns
 from .waiting import Waiting
 
 LATEST = "latest"
@@ -43,8 +45,9 @@ class RequestQueue(Generic[EntryT]):
     policy is a LinePolicy.
     """
 
-    def __init__(self, policy: Policy, *, max_requests: int, max_tokens: int | None) -> None:
+    def __init__(self, policy: Policy, *, max_requests: int, max_tokens: int | None, pace: Pace | None = None) -> None:
         self._policy = policy
+        self._pace = pace or Pace()
         # A policy derived from one of these may have a `decide` of its own, which is then the one to ask.
         by_line = getattr(type(policy), "decide", None) is LinePolicy.decide
         self._line_policy = policy if by_line and isinstance(policy, LinePolicy) else None
@@ -59,6 +62,7 @@ class RequestQueue(Generic[EntryT]):
         self._sleeps = False  # who asks the policy waits for another version
         orders = {} if self._line_policy is None else dict(self._line_policy.orders)
         self._line = IndexedLine[EntryT]({**orders, LATEST: partial(latest_start_s, costs=policy.costs)})
+        self._turns = Turns() if TURN in orders else None
         self._late: dict[EntryT, Waiting] = {}  # which nobody runs any more, until take_late has them
         self._late_tokens = 0
         self._closed = False
@@ -66,35 +70,64 @@ class RequestQueue(Generic[EntryT]):
     def __len__(self) -> int:
         return self._line.requests + len(self._late)
 
-    def put(self, entry: EntryT) -> None:
-        """Adds a request.
+    @property
+    def tokens(self) -> int:
+        """Tokens that wait."""
+        return self._line.tokens + self._late_tokens
+
+    def put(self, *entries: EntryT) -> None:
+        """Adds a request, or all parts of one that came together: all of them, or none.
 
         Raises:
-            QueueFullError: too many requests or tokens wait already.
+            QueueFullError: too many requests or tokens wait already, or so many that the answer would be late.
             ClosedError: close has been called.
         """
-        waiting = entry.waiting
-        keys = self._line.keys_of(waiting)
+        keys = [dict(self._line.keys_of(entry.waiting)) for entry in entries]
         with self._lock:
             if self._closed:
                 raise ClosedError("the batcher is closed and takes no more requests; open another one")
-            requests, tokens = self._line.requests + len(self._late), self._line.tokens + self._late_tokens
-            if requests >= self._max_requests:
-                raise QueueFullError(
-                    f"{requests} requests wait, allowed: {self._max_requests}; try again later, send less, "
-                    "or raise max_waiting"
-                )
-            # An empty queue takes a request of any length: it could never come in otherwise.
-            if self._max_tokens is not None and requests and tokens + waiting.length > self._max_tokens:
-                raise QueueFullError(
-                    f"{tokens} tokens wait and the request has {waiting.length}, allowed: {self._max_tokens} in all; "
-                    "try again later, send less, or raise max_waiting_tokens"
-                )
-            self._line.add(entry, waiting, keys)
-            if keys[LATEST] < self._due_s:
-                self._due_s = keys[LATEST]
-                self._sooner.notify_all()
+            self._check_room([entry.waiting for entry in entries])
+            turn = None if self._turns is None else self._turns.join([entry.waiting for entry in entries])
+            for entry, of_entry in zip(entries, keys, strict=True):
+                self._add(entry, of_entry, turn)
             self._notify()
+
+    def _add(self, entry: EntryT, keys: dict[str, float], turn: float | None) -> None:
+        waiting = entry.waiting
+        if turn is not None:
+            keys[TURN] = turn
+            waiting = waiting._replace(turn=turn)
+        self._line.add(entry, waiting, keys)
+        if keys[LATEST] < self._due_s:
+            self._due_s = keys[LATEST]
+            self._sooner.notify_all()
+
+    def _check_room(self, parts: Sequence[Waiting]) -> None:
+        """Raises QueueFullError where there is too little for all of them."""
+        requests, tokens = len(self), self.tokens
+        # An empty queue takes a request of any length, and of any number of parts: it could never come in otherwise.
+        if not requests:
+            return
+        if requests + len(parts) > self._max_requests:
+            raise QueueFullError(
+                f"{requests} requests wait, allowed: {self._max_requests}; try again later, send less, or raise "
+                "max_waiting"
+            )
+        more, rate = sum(part.length for part in parts), self._pace.tokens_a_second()
+        if self._max_tokens is not None and tokens + more > self._max_tokens:
+            raise QueueFullError(
+                f"{tokens} tokens wait and the request has {more}, allowed: {self._max_tokens} in all; try again "
+                "later, send less, or raise max_waiting_tokens",
+                (tokens + more - self._max_tokens) / rate if rate else None,
+            )
+        first = parts[0]
+        most = room(rate, first.deadline_s - first.arrived_s)
+        if rate is not None and tokens + more > most:
+            raise QueueFullError(
+                f"{tokens} tokens wait and the request has {more}, which take {(tokens + more) / rate:.1f} s, allowed: "
+                f"{most / rate:.1f}, for others come meanwhile; try again later, send less, or allow more time",
+                (tokens + more - most) / rate,
+            )
 
     def discard(self, entry: EntryT) -> bool:
         """Takes a request out; False when it is not in the queue."""
@@ -113,7 +146,7 @@ class RequestQueue(Generic[EntryT]):
                     seen, wake_s = self._look(now_s)
                 run, wake_s = self._pick(seen, wake_s, now_s)
                 with self._lock:
-                    if taken := self._remove(run):
+                    if taken := self._remove(run, to_run=True):
                         return taken
                     if self._version == version:
                         self._sleeps = True
@@ -167,16 +200,21 @@ class RequestQueue(Generic[EntryT]):
         while self._line.least(LATEST) <= now_s:
             entry, waiting = next(self._line.in_order(LATEST))
             self._line.remove(entry)
+            if self._turns is not None:
+                self._turns.discard(waiting.client, waiting.length)
             self._late[entry] = waiting
             self._late_tokens += waiting.length
             self._sooner.notify_all()
 
-    def _remove(self, entries: Iterable[EntryT]) -> list[EntryT]:
+    def _remove(self, entries: Iterable[EntryT], *, to_run: bool = False) -> list[EntryT]:
         """Takes those out that are still there (others were cancelled meanwhile), and returns them."""
         removed = []
         for entry in entries:
             if self._line.remove(entry):
                 removed.append(entry)
+                if self._turns is not None:
+                    leave = self._turns.run if to_run else self._turns.discard
+                    leave(entry.waiting.client, entry.waiting.length)
             elif entry in self._late:
                 self._late_tokens -= self._late.pop(entry).length
                 removed.append(entry)

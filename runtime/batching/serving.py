@@ -17,6 +17,7 @@ from ..request import Ragged
 from .caller_order import CallerOrder, Place
 from .errors import BatchingError, DeadlineError
 from .future import LightFuture
+from .pace import Pace
 from .queue import RequestQueue
 from .response_cache import ResponseCache, cache_key
 from .waiting import Waiting
@@ -80,8 +81,11 @@ class Request(LightFuture):
 class Server:
     """Runs what the queue hands out. It knows nothing of the Batcher, which can be collected while threads run."""
 
-    def __init__(self, model: Model, queue: RequestQueue[Request], cache: ResponseCache | None) -> None:
+    def __init__(
+        self, model: Model, queue: RequestQueue[Request], cache: ResponseCache | None, pace: Pace | None = None
+    ) -> None:
         self.queue = queue
+        self.pace = pace or Pace()
         self.cache = cache
         self.order = CallerOrder()
         self.counts: Counter[str] = Counter()
@@ -179,7 +183,9 @@ class Server:
                 answer = {name: rows[start] for name, rows in results.items()}
                 answers.append(answer if self.cache is None else self.cache.put(request.key, answer))
             start = stop
-        self.count(runs=1, tokens=sum(request.waiting.length for request in run))
+        tokens = sum(request.waiting.length for request in run)
+        self.pace.ran(tokens, more=len(self.queue) > 0)
+        self.count(runs=1, tokens=tokens)
         return answers
 
     def _give_up(self, parts: list[list[Request]], reason: str) -> None:

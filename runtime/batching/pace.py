@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the model computes a second while requests wait for it, and how much may wait for an answer in time."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+
+MEMORY_S = 5.0
+"""What was seen so long ago counts for a third of what is seen now."""
+LEAST_S = 0.25
+"""So much time has to have been seen before it tells anything."""
+PART_OF_TIME = 0.5
+"""A request is taken where what waits, and itself, need no more than this part of the time that it has: others come
+meanwhile, and have shares of the model, too."""
+
+
+class Pace:
+    """Tokens a second, of all runs together; measured only while there is always more to run.
+
+    Args:
+        tokens_a_second: what was measured before, counted as a second's worth; None: nothing is known.
+    """
+
+    def __init__(self, tokens_a_second: float | None = None) -> None:
+        self._before = tokens_a_second
+        self._lock = threading.Lock()
+        self._tokens = self._seconds = 0.0
+        self._last_s = -math.inf
+        self._was_busy = False
+
+    def ran(self, tokens: int, *, more: bool, now_s: float | None = None) -> None:
+        """A run has ended; `more`: others wait, so that the model has no pause."""
+        now_s = time.monotonic() if now_s is None else now_s
+        with self._lock:
+            passed = now_s - self._last_s
+            kept = math.exp(-passed / MEMORY_S)
+            self._tokens, self._seconds = kept * self._tokens, kept * self._seconds
+            if self._was_busy:
+                self._tokens, self._seconds = self._tokens + tokens, self._seconds + passed
+            self._last_s, self._was_busy = now_s, more
+
+    def tokens_a_second(self, now_s: float | None = None) -> float | None:
+        """The rate; None where it is not known."""
+        now_s = time.monotonic() if now_s is None else now_s
+        with self._lock:
+            kept = math.exp(-max(0.0, now_s - self._last_s) / MEMORY_S)
+            tokens, seconds = kept * self._tokens, kept * self._seconds
+        if self._before is not None:
+            return (tokens + self._before) / (seconds + 1.0)
+        return tokens / seconds if seconds >= LEAST_S else None
+
+
+def room(tokens_a_second: float | None, seconds: float) -> float:
+    """The most tokens that may wait, a request's own with them, for it to be answered within its time."""
+    if tokens_a_second is None or seconds == math.inf:
+        return math.inf
+    return PART_OF_TIME * seconds * tokens_a_second
