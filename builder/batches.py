@@ -89,6 +89,11 @@ def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions(
     return request
 
 
+def read_texts(texts: Sequence[Text], metadata: Metadata, options: TextOptions) -> Request:
+    """Texts, or pairs of texts, that were given in the place of a file, for Session.run. Raises BuildError."""
+    return _tokenize(texts, "--text", metadata, options)
+
+
 def write_results(path: Path, results: Mapping[str, Sequence[Array]], metadata: Metadata) -> None:
     """Writes results as .npz: [B, ...] where a sequence has one row, packed [T, ...] with seq_lens where tokens have.
 
@@ -183,7 +188,7 @@ def _text(record: Mapping[str, Any]) -> Text:
     return str(record["text"])
 
 
-def _tokenize(texts: Sequence[Text], path: Path, metadata: Metadata, options: TextOptions) -> Request:
+def _tokenize(texts: Sequence[Text], path: Path | str, metadata: Metadata, options: TextOptions) -> Request:
     from .tokenization import tokenize
 
     if options.tokenizer is not None:

@@ -96,6 +96,7 @@ def check_report(raw: Mapping[str, Any], source: str) -> None:
     kept = fields.optional_object("kept_float32")
     for name in kept.names():
         kept.string(name)
+    _check_verification(fields.optional_object("verification"))
     coverage = fields.optional_object("coverage")
     if not coverage.names():
         return
@@ -115,6 +116,17 @@ def check_report(raw: Mapping[str, Any], source: str) -> None:
         products.strings("uncounted")
         for name in ("original", "rewritten"):
             products.objects(name, lambda product: product.integer("count"))
+
+
+def _check_verification(fields: Fields) -> None:
+    if not fields.names():
+        return
+    fields.number("allowed")
+    errors = fields.object("errors")
+    for name in errors.names():
+        errors.number(name)
+    if "half_precision" in fields:
+        _check_verification(fields.object("half_precision"))
 
 
 def _check_pass(fields: Fields) -> None:

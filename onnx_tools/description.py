@@ -78,6 +78,11 @@ def describe_types(metadata: Mapping[str, Any], result: ModelProto) -> None:
         output["shape"] = [dim.dim_value or None for dim in types[output["name"]].shape.dim]
 
 
+def measured(errors: Mapping[str, float], allowed: float) -> dict[str, Any]:
+    """Errors by output, in parts of a column's root mean square, and the largest allowed, as the metadata has them."""
+    return {"errors": {name: float(f"{error:.3g}") for name, error in errors.items()}, "allowed": allowed}
+
+
 def _longest(passed: PassedGraph, original: ModelProto) -> int | None:
     """The longest sequence's length, by tables and fixed sizes; None: any."""
     fixed = fixed_sizes(original, token_inputs_of(original))

@@ -12,7 +12,7 @@ from onnx import ModelProto
 from padfree.contract.names import HALF, INTERFACES, MASKS, PRECISIONS
 
 from .analysis.symbolic import Analysis
-from .description import VERSION, describe, describe_types
+from .description import VERSION, describe, describe_types, measured
 from .errors import RewriteError
 from .files.graph_io import export_model
 from .files.metadata import write_metadata
@@ -28,7 +28,8 @@ from .pipeline import rewrite_graph
 from .precision.widen import narrow_outputs, widen
 from .report import CoverageReport, coverage
 from .varseqlen import VARSEQLEN, take_varseqlen
-from .verification.half_precision import convert_and_check
+from .verification.half_precision import ALLOWED, convert_and_check
+from .verification.kept_numbers import RELATIVE_TOLERANCE
 from .verification.sample_batches import sample_of
 from .verification.verify import verify_ids
 
@@ -157,7 +158,8 @@ def rewrite_model(
     result = _exported(passed.graph, passed.analysis, original)
     if verify:
         runs = result.with_proto(with_functions(result.proto))
-        _, rules = verify_ids(original, runs, metadata, seed=seed, special=passed.special)
+        errors, rules = verify_ids(original, runs, metadata, seed=seed, special=passed.special)
+        metadata["verification"] = measured(errors, RELATIVE_TOLERANCE)
         if rules:
             metadata["id_rules"] = {name: rule.to_dict() for name, rule in rules.items()}
     if precision != "fp32":
@@ -167,6 +169,8 @@ def rewrite_model(
         metadata |= {"precision": precision, "kept_float32": dict(made.kept_float32)}
         if made.against_fp16:
             metadata["bf16_because"] = made.against_fp16
+        if made.errors:
+            metadata["verification"]["half_precision"] = measured(made.errors, ALLOWED[precision])
     narrow_outputs(result.proto, given)
     describe_types(metadata, result.proto)
     if interface == VARSEQLEN:

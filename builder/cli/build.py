@@ -7,15 +7,15 @@ import argparse
 import contextlib
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from padfree.contract.names import FP8, ONNX_SUFFIX
 
 from .calibrating import print_quantization, showing
-from .console import error_console, facts_table, output_console, print_line
-from .coverage import print_kept_float32
+from .console import error_console, facts_table, output_console
+from .coverage import print_coverage, print_kept_float32
 from .options import (
     LINEAR,
     add_calibration_options,
@@ -29,6 +29,17 @@ from .options import (
     say,
 )
 from .several import engines_of, folder_for
+from .summary import (
+    Line,
+    add_verbose_option,
+    most_of,
+    next_command,
+    place_of,
+    print_summary,
+    rewriting_lines,
+    run_command,
+    wrote,
+)
 
 if TYPE_CHECKING:
     from padfree.builder.engine.shared_builder import SharedBuilder
@@ -77,6 +88,7 @@ def add_parser(subparsers: Any) -> None:
     add_norms_option(group)
     add_calibration_options(parser)
     group.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
+    add_verbose_option(parser, "where the time went, the engine's facts, what stays float32, and the coverage report")
     parser.set_defaults(function=run)
 
 
@@ -108,7 +120,6 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
     from padfree.builder.engine.progress import make_progress
     from padfree.builder.folders.source import opened
     from padfree.runtime.plan_files import parse_metadata
-    from padfree.runtime.texts import tokenizer_path
 
     cache = None if arguments.no_timing_cache else arguments.timing_cache or DEFAULT_CACHE
     with (
@@ -134,13 +145,37 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
             builder=builder,
         )
     console = output_console()
-    console.print(facts_table("engine", metadata["engine"]))
-    print_kept_float32(console, metadata)
-    print_quantization(console, parse_metadata(metadata, str(arguments.output)).quantization)
-    written = [f"{arguments.output}{suffix}" for suffix in ("", ".json")]
+    if arguments.verbose:
+        console.print(facts_table("engine", metadata["engine"]))
+        print_kept_float32(console, metadata)
+        print_quantization(console, parse_metadata(metadata, str(arguments.output)).quantization)
+        print_coverage(console, _coverage(metadata))
+    print_summary(console, _summary(arguments, metadata))
+
+
+def _coverage(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The report at the lengths that the engine is for."""
+    from padfree.builder.coverage import report
+    from padfree.builder.lengths import choose_lengths
+
+    return report(metadata["coverage"], choose_lengths(metadata["engine"]["profile"]["max_seq_len"], None, None, None))
+
+
+def _summary(arguments: argparse.Namespace, metadata: Mapping[str, Any]) -> list[Line]:
+    """The result in a few lines. Without a tokenizer, the next thing to do is to look at what the engine takes."""
+    from padfree.runtime.plan_files import sidecar_path
+    from padfree.runtime.texts import tokenizer_path
+
+    plan = arguments.output
+    written = [plan, sidecar_path(plan)]
     if (metadata.get("text") or {}).get("tokenizer_sha256"):
-        written.append(str(tokenizer_path(arguments.output)))
-    print_line(console, f"wrote {', '.join(written[:-1])} and {written[-1]}")
+        written.append(tokenizer_path(plan))
+    return [
+        *rewriting_lines(metadata, metadata.get("coverage")),
+        ("engine", f"{place_of(metadata['engine'])}; takes {most_of(metadata['engine'])}"),
+        wrote(written),
+        run_command(plan, metadata) or next_command("padfree", "inspect", str(plan)),
+    ]
 
 
 @contextlib.contextmanager

@@ -73,11 +73,11 @@ def verdict(report: Mapping[str, Any]) -> str:
         outputs = f", output{'s' * (len(padded) != 1)} {', '.join(repr(name) for name in padded)} among them"
     else:
         outputs = ""
-    return f"incomplete: {count} node{'s' * (count != 1)} stay{'s' * (count == 1)} padded{outputs}; {_shares(report)}"
+    return f"incomplete: {count} node{'s' * (count != 1)} stay{'s' * (count == 1)} padded{outputs}; {shares(report)}"
 
 
-def _shares(report: Mapping[str, Any]) -> str:
-    """What is packed, by the count that the table shows, too."""
+def shares(report: Mapping[str, Any]) -> str:
+    """How much of the products is packed, by the count that the table shows, too."""
     from padfree.onnx_tools.report import percent
 
     linear, whole = report["packed_gemm_share"], None

@@ -16,6 +16,18 @@ from .calibrating import print_quantization
 from .console import error_console, facts_table, make_table, output_console, print_line, status
 from .coverage import print_coverage, print_kept_float32, print_outputs
 from .options import add_head_options, add_length_options, add_mask_option, head_options, say
+from .several import PLAN_SUFFIX
+from .summary import (
+    Line,
+    add_verbose_option,
+    most_of,
+    next_command,
+    place_of,
+    print_summary,
+    repeated_options,
+    rewriting_lines,
+    run_command,
+)
 
 if TYPE_CHECKING:
     from padfree.builder.coverage import Inspected
@@ -44,6 +56,7 @@ def add_parser(subparsers: Any) -> None:
     add_mask_option(parser)
     add_head_options(parser)
     add_length_options(parser)
+    add_verbose_option(parser, "inputs, outputs, plugins, texts, every pass and what it missed, and the roofline")
     parser.set_defaults(function=run)
 
 
@@ -77,10 +90,43 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_line(console, json.dumps(shown, indent=2))
     else:
-        _print(console, found, shown)
+        if arguments.verbose:
+            _print(console, found, shown)
+        print_summary(console, _summary(arguments, found, shown))
     if arguments.strict:
         require_complete(coverage or {}, str(found.path))
     return 0
+
+
+def _summary(arguments: argparse.Namespace, found: Inspected, shown: Mapping[str, Any]) -> list[Line]:
+    """What it is in a few lines, and what can be done with it next."""
+    model, engine, original = arguments.model, shown.get("engine"), found.kind == "original"
+    outputs = ", ".join(f"{item['name']} {_sizes(item)}" for item in shown["outputs"])
+    inputs = ", ".join(item["name"] for item in shown["inputs"])
+    longest = "any length" if found.limit is None else f"at most {found.limit} tokens"
+    place = "" if engine is None else f" for {place_of(engine)}"
+    lines = [
+        ("model", f"{found.path}, {KINDS[found.kind].rstrip(':')}{place}"),
+        ("takes", f"{inputs}; {f'sequences of {longest}' if engine is None else most_of(engine)}"),
+        ("gives", f"{outputs}, {_types(found)}"),
+        *rewriting_lines(shown, shown["coverage"], measured=not original),
+    ]
+    if original:
+        return [
+            *lines,
+            next_command("padfree", "optimize", str(model), "-o", "packed.onnx", *repeated_options(arguments)),
+        ]
+    build = next_command("padfree", "build", str(model), "-o", str(model.with_suffix(PLAN_SUFFIX)))
+    usual = build if engine is None else next_command("padfree", "costs", str(model), "-o", "costs.json")
+    return [*lines, run_command(model, shown) or usual]
+
+
+def _sizes(output: Mapping[str, Any]) -> str:
+    """The axes of an output: letters and numbers."""
+    leading = {"packed": ["T"], "per_sequence": ["B"], "padded": ["B", "S"], "constant": []}[output["layout"]]
+    dims = [str(size) for size in output.get("dims") or leading]
+    known = output.get("shape") or []
+    return f"[{', '.join(dims + [str(size or '?') for size in known[len(dims) :]])}]"
 
 
 def _print(console: Console, found: Inspected, shown: Mapping[str, Any]) -> None:

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .calibrating import print_quantization, showing
-from .console import output_console, print_line
+from .console import output_console
 from .coverage import print_coverage, print_kept_float32, print_outputs
 from .options import (
     LINEAR,
@@ -21,6 +22,16 @@ from .options import (
     calibration_of,
     head_options,
     say,
+)
+from .summary import (
+    Line,
+    add_verbose_option,
+    next_command,
+    print_summary,
+    repeated_options,
+    rewriting_lines,
+    run_command,
+    wrote,
 )
 
 if TYPE_CHECKING:
@@ -54,6 +65,7 @@ def add_parser(subparsers: Any) -> None:
     add_calibration_options(parser)
     parser.add_argument("--report", type=Path, metavar="FILE", help="also write the coverage report as JSON")
     add_length_options(parser)
+    add_verbose_option(parser, "outputs, what stays float32, every pass and what it missed, and the roofline")
     parser.set_defaults(function=run)
 
 
@@ -88,13 +100,27 @@ def run(arguments: argparse.Namespace) -> int:
         write_files(kept)
     if arguments.report is not None:
         write_files([(arguments.report, report_json(coverage))])
-    print_outputs(console, metadata["outputs"])
-    print_kept_float32(console, metadata)
-    print_quantization(console, parse_metadata(metadata, str(arguments.output)).quantization)
-    print_coverage(console, coverage)
-    beside = "".join(f", and {path}" for path, _ in kept)
-    print_line(console, f"wrote {arguments.output} ({arguments.interface}, {arguments.precision}){beside}")
+    if arguments.verbose:
+        print_outputs(console, metadata["outputs"])
+        print_kept_float32(console, metadata)
+        print_quantization(console, parse_metadata(metadata, str(arguments.output)).quantization)
+        print_coverage(console, coverage)
+    print_summary(console, _summary(arguments, metadata, coverage, [path for path, _ in kept]))
     return 0
+
+
+def _summary(
+    arguments: argparse.Namespace, metadata: Mapping[str, Any], coverage: Mapping[str, Any], kept: Sequence[Path]
+) -> list[Line]:
+    """The result in a few lines. Without a tokenizer, the next thing to do is to compare the two files."""
+    output = arguments.output
+    reports = [] if arguments.report is None else [arguments.report]
+    compare = next_command("padfree", "compare", str(arguments.model), str(output), *repeated_options(arguments))
+    return [
+        *rewriting_lines(metadata, coverage),
+        wrote([output, *kept, *reports], f": {arguments.interface} interface, {metadata['precision']}"),
+        run_command(output, metadata) or compare,
+    ]
 
 
 def _optimized(

@@ -6,10 +6,13 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .console import counted, make_table, output_console, print_line
 from .options import add_output_option, say
+
+if TYPE_CHECKING:
+    from padfree.runtime.texts import Text
 
 
 def add_parser(subparsers: Any) -> None:
@@ -24,13 +27,19 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "model", type=Path, help="model.plan or packed.onnx; a model's folder or a hub id runs on the CPU"
     )
-    parser.add_argument(
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument(
         "--input",
         type=Path,
-        required=True,
         metavar="FILE",
         help="batch.jsonl (an object of token inputs, a text, or a list of ids a line), .npz (packed with seq_lens, or "
         "grids with attention_mask), or texts.txt (one text a line)",
+    )
+    given.add_argument(
+        "--text", action="append", metavar="TEXT", help="a text in the place of a file; several times: several"
+    )
+    parser.add_argument(
+        "--text-pair", action="append", metavar="TEXT", help="the second text of each --text, for pairs"
     )
     add_output_option(parser, "out.npz")
     parser.add_argument(
@@ -57,13 +66,14 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
-    from padfree.builder.batches import TextOptions, read_batch, write_results
+    from padfree.builder.batches import TextOptions, read_batch, read_texts, write_results
     from padfree.builder.destinations import check_destinations
     from padfree.builder.folders.packing import runnable
     from padfree.runtime import Session
 
     inputs = [("the model", arguments.model), ("--input", arguments.input), ("--tokenizer", arguments.tokenizer)]
     check_destinations([("-o", arguments.output)], inputs)
+    given = _texts(arguments)
     with (
         runnable(arguments.model, say=say) as model,
         Session(
@@ -74,7 +84,10 @@ def run(arguments: argparse.Namespace) -> int:
         ) as session,
     ):
         texts = TextOptions(arguments.tokenizer, arguments.truncate, model, arguments.prompt)
-        request = read_batch(arguments.input, session.metadata, texts)
+        if arguments.text is None:
+            request = read_batch(arguments.input, session.metadata, texts)
+        else:
+            request = read_texts(given, session.metadata, texts)
         start = time.perf_counter()
         results = session.run(request)
         elapsed_ms = 1000 * (time.perf_counter() - start)
@@ -90,3 +103,20 @@ def run(arguments: argparse.Namespace) -> int:
     shown = f"{counted(len(ids), 'sequence')}, {counted(tokens, 'token')}, {elapsed_ms:.1f} ms"
     print_line(console, f"{shown}; wrote {arguments.output}")
     return 0
+
+
+def _texts(arguments: argparse.Namespace) -> list[Text]:
+    """What --text and --text-pair say.
+
+    Raises:
+        BuildError: there are not as many of the second as of the first.
+    """
+    from padfree.builder.errors import BuildError
+
+    texts, seconds = arguments.text or [], arguments.text_pair or []
+    if seconds and len(seconds) != len(texts):
+        raise BuildError(
+            f"--text-pair is given {len(seconds)} times, --text {len(texts)} times; give a second text for each, in "
+            "the same order"
+        )
+    return list(zip(texts, seconds, strict=True)) if seconds else texts

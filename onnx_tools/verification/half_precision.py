@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
@@ -34,12 +34,16 @@ ALLOWED: Mapping[str, float] = MappingProxyType({"fp16": 3e-2, "bf16": 2e-1})
 
 @dataclass(frozen=True)
 class HalfPrecision:
-    """A model in fp16 or bf16, the tensors that stay float32, and why it is not fp16, where that was left open."""
+    """A model in fp16 or bf16, the tensors that stay float32, and why it is not fp16, where that was left open.
+
+    `errors` are what rounding costs each output (see check_outputs); empty where nothing was run.
+    """
 
     model: Model
     precision: str
     kept_float32: Mapping[str, str]
     against_fp16: str = ""
+    errors: Mapping[str, float] = field(default_factory=dict)
 
 
 def convert_and_check(model: Model, precision: str, sample: Sample | None) -> HalfPrecision:
@@ -66,8 +70,8 @@ def convert_and_check(model: Model, precision: str, sample: Sample | None) -> Ha
     for name, reason in unfit.items():
         logger.info("'%s' stays float32: it %s", name, reason)
     converted = convert(model, precision, unfit)
-    check_outputs(model, converted, precision, sample)
-    return HalfPrecision(converted, precision, unfit, against_fp16)
+    errors = check_outputs(model, converted, precision, sample)
+    return HalfPrecision(converted, precision, unfit, against_fp16, errors)
 
 
 def _reason_against_fp16(model: ModelProto, unfit: Mapping[str, str]) -> str:
@@ -81,8 +85,12 @@ def _reason_against_fp16(model: ModelProto, unfit: Mapping[str, str]) -> str:
     return ""
 
 
-def check_outputs(model: Model, converted: Model, precision: str, sample: Sample) -> None:
-    """Runs both on sample inputs. Raises VerificationError naming the output that is not finite or too far off."""
+def check_outputs(model: Model, converted: Model, precision: str, sample: Sample) -> dict[str, float]:
+    """Runs both on sample inputs, and returns the largest column error of each output of floating-point numbers.
+
+    Raises VerificationError naming the output that is not finite or too far off.
+    """
+    errors: dict[str, float] = {}
     outputs = {item.name: _dims(item) for item in model.proto.graph.output}
     wanted = run(model.with_proto(with_functions(model.proto)), sample.feeds, [*outputs])
     found = run(with_rounding(converted, precision), sample.feeds, [*outputs])
@@ -90,7 +98,7 @@ def check_outputs(model: Model, converted: Model, precision: str, sample: Sample
         if a.dtype.kind != "f":
             continue
         rows = [kept_rows(item, dims, sample.mask).values for item in (a, b)]
-        error = largest_column_error(*rows, largest=LARGEST[precision])
+        error = errors[name] = largest_column_error(*rows, largest=LARGEST[precision])
         if not error <= ALLOWED[precision]:
             lost = int((np.isfinite(rows[0]) & ~np.isfinite(rows[1])).sum())
             what = f"{lost} numbers that are not finite" if lost else f"a column with a relative error of {error:.2g}"
@@ -99,6 +107,7 @@ def check_outputs(model: Model, converted: Model, precision: str, sample: Sample
                 f"in precision {precision}, output '{name}' has {what} (allowed: none, and {ALLOWED[precision]:g}), "
                 f"with every tensor rounded as on a GPU; choose precision {others}"
             )
+    return errors
 
 
 def _dims(value: ValueInfoProto) -> Dims | None:

@@ -103,7 +103,7 @@ def test_files_that_are_not_there_are_refused(metadata: Metadata, tmp_path: Path
 
 def test_optimize_writes_what_runs_and_is_inspected(fp8: Path, tmp_path: Path, capsys: Capture) -> None:
     capsys.readouterr()
-    assert main(["inspect", str(fp8)]) == 0
+    assert main(["inspect", str(fp8), "--verbose"]) == 0
     shown = capsys.readouterr().out
     for text in ("products in e4m3, else fp16", "largest input", "PadfreeLinearFp8", "scales from 100 tokens"):
         assert text in shown

@@ -118,7 +118,7 @@ def test_inspect_of_the_packed_file_alone_equals_inspect_of_the_original(packed:
 
 
 def test_inspect_of_an_original_shows_what_rewriting_gives(capsys: Capture) -> None:
-    assert main(["inspect", str(EXPORTED), "--strict", "--max-length", "64"]) == 0
+    assert main(["inspect", str(EXPORTED), "--strict", "--max-length", "64", "--verbose"]) == 0
     output = capsys.readouterr().out
     for part in (
         "an exported model",
@@ -137,7 +137,7 @@ def test_strict_makes_incomplete_an_error(packed_model: Any, packed_metadata: di
     model = onnx.load(path)
     helper.set_model_props(model, {"padfree": json.dumps(incomplete(packed_metadata))})
     onnx.save(model, path)
-    assert main(["inspect", str(path), "--max-length", "8"]) == 0
+    assert main(["inspect", str(path), "--max-length", "8", "-v"]) == 0
     output = capsys.readouterr().out
     assert "incomplete: 1 node stays padded; 0.0 % of all FLOPs is packed" in output
     assert main(["inspect", str(path), "--strict", "--json"]) == 1
@@ -223,7 +223,7 @@ def test_outputs_that_are_the_same_for_every_batch_are_shown(tmp_path: Path, cap
     model.graph.output.append(helper.make_tensor_value_info("scales", onnx.TensorProto.FLOAT, [2, 3]))
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
-    assert main(["inspect", str(path)]) == 0
+    assert main(["inspect", str(path), "-v"]) == 0
     assert "the same for every batch" in capsys.readouterr().out
 
 
@@ -250,7 +250,7 @@ def test_inspect_names_what_is_damaged(tmp_path: Path, capsys: pytest.CaptureFix
         place[last] = value
         entry.value = json.dumps(raw)
         (tmp_path / "packed.onnx").write_bytes(model.SerializeToString())
-        refused += main(["inspect", str(tmp_path / "packed.onnx")])
+        refused += main(["inspect", str(tmp_path / "packed.onnx"), "--verbose"])
         shown = capsys.readouterr()
         assert "PADFREE_DEBUG" not in shown.err, (steps, last, shown.err)
         assert [letter for letter in shown.out + shown.err if not letter.isprintable() and letter != "\n"] == []

@@ -115,7 +115,7 @@ def test_a_plan_without_metadata(batch: Path, tmp_path: Path, capsys: Capture) -
 
 
 def test_inspect_shows_everything(packed_model: ModelWriter, capsys: Capture) -> None:
-    assert main(["inspect", str(packed_model())]) == 0
+    assert main(["inspect", str(packed_model()), "--verbose"]) == 0
     output = capsys.readouterr().out
     for part in ("packed", "token_type_ids", "0..99", "per_sequence", "50.0 %", "causal mask", "reads a masked slot"):
         assert part in output
@@ -145,7 +145,7 @@ def test_inspect_of_a_plan(packed_metadata: dict[str, Any], tmp_path: Path, caps
     }
     raw = {**packed_metadata, "plugins": {"PadfreePool": 1}, "engine": engine}
     plan.with_name("model.plan.json").write_text(json.dumps(raw))
-    assert main(["inspect", str(plan)]) == 0
+    assert main(["inspect", str(plan), "-v"]) == 0
     output = capsys.readouterr().out
     assert "NVIDIA H200" in output
     assert "PadfreePool" in output
@@ -202,7 +202,7 @@ def test_unexpected_errors_say_how_to_see_more(
     def fail(*_arguments: object) -> None:
         raise RuntimeError("broken\nin two lines")
 
-    monkeypatch.setattr(cli.inspect, "print_coverage", fail)
+    monkeypatch.setattr(cli.inspect, "print_summary", fail)
     error = refused(capsys, "inspect", packed_model())
     assert "RuntimeError: broken in two lines; run again with PADFREE_DEBUG=1" in error
     monkeypatch.setenv("PADFREE_DEBUG", "1")
@@ -216,6 +216,6 @@ def test_interrupts_have_their_own_exit_code(
     def interrupt(*_arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.inspect, "print_coverage", interrupt)
+    monkeypatch.setattr(cli.inspect, "print_summary", interrupt)
     assert main(["inspect", str(packed_model())]) == 130
     assert "interrupted" in capsys.readouterr().err

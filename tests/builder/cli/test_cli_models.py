@@ -83,7 +83,7 @@ def test_both_interfaces_give_the_originals_answers_on_texts(packed: Path, tmp_p
 
 
 def test_inspect_of_a_rewritten_model(packed: Path, capsys: Capture) -> None:
-    assert main(["inspect", str(packed)]) == 0
+    assert main(["inspect", str(packed), "--verbose"]) == 0
     output = capsys.readouterr().out
     for part in ("PadfreeAttention", "input_ids", "seq_lens", "last_hidden_state", "100.0 %"):
         assert part in output
@@ -96,9 +96,9 @@ def test_what_stays_float32_is_named(tmp_path: Path, capsys: Capture) -> None:
         weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * np.float32(factor), weight.name))
     original, packed = tmp_path / "model.onnx", tmp_path / "packed.onnx"
     save_model(model, original)
-    assert main(["optimize", str(original), "-o", str(packed), "--precision", "fp16"]) == 0
+    assert main(["optimize", str(original), "-o", str(packed), "--precision", "fp16", "-v"]) == 0
     optimized = capsys.readouterr().out
-    assert main(["inspect", str(packed)]) == 0
+    assert main(["inspect", str(packed), "-v"]) == 0
     for shown in (optimized, capsys.readouterr().out):
         assert "float32, with the nodes that make and read it" in shown
         assert "fp16 holds at most 65504" in shown

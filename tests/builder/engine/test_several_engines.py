@@ -5,56 +5,23 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from padfree.builder.cli import main
-from padfree.builder.engine import build, shared_builder
-from padfree.builder.engine.engine_builder import BuiltEngine, EngineBuilder
-from padfree.builder.engine.phases import BUILDING, STARTING, WAITING, Phases
-from padfree.builder.errors import BuildError
-from padfree.runtime.gpu.device import Device
+from padfree.builder.engine.phases import BUILDING, STARTING, WAITING
 from padfree.runtime.plan_files import open_plan
+
+from tests.support.fake_builder import FakeBuilder, fake_builder
 
 ModelWriter = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]
 
 
-class FakeBuilder(EngineBuilder):
-    """Builds plans that hold their number; `starts` counts builders, `built` the profiles of their engines."""
-
-    starts = 0
-    fails_at: int | None = None
-    built: list[dict[str, Any]]
-
-    def __init__(self, *_: Any) -> None:
-        type(self).starts += 1
-        self.device, self.tensorrt_version = Device(0, "NVIDIA H200", 9, 0), "10.6.0"
-        self.phases = Phases()
-        with self.phases.measured(STARTING):
-            pass
-
-    def build(self, _model: Any, ranges: Any, **_: Any) -> BuiltEngine:
-        with self.phases.measured(BUILDING):
-            self.built.append({item.name: item.maximum for item in ranges})
-        if len(self.built) == self.fails_at:
-            raise BuildError("TensorRT built no engine")
-        return BuiltEngine(b"plan %d" % len(self.built), {})
-
-
 @pytest.fixture
 def builder(monkeypatch: pytest.MonkeyPatch) -> type[FakeBuilder]:
-    class Own(FakeBuilder):
-        built: list[dict[str, Any]] = []  # noqa: RUF012
-
-    monkeypatch.setattr(sys, "executable", "")  # models are prepared in this process, which is sooner here
-    monkeypatch.setattr(shared_builder, "EngineBuilder", Own)
-    monkeypatch.setattr(build, "check_machine", lambda *_, **__: None)
-    monkeypatch.setattr(build.plugin_library, "load", lambda: None)
-    return Own
+    return fake_builder(monkeypatch)
 
 
 @pytest.fixture

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `optimize`, `build` and `inspect` end with: at most eight lines that a person needs; --verbose has the rest."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from padfree.contract.texts import PAIRS
+from rich.console import Console
+
+from .console import counted, print_line
+
+_MOST_REASON_LETTERS = 160
+_SAMPLE, _OTHER_SAMPLE = "how warm is it today", "20 degrees in the shade"
+MB = 1e6
+_MORE = "(all: --verbose)"
+
+Line = tuple[str, str]
+"""What a line is about, and what it says."""
+
+
+def add_verbose_option(parser: argparse.ArgumentParser, what: str) -> None:
+    """--verbose; `what` says what it shows."""
+    parser.add_argument("-v", "--verbose", action="store_true", help=f"also show {what}")
+
+
+def print_summary(console: Console, lines: Sequence[Line]) -> None:
+    """Prints lines, what they are about in a column of its own."""
+    for name, text in lines:
+        print_line(console, f"{name + ':':9}{text}")
+
+
+def rewriting_lines(
+    metadata: Mapping[str, Any], coverage: Mapping[str, Any] | None, *, measured: bool = True
+) -> list[Line]:
+    """What was packed, what a batch must keep, which types it has, and with `measured` the errors: at most 4 lines."""
+    found = [("packed", packed(coverage))] if coverage else []
+    for name, items in (("requires", _conditions(coverage or {})), ("types", _types(metadata))):
+        if text := "; ".join(items):
+            found.append((name, text))
+    return [*found, ("errors", errors(metadata))] if measured else found
+
+
+def packed(coverage: Mapping[str, Any]) -> str:
+    """How much computes no padding, and the first reason why not all does."""
+    from .coverage import shares
+
+    if coverage["complete"]:
+        return "everything; no padding is computed"
+    count = len(coverage["islands"])
+    text = f"{shares(coverage)}; {count} node{'s' * (count != 1)} stay{'s' * (count == 1)} padded"
+    reasons = _reasons(coverage)
+    if not reasons:
+        return text
+    more = f" ({counted(len(reasons) - 1, 'more reason')}: --verbose)" if len(reasons) > 1 else ""
+    return f"{text}: {_cut(reasons[0])}{more}"
+
+
+def _reasons(coverage: Mapping[str, Any]) -> list[str]:
+    """Why nodes stay padded, each reason once: those of nodes that do, or else what passes nearly replaced."""
+    from padfree.builder.coverage import near_misses
+
+    from .coverage import miss_text
+
+    padded = {island["node"] for island in coverage["islands"]}
+    found = near_misses(coverage)
+    own = [miss_text(item) for item in found if item.node in padded]
+    return own or [miss_text(item) for item in found]
+
+
+def _cut(reason: str) -> str:
+    return textwrap.shorten(reason, _MOST_REASON_LETTERS, placeholder=" ...")
+
+
+def _conditions(coverage: Mapping[str, Any]) -> Iterator[str]:
+    """What batches have to be like."""
+    if coverage.get("right_padded_only"):
+        yield "right-padded masks"
+    elif coverage.get("contiguous_because"):
+        yield "masks without padding between tokens"
+    for name, ids in coverage.get("excluded_ids", {}).items():
+        yield f"no {', '.join(map(str, ids[:3]))}{', ...' * (len(ids) > 3)} in '{name}' inside a sequence"
+
+
+def _types(metadata: Mapping[str, Any]) -> Iterator[str]:
+    """What is not computed in the type that was asked for, or that the file had."""
+    if "unquantized" in metadata:
+        yield f"the file was quantised ({', '.join(metadata['unquantized']['types'])}), the result is not"
+    if "bf16_because" in metadata:
+        yield f"bf16, as fp16 does not fit: {_cut(metadata['bf16_because'])}"
+    kept = metadata.get("kept_float32") or {}
+    if kept:
+        name, reason = next(iter(kept.items()))
+        more = f" {_MORE}" if len(kept) > 1 else ""
+        yield f"{counted(len(kept), 'tensor')} in float32: '{name}' {_cut(reason)}{more}"
+    if "quantization" in metadata:
+        yield _fp8(metadata["quantization"])
+
+
+def _fp8(found: Mapping[str, Any]) -> str:
+    layers, kept = found["layers"], found.get("kept") or {}
+    cosines = [item["mean_cosine"] for item in (found.get("outputs") or {}).values()]
+    cosine = f", cosine {min(cosines):.5f} to half precision" if cosines else ""
+    return f"{len(layers)} of {len(layers) + len(kept)} products in e4m3{cosine} {_MORE}"
+
+
+def errors(metadata: Mapping[str, Any]) -> str:
+    """What was measured in onnxruntime: the largest error of any output, in parts of a column's root mean square."""
+    found = metadata.get("verification")
+    if not found:
+        return "not measured: the original was not compared"
+    half = found.get("half_precision")
+    rounding = f", {metadata['precision']} {_worst(half)}" if half else ""
+    return f"rewriting {_worst(found)}{rounding}"
+
+
+def _worst(measured: Mapping[str, Any]) -> str:
+    worst = max(measured["errors"].values(), default=0.0)
+    return f"{f'{worst:.1e}' if worst else '0'} (allowed {measured['allowed']:.0e})"
+
+
+def place_of(engine: Mapping[str, Any]) -> str:
+    """Where an engine runs."""
+    return f"{engine['gpu_name']}, TensorRT {engine['tensorrt']}"
+
+
+def most_of(engine: Mapping[str, Any]) -> str:
+    """What an engine takes in one run."""
+    profile = engine["profile"]
+    return f"{profile['max_batch']} sequences of up to {profile['max_seq_len']} tokens, {profile['max_tokens']} in all"
+
+
+def wrote(paths: Sequence[Path], note: str = "") -> Line:
+    """The files that were written, and what they hold."""
+    *others, last = [_with_size(path) for path in paths]
+    return "wrote", (f"{', '.join(others)} and {last}" if others else last) + note
+
+
+def _with_size(path: Path) -> str:
+    size = path.stat().st_size if path.is_file() else 0
+    return f"{path} ({size / MB:.3g} MB)" if size >= MB else str(path)
+
+
+def run_command(model: Path, metadata: Mapping[str, Any]) -> Line | None:
+    """The command that runs a model on a text; None for one that keeps no tokenizer."""
+    text = metadata.get("text") or {}
+    if not text.get("tokenizer_sha256"):
+        return None
+    command = ["padfree", "run", str(model), "--text", _SAMPLE]
+    if text["task"] == PAIRS:
+        command += ["--text-pair", _OTHER_SAMPLE]
+    return next_command(*command, "-o", str(model.with_name("out.npz")))
+
+
+def next_command(*words: str) -> Line:
+    """A command to copy."""
+    return "next", shlex.join(words)
+
+
+def repeated_options(arguments: argparse.Namespace) -> list[str]:
+    """The options that say what the original is, for a next command that reads it, too."""
+    found = [
+        word
+        for name in ("pooling", "outputs", "mask")
+        if getattr(arguments, name) is not None
+        for word in (f"--{name}", getattr(arguments, name))
+    ]
+    if arguments.normalize is not None:
+        found.append("--normalize" if arguments.normalize else "--no-normalize")
+    return found

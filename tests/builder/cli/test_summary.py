@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What optimize, build and inspect end with: a few lines, whose last one is a command that works as printed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from padfree.builder.cli import main
+from padfree.builder.demo.demo import DEMO_DATA
+from padfree.builder.engine.preparation import metadata_of
+from padfree.onnx_tools import load_model
+from padfree.onnx_tools.verification.half_precision import ALLOWED
+from padfree.onnx_tools.verification.kept_numbers import RELATIVE_TOLERANCE
+
+from tests.support import exports
+from tests.support.fake_builder import fake_builder
+from tests.support.folders import write_folder
+
+Capture = pytest.CaptureFixture[str]
+MOST_LINES, WIDTH = 8, 80
+INCOMPLETE = "bert_relkey_tf4_p160_ts17"  # attention that stays padded for four reasons, and a mask that is no fp16
+LONG = ("passes", "roofline", "matrix products")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands name files as a user does, in the folder where they are."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(DEMO_DATA / "bert_tiny.onnx", "model.onnx")
+
+
+def lines_of(capsys: Capture, *command: str) -> dict[str, str]:
+    """Runs a command, and gives the lines that it prints by what they are about, after checking their form."""
+    assert main([*command]) == 0
+    output = capsys.readouterr().out
+    lines = output.splitlines()
+    assert 0 < len(lines) <= MOST_LINES
+    assert not [line for line in lines if line.startswith(("┃", "│", "┏"))], "a table"
+    assert not [word for word in LONG if word in output]
+    return {name: text.strip() for name, _, text in (line.partition(":") for line in lines)}
+
+
+def run_as_printed(line: str) -> None:
+    """Runs a line that was printed, as a shell does."""
+    name, *arguments = shlex.split(line)
+    assert name == "padfree"
+    assert main(arguments) == 0
+
+
+def test_optimize(capsys: Capture) -> None:
+    pytest.importorskip("polygraphy")
+    found = lines_of(capsys, "optimize", "model.onnx", "-o", "packed.onnx", "--precision", "fp16")
+    assert list(found) == ["packed", "errors", "wrote", "next"]
+    assert found["packed"] == "everything; no padding is computed"
+    assert found["wrote"] == "packed.onnx: packed interface, fp16"
+    run_as_printed(found["next"])
+    assert "PASSED" in capsys.readouterr().out
+
+
+def test_options_that_say_what_the_original_is_are_part_of_the_next_command(capsys: Capture) -> None:
+    pytest.importorskip("polygraphy")
+    head = ["--pooling", "mean,cls", "--no-normalize", "--mask", "attention_mask"]
+    shown = lines_of(capsys, "inspect", "model.onnx", *head)
+    run_as_printed(shown["next"])
+    capsys.readouterr()
+    assert [item["name"] for item in metadata_of(load_model(Path("packed.onnx")))["outputs"]] == ["sentence_embedding"]
+    run_as_printed(lines_of(capsys, "optimize", "model.onnx", "-o", "other.onnx", *head)["next"])
+    assert "PASSED" in capsys.readouterr().out
+
+
+def test_the_errors_are_those_that_were_measured(capsys: Capture) -> None:
+    found = lines_of(capsys, "optimize", "model.onnx", "-o", "packed.onnx", "--precision", "bf16")
+    measured = metadata_of(load_model(Path("packed.onnx")))["verification"]
+    names = {item.name for item in onnx.load("model.onnx").graph.output}
+    half = measured["half_precision"]
+    assert set(measured["errors"]) == set(half["errors"]) == names
+    assert (measured["allowed"], half["allowed"]) == (RELATIVE_TOLERANCE, ALLOWED["bf16"])
+    assert 0 < max(measured["errors"].values()) < RELATIVE_TOLERANCE
+    assert 1e-3 < max(half["errors"].values()) < ALLOWED["bf16"]  # 8 bits of a number
+    assert f"{max(half['errors'].values()):.1e}" in found["errors"]
+    unverified = lines_of(capsys, "optimize", "model.onnx", "-o", "packed.onnx", "--no-verify")
+    assert unverified["errors"] == "not measured: the original was not compared"
+    assert "verification" not in metadata_of(load_model(Path("packed.onnx")))
+
+
+def test_what_stays_padded_is_said_with_one_reason(capsys: Capture) -> None:
+    onnx.save(exports.load(INCOMPLETE), "model.onnx")
+    command = ["optimize", "model.onnx", "-o", "packed.onnx", "--precision", "fp16", "--report", "report.json"]
+    found = lines_of(capsys, *command)
+    report = json.loads(Path("report.json").read_text())
+    assert f"{len(report['islands'])} nodes stay padded: '" in found["packed"]
+    assert "is added to the scores and is neither a mask nor made of positions alone" in found["packed"]
+    assert found["packed"].endswith("(3 more reasons: --verbose)")
+    assert "in float32" in found["types"]
+    assert report["passes"]
+    assert report["costs"]["roofline"]
+    assert main([*command, "--verbose"]) == 0
+    output = capsys.readouterr().out
+    assert all(word in output for word in ("position tables", "roofline", "near misses"))
+
+
+@pytest.mark.parametrize("modules", [[("Pooling", {"pooling_mode": "mean"})], []])
+def test_a_folder_runs_on_a_text_next(capsys: Capture, modules: list[Any]) -> None:
+    write_folder(Path("small model"), modules=modules)
+    found = lines_of(capsys, "optimize", "small model", "-o", "packed.onnx")
+    assert found["wrote"].startswith("packed.onnx and packed.onnx.tokenizer.json")
+    run_as_printed(found["next"])
+    with np.load("out.npz") as results:
+        (name,) = [item["name"] for item in metadata_of(load_model(Path("packed.onnx")))["outputs"][:1]]
+        assert np.isfinite(results[name]).all()
+    capsys.readouterr()
+    run_as_printed(lines_of(capsys, "inspect", "packed.onnx")["next"])
+
+
+def test_build(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_builder(monkeypatch)
+    write_folder(Path("small"), modules=[("Pooling", {"pooling_mode": "mean"})])
+    command = ["build", "small", "-o", "small.plan", "--max-batch", "4", "--no-timing-cache"]
+    found = lines_of(capsys, *command)
+    assert list(found) == ["packed", "errors", "engine", "wrote", "next"]
+    assert found["engine"] == "NVIDIA H200, TensorRT 10.6.0; takes 4 sequences of up to 512 tokens, 2048 in all"
+    assert found["wrote"] == "small.plan, small.plan.json and small.plan.tokenizer.json"
+    assert found["next"] == "padfree run small.plan --text 'how warm is it today' -o out.npz"
+    assert all(Path(name).is_file() for name in ("small.plan", "small.plan.json", "small.plan.tokenizer.json"))
+    assert main([*command, "--verbose"]) == 0
+    output = capsys.readouterr().out
+    assert all(word in output for word in ("roofline", "layer norm", "plan_bytes"))
+    plan = lines_of(capsys, "inspect", "small.plan")
+    assert plan["model"] == "small.plan, a TensorRT engine for NVIDIA H200, TensorRT 10.6.0"
+    assert plan["gives"] == "sentence_embedding [B, 64], fp16"
+    assert plan["next"] == found["next"]
+
+
+def test_lines_of_an_ordinary_model_fit_a_terminal(capsys: Capture) -> None:
+    for command in (["optimize", "model.onnx", "-o", "packed.onnx", "--precision", "fp16"], ["inspect", "packed.onnx"]):
+        assert main(command) == 0
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= WIDTH
+
+
+def test_texts_on_the_command_line(capsys: Capture) -> None:
+    write_folder(Path("small"), modules=[("Pooling", {"pooling_mode": "mean"})])
+    assert main(["optimize", "small", "-o", "packed.onnx"]) == 0
+    Path("texts.txt").write_text("a cat\nthe mat\n", encoding="utf-8")
+    assert main(["run", "packed.onnx", "--input", "texts.txt", "-o", "file.npz"]) == 0
+    assert main(["run", "packed.onnx", "--text", "a cat", "--text", "the mat", "-o", "line.npz"]) == 0
+    with np.load("file.npz") as wanted, np.load("line.npz") as found:
+        np.testing.assert_array_equal(found["sentence_embedding"], wanted["sentence_embedding"])
+    assert main(["run", "packed.onnx", "--text", "a", "--text-pair", "b", "--text-pair", "c", "-o", "out.npz"]) == 1
+    assert "--text-pair is given 2 times, --text 1 times" in capsys.readouterr().err
+    assert main(["run", "packed.onnx", "--input", "texts.txt", "--text-pair", "c", "-o", "out.npz"]) == 1
+    assert "--text-pair is given 1 times, --text 0 times" in capsys.readouterr().err

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A builder that builds nothing, in the place of TensorRT's: `padfree build` without a GPU."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from padfree.builder.engine import build, shared_builder
+from padfree.builder.engine.engine_builder import BuiltEngine, EngineBuilder
+from padfree.builder.engine.phases import BUILDING, STARTING, Phases
+from padfree.builder.errors import BuildError
+from padfree.runtime.gpu.device import Device
+
+
+class FakeBuilder(EngineBuilder):
+    """Builds plans that hold their number; `starts` counts builders, `built` the profiles of their engines."""
+
+    starts = 0
+    fails_at: int | None = None
+    built: list[dict[str, Any]]
+
+    def __init__(self, *_: Any) -> None:
+        type(self).starts += 1
+        self.device, self.tensorrt_version = Device(0, "NVIDIA H200", 9, 0), "10.6.0"
+        self.phases = Phases()
+        with self.phases.measured(STARTING):
+            pass
+
+    def build(self, _model: Any, ranges: Any, **_: Any) -> BuiltEngine:
+        with self.phases.measured(BUILDING):
+            self.built.append({item.name: item.maximum for item in ranges})
+        if len(self.built) == self.fails_at:
+            raise BuildError("TensorRT built no engine")
+        return BuiltEngine(b"plan %d" % len(self.built), {})
+
+
+def fake_builder(monkeypatch: pytest.MonkeyPatch) -> type[FakeBuilder]:
+    """Puts a class of its own in the place of TensorRT's builder; models are prepared here, which is sooner."""
+
+    class Own(FakeBuilder):
+        built: list[dict[str, Any]] = []  # noqa: RUF012
+
+    monkeypatch.setattr(sys, "executable", "")
+    monkeypatch.setattr(shared_builder, "EngineBuilder", Own)
+    monkeypatch.setattr(build, "check_machine", lambda *_, **__: None)
+    monkeypatch.setattr(build.plugin_library, "load", lambda: None)
+    return Own
