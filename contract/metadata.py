@@ -11,7 +11,7 @@ from typing import Any
 
 from .errors import ContractError
 from .fields import MOST_INT64, Fields
-from .names import FORMAT, FP8, INPUT_ROLES, INTERFACES, OUTPUT_LAYOUTS, PRECISIONS
+from .names import FORMAT, FP8, INPUT_ROLES, INTERFACES, OUTPUT_LAYOUTS, PER_SEQUENCE, PRECISIONS
 from .quantization import QuantizationInfo, parse_quantization
 from .texts import DIGEST, TextInfo, parse_text
 
@@ -31,6 +31,8 @@ class InputInfo:
     `padding` is what padded slots hold: models that look for an id must not find it there. `width` is how many numbers
     a token has, as boxes have four: such inputs are [T, width] and [B, S, width]; None: one, [T] and [B, S]. Token
     inputs hold integers, or float32 where they are embeddings.
+    Inputs of the role "per_sequence" have a row for every sequence, such as the number of a language: [B], or
+    [B, width]; integers 0..limit-1, or float32.
     `original` is the name in the original model, where the interface gives it another. An input of the role "unread" is
     there because callers pass it: [T], of any values.
     """
@@ -55,8 +57,13 @@ class InputInfo:
         return self.role == "tokens" and self.dtype == "float32"
 
     @cached_property
+    def holds_floats(self) -> bool:
+        """Whether its values are no integers."""
+        return self.dtype == "float32"
+
+    @cached_property
     def behind(self) -> tuple[int, ...]:
-        """The sizes of its axes behind those of tokens."""
+        """The sizes of its axes behind those of tokens, or of sequences."""
         return () if self.width is None else (self.width,)
 
 
@@ -107,12 +114,14 @@ class MaskInfo:
 
     `input` None: no input does, every slot is a token. A `plain` mask has two values, the first `kept` one at tokens
     and the first `masked` one at padding; others, as ids, are token inputs too: the `masked` values stand for padding.
+    With `lengths` the input is no mask [B, S]: it holds the number of every sequence's tokens, [B] or [B, 1].
     """
 
     input: str | None
     kept: tuple[int, ...] = (1,)
     masked: tuple[int, ...] = (0,)
     plain: bool = True
+    lengths: bool = False
 
     def filler(self, name: str) -> int:
         """What a token input holds in padded slots."""
@@ -180,6 +189,10 @@ class Metadata:
         """The inputs that hold values of tokens, in the model's order."""
         return self._token_inputs
 
+    def sequence_inputs(self) -> tuple[InputInfo, ...]:
+        """The inputs that have a row for every sequence, in the model's order."""
+        return self._sequence_inputs
+
     @property
     def is_packed(self) -> bool:
         """Whether inputs are [T]: tokens without padding."""
@@ -203,6 +216,10 @@ class Metadata:
     @cached_property
     def _token_inputs(self) -> tuple[InputInfo, ...]:
         return tuple(item for item in self.inputs if item.role == "tokens")
+
+    @cached_property
+    def _sequence_inputs(self) -> tuple[InputInfo, ...]:
+        return tuple(item for item in self.inputs if item.role == PER_SEQUENCE)
 
     @cached_property
     def _ids_input(self) -> InputInfo:
@@ -282,7 +299,8 @@ def _parse_mask(fields: Fields) -> MaskInfo:
     for name, values in (("kept", kept), ("masked", masked)):
         if not values:
             raise found.fail(name, "one value or more")
-    return MaskInfo(found.text("input"), kept, masked, found.truth("plain"))
+    lengths = "lengths" in found and found.truth("lengths")
+    return MaskInfo(found.text("input"), kept, masked, found.truth("plain"), lengths)
 
 
 def _parse_engine(fields: Fields) -> EngineInfo:

@@ -7,6 +7,8 @@ ONNX_METADATA_KEY = "padfree"
 """The key of a rewritten model's metadata among ONNX's `metadata_props`."""
 TEXT_METADATA_KEY = "padfree_text"
 """The key of what an exported model's folder says of texts (TextInfo), until the model is rewritten."""
+FIXED_METADATA_KEY = "padfree_fixed"
+"""The key of the inputs of an exported model that were bound to numbers, until the model is rewritten."""
 FORMAT = 1
 """The version of that metadata."""
 ONNX_SUFFIX = ".onnx"
@@ -19,8 +21,10 @@ FP8 = "fp8"
 """Asks for products in e4m3, beside which everything else is HALF."""
 MASKS = ("any", "contiguous")
 """What masks may be where distances between tokens count: any, or ones without holes between a row's tokens."""
-INPUT_ROLES = ("tokens", "seq_lens", "cu_seqlens", "max_seqlen", "mask", "unread")
-OUTPUT_LAYOUTS = ("packed", "per_sequence", "padded", "constant")
+PER_SEQUENCE = "per_sequence"
+"""The role of inputs, and the layout of outputs, that have a row for every sequence: [B, ...]."""
+INPUT_ROLES = ("tokens", PER_SEQUENCE, "seq_lens", "cu_seqlens", "max_seqlen", "mask", "unread")
+OUTPUT_LAYOUTS = ("packed", PER_SEQUENCE, "padded", "constant")
 
 ORT_WRONG_FUSIONS = ("MatmulTransposeFusion",)
 """Optimizers of onnxruntime that are left out wherever answers count: this one, in 1.31, computes the product of a

@@ -3,6 +3,7 @@
 
 from .errors import ModelFileError, RewriteError, VerificationError
 from .files.model_file import load_model, save_model
+from .importing.bound_inputs import bind_inputs
 from .importing.importing import standard_model
 from .operators import without_functions
 from .report import CoverageReport
@@ -14,6 +15,7 @@ __all__ = [
     "RewriteError",
     "RewriteResult",
     "VerificationError",
+    "bind_inputs",
     "load_model",
     "rewrite",
     "save_model",

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto
-from padfree.contract.names import FORMAT
+from padfree.contract.names import FORMAT, PER_SEQUENCE
 
 from .analysis.graph import dtype_name
 from .analysis.kept import dims_of_shape
 from .analysis.limits import first_width, limit_of
 from .errors import RewriteError
-from .files.metadata import text_entry
+from .files.metadata import fixed_entry, text_entry
 from .importing.fixed_axes import fixed_sizes
 from .importing.fixed_axes.sizes import EXPORT_AGAIN
-from .importing.importing import token_inputs_of
+from .importing.inputs import token_inputs_of
 from .passes.masks.mask_values import Mask
 from .pipeline import PassedGraph
 from .report import CoverageReport
@@ -66,6 +66,7 @@ def describe(
         "plugins": dict(report.plugins),
         "masks": masks,
         "origins": dict(passed.origins),
+        **({"fixed": fixed_entry(original)} if fixed_entry(original) else {}),
         **text_entry(original),
     }
 
@@ -96,12 +97,15 @@ def _longest(passed: PassedGraph, original: ModelProto) -> int | None:
 
 
 def _input(graph: gs.Graph, tensor: gs.Tensor, interface: str, mask: Mask) -> dict[str, Any]:
-    role = "tokens"
+    role, sizes = "tokens", list(tensor.shape)
     if interface == "packed" and tensor.name in ("seq_lens", "max_seqlen"):
         role = tensor.name
+    elif sizes[: 1 if interface == "packed" else 2] not in (["T"], ["B", "S"]):
+        role = PER_SEQUENCE
     elif interface == "padded" and tensor.name == mask.source and mask.plain:
         role = "mask"
-    limit = limit_of(graph, tensor.name) if role == "tokens" else None
+    has_values = role in ("tokens", PER_SEQUENCE)
+    limit = limit_of(graph, tensor.name) if has_values else None
     found = {"name": tensor.name, "role": role, "limit": limit, "dtype": np.dtype(tensor.dtype).name}
-    behind = list(tensor.shape)[1 if interface == "packed" else 2 :] if role == "tokens" else []
+    behind = sizes[2 if interface == "padded" and role == "tokens" else 1 :] if has_values else []
     return {**found, "width": int(behind[0])} if behind else found

@@ -23,7 +23,8 @@ from .errors import RewriteError
 from .files.model import Model
 from .importing.axes import check_axes
 from .importing.canonical import name_outputs
-from .importing.importing import import_model, token_inputs_of
+from .importing.importing import import_model
+from .importing.inputs import token_inputs_of
 from .passes import KEPT_MASKING, Miss, Pass, PassResult, interface_passes, packing_passes, preparation
 from .passes.base import boundary_of
 from .passes.masks.mask_values import Mask, mask_of

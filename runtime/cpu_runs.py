@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import Metadata
+from padfree.contract.names import PER_SEQUENCE
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Any]
@@ -77,7 +78,7 @@ class CpuRuns:
         results: dict[str, Array] = {}
         for group in grouped(lengths, self._most):
             at = np.concatenate([np.arange(ends[one] - lengths[one], ends[one]) for one in group])
-            outputs = once(self._part(feeds, [lengths[one] for one in group], at))
+            outputs = once(self._part(feeds, group, [lengths[one] for one in group], at))
             self._join(results, outputs, {"T": at, "B": np.asarray(group)}, sizes)
         return results
 
@@ -87,13 +88,15 @@ class CpuRuns:
                 return np.diff(feeds[item.name])
         return np.asarray(next(feeds[item.name] for item in self._metadata.inputs if item.role == "seq_lens"))
 
-    def _part(self, feeds: Feeds, lengths: list[int], at: Array) -> dict[str, Array]:
-        """The inputs of some sequences, whose tokens are `at`."""
+    def _part(self, feeds: Feeds, group: list[int], lengths: list[int], at: Array) -> dict[str, Array]:
+        """The inputs of some sequences, a `group` of these numbers, whose tokens are `at`."""
         part: dict[str, Array] = {}
         for item in self._metadata.inputs:
             value = feeds[item.name]
             if item.role == "seq_lens":
                 part[item.name] = np.asarray(lengths, dtype=value.dtype)
+            elif item.role == PER_SEQUENCE:
+                part[item.name] = value[group]
             elif item.role == "cu_seqlens":
                 part[item.name] = np.cumsum([0, *lengths]).astype(value.dtype)
             elif item.role == "max_seqlen":

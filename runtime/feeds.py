@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import Metadata, OutputInfo
+from padfree.contract.names import PER_SEQUENCE
 
 from .errors import SessionError
 from .masks import mask_values
@@ -20,15 +21,18 @@ Array = npt.NDArray[Any]
 
 
 def packed_feeds(ragged: Ragged, metadata: Metadata) -> dict[str, Array]:
-    """Inputs [T] or [T, N] of tokens, seq_lens [B] or cu_seqlens [B+1], and max_seqlen [S], whose shape is read.
+    """Inputs [T] or [T, N] of tokens, [B] or [B, N] of sequences, and their lengths.
 
-    A batch of empty sequences gets one filler token: engines take at least one.
+    These are seq_lens [B] or cu_seqlens [B+1], and max_seqlen [S], whose shape is read. A batch of empty sequences gets
+    one filler token: engines take at least one.
     """
     feeds: dict[str, Array] = {}
     for item in metadata.inputs:
         if item.role == "tokens":
             tokens = ragged.tokens[item.name]
             feeds[item.name] = tokens if tokens.size else no_tokens(item, 1)
+        elif item.role == PER_SEQUENCE:
+            feeds[item.name] = ragged.of_sequences[item.name]
         elif item.role == "seq_lens":
             feeds[item.name] = ragged.seq_lens
         elif item.role == "unread":
@@ -66,6 +70,10 @@ def padded_feeds(ragged: Ragged, metadata: Metadata, width: int | None = None) -
         grid: Array
         if item.role == "mask":
             grid = mask_values(metadata.mask, kept, item.dtype)
+        elif item.role == PER_SEQUENCE:
+            grid = ragged.of_sequences[item.name].astype(item.dtype)
+        elif item.role == "seq_lens":
+            grid = seq_lens.reshape(len(seq_lens), *item.behind).astype(item.dtype)
         else:
             grid = np.full((*kept.shape, *item.behind), metadata.filler(item), dtype=item.dtype)
             grid[kept] = ragged.tokens[item.name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from .rows import (
     pack_lists,
     read_column,
 )
+from .sequence_values import read_sequence_values
 
 # For a value outside of its table: of an input with several numbers a token, and of ids.
 _ADVICE = (
@@ -39,10 +41,12 @@ class Ragged(NamedTuple):
     tokens: token input name -> int32 [T], all sequences one after the other; [T, N] where a token has N numbers, which
     are float32 where they are embeddings.
     seq_lens: int32 [B].
+    of_sequences: name of an input with a row for every sequence -> [B] or [B, N], int32 or float32.
     """
 
     tokens: Mapping[str, TokenArray]
     seq_lens: Int32Array
+    of_sequences: Mapping[str, TokenArray] = MappingProxyType({})
 
     def part(self, start: int, stop: int) -> Ragged:
         """The sequences start..stop-1."""
@@ -51,20 +55,27 @@ class Ragged(NamedTuple):
         ends = np.cumsum(self.seq_lens, dtype=np.int64)
         first = int(ends[start - 1]) if start else 0
         last = int(ends[stop - 1])
-        return Ragged({name: row[first:last] for name, row in self.tokens.items()}, self.seq_lens[start:stop])
+        return Ragged(
+            {name: row[first:last] for name, row in self.tokens.items()},
+            self.seq_lens[start:stop],
+            {name: rows[start:stop] for name, rows in self.of_sequences.items()},
+        )
 
     def rows(self) -> dict[str, list[TokenArray]]:
-        """Token input name -> one array a sequence, as `Session.run` takes them."""
+        """Input name -> one array a sequence, as `Session.run` takes them."""
         cuts = [0, *np.cumsum(self.seq_lens, dtype=np.int64).tolist()]
-        return {name: [row[start:end] for start, end in pairwise(cuts)] for name, row in self.tokens.items()}
+        tokens = {name: [row[start:end] for start, end in pairwise(cuts)] for name, row in self.tokens.items()}
+        return tokens | {name: list(rows) for name, rows in self.of_sequences.items()}
 
     @staticmethod
     def join(parts: Sequence[Ragged]) -> Ragged:
         """The sequences of several batches of one model, one or more, as one batch."""
         if len(parts) == 1:
             return parts[0]
-        tokens = {name: np.concatenate([part.tokens[name] for part in parts]) for name in parts[0].tokens}
-        return Ragged(tokens, np.concatenate([part.seq_lens for part in parts]))
+        first = parts[0]
+        tokens = {name: np.concatenate([part.tokens[name] for part in parts]) for name in first.tokens}
+        rows = {name: np.concatenate([part.of_sequences[name] for part in parts]) for name in first.of_sequences}
+        return Ragged(tokens, np.concatenate([part.seq_lens for part in parts]), rows)
 
     def take(self, sequences: Sequence[int]) -> Ragged:
         """Some of the sequences, in the order given."""
@@ -73,14 +84,16 @@ class Ragged(NamedTuple):
         ends = np.cumsum(self.seq_lens, dtype=np.int64)
         seq_lens = self.seq_lens[sequences]
         at = np.concatenate([np.arange(ends[one] - self.seq_lens[one], ends[one]) for one in sequences])
-        return Ragged({name: row[at] for name, row in self.tokens.items()}, seq_lens)
+        rows = {name: values[sequences] for name, values in self.of_sequences.items()}
+        return Ragged({name: row[at] for name, row in self.tokens.items()}, seq_lens, rows)
 
 
 def read_request(request: Any, metadata: Metadata) -> Ragged:
     """Checks a request of one array a sequence and packs it.
 
     Args:
-        request: a mapping of token input name -> list of id arrays, or a bare list of id arrays.
+        request: a mapping of token input name -> list of id arrays, or a bare list of id arrays; inputs with a row for
+            every sequence have a number, or an array of N, for each.
         metadata: the model's inputs and limits.
 
     Raises:
@@ -96,7 +109,7 @@ def read_request(request: Any, metadata: Metadata) -> Ragged:
     check_names(columns, metadata)
     items = metadata.token_inputs()
     named = {item.name: item for item in items}
-    read = {name: read_column(named[name], column) for name, column in columns.items()}
+    read = {name: read_column(named[name], column) for name, column in columns.items() if name in named}
     lengths = read[ids.name].lengths
     tokens: dict[str, TokenArray] = {}
     for item in items:
@@ -112,7 +125,7 @@ def read_request(request: Any, metadata: Metadata) -> Ragged:
     for item in items:
         if item.name in read or item.excluded:  # zeros are in every table
             check_values(item, tokens[item.name], seq_lens)
-    return Ragged(tokens, seq_lens)
+    return Ragged(tokens, seq_lens, read_sequence_values(columns, metadata, len(lengths)))
 
 
 def _read_lists(rows: list[Any], metadata: Metadata) -> Ragged | None:
@@ -122,6 +135,8 @@ def _read_lists(rows: list[Any], metadata: Metadata) -> Ragged | None:
     """
     ids = metadata.ids_input()
     items = metadata.token_inputs()
+    if metadata.sequence_inputs():
+        return None
     for item in items:
         if item.excluded or item.holds_embeddings or (item is not ids and item.name not in ZERO_WHEN_MISSING):
             return None
@@ -151,7 +166,7 @@ def read_packed(inputs: Any, seq_lens: Any, metadata: Metadata, *, filler_tokens
 
     Args:
         inputs: token input name -> integers [T] ([T, N] where a token has N numbers, floats of embeddings), or the ids
-            [T] alone.
+            [T] alone; name of an input with a row for every sequence -> [B] or [B, N].
         seq_lens: integers [B].
         metadata: the model's inputs and limits.
         filler_tokens: how many tokens after the last sequence belong to none (they round T up to a fixed size).
@@ -178,7 +193,7 @@ def read_packed(inputs: Any, seq_lens: Any, metadata: Metadata, *, filler_tokens
     check_sequence_lengths(lens, metadata)
     for item in metadata.token_inputs():
         check_values(item, tokens[item.name], lens)
-    return Ragged(tokens, lens)
+    return Ragged(tokens, lens, read_sequence_values(columns, metadata, lens.size))
 
 
 def check_lengths(seq_lens: Int32Array, tokens: int, name: str) -> None:
@@ -238,17 +253,25 @@ def check_one_run(tokens: int, sequences: int, metadata: Metadata) -> None:
 
 def check_names(columns: Mapping[str, Any], metadata: Metadata) -> None:
     """Raises SessionError for inputs that the model does not have, and for those that are missing."""
-    known = [item.name for item in metadata.token_inputs()]
+    tokens, rows = ([item.name for item in items] for items in (metadata.token_inputs(), metadata.sequence_inputs()))
     for name in columns:
-        if name not in known:
+        if name not in tokens and name not in rows:
             mask = metadata.interface == "padded" and metadata.input_of_role("mask")
             hint = ": masks and lengths follow from the lengths of the arrays" if mask else ""
+            others = f", and of sequences {', '.join(rows)}" if rows else ""
             raise SessionError(
-                f"unknown input '{name}', the model's token inputs are {', '.join(known)}; leave it out{hint}"
+                f"unknown input '{name}', the model's token inputs are {', '.join(tokens)}{others}; leave it out{hint}"
             )
-    for name in known:
+    for name in tokens:
         if name not in columns and name not in ZERO_WHEN_MISSING:
-            raise SessionError(f"input '{name}' is missing; pass one array a sequence for {', '.join(known)}")
+            raise SessionError(f"input '{name}' is missing; pass one array a sequence for {', '.join(tokens)}")
+    missing = next((item for item in metadata.sequence_inputs() if item.name not in columns), None)
+    if missing is not None:
+        what = "a number" if missing.width in (None, 1) else f"{missing.width} numbers"
+        raise SessionError(
+            f"input '{missing.name}' is missing; pass {what} for every sequence, or bind it to a number when the model "
+            f"is rewritten: --fix {missing.original_name}=NUMBER"
+        )
 
 
 def check_values(item: InputInfo, packed: TokenArray, seq_lens: Int32Array) -> None:

@@ -14,7 +14,7 @@ from padfree.contract.names import FP8, PRECISIONS
 from rich.console import Console
 
 from .console import error_console, make_table, output_console, print_line, status
-from .options import add_head_options, add_mask_option, head_options, say
+from .options import add_head_options, add_mask_option, fixed_inputs, head_options, say
 
 if TYPE_CHECKING:
     from padfree.builder.bench.measure import Measurement, Timing
@@ -104,8 +104,9 @@ def run(arguments: argparse.Namespace) -> int:
         check_appended(arguments.json, "--json")
     if missing and not arguments.cpu:
         print_line(console, f"on the CPU: engines need {', '.join(missing)}, which `padfree doctor` explains")
+    fixed = fixed_inputs(arguments)
     with (
-        opened(case.model, head_options(arguments), mask=arguments.mask, say=say) as source,
+        opened(case.model, head_options(arguments), mask=arguments.mask, fixed=fixed, say=say) as source,
         tempfile.TemporaryDirectory(prefix="padfree-bench-") as folder,
         status(error_console(), "rewriting") as shown,
     ):

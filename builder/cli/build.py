@@ -25,6 +25,7 @@ from .options import (
     add_profile_options,
     add_rewrite_options,
     calibration_of,
+    fixed_inputs,
     head_options,
     say,
 )
@@ -122,8 +123,9 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
     from padfree.runtime.plan_files import parse_metadata
 
     cache = None if arguments.no_timing_cache else arguments.timing_cache or DEFAULT_CACHE
+    fixed = fixed_inputs(arguments)
     with (
-        opened(arguments.model, head_options(arguments), mask=arguments.mask, say=say) as source,
+        opened(arguments.model, head_options(arguments), mask=arguments.mask, fixed=fixed, say=say) as source,
         _quantized(arguments, source.path) as (model, asked),
         make_progress(error_console()) as progress,
     ):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from padfree.contract.names import INTERFACES, PRECISIONS
 
 from .console import make_table, output_console, print_line, status
-from .options import add_head_options, add_mask_option, head_options, say
+from .options import add_head_options, add_mask_option, fixed_inputs, head_options, say
 
 if TYPE_CHECKING:
     from padfree.builder.compare.report.report import Report, RunnerReport
@@ -123,7 +123,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_destinations([("--json", arguments.json), ("--html", arguments.html)], inputs)
     if arguments.emit_polygraphy is not None:
         check_folder(arguments.emit_polygraphy, arguments.original, arguments.models, inputs)
-    with opened(arguments.original, head_options(arguments), mask=arguments.mask, say=say) as source:
+    fixed = fixed_inputs(arguments)
+    with opened(arguments.original, head_options(arguments), mask=arguments.mask, fixed=fixed, say=say) as source:
         if arguments.emit_polygraphy is not None and source.path != arguments.original:
             raise BuildError(
                 "--emit-polygraphy writes scripts that read the original again, and what is made of a folder, or by "

@@ -15,7 +15,7 @@ from rich.console import Console
 from .calibrating import print_quantization
 from .console import error_console, facts_table, make_table, output_console, print_line, status
 from .coverage import print_coverage, print_kept_float32, print_outputs
-from .options import add_head_options, add_length_options, add_mask_option, head_options, say
+from .options import add_head_options, add_length_options, add_mask_option, fixed_inputs, head_options, say
 from .several import PLAN_SUFFIX
 from .summary import (
     Line,
@@ -68,9 +68,10 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.onnx_tools import ModelFileError, RewriteError
 
     console = output_console()
+    fixed = fixed_inputs(arguments)
     try:
         with (
-            opened(arguments.model, head_options(arguments), mask=arguments.mask, say=say) as source,
+            opened(arguments.model, head_options(arguments), mask=arguments.mask, fixed=fixed, say=say) as source,
             status(error_console(), f"reading {arguments.model}"),
         ):
             found = dataclasses.replace(inspect_file(source.path, arguments.mask), path=arguments.model)

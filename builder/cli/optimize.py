@@ -20,6 +20,7 @@ from .options import (
     add_output_option,
     add_rewrite_options,
     calibration_of,
+    fixed_inputs,
     head_options,
     say,
 )
@@ -85,8 +86,9 @@ def run(arguments: argparse.Namespace) -> int:
     outputs = [("-o", arguments.output), ("the tokenizer", tokenizer_destination(arguments.output))]
     check_destinations([*outputs, ("--report", arguments.report)], [("the model", arguments.model)])
     calibration = calibration_of(arguments)
+    fixed = fixed_inputs(arguments)
     with (
-        opened(arguments.model, head_options(arguments), mask=arguments.mask, say=say) as source,
+        opened(arguments.model, head_options(arguments), mask=arguments.mask, fixed=fixed, say=say) as source,
         showing(console, "rewriting", bar=calibration is not None) as begin,
     ):
         model = _optimized(arguments, source.path, calibration, begin)

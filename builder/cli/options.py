@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,13 +62,45 @@ def add_rewrite_options(
 
 
 def add_mask_option(parser: argparse._ActionsContainer) -> None:
-    """--mask."""
+    """--mask, --fix."""
     parser.add_argument(
         "--mask",
         metavar="NAME",
         help="the input that is the padding mask (1 at tokens, 0 at padding), where attention does not prove which one "
         "that is",
     )
+
+    parser.add_argument(
+        "--fix",
+        metavar="NAME=NUMBER",
+        action="append",
+        default=[],
+        help="bind an input to a number, such as the task's, and leave it out of what is built; several times for "
+        "several inputs",
+    )
+
+
+def fixed_inputs(arguments: argparse.Namespace) -> dict[str, int | float]:
+    """What --fix says.
+
+    Raises:
+        BuildError: no NAME=NUMBER, or a name that is given twice.
+    """
+    from padfree.builder.errors import BuildError
+
+    found: dict[str, int | float] = {}
+    for text in arguments.fix:
+        name, _, number = text.rpartition("=")
+        try:
+            value = int(number) if number.lstrip("+-").isdigit() else float(number)
+        except ValueError:
+            value = math.nan
+        if not name or not math.isfinite(value):
+            raise BuildError(f"--fix {text}: allowed: NAME=NUMBER, such as task_id=1; correct it")
+        if name in found:
+            raise BuildError(f"--fix {text}: '{name}' is given twice; leave one of them out")
+        found[name] = value
+    return found
 
 
 def add_head_options(parser: argparse.ArgumentParser) -> None:

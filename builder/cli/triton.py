@@ -168,9 +168,10 @@ def _rows(repository: Repository) -> list[tuple[str, str, str]]:
     """(model, what it takes, what it gives): the encoder, and with texts the tokenizer and the ensemble."""
     metadata = repository.served.metadata
     tokens = ", ".join(item.name for item in metadata.token_inputs())
+    beside = "".join(f", {item.name} [n, {item.width or 1}]" for item in metadata.sequence_inputs())
     outputs = ", ".join(item.name for item in metadata.outputs)
     rows = "n" if repository.served.backend == "python" else "1"
-    kinds = [(f"{tokens} [n, L]", outputs), ("text [n, 1]", tokens), (f"text [{rows}, 1]", outputs)]
+    kinds = [(f"{tokens} [n, L]{beside}", outputs), ("text [n, 1]", tokens), (f"text [{rows}, 1]{beside}", outputs)]
     return [(name, takes, gives) for name, (takes, gives) in zip(repository.models, kinds, strict=False)]
 
 

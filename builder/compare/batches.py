@@ -26,7 +26,8 @@ class ComparedBatch:
     """One padded batch.
 
     name: for messages.
-    feeds: the original's inputs, token inputs and mask alike, [B, S], and [B, S, N] of N numbers a token.
+    feeds: the original's inputs, token inputs and mask alike, [B, S], and [B, S, N] of N numbers a token; [B] or [B, N]
+        of those that have a row for every sequence.
     mask: bool [B, S], True at valid tokens.
     """
 
@@ -55,18 +56,31 @@ class ComparedBatch:
         """The valid tokens of one input, an array a sequence."""
         return [row[kept] for row, kept in zip(self.feeds[name], self.mask, strict=True)]
 
-    def part(self, sequence: int) -> ComparedBatch:
+    def request(self, original: Original) -> dict[str, list[Array]]:
+        """Its valid tokens, and what is said of its sequences, as Session.run takes them."""
+        tokens = {item.name: self.rows(item.name) for item in original.tokens}
+        return tokens | {item.name: list(self.feeds[item.name]) for item in original.rows}
+
+    def part(self, sequence: int, original: Original) -> ComparedBatch:
         """One sequence alone, without the padding behind its last valid token."""
         kept = np.flatnonzero(self.mask[sequence])
         columns = slice(0, int(kept[-1]) + 1 if kept.size else 1)
-        feeds = {name: grid[sequence : sequence + 1, columns] for name, grid in self.feeds.items()}
+        whole = {item.name for item in original.inputs if not is_grid(item, original)}
+        feeds = {
+            name: values[sequence : sequence + 1] if name in whole else values[sequence : sequence + 1, columns]
+            for name, values in self.feeds.items()
+        }
         mask = self.mask[sequence : sequence + 1, columns]
         return replace(self, name=f"{self.name}, request {sequence} alone", feeds=feeds, mask=mask)
 
     def right_padded(self, original: Original) -> ComparedBatch:
         """The same valid tokens with all padding at the right."""
-        rows = {item.name: self.rows(item.name) for item in original.tokens}
-        return make_batch(f"{self.name}, right-padded", rows, original)
+        return make_batch(f"{self.name}, right-padded", self.request(original), original)
+
+
+def is_grid(item: Input, original: Original) -> bool:
+    """Whether an input is [B, S, ...], and has no row for every sequence instead."""
+    return item not in original.rows and not (item is original.mask and original.metadata.mask.lengths)
 
 
 def make_batch(name: str, rows: Mapping[str, list[Array]], original: Original) -> ComparedBatch:
@@ -75,7 +89,8 @@ def make_batch(name: str, rows: Mapping[str, list[Array]], original: Original) -
     Raises:
         BuildError: lengths differ, and the model has no mask.
     """
-    lengths = np.asarray([len(row) for row in next(iter(rows.values()))], np.int64)
+    given = next(item.name for item in original.tokens if item.name in rows)
+    lengths = np.asarray([len(row) for row in rows[given]], np.int64)
     if not original.has_mask and len(set(lengths.tolist())) > 1:
         raise BuildError(
             f"{name}: the sequences have {lengths.min()} to {lengths.max()} tokens, and the original has no mask: "
@@ -89,13 +104,17 @@ def make_batch(name: str, rows: Mapping[str, list[Array]], original: Original) -
         if item.name in rows:
             grid[mask] = np.concatenate(rows[item.name])
         feeds[item.name] = grid
+    for item in original.rows:
+        feeds[item.name] = np.asarray(rows[item.name], item.dtype).reshape(len(lengths), *item.behind)
     return with_mask(name, feeds, mask, original)
 
 
 def with_mask(name: str, feeds: Mapping[str, Array], mask: Mask, original: Original) -> ComparedBatch:
     """A batch of grids [B, S] and a mask, which becomes the original's mask input, or padding's ids."""
     rule, filled = original.metadata.mask, dict(feeds)
-    if original.mask is not None:
+    if original.mask is not None and rule.lengths:
+        filled[original.mask.name] = mask.sum(1).reshape(-1, *original.mask.behind).astype(original.mask.dtype)
+    elif original.mask is not None:
         filled[original.mask.name] = mask_values(rule, mask, original.mask.dtype)
     elif rule.input is not None:
         grid = filled[rule.input]
@@ -118,19 +137,22 @@ def from_feeds(name: str, feeds: Mapping[str, Any], original: Original) -> Compa
             )
         arrays[item.name] = np.asarray(feeds[item.name]).astype(item.dtype)
     rule = original.metadata.mask
-    like = original.mask.name if original.mask is not None else rule.input or original.tokens[0].name
+    like = original.tokens[0].name if rule.input is None or rule.lengths else rule.input
     for item in original.inputs:
-        grid = arrays[item.name]
-        if grid.ndim < 2 or grid.shape != (*arrays[like].shape[:2], *item.behind):
-            sizes = ", ".join(["B", "S", *map(str, item.behind)])
+        grid, axes = arrays[item.name], 2 if is_grid(item, original) else 1
+        if grid.ndim < axes or grid.shape != (*arrays[like].shape[:axes], *item.behind):
+            sizes = ", ".join([*"BS"[:axes], *map(str, item.behind)])
             whose = "the mask " if rule.input else ""
             raise BuildError(
                 f"{name}: input '{item.name}' has shape {list(grid.shape)}, {whose}'{like}' "
                 f"{list(arrays[like].shape)}; pass grids [{sizes}] of one batch and length"
             )
-    return ComparedBatch(
-        name, arrays, kept_slots(rule, arrays[like]) if rule.input else np.ones(arrays[like].shape, np.bool_)
-    )
+    shape = arrays[like].shape
+    if rule.input is not None and rule.lengths:
+        mask = np.arange(shape[1]) < arrays[rule.input].reshape(-1, 1)
+    else:
+        mask = kept_slots(rule, arrays[like]) if rule.input else np.ones(shape, np.bool_)
+    return ComparedBatch(name, arrays, mask)
 
 
 def generate(
@@ -169,13 +191,17 @@ def _prefix(lengths: list[int]) -> Mask:
 
 def _random(name: str, mask: Mask, original: Original, rng: np.random.Generator) -> ComparedBatch:
     feeds = {item.name: _values(item, mask, original, rng).astype(item.dtype) for item in original.tokens}
+    for item in original.rows:
+        shape = (len(mask), *item.behind)
+        values = rng.standard_normal(shape) if item.holds_floats else rng.integers(0, item.limit, shape)
+        feeds[item.name] = values.astype(item.dtype)
     return with_mask(name, feeds, mask, original)
 
 
 def _values(item: Input, mask: Mask, original: Original, rng: np.random.Generator) -> Array:
     """Those of tokens where the mask keeps a slot, and any in other slots."""
     shape = (*mask.shape, *item.behind)
-    if item.holds_embeddings:
+    if item.holds_floats:
         return rng.standard_normal(shape)
     rule = original.metadata.mask
     refused = (*item.excluded, *(rule.masked if item.name == rule.input else ()))

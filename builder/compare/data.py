@@ -100,7 +100,7 @@ def _read(path: Path, original: Original, options: DataOptions) -> list[Compared
         with np.load(path, allow_pickle=False) as file:
             names = [item.name for item in original.inputs]
             if set(names) <= set(file.files) and all(
-                file[name].ndim == 2 for name in names
+                file[item.name].ndim == 2 for item in original.tokens
             ):  # grids: their masks may be of any kind, and are kept
                 return [from_feeds(path.name, {name: file[name] for name in file.files}, original)]
     rows = read_batch(path, original.metadata, TextOptions(options.tokenizer, options.truncate))
@@ -124,15 +124,19 @@ def _from_loader(name: str, feeds: Iterable[Any], original: Original) -> list[Co
 def _chunks(name: str, columns: dict[str, list[Any]], original: Original) -> list[ComparedBatch]:
     """Ragged rows as right-padded batches."""
     ids = original.metadata.ids_input().name
-    unknown = sorted(set(columns) - {item.name for item in original.tokens})
+    of_sequences = [item.name for item in original.rows]
+    unknown = sorted(set(columns) - {item.name for item in original.tokens} - set(of_sequences))
     if unknown or ids not in columns:
         raise BuildError(
             f"{name}: holds {', '.join(columns)}, the model's token inputs are "
             f"{', '.join(item.name for item in original.tokens)}; give one list of ids a sequence for each"
         )
     count = len(columns[ids])
+    for column in of_sequences:
+        if len(columns.get(column, ())) != count:
+            raise BuildError(f"{name}: '{column}' has no row for every sequence; give one for each of the {count}")
     for column, rows in columns.items():
-        if [len(row) for row in rows] != [len(row) for row in columns[ids]]:
+        if column not in of_sequences and [len(row) for row in rows] != [len(row) for row in columns[ids]]:
             raise BuildError(f"{name}: '{column}' has other lengths than '{ids}'; give one value a token")
     batches, size = [], SEQUENCES_A_BATCH if original.has_mask else 1
     for start in range(0, count, size):

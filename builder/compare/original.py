@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+from padfree.contract.metadata import InputInfo
 from padfree.onnx_tools import load_model, save_model
 from padfree.onnx_tools.analysis.kept import BATCH, SLOTS, Dims, padded_dims
 from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.importing.bound_inputs import bind_inputs
 from padfree.onnx_tools.importing.fixed_axes import FixedSizes, fixed_sizes
+from padfree.onnx_tools.importing.inputs import token_inputs_of
 from padfree.onnx_tools.importing.quantized.rounding_nodes import standard_rounding
 from padfree.onnx_tools.importing.quantized.unquantized import holds_quantization, without_rounding
 from padfree.onnx_tools.precision.widen import widen
@@ -29,7 +32,8 @@ PER_SEQUENCE = "per_sequence"
 class Input:
     """One input [B, S] of the original, or [B, S, N] of N numbers a token, whose sizes are `behind`.
 
-    Ids are 0..limit-1, without `excluded` among valid tokens; embeddings are any numbers.
+    One of sequences is [B], or [B, N]. Ids are 0..limit-1, without `excluded` among valid tokens; embeddings are any
+    numbers.
     """
 
     name: str
@@ -37,7 +41,7 @@ class Input:
     limit: int
     excluded: tuple[int, ...] = ()
     behind: tuple[int, ...] = ()
-    holds_embeddings: bool = False
+    holds_floats: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,9 @@ class Original:
     given: what the rewriter is given.
     rounding: of a quantised file.
     metadata: of a model rewritten from it; what the token inputs are and which values they may have.
-    mask: the input that is the mask alone; None where a token input tells what is padding, as ids do, or none does.
+    rows: the inputs that have a row for every sequence.
+    mask: the input that is the mask alone, or the lengths in its place; None where a token input tells what is padding,
+        as ids do, or none does.
     layouts: output name -> "per_sequence" for [B, ...], anything else for numbers of slots.
     dims: output name -> sizes of its axes; which of its numbers belong to tokens follows from them.
     sizes: batch and sequence where the file fixes them.
@@ -68,6 +74,7 @@ class Original:
     rounding: Rounding | None
     metadata: Metadata
     tokens: tuple[Input, ...]
+    rows: tuple[Input, ...]
     mask: Input | None
     layouts: dict[str, str]
     dims: dict[str, Dims | None]
@@ -76,7 +83,7 @@ class Original:
     @property
     def inputs(self) -> tuple[Input, ...]:
         """All inputs, the mask last."""
-        return self.tokens if self.mask is None else (*self.tokens, self.mask)
+        return (*self.tokens, *self.rows, *([] if self.mask is None else [self.mask]))
 
     @property
     def has_mask(self) -> bool:
@@ -119,9 +126,12 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
     Raises:
         BuildError: other inputs are left than the mask; the models have no output in common.
     """
-    given = load_model(path)
+    given = loaded = load_model(path)
+    names = {value.name for value in given.graph.input}
+    fixed = {name: value for name, value in _fixed(candidates).items() if name in names}
+    given = bind_inputs(given, fixed) if fixed else given
     model, rounding = _reference(given, path, folder)
-    if model is not given:
+    if model is not loaded:
         path = folder / widened_name(path)
         save_model(model, path)
     weights = {tensor.name for tensor in model.graph.initializer}
@@ -131,15 +141,11 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
         if value.name not in weights
     }
     described = candidates[0] if candidates else parse_metadata(padded_metadata(model), str(path))
-    known = {item.original_name: item for item in described.token_inputs()}
-    tokens = tuple(
-        Input(name, dtype, item.limit or UNKNOWN_LIMIT, item.excluded, item.behind, item.holds_embeddings)
-        for name, dtype, item in ((name, dtype, known.get(name)) for name, dtype in types.items())
-        if item is not None
-    )
+    tokens, rows = _inputs(types, described.token_inputs()), _inputs(types, described.sequence_inputs())
+    known = [item.original_name for item in (*described.token_inputs(), *described.sequence_inputs())]
     masks = [name for name in types if name not in known]
     alone = described.mask.input is not None and described.mask.input not in known
-    if len(masks) != int(alone) or len(tokens) != len(known):
+    if len(masks) != int(alone) or len(tokens) + len(rows) != len(known):
         raise BuildError(
             f"{path}: has inputs {', '.join(types)}, the model to compare has token inputs {', '.join(known)}; the "
             f"original must have those{' and one mask' if alone else ''}: compare a model with the one that it was "
@@ -156,7 +162,24 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
     mask = Input(masks[0], types[masks[0]], UNKNOWN_LIMIT) if alone else None
     items = {item["name"]: item for item in described.raw["outputs"]}
     dims = {name: padded_dims(items[name]) for name in layouts}
-    return Original(path, model, given, rounding, described, tokens, mask, layouts, dims, fixed_sizes(model, [*types]))
+    sizes = fixed_sizes(model, token_inputs_of(model))
+    return Original(path, model, given, rounding, described, tokens, rows, mask, layouts, dims, sizes)
+
+
+def _fixed(candidates: Sequence[Metadata]) -> Mapping[str, int | float]:
+    """The inputs that models were rewritten without, for they were bound to numbers."""
+    found: Mapping[str, int | float] = candidates[0].raw.get("fixed", {}) if candidates else {}
+    return found
+
+
+def _inputs(types: Mapping[str, str], items: Iterable[InputInfo]) -> tuple[Input, ...]:
+    """Those of the original's inputs, given with their types, that some of a rewritten model's are, in its order."""
+    known = {item.original_name: item for item in items}
+    return tuple(
+        Input(name, dtype, item.limit or UNKNOWN_LIMIT, item.excluded, item.behind, item.holds_floats)
+        for name, dtype, item in ((name, dtype, known.get(name)) for name, dtype in types.items())
+        if item is not None
+    )
 
 
 def _reference(given: onnx.ModelProto, path: Path, folder: Path) -> tuple[onnx.ModelProto, Rounding | None]:

@@ -23,7 +23,7 @@ from polygraphy.backend.base import BaseRunner
 from polygraphy.common import TensorMetadata
 
 from ..errors import BuildError
-from .batches import ComparedBatch, from_feeds
+from .batches import ComparedBatch, from_feeds, is_grid
 from .original import Original
 
 Array = npt.NDArray[Any]
@@ -129,7 +129,7 @@ class SessionRunner(ValidTokenRunner):
         if session.metadata.interface == "padded":
             feeds = {item.name: batch.feeds[item.name].astype(item.dtype) for item in session.metadata.inputs}
             return self.valid(session.backend.run(feeds), batch)
-        results = session.run({item.name: batch.rows(item.name) for item in self._original.tokens})
+        results = session.run(batch.request(self._original))
         filled = np.flatnonzero(batch.seq_lens).tolist()
         outputs: dict[str, Array] = {}
         for name in self._original.layouts.keys() & results.keys():
@@ -162,5 +162,6 @@ def input_metadata(original: Original) -> TensorMetadata:
     """The original's inputs as Polygraphy describes them."""
     metadata = TensorMetadata()
     for item in original.inputs:
-        metadata.add(item.name, dtype=np.dtype(item.dtype), shape=(None, None, *item.behind))
+        axes = (None, None) if is_grid(item, original) else (None,)
+        metadata.add(item.name, dtype=np.dtype(item.dtype), shape=(*axes, *item.behind))
     return metadata

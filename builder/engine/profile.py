@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from padfree.contract.metadata import InputInfo
+from padfree.contract.names import PER_SEQUENCE
 from padfree.runtime import Metadata, Profile
 
 from ..errors import BuildError
@@ -100,13 +101,13 @@ def _max_seq_len(metadata: Metadata, options: ProfileOptions) -> int:
 
 def _shape_range(interface: str, item: InputInfo, profile: Profile) -> ShapeRange:
     sizes: list[tuple[int, ...]]
-    if interface == "padded":
+    if item.role in ("seq_lens", PER_SEQUENCE):
+        sizes = [(1,), (profile.max_batch,), (profile.max_batch,)]
+    elif interface == "padded":
         full = (profile.max_batch, profile.max_seq_len)
         sizes = [(1, 1), full, full]
     elif item.role in ("tokens", "unread"):
         sizes = [(profile.min_tokens,), (profile.opt_tokens,), (profile.max_tokens,)]
-    elif item.role == "seq_lens":
-        sizes = [(1,), (profile.max_batch,), (profile.max_batch,)]
     elif item.role == "cu_seqlens":
         sizes = [(2,), (profile.max_batch + 1,), (profile.max_batch + 1,)]
     else:

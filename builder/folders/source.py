@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from padfree.contract.names import ONNX_SUFFIX, TEXT_METADATA_KEY
 from padfree.contract.texts import SENTENCES
 from padfree.onnx_tools.files.metadata import is_rewritten
 from padfree.onnx_tools.files.model_file import load_model, save_model
+from padfree.onnx_tools.importing.bound_inputs import bind_inputs
 from padfree.runtime.texts import tokenizer_path
 
 from ..errors import BuildError
@@ -40,7 +41,12 @@ class Source:
 
 @contextmanager
 def opened(
-    given: str | Path, options: HeadOptions = AS_THE_FOLDER_SAYS, *, mask: str | None = None, say: Say = lambda _: None
+    given: str | Path,
+    options: HeadOptions = AS_THE_FOLDER_SAYS,
+    *,
+    mask: str | None = None,
+    fixed: Mapping[str, int | float] | None = None,
+    say: Say = lambda _: None,
 ) -> Iterator[Source]:
     """The model file that was given, or made of a folder; what is made is removed with the context.
 
@@ -50,20 +56,22 @@ def opened(
         given: an .onnx file or a plan, a model's folder, or a repository of the Hugging Face Hub.
         options: pooling, normalisation and outputs, where the user asks for others than the folder's.
         mask: the input that is the padding mask, for pooling, where it is not attention_mask.
+        fixed: inputs that are bound to numbers.
         say: gets what was chosen and what is being done, a line each.
 
     Raises:
         BuildError: the folder cannot be used, or the options do not fit the file; the message says why.
+        RewriteError: an input cannot be bound.
     """
-    path = located(given, say)
-    if not path.is_dir() and options.is_empty:
+    path, numbers = located(given, say), fixed or {}
+    if not path.is_dir() and options.is_empty and not numbers:
         yield Source(path)
         return
     with tempfile.TemporaryDirectory(prefix="padfree-folder-") as scratch:
         if path.is_dir():
-            source = _of_folder(path, options, mask, say, Path(scratch))
+            source = _of_folder(path, options, mask, numbers, say, Path(scratch))
         else:
-            source = Source(_of_file(path, options, mask, Path(scratch)))
+            source = Source(_of_file(path, options, mask, numbers, Path(scratch)))
         try:
             yield source
         except Exception as error:
@@ -80,7 +88,14 @@ def _name_what_was_given(error: Exception, path: Path, source: Source) -> None:
     error.args = (text.replace(str(source.path), str(path)), *error.args[1:])
 
 
-def _of_folder(path: Path, options: HeadOptions, mask: str | None, say: Say, scratch: Path) -> Source:
+def _of_folder(
+    path: Path,
+    options: HeadOptions,
+    mask: str | None,
+    fixed: Mapping[str, int | float],
+    say: Say,
+    scratch: Path,
+) -> Source:
     folder = read_folder(path)
     if folder.onnx.chosen is None:
         check_packages(folder)
@@ -99,6 +114,7 @@ def _of_folder(path: Path, options: HeadOptions, mask: str | None, say: Say, scr
     model = load_model(source)
     if folder.onnx.chosen is not None:
         _check_file(model, folder)
+    model = bind_inputs(model, fixed) if fixed else model
     add_head(model, head, options.outputs, mask=mask)
     digest = None if content is None else hashlib.sha256(content).hexdigest()
     text = replace(described(folder.text, folder.task, head), tokenizer_sha256=digest)
@@ -122,18 +138,22 @@ def _head(path: Path, options: HeadOptions, said: Head) -> Head:
     return head
 
 
-def _of_file(path: Path, options: HeadOptions, mask: str | None, scratch: Path) -> Path:
+def _of_file(
+    path: Path, options: HeadOptions, mask: str | None, fixed: Mapping[str, int | float], scratch: Path
+) -> Path:
     if path.suffix != ONNX_SUFFIX:
         raise BuildError(
-            f"{path}: --pooling, --normalize and --outputs are for folders and exported models; leave them out"
+            f"{path}: --pooling, --normalize, --outputs and --fix are for folders and exported models; leave them out"
         )
     model = load_model(path)
     if is_rewritten(model):
         raise BuildError(
-            f"{path}: is rewritten already; --pooling, --normalize and --outputs are for folders and exported models: "
-            "give the exported one"
+            f"{path}: is rewritten already; --pooling, --normalize, --outputs and --fix are for folders and exported "
+            "models: give the exported one"
         )
-    add_head(model, _head(path, options, Head()), options.outputs, mask=mask)
+    model = bind_inputs(model, fixed) if fixed else model
+    if not options.is_empty:
+        add_head(model, _head(path, options, Head()), options.outputs, mask=mask)
     made = scratch / path.name
     save_model(model, made)
     return made

@@ -78,11 +78,12 @@ def random_batch(metadata: Metadata, seq_lens: list[int], seq_len: int, seed: in
     generator = np.random.default_rng(seed)
     total = sum(seq_lens)
     tokens = {item.name: _values(item, total, generator) for item in metadata.token_inputs()}
-    return MeasuredBatch(Ragged(tokens, np.asarray(seq_lens, dtype=np.int32)), seq_len)
+    rows = {item.name: _values(item, len(seq_lens), generator) for item in metadata.sequence_inputs()}
+    return MeasuredBatch(Ragged(tokens, np.asarray(seq_lens, dtype=np.int32), rows), seq_len)
 
 
 def _values(item: InputInfo, count: int, generator: np.random.Generator) -> Array:
-    if item.holds_embeddings:
+    if item.holds_floats:
         return generator.standard_normal((count, *item.behind), dtype=np.float32)
     allowed = np.arange(item.limit or UNLIMITED_IDS, dtype=np.int32)
     return generator.choice(np.setdiff1d(allowed, item.excluded), (count, *item.behind))

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import onnx
-from padfree.contract.names import FORMAT
+from padfree.contract.names import FORMAT, PER_SEQUENCE
 from padfree.onnx_tools import load_model, standard_model
+from padfree.onnx_tools.importing.inputs import sequence_inputs_of
 from padfree.runtime.plan_files import parse_metadata
 from rich.progress import Progress
 
@@ -89,7 +90,7 @@ def build_padded_engine(
 
 
 def padded_metadata(model: onnx.ModelProto, mask: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The metadata of an original model, read off its inputs and outputs: int inputs [B, S].
+    """The metadata of an original model, read off its inputs and outputs: int inputs [B, S], and rows of sequences.
 
     `mask` is the mask of its rewriting's metadata; without it, the mask is told by its name.
 
@@ -98,11 +99,17 @@ def padded_metadata(model: onnx.ModelProto, mask: Mapping[str, Any] | None = Non
     """
     inputs: list[dict[str, Any]] = []
     sequence_axes: set[str] = set()
+    rows = sequence_inputs_of(model)
     for value in model.graph.input:
         if value.name in {initializer.name for initializer in model.graph.initializer}:
             continue
         tensor = value.type.tensor_type
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+        if value.name in rows:
+            lengths = mask is not None and mask.get("lengths", False) and mask["input"] == value.name
+            item = {"name": value.name, "role": "seq_lens" if lengths else PER_SEQUENCE, "limit": None, "dtype": dtype}
+            inputs.append({**item, "width": rows[value.name][0]} if rows[value.name] else item)
+            continue
         named = "mask" in value.name if mask is None else mask["plain"] and mask["input"] == value.name
         allowed = ("int32", "int64", "bool", "float32") if named else ("int32", "int64")
         if len(tensor.shape.dim) != 2 or dtype not in allowed:

@@ -9,6 +9,7 @@ from typing import Any
 
 from padfree.builder.errors import BuildError
 from padfree.contract.installation import install_command
+from padfree.contract.metadata import Metadata
 
 from .serving import Served
 from .tensors import set_dims
@@ -64,6 +65,17 @@ def add_input(
     item.name, item.data_type = name, protobuf().DataType.Value(kind)
     item.dims.extend(dims)
     item.allow_ragged_batch, item.optional = ragged, optional
+
+
+def add_sequence_inputs(config: Any, metadata: Metadata, *, as_the_engine: bool = False) -> None:
+    """Adds the inputs with a row for every sequence: [n, 1] of those with a single number, and [n, N].
+
+    `as_the_engine`: the server takes the 1 away again where the engine's input is [B].
+    """
+    for item in metadata.sequence_inputs():
+        add_input(config, item.name, "TYPE_FP32" if item.holds_floats else "TYPE_INT32", [item.width or 1])
+        if as_the_engine and item.width is None:
+            config.input[-1].reshape.SetInParent()
 
 
 def add_output(config: Any, name: str, data_type: int, dims: list[int]) -> None:

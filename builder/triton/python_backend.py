@@ -42,6 +42,7 @@ def model_folder(served: Served) -> ModelFolder:
     for item in served.metadata.token_inputs():
         optional = item.name in ZERO_WHEN_MISSING
         configs.add_input(config, item.name, "TYPE_INT32", [VARIABLE], ragged=True, optional=optional)
+    configs.add_sequence_inputs(config, served.metadata)
     configs.add_input(config, SEQ_LENS, "TYPE_INT32", [1], optional=True)
     for output in served.metadata.outputs:
         dtype = SHOWN_TYPES.get(output.dtype, output.dtype)

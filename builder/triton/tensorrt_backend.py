@@ -41,11 +41,12 @@ def model_folder(served: Served, profile: Profile) -> ModelFolder:
     for item in served.metadata.inputs:
         if item.role == "tokens":
             configs.add_input(config, item.name, "TYPE_INT32", [VARIABLE], ragged=True)
-        else:
+        elif item.role in BATCH_INPUTS:
             kind = pb.BatchInput.Kind.Value(BATCH_INPUTS[item.role])
             config.batch_input.add(
                 kind=kind, target_name=[item.name], data_type=pb.DataType.TYPE_INT32, source_input=[ids]
             )
+    configs.add_sequence_inputs(config, served.metadata, as_the_engine=True)
     for output in served.metadata.outputs:
         configs.add_output(config, output.name, data_type(pb, output.dtype), output_dims(output))
         if output.layout == "packed":

@@ -76,6 +76,7 @@ def ensemble_folder(served: Served) -> ModelFolder:
     config = configs.new_config(ensemble_name(served), served.max_batch if rows_differ else 1)
     config.platform = "ensemble"
     _add_text_inputs(config)
+    configs.add_sequence_inputs(config, served.metadata)
     outputs = []
     for output in served.metadata.outputs:
         dtype = SHOWN_TYPES.get(output.dtype, output.dtype) if served.backend == "python" else output.dtype
@@ -87,7 +88,8 @@ def ensemble_folder(served: Served) -> ModelFolder:
     configs.add_output(config, TRUNCATED, pb.DataType.TYPE_BOOL, [1])
     steps = config.ensemble_scheduling.step
     _add_step(steps, tokenizer_name(served.options.name), (TEXT, TEXT_PAIR, TRUNCATE), [*between, TRUNCATED])
-    _add_step(steps, served.options.name, between, outputs)
+    rows = [item.name for item in served.metadata.sequence_inputs()]
+    _add_step(steps, served.options.name, [*between, *rows], outputs)
     return ModelFolder({EMPTY_FILE: b""}, {}, configs.to_text(config), ENSEMBLE, served.options.name)
 
 

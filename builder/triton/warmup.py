@@ -41,6 +41,11 @@ def add_warmup(config: Any, served: Served) -> dict[str, bytes]:
                 given.input_data_file = f"{_as_file(item.name, number)}_{length}"
                 data = np.full(length, value, np.dtype("<i4")).tobytes()
                 files[f"{WARMUP_FOLDER}/{given.input_data_file}"] = data
+        for item in served.metadata.sequence_inputs():
+            given = sample.inputs[item.name]
+            given.data_type = getattr(protobuf().DataType, "TYPE_FP32" if item.holds_floats else "TYPE_INT32")
+            given.dims.append(item.width or 1)
+            given.zero_data = True  # which every table has
     return files
 
 

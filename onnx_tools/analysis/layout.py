@@ -6,6 +6,8 @@ from __future__ import annotations
 import functools
 from enum import Enum
 
+import onnx_graphsurgeon as gs
+
 from .symbolic import Poly
 from .symbolic.facts import Facts, Shape
 
@@ -19,6 +21,11 @@ class Layout(str, Enum):
     PER_SEQUENCE = "per_sequence"  # [B,...]
     CONSTANT = "constant"  # the same for every batch
     PADDED = "padded"  # [B,S,...], or anything else that S is in
+
+
+def is_token_input(tensor: gs.Tensor) -> bool:
+    """Whether an input of the original is [B,S] or [B,S,N]; others have a row for every sequence, [B] or [B,N]."""
+    return list(tensor.shape or ())[:2] == ["B", "S"]
 
 
 def layout_of(facts: Facts) -> Layout:

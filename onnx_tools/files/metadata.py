@@ -9,7 +9,7 @@ from typing import Any
 
 from onnx import ModelProto
 from padfree.contract.fields import decode
-from padfree.contract.names import DOMAIN, ONNX_METADATA_KEY, TEXT_METADATA_KEY
+from padfree.contract.names import DOMAIN, FIXED_METADATA_KEY, ONNX_METADATA_KEY, TEXT_METADATA_KEY
 
 from ..errors import RewriteError
 
@@ -37,16 +37,29 @@ def text_entry(model: ModelProto) -> dict[str, Any]:
 
     Raises RewriteError where it is not JSON.
     """
-    text = next((item.value for item in model.metadata_props if item.key == TEXT_METADATA_KEY), None)
+    text = _noted(model, TEXT_METADATA_KEY)
+    return {} if text is None else {"text": text}
+
+
+def fixed_entry(model: ModelProto) -> dict[str, int | float]:
+    """The inputs of an exported model that were bound to numbers. Raises RewriteError where that is not JSON."""
+    found: dict[str, int | float] = _noted(model, FIXED_METADATA_KEY) or {}
+    return found
+
+
+def _noted(model: ModelProto, key: str) -> Any:
+    """What an exported model carries under a key; None where there is nothing."""
+    text = next((item.value for item in model.metadata_props if item.key == key), None)
     try:
-        return {} if text is None else {"text": decode(text)}
+        return None if text is None else decode(text)
     except ValueError as damaged:
-        raise RewriteError(f"'{TEXT_METADATA_KEY}' of the model is damaged ({damaged}); make it again") from damaged
+        raise RewriteError(f"'{key}' of the model is damaged ({damaged}); make it again") from damaged
 
 
 def write_metadata(model: ModelProto, metadata: Mapping[str, Any]) -> None:
     """Writes the metadata object into a model, in place of what is there under its key."""
-    others = [item for item in model.metadata_props if item.key not in (ONNX_METADATA_KEY, TEXT_METADATA_KEY)]
+    own = (ONNX_METADATA_KEY, TEXT_METADATA_KEY, FIXED_METADATA_KEY)
+    others = [item for item in model.metadata_props if item.key not in own]
     del model.metadata_props[:]
     model.metadata_props.extend(others)
     model.metadata_props.add(key=ONNX_METADATA_KEY, value=json.dumps(metadata))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import ModelProto, numpy_helper
 from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 from padfree.contract.fields import MOST_NAME_LETTERS, is_name
 
@@ -22,13 +22,11 @@ from .canonical import canonical
 from .fixed_axes import fixed_sizes, generalise
 from .fixed_axes.sizes import EXPORT_AGAIN
 from .fused import holds_fused
+from .inputs import numbers_of, sequence_inputs_of, token_inputs_of
 from .quantized.rounding_nodes import only_tensorrt_rounds
 from .skeleton import Types, inferred, skeleton_of
 from .standard_form import standardise
 
-_TOKEN_TYPES = frozenset(
-    getattr(TensorProto, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)
-) | {TensorProto.BOOL, TensorProto.FLOAT}  # fmt: skip
 _SHOWN_LETTERS = 60
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
@@ -54,18 +52,20 @@ def import_model(given: Model) -> gs.Graph:
 
 def _imported(given: Model) -> gs.Graph:
     model = canonical(given.proto)
-    token_inputs = token_inputs_of(model)
+    token_inputs, rows = token_inputs_of(model), sequence_inputs_of(model)
     fixed = fixed_sizes(model, token_inputs)
     widths = {value.name: numbers_of(value) for value in model.graph.input if value.name in token_inputs}
     if fixed and any(widths.values()):
         several = next(name for name, width in widths.items() if width)
         raise RewriteError(f"input '{several}' has several numbers a token, and the inputs fix sizes; {EXPORT_AGAIN}")
     sizes: list[int | str] = [fixed.batch or "B", fixed.sequence or "S"]
-    skeleton = skeleton_of(model, {name: [*sizes, *widths[name]] for name in token_inputs})
+    shapes = {name: [*sizes, *widths[name]] for name in token_inputs}
+    skeleton = skeleton_of(model, shapes | {name: ["B", *behind] for name, behind in rows.items()})
     types = _inferred(skeleton)
     graph = import_graph(given.with_proto(model))
     for tensor in graph.inputs:
-        tensor.shape = ["B", "S", *widths.get(tensor.name, ())]
+        axes = ["B", *rows[tensor.name]] if tensor.name in rows else ["B", "S", *widths.get(tensor.name, ())]
+        tensor.shape = axes
     _write_types(graph, types)
     if standardise(graph):
         _write_types(graph, _inferred(_with_nodes_of(graph, skeleton)))
@@ -136,42 +136,6 @@ def _refuse_what_batches_share(graph: gs.Graph) -> None:
                 f"node '{node_name(node)}' ({node.op}) draws random numbers: no two runs give the same, so that "
                 "nothing can be compared; export the model for inference (model.eval())"
             )
-
-
-def token_inputs_of(model: ModelProto) -> tuple[str, ...]:
-    """The names of the inputs [B,S], of which floats may be masks, and [B,S,N], of N numbers a token.
-
-    Raises RewriteError for any other input, or where there is none [B,S].
-    """
-    initializers = {tensor.name for tensor in model.graph.initializer}
-    names, plain = [], False
-    for value in model.graph.input:
-        if value.name in initializers:
-            continue
-        tensor, dims = value.type.tensor_type, value.type.tensor_type.shape.dim
-        several = len(dims) == 3 and dims[2].dim_value > 0
-        if tensor.elem_type not in _TOKEN_TYPES or not (len(dims) == 2 or several):
-            kind = TensorProto.DataType.Name(tensor.elem_type)
-            raise RewriteError(
-                f"input '{value.name}' is {kind} [{', '.join(_dim(dim) for dim in dims)}]; every input must be an "
-                "integer or bool tensor [batch, sequence], or [batch, sequence, N] where N is a number; the mask, and "
-                "inputs of several numbers a token, as embeddings are, may be float32; export the encoder with its "
-                "token inputs and a mask [batch, sequence] alone"
-            )
-        names.append(value.name)
-        plain = plain or len(dims) == 2
-    if not plain:
-        raise RewriteError("no attention found: the model has no input; padfree rewrites encoders with token inputs")
-    return tuple(names)
-
-
-def numbers_of(value: onnx.ValueInfoProto) -> tuple[int, ...]:
-    """How many numbers an input has of every token: () for one, as ids are, (N,) for an input [B,S,N]."""
-    return tuple(int(dim.dim_value) for dim in value.type.tensor_type.shape.dim[2:])
-
-
-def _dim(dim: onnx.TensorShapeProto.Dimension) -> str:
-    return dim.dim_param or str(dim.dim_value) if dim.WhichOneof("value") else "?"
 
 
 def _with_nodes_of(graph: gs.Graph, skeleton: ModelProto) -> ModelProto:

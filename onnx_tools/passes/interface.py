@@ -11,7 +11,7 @@ from onnx import helper
 
 from ..analysis.graph import Editor, is_padfree, is_standard, made_by, producer, tidy
 from ..analysis.kept import BATCH, SLOTS, dims_of_shape
-from ..analysis.layout import B, S, is_token_shape
+from ..analysis.layout import B, S, is_token_input, is_token_shape
 from ..analysis.symbolic import Analysis, Element
 from ..analysis.symbolic.expr import leaves
 from ..analysis.symbolic.facts import Facts
@@ -37,10 +37,11 @@ def packed_interface(graph: gs.Graph, analysis: Analysis, fillers: Mapping[str, 
     mask = next((tensor for tensor in graph.inputs if tensor.name == known.source), None)
     if not known.plain and mask is not None and _says_more(mask, boundary):
         mask = None  # its values are tokens' values too
-    inputs = [tensor for tensor in graph.inputs if tensor is not mask and list(tensor.shape or ())[:2] == ["B", "S"]]
+    inputs = [tensor for tensor in graph.inputs if tensor is not mask and is_token_input(tensor)]
     inputs.sort(key=lambda tensor: len(tensor.shape))  # the first has one number a token
     names = [tensor.name for tensor in inputs]
-    _check_names(names, graph)
+    others = [tensor for tensor in graph.inputs if tensor is not mask and not is_token_input(tensor)]
+    _check_names([*names, *(tensor.name for tensor in others)], graph)
     editor = Editor(graph)
     for tensor in graph.tensors().values():
         if tensor.name in (SEQ_LENS, MAX_SEQLEN) or tensor in inputs or tensor is mask:
@@ -50,7 +51,6 @@ def packed_interface(graph: gs.Graph, analysis: Analysis, fillers: Mapping[str, 
         gs.Variable(name, _packed_type(tensor), ["T", *tensor.shape[2:]])
         for name, tensor in zip(names, inputs, strict=True)
     ]
-    others = [tensor for tensor in graph.inputs if tensor not in inputs and tensor is not mask]
     if not tokens:
         raise RewriteError(
             f"the model reads nothing but its mask '{known.source}'; the packed interface needs a token input such as "
@@ -60,7 +60,7 @@ def packed_interface(graph: gs.Graph, analysis: Analysis, fillers: Mapping[str, 
         _feed(padded, packed)
     row = tokens[0] if len(inputs[0].shape) == 2 else _filled(editor, tokens[0], 0)  # [T], whose values nobody reads
     positions = _count_positions(editor, analysis, seq_lens, row)
-    graph.inputs = [*tokens, seq_lens, *others]
+    graph.inputs = [*tokens, seq_lens, *(_row_input(editor, tensor) for tensor in others)]
     _schedule(graph, editor, seq_lens, row, boundary, inputs if mask is None else [*inputs, mask], positions)
     tidy(graph)
     filler = known.masked[0] if known.masked else 0
@@ -74,6 +74,19 @@ def packed_interface(graph: gs.Graph, analysis: Analysis, fillers: Mapping[str, 
     _drop_extent(graph, editor)
     tidy(graph)
     return PassResult(NAME, len(tokens) + 1)
+
+
+def _row_input(editor: Editor, tensor: gs.Tensor) -> gs.Tensor:
+    """The new input of a row for every sequence, [B] or [B,N], whose integers are int32, whatever they were."""
+    dtype = np.dtype(tensor.dtype)
+    if _packed_type(tensor) == dtype:
+        return tensor
+    result = gs.Variable(tensor.name, _INT32, list(tensor.shape))
+    tensor.name = editor.fresh(f"{tensor.name}_given")
+    if tensor.outputs:
+        target = helper.np_dtype_to_tensor_dtype(dtype)
+        editor.node("Cast", [result], stem=tensor.name, attrs={"to": target}, output=tensor)
+    return result
 
 
 def _packed_type(tensor: gs.Tensor) -> np.dtype[np.generic]:

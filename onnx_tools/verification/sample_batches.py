@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, helper
+from padfree.contract.names import PER_SEQUENCE
 
 from ..analysis.special_ids import IdRule
 
@@ -126,6 +127,11 @@ def has_no_mask(metadata: Mapping[str, Any]) -> bool:
     return "mask" in metadata and metadata["mask"] is None
 
 
+def sequence_inputs(metadata: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The descriptions of the inputs with a row for every sequence, by name; the others are [B,S,...]."""
+    return {item["name"]: item for item in metadata["inputs"] if item["role"] == PER_SEQUENCE}
+
+
 def fillers(metadata: Mapping[str, Any]) -> dict[str, int]:
     """What the mask's input holds in padded slots."""
     mask = metadata.get("mask")
@@ -158,6 +164,7 @@ def _original_feeds(
     """
     mask = metadata.get("mask") or {"input": None, "kept": [1], "masked": [0]}
     limits = {item["name"]: item["limit"] for item in metadata["inputs"] if item["role"] == "tokens"}
+    rows = sequence_inputs(metadata)
     excluded = metadata.get("coverage", {}).get("excluded_ids", {})
     initializers = {tensor.name for tensor in original.graph.initializer}
     feeds: dict[str, Array] = {}
@@ -166,7 +173,9 @@ def _original_feeds(
             continue
         dtype = helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
         widths = [dim.dim_value for dim in item.type.tensor_type.shape.dim[2:]]
-        if item.name in limits and np.issubdtype(dtype, np.floating):  # embeddings
+        if item.name in rows:
+            feeds[item.name] = _sequence_values(rows[item.name], len(batch.mask), rng).astype(dtype)
+        elif item.name in limits and np.issubdtype(dtype, np.floating):  # embeddings
             feeds[item.name] = rng.standard_normal((*batch.mask.shape, *widths)).astype(dtype)
         elif item.name in limits and widths:  # several numbers a token, which are neither masks nor positions
             feeds[item.name] = rng.integers(0, limits[item.name] or _IDS_WITHOUT_LIMIT, (*batch.mask.shape, *widths))
@@ -189,6 +198,14 @@ def _original_feeds(
     return feeds
 
 
+def _sequence_values(item: Mapping[str, Any], count: int, rng: np.random.Generator) -> Array:
+    """A row for each of `count` sequences."""
+    shape = (count,) if item.get("width") is None else (count, item["width"])
+    if np.issubdtype(np.dtype(item["dtype"]), np.floating):
+        return rng.standard_normal(shape)
+    return rng.integers(0, item["limit"] or _IDS_WITHOUT_LIMIT, shape)
+
+
 def _packed_feeds(
     feeds: Mapping[str, Array], metadata: Mapping[str, Any], batch: Batch, rng: np.random.Generator
 ) -> dict[str, Array]:
@@ -202,6 +219,9 @@ def _packed_feeds(
             packed[name] = lengths
         elif role == "max_seqlen":
             packed[name] = np.zeros(batch.mask.shape[1], np.int32)
+        elif role == PER_SEQUENCE:
+            values = np.repeat(feeds[name], 2, axis=0) if batch.has_empty else feeds[name]
+            packed[name] = values.astype(item["dtype"])
         else:
             tokens = feeds[name][batch.mask]
             filler = rng.integers(0, item["limit"] or _IDS_WITHOUT_LIMIT, (batch.filler_tokens, *tokens.shape[1:]))

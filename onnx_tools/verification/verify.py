@@ -13,17 +13,26 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from ..analysis.kept import BATCH, BOTH, SLOTS, Dims, Rows, fits, kept_rows, packed_rows, padded_dims
+from ..analysis.kept import BATCH, BOTH, SLOTS, Rows, fits, kept_rows, packed_rows, padded_dims
 from ..analysis.layout import Layout
 from ..analysis.special_ids import IdRule, SpecialIds, rules_for
 from ..errors import VerificationError
 from ..files.model import Model
 from ..files.ort_session import open_session
 from ..importing.fixed_axes import fixed_sizes
-from ..importing.importing import token_inputs_of
+from ..importing.inputs import token_inputs_of
 from .agreement import Scale, measure, row_blocks
 from .kept_numbers import RELATIVE_TOLERANCE, agree, rows_of_tokens, same_rows
-from .sample_batches import Batch, batches_padded_further, feeds_of, fillers, has_no_mask, make_batches, paddings
+from .sample_batches import (
+    Batch,
+    batches_padded_further,
+    feeds_of,
+    fillers,
+    has_no_mask,
+    make_batches,
+    paddings,
+    sequence_inputs,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +126,7 @@ class _Models:
         self._names: list[str] = [item["name"] for item in metadata["outputs"]]
         self._is_alone = has_no_mask(metadata) and metadata["interface"] == "packed"
         self._fillers = fillers(metadata)
+        self._rows = sequence_inputs(metadata)
 
     def compare(self, metadata: Mapping[str, Any], seed: int) -> dict[str, float]:
         """Each output's largest difference over all batches. Raises VerificationError."""
@@ -137,7 +147,7 @@ class _Models:
         """The original's results: of every sequence alone where all slots of a batch would be tokens."""
         run = partial(_run, self._sessions[0], self._names, batch, "original")
         if self._is_alone:
-            return _alone(run, feeds, batch, self._dims)
+            return self._each_alone(run, feeds, batch)
         return self._fixed.run(run, feeds, self._dims, self._fillers)
 
     def padding_is_read(self, metadata: Mapping[str, Any], seed: int) -> bool:
@@ -218,37 +228,38 @@ class _Models:
         narrow = replace(batch, mask=batch.mask[:, :length])
         run = partial(_run, self._sessions[0], self._names)
         found = run(batch, "original", feeds)
-        wanted = run(narrow, "original", {name: item[:, :length] for name, item in feeds.items()})
+        wanted = run(narrow, "original", self._cut(feeds, length))
         for name, dims, a, b in zip(self._names, self._dims, wanted, found, strict=True):
             if not same_rows(rows_of_tokens(a, dims, narrow.mask), rows_of_tokens(b, dims, batch.mask)):
                 return name
         return None
 
+    def _cut(self, feeds: Mapping[str, Array], length: int) -> dict[str, Array]:
+        """The first slots of every sequence, with what is said of sequences."""
+        return {name: values if name in self._rows else values[:, :length] for name, values in feeds.items()}
 
-def _alone(
-    run: Callable[[Mapping[str, Array]], list[Array]],
-    feeds: Mapping[str, Array],
-    batch: Batch,
-    dims: Sequence[Dims | None],
-) -> list[Array]:
-    """The original's results for every sequence alone, without padding, put together as those of a batch."""
-    width = batch.mask.shape[1]
-    known = [(BATCH,) if sizes is None else sizes for sizes in dims]
-    rows: list[list[Array]] = []
-    for row, length in enumerate(batch.mask.sum(1)):
-        results = run({name: values[row : row + 1, :length] for name, values in feeds.items()})
-        missing = [[(0, width - length if size in (SLOTS, BOTH) else 0) for size in sizes] for sizes in known]
-        rows.append(
-            [
-                np.pad(item, [*pads, *[(0, 0)] * (item.ndim - len(pads))])
-                for item, pads in zip(results, missing, strict=True)
-            ]
-        )
-    joined = []
-    for parts, sizes in zip(zip(*rows, strict=True), known, strict=True):
-        axis = next((axis for axis, size in enumerate(sizes) if size in (BATCH, BOTH)), None)
-        joined.append(parts[0] if axis is None else np.concatenate(parts, axis))
-    return joined
+    def _each_alone(
+        self, run: Callable[[Mapping[str, Array]], list[Array]], feeds: Mapping[str, Array], batch: Batch
+    ) -> list[Array]:
+        """The original's results for every sequence alone, without padding, put together as those of a batch."""
+        width = batch.mask.shape[1]
+        known = [(BATCH,) if sizes is None else sizes for sizes in self._dims]
+        rows: list[list[Array]] = []
+        for row, length in enumerate(batch.mask.sum(1)):
+            one = {name: values[row : row + 1] for name, values in feeds.items()}
+            results = run(self._cut(one, length))
+            missing = [[(0, width - length if size in (SLOTS, BOTH) else 0) for size in sizes] for sizes in known]
+            rows.append(
+                [
+                    np.pad(item, [*pads, *[(0, 0)] * (item.ndim - len(pads))])
+                    for item, pads in zip(results, missing, strict=True)
+                ]
+            )
+        joined = []
+        for parts, sizes in zip(zip(*rows, strict=True), known, strict=True):
+            axis = next((axis for axis, size in enumerate(sizes) if size in (BATCH, BOTH)), None)
+            joined.append(parts[0] if axis is None else np.concatenate(parts, axis))
+        return joined
 
 
 class _Output:

@@ -21,6 +21,7 @@ from ..request import (
     check_values,
 )
 from ..rows import as_int32, as_tokens, no_tokens
+from ..sequence_values import read_values
 from .device_arrays import CallerStream, DeviceInput, on_device
 
 
@@ -64,7 +65,12 @@ def device_feeds(
             "engine with --interface packed"
         )
     lens = read(seq_lens, lens_input.name)
-    feeds = {name: read(value, name) for name, value in columns.items()}
+    rows = {item.name: item for item in metadata.sequence_inputs()}
+    of_sequences = {
+        name: read(columns[name], name) if on_device(columns[name]) else read_values(columns[name], item, lens.shape[0])
+        for name, item in rows.items()
+    }
+    feeds = {name: read(value, name) for name, value in columns.items() if name not in rows}
     total = feeds[ids.name].shape[0]
     for item in metadata.token_inputs():
         if item.name in ZERO_WHEN_MISSING:
@@ -73,6 +79,11 @@ def device_feeds(
         if array.shape[0] != total:
             raise SessionError(
                 f"'{name}' has {array.shape[0]} tokens, '{ids.name}' has {total}; pass one value for every token"
+            )
+    for name, array in of_sequences.items():
+        if array.shape[0] != lens.shape[0]:
+            raise SessionError(
+                f"'{name}' has {array.shape[0]} rows, there are {lens.shape[0]} sequences; pass a row for every one"
             )
     check_one_run(total, lens.shape[0], metadata)
     if not total:  # engines take at least one token: a filler
@@ -87,7 +98,7 @@ def device_feeds(
                 check_values(item, feeds[item.name], lens)
     feeds |= {item.name: np.zeros(max(1, total), np.int32) for item in metadata.inputs if item.role == "unread"}
     feeds[lens_input.name] = cumulative(lens) if sums else lens
-    return {**feeds, **_longest_feed(metadata, longest)}
+    return {**feeds, **of_sequences, **_longest_feed(metadata, longest)}
 
 
 def _longest_feed(metadata: Metadata, longest: int | None) -> dict[str, Any]:

@@ -81,6 +81,8 @@ def _measure(
         if batch == 1 or session.budget.takes(batch, batch * length, length):
             inputs = session.metadata.token_inputs()
             requests[batch] = {item.name: list(_values(item, (batch, length), rng)) for item in inputs}
+            for item in session.metadata.sequence_inputs():
+                requests[batch][item.name] = list(_values(item, (batch,), rng))
     times_ms: dict[int, list[float]] = {batch: [] for batch in requests}
     # In turns: what disturbs the machine for a moment disturbs no batch in all of its runs.
     for _ in range(WARM_UP + repeats):
@@ -92,9 +94,9 @@ def _measure(
     return tuple(medians.get(batch) for batch in batches)
 
 
-def _values(item: InputInfo, shape: tuple[int, int], rng: np.random.Generator) -> npt.NDArray[Any]:
+def _values(item: InputInfo, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
     """Values that the input may have; which ones does not matter to the time."""
-    if item.holds_embeddings:
+    if item.holds_floats:
         return rng.standard_normal((*shape, *item.behind), dtype=np.float32)
     allowed = np.setdiff1d(np.arange(item.limit or 2), item.excluded)
     return rng.choice(allowed, size=(*shape, *item.behind)).astype(np.int32)

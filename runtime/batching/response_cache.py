@@ -18,9 +18,12 @@ OVERHEAD_BYTES = 512
 """What an entry takes beside its ids and values: dictionaries, array headers."""
 
 
-def cache_key(tokens: Mapping[str, Array]) -> bytes:
-    """The values of all token inputs, in the model's order: all of one length, so that nothing else looks the same."""
-    return b"".join(row.tobytes() for row in tokens.values())
+def cache_key(inputs: Mapping[str, Array]) -> bytes:
+    """The values of all inputs of one sequence, in the model's order.
+
+    Those of tokens are of one length, and those of the sequence of a known one, so that nothing else looks the same.
+    """
+    return b"".join(row.tobytes() for row in inputs.values())
 
 
 class ResponseCache:

@@ -66,7 +66,7 @@ class Request(LightFuture):
     @property
     def key(self) -> bytes:
         """What the cache knows the answer to a single sequence by."""
-        return cache_key(self.ragged.tokens)
+        return cache_key({**self.ragged.tokens, **self.ragged.of_sequences})
 
     def cancel(self) -> bool:
         """Takes the request out of the queue; False where it runs already, or has run."""

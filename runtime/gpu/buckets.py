@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from padfree.contract.metadata import Metadata, OutputInfo
+from padfree.contract.names import PER_SEQUENCE
 
 from ..errors import SessionError
 
@@ -68,7 +69,8 @@ class Buckets:
 
     def input_shapes(self, sizes: Sizes) -> dict[str, Shape]:
         """The shapes of the inputs for these sizes."""
-        by_role = {"tokens": sizes.tokens, "seq_lens": sizes.sequences, "max_seqlen": sizes.slots}
+        of_sequences = dict.fromkeys(("seq_lens", PER_SEQUENCE), sizes.sequences)
+        by_role = {"tokens": sizes.tokens, "max_seqlen": sizes.slots, **of_sequences}
         return {item.name: (by_role[item.role], *item.behind) for item in self._metadata.inputs}
 
     def trim(self, output: OutputInfo, shape: Shape, sizes: Sizes) -> Shape:

@@ -9,7 +9,7 @@ have a row a token (zeros after a sequence's end) and [n, ...] where they have a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from padfree.contract.metadata import Metadata, OutputInfo
 from ..errors import SessionError
 from ..request import ZERO_WHEN_MISSING, Ragged, check_names, check_sequence_lengths, check_values
 from ..rows import as_int32
+from ..sequence_values import read_values
 
 Array = npt.NDArray[Any]
 
@@ -31,6 +32,7 @@ class Item:
 
     Attributes:
         tokens: token input name -> int32 [sum of seq_lens].
+        of_sequences: name of an input with a row for every sequence -> [n, N].
         seq_lens: tokens of each sequence, at least 1.
         width: L, the row length of the request's inputs.
     """
@@ -38,6 +40,7 @@ class Item:
     tokens: Mapping[str, Array]
     seq_lens: list[int]
     width: int
+    of_sequences: Mapping[str, Array] = field(default_factory=dict)
 
 
 def read_item(tensors: Mapping[str, Array], metadata: Metadata) -> Item:
@@ -59,6 +62,7 @@ def read_item(tensors: Mapping[str, Array], metadata: Metadata) -> Item:
             f"'{ids_name}' has shape {list(shape)}, allowed: [sequences, tokens], both 1 or more; send one row a "
             "sequence, special tokens included"
         )
+    of_sequences = {item.name: columns.pop(item.name) for item in metadata.sequence_inputs()}
     for name, column in columns.items():
         if column.shape != shape:
             raise SessionError(
@@ -66,6 +70,8 @@ def read_item(tensors: Mapping[str, Array], metadata: Metadata) -> Item:
                 "token"
             )
     count, width = shape
+    for item in metadata.sequence_inputs():
+        read_values(of_sequences[item.name], item, count)
     seq_lens = [width] * count
     kept: Any = None
     if SEQ_LENS in tensors:
@@ -76,7 +82,7 @@ def read_item(tensors: Mapping[str, Array], metadata: Metadata) -> Item:
     tokens = {
         name: as_int32(column.reshape(-1) if kept is None else column[kept], name) for name, column in columns.items()
     }
-    return Item(tokens, seq_lens, width)
+    return Item(tokens, seq_lens, width, of_sequences)
 
 
 def join(items: Sequence[Item], metadata: Metadata) -> Ragged:
@@ -92,7 +98,11 @@ def join(items: Sequence[Item], metadata: Metadata) -> Ragged:
         rows = [_column(item, info.name) for item in items]
         tokens[info.name] = rows[0] if len(rows) == 1 else np.concatenate(rows)
         check_values(info, tokens[info.name], seq_lens)
-    return Ragged(tokens, seq_lens)
+    of_sequences = {
+        info.name: read_values(np.concatenate([item.of_sequences[info.name] for item in items]), info, seq_lens.size)
+        for info in metadata.sequence_inputs()
+    }
+    return Ragged(tokens, seq_lens, of_sequences)
 
 
 def stack(rows: Sequence[Array], item: Item, output: OutputInfo) -> Array:

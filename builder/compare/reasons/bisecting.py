@@ -159,7 +159,7 @@ def _kind(
     before = [item.errors.mean_relative for item in trace[: trace.index(first)]]
     if precision != "fp32" and first.errors.mean_relative < JUMP * max(before, default=0.0):
         return "lost precision"
-    alone = batch.part(int(batch.seq_lens.argmax()))
+    alone = batch.part(int(batch.seq_lens.argmax()), models.original)
     if len(batch.mask) > 1 or not batch.mask.all():
         found = next(v for v in models.run(alone) if v.pair.tensor == first.tensor)
         error = _tensor_error(found, alone)

@@ -71,7 +71,7 @@ def _shifted(rows: Array, batch: ComparedBatch, shift: int) -> Array:
 def _by_running(original: Original, reference: ValidTokenRunner, subject: Subject, outcome: Outcome) -> Iterator[str]:
     """Runs single sequences of the worst batch, alone and with other inputs for the original."""
     batch, requests = _worst_requests(outcome)
-    alone = [batch.part(at) for at in requests]
+    alone = [batch.part(at, original) for at in requests]
     found = [subject.runner.infer(dict(item.feeds)) for item in alone]
     several = original.has_mask and batch.mask.size > batch.mask[:1].sum()
     if several and _matches(original, reference, subject, outcome, alone, found):
@@ -90,7 +90,7 @@ def _by_running(original: Original, reference: ValidTokenRunner, subject: Subjec
                 f"{shift} position{'s' if shift > 1 else ''} later"
             )
             return
-    for token_input in original.tokens[1:]:
+    for token_input in (*original.tokens[1:], *original.rows):
         changed = [
             replace(item, feeds={**item.feeds, token_input.name: np.zeros_like(item.feeds[token_input.name])})
             for item in alone
@@ -119,6 +119,7 @@ def _fits(original: Original, batch: ComparedBatch) -> bool:
 def _left_padded(batch: ComparedBatch, original: Original, slots: int) -> ComparedBatch:
     """A batch with masked slots before the first one."""
     feeds = {item.name: np.pad(batch.feeds[item.name], ((0, 0), (slots, 0))) for item in original.tokens}
+    feeds |= {item.name: batch.feeds[item.name] for item in original.rows}
     return with_mask(batch.name, feeds, np.pad(batch.mask, ((0, 0), (slots, 0))), original)
 
 

@@ -50,7 +50,7 @@ class SideBySide:
     """
 
     def __init__(self, original: Original, inside: Inside, metadata: Metadata) -> None:
-        self._original = original
+        self.original = original
         self._metadata = metadata
         self._inside = inside
         self.graph = inside.graph
@@ -63,12 +63,12 @@ class SideBySide:
 
     def run(self, batch: ComparedBatch) -> Iterator[Values]:
         """All pairs in the order in which the rewritten model makes them, on one batch; fetched in chunks."""
-        feeds = rewritten_feeds(batch, self._original, self._metadata)
+        feeds = rewritten_feeds(batch, self.original, self._metadata)
         for start in range(0, len(self.pairs), self._inside.chunk):
             chunk = self.pairs[start : start + self._inside.chunk]
             found = self._inside.fetch([pair.tensor for pair in chunk], feeds)
             run = partial(self._reference.run, [pair.origin for pair in chunk])
-            wanted = self._original.sizes.run(run, dict(batch.feeds), [(BATCH, SLOTS)] * len(chunk))
+            wanted = self.original.sizes.run(run, dict(batch.feeds), [(BATCH, SLOTS)] * len(chunk))
             for pair, a, b in zip(chunk, wanted, found, strict=True):
                 rows = _aligned(a, b, batch)
                 if rows is not None:
@@ -94,7 +94,7 @@ def rewritten_feeds(batch: ComparedBatch, original: Original, metadata: Metadata
     """A batch as the rewritten model's inputs."""
     if metadata.interface == "padded":
         return {item.name: batch.feeds[item.name].astype(item.dtype) for item in metadata.inputs}
-    ragged = read_request({item.name: batch.rows(item.name) for item in original.tokens}, metadata)
+    ragged = read_request(batch.request(original), metadata)
     return packed_feeds(ragged, metadata)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ...analysis.layout import is_token_input
 from ...analysis.symbolic import Analysis
 from ...errors import RewriteError
 from ..base import Miss
@@ -33,7 +34,7 @@ def choose_mask(
     """
     if not proved and not rest:
         raise no_attention(graph, analysis)
-    possible = [tensor for tensor in graph.inputs if len(tensor.shape) == 2]
+    possible = [tensor for tensor in graph.inputs if is_token_input(tensor) and len(tensor.shape) == 2]
     inputs = [str(tensor.name) for tensor in possible]
     if named is not None and named not in inputs:
         other = any(tensor.name == named for tensor in graph.inputs)
@@ -45,19 +46,19 @@ def choose_mask(
         rules = [rule for rule in found if rule is not None]
     sources = sorted({rule.source for rule in rules})
     if named is not None:
-        return _checked(graph, _named(named, rules, sources, rows))
+        return _checked(possible, _named(named, rules, sources, rows))
     if len(sources) > 1:
         raise RewriteError(
             f"attention is masked by several inputs ({', '.join(sources)}); one padding mask is expected; export the "
             f"model with a single attention_mask, or say which one tells padding: {_options(sources)}"
         )
     if rules:
-        return _checked(graph, _weakest(rules))
+        return _checked(possible, _weakest(rules))
     scored = set[str]().union(*(inputs_in_scores(analysis, node) for node in rest))
     weighed = set[str]().union(*(inputs_in_weights(analysis, node) for node in rest))
     reached = [name for name in inputs if name in scored | weighed]
     if not reached:
-        return _checked(graph, None)
+        return _checked(possible, None)
     reasons = "; ".join(dict.fromkeys(miss.reason for miss in missed[:3]))
     readers = "the scores read" if scored & set(reached) else "the weights are multiplied by"
     raise RewriteError(
@@ -67,11 +68,11 @@ def choose_mask(
     )
 
 
-def _checked(graph: gs.Graph, rule: Keeping | None) -> Keeping | None:
+def _checked(possible: Sequence[gs.Tensor], rule: Keeping | None) -> Keeping | None:
     """The rule. Raises RewriteError where an input [B,S] other than a plain mask holds floats."""
     mask = None if rule is None or not rule.plain else rule.source
-    for tensor in graph.inputs:
-        floats = np.issubdtype(np.dtype(tensor.dtype), np.floating) and len(tensor.shape) == 2
+    for tensor in possible:
+        floats = np.issubdtype(np.dtype(tensor.dtype), np.floating)
         if floats and tensor.name != mask:
             raise RewriteError(
                 f"input '{tensor.name}' is {np.dtype(tensor.dtype).name} [batch, sequence], and not what masks "

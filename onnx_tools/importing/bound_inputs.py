@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Binds inputs of an exported model to numbers: from then on it has them no more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, NodeProto, TensorProto, TensorShapeProto, ValueInfoProto, helper, numpy_helper
+from padfree.contract.names import FIXED_METADATA_KEY
+
+from ..errors import RewriteError
+from ..files.metadata import fixed_entry
+from .skeleton import Names
+
+Number = int | float
+
+
+def bind_inputs(model: ModelProto, values: Mapping[str, Number]) -> ModelProto:
+    """A copy of an exported model in which every element of some inputs is a number, which the model notes down.
+
+    Axes of an input that are not fixed are as long as those of the first input that stays and has as many.
+
+    Args:
+        model: the exported model.
+        values: input -> number.
+
+    Raises:
+        RewriteError: there is no such input, its type has no such number, or nothing tells how long its axes are.
+    """
+    result = ModelProto()
+    result.CopyFrom(model)
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    inputs = {value.name: value for value in model.graph.input if value.name not in initializers}
+    for name in values:
+        if name not in inputs:
+            raise RewriteError(f"--fix {name}: is no input of the model; its inputs are {', '.join(inputs)}; name one")
+    staying = [value for name, value in inputs.items() if name not in values]
+    names, nodes = Names(result.graph), list[NodeProto]()
+    for name, number in values.items():
+        array = np.asarray(number_of(inputs[name], number))
+        nodes += _bound(result, inputs[name], array, staying, names)
+    kept = [value for value in result.graph.input if value.name not in values]
+    for nodes_or_values, new in ((result.graph.input, kept), (result.graph.node, [*nodes, *result.graph.node])):
+        copies = list(new)
+        del nodes_or_values[:]
+        nodes_or_values.extend(copies)
+    noted = {**fixed_entry(model), **values}
+    others = [item for item in result.metadata_props if item.key != FIXED_METADATA_KEY]
+    del result.metadata_props[:]
+    result.metadata_props.extend(others)
+    result.metadata_props.add(key=FIXED_METADATA_KEY, value=json.dumps(noted))
+    return result
+
+
+def number_of(value: ValueInfoProto, number: Number) -> npt.NDArray[np.generic]:
+    """The number as an element of an input. Raises RewriteError where its type has no such number."""
+    kind = value.type.tensor_type.elem_type
+    dtype = np.dtype(np.bool_) if kind == TensorProto.STRING else helper.tensor_dtype_to_np_dtype(kind)
+    try:
+        with np.errstate(all="ignore"):
+            result = np.asarray(number).astype(dtype)
+        same = bool(result == number) or (np.issubdtype(dtype, np.floating) and bool(np.isfinite(result)))
+    except OverflowError:
+        result, same = np.zeros((), dtype), False
+    if kind == TensorProto.STRING or not same:
+        name = TensorProto.DataType.Name(kind)
+        raise RewriteError(
+            f"--fix {value.name}={number}: the input is {name}, which has no such number; give one that it has"
+        )
+    return result
+
+
+def _bound(
+    model: ModelProto,
+    value: ValueInfoProto,
+    number: npt.NDArray[np.generic],
+    staying: Sequence[ValueInfoProto],
+    names: Names,
+) -> list[NodeProto]:
+    """The nodes that make an input's tensor, under its name; its constants are added to the model."""
+    dims = list(value.type.tensor_type.shape.dim)
+
+    def constant(array: npt.NDArray[np.generic], stem: str) -> str:
+        name = names.fresh(f"{value.name}_{stem}")
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+        return name
+
+    if all(dim.dim_value for dim in dims):
+        whole = np.full([dim.dim_value for dim in dims], number, number.dtype)
+        model.graph.initializer.append(numpy_helper.from_array(whole, value.name))
+        return []
+    like = next((item for item in staying if _tells(item, dims)), None)
+    if like is None:
+        raise RewriteError(
+            f"--fix {value.name}: no other input tells how long its {len(dims)} axes are; export the model with the "
+            "number in it"
+        )
+    shape, node_of = names.fresh(f"{value.name}_shape"), helper.make_node
+    nodes = [node_of("Shape", [like.name], [shape], name=shape)]
+    sizes = []
+    for axis, dim in enumerate(dims):
+        if dim.dim_value:
+            sizes.append(constant(np.asarray([dim.dim_value], np.int64), "size"))
+            continue
+        sizes.append(names.fresh(f"{value.name}_size"))
+        index = constant(np.asarray([axis], np.int64), "axis")
+        nodes.append(node_of("Gather", [shape, index], [sizes[-1]], name=sizes[-1], axis=0))
+    target = names.fresh(f"{value.name}_target")
+    nodes.append(node_of("Concat", sizes, [target], name=target, axis=0))
+    filled = constant(number.reshape(1), "number")
+    nodes.append(node_of("Expand", [filled, target], [value.name], name=names.fresh(f"{value.name}_bound")))
+    return nodes
+
+
+def _tells(item: ValueInfoProto, dims: Sequence[TensorShapeProto.Dimension]) -> bool:
+    """Whether an input has all axes of a shape that are not fixed, and they may be as long."""
+    own = item.type.tensor_type.shape.dim
+    open_axes = [axis for axis, dim in enumerate(dims) if not dim.dim_value]
+    return max(open_axes) < len(own) and not any(own[axis].dim_value for axis in open_axes)

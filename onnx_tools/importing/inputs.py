@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the inputs of an exported model are: values of tokens, or values of sequences; others are refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+from onnx import ModelProto, TensorProto, ValueInfoProto
+
+from ..errors import RewriteError
+from .fixed_axes.sizes import EXPORT_AGAIN
+
+_INPUT_TYPES = frozenset(
+    getattr(TensorProto, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)
+) | {TensorProto.BOOL, TensorProto.FLOAT}  # fmt: skip
+
+
+def token_inputs_of(model: ModelProto) -> tuple[str, ...]:
+    """The names of the inputs [B,S], of which floats may be masks, and [B,S,N], of N numbers a token.
+
+    Raises RewriteError for inputs that are neither these nor of sequences, or where there is none [B,S].
+    """
+    values = _inputs(model)
+    of_sequences = {value.name for value in values if _is_of_sequences(value, values)}
+    tokens = [value for value in values if value.name not in of_sequences]
+    for value in tokens:
+        _check(value)
+    if not any(len(_dims(value)) == 2 for value in tokens):
+        raise RewriteError("no attention found: the model has no input; padfree rewrites encoders with token inputs")
+    return tuple(value.name for value in tokens)
+
+
+def sequence_inputs_of(model: ModelProto) -> dict[str, tuple[int, ...]]:
+    """The inputs with a row for every sequence, [B] or [B,N]: the sizes of their axes behind the batch.
+
+    Raises RewriteError where tokens have fixed sizes beside them.
+    """
+    values = _inputs(model)
+    found = {
+        value.name: tuple(int(dim.dim_value) for dim in _dims(value)[1:])
+        for value in values
+        if _is_of_sequences(value, values)
+    }
+    fixed = next((value for value in values if value.name not in found and _is_fixed(value)), None)
+    if found and fixed is not None:
+        raise RewriteError(
+            f"input '{next(iter(found))}' has one value for every sequence, and '{fixed.name}' {_shape(fixed)} has "
+            f"fixed sizes; {EXPORT_AGAIN}"
+        )
+    return found
+
+
+def numbers_of(value: ValueInfoProto) -> tuple[int, ...]:
+    """How many numbers an input has of every token: () for one, as ids are, (N,) for an input [B,S,N]."""
+    return tuple(int(dim.dim_value) for dim in _dims(value)[2:])
+
+
+def _inputs(model: ModelProto) -> list[ValueInfoProto]:
+    """The inputs that no initializer gives a value."""
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in initializers]
+
+
+def _is_of_sequences(value: ValueInfoProto, values: Sequence[ValueInfoProto]) -> bool:
+    """Whether an input has one axis, the batch, or beside it one of fixed size where tokens have another one.
+
+    A single integer is always such a row; several are where they are no integers, for a file may fix the length of one
+    of its token inputs alone.
+    """
+    dims = _dims(value)
+    if value.type.tensor_type.elem_type not in _INPUT_TYPES or not dims or dims[0].dim_value == 1:
+        return False
+    if len(dims) == 1:
+        return not dims[0].dim_value
+    if len(dims) != 2 or not dims[1].dim_value or dims[0].dim_value:
+        return False
+    single, floats = dims[1].dim_value == 1, value.type.tensor_type.elem_type == TensorProto.FLOAT
+    return (single or floats) and any(len(_dims(item)) == 2 and not _dims(item)[1].dim_value for item in values)
+
+
+def _is_fixed(value: ValueInfoProto) -> bool:
+    return any(dim.dim_value for dim in _dims(value)[:2])
+
+
+def _check(value: ValueInfoProto) -> None:
+    """Raises RewriteError for an input that is no token input."""
+    tensor, dims = value.type.tensor_type, _dims(value)
+    several = len(dims) == 3 and dims[2].dim_value > 0
+    known = tensor.elem_type in _INPUT_TYPES
+    if known and (len(dims) == 2 or several):
+        return
+    kind = f"input '{value.name}' is {TensorProto.DataType.Name(tensor.elem_type)} {_shape(value)}"
+    if known and all(dim.dim_value for dim in dims):
+        raise RewriteError(
+            f"{kind}: the same values for a whole batch, whose sequences may come from different callers; bind it to a "
+            f"number: --fix {value.name}=NUMBER; or export the model with one value for every sequence, [batch]"
+        )
+    raise RewriteError(
+        f"{kind}; every input must be an integer or bool tensor [batch, sequence], or [batch, sequence, N] where N is "
+        "a number, or have a row for every sequence, [batch] or [batch, N]; the mask, and inputs of several numbers a "
+        "token or a sequence, as embeddings are, may be float32; export the encoder with such inputs, or bind this one "
+        f"to a number: --fix {value.name}=NUMBER"
+    )
+
+
+def _dims(value: ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimension]:
+    dims: Sequence[onnx.TensorShapeProto.Dimension] = value.type.tensor_type.shape.dim
+    return dims
+
+
+def _shape(value: ValueInfoProto) -> str:
+    return f"[{', '.join(_dim(dim) for dim in _dims(value))}]"
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> str:
+    return dim.dim_param or str(dim.dim_value) if dim.WhichOneof("value") else "?"

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs of a request that have a row for every sequence, as the number of a language: [B], or [B, N]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from padfree.contract.metadata import InputInfo, Metadata
+
+from .errors import SessionError
+from .rows import INT32_MAX
+
+Array = npt.NDArray[Any]
+
+
+def read_sequence_values(columns: Mapping[str, Any], metadata: Metadata, count: int) -> dict[str, Array]:
+    """The values of all such inputs, checked: int32 or float32, [count] or [count, N].
+
+    Args:
+        columns: input name -> a number or a row of N numbers for every sequence; a row of one may stand for its number.
+        metadata: the model's inputs.
+        count: how many sequences there are.
+
+    Raises:
+        SessionError: another number of rows, other types or shapes, or values outside of the model's tables.
+    """
+    return {item.name: read_values(columns[item.name], item, count) for item in metadata.sequence_inputs()}
+
+
+def read_values(value: Any, item: InputInfo, count: int) -> Array:
+    """The values of one such input; see `read_sequence_values`."""
+    kinds, kind = ("iuf", "numbers") if item.holds_floats else ("iu", "integers")
+    wanted = f"one for every sequence, {[count, *item.behind]}"
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise SessionError(f"'{item.name}': cannot become an array ({error}); pass {kind}, {wanted}") from error
+    shape, width = (count, *item.behind), item.width or 1
+    if array.dtype.kind not in kinds and array.size:
+        raise SessionError(f"'{item.name}' has type {array.dtype}, allowed: {kind}; pass {wanted}")
+    if not array.ndim or len(array) != count or array.size != count * width:
+        raise SessionError(f"'{item.name}' has shape {list(array.shape)}, allowed: {list(shape)}; pass {wanted}")
+    _check_values(array, item)
+    return np.ascontiguousarray(array.reshape(shape), np.float32 if item.holds_floats else np.int32)
+
+
+def _check_values(array: Array, item: InputInfo) -> None:
+    """Raises SessionError for values outside of the model's table, of more than 32 bits, or that are not finite."""
+    if item.holds_floats:
+        wrong, allowed = ~np.isfinite(array), "finite numbers"
+    else:
+        least, limit = (-INT32_MAX - 1, INT32_MAX + 1) if item.limit is None else (0, item.limit)
+        wrong, allowed = (array < least) | (array >= limit), f"{least}..{limit - 1}"
+    if not wrong.any():
+        return
+    at = tuple(int(place) for place in np.argwhere(wrong)[0])
+    raise SessionError(
+        f"'{item.name}' is {array[at]} for sequence {at[0]}, allowed: {allowed}; pass a value that the model has"
+    )

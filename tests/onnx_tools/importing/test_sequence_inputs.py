@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs with a row for every sequence, [B] and [B,N], and inputs that are bound to numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import ModelProto, TensorProto
+from padfree.contract.metadata import parse_metadata
+from padfree.onnx_tools import RewriteError, bind_inputs, rewrite
+
+from tests.onnx_tools.agreement import INTERFACES
+from tests.support.encoder import VOCABULARY, one_layer, with_output
+from tests.support.exports import metadata_of
+from tests.support.sequence_models import with_rows, with_scalar
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_rows_of_sequences_are_inputs_of_their_own(interface: str) -> None:
+    result = rewrite(with_rows(), interface=interface, strict=True)
+    metadata = parse_metadata(metadata_of(result), "model")
+    found = {item.name: (item.dtype, item.width, item.limit) for item in metadata.sequence_inputs()}
+    integer = "int32" if interface == "packed" else "int64"
+    assert found == {
+        "language": (integer, None, 5),
+        "source": (integer, 1, 4),
+        "features": ("float32", 3, None),
+        "row_id": (integer, None, None),
+    }
+    assert [item.name for item in metadata.token_inputs()] == ["input_ids"]
+    shapes = {
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in result.model.graph.input
+    }
+    assert (shapes["language"], shapes["features"]) == (["B"], ["B", 3])
+    assert result.report.outputs["row_id_out"] == "per_sequence"
+
+
+def test_a_row_of_a_table_reaches_packed_tokens() -> None:
+    """Nothing of [B,S] is left, although a row for every sequence is added to its tokens."""
+    report = rewrite(with_rows(), strict=True).report
+    assert report.complete
+    assert report.packed_gemm_share == 1.0
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_one_value_for_the_whole_batch_is_refused_and_bound_as_the_message_says(interface: str) -> None:
+    model = with_scalar()
+    with pytest.raises(RewriteError, match=r"'task' is INT64 \[\]: the same values .* --fix task=NUMBER"):
+        rewrite(model, interface=interface)
+    result = rewrite(bind_inputs(model, {"task": 3}), interface=interface, strict=True)
+    assert metadata_of(result)["fixed"] == {"task": 3}
+    assert all(item["name"] != "task" for item in metadata_of(result)["inputs"])
+
+
+@pytest.mark.parametrize(
+    ("model", "values"),
+    [
+        (with_scalar(), {"task": 4}),
+        (with_rows(), {"language": 2, "source": 3, "features": 0.25, "row_id": 7}),
+        (with_rows(), {"attention_mask": 1}),
+    ],
+)
+def test_a_bound_model_gives_what_the_original_does_with_the_number(model: ModelProto, values: dict[str, Any]) -> None:
+    ids = np.random.default_rng(0).integers(0, VOCABULARY, (3, 5))
+    feeds: dict[str, np.ndarray] = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    rows = {"language": np.full(3, 2), "source": np.full((3, 1), 3), "row_id": np.full(3, 7), "task": np.asarray(4)}
+    rows["features"] = np.full((3, 3), 0.25, np.float32)
+    sessions = [ort.InferenceSession(item.SerializeToString()) for item in (model, bind_inputs(model, values))]
+    known = {**feeds, **rows}
+    assert not values.keys() & {item.name for item in sessions[1].get_inputs()}
+    wanted, found = (
+        session.run(None, {item.name: known[item.name] for item in session.get_inputs()}) for session in sessions
+    )
+    for a, b in zip(wanted, found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"tasks": 1}, "--fix tasks: is no input of the model; its inputs are input_ids, attention_mask, task"),
+        ({"task": 1.5}, "--fix task=1.5: the input is INT64, which has no such number"),
+        ({"task": 1 << 70}, "has no such number"),
+        ({"input_ids": 1, "attention_mask": 1}, "--fix input_ids: no other input tells how long its 2 axes are"),
+    ],
+)
+def test_what_cannot_be_bound_is_refused(values: dict[str, Any], reason: str) -> None:
+    with pytest.raises(RewriteError, match=reason):
+        bind_inputs(with_scalar(), values)
+
+
+def test_rows_beside_fixed_sizes_are_refused_with_their_names() -> None:
+    model = with_rows()
+    for value in model.graph.input:
+        if value.name in ("input_ids", "attention_mask"):
+            value.type.tensor_type.shape.dim[1].dim_value = 7
+    with pytest.raises(RewriteError, match=r"'language' has one value for every .* 'input_ids' \[batch, 7\] has fixed"):
+        rewrite(model)
+
+
+def test_names_of_the_packed_interface_are_not_given_twice() -> None:
+    model = with_rows()
+    for value in model.graph.input:
+        value.name = "seq_lens" if value.name == "row_id" else value.name
+    for node in model.graph.node:
+        node.input[:] = ["seq_lens" if name == "row_id" else name for name in node.input]
+    with pytest.raises(RewriteError, match="input 'seq_lens' has the name of an input that the packed interface adds"):
+        rewrite(model)
+
+
+def test_a_fixed_second_axis_of_several_integers_is_a_sequence_still() -> None:
+    """Files that fix the length of one token input alone are what they were."""
+    builder, hidden = one_layer()
+    model = with_output(hidden, builder, ["batch", "sequence", None])
+    model.graph.input[1].type.tensor_type.shape.dim[1].dim_value = 7
+    assert model.graph.input[1].type.tensor_type.elem_type == TensorProto.INT64
+    assert metadata_of(rewrite(model))["max_positions"] == 7

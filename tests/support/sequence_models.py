@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoders with inputs that have a value for every sequence, or one for all, beside their token inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import ModelProto, TensorProto, helper
+
+from .encoder import HIDDEN, EncoderBuilder
+
+LANGUAGES, SOURCES, FEATURES = 5, 4, 3
+INT64, FLOAT = TensorProto.INT64, TensorProto.FLOAT
+
+
+def finished(
+    builder: EncoderBuilder, inputs: Mapping[str, tuple[int, Sequence[Any]]], outputs: Mapping[str, Any]
+) -> ModelProto:
+    """The model with ids, mask and these inputs; `inputs` and `outputs` are name -> (type, shape)."""
+    dims = ["batch", "sequence"]
+    given = {"input_ids": (INT64, dims), "attention_mask": (INT64, dims), **inputs}
+    graph = helper.make_graph(
+        builder.nodes,
+        "encoder",
+        [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in given.items()],
+        [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in outputs.items()],
+        builder.constants,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    return model
+
+
+def with_rows() -> ModelProto:
+    """A language's row is added to every token, a source's and features to the vector, and ids go through.
+
+    Inputs: language [B], source [B,1], features [B,3] float, row_id [B]. Outputs: hidden [B,S,E], vector [B,E] and
+    row_id_out [B].
+    """
+    b = EncoderBuilder()
+    language = b.op("Unsqueeze", b.op("Gather", b.weight(LANGUAGES, HIDDEN), "language"), b.axes(1))
+    x = b.layer(b.op("Add", b.embedding(), language), b.padding_mask())
+    b.op("Identity", x, output="hidden")
+    first = b.op("Gather", x, b.constant(0, np.int64), axis=1)
+    source = b.op("Squeeze", b.op("Gather", b.weight(SOURCES, HIDDEN), "source"), b.axes(1))
+    features = b.op("MatMul", "features", b.weight(FEATURES, HIDDEN))
+    b.op("Add", b.op("Add", first, source), features, output="vector")
+    b.op("Identity", "row_id", output="row_id_out")
+    inputs = {
+        "language": (INT64, ["batch"]),
+        "source": (INT64, ["batch", 1]),
+        "features": (FLOAT, ["batch", FEATURES]),
+        "row_id": (INT64, ["batch"]),
+    }
+    outputs = {
+        "hidden": (FLOAT, ["batch", "sequence", HIDDEN]),
+        "vector": (FLOAT, ["batch", HIDDEN]),
+        "row_id_out": (INT64, ["batch"]),
+    }
+    return finished(b, inputs, outputs)
+
+
+def with_scalar() -> ModelProto:
+    """A task's row, whose number is one for the whole batch, is added to every token. Output: hidden [B,S,E]."""
+    b = EncoderBuilder()
+    task = b.op("Gather", b.weight(LANGUAGES, HIDDEN), "task")
+    b.op("Identity", b.layer(b.op("Add", b.embedding(), task), b.padding_mask()), output="hidden")
+    return finished(b, {"task": (INT64, [])}, {"hidden": (FLOAT, ["batch", "sequence", HIDDEN])})
+
+
+def rows_of(count: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Values for the inputs of `with_rows` beside ids and mask, for so many sequences."""
+    rng = np.random.default_rng(seed)
+    return {
+        "language": rng.integers(0, LANGUAGES, count),
+        "source": rng.integers(0, SOURCES, (count, 1)),
+        "features": rng.standard_normal((count, FEATURES)).astype(np.float32),
+        "row_id": rng.integers(0, 1 << 20, count),
+    }
+
+
+def alone(model: ModelProto, ids: Sequence[np.ndarray], rows: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """What onnxruntime makes of every sequence alone with the original: an output without its batch, by name."""
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [item.name for item in session.get_outputs()]
+    found = []
+    for at, row in enumerate(ids):
+        feeds = {"input_ids": row[None], "attention_mask": np.ones((1, len(row)), np.int64)}
+        feeds |= {name: values[at : at + 1] for name, values in rows.items()}
+        found.append({name: value[0] for name, value in zip(names, session.run(None, feeds), strict=True)})
+    return found
