@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,46 +24,7 @@ PROFILE = {"min_tokens": 1, "opt_tokens": 60, "max_tokens": 100, "max_batch": 12
 LIBRARIES = ("libpadfree.so", "libpadfree_register.so", "libpadfree_triton_batching.so")
 
 ModelWriter = Callable[..., Path]
-
-
-def _tensorrt_works() -> bool:
-    if importlib.util.find_spec("tensorrt") is None:
-        return False
-    try:
-        importlib.import_module("tensorrt")
-    except (ImportError, OSError):
-        return False
-    return True
-
-
-def _gpu_works() -> bool:
-    if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
-        return False
-    from padfree.runtime.gpu.cuda import device_count
-
-    return device_count() > 0
-
-
-def _triton_is_there() -> bool:
-    return "PADFREE_TRITON" in os.environ and importlib.util.find_spec("tritonclient") is not None
-
-
-def _torch_is_there() -> bool:
-    return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips tests whose machine this is not; nothing is looked for unless a test is marked."""
-    for marker, works, reason in (
-        ("needs_tensorrt", _tensorrt_works, "`import tensorrt` does not work here"),
-        ("needs_torch", _torch_is_there, "no torch, or no transformers: pip install 'padfree[export]'"),
-        ("gpu", _gpu_works, "no GPU that CUDA can use, or no cuda-bindings"),
-        ("needs_triton", _triton_is_there, "no tritonclient, or no PADFREE_TRITON: see tests/triton/install_server.py"),
-    ):
-        marked = [item for item in items if item.get_closest_marker(marker)]
-        if marked and not works():
-            for item in marked:
-                item.add_marker(pytest.mark.skip(reason=reason))
+pytest_plugins = ["tests.support.running"]
 
 
 def _metadata(interface: str, inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-import importlib.util
+from pathlib import Path
 
-NEED_TORCH = [
-    "attention/test_attention_peers.py",
-    "attention/test_attention_positions.py",
-    "attention/test_task_costs.py",
-    "kernels/test_row_cases.py",
-]
-collect_ignore = [] if importlib.util.find_spec("torch") else NEED_TORCH
+import pytest
+
+from tests.support.skips import LeftOut, without
+
+NEED_TORCH = {"test_attention_peers.py", "test_attention_positions.py", "test_task_costs.py", "test_row_cases.py"}
 
 
-def pytest_report_header() -> str:
-    return f"benchmark tests: {'without those of peers, torch is not installed' if collect_ignore else 'all'}"
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> LeftOut | None:
+    """Their tests without torch."""
+    reason = without("torch") if module_path.name in NEED_TORCH else None
+    return None if reason is None else LeftOut.of(module_path, parent, reason)

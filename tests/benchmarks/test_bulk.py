@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="padfree[bulk]")
+pytest.importorskip("pyarrow")
 
 from padfree.bulk import Progress
 

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 
-collect_ignore_glob = [] if importlib.util.find_spec("pyarrow") else ["test_*.py"]  # the extra `bulk` is not there
+from tests.support.skips import LeftOut, without
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> LeftOut | None:
+    """Without the extra `bulk` nothing here can be imported."""
+    reason = without("pyarrow")
+    return None if reason is None else LeftOut.of(module_path, parent, reason)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from pyarrow import fs, parquet
 
 from tests.support.bulk_jobs import result_files, run_here, texts
 
-pytest.importorskip("moto.server", reason="padfree[dev]")
+pytest.importorskip("moto.server")
 START_S = 60.0
 
 

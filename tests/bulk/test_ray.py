@@ -18,7 +18,7 @@ from pyarrow import parquet
 from tests.support.bulk_jobs import Command, parts_of, result_files, run_here, texts, write_lines
 from tests.support.served_models import wait_until
 
-pytest.importorskip("ray", reason="padfree[ray]")
+pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
 
 TEXTS, SHARD_ROWS, KILLS = 20_000, 10, 10

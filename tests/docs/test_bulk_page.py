@@ -12,7 +12,7 @@ from padfree.builder import cli
 
 from tests.support.folders import write_folder
 
-pa = pytest.importorskip("pyarrow", reason="padfree[bulk]")
+pa = pytest.importorskip("pyarrow")
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "bulk.md").read_text("utf-8")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from padfree.runtime.texts import TextReader
 
 from tests.support.folders import write_folder
 from tests.support.served_models import Server, wait_until
+from tests.support.skips import without
 from tests.support.triton_server import TritonServer, free_ports
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -31,13 +31,9 @@ FOUND = re.compile(r"-?\d\.\d{3} (The parcel|Our kitchen|Passwords) .*\.\n")
 
 
 def needs(*modules: str) -> None:
-    for module in modules:
-        try:
-            found = importlib.util.find_spec(module)
-        except ModuleNotFoundError:
-            found = None
-        if found is None:
-            pytest.skip(f"needs {module}")
+    reason = without(*modules)
+    if reason is not None:
+        pytest.skip(reason)
 
 
 def run(name: str, *arguments: str) -> str:

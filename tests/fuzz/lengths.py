@@ -8,7 +8,6 @@ or a write outside is a fault, which ends the process, and what is written besid
 from __future__ import annotations
 
 import functools
-import importlib.util
 import itertools
 import json
 import os
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from tests.support.skips import without
 
 from .damage import NUMBERS
 from .finds import FindError
@@ -45,9 +46,10 @@ POISON = 0xFF  # NaN, or -1
 def missing() -> str | None:
     """Why nothing can be run here; None where it can."""
     if not os.environ.get("PADFREE_KERNELS_LIBRARY"):
-        return "PADFREE_KERNELS_LIBRARY does not name libpadfree_kernels.so"
-    if any(importlib.util.find_spec(name) is None for name in ("torch", "cuda")):
-        return "torch or cuda-bindings is not installed"
+        return "PADFREE_KERNELS_LIBRARY does not name libpadfree_kernels.so: CONTRIBUTING.md says how to build it"
+    reason = without("torch", "cuda")
+    if reason is not None:
+        return reason
     from padfree.runtime.gpu.cuda import device_count
 
     return None if device_count() else "there is no GPU"

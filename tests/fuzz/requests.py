@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from padfree.onnx_tools import rewrite
 
 from tests.support.encoder import HIDDEN, one_layer
+from tests.support.skips import without
 
 from .damage import damaged_document
 
@@ -28,8 +28,7 @@ DTYPES = ("int32", "int64", "uint64", "int8", "float32", "float64", "bool", "com
 
 def missing() -> str | None:
     """Why no body can be read here; None where it can."""
-    found = importlib.util.find_spec("orjson") and importlib.util.find_spec("starlette")
-    return None if found else "padfree's extra 'serve' is not installed"
+    return without("orjson", "starlette")
 
 
 def bodies() -> Mapping[str, bytes]:

@@ -14,7 +14,7 @@ from padfree.runtime.gpu import plugin_library
 
 from tests.support.c_api import Status, attention_args, schedule_args
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu
 
 LENGTHS = [5, 200, 0, 1, 77, 64, 700, 16, 128]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from padfree.runtime.pool import DevicePool, machine_devices
 
 from tests.support.folders import write_folder
 from tests.support.served_models import Server
+from tests.support.skips import without
 
 from .conftest import MAX_SEQ_LEN
 
@@ -135,9 +135,9 @@ def test_where_cuda_fails_for_the_whole_process_every_run_says_so(plan: Path) ->
 
 
 def test_the_server_uses_all_gpus(tmp_path: Path) -> None:
-    missing = [name for name in SERVING if importlib.util.find_spec(name) is None]
-    if missing:
-        pytest.skip(f"no {', '.join(missing)}: pip install 'padfree[serve]'")
+    reason = without(*SERVING)
+    if reason is not None:
+        pytest.skip(reason)
     modules = [("Pooling", {"pooling_mode": "mean"}), ("Normalize", {})]
     folder = write_folder(tmp_path / "model", modules=modules, max_seq_length=64)
     plan = tmp_path / "model.plan"

@@ -4,25 +4,24 @@
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.support.skips import LeftOut, without
+
 MOST_KEPT = 4 << 30  # bytes that PyTorch may keep between tests: other processes share the GPU
-collect_ignore_glob: list[str] = []
-try:
+missing = without("torch")
+if missing is None:
     import torch
 
-    missing = "" if torch.cuda.is_available() else "no GPU"
-except ImportError:
-    missing = "torch is not installed"
-if not missing and not os.environ.get("PADFREE_KERNELS_LIBRARY"):
-    missing = "PADFREE_KERNELS_LIBRARY does not name libpadfree_kernels.so (build with -DPADFREE_KERNEL_TESTS=ON)"
-if missing:
-    collect_ignore_glob = ["test_*.py"]
+    missing = None if torch.cuda.is_available() else "no GPU that PyTorch can use: run on a machine with one"
+if missing is None and not os.environ.get("PADFREE_KERNELS_LIBRARY"):
+    missing = "PADFREE_KERNELS_LIBRARY does not name libpadfree_kernels.so: CONTRIBUTING.md says how to build it"
 
 
-def pytest_report_header() -> str:
-    return f"kernel tests: {'skipped, ' + missing if missing else 'on'}"
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> LeftOut | None:
+    return None if missing is None else LeftOut.of(module_path, parent, missing)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -40,11 +40,11 @@ def cmake() -> CMake:
     """CMake of at least the version that the build asks for; the test is skipped without it."""
     program, ninja = beside_python("cmake"), beside_python("ninja")
     if program is None or ninja is None:
-        pytest.skip("needs cmake and ninja; pip install 'padfree[dev]'")
+        pytest.skip("needs cmake and ninja: pip install '.[dev]'")
     text = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
     found = re.search(r"version (\d+)\.(\d+)", text)
     if found is None or tuple(map(int, found.groups())) < MINIMUM:
-        pytest.skip(f"needs cmake >= 3.28, found {text.splitlines()[0]!r}; pip install 'padfree[dev]'")
+        pytest.skip(f"needs cmake >= 3.28, found {text.splitlines()[0]!r}: pip install '.[dev]'")
     return CMake(program, ninja)
 
 
@@ -53,5 +53,5 @@ def ccache() -> str:
     """Ccache's path; the test is skipped without it."""
     program = beside_python("ccache")
     if program is None:
-        pytest.skip("needs ccache; pip install 'padfree[dev]'")
+        pytest.skip("needs ccache: pip install '.[dev]'")
     return program

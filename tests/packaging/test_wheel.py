@@ -30,7 +30,7 @@ def wheel() -> Path:
 def audit(wheel: Path) -> dict[str, Any]:
     """What auditwheel finds in the wheel."""
     if importlib.util.find_spec("auditwheel") is None:
-        pytest.skip("needs auditwheel; pip install 'padfree[dev]'")
+        pytest.skip("needs auditwheel: pip install '.[dev]'")
     command = [sys.executable, "-m", "auditwheel", "show", "--json", str(wheel)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -29,7 +29,7 @@ def tools() -> str:
         found = importlib.metadata.distribution("nvidia-cuda-cuobjdump").files or []
         importlib.metadata.distribution("nvidia-cuda-nvdisasm")
     except importlib.metadata.PackageNotFoundError as error:
-        pytest.skip(f"needs {error}: pip install 'padfree[dev]'")
+        pytest.skip(f"needs {error}: pip install '.[dev]'")
     return next(str(Path(str(path.locate())).parent) for path in found if path.name == "cuobjdump")
 
 

@@ -21,7 +21,7 @@ from tests.support.samples import PLAIN_POOL, all_variants, variants
 
 from .plugin_abi import LoggerFinder, Plugin, PluginLibrary, address_of_binding, loaded_major
 
-trt = pytest.importorskip("tensorrt", reason="TensorRT is not installed", exc_type=ImportError)
+trt = pytest.importorskip("tensorrt", exc_type=ImportError)
 pytestmark = pytest.mark.needs_tensorrt
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,12 +12,18 @@ from padfree.contract.texts import PAIRS, SENTENCES, SPARSE, TextInfo
 
 from tests.support.folders import TOKENIZER
 from tests.support.served_models import Server, write_model
+from tests.support.skips import LeftOut, without
 
-collect_ignore_glob = [] if importlib.util.find_spec("starlette") else ["test_*.py"]  # the extra `serve` is not there
 DIGEST = hashlib.sha256(TOKENIZER.read_bytes()).hexdigest()
 EMBEDDER = TextInfo(SENTENCES, DIGEST, prompts={"query": "query: ", "document": "passage: "}, pooling=("mean",))
 SPARSE_ENCODER = TextInfo(SPARSE, DIGEST, pooling=("splade",))
 RERANKER = TextInfo(PAIRS, DIGEST, labels=("LABEL_0",), activation="identity")
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> LeftOut | None:
+    """Without the extra `serve` nothing here can be imported."""
+    reason = without("starlette")
+    return None if reason is None else LeftOut.of(module_path, parent, reason)
 
 
 @pytest.fixture(scope="session")

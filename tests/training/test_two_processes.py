@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import socket
@@ -17,6 +16,8 @@ from typing import Any
 import pytest
 from padfree.training import BalancedBatchSampler, imbalances
 
+from tests.support.skips import without
+
 from .rows import BATCH, EPOCHS, LENGTHS, ROWS, SEED
 
 PROCESS = Path(__file__).with_name("rank_process.py")
@@ -28,9 +29,9 @@ pytestmark = [pytest.mark.needs_torch, pytest.mark.slow]
 
 def run(how: str, needs: tuple[str, ...] = ()) -> list[Any]:
     """What the processes have seen, in the order of ranks."""
-    missing = [name for name in needs if importlib.util.find_spec(name) is None]
-    if missing:
-        pytest.skip(f"no {', '.join(missing)}: pip install 'padfree[training]'")
+    reason = without(*needs)
+    if reason is not None:
+        pytest.skip(reason)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How `pytest` runs: on every core by itself, alone where that is wanted, and with a line for each reason to skip."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tests.support import skips, workers
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = workers.FEW_FILES + 2
+SUITE = """
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("value", range(3))
+def test_it(value):
+    place = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+    with Path("ran").open("a") as file:
+        file.write(f"{Path(__file__).name} {place}\\n")
+
+
+@pytest.mark.slow
+def test_that_takes_long():
+    Path("slow").touch()
+
+
+def test_of_something_that_nobody_has():
+    pytest.importorskip("starlette.that_nobody_has")
+"""
+RUN = "import json, sys, pytest; print(*(int(pytest.main(given)) for given in json.loads(sys.argv[1])))"
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """A project with many small files of tests, and with this one's way to run them."""
+    settings = (ROOT / "pyproject.toml").read_text("utf-8")
+    (tmp_path / "pyproject.toml").write_text(settings[settings.index("[tool.pytest") : settings.index("[tool.ruff]")])
+    for name in (
+        "tests/__init__.py",
+        *(f"tests/support/{path.name}" for path in (ROOT / "tests/support").glob("*.py")),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "tests" / "conftest.py").write_text('pytest_plugins = ["tests.support.running"]\n')
+    (tmp_path / "tests" / "gpu").mkdir()
+    for number in range(FILES):
+        (tmp_path / "tests" / f"test_{number}.py").write_text(SUITE)
+    for number in range(2):
+        (tmp_path / "tests" / "gpu" / f"test_gpu_{number}.py").write_text(SUITE)
+    return tmp_path
+
+
+def run(suite: Path, *given: list[str]) -> tuple[str, dict[str, list[str]]]:
+    """Runs pytest with each list of arguments; what it printed, and by file the processes that ran its tests."""
+    environment = {**os.environ, "PYTEST_XDIST_AUTO_NUM_WORKERS": "2", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
+    command = [sys.executable, "-c", RUN, json.dumps(given)]
+    for name in [name for name in environment if name.startswith("PYTEST_XDIST_") and "NUM" not in name]:
+        del environment[name]
+    done = subprocess.run(command, cwd=suite, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split()[-len(given) :] == ["0"] * len(given), done.stdout + done.stderr
+    places: dict[str, list[str]] = defaultdict(list)
+    for line in (suite / "ran").read_text().splitlines():
+        file, _, place = line.partition(" ")
+        places[file].append(place)
+    return done.stdout, places
+
+
+def test_it_takes_every_core_a_file_at_a_time(suite: Path) -> None:
+    shown, places = run(suite, ["-q"])
+    assert len(places) == FILES + 2
+    assert all(len(ran) == 3 and len(set(ran)) == 1 for ran in places.values())
+    assert {place for ran in places.values() for place in ran} == {"gw0", "gw1"}
+    assert places["test_gpu_0.py"] == places["test_gpu_1.py"]  # in one process
+    assert not (suite / "slow").exists()
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert f"{FILES + 2} {' '.join(['slow:', '`pytest', '--slow`', 'runs', 'it', 'too,', 'as', 'CI', 'does'])}" in lines
+    assert f"{FILES + 2} needs starlette: pip install '.[serve]'" in lines
+    assert "SKIPPED" not in shown
+
+
+def test_one_process_is_enough_or_wanted(suite: Path) -> None:
+    cases = [
+        ["-s"],
+        ["--pdb"],
+        ["-k", "it"],
+        ["-m", "not gpu"],
+        ["-n", "0"],
+        ["-p", "no:xdist"],
+        ["tests/test_0.py", "tests/gpu"],
+        ["tests/test_0.py::test_it"],
+    ]
+    shown, places = run(suite, *cases)
+    assert {place for ran in places.values() for place in ran} == {"alone"}
+    assert len(places["test_0.py"]) == 3 * len(cases)
+    assert len(re.findall(r"\d+ passed", shown)) == len(cases)
+
+
+def test_the_user_chooses_workers(suite: Path) -> None:
+    _, places = run(suite, ["-n", "2", "tests/test_0.py", "tests/test_1.py"])
+    assert {place for ran in places.values() for place in ran} == {"gw0", "gw1"}
+
+
+@pytest.mark.parametrize("given", [["--slow", "tests/test_0.py"], ["-m", "slow"], ["tests/test_0.py::test_that_takes"]])
+def test_slow_tests_run_where_they_are_asked_for(suite: Path, given: list[str]) -> None:
+    (suite / "ran").touch()
+    name = given[-1].replace("test_that_takes", "test_that_takes_long")
+    run(suite, [*given[:-1], name])
+    assert (suite / "slow").exists()
+
+
+def test_what_passed_is_not_run_again(suite: Path) -> None:
+    run(suite, ["--note-passed", "passed", "tests/test_0.py"])
+    noted = (suite / "passed").read_text().splitlines()
+    assert noted == [f"tests/test_0.py::test_it[{value}]" for value in range(3)]
+    _, places = run(suite, ["--except-passed", "passed", "tests/test_0.py", "tests/test_1.py"])
+    assert {file: len(ran) for file, ran in places.items()} == {"test_0.py": 3, "test_1.py": 3}
+
+
+def test_reasons_say_what_to_install() -> None:
+    assert skips.without("json", "os") is None
+    assert skips.without("json", "nobody.has_it") == "needs nobody.has_it: pip install nobody.has_it"
+    assert skips.described("Skipped: could not import 'torch': No module named 'torch'") == (
+        "needs torch: pip install '.[export]'"
+    )
+    own = "could not import 'padfree.serving': No module named 'uvicorn'"
+    assert skips.described(own) == "needs uvicorn: pip install '.[serve]'"
+    assert skips.summary(["a", "b", "a"]) == ["     2  a", "     1  b"]
+
+
+def test_every_module_is_in_its_extra() -> None:
+    """By the names of distributions, which differ from the modules' in a few places."""
+    names = {"cuda": "cuda-python", "yaml": "pyyaml", "llama_index": "llama-index-embeddings-openai"}
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    for module, extra in skips.EXTRAS.items():
+        listed = re.search(rf"^{extra} = \[\n(.*?)^\]", project, re.MULTILINE | re.DOTALL)
+        assert listed is not None, extra
+        name = names.get(module, module).replace("_", "[-_]")
+        assert re.search(rf'^  "{name}(?![\w-])', listed.group(1), re.MULTILINE), f"{module} in {extra}"

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tests passed in one run of pytest, so that a later one need not run them again: CI runs pytest twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+class Passed:
+    """Writes the ids of all tests that passed, one a line, when the run ends."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.ids: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Notes it."""
+        if report.when == "call" and report.passed:
+            self.ids.append(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        """Writes them."""
+        self.file.write_text("".join(f"{each}\n" for each in self.ids), encoding="utf-8")
+
+
+def leave_out(items: list[pytest.Item], file: Path, config: pytest.Config) -> None:
+    """Takes out of the items what a file lists."""
+    listed = set(file.read_text("utf-8").splitlines())
+    left_out = [item for item in items if item.nodeid in listed]
+    items[:] = [item for item in items if item.nodeid not in listed]
+    config.hook.pytest_deselected(items=left_out)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests are skipped for, in one line per reason with its remedy."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+EXTRAS: Mapping[str, str] = MappingProxyType(
+    {
+        "accelerate": "training",
+        "auditwheel": "dev",
+        "cmake": "dev",
+        "cohere": "clients",
+        "cuda": "trt",
+        "fastapi": "clients",
+        "httptools": "serve",
+        "huggingface_hub": "hub",
+        "kubernetes_validate": "dev",
+        "langchain_openai": "clients",
+        "llama_index": "clients",
+        "matplotlib": "bench",
+        "moto": "dev",
+        "onnxscript": "export",
+        "openai": "clients",
+        "orjson": "serve",
+        "promql_parser": "dev",
+        "pyarrow": "bulk",
+        "pycuda": "pycuda",
+        "ray": "ray",
+        "sentence_transformers": "sentence-transformers",
+        "starlette": "serve",
+        "tensorrt": "trt",
+        "torch": "export",
+        "transformers": "export",
+        "tritonclient": "triton",
+        "uvicorn": "serve",
+        "yaml": "dev",
+    }
+)
+"""The module that a test imports -> the extra of padfree that brings it."""
+MOST_CHARACTERS = 160  # of a line
+_NOT_IMPORTED = re.compile(r"could not import '([\w.]+)'")
+
+
+def without(*modules: str) -> str | None:
+    """Why tests that import these modules are skipped, with the remedy; None where all are installed."""
+    missing = [module for module in modules if not _is_installed(module)]
+    if not missing:
+        return None
+    extras = dict.fromkeys(EXTRAS[module] for module in missing if module in EXTRAS)
+    others = [module for module in missing if module not in EXTRAS]
+    wanted = [f"'.[{','.join(extras)}]'"] * bool(extras) + others
+    return f"needs {', '.join(missing)}: pip install {' '.join(wanted)}"
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of what the module lies in
+        return False
+
+
+class LeftOut(pytest.File):
+    """A file of tests that is not imported: one item stands for all of them, and is skipped."""
+
+    reason: str
+
+    def collect(self) -> Iterable[pytest.Item]:
+        """The item."""
+        item: _AllOfThem = _AllOfThem.from_parent(self, name="all of it")
+        yield item
+
+    @classmethod
+    def of(cls, path: Path, parent: pytest.Collector, reason: str) -> LeftOut:
+        """The file at a path, to be returned from pytest_pycollect_makemodule."""
+        made: LeftOut = cls.from_parent(parent, path=path)
+        made.reason = reason
+        return made
+
+
+class _AllOfThem(pytest.Item):
+    def runtest(self) -> None:
+        assert isinstance(self.parent, LeftOut)
+        pytest.skip(self.parent.reason)
+
+
+def described(reason: str) -> str:
+    """A reason as the summary shows it: what pytest.importorskip says becomes what to install."""
+    text = " ".join(reason.removeprefix("Skipped: ").split())
+    module = _NOT_IMPORTED.match(text)
+    if module is not None:
+        name = module.group(1).partition(".")[0]
+        # A package of padfree's own that cannot be imported lacks what its message ends with.
+        name = name if name != "padfree" else text.rpartition("'")[0].rpartition("'")[2].partition(".")[0]
+        extra = f"'.[{EXTRAS[name]}]'" if name in EXTRAS else name
+        text = f"needs {name}: pip install {extra}"
+    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 3]}..."
+
+
+def summary(reasons: Iterable[str]) -> list[str]:
+    """One line per reason, the most frequent first, each with the number of tests or files."""
+    counted = Counter(described(reason) for reason in reasons)
+    return [f"{number:6,}  {reason}" for reason, number in counted.most_common()]
