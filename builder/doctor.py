@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -15,7 +16,8 @@ from typing import Any, Literal
 
 from padfree.contract.installation import install_command
 from padfree.runtime import SessionError, word_table
-from padfree.runtime.gpu import plugin_library
+from padfree.runtime.gpu import device_code, plugin_library
+from padfree.runtime.gpu.device import Device
 from padfree.runtime.gpu.trt import import_tensorrt
 
 State = Literal["ok", "missing", "problem"]
@@ -148,15 +150,35 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def find_library() -> Finding:
-    """libpadfree.so, and what the installation says about it."""
+    """libpadfree.so: what it was compiled for, and whether that is what the GPUs here need."""
     info = plugin_library.read_build_info()
     try:
         path = plugin_library.find()
     except SessionError as error:
         detail, _, step = str(error).partition(" Next step: ")
         return Finding("library", "missing", detail, step or detail.partition("; ")[2])
-    architectures = ", ".join(str(item) for item in info.get("architectures", [])) or "unknown architectures"
+    for gpu in _gpus():
+        detail, _, step = device_code.problem(gpu.name, gpu.compute_capability, path).partition("; ")
+        if detail:
+            return Finding("library", "problem", detail, step)
+    compiled = device_code.architectures(path)
+    if compiled == ():
+        return Finding("library", "ok", f"{path} (no device code: for machines without a GPU)")
+    architectures = ", ".join(compiled or ()) or "unknown architectures"
     return Finding("library", "ok", f"{path} ({architectures}; CUDA {info.get('cuda_version', 'unknown')})")
+
+
+def _gpus() -> list[Device]:
+    """Those that CUDA can use and padfree supports."""
+    try:
+        cuda = importlib.import_module("padfree.runtime.gpu.cuda")
+    except SessionError:
+        return []
+    found: list[Device] = []
+    for number in range(cuda.device_count()):
+        with contextlib.suppress(SessionError):
+            found.append(cuda.open_device(number))
+    return found
 
 
 def find_registration() -> Finding:

@@ -10,17 +10,25 @@ set(PADFREE_EXPORTS "${CMAKE_CURRENT_LIST_DIR}/exports.map")
 
 function(padfree_add_libraries)
   padfree_use_object_cache()
-  file(GLOB kernels CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/*/*.cu" "${PADFREE_PLUGIN_ROOT}/*/sm*/*.cu")
   file(GLOB shells CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/*/plugin.cpp" "${PADFREE_PLUGIN_ROOT}/*/tables.cpp"
        "${PADFREE_PLUGIN_ROOT}/shell/*.cpp" "${PADFREE_PLUGIN_ROOT}/c_api/*.cpp")
   file(GLOB registration CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/register/*.cpp")
-  padfree_add_kernel_objects("${kernels}" kernel_objects)
+  if(PADFREE_ARCHITECTURES)
+    padfree_add_kernel_objects(launchers)
+  else()
+    padfree_add_refusing_launchers(launchers)
+  endif()
+  string(REPLACE ";" "," architectures "${PADFREE_ARCHITECTURES}")
+  set_source_files_properties("${PADFREE_PLUGIN_ROOT}/shell/device_code.cpp" PROPERTIES COMPILE_DEFINITIONS
+                              "PADFREE_ARCHITECTURES=\"${architectures}\"")
 
   add_library(padfree SHARED ${shells})
   padfree_shared_library(padfree)
   target_include_directories(padfree PRIVATE "${PROJECT_SOURCE_DIR}/include")
-  set_target_properties(padfree PROPERTIES LINKER_LANGUAGE CUDA)
-  target_link_libraries(padfree PRIVATE ${kernel_objects})
+  target_link_libraries(padfree PRIVATE ${launchers})
+  if(PADFREE_ARCHITECTURES)
+    set_target_properties(padfree PROPERTIES LINKER_LANGUAGE CUDA)
+  endif()
   padfree_export_entry_points(padfree)
   install(TARGETS padfree LIBRARY DESTINATION lib)
   install(FILES "${PROJECT_SOURCE_DIR}/include/padfree.h" DESTINATION include)
@@ -32,19 +40,34 @@ function(padfree_add_libraries)
   install(TARGETS padfree_register LIBRARY DESTINATION lib)
 
   if(PADFREE_KERNEL_TESTS)
+    if(NOT PADFREE_ARCHITECTURES)
+      message(FATAL_ERROR "PADFREE_KERNEL_TESTS is ON, but nothing is compiled for a GPU: set PADFREE_CUDA_ARCHITECTURES to "
+                          "what the tests will run on, such as 90a")
+    endif()
     add_library(padfree_kernels SHARED "${PROJECT_SOURCE_DIR}/tests/kernels/bindings.cpp")
     padfree_shared_library(padfree_kernels)
     set_target_properties(padfree_kernels PROPERTIES LINKER_LANGUAGE CUDA CXX_VISIBILITY_PRESET default)
-    target_link_libraries(padfree_kernels PRIVATE ${kernel_objects})
+    target_link_libraries(padfree_kernels PRIVATE ${launchers})
   endif()
 endfunction()
 
-# padfree_add_kernel_objects(<sources> <variable>): object libraries of all sources. A file in a folder sm90 is compiled for
+# padfree_add_refusing_launchers(<variable>): in place of the kernels launchers that refuse. The C++ compiler is enough.
+function(padfree_add_refusing_launchers variable)
+  file(GLOB sources CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/no_device/*.cpp")
+  add_library(padfree_no_device OBJECT ${sources} "${PADFREE_PLUGIN_ROOT}/linear/tiling.cpp")
+  padfree_compile_options(padfree_no_device)
+  set(${variable} padfree_no_device PARENT_SCOPE)
+endfunction()
+
+# padfree_add_kernel_objects(<variable>): object libraries of all kernels, and of what launches them. A file in a folder sm90 is compiled for
 # that one architecture, and not at all where the list has none of its number; PADFREE_ARCH_<number> is defined for each
 # number in the list, so that a dispatcher knows what was compiled. The special files do not get it: their objects are the
 # same whatever else is compiled, and the object cache has them once. What multiplies e4m3 or converts to it, is compiled
-# for 8.9, too, where the list has 8.0, whose code 8.9 runs otherwise.
-function(padfree_add_kernel_objects sources variable)
+# for 8.9, too, where the list has 8.0 or 8.6, whose code 8.9 runs otherwise.
+function(padfree_add_kernel_objects variable)
+  file(GLOB sources CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/*/*.cu" "${PADFREE_PLUGIN_ROOT}/*/sm*/*.cu"
+       "${PADFREE_PLUGIN_ROOT}/*/dispatch.cpp" "${PADFREE_PLUGIN_ROOT}/linear/tiling.cpp"
+       "${PADFREE_PLUGIN_ROOT}/linear/cost_model.cpp")
   set(numbers "")
   foreach(architecture ${PADFREE_ARCHITECTURES})
     string(REGEX MATCH "^[0-9]+" number "${architecture}")
@@ -61,7 +84,7 @@ function(padfree_add_kernel_objects sources variable)
     target_compile_definitions(padfree_kernel_objects PRIVATE PADFREE_ARCH_${number}=1)
   endforeach()
   set(e4m3_architectures "${PADFREE_ARCHITECTURES}")
-  if("80" IN_LIST numbers AND NOT "89" IN_LIST numbers)
+  if(numbers MATCHES "8[0-8]" AND NOT "89" IN_LIST numbers)
     list(APPEND e4m3_architectures 89)
   endif()
   padfree_kernel_object_library(padfree_kernel_objects_e4m3 "${e4m3_architectures}" "${e4m3}")
@@ -88,6 +111,11 @@ function(padfree_kernel_object_library name architectures sources)
 endfunction()
 
 function(padfree_compile_options name)
+  if(PADFREE_ARCHITECTURES)
+    target_include_directories(${name} SYSTEM PRIVATE "${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES}")
+  else()
+    target_include_directories(${name} SYSTEM PRIVATE "${PADFREE_CUDA_INCLUDE}")
+  endif()
   set_target_properties(${name} PROPERTIES
     CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
     CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF
@@ -109,9 +137,10 @@ endfunction()
 # What all shared libraries have in common: TensorRT's headers without the library, nothing left undefined.
 function(padfree_shared_library name)
   padfree_compile_options(${name})
-  set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES OFF)
-  target_include_directories(${name} SYSTEM PRIVATE "${PADFREE_TENSORRT_INCLUDE}"
-                             "${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES}")
+  if(PADFREE_ARCHITECTURES)
+    set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES OFF)
+  endif()
+  target_include_directories(${name} SYSTEM PRIVATE "${PADFREE_TENSORRT_INCLUDE}")
   target_compile_definitions(${name} PRIVATE PADFREE_VERSION="${PROJECT_VERSION}")
   target_link_options(${name} PRIVATE LINKER:--exclude-libs,ALL LINKER:--no-undefined LINKER:--gc-sections)
 endfunction()

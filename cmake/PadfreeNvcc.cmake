@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # Chooses nvcc: CMAKE_CUDA_COMPILER, CUDACXX, CUDA_HOME, then the nvidia-cuda-nvcc package, then PATH.
 #
-# padfree_find_nvcc() sets ENV{CUDACXX}, PADFREE_NVCC_VERSION ("13.0.88"), PADFREE_NVCC_SOURCE, and PADFREE_ARCHITECTURES
-# without those that this nvcc does not know.
+# padfree_find_nvcc() sets ENV{CUDACXX}, PADFREE_NVCC_VERSION ("13.0.88"), PADFREE_NVCC_SOURCE, and takes from
+# PADFREE_ARCHITECTURES what this nvcc does not know.
 include_guard()
 
 set(PADFREE_NVCC_MINIMUM 12.4)
 set(PADFREE_NVCC_BLACKWELL 12.8)  # the first that compiles for sm_100 and sm_120
 
 macro(padfree_find_nvcc)
-  set(PADFREE_ARCHITECTURES "${PADFREE_CUDA_ARCHITECTURES}")
   padfree_choose_nvcc()
   if(PADFREE_NVCC)
     padfree_check_nvcc()
@@ -77,10 +76,15 @@ macro(padfree_check_nvcc)
                         "the one from the Python packages")
   endif()
   if(PADFREE_NVCC_VERSION VERSION_LESS PADFREE_NVCC_BLACKWELL)
+    set(padfree_wanted "${PADFREE_ARCHITECTURES}")
     list(FILTER PADFREE_ARCHITECTURES EXCLUDE REGEX "^1[0-9][0-9]")
-    if(NOT PADFREE_ARCHITECTURES STREQUAL PADFREE_CUDA_ARCHITECTURES)
+    if(NOT PADFREE_ARCHITECTURES)
+      message(FATAL_ERROR "nvcc ${PADFREE_NVCC_VERSION} ('${PADFREE_NVCC}', from ${PADFREE_NVCC_SOURCE}) does not "
+                          "compile for Blackwell (${padfree_wanted}); name one >= ${PADFREE_NVCC_BLACKWELL} by CUDACXX, "
+                          "or unset CUDACXX and CUDA_HOME to use the one from the Python packages")
+    elseif(NOT PADFREE_ARCHITECTURES STREQUAL padfree_wanted)
       message(WARNING "nvcc ${PADFREE_NVCC_VERSION} does not compile for Blackwell: the library is built for "
-                      "${PADFREE_ARCHITECTURES} and not for ${PADFREE_CUDA_ARCHITECTURES}; "
+                      "${PADFREE_ARCHITECTURES} and not for ${padfree_wanted}; "
                       "nvcc >= ${PADFREE_NVCC_BLACKWELL} builds for all")
     endif()
   endif()

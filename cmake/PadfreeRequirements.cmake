@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-# What compiling the plugin library needs: a host compiler, nvcc and TensorRT's headers.
+# What compiling the plugin library needs: a host compiler, TensorRT's headers, and nvcc, or for a library without device
+# code CUDA's headers alone.
 #
-# padfree_find_requirements() enables CXX and CUDA and sets PADFREE_BUILD. Where something is missing, PADFREE_MISSING
+# padfree_find_requirements() sets PADFREE_ARCHITECTURES and PADFREE_BUILD, and enables CXX and, with architectures, CUDA. Where something is missing, PADFREE_MISSING
 # and PADFREE_NEXT_STEPS (lists of equal length) say what and what to do about it.
 include_guard()
 include(CheckLanguage)
+include(PadfreeArchitectures)
+include(PadfreeCudaHeaders)
 include(PadfreePythonPackages)
 include(PadfreeNvcc)
 include(PadfreeTensorRTHeaders)
@@ -31,7 +34,12 @@ macro(padfree_find_requirements)
     if(NOT CMAKE_CXX_COMPILER)
       padfree_missing("no C++ compiler" "install g++ 9 or newer (Debian, Ubuntu: apt-get install g++), or set CXX")
     endif()
-    padfree_find_nvcc()
+    padfree_choose_architectures()
+    if(PADFREE_ARCHITECTURES)
+      padfree_find_nvcc()
+    else()
+      padfree_find_cuda_headers()
+    endif()
     padfree_find_tensorrt_headers()
     if(NOT PADFREE_MISSING)
       padfree_enable_languages()
@@ -52,9 +60,15 @@ macro(padfree_find_requirements)
   endif()
 endmacro()
 
-# nvcc is tried on a scratch project first, so that a host compiler it refuses is a message and not a failed install.
 macro(padfree_enable_languages)
   enable_language(CXX)
+  if(PADFREE_ARCHITECTURES)
+    padfree_enable_cuda()
+  endif()
+endmacro()
+
+# nvcc is tried on a scratch project first, so that a host compiler it refuses is a message and not a failed install.
+macro(padfree_enable_cuda)
   set(ENV{CUDAHOSTCXX} "${CMAKE_CXX_COMPILER}")
   set(CMAKE_CUDA_ARCHITECTURES 80-real)
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)

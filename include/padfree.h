@@ -97,6 +97,9 @@ int32_t padfree_api_version(void);
 /* padfree's version, such as "0.1.0". */
 const char* padfree_version(void);
 
+/* The architectures that it has device code for, such as "80,90a"; "" for none. */
+const char* padfree_architectures(void);
+
 /* A status in words; never NULL. */
 const char* padfree_status_string(int32_t status);
 

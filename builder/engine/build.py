@@ -14,7 +14,7 @@ from typing import Any
 
 import onnx
 from padfree.runtime import Profile, SessionError
-from padfree.runtime.gpu import plugin_library
+from padfree.runtime.gpu import device_code, plugin_library
 from padfree.runtime.gpu.device import Device
 from padfree.runtime.gpu.trt import import_tensorrt
 from padfree.runtime.plan_files import parse_metadata, sidecar_path
@@ -169,14 +169,16 @@ def check_machine(device: int, *, operators: Collection[str]) -> None:
     """Names everything at once that this machine lacks for a build with plugins of these `operators`.
 
     Raises:
-        BuildError: TensorRT, a usable GPU, the plugin library or one of its plugins is missing, or the GPU has no
-            e4m3; the message says what to do.
+        BuildError: TensorRT, a usable GPU, the plugin library, its code for this GPU or one of its plugins is missing,
+            or the GPU has no e4m3; the message says what to do.
     """
     gpus: list[Device] = []
     problems = [_problem(import_tensorrt), _problem(lambda: gpus.append(open_gpu(device)))]
     if operators:
         problems.append(_problem(plugin_library.find))
     found = [problem for problem in problems if problem]
+    if not found and operators:
+        found = [problem for problem in (_problem(partial(device_code.require, gpus[0])),) if problem]
     if not found and operators:
         found = [problem for problem in (_problem(partial(plugin_library.require, operators)),) if problem]
     if FP8_OPERATOR in operators:

@@ -17,7 +17,7 @@ from typing import Any
 import padfree
 from padfree import contract, runtime
 from padfree.builder.errors import BuildError
-from padfree.runtime.gpu import plugin_library
+from padfree.runtime.gpu import device_code, plugin_library
 
 from . import kubernetes, libraries
 from .folder import MANIFEST
@@ -32,6 +32,7 @@ REPOSITORY = "/models"
 PROBE = "triton/probe.py"  # in padfree.runtime; it needs nothing else
 EXIT_S = 40  # in which a server that is told to end answers what it took
 SOURCE_FILES = (".py", ".typed")
+GPU = re.compile(r"(.*) \(compute capability (\d+\.\d)\)")  # Needs.gpu
 PLAIN = re.compile(r"[A-Za-z0-9_.-]+")  # of what stands in commands
 
 
@@ -260,7 +261,7 @@ def _archived(models: Sequence[Needs]) -> dict[str, Path]:
     """Path below padfree/ -> file."""
     found: list[Path] = []
     if any(needs.engine_tensorrt is not None for needs in models):
-        found.append(plugin_library.find())
+        found.append(_library_for(models))
     if any(needs.backend == "tensorrt" for needs in models):
         found.append(libraries.find(libraries.REGISTER))
     files = {f"lib/{path.name}": path for path in found}
@@ -271,6 +272,20 @@ def _archived(models: Sequence[Needs]) -> dict[str, Path]:
         for package in (contract, runtime):
             files.update(_sources(Path(str(package.__file__)).parent))
     return files
+
+
+def _library_for(models: Sequence[Needs]) -> Path:
+    """libpadfree.so, which has code for the GPUs of all plans.
+
+    Raises:
+        BuildError: it has none for one of them; padfree.runtime.SessionError: there is no library.
+    """
+    library = plugin_library.find()
+    for needs in models:
+        named = GPU.fullmatch(needs.gpu or "")
+        if named is not None and (problem := device_code.problem(named[1], named[2], library)):
+            raise BuildError(f"the plan of model {needs.model} cannot run with the library here: {problem}")
+    return library
 
 
 def _sources(package: Path) -> dict[str, Path]:

@@ -10,6 +10,7 @@ from functools import cache
 import torch
 from padfree.runtime import SessionError, plugin_library
 from padfree.runtime.c_api import API_VERSION, AttentionArgs, Operand, open_library
+from padfree.runtime.gpu import device_code
 
 TYPES: Mapping[torch.dtype, int] = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 """padfree_type."""
@@ -33,6 +34,13 @@ def library() -> ctypes.CDLL:
     if found < API_VERSION:
         raise SessionError(f"{path}: version {found} of the C interface, needed: {API_VERSION}; install padfree again")
     return opened
+
+
+@cache
+def check_gpu(device: int) -> None:
+    """Raises SessionError where the library has no code for this GPU."""
+    major, minor = torch.cuda.get_device_capability(device)
+    device_code.require_for(torch.cuda.get_device_name(device), f"{major}.{minor}")
 
 
 def readable(tensor: torch.Tensor) -> torch.Tensor:
@@ -61,7 +69,7 @@ def attention(
     """padfree_attention on the current stream.
 
     Raises:
-        SessionError: the library refuses the arguments, or CUDA the launch.
+        SessionError: the library has no code for the GPU, or refuses the arguments; or CUDA the launch.
     """
     arguments = AttentionArgs(
         struct_size=ctypes.sizeof(AttentionArgs),
@@ -83,6 +91,7 @@ def attention(
         bias=_NO_BIAS if slopes is None else _SLOPES,
         slopes=None if slopes is None else slopes.data_ptr(),
     )
+    check_gpu(q.device.index)
     with torch.cuda.device(q.device):
         stream = torch.cuda.current_stream().cuda_stream
         if library().padfree_attention(ctypes.byref(arguments), stream):

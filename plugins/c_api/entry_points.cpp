@@ -10,6 +10,7 @@
 #include "common/launch.h"
 #include "pack/launch.h"
 #include "schedule/launch.h"
+#include "shell/device_code.h"
 #include "unpack/launch.h"
 
 #define PADFREE_ENTRY extern "C" __attribute__((visibility("default")))
@@ -32,8 +33,10 @@ thread_local char last_error[512] = "";
 
 int32_t statusOf(const char* function, cudaError_t status) {
   if (status == cudaSuccess) return PADFREE_OK;
-  return fail(PADFREE_CUDA_ERROR, "%s: CUDA error %d, %s", function, static_cast<int>(status),
-              cudaGetErrorString(status));
+  const char* const has_code = *architectures() ? "code for " : "no device code";
+  return fail(PADFREE_CUDA_ERROR, "%s: CUDA error %d, %s%s%s%s", function, static_cast<int>(status),
+              cudaGetErrorString(status), lacksCode(status) ? "; the library has " : "",
+              lacksCode(status) ? has_code : "", lacksCode(status) ? architectures() : "");
 }
 
 int32_t missing(const char* function, const char* name) {
@@ -205,6 +208,10 @@ PADFREE_ENTRY int32_t padfree_api_version(void) {
 
 PADFREE_ENTRY const char* padfree_version(void) {
   return PADFREE_VERSION;
+}
+
+PADFREE_ENTRY const char* padfree_architectures(void) {
+  return architectures();
 }
 
 PADFREE_ENTRY const char* padfree_status_string(int32_t status) {

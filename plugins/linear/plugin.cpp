@@ -5,6 +5,7 @@
 #include "linear/measure.h"
 #include "linear/tables.h"
 #include "linear/tiling.h"
+#include "shell/device_code.h"
 #include "shell/operator.h"
 #include "shell/result_types.h"
 #include "shell/text.h"
@@ -26,7 +27,7 @@ Activation activationOf(const std::string& name) {
 }
 
 void check(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) throw std::invalid_argument(text(what, ": ", cudaGetErrorString(status), kNextStep));
+  if (status != cudaSuccess) throw std::invalid_argument(text(what, ": ", reasonOf(status), kNextStep));
 }
 
 // Whether there are tilings to measure, which only Hopper's kernel has. Throws where no kernel runs.

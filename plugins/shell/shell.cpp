@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "shell/device_code.h"
 #include "shell/logging.h"
 #include "shell/signature.h"
 #include "shell/text.h"
@@ -114,7 +115,7 @@ int32_t Plugin::enqueue(const nvinfer1::PluginTensorDesc* input_descs, const nvi
                         const void* const* inputs, void* const* outputs, void*, cudaStream_t stream) noexcept {
   return guarded(node_->who, static_cast<int32_t>(cudaErrorUnknown), [&] {
     const cudaError_t status = node_->op->enqueue(Tensors(input_descs, inputs, outputs), stream);
-    if (status != cudaSuccess) logError(text(node_->who, ": launch failed: ", cudaGetErrorString(status)));
+    if (status != cudaSuccess) logError(text(node_->who, ": launch failed: ", reasonOf(status)));
     return static_cast<int32_t>(status);
   });
 }

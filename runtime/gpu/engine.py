@@ -14,7 +14,7 @@ import numpy as np
 from padfree.contract.metadata import Metadata
 
 from ..errors import SessionError
-from . import plugin_library
+from . import device_code, plugin_library
 from .cuda import open_device
 from .trt import check_engine, import_tensorrt, shared_logger
 
@@ -58,7 +58,7 @@ class Engine:
     """A deserialised plan. Contexts may be made and used by several threads at once, each by one.
 
     Raises:
-        SessionError: no TensorRT, no GPU or an old one, a plan from elsewhere, no plugin library.
+        SessionError: no TensorRT, no GPU or an old one, a plan from elsewhere, no plugin library with code for the GPU.
     """
 
     def __init__(self, plan: Path, metadata: Metadata, *, device: int, allow_other_gpu: bool) -> None:
@@ -70,6 +70,7 @@ class Engine:
             raise SessionError(f"{plan}: its metadata has no 'engine' entry; build the plan again")
         check_engine(info, str(plan), version=trt.__version__, device=gpu, allow_other_gpu=allow_other_gpu)
         if info.plugin_layers:
+            device_code.require(gpu)
             plugin_library.load()
         self.device = gpu.index
         self.metadata = metadata

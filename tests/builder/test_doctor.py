@@ -15,6 +15,8 @@ from padfree.builder.doctor import Finding, capabilities
 from padfree.runtime import SessionError
 from padfree.runtime.gpu.device import Device
 
+from tests.support.libraries import write_library
+
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
@@ -79,6 +81,43 @@ def test_what_the_build_missed_becomes_the_next_step(tmp_path: Path, monkeypatch
     assert finding.state == "missing"
     assert "no C++ compiler" in finding.detail
     assert finding.next_step.startswith("apt-get install g++")
+
+
+@pytest.mark.parametrize(
+    ("compiled", "state", "detail", "step"),
+    [
+        ("80", "problem", "NVIDIA H200 (compute capability 9.0) needs code for 90a", "'80;90a' pip install ."),
+        ("", "problem", "this library has no device code", "PADFREE_CUDA_ARCHITECTURES=90a pip install ."),
+        ("80,90a", "ok", "(80, 90a; CUDA ", ""),
+    ],
+)
+@pytest.mark.usefixtures("cuda")
+def test_the_library_is_compared_with_the_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compiled: str, state: str, detail: str, step: str
+) -> None:
+    monkeypatch.setenv("PADFREE_LIBRARY", str(write_library(tmp_path / "libpadfree.so", compiled)))
+    finding = doctor.find_library()
+    assert finding.state == state
+    assert detail in finding.detail
+    assert step in finding.next_step
+
+
+def test_the_second_gpu_counts_too(cuda: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gpus = [Device(0, "NVIDIA H200", 9, 0), Device(1, "NVIDIA L4", 8, 9)]
+    cuda.device_count = lambda: len(gpus)
+    cuda.open_device = lambda number: gpus[number]
+    monkeypatch.setenv("PADFREE_LIBRARY", str(write_library(tmp_path / "libpadfree.so", "90a")))
+    assert "NVIDIA L4 (compute capability 8.9) needs code for 80" in doctor.find_library().detail
+
+
+def test_a_library_without_device_code_is_what_a_machine_without_a_gpu_needs(
+    cuda: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cuda.device_count = lambda: 0
+    monkeypatch.setenv("PADFREE_LIBRARY", str(write_library(tmp_path / "libpadfree.so", "")))
+    finding = doctor.find_library()
+    assert finding.state == "ok"
+    assert "no device code" in finding.detail
 
 
 def test_a_wrong_library_variable_keeps_its_next_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,9 @@
 #include "embedding/launch.h"
 #include "index/launch.h"
 #include "layer_norm/launch.h"
+#include "linear/cost_model.h"
 #include "linear/measure.h"
+#include "linear/stopwatch.h"
 #include "linear/tiling.h"
 #include "pack/launch.h"
 #include "pool/launch.h"
@@ -217,6 +219,34 @@ PADFREE_TEST_EXPORT int padfreeMeasureLinear(const LinearCall* call, int min_tok
   for (int i = 0; i < std::min(capacity, *count); ++i) {
     ranges[2 * i] = table[i].tokens;
     ranges[2 * i + 1] = table[i].choice;
+  }
+  return status;
+}
+
+// Writes the choices of all tilings of a product, the cheapest by the cost model first, and their number to `count`.
+PADFREE_TEST_EXPORT int padfreeRankLinear(const LinearCall* call, int multiprocessors, int capacity, int* choices,
+                                          int* count) {
+  const padfree::LinearParams params = paramsOf(*call);
+  const std::vector<padfree::LinearTiling> tilings = padfree::rankLinearTilings(params, params.T, multiprocessors);
+  *count = static_cast<int>(tilings.size());
+  for (int i = 0; i < std::min(capacity, *count); ++i) choices[i] = padfree::choiceOf(tilings[i]);
+  return cudaSuccess;
+}
+
+// Times `count` choices of a product as a build does, by graphs of `launches`, each with the next of `weights` weights
+// that stand one after the other. Times in microseconds.
+PADFREE_TEST_EXPORT int padfreeTimeLinear(const LinearCall* call, int weights, int64_t weight_bytes, int launches,
+                                          int count, const int* choices, float* times_us) {
+  padfree::Stopwatch watch;
+  cudaError_t status = watch.open();
+  for (int i = 0; i < count && status == cudaSuccess; ++i) {
+    const auto launch = [&](int round) {
+      padfree::LinearParams params = paramsOf(*call);
+      params.weight = static_cast<const char*>(params.weight) + round % weights * weight_bytes;
+      return padfree::launchLinear(params, choices[i], watch.stream());
+    };
+    status = watch.time(launches, launch, times_us[i]);
+    times_us[i] *= 1000;
   }
   return status;
 }

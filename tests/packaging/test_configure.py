@@ -17,6 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
+ALL = "PADFREE_CUDA_ARCHITECTURES=all"  # whatever GPUs this machine has
 Configure = Callable[..., "Configured"]
 
 
@@ -67,7 +68,7 @@ def configure(tmp_path: Path, cmake: Any) -> Configure:
 
     def run(environment: dict[str, str], *defines: str) -> Configured:
         python = executable(tmp_path / "python", f'exec "{sys.executable}" -S "$@"')  # -S: no site-packages
-        switches = [f"Python_EXECUTABLE={python}", "CMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF", *defines]
+        switches = [f"Python_EXECUTABLE={python}", "CMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF", ALL, *defines]
         folders = ["-S", str(ROOT), "-B", str(tmp_path / "build")]
         done = cmake.configure(*folders, *(f"-D{switch}" for switch in switches), env=environment)
         info = tmp_path / "build" / "build_info.json"
@@ -149,6 +150,15 @@ def test_an_nvcc_before_12_8_drops_blackwell_with_a_warning(
     result = configure({**bare, "CUDACXX": str(compiler)})
     assert result.status == 0, result.output
     assert ("is built for 80;90a and not for 80;90a;100;120" in result.output) is warned
+
+
+def test_an_nvcc_before_12_8_is_an_error_where_blackwell_alone_is_wanted(
+    configure: Configure, tmp_path: Path, bare: dict[str, str]
+) -> None:
+    compiler = nvcc(tmp_path / "cuda" / "bin" / "nvcc", "12.4.131")
+    result = configure({**bare, "CUDACXX": str(compiler)}, "PADFREE_CUDA_ARCHITECTURES=120")
+    assert result.status != 0
+    assert "does not compile for Blackwell (120); name one >= 12.8 by CUDACXX" in result.output
 
 
 def test_headers_of_an_installed_tensorrt_go_first(configure: Configure, bare: dict[str, str], headers: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from padfree.runtime.c_api import AttentionArgs, Operand, ScheduleArgs, open_library
+from padfree.runtime.gpu import device_code
 
 from tests.support.c_api import Status, attention_args, schedule_args
 
@@ -78,7 +79,7 @@ def test_the_version_script_lists_the_functions_of_the_header() -> None:
         re.findall(r"^(?:int32_t|int64_t|const char\*) (padfree_\w+)\(", HEADER.read_text("utf-8"), re.MULTILINE)
     )
     script = set(re.findall(r"\b(padfree_\w+);", (ROOT / "cmake/exports.map").read_text("utf-8")))
-    assert len(declared) == 9
+    assert len(declared) == 10
     assert script == declared
 
 
@@ -89,6 +90,9 @@ def test_versions_and_words(c_library: ctypes.CDLL) -> None:
     assert project is not None
     assert c_library.padfree_api_version() == int(stated.group(1))
     assert c_library.padfree_version().decode() == project.group(1)
+    c_library.padfree_architectures.restype = ctypes.c_char_p
+    told = c_library.padfree_architectures().decode()
+    assert tuple(told.split(",") if told else ()) == device_code.architectures(Path(c_library._name))
     texts = [c_library.padfree_status_string(status.value) for status in Status]
     assert len(set(texts)) == len(texts)
     assert c_library.padfree_status_string(-5) == b"no status of padfree"

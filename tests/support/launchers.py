@@ -26,7 +26,7 @@ Float = ctypes.c_float
 
 def call(name: str, *arguments: Any) -> None:
     """Calls one launcher on torch's current stream; tensors pass as pointers, None as null. Raises on a bad status."""
-    function = getattr(_library(), name)
+    function = getattr(library(), name)
     converted = [_convert(argument) for argument in arguments]
     status = function(*converted, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
     if status != 0:
@@ -57,7 +57,7 @@ def schedule(
 
 def task_list_entries(tokens: int, batch: int, heads: int) -> int:
     """Rows of the tensor that holds a task list."""
-    function = _library().padfreeTaskListEntries
+    function = library().padfreeTaskListEntries
     function.restype = Int64
     return int(function(tokens, batch, heads))
 
@@ -326,5 +326,6 @@ def _convert(argument: Any) -> Any:
 _loaded: dict[str, ctypes.CDLL] = {}
 
 
-def _library() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
+    """libpadfree_kernels.so."""
     return _loaded.setdefault(LIBRARY, ctypes.CDLL(LIBRARY))

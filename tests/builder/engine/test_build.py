@@ -26,6 +26,8 @@ from padfree.runtime import Profile, SessionError
 from padfree.runtime.gpu.device import Device
 from padfree.runtime.plan_files import open_plan
 
+from tests.support.libraries import write_library
+
 ModelWriter = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]
 
@@ -120,6 +122,17 @@ def test_everything_missing_is_named_at_once(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(BuildError) as caught:
         build.check_machine(0, operators=())
     assert "no library" not in str(caught.value)
+
+
+def test_a_library_without_code_for_the_gpu_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PADFREE_LIBRARY", str(write_library(tmp_path / "libpadfree.so", "90a")))
+    monkeypatch.setattr(build, "import_tensorrt", lambda: None)
+    monkeypatch.setattr(build, "open_gpu", lambda _number: Device(0, "NVIDIA L4", 8, 9))
+    monkeypatch.setattr(build.plugin_library, "require", lambda _operators: None)
+    match = r"NVIDIA L4 \(compute capability 8\.9\) needs code for 80.*CUDA_ARCHITECTURES='90a;80' pip install \."
+    with pytest.raises(BuildError, match=match):
+        build.check_machine(0, operators=("PadfreePool",))
+    build.check_machine(0, operators=())
 
 
 def test_the_builder_effort_is_checked_before_tensorrt() -> None:

@@ -13,7 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from padfree.builder.errors import BuildError
 from padfree.builder.triton import ServingOptions, write_repository
+
+from tests.support.libraries import write_library
 
 pytest.importorskip("tritonclient.grpc")
 
@@ -105,6 +108,21 @@ def test_the_python_backend_installs_the_plans_tensorrt(write_plan: PlanWriter, 
     assert "plugins=" not in dockerfile
     assert installed(dockerfile).endswith("'numpy>=1.26,<2' 'tensorrt==10.6.0.*' 'cuda-python>=12.8'")
     assert [name for name in archived(folder) if name.startswith("padfree/lib/")] == ["padfree/lib/libpadfree.so"]
+
+
+@pytest.mark.parametrize("backend", ["tensorrt", "python"])
+def test_a_library_without_code_for_the_plans_gpu_is_not_packed(
+    write_plan: PlanWriter, libraries: Path, tmp_path: Path, backend: str
+) -> None:
+    """The GPU that counts is the plan's, whatever this machine has."""
+    plan = write_plan()
+    write_library(libraries / "libpadfree.so", "80,100")
+    match = r"model bert cannot run.*NVIDIA H200 \(compute capability 9\.0\) needs code for 90a"
+    with pytest.raises(BuildError, match=match):
+        write_repository(plan, tmp_path / "models", ServingOptions("bert", backend=backend, server="24.11"))
+    assert not (tmp_path / "models" / "bert").exists()
+    write_library(libraries / "libpadfree.so", "80,90a")
+    write_repository(plan, tmp_path / "models", ServingOptions("bert", backend=backend, server="24.11"))
 
 
 def test_a_server_of_ones_own_gets_no_image(write_plan: PlanWriter, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of the launchers and of CUDA, which need nvcc and a GPU: nothing is computed, and there is no GPU.
+// In place of the launchers and of CUDA's runtime, for plugins without device code: nothing is computed, every launch
+// is refused, and no GPU is seen. For machines without a GPU, where TensorRT's registry takes the plugins and models
+// are rewritten, and for the sanitizers (tests/sanitizers).
 #include <cuda_runtime_api.h>
 
 #include "attention/launch.h"
@@ -15,53 +17,59 @@
 #include "schedule/launch.h"
 #include "unpack/launch.h"
 
-cudaError_t cudaGetDevice(int*) {
-  return cudaErrorNoDevice;
-}
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp*, int) {
-  return cudaErrorNoDevice;
-}
-const char* cudaGetErrorString(cudaError_t) {
-  return "no GPU";
-}
-
 namespace padfree {
+namespace {
+
+constexpr cudaError_t kRefused = cudaErrorNoKernelImageForDevice;
+
+}  // namespace
 
 cudaError_t launchAttention(const AttentionParams&, cudaStream_t) {
-  return cudaSuccess;
+  return kRefused;
 }
 cudaError_t launchEmbedding(const EmbeddingParams&, cudaStream_t) {
-  return cudaSuccess;
+  return kRefused;
 }
 cudaError_t launchIndex(const IndexParams&, cudaStream_t) {
-  return cudaSuccess;
+  return kRefused;
 }
 cudaError_t launchLayerNorm(const LayerNormParams&, cudaStream_t) {
-  return cudaSuccess;
+  return kRefused;
 }
 cudaError_t launchLinear(const LinearParams&, LinearChoice, cudaStream_t) {
-  return cudaSuccess;
+  return kRefused;
 }
 cudaError_t launchPack(const PackParams&, cudaStream_t) {
-  return cudaSuccess;
+  return kRefused;
 }
 cudaError_t launchPool(const PoolParams&, cudaStream_t) {
-  return cudaSuccess;
+  return kRefused;
 }
 cudaError_t launchRotary(const RotaryParams&, cudaStream_t) {
-  return cudaSuccess;
+  return kRefused;
 }
 cudaError_t launchSchedule(const ScheduleParams&, cudaStream_t) {
-  return cudaSuccess;
+  return kRefused;
 }
 cudaError_t launchUnpack(const UnpackParams&, cudaStream_t) {
-  return cudaSuccess;
-}
-bool isLinearChoice(LinearChoice choice) {
-  return choice >= 0 && choice < 64;
+  return kRefused;
 }
 cudaError_t measureLinear(const LinearParams&, int, int, std::vector<LinearRange>&) {
-  return cudaErrorNoDevice;
+  return kRefused;
 }
 
 }  // namespace padfree
+
+extern "C" {
+
+cudaError_t cudaGetDevice(int*) {
+  return cudaErrorNoKernelImageForDevice;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp*, int) {
+  return cudaErrorNoKernelImageForDevice;
+}
+const char* cudaGetErrorString(cudaError_t) {
+  return "the library was built without device code";
+}
+
+}  // extern "C"

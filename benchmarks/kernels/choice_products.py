@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of the families of encoders with all that finishes them, for benchmarks.kernels.choices."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+BOTH = ("y", "y_e4m3")
+HIDDEN = (768, 384, 1024)
+
+
+@dataclass(frozen=True)
+class Product:
+    """Sizes and finish of a product [T, depth] x [depth, features] with a bias.
+
+    norms: which moments are there, of "x", "residual" and "y". results: of products of e4m3, "y" and "y_e4m3"; none for
+    products of fp16.
+    """
+
+    name: str
+    depth: int
+    features: int
+    activation: str = "none"
+    norms: tuple[str, ...] = ()
+    adds: bool = False  # a residual
+    gated: bool = False
+    rotary_features: int = 0
+    results: tuple[str, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Features of the results."""
+        return self.features // 2 if self.gated else self.features
+
+
+def in_e4m3(product: Product) -> Product:
+    """The same with operands in e4m3: what the next product reads leaves in e4m3, and the residual in fp16 too."""
+    if product.activation != "none":
+        return dataclasses.replace(product, results=("y_e4m3",))
+    both = product.adds and "y" in product.norms
+    return dataclasses.replace(product, results=BOTH if both else ("y",))
+
+
+def norms_behind(hidden: int) -> tuple[Product, ...]:
+    """BERT and its like: norms stand behind attention and feed-forward, folded into the products around them."""
+    out = Product("out", hidden, hidden, norms=("residual", "y"), adds=True)
+    down = Product("down", 4 * hidden, hidden, norms=("residual", "y"), adds=True)
+    return (
+        Product("qkv", hidden, 3 * hidden, norms=("x",)),
+        out,
+        Product("up", hidden, 4 * hidden, "gelu", ("x",)),
+        down,
+        dataclasses.replace(out, name="first out", norms=("y",)),
+        dataclasses.replace(down, name="last down", norms=("residual",)),
+    )
+
+
+def norms_ahead(hidden: int, inner: int, activation: str, turned: bool) -> tuple[Product, ...]:
+    """ModernBERT and its like: norms stand ahead, the residual is a stream, feed-forward is gated."""
+    return (
+        Product("qkv", hidden, 3 * hidden, norms=("x",), rotary_features=2 * hidden if turned else 0),
+        Product("out to a stream", hidden, hidden, norms=("y",), adds=True),
+        Product("gated up", hidden, 2 * inner, activation, ("x",), gated=True),
+        Product("down to a stream", inner, hidden, norms=("y",), adds=True),
+    )
+
+
+def seldom(hidden: int) -> tuple[Product, ...]:
+    """Norms that stay by themselves, activations of a few models, results that nothing is folded into."""
+    return (
+        Product("plain qkv", hidden, 3 * hidden),
+        Product("plain out", hidden, hidden),
+        Product("plain out with a residual", hidden, hidden, adds=True),
+        Product("plain up", hidden, 4 * hidden, "gelu"),
+        Product("plain down", 4 * hidden, hidden),
+        Product("up with gelu_tanh", hidden, 4 * hidden, "gelu_tanh", ("x",)),
+        Product("up with relu", hidden, 4 * hidden, "relu", ("x",)),
+        Product("up with silu", hidden, 4 * hidden, "silu"),
+        Product("turned qkv without a norm", hidden, 3 * hidden, rotary_features=2 * hidden),
+        Product("gate with gelu_tanh", hidden, 4 * hidden, "gelu_tanh", ("x",), gated=True),
+        Product("gate with relu", hidden, 4 * hidden, "relu", ("x",), gated=True),
+        Product("down behind a gate", 4 * hidden, hidden, norms=("residual", "y"), adds=True),
+        Product("a head with sigmoid", hidden, hidden, "sigmoid"),
+    )
+
+
+def products() -> Iterator[Product]:
+    """All, what most models have first; those in fp16 before the same in e4m3."""
+    common = [*norms_behind(768), *norms_ahead(768, 1152, "gelu", turned=True)]
+    common += [*norms_behind(384), *norms_behind(1024)]
+    for product in common:
+        yield product
+        yield in_e4m3(product)
+    more = [
+        *norms_ahead(1024, 3072, "silu", turned=False),  # as Qwen3's, but for its width
+        *norms_ahead(1024, 2624, "gelu", turned=True),
+        Product("gated up", 768, 6144, "silu", gated=True, norms=("x",)),
+        Product("wide out to a stream", 2048, 1024, norms=("y",), adds=True),
+    ]
+    for product in [*more, *seldom(768), *seldom(384)]:
+        yield product
+    for product in [*more, *seldom(768)]:
+        yield in_e4m3(product)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the plugin library has device code for a GPU; whatever uses it on one asks here, before the first launch."""
+
+from __future__ import annotations
+
+import functools
+import json
+import mmap
+import os
+from pathlib import Path
+
+from padfree.contract.architectures import architecture_for, code_problem, install_command
+
+from ..errors import SessionError
+from . import plugin_library
+from .device import Device
+
+MARK = b"padfree architectures: "
+"""Ahead of what was compiled, in the library's file (plugins/shell/device_code.cpp)."""
+MOST_BYTES = 200  # of what follows the mark
+
+
+def architectures(library: Path) -> tuple[str, ...] | None:
+    """What a library was compiled for, such as ("80", "90a"); () without device code, None where nothing tells.
+
+    The file itself tells, without being loaded; of libraries older than that the `build_info.json` beside them.
+    """
+    try:
+        status = library.stat()
+    except OSError:
+        return None
+    return _architectures(library, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=8)
+def _architectures(library: Path, _modified_ns: int, size: int) -> tuple[str, ...] | None:
+    if size:
+        with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            place = content.find(MARK)
+            if place >= 0:
+                start = place + len(MARK)
+                text, end, _ = content[start : start + MOST_BYTES].partition(b"\0")
+                if end:
+                    return tuple(text.decode("ascii", "replace").split(",")) if text else ()
+    try:
+        listed = json.loads(library.with_name(plugin_library.BUILD_INFO_NAME).read_text(encoding="utf-8"))
+        return tuple(map(str, listed["architectures"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def problem(gpu: str, compute_capability: str, library: Path) -> str:
+    """Why a library is of no use on a GPU, with the command that builds one that is; "" where it is of use.
+
+    Args:
+        gpu: its name, such as "NVIDIA L4".
+        compute_capability: such as "8.9".
+        library: the file.
+    """
+    compiled = architectures(library)
+    if compiled is None:
+        return ""
+    found = code_problem(gpu, compute_capability, compiled)
+    if not found or architecture_for(compute_capability) is None:
+        return found
+    named = os.environ.get(plugin_library.ENVIRONMENT_VARIABLE)
+    unset = f", and unset {plugin_library.ENVIRONMENT_VARIABLE}" if named else ""
+    command = install_command(compute_capability, compiled)
+    return f"{found} ({library}); in a checkout of padfree run: {command}{unset}; or install padfree's wheel"
+
+
+def require(device: Device, library: Path | None = None) -> None:
+    """Refuses a library without code for a GPU.
+
+    Args:
+        device: the GPU.
+        library: the file; None is the one that would be loaded.
+
+    Raises:
+        SessionError: it has none, or there is no library; the message says what builds it.
+    """
+    require_for(device.name, device.compute_capability, library)
+
+
+def require_for(gpu: str, compute_capability: str, library: Path | None = None) -> None:
+    """The same of a GPU elsewhere, which a plan's metadata names.
+
+    Raises:
+        SessionError: as require.
+    """
+    found = problem(gpu, compute_capability, library or plugin_library.find())
+    if found:
+        raise SessionError(found)
