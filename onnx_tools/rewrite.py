@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from dataclasses import dataclass
 
@@ -44,11 +45,15 @@ class RewriteResult:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """A rewritten model, its weights wherever they lie and without function bodies, and what was done to it."""
+    """A rewritten model, its weights wherever they lie and without function bodies, and what was done to it.
+
+    `exact` is the same model before its types were converted, where that was asked for.
+    """
 
     model: Model
     report: CoverageReport
     precision: str
+    exact: Model | None = None
 
 
 def rewrite(
@@ -128,8 +133,11 @@ def rewrite_model(
     seed: int = 0,
     mask: str | None = None,
     masks: str = "any",
+    keep_exact: bool = False,
 ) -> Rewritten:
     """As rewrite, but not finished: more passes may follow, and TensorRT takes no bodies.
+
+    With `keep_exact` the result also holds the model as it was before its types were converted, with its weights.
 
     Weights that lie outside of the model's message stay outside of the result's. Whoever is done with the result calls
     `finished`, or check_files() of its weights.
@@ -156,6 +164,7 @@ def rewrite_model(
     if unquantized is not None:
         metadata["unquantized"] = unquantized.to_dict()
     result = _exported(passed.graph, passed.analysis, original)
+    exact = result if keep_exact else None
     if verify:
         runs = result.with_proto(with_functions(result.proto))
         errors, rules = verify_ids(original, runs, metadata, seed=seed, special=passed.special)
@@ -174,9 +183,11 @@ def rewrite_model(
     narrow_outputs(result.proto, given)
     describe_types(metadata, result.proto)
     if interface == VARSEQLEN:
+        if exact is not None and exact is not result:
+            take_varseqlen(exact.proto, copy.deepcopy(metadata))
         take_varseqlen(result.proto, metadata)
     write_metadata(result.proto, metadata)
-    return Rewritten(result, report, precision)
+    return Rewritten(result, report, precision, exact)
 
 
 def _exported(graph: gs.Graph, analysis: Analysis, original: Model) -> Model:

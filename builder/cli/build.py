@@ -16,6 +16,7 @@ from padfree.contract.names import FP8, ONNX_SUFFIX
 from .calibrating import print_quantization, showing
 from .console import error_console, facts_table, output_console
 from .coverage import print_coverage, print_kept_float32
+from .engine_check import engine_check_line, print_engine_check
 from .options import (
     LINEAR,
     add_calibration_options,
@@ -145,10 +146,12 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
             device=arguments.device,
             progress=progress,
             builder=builder,
+            origin=None if model == arguments.model else arguments.model,
         )
     console = output_console()
     if arguments.verbose:
         console.print(facts_table("engine", metadata["engine"]))
+        print_engine_check(console, metadata)
         print_kept_float32(console, metadata)
         print_quantization(console, parse_metadata(metadata, str(arguments.output)).quantization)
         print_coverage(console, _coverage(metadata))
@@ -175,6 +178,7 @@ def _summary(arguments: argparse.Namespace, metadata: Mapping[str, Any]) -> list
     return [
         *rewriting_lines(metadata, metadata.get("coverage")),
         ("engine", f"{place_of(metadata['engine'])}; takes {most_of(metadata['engine'])}"),
+        ("answers", engine_check_line(metadata)),
         wrote(written),
         run_command(plan, metadata) or next_command("padfree", "inspect", str(plan)),
     ]

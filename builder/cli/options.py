@@ -50,7 +50,7 @@ def add_rewrite_options(
         "--no-verify",
         dest="verify",
         action="store_false",
-        help="do not compare original and rewritten model in onnxruntime",
+        help="compare nothing: neither original and rewritten model in onnxruntime, nor a new engine with that",
     )
     add_mask_option(group)
     group.add_argument(

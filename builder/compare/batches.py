@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,9 @@ from padfree.onnx_tools.analysis.special_ids import IdRule
 from padfree.runtime.masks import kept_slots, mask_values
 
 from ..errors import BuildError
-from .original import Input, Original
+
+if TYPE_CHECKING:
+    from .original import Input, Original
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]

@@ -212,7 +212,8 @@ def _runnable_on_cpu(path: Path, precision: str, settings: Settings) -> Path:
 def _build(model: ModelProto, batches: Sequence[ComparedBatch], settings: Settings) -> Path:
     plan = settings.scratch("model.plan")
     max_batch, max_seq_len = _extent(batches)
-    build_engine(model, plan, max_batch=max_batch, max_seq_len=max_seq_len, device=settings.device)
+    # Unverified: what is wrong with an engine is what the comparison is to tell.
+    build_engine(model, plan, verify=False, max_batch=max_batch, max_seq_len=max_seq_len, device=settings.device)
     return plan
 
 

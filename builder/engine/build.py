@@ -21,13 +21,16 @@ from padfree.runtime.plan_files import parse_metadata, sidecar_path
 from rich.progress import Progress
 
 from ..destinations import check_destinations, sidecar_destination
+from ..engine_check.checking import check_engine
+from ..engine_check.commands import compare_command
+from ..engine_check.reference import Reference
 from ..errors import BuildError
 from ..files import write_files
 from ..folders.kept import kept_files, tokenizer_destination
 from . import linear_tables
 from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOptions
 from .linear import AUTO, FOLDED, FP8_OPERATOR, fp8_problem, linear_of, norms_of
-from .phases import WAITING, Phases
+from .phases import COMPARING, REFERENCE, WAITING, Phases
 from .preparation import Products, metadata_of
 from .preparation_process import preparing
 from .profile import ProfileOptions, choose_profile, shape_ranges
@@ -58,8 +61,11 @@ def build_engine(
     device: int = 0,
     progress: Progress | None = None,
     builder: EngineBuilder | SharedBuilder | None = None,
+    origin: str | Path | None = None,
 ) -> dict[str, Any]:
     """Builds a plan, with its metadata in `<plan>.json` beside it.
+
+    Before it is written, it runs ragged batches on the GPU, whose answers onnxruntime gave meanwhile.
 
     Args:
         model: an exported model (it is rewritten first) or one that `rewrite` made.
@@ -68,7 +74,8 @@ def build_engine(
         precision: "fp32", "fp16" or "bf16"; None for fp16, or bf16 where fp16 cannot hold what products of tokens make
             or read. Of a rewritten model it can only be what the model is.
         strict: rewriting fails unless everything could be packed.
-        verify: rewriting compares original and rewritten model in onnxruntime.
+        verify: rewriting compares original and rewritten model in onnxruntime, and the engine's answers are compared
+            with those of the rewritten model.
         mask: the padding mask's input, where attention does not prove which one that is.
         masks: "any" (default), or "contiguous" where no padding lies between the tokens of a row; of a rewritten model
             it can only be what the model is.
@@ -88,13 +95,15 @@ def build_engine(
         builder: TensorRT's builder of an earlier build in this process, as it takes seconds to start; its GPU, its
             timing cache and its options count, not those given here. A SharedBuilder starts with the first build that
             it is given to.
+        origin: what messages call the model that `model` was made from, where users do not know `model`.
 
     Returns:
-        The metadata object that was written beside the plan.
+        The metadata object that was written beside the plan; with `verify`, "check" in it has the engine's errors.
 
     Raises:
-        BuildError: profile, machine, TensorRT or disk; padfree.onnx_tools.RewriteError: the model;
-        padfree.runtime.SessionError: no TensorRT, no usable GPU, no plugin library.
+        BuildError: profile, machine, TensorRT, disk, or an engine whose answers are wrong;
+        padfree.onnx_tools.RewriteError: the model; padfree.runtime.SessionError: no TensorRT, no usable GPU, no plugin
+        library.
     """
     check_plan_destination(model, Path(plan_path), timing_cache)
     shared = builder if isinstance(builder, SharedBuilder) else SharedBuilder()
@@ -108,19 +117,40 @@ def build_engine(
         waited = Phases()
         with waited.measured(WAITING):
             made = prepared()
-    raw = metadata_of(made.model)
-    metadata = parse_metadata(raw, "the rewritten model")
-    kept = [] if isinstance(model, onnx.ModelProto) else kept_files(Path(model), Path(plan_path), metadata)
-    profile = choose_profile(metadata, wanted)
-    check_machine(device, operators=metadata.plugins)
-    if isinstance(started, Exception):
-        raise started
-    started.phases.seconds |= waited.seconds
-    if metadata.plugins:
-        plugin_library.load()
-    built = started.build(made.model, shape_ranges(metadata, profile), content=made.content)
-    chosen = {"linear": linear_of(made.model), "norms": norms_of(made.model)}
-    return write_plan(Path(plan_path), built, raw, profile, started, chosen, kept)
+        raw = metadata_of(made.model)
+        metadata = parse_metadata(raw, "the rewritten model")
+        kept = [] if isinstance(model, onnx.ModelProto) else kept_files(Path(model), Path(plan_path), metadata)
+        profile = choose_profile(metadata, wanted)
+        check_machine(device, operators=metadata.plugins)
+        if isinstance(started, Exception):
+            raise started
+        started.phases.seconds |= waited.seconds
+        if metadata.plugins:
+            plugin_library.load()
+        built = started.build(made.model, shape_ranges(metadata, profile), content=made.content)
+        chosen = {"linear": linear_of(made.model), "norms": norms_of(made.model)}
+        described = describe_plan(built, raw, profile, started, chosen)
+        if made.reference is not None:
+            compare = partial(compare_command, model, origin, metadata, device=device, mask=mask)
+            described["check"] = _checked(Path(plan_path), built, described, made.reference, started, compare)
+    return write_described(Path(plan_path), built, described, started, kept)
+
+
+def _checked(
+    plan: Path,
+    built: BuiltEngine,
+    described: Mapping[str, Any],
+    reference: Callable[[], Reference],
+    builder: EngineBuilder,
+    compare: Callable[[], str],
+) -> dict[str, Any]:
+    """What a check of the engine found, for its metadata. Raises BuildError where its answers are wrong."""
+    with builder.phases.measured(REFERENCE):
+        wanted = reference()
+    with builder.phases.measured(COMPARING):
+        metadata = parse_metadata(described, str(plan))
+        found = check_engine(plan, built.plan, metadata, wanted, device=builder.device.index, compare=compare)
+    return found.to_dict()
 
 
 def check_plan_destination(
@@ -221,7 +251,14 @@ def write_plan(
     Raises:
         BuildError: the disk is full or the folder cannot be written.
     """
-    written = {
+    return write_described(path, built, describe_plan(built, raw, profile, builder, chosen), builder, kept)
+
+
+def describe_plan(
+    built: BuiltEngine, raw: Mapping[str, Any], profile: Profile, builder: EngineBuilder, chosen: Mapping[str, str]
+) -> dict[str, Any]:
+    """A plan's metadata; arguments as write_plan's."""
+    return {
         **raw,
         "engine": {
             "tensorrt": builder.tensorrt_version,
@@ -229,15 +266,26 @@ def write_plan(
             "compute_capability": builder.device.compute_capability,
             "profile": asdict(profile),
             **chosen,
-            "build_seconds": dict(builder.phases.seconds),
+            "build_seconds": {},
             "plan_bytes": len(built.plan),
             "plan_sha256": hashlib.sha256(built.plan).hexdigest(),
             "plugin_layers": dict(built.plugin_layers),
         },
     }
-    parse_metadata(written, str(path))
-    text = json.dumps(written, indent=2).encode() + b"\n"
+
+
+def write_described(
+    path: Path,
+    built: BuiltEngine,
+    described: dict[str, Any],
+    builder: EngineBuilder,
+    kept: Sequence[tuple[Path, bytes]] = (),
+) -> dict[str, Any]:
+    """As write_plan, with the metadata of describe_plan, into which it puts where the time went."""
+    described["engine"]["build_seconds"] = dict(builder.phases.seconds)
+    parse_metadata(described, str(path))
+    text = json.dumps(described, indent=2).encode() + b"\n"
     # Whoever loads these compares digests.
     write_files([(path, built.plan), (sidecar_path(path), text), *kept], sync=False)
     _log.info("%s: %d bytes, plugin layers %s", path, len(built.plan), dict(built.plugin_layers))
-    return written
+    return described

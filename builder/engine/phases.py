@@ -12,6 +12,8 @@ WAITING = "waiting for the model"  # which is prepared meanwhile
 PARSING = "parser"
 BUILDING = "TensorRT's build"
 CHECKING = "look at the engine"
+REFERENCE = "waiting for onnxruntime's answers"  # which it gives meanwhile
+COMPARING = "check of the engine's answers"
 
 
 class Phases:

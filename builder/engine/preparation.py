@@ -39,10 +39,22 @@ class Products:
     device: Callable[[], Device | None]
 
 
+@dataclass(frozen=True)
+class Preparation:
+    """A model as TensorRT's parser gets it, and the one whose answers its engine has to give.
+
+    `exact` is the rewritten model before its types and products were chosen, or the rewritten file as it was given;
+    None where nothing is verified.
+    """
+
+    model: Model
+    exact: Model | None
+
+
 def prepare_model(model: str | Path | onnx.ModelProto, **options: Any) -> onnx.ModelProto:
     """As prepare, from a file, whose weights are read into memory, or a message; to a message with all weights."""
     given = Model.of(model) if isinstance(model, onnx.ModelProto) else open_model(model, Storage.MEMORY)
-    made = prepare(given, **options)
+    made = prepare(given, **options).model
     result = made.whole()
     made.weights.check_files()
     return result
@@ -59,7 +71,7 @@ def prepare(
     profile: ProfileOptions,
     mask: str | None = None,
     masks: str | None = None,
-) -> Model:
+) -> Preparation:
     """The model as TensorRT's parser gets it: rewritten, unless it carries padfree's metadata, with these products.
 
     `mask` is the padding mask's input where attention does not prove which one that is, `masks` says what masks may be
@@ -69,7 +81,7 @@ def prepare(
         BuildError: a rewritten model of another interface or precision than asked for, a profile that does not fit it,
             or products that are not to be had; RewriteError: the model.
     """
-    made = rewritten(
+    made, exact = _rewritten(
         model, interface=interface, precision=precision, strict=strict, verify=verify, mask=mask, masks=masks
     )
     metadata = parse_metadata(metadata_of(made.proto), "the rewritten model")
@@ -80,10 +92,15 @@ def prepare(
         made = apply_linear(choice, made, norms=products.norms)
     check_nodes(made.proto)
     check_scales(made)
-    return made.with_proto(for_parser(made.proto, longest))
+    return Preparation(made.with_proto(for_parser(made.proto, longest)), exact)
 
 
-def rewritten(
+def rewritten(model: Model, **options: Any) -> Model:
+    """The model rewritten, or itself where it carries padfree's metadata. Arguments and errors: see prepare."""
+    return _rewritten(model, **options)[0]
+
+
+def _rewritten(
     model: Model,
     *,
     interface: str | None,
@@ -92,10 +109,10 @@ def rewritten(
     verify: bool,
     mask: str | None = None,
     masks: str | None = None,
-) -> Model:
-    """The model rewritten, or itself where it carries padfree's metadata. Arguments and errors: see prepare."""
+) -> tuple[Model, Model | None]:
+    """As rewritten, and with `verify` the exact model of a Preparation."""
     if not is_rewritten(model.proto):
-        return rewrite_model(
+        made = rewrite_model(
             model,
             interface=interface or "packed",
             precision=precision or HALF,
@@ -103,7 +120,9 @@ def rewritten(
             verify=verify,
             mask=mask,
             masks=masks or "any",
-        ).model
+            keep_exact=verify,
+        )
+        return made.model, made.exact
     raw = metadata_of(model.proto)
     own = (raw.get("mask") or {}).get("input")
     if mask is not None and "mask" in raw and own != mask:
@@ -118,7 +137,7 @@ def rewritten(
                 f"the model was rewritten with {what} {has.get(what)}, {wanted} was asked for; leave --{what} out, or "
                 f"build from the original model with --{what} {wanted}"
             )
-    return model
+    return model, model if verify else None
 
 
 def metadata_of(model: onnx.ModelProto) -> dict[str, Any]:

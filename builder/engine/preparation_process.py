@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepares a model's file (preparation.py) in a process of its own, while this one starts TensorRT.
 
-That takes seconds to create a builder and holds Python's lock; rewriting BERT-base takes as long.
+That takes seconds to create a builder and holds Python's lock; rewriting BERT-base takes as long. While TensorRT builds
+the engine, the process computes what it has to answer (engine_check/reference.py).
 """
 
 from __future__ import annotations
@@ -17,19 +18,23 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import onnx
-from padfree.onnx_tools.files.model import without_initializers
+from padfree.onnx_tools.files.model import Model, without_initializers
 from padfree.onnx_tools.files.model_file import open_model
+from padfree.onnx_tools.files.weights import Storage
 from padfree.runtime.gpu.device import Device
+from padfree.runtime.plan_files import parse_metadata
 
+from ..engine_check.reference import Reference, compute_reference
 from ..errors import BuildError
 from .network import serialized
-from .preparation import Products, prepare, prepare_model
-from .profile import ProfileOptions
+from .preparation import Preparation, Products, metadata_of, prepare
+from .profile import ProfileOptions, choose_profile
 
 _CHILD = """
 import os, sys
@@ -49,47 +54,77 @@ KB; and numpy multiply without threads, which wait longer for each other than th
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model for TensorRT's parser. Where `content` holds all of its bytes, `model` is without weights."""
+    """A model for TensorRT's parser. Where `content` holds all of its bytes, `model` is without weights.
+
+    `reference` waits for what its engine has to answer, and raises what was wrong; None where nothing is verified.
+    """
 
     model: onnx.ModelProto
     content: memoryview | None = None
+    reference: Callable[[], Reference] | None = None
 
 
 @contextlib.contextmanager
 def preparing(
     model: str | Path | onnx.ModelProto, *, products: Products, profile: ProfileOptions, **options: Any
 ) -> Iterator[Callable[[], Prepared]]:
-    """Begins `prepare_model`, and gives a function that waits for what it returns or raises.
+    """Begins `prepare`, and gives a function that waits for what it returns or raises.
 
-    A file that is there is prepared by another process, which ends with the context.
+    A file that is there is prepared by another process, which ends with the context, and the reference with it.
     """
 
     def here() -> Prepared:
-        return Prepared(prepare_model(model, products=products, profile=profile, **options))
+        given = Model.of(model) if isinstance(model, onnx.ModelProto) else open_model(model, Storage.MEMORY)
+        made = prepare(given, products=products, profile=profile, **options)
+        whole = made.model.whole()
+        made.model.weights.check_files()
+        return Prepared(whole, reference=partial(_reference, made, profile) if made.exact is not None else None)
 
     if isinstance(model, onnx.ModelProto) or not Path(model).is_file() or not sys.executable:
         yield here
         return
     asked = {"linear": products.linear, "norms": products.norms, "profile": asdict(profile)}
-    request = json.dumps({"model": os.fspath(model), **asked, **options})
-    command = [sys.executable, "-c", _CHILD, request, *(path or str(Path.cwd()) for path in sys.path)]
+    paths = [path or str(Path.cwd()) for path in sys.path]
     with (
         # Removed here: that process is killed, and large models lie in files while they are checked.
         tempfile.TemporaryDirectory(prefix="padfree-build-") as scratch,
         _shared_file() as answer,
-        _started(command, answer, scratch) as child,
+        _shared_file() as reference,
+        _pipe() as (told, tells),
     ):
-        try:
-            _tell(child, products.device())
-            yield lambda: _answer(child, answer, model) or here()
-        finally:
-            child.kill()
+        kept_open = {"told": tells.fileno(), "reference": reference.fileno()}
+        request = json.dumps({"model": os.fspath(model), **asked, **options, **kept_open})
+        command = [sys.executable, "-c", _CHILD, request, *paths]
+
+        def wait() -> Prepared:
+            made = _answer(child, told, answer, model) or here()
+            return replace(made, reference=partial(_told_reference, child, reference)) if options["verify"] else made
+
+        with _started(command, answer, scratch, tuple(kept_open.values())) as child:
+            tells.close()  # that process has it now, and tells by its end, too
+            try:
+                _tell(child, products.device())
+                yield wait
+            finally:
+                child.kill()
 
 
-def _started(command: list[str], answer: IO[bytes], scratch: str) -> subprocess.Popen[bytes]:
+def _started(
+    command: list[str], answer: IO[bytes], scratch: str, kept_open: tuple[int, ...]
+) -> subprocess.Popen[bytes]:
     # In a session of its own: Ctrl-C at a terminal goes to all processes of one. This process hears it, and ends that.
     environment = {**os.environ, **_ENVIRONMENT, "TMPDIR": scratch}
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=answer, env=environment, start_new_session=True)
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=answer, env=environment, start_new_session=True, pass_fds=kept_open
+    )
+
+
+@contextlib.contextmanager
+def _pipe() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Both ends of a pipe."""
+    ends = os.pipe()
+    with os.fdopen(ends[0], "rb") as reads, os.fdopen(ends[1], "wb") as writes:
+        yield reads, writes
 
 
 def _tell(child: subprocess.Popen[bytes], device: Device | None) -> None:
@@ -106,9 +141,10 @@ def _shared_file() -> IO[bytes]:
     return tempfile.TemporaryFile()
 
 
-def _answer(child: subprocess.Popen[bytes], answer: IO[bytes], model: str | Path) -> Prepared | None:
+def _answer(child: subprocess.Popen[bytes], told: IO[bytes], answer: IO[bytes], model: str | Path) -> Prepared | None:
     """What the process made of the model; None where that is too large to be handed on."""
-    code = child.wait()
+    early = told.read(1)  # nothing, where the process has ended
+    code = early[0] if early else child.wait()
     answer.seek(0)
     if code == _FAILED:
         error: Exception = pickle.load(answer)
@@ -126,16 +162,45 @@ def _answer(child: subprocess.Popen[bytes], answer: IO[bytes], model: str | Path
     return Prepared(onnx.load_model_from_string(bytes(content[_LENGTH.size : begin])), content[begin:])
 
 
+def _told_reference(child: subprocess.Popen[bytes], file: IO[bytes]) -> Reference:
+    """What the engine has to answer, by the process. Raises BuildError where it has no answers."""
+    code = child.wait()
+    file.seek(0)
+    try:
+        found = pickle.load(file)
+    except (EOFError, pickle.UnpicklingError) as error:
+        raise BuildError(
+            f"the process whose answers the engine is checked with ended with code {code} and without them; where "
+            "memory is short, build on a larger machine, or without a check: --no-verify"
+        ) from error
+    if isinstance(found, Exception):
+        raise found
+    assert isinstance(found, Reference)
+    return found
+
+
+def _reference(made: Preparation, options: ProfileOptions) -> Reference:
+    """What the engine of a model has to answer."""
+    assert made.exact is not None  # who asks has looked
+    metadata = parse_metadata(metadata_of(made.model.proto), "the rewritten model")
+    return compute_reference(made.exact, metadata, choose_profile(metadata, options))
+
+
 def serve(request: str, answer: int) -> NoReturn:
-    """What the other process does: writes a model or an error to the file descriptor `answer`, and ends."""
+    """What the other process does: writes a model or an error to the file descriptor `answer`, and ends.
+
+    Where the model is verified, it tells of that first, and ends when it has written what an engine has to answer.
+    """
     options = json.loads(request)
+    told, reference = options.pop("told"), options.pop("reference")
     products = Products(options.pop("linear"), options.pop("norms"), _told_device)
     profile = ProfileOptions(**options.pop("profile"))
     code = 0
     with os.fdopen(answer, "wb") as file:
         try:
             given = open_model(options.pop("model"))
-            model = prepare(given, **options, products=products, profile=profile)
+            made = prepare(given, **options, products=products, profile=profile)
+            model = made.model
             content = serialized(model)
             if content is None:
                 code = _TOO_LARGE
@@ -148,6 +213,14 @@ def serve(request: str, answer: int) -> NoReturn:
             file.seek(0)
             file.truncate()
             pickle.dump(error, file)
+    if code != _FAILED and made.exact is not None:
+        os.write(told, bytes([code]))
+        with os.fdopen(reference, "wb") as file:
+            try:
+                found: Reference | Exception = _reference(made, profile)
+            except Exception as error:
+                found = error
+            pickle.dump(found, file)
     sys.exit(code)
 
 

@@ -57,11 +57,15 @@ class Placement:
 class Engine:
     """A deserialised plan. Contexts may be made and used by several threads at once, each by one.
 
+    `content` are the plan's bytes where no file holds them yet; `plan` then names them in messages.
+
     Raises:
         SessionError: no TensorRT, no GPU or an old one, a plan from elsewhere, no plugin library with code for the GPU.
     """
 
-    def __init__(self, plan: Path, metadata: Metadata, *, device: int, allow_other_gpu: bool) -> None:
+    def __init__(
+        self, plan: Path, metadata: Metadata, *, device: int, allow_other_gpu: bool, content: bytes | None = None
+    ) -> None:
         # The order matters: TensorRT may crash the process where CUDA does not work, so CUDA is asked first.
         trt = import_tensorrt()
         gpu = open_device(device)
@@ -79,7 +83,7 @@ class Engine:
         self._logger = shared_logger(trt)
         self._logger.forget()
         self._runtime: Any = trt.Runtime(self._logger)
-        self._engine: Any = self._runtime.deserialize_cuda_engine(plan.read_bytes())
+        self._engine: Any = self._runtime.deserialize_cuda_engine(content or plan.read_bytes())
         if self._engine is None:
             raise SessionError(f"{plan}: TensorRT cannot load it ({self.last_error()}); build the plan again")
         self._check_names()

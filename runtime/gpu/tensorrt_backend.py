@@ -48,6 +48,8 @@ class StartedRun:
 class TensorRTBackend:
     """An engine that any number of threads may run; as many at once as there are contexts, the others wait.
 
+    `content` are the plan's bytes where no file holds them yet.
+
     Raises:
         SessionError: no TensorRT, no GPU or an old one, a plan from elsewhere, no plugin library.
     """
@@ -60,11 +62,12 @@ class TensorRTBackend:
         device: int = 0,
         allow_other_gpu: bool = False,
         options: RunOptions | None = None,
+        content: bytes | None = None,
     ) -> None:
         self._options = options or RunOptions()
         self._metadata = metadata
         with kept_device():  # opening makes the GPU current, and the caller's thread may work on another one
-            self._engine = Engine(plan, metadata, device=device, allow_other_gpu=allow_other_gpu)
+            self._engine = Engine(plan, metadata, device=device, allow_other_gpu=allow_other_gpu, content=content)
         self._device = self._engine.device
         self._pool = arena_pool(self._device)
         self._pool.join()

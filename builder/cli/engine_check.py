@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shows what the check of a new engine found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+
+from .console import make_table, print_line
+
+COLUMNS = ("output", "relative", "absolute", "cosine", "equal", "worst in batch")
+
+
+def print_engine_check(console: Console, metadata: Mapping[str, Any]) -> None:
+    """A table of a plan's metadata: the errors of every output; a line where nothing was checked."""
+    check = metadata.get("check")
+    if check is None:
+        print_line(console, "the engine's answers were not checked")
+        return
+    rows = [
+        (name, *(_shown(item[column]) for column in COLUMNS[1:-1]), item["batch"])
+        for name, item in check["outputs"].items()
+    ]
+    console.print(make_table(f"the engine's answers beside {check['reference']}", COLUMNS, rows))
+    for name in check["not_compared"]:
+        print_line(console, f"output '{name}' was not compared: which of its numbers are a sequence's is not known")
+
+
+def engine_check_line(metadata: Mapping[str, Any]) -> str:
+    """The same in one line: the largest error and the smallest cosine of any output."""
+    check = metadata.get("check")
+    if check is None:
+        return "the engine's answers were not checked"
+    found = {
+        column: [item[column] for item in check["outputs"].values() if item[column] is not None]
+        for column in ("relative", "cosine", "equal")
+    }
+    parts = [f"relative error {max(found['relative']):.2g}"] if found["relative"] else []
+    parts += [f"cosine {min(found['cosine']):.5f}"] if found["cosine"] else []
+    parts += [f"{min(found['equal']):.1%} of integers equal"] if found["equal"] else []
+    return (
+        f"{len(check['batches'])} batches on this GPU beside {check['reference']}: {', '.join(parts) or 'no numbers'}"
+    )
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ragged batches that a new engine runs: few tokens, as their answers are computed on a CPU meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from padfree.contract.metadata import InputInfo, Metadata, Profile
+from padfree.onnx_tools.analysis.special_ids import IdRule
+from padfree.runtime.feeds import packed_feeds
+from padfree.runtime.masks import mask_values
+from padfree.runtime.request import Ragged
+
+from ..compare.batches import ComparedBatch
+
+Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+
+LONGEST = 512
+"""Tokens of the longest sequence, where the profile allows more: its answers are a CPU's work."""
+MIXED = 128
+"""Those of the longest one of the mixed batch, where the profile allows so many."""
+SEQUENCES = 8
+FILLER = 29
+AROUND_EMPTY = (0, 33, 0, 0, 5, 1, 0)
+"""Lengths of a packed batch with empty sequences at both ends and in between."""
+UNKNOWN_LIMIT = 2
+"""Ids are drawn below it where no table is known."""
+
+
+@dataclass(frozen=True)
+class CheckedBatch(ComparedBatch):
+    """One batch. `feeds` holds the token inputs alone, [B, S] or [B, S, N]; `filler` what follows the last sequence."""
+
+    filler: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def filler_tokens(self) -> int:
+        """How many tokens follow the last sequence."""
+        return max(map(len, self.filler.values()), default=0)
+
+    def inputs(self, metadata: Metadata) -> dict[str, Array]:
+        """The model's input arrays, as its interface wants them."""
+        if metadata.is_packed:
+            tokens = {
+                name: np.concatenate([grid[self.mask], self.filler.get(name, grid[0, :0])])
+                for name, grid in self.feeds.items()
+            }
+            return packed_feeds(Ragged(tokens, self.seq_lens.astype(np.int32)), metadata)
+        made: dict[str, Array] = {}
+        for item in metadata.inputs:
+            if item.role == "mask":
+                made[item.name] = mask_values(metadata.mask, self.mask, item.dtype)
+            else:
+                kept = self.mask.reshape(*self.mask.shape, *[1] * len(item.behind))
+                made[item.name] = np.where(kept, self.feeds[item.name], metadata.filler(item)).astype(item.dtype)
+        return made
+
+
+def make_batches(metadata: Metadata, profile: Profile, *, most_tokens: int, seed: int = 0) -> tuple[CheckedBatch, ...]:
+    """One token, mixed lengths, the longest sequence; packed also filler and empty sequences, padded masks with holes.
+
+    Args:
+        metadata: of the rewritten model.
+        profile: what the engine takes in one run.
+        most_tokens: of a batch, however much the profile allows.
+        seed: of the tokens.
+    """
+    rng = np.random.default_rng(seed)
+    most = min(most_tokens, profile.max_tokens)
+    longest = max(1, min(LONGEST, profile.max_seq_len, most))
+    count = min(SEQUENCES, profile.max_batch)
+    mixed = [int(length) for length in rng.permutation(np.geomspace(min(MIXED, longest), 1, count).round())]
+    if metadata.mask.input is None and not metadata.is_packed:  # every slot is a token
+        even = [min(longest, MIXED // 4)] * min(count, 3)
+        cases = {"one token": [1], "even": _fitting(even, most), "longest": [longest]}
+        return tuple(_batch(name, _prefix(lengths), metadata, rng) for name, lengths in cases.items())
+    cases = {"one token": [1], "mixed": _fitting(mixed, most), "longest": [longest]}
+    found = [_batch(name, _prefix(lengths), metadata, rng) for name, lengths in cases.items()]
+    if metadata.is_packed:
+        lengths = [min(length, longest) for length in AROUND_EMPTY[: profile.max_batch] if length or count > 1]
+        lengths = _fitting(lengths or [1], most)
+        filler = min(FILLER, profile.max_tokens - sum(lengths))
+        if max(lengths) or filler:
+            found.append(_batch("filler and empty", _prefix(lengths), metadata, rng, filler))
+    elif _takes_holes(metadata):
+        mask = rng.random((len(_fitting(mixed, most)), min(MIXED // 4, longest))) < 0.6
+        mask[:, 0] = True  # heads that read the first slot read a token
+        found.append(_batch("holes", mask, metadata, rng))
+    return tuple(found)
+
+
+def _takes_holes(metadata: Metadata) -> bool:
+    coverage = metadata.raw.get("coverage", {})
+    return not coverage.get("right_padded_only") and not coverage.get("contiguous_because")
+
+
+def _fitting(lengths: Sequence[int], most: int) -> list[int]:
+    """The first of these lengths that have no more than `most` tokens together, and one at least."""
+    sums = np.cumsum(lengths)
+    kept = [length for length, total in zip(lengths, sums, strict=True) if total <= most]
+    return kept or [min(lengths[0], most)]
+
+
+def _prefix(lengths: Sequence[int]) -> Mask:
+    return np.asarray(np.arange(max(1, *lengths)) < np.asarray(lengths)[:, None])
+
+
+def _batch(name: str, mask: Mask, metadata: Metadata, rng: np.random.Generator, filler_tokens: int = 0) -> CheckedBatch:
+    items = metadata.token_inputs()
+    feeds = {item.name: _values(item, mask, metadata, rng) for item in items}
+    behind = np.ones(filler_tokens, np.bool_)[None]
+    filler = {item.name: _values(item, behind, metadata, rng)[0] for item in items} if filler_tokens else {}
+    return CheckedBatch(name, feeds, mask, filler)
+
+
+def _values(item: InputInfo, mask: Mask, metadata: Metadata, rng: np.random.Generator) -> Array:
+    """Random values of one token input that the model takes, [B, S] or [B, S, N]; any in slots without a token."""
+    shape = (*mask.shape, *item.behind)
+    if item.holds_embeddings:
+        return rng.standard_normal(shape).astype(np.float32)
+    rule = metadata.mask
+    own = item.name == rule.input
+    refused = (*item.excluded, *(rule.masked if own else ()))
+    allowed = np.setdiff1d(np.arange(item.limit or UNKNOWN_LIMIT), refused)
+    if own and item.limit is None:
+        allowed = np.asarray(rule.kept)
+    values = rng.choice(allowed, shape)
+    if item.limit is None and not item.behind and not own:  # positions may choose from a table as long as the sequence
+        values = np.minimum(values, np.arange(mask.shape[1]))
+    ids = metadata.raw.get("id_rules", {}).get(item.original_name)
+    return (values if ids is None else IdRule.of(ids).kept(values, mask)).astype(np.int32)

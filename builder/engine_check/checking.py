@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a new plan on the GPU that it was built on, before it is written, and compares its answers with a reference."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from padfree.contract.metadata import Metadata
+from padfree.runtime import SessionError
+from padfree.runtime.backend import Backend, RunOptions
+
+from ..compare.batches import PREFIX
+from ..errors import BuildError
+from .batches import CheckedBatch
+from .errors import Bound, OutputCheck, bound_of, check_output, kept
+from .reference import Reference
+
+Array = npt.NDArray[Any]
+
+SAMPLES = 32
+"""Numbers of an output of a batch that are kept with the plan, evenly spaced over those of tokens and sequences."""
+
+
+@dataclass(frozen=True)
+class EngineCheck:
+    """What a check found. `not_compared` are outputs of which it is not known which numbers are a sequence's."""
+
+    reference: Reference
+    bound: Bound
+    outputs: tuple[OutputCheck, ...]
+    not_compared: tuple[str, ...]
+    answers: tuple[Mapping[str, Mapping[str, Any]], ...]
+    seconds: float
+
+    @property
+    def problem(self) -> str:
+        """Why the plan is refused; empty where it is not."""
+        wrong = [item for item in self.outputs if item.problem]
+        return "; ".join(f"output '{item.output}' has {item.problem} (batch '{item.batch}')" for item in wrong)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for the plan's metadata: with them the check can be repeated elsewhere."""
+        return {
+            "reference": self.reference.made_by,
+            "reference_seconds": self.reference.seconds,
+            "seconds": self.seconds,
+            "allowed": {"relative": self.bound.relative, "cosine": self.bound.cosine, "equal": self.bound.equal},
+            "outputs": {
+                item.output: {
+                    "relative": _rounded(item.relative),
+                    "absolute": _rounded(item.absolute),
+                    "cosine": None if item.cosine is None else round(item.cosine, 7),
+                    "equal": _rounded(item.equal),
+                    "batch": item.batch,
+                }
+                for item in self.outputs
+            },
+            "not_compared": list(self.not_compared),
+            "batches": [
+                {**_described(batch), "answers": answers}
+                for batch, answers in zip(self.reference.batches, self.answers, strict=True)
+            ],
+        }
+
+
+def open_engine(plan: Path, content: bytes, metadata: Metadata, device: int) -> Backend:
+    """What runs a plan that no file holds yet; `plan` names it in messages."""
+    from padfree.runtime.gpu.tensorrt_backend import TensorRTBackend
+
+    options = RunOptions(cuda_graphs=False, contexts=1)
+    return TensorRTBackend(plan, metadata, device=device, options=options, content=content)
+
+
+def check_engine(
+    plan: Path, content: bytes, metadata: Metadata, reference: Reference, *, device: int, compare: Callable[[], str]
+) -> EngineCheck:
+    """Runs the batches of a reference through a plan.
+
+    Args:
+        plan: where it is to be written.
+        content: the plan.
+        metadata: its own, with the engine's entry.
+        reference: batches and their right answers.
+        device: CUDA device number.
+        compare: gives the command that finds the first node that differs.
+
+    Raises:
+        BuildError: it does not run, or its answers are beyond what a right kernel can give.
+    """
+    start = time.monotonic()
+    try:
+        found = _answers(open_engine(plan, content, metadata, device), metadata, reference.batches)
+    except SessionError as error:
+        raise BuildError(
+            f"the engine does not run on the GPU that it was built on: {_refused(plan, str(error), compare)}"
+        ) from error
+    check = _compared(metadata, reference, found, start)
+    if check.problem:
+        raise BuildError(
+            f"the engine gives other answers than {reference.made_by}: {_refused(plan, check.problem, compare)}"
+        )
+    return check
+
+
+def _refused(plan: Path, problem: str, compare: Callable[[], str]) -> str:
+    return f"{problem}; {plan} was not written. Find what differs first: {compare()}; --no-verify skips this check"
+
+
+def _answers(backend: Backend, metadata: Metadata, batches: Sequence[CheckedBatch]) -> list[dict[str, Array]]:
+    """The engine's arrays for all batches; it is closed then."""
+    try:
+        found = [_run(backend, batch, metadata) for batch in batches]
+    except SessionError:
+        with contextlib.suppress(SessionError):  # after a failed kernel, nothing works; the first error is to be told
+            backend.close()
+        raise
+    backend.close()
+    return found
+
+
+def _run(backend: Backend, batch: CheckedBatch, metadata: Metadata) -> dict[str, Array]:
+    try:
+        return {name: np.array(value) for name, value in backend.run(batch.inputs(metadata)).items()}
+    except SessionError as error:
+        lengths = batch.seq_lens.tolist()
+        raise SessionError(f"on the batch '{batch.name}' (lengths {lengths}): {error}") from error
+
+
+def _compared(
+    metadata: Metadata, reference: Reference, found: Sequence[Mapping[str, Array]], start: float
+) -> EngineCheck:
+    bound, batches = bound_of(metadata), reference.batches
+    outputs, others = list[OutputCheck](), list[str]()
+    answers: list[dict[str, Any]] = [{} for _ in batches]
+    for item in metadata.outputs:
+        entry = next(output for output in metadata.raw["outputs"] if output["name"] == item.name)
+        if item.unknown_size is not None:
+            others.append(item.name)
+            continue
+        pairs = [
+            tuple(kept(side[item.name], entry, batch, is_packed=metadata.is_packed) for side in (wanted, given))
+            for batch, wanted, given in zip(batches, reference.answers, found, strict=True)
+        ]
+        outputs.append(_checked(entry, batches, pairs, bound))
+        for at, (wanted, given) in enumerate(pairs):
+            if wanted is not None and given is not None:
+                answers[at][item.name] = _sample(wanted, given)
+    return EngineCheck(
+        reference, bound, tuple(outputs), tuple(others), tuple(answers), round(time.monotonic() - start, 2)
+    )
+
+
+def _checked(
+    entry: Mapping[str, Any],
+    batches: Sequence[CheckedBatch],
+    pairs: Sequence[tuple[Array | None, ...]],
+    bound: Bound,
+) -> OutputCheck:
+    used, right, made = list[CheckedBatch](), list[Array](), list[Array]()
+    for batch, (wanted, given) in zip(batches, pairs, strict=True):
+        if wanted is None or given is None or wanted.shape != given.shape:
+            sizes = [None if side is None else list(side.shape) for side in (given, wanted)]
+            return OutputCheck(
+                entry["name"], None, None, None, None, batch.name, f"numbers of {sizes[0]}, expected are {sizes[1]}"
+            )
+        if wanted.size:
+            used, right, made = [*used, batch], [*right, wanted], [*made, given]
+    if not used:
+        return OutputCheck(entry["name"], None, None, None, None, "")
+    return check_output(entry, used, right, made, bound)
+
+
+def _sample(wanted: Array, given: Array) -> dict[str, Any]:
+    """Some of the right numbers, the shape of all, and a digest of the engine's: are those of another run the same?"""
+    flat = wanted.reshape(-1)
+    places = np.linspace(0, max(0, flat.size - 1), min(SAMPLES, flat.size)).astype(np.int64)
+    digest = hashlib.sha256(np.ascontiguousarray(given).tobytes()).hexdigest()
+    return {
+        "shape": list(wanted.shape),
+        "right": _text(flat[places]),
+        "engine_sha256": digest[:16],
+    }
+
+
+def _described(batch: CheckedBatch) -> dict[str, Any]:
+    """A batch with its tokens and filler; lists of numbers are texts, which take one line in a file."""
+    described = {
+        "name": batch.name,
+        "seq_lens": batch.seq_lens.tolist(),
+        "filler_tokens": batch.filler_tokens,
+        "tokens": {
+            name: _text(np.concatenate([grid[batch.mask], batch.filler.get(name, grid[0, :0])]))
+            for name, grid in batch.feeds.items()
+            if grid.dtype.kind != "f"  # embeddings are too many numbers to be kept
+        },
+    }
+    if batch.kind != PREFIX:
+        described["slots"] = ["".join(map(str, row)) for row in batch.mask.astype(np.int8).tolist()]
+    return described
+
+
+def _text(values: Array) -> str:
+    return " ".join(f"{value:.6g}" if isinstance(value, float) else str(value) for value in values.reshape(-1).tolist())
+
+
+def _rounded(value: float | None) -> float | None:
+    """Three digits; what JSON has no number for is None."""
+    return float(f"{value:.3g}") if value is not None and np.isfinite(value) else None

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far an engine's answers may be from onnxruntime's: beyond it a kernel is broken, whatever the precision loses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from padfree.contract.metadata import Metadata
+from padfree.onnx_tools.analysis.kept import Dims, dims_of, fits, kept_rows, packed_rows, padded_dims
+from padfree.onnx_tools.verification.agreement import measure
+
+from ..compare.metrics import output_errors
+from .batches import CheckedBatch
+
+Array = npt.NDArray[Any]
+
+MANY_COLUMNS = 16
+"""From so many numbers a row on, a sequence's cosine says something: one of a single number is its sign."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What is refused, by compare's Tolerance: a row's `relative` error above it, a sequence's `cosine` below it.
+
+    equal: of integers, the part that must be the same; a class may change where two scores are as good as equal.
+    """
+
+    relative: float
+    cosine: float
+    equal: float
+
+
+# compare's tolerances, which right engines keep, are a sixth of these or less, in fp32 a hundredth. A row that a kernel
+# left out, wrote elsewhere or computed with another one's operand has a relative error of 0.7 to 1.4, and what a wrong
+# weight or scale does to all rows shows in the cosine. fp8 is compared with its own e4m3 numbers; where a last bit
+# differs, the next product rounds to another one: 0.9983 was the smallest cosine on an H200.
+BOUNDS: Mapping[str, Bound] = MappingProxyType(
+    {
+        "fp32": Bound(relative=1e-2, cosine=0.9999, equal=0.98),
+        "fp16": Bound(relative=0.2, cosine=0.99, equal=0.8),
+        "bf16": Bound(relative=0.5, cosine=0.95, equal=0.5),
+        "fp8": Bound(relative=0.6, cosine=0.95, equal=0.5),
+    }
+)
+
+
+@dataclass(frozen=True)
+class OutputCheck:
+    """The errors of one output over all batches.
+
+    relative: the worst row's. absolute: the worst number's, in parts of its column's root mean square. cosine: the
+        smallest of any sequence. Of integers, which have none of these, `equal` is the part that is the same.
+    batch: where the worst row is. problem: why it is refused, empty where it is not.
+    """
+
+    output: str
+    relative: float | None
+    absolute: float | None
+    cosine: float | None
+    equal: float | None
+    batch: str
+    problem: str = ""
+
+
+def bound_of(metadata: Metadata) -> Bound:
+    """What is allowed: by what products compute in, or by the type of results where that is coarser."""
+    rounded = {"float16": "fp16", "bfloat16": "bf16"}
+    kinds = [rounded[item.dtype] for item in metadata.outputs if item.dtype in rounded]
+    return BOUNDS[kinds[0] if kinds and metadata.precision == "fp32" else metadata.arithmetic]
+
+
+def kept(array: Array, output: Mapping[str, Any], batch: CheckedBatch, *, is_packed: bool) -> Array | None:
+    """The numbers of tokens and sequences in an output, [R, C]; None where the array has other sizes.
+
+    Args:
+        array: as the model gives it.
+        output: its entry in the metadata.
+        batch: what was run.
+        is_packed: whether the model takes packed tokens.
+    """
+    dims = dims_of(output)
+    if is_packed and dims and dims[0] == "T":
+        return packed_rows(array, batch.mask).values if len(array) >= batch.mask.sum() else None
+    return kept_rows(array, dims, batch.mask).values if fits(array.shape, dims, batch.mask) else None
+
+
+def check_output(
+    output: Mapping[str, Any],
+    batches: Sequence[CheckedBatch],
+    wanted: Sequence[Array],
+    found: Sequence[Array],
+    bound: Bound,
+) -> OutputCheck:
+    """Compares one output over all batches.
+
+    Args:
+        output: its entry in the metadata.
+        batches: what was run.
+        wanted: onnxruntime's numbers of each batch, [R, C].
+        found: the engine's, of the same shapes.
+        bound: what is allowed.
+    """
+    name = str(output["name"])
+    if all(array.dtype.kind in "iub" for array in wanted):
+        return _check_integers(name, batches, wanted, found, bound)
+    rows = [array.astype(np.float64) for array in wanted]
+    dims: Dims = padded_dims(output) or ()
+    errors = output_errors(name, batches, rows, found, measure(rows), dims)
+    total, worst = errors.total, errors.worst[0] if errors.worst else None
+    where = worst.batch if worst is not None else batches[0].name
+    problem = ""
+    if errors.not_finite:
+        problem = f"{errors.not_finite} numbers that are infinite or not a number"
+    elif not total.relative <= bound.relative:
+        place = "" if worst is None else f" in sequence {worst.request}" + _position(worst.position)
+        problem = f"a relative error of {total.relative:.2g}{place}, allowed is {bound.relative:g}"
+    elif rows[0].shape[1] >= MANY_COLUMNS and not total.sequence_cosine >= bound.cosine:
+        problem = f"a sequence with a cosine of {total.sequence_cosine:.4f}, allowed is {bound.cosine:g} or more"
+    return OutputCheck(name, total.relative, total.absolute, total.sequence_cosine, None, where, problem)
+
+
+def _position(position: int | None) -> str:
+    return "" if position is None else f", position {position}"
+
+
+def _check_integers(
+    name: str, batches: Sequence[CheckedBatch], wanted: Sequence[Array], found: Sequence[Array], bound: Bound
+) -> OutputCheck:
+    same = [np.asarray(a == b) for a, b in zip(wanted, found, strict=True)]
+    equal = float(np.concatenate([item.reshape(-1) for item in same]).mean())
+    worst = min(range(len(same)), key=lambda at: same[at].mean() if same[at].size else math.inf)
+    problem = (
+        "" if equal >= bound.equal else f"{equal:.0%} of its integers right, allowed are {bound.equal:.0%} or more"
+    )
+    return OutputCheck(name, None, None, None, equal, batches[worst].name, problem)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine's answers are compared with: the rewritten model in onnxruntime, computed while TensorRT builds."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+import onnxruntime as ort
+from onnx import ModelProto
+from padfree.contract.metadata import Metadata, Profile
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.files.ort_session import open_session
+from padfree.onnx_tools.operators import with_functions, without_functions
+from padfree.onnx_tools.precision.rounding import with_rounding
+from padfree.onnx_tools.precision.widen import widen
+
+from ..errors import BuildError
+from .batches import CheckedBatch, make_batches
+
+Array = npt.NDArray[Any]
+
+MOST_MULTIPLICATIONS = 1 << 37
+"""Of weights by tokens in a batch: BERT-base's 85 million weights by 1600 tokens, a third of a second of 16 cores."""
+MOST_NUMBERS = 1 << 24
+"""In an output of a batch: a vocabulary of 150,000 leaves 110 tokens."""
+LEAST_TOKENS = 16
+TABLES = ("Gather", "PadfreeEmbedding")
+"""Operators that read rows of their weights, and multiply by none."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Batches, and the answers to them.
+
+    answers: of each batch, output name -> array as the model gives it.
+    made_by: what gave them, in words. seconds: how long that took.
+    """
+
+    batches: tuple[CheckedBatch, ...]
+    answers: tuple[dict[str, Array], ...]
+    made_by: str
+    seconds: float
+
+
+def compute_reference(exact: Model, metadata: Metadata, profile: Profile) -> Reference:
+    """Runs the batches of a check in onnxruntime.
+
+    Args:
+        exact: a rewritten model before its types were converted, or a rewritten file of any precision, which then
+            computes in float32; one in fp8 multiplies its e4m3 numbers, and rounds as it does on a GPU.
+        metadata: of the rewritten model that the engine is built from.
+        profile: what the engine takes in one run.
+
+    Raises:
+        BuildError: onnxruntime does not run it; the message says what to do.
+    """
+    start = time.monotonic()
+    batches = make_batches(metadata, profile, most_tokens=_most_tokens(exact, metadata))
+    try:
+        session = open_session(_runnable(exact, metadata))
+        names = [item.name for item in metadata.outputs]
+        answers = tuple(dict(zip(names, _run(session, names, batch, metadata), strict=True)) for batch in batches)
+    except BuildError:
+        raise
+    except Exception as error:  # onnxruntime's exceptions share no base class of their own
+        raise BuildError(
+            f"the rewritten model does not load in onnxruntime {ort.__version__}, whose answers the engine is checked "
+            f"with: {error}; --no-verify builds without a check"
+        ) from error
+    exact.weights.check_files()
+    file = "the file in e4m3" if metadata.quantization is not None else "the rewritten model in float32"
+    return Reference(batches, answers, f"{file}, onnxruntime {ort.__version__}", round(time.monotonic() - start, 2))
+
+
+def _run(session: Any, names: Sequence[str], batch: CheckedBatch, metadata: Metadata) -> list[Array]:
+    try:
+        return list(session.run(list(names), batch.inputs(metadata)))
+    except Exception as error:  # onnxruntime's exceptions share no base class of their own
+        raise BuildError(
+            f"the rewritten model fails in onnxruntime {ort.__version__} on the batch '{batch.name}' (lengths "
+            f"{batch.seq_lens.tolist()}), whose answers the engine is checked with: {error}; check the model with "
+            "padfree compare, or build without a check: --no-verify"
+        ) from error
+
+
+def _runnable(exact: Model, metadata: Metadata) -> Model:
+    """The model with bodies for its operators, and in float32, but for what e4m3 rounds."""
+    if metadata.quantization is not None:
+        return with_rounding(exact, metadata.precision)
+    exact.weights.align()
+    wide = widen(exact.with_proto(without_functions(exact.proto)))
+    return wide.with_proto(with_functions(wide.proto))
+
+
+def _most_tokens(model: Model, metadata: Metadata) -> int:
+    """Tokens of a batch whose answers a CPU computes in about a second."""
+    widths = [math.prod(size for size in item.shape or () if size is not None) for item in metadata.outputs]
+    by_weights = MOST_MULTIPLICATIONS // max(1, multiplied_weights(model.proto))
+    return max(LEAST_TOKENS, min(by_weights, MOST_NUMBERS // max(1, *widths)))
+
+
+def multiplied_weights(model: ModelProto) -> int:
+    """How many numbers of its weights a model multiplies each token by."""
+    tables = {name for node in model.graph.node if node.op_type in TABLES for name in node.input}
+    tables -= {name for node in model.graph.node if node.op_type not in TABLES for name in node.input}
+    return sum(
+        math.prod(tensor.dims)
+        for tensor in model.graph.initializer
+        if len(tensor.dims) > 1 and tensor.name not in tables
+    )
