@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import InputInfo, Metadata, Profile
+from padfree.contract.names import PER_SEQUENCE
 from padfree.onnx_tools.analysis.special_ids import IdRule
 from padfree.runtime.feeds import packed_feeds
 from padfree.runtime.masks import mask_values
@@ -34,9 +35,13 @@ UNKNOWN_LIMIT = 2
 
 @dataclass(frozen=True)
 class CheckedBatch(ComparedBatch):
-    """One batch. `feeds` holds the token inputs alone, [B, S] or [B, S, N]; `filler` what follows the last sequence."""
+    """One batch. `feeds` holds the token inputs alone, [B, S] or [B, S, N]; `filler` what follows the last sequence.
+
+    of_sequences: inputs with a row for every sequence, [B] or [B, N].
+    """
 
     filler: Mapping[str, Array] = field(default_factory=dict)
+    of_sequences: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def filler_tokens(self) -> int:
@@ -50,11 +55,15 @@ class CheckedBatch(ComparedBatch):
                 name: np.concatenate([grid[self.mask], self.filler.get(name, grid[0, :0])])
                 for name, grid in self.feeds.items()
             }
-            return packed_feeds(Ragged(tokens, self.seq_lens.astype(np.int32)), metadata)
+            return packed_feeds(Ragged(tokens, self.seq_lens.astype(np.int32), self.of_sequences), metadata)
         made: dict[str, Array] = {}
         for item in metadata.inputs:
             if item.role == "mask":
                 made[item.name] = mask_values(metadata.mask, self.mask, item.dtype)
+            elif item.role == "seq_lens":
+                made[item.name] = self.seq_lens.reshape(-1, *item.behind).astype(item.dtype)
+            elif item.role == PER_SEQUENCE:
+                made[item.name] = self.of_sequences[item.name].astype(item.dtype)
             else:
                 kept = self.mask.reshape(*self.mask.shape, *[1] * len(item.behind))
                 made[item.name] = np.where(kept, self.feeds[item.name], metadata.filler(item)).astype(item.dtype)
@@ -96,6 +105,8 @@ def make_batches(metadata: Metadata, profile: Profile, *, most_tokens: int, seed
 
 def _takes_holes(metadata: Metadata) -> bool:
     coverage = metadata.raw.get("coverage", {})
+    if metadata.mask.lengths:
+        return False
     return not coverage.get("right_padded_only") and not coverage.get("contiguous_because")
 
 
@@ -115,7 +126,16 @@ def _batch(name: str, mask: Mask, metadata: Metadata, rng: np.random.Generator, 
     feeds = {item.name: _values(item, mask, metadata, rng) for item in items}
     behind = np.ones(filler_tokens, np.bool_)[None]
     filler = {item.name: _values(item, behind, metadata, rng)[0] for item in items} if filler_tokens else {}
-    return CheckedBatch(name, feeds, mask, filler)
+    rows = {item.name: _rows(item, len(mask), rng) for item in metadata.sequence_inputs()}
+    return CheckedBatch(name, feeds, mask, filler, rows)
+
+
+def _rows(item: InputInfo, count: int, rng: np.random.Generator) -> Array:
+    """A row of random values for each of `count` sequences."""
+    shape = (count, *item.behind)
+    if item.holds_floats:
+        return rng.standard_normal(shape).astype(np.float32)
+    return rng.integers(0, item.limit or UNKNOWN_LIMIT, shape).astype(np.int32)
 
 
 def _values(item: InputInfo, mask: Mask, metadata: Metadata, rng: np.random.Generator) -> Array:

@@ -202,6 +202,8 @@ def _described(batch: CheckedBatch) -> dict[str, Any]:
             if grid.dtype.kind != "f"  # embeddings are too many numbers to be kept
         },
     }
+    if batch.of_sequences:
+        described["of_sequences"] = {name: _text(values) for name, values in batch.of_sequences.items()}
     if batch.kind != PREFIX:
         described["slots"] = ["".join(map(str, row)) for row in batch.mask.astype(np.int8).tolist()]
     return described

@@ -36,14 +36,15 @@ class Bound:
     equal: float
 
 
-# compare's tolerances, which right engines keep, are a sixth of these or less, in fp32 a hundredth. A row that a kernel
-# left out, wrote elsewhere or computed with another one's operand has a relative error of 0.7 to 1.4, and what a wrong
-# weight or scale does to all rows shows in the cosine. fp8 is compared with its own e4m3 numbers; where a last bit
-# differs, the next product rounds to another one: 0.9983 was the smallest cosine on an H200.
+# Four times and more what right engines of 457 models gave on an H200, with T5's unscaled scores at the end: 0.0003,
+# 0.022 and 0.11 of the result. A row that a kernel left out, wrote elsewhere or computed with another one's operand has
+# a relative error of 0.7 to 1.4, and what a wrong weight or scale does to all rows shows in the cosine. fp8 is compared
+# with its own e4m3 numbers; where a last bit differs, the next product rounds to another one: 0.9983 was the smallest
+# cosine on an H200.
 BOUNDS: Mapping[str, Bound] = MappingProxyType(
     {
-        "fp32": Bound(relative=1e-2, cosine=0.9999, equal=0.98),
-        "fp16": Bound(relative=0.2, cosine=0.99, equal=0.8),
+        "fp32": Bound(relative=3e-3, cosine=0.9999, equal=0.98),
+        "fp16": Bound(relative=0.1, cosine=0.995, equal=0.8),
         "bf16": Bound(relative=0.5, cosine=0.95, equal=0.5),
         "fp8": Bound(relative=0.6, cosine=0.95, equal=0.5),
     }

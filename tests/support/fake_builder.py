@@ -6,20 +6,29 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import onnx
 import pytest
 from padfree.builder.engine import build, shared_builder
 from padfree.builder.engine.engine_builder import BuiltEngine, EngineBuilder
 from padfree.builder.engine.phases import BUILDING, STARTING, Phases
+from padfree.builder.engine_check import checking
 from padfree.builder.errors import BuildError
+from padfree.contract.metadata import Metadata
 from padfree.runtime.gpu.device import Device
+
+from .cpu_engines import CpuEngine
 
 
 class FakeBuilder(EngineBuilder):
-    """Builds plans that hold their number; `starts` counts builders, `built` the profiles of their engines."""
+    """Builds plans that hold their number; `starts` counts builders, `built` the profiles of their engines.
+
+    `models` are what the engines are made of, and what runs in their place when they are checked.
+    """
 
     starts = 0
     fails_at: int | None = None
     built: list[dict[str, Any]]
+    models: list[onnx.ModelProto]
 
     def __init__(self, *_: Any) -> None:
         type(self).starts += 1
@@ -28,9 +37,10 @@ class FakeBuilder(EngineBuilder):
         with self.phases.measured(STARTING):
             pass
 
-    def build(self, _model: Any, ranges: Any, **_: Any) -> BuiltEngine:
+    def build(self, model: Any, ranges: Any, **_: Any) -> BuiltEngine:
         with self.phases.measured(BUILDING):
             self.built.append({item.name: item.maximum for item in ranges})
+            self.models.append(model)
         if len(self.built) == self.fails_at:
             raise BuildError("TensorRT built no engine")
         return BuiltEngine(b"plan %d" % len(self.built), {})
@@ -41,9 +51,14 @@ def fake_builder(monkeypatch: pytest.MonkeyPatch) -> type[FakeBuilder]:
 
     class Own(FakeBuilder):
         built: list[dict[str, Any]] = []  # noqa: RUF012
+        models: list[onnx.ModelProto] = []  # noqa: RUF012
+
+    def open_engine(_plan: Any, content: bytes, metadata: Metadata, _device: int) -> CpuEngine:
+        return CpuEngine(Own.models[int(content.split()[1]) - 1], metadata)
 
     monkeypatch.setattr(sys, "executable", "")
     monkeypatch.setattr(shared_builder, "EngineBuilder", Own)
     monkeypatch.setattr(build, "check_machine", lambda *_, **__: None)
     monkeypatch.setattr(build.plugin_library, "load", lambda: None)
+    monkeypatch.setattr(checking, "open_engine", open_engine)
     return Own

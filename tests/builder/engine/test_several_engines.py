@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from padfree.builder.cli import main
-from padfree.builder.engine.phases import BUILDING, STARTING, WAITING
+from padfree.builder.engine.phases import BUILDING, COMPARING, REFERENCE, STARTING, WAITING
 from padfree.runtime.plan_files import open_plan
 
 from tests.support.fake_builder import FakeBuilder, fake_builder
@@ -50,8 +50,10 @@ def test_models_share_one_start(builder: type[FakeBuilder], models: list[str], t
         engine = open_plan(out / name).engine
         assert engine is not None
         assert engine.profile.max_batch == 3
-    assert seconds(out / "packed.plan") == {STARTING, WAITING, BUILDING}
-    assert seconds(out / "other.plan") == {WAITING, BUILDING}, "the second engine waited for no start"
+    assert seconds(out / "packed.plan") == {STARTING, WAITING, BUILDING, REFERENCE, COMPARING}
+    assert seconds(out / "other.plan") == {WAITING, BUILDING, REFERENCE, COMPARING}, (
+        "the second engine waited for no start"
+    )
     said = capsys.readouterr().out.replace("\n", "")
     assert said.count("wrote") == 2
 

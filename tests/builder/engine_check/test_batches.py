@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The batches of a check: what models and profiles allow, whatever these are."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from padfree.builder.engine.preparation import metadata_of
+from padfree.builder.engine_check.batches import CheckedBatch, make_batches
+from padfree.builder.engine_check.reference import LEAST_TOKENS, _most_tokens, compute_reference, multiplied_weights
+from padfree.contract.metadata import Metadata, Profile
+from padfree.onnx_tools import RewriteError, rewrite
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.synthetic import bert_model
+from padfree.runtime.plan_files import parse_metadata
+from padfree.runtime.request import read_packed
+
+from tests.support import families
+
+PROFILE = Profile(1, 100, 256, 8, 32)
+
+
+def described(model: Any) -> Metadata:
+    return parse_metadata(metadata_of(model), "test")
+
+
+@pytest.mark.parametrize(
+    "profile", [PROFILE, Profile(1, 1, 1, 1, 1), Profile(1, 5, 9, 2, 7), Profile(1, 9, 4096, 3, 2048)]
+)
+def test_every_packed_batch_is_one_that_session_takes(profile: Profile) -> None:
+    metadata = described(rewrite(bert_model(1, 32, 2, 64, 50, 4096), verify=False).model)
+    engine: Any = dataclasses.replace(metadata, engine=None, max_positions=profile.max_seq_len)
+    for batch in make_batches(metadata, profile, most_tokens=1000):
+        feeds = batch.inputs(metadata)
+        tokens = {item.name: feeds[item.name] for item in metadata.token_inputs()}
+        read_packed(tokens, feeds["seq_lens"], engine, filler_tokens=batch.filler_tokens)
+        assert len(feeds["input_ids"]) <= profile.max_tokens
+        assert len(feeds["seq_lens"]) <= profile.max_batch
+
+
+def lengths(batches: tuple[CheckedBatch, ...]) -> dict[str, list[int]]:
+    return {batch.name: batch.seq_lens.tolist() for batch in batches}
+
+
+def test_the_kinds_of_batches() -> None:
+    packed = described(rewrite(bert_model(1, 32, 2, 64, 50, 4096), verify=False).model)
+    found = lengths(make_batches(packed, Profile(1, 100, 65536, 32, 4096), most_tokens=10**6))
+    assert found["one token"] == [1]
+    assert found["longest"] == [512]
+    assert sorted(found["mixed"]) == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert found["filler and empty"] == [0, 33, 0, 0, 5, 1, 0]
+    assert found == lengths(make_batches(packed, Profile(1, 100, 65536, 32, 4096), most_tokens=10**6))
+    few = lengths(make_batches(packed, Profile(1, 100, 65536, 32, 4096), most_tokens=LEAST_TOKENS))
+    assert few["longest"] == [LEAST_TOKENS]
+    assert all(sum(item) <= LEAST_TOKENS for item in few.values())
+
+
+def test_large_models_and_wide_outputs_get_fewer_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = bert_model(1, 64, 2, 128, 50, 64)
+    products = 4 * 64 * 64 + 2 * 64 * 128 + 64 * 64  # of attention, the layer and the pooler
+    assert multiplied_weights(rewrite(model, verify=False).model) == products
+    metadata = described(rewrite(model, verify=False).model)
+    tokens = _most_tokens(Model(rewrite(model, verify=False).model), metadata)
+    assert tokens == (1 << 24) // 64  # the width of the result
+    wide = dataclasses.replace(metadata, outputs=(dataclasses.replace(metadata.outputs[0], shape=(None, 150_000)),))
+    assert _most_tokens(Model(rewrite(model, verify=False).model), wide) == (1 << 24) // 150_000
+    monkeypatch.setattr("padfree.builder.engine_check.reference.MOST_MULTIPLICATIONS", 100 * products)
+    assert _most_tokens(Model(rewrite(model, verify=False).model), metadata) == 100
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded"])
+@pytest.mark.parametrize(
+    "case", [case for case in families.all_cases() if not case.static][::11], ids=lambda case: case.name
+)
+def test_onnxruntime_answers_for_every_family(case: Any, interface: str) -> None:
+    """Ids that models look for, masks that are ids, several outputs, parts that stay padded."""
+    try:
+        model = rewrite(families.FOLDER / f"{case.name}.onnx", interface=interface).model
+    except RewriteError as error:
+        pytest.skip(str(error)[:100])
+    metadata = described(model)
+    reference = compute_reference(Model(model), metadata, PROFILE)
+    assert len(reference.batches) >= 3
+    for answers in reference.answers:
+        for output in metadata.outputs:
+            assert output.name in answers
+            assert not np.isnan(answers[output.name].astype(np.float64)).all()

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds check their engines on the GPU: right ones keep their errors, one with a wrong operator is not written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from padfree.builder import BuildError, build_engine
+from padfree.builder.cli import main
+from padfree.builder.demo.demo import DEMO_DATA
+from padfree.builder.engine.engine_builder import BuiltEngine, EngineBuilder
+from padfree.builder.engine.phases import COMPARING, REFERENCE
+from padfree.onnx_tools.operators import padfree_nodes
+from padfree.onnx_tools.synthetic import bert_model
+
+pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
+
+EXPORTED = DEMO_DATA / "bert_tiny.onnx"
+LIMITS: dict[str, Any] = {"max_batch": 8, "max_seq_len": 128}
+# Beside onnxruntime in float32: sums in another order, and roundings to 11 and 8 bits in every layer.
+WORST = {"fp32": 1e-3, "fp16": 3e-2, "bf16": 2e-1}
+MOST_SECONDS = 3.0
+"""What a check may add to a build of BERT-base."""
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache") / "timing.cache"
+
+
+@pytest.mark.parametrize("precision", WORST)
+@pytest.mark.parametrize("interface", ["packed", "padded", "varseqlen"])
+def test_right_engines_are_written_with_their_errors(
+    interface: str, precision: str, tmp_path: Path, cache: Path
+) -> None:
+    plan = tmp_path / "model.plan"
+    build_engine(EXPORTED, plan, interface=interface, precision=precision, timing_cache=cache, **LIMITS)
+    check = json.loads(Path(f"{plan}.json").read_text())["check"]
+    assert [batch["name"] for batch in check["batches"]][:3] == ["one token", "mixed", "longest"]
+    assert set(check["outputs"]) == {"last_hidden_state", "pooler_output"}
+    for found in check["outputs"].values():
+        assert 0 < found["relative"] < WORST[precision]
+        assert found["cosine"] > 1 - WORST[precision] ** 2
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_an_engine_with_a_wrong_operator_is_not_written(
+    precision: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if attention's kernel were broken: TensorRT gets a graph whose last layer scales scores by twice as much."""
+    build = EngineBuilder.build
+
+    def build_wrong(self: EngineBuilder, model: onnx.ModelProto, ranges: Any, *, content: Any = None) -> BuiltEngine:
+        whole = onnx.ModelProto()
+        whole.CopyFrom(model if content is None else onnx.load_model_from_string(bytes(content)))
+        attention = [node for node in padfree_nodes(whole.graph) if node.op_type == "PadfreeAttention"][-1]
+        next(item for item in attention.attribute if item.name == "scale").f *= 2
+        return build(self, whole, ranges)
+
+    monkeypatch.setattr(EngineBuilder, "build", build_wrong)
+    with pytest.raises(BuildError, match=r"other answers than .*model\.plan was not written.*--runners trt --bisect"):
+        build_engine(EXPORTED, tmp_path / "model.plan", precision=precision, timing_cache=cache, **LIMITS)
+    assert list(tmp_path.iterdir()) == []
+    build_engine(EXPORTED, tmp_path / "model.plan", precision=precision, verify=False, timing_cache=cache, **LIMITS)
+    assert "check" not in json.loads((tmp_path / "model.plan.json").read_text())
+
+
+def test_fp8_is_compared_with_its_own_file(tmp_path: Path, cache: Path) -> None:
+    model, ids, plan = (tmp_path / name for name in ("model.onnx", "ids.jsonl", "model.plan"))
+    onnx.save_model(bert_model(3, 256, 4, 1024, 1000, 512), str(model))
+    rng = np.random.default_rng(0)
+    ids.write_text("".join(f"{json.dumps(rng.integers(0, 1000, length).tolist())}\n" for length in (400, 200, 30)))
+    command = ["build", str(model), "-o", str(plan), "--precision", "fp8", "--calibrate", str(ids), "--max-batch", "8"]
+    assert main([*command, "--timing-cache", str(cache)]) == 0
+    check = json.loads((tmp_path / "model.plan.json").read_text())["check"]
+    assert check["reference"].startswith("the file in e4m3")
+    assert check["outputs"]["last_hidden_state"]["cosine"] > 0.99
+
+
+def test_a_check_of_bert_base_takes_little_time(tmp_path: Path, cache: Path) -> None:
+    """The answers are computed while TensorRT builds, so that what is waited for is the engine's own runs."""
+    model = tmp_path / "model.onnx"
+    onnx.save_model(bert_model(), str(model))
+    metadata = build_engine(model, tmp_path / "model.plan", precision="fp16", timing_cache=cache, max_seq_len=512)
+    seconds = metadata["engine"]["build_seconds"]
+    assert seconds[REFERENCE] + seconds[COMPARING] < MOST_SECONDS, seconds
