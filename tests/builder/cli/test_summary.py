@@ -124,7 +124,7 @@ def test_build(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     write_folder(Path("small"), modules=[("Pooling", {"pooling_mode": "mean"})])
     command = ["build", "small", "-o", "small.plan", "--max-batch", "4", "--no-timing-cache"]
     found = lines_of(capsys, *command)
-    assert list(found) == ["packed", "errors", "engine", "wrote", "next"]
+    assert list(found) == ["packed", "errors", "engine", "answers", "wrote", "next"]
     assert found["engine"] == "NVIDIA H200, TensorRT 10.6.0; takes 4 sequences of up to 512 tokens, 2048 in all"
     assert found["wrote"] == "small.plan, small.plan.json and small.plan.tokenizer.json"
     assert found["next"] == "padfree run small.plan --text 'how warm is it today' -o out.npz"

@@ -25,6 +25,7 @@ from padfree.onnx_tools.operators import padfree_nodes
 from padfree.runtime import SessionError
 
 from tests.support.cpu_engines import use_cpu_engines
+from tests.support.sequence_models import with_rows
 
 EXPORTED = DEMO_DATA / "bert_tiny.onnx"
 LIMITS: dict[str, Any] = {"max_batch": 8, "max_seq_len": 64, "timing_cache": None}
@@ -168,6 +169,17 @@ def test_the_commands_table_and_refusal(tmp_path: Path, monkeypatch: pytest.Monk
     said = " ".join(capsys.readouterr().err.split())
     assert f"padfree compare {EXPORTED} --interface packed --precision fp16 --runners trt --bisect" in said
     assert not (tmp_path / "model.plan").exists()
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded"])
+def test_rows_of_sequences_and_whole_numbers(interface: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs and outputs with a row for every sequence, one of them of integers."""
+    use_cpu_engines(monkeypatch)
+    limits = {**LIMITS, "max_seq_len": 32}
+    check = build_engine(with_rows(), tmp_path / "model.plan", interface=interface, precision="fp16", **limits)["check"]
+    assert check["outputs"]["row_id_out"]["equal"] == 1.0
+    assert check["outputs"]["row_id_out"]["relative"] is None
+    assert set(check["batches"][0]["of_sequences"]) == {"language", "source", "features", "row_id"}
 
 
 def test_an_engine_that_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
