@@ -102,7 +102,7 @@ def check_report(raw: Mapping[str, Any], source: str) -> None:
         return
     coverage.truth("complete")
     coverage.number("packed_gemm_share")
-    for name in ("right_padded_because", "contiguous_because"):
+    for name in ("notes", "right_padded_because", "contiguous_because"):
         if name in coverage:
             coverage.strings(name)
     coverage.objects("passes", _check_pass)
@@ -153,6 +153,8 @@ def report(coverage: Mapping[str, Any], lengths: Lengths, gpu: str = DEFAULT_GPU
         original, rewritten = (
             [Product.from_dict(item) for item in products[name]] for name in ("original", "rewritten")
         )
+        if coverage.get("every_slot_counts"):  # tokens are as many as slots
+            lengths = replace(lengths, mean=float(lengths.maximum))
         return {**coverage, "costs": costs(original, rewritten, lengths, gpu)}
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
         raise BuildError(

@@ -34,7 +34,7 @@ class InputInfo:
     Inputs of the role "per_sequence" have a row for every sequence, such as the number of a language: [B], or
     [B, width]; integers 0..limit-1, or float32.
     `original` is the name in the original model, where the interface gives it another. An input of the role "unread" is
-    there because callers pass it: [T], of any values.
+    there because callers pass it: [T] or [B, S], of any values.
     """
 
     name: str

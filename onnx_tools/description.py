@@ -19,7 +19,7 @@ from .files.metadata import fixed_entry, text_entry
 from .importing.fixed_axes import fixed_sizes
 from .importing.fixed_axes.sizes import EXPORT_AGAIN
 from .importing.inputs import token_inputs_of
-from .passes.masks.mask_values import Mask
+from .notes import unread_inputs_of
 from .pipeline import PassedGraph
 from .report import CoverageReport
 
@@ -40,7 +40,7 @@ def describe(
     Raises RewriteError where nothing of the original can be padding.
     """
     graph, analysis = passed.graph, passed.analysis
-    inputs = [_input(graph, tensor, interface, passed.mask) for tensor in graph.inputs]
+    inputs = [_input(graph, tensor, interface, passed) for tensor in graph.inputs]
     limits = {item["name"]: item["limit"] for item in inputs}
     return {
         "format": FORMAT,
@@ -66,6 +66,7 @@ def describe(
         "plugins": dict(report.plugins),
         "masks": masks,
         "origins": dict(passed.origins),
+        **({"unread": list(unread_inputs_of(passed))} if unread_inputs_of(passed) else {}),
         **({"fixed": fixed_entry(original)} if fixed_entry(original) else {}),
         **text_entry(original),
     }
@@ -96,16 +97,18 @@ def _longest(passed: PassedGraph, original: ModelProto) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _input(graph: gs.Graph, tensor: gs.Tensor, interface: str, mask: Mask) -> dict[str, Any]:
+def _input(graph: gs.Graph, tensor: gs.Tensor, interface: str, passed: PassedGraph) -> dict[str, Any]:
     role, sizes = "tokens", list(tensor.shape)
     if interface == "packed" and tensor.name in ("seq_lens", "max_seqlen"):
         role = tensor.name
     elif sizes[: 1 if interface == "packed" else 2] not in (["T"], ["B", "S"]):
         role = PER_SEQUENCE
-    elif interface == "padded" and tensor.name == mask.source and mask.plain:
+    elif interface == "padded" and tensor.name == passed.mask.source and passed.mask.plain:
         role = "mask"
-    has_values = role in ("tokens", PER_SEQUENCE)
+    elif tensor.name in passed.unread:
+        role = "unread"
+    has_values = role in ("tokens", PER_SEQUENCE, "unread")
     limit = limit_of(graph, tensor.name) if has_values else None
     found = {"name": tensor.name, "role": role, "limit": limit, "dtype": np.dtype(tensor.dtype).name}
-    behind = sizes[2 if interface == "padded" and role == "tokens" else 1 :] if has_values else []
+    behind = sizes[2 if interface == "padded" and role != PER_SEQUENCE else 1 :] if has_values else []
     return {**found, "width": int(behind[0])} if behind else found

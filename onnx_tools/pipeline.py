@@ -14,7 +14,7 @@ from onnx import ModelProto
 
 from .analysis.check import check_graph
 from .analysis.copies import Wiring, copy_of
-from .analysis.graph import add_domain, is_padfree, names_in_use, tidy
+from .analysis.graph import add_domain, is_padfree, names_in_use, tidy, unread_inputs
 from .analysis.kept import Dims, dims_of_shape
 from .analysis.position_limits import longest_sequence
 from .analysis.special_ids import IdRule, SpecialIds, special_ids
@@ -40,7 +40,7 @@ class PassedGraph:
 
     `products` are the original's matrix products, `longest` is the longest sequence's length that tables allow,
     `original_dims` are the sizes of every output in the original, `mask` tells which slots of it are padding, and
-    `special` which ids it looks for.
+    `special` which ids it looks for, and `unread` are the inputs whose values no output depends on.
     """
 
     graph: gs.Graph
@@ -52,6 +52,7 @@ class PassedGraph:
     original_dims: tuple[Dims | None, ...]
     mask: Mask
     special: Mapping[str, SpecialIds]
+    unread: tuple[str, ...] = ()
 
 
 def rewrite_graph(model: Model, interface: str, mask: str | None = None, *, contiguous: bool = False) -> PassedGraph:
@@ -103,6 +104,7 @@ class _Progress:
         self._analysis: Analysis = analyse(graph)
         self.longest = longest_sequence(graph, self._analysis)
         self._special = special_ids(graph)
+        self._unread = unread_inputs(graph)
         self._products: Products | None = None
         self._results: list[PassResult] = []
         self._origins: dict[str, str] = {}
@@ -149,14 +151,24 @@ class _Progress:
         self.run(others)
         rules = self._probe()
         dims = tuple(dims_of_shape(self._analysis[tensor].shape) for tensor in self._graph.outputs)
-        self.run(interface_passes(self._interface, {name: rule.padding for name, rule in rules.items()}))
+        fillers = {name: rule.padding for name, rule in rules.items()}
+        self.run(interface_passes(self._interface, fillers, self._unread))
         if self._products is None:
             raise AssertionError("there is no pass")
         names = names_in_use(self._graph)
         kept = {name: origin for name, origin in self._origins.items() if name in names}
         results = tuple(self._results)
         return PassedGraph(
-            self._graph, self._analysis, results, kept, self._products, self.longest, dims, self._mask, self._special
+            graph=self._graph,
+            analysis=self._analysis,
+            results=results,
+            origins=kept,
+            products=self._products,
+            longest=self.longest,
+            original_dims=dims,
+            mask=self._mask,
+            special=self._special,
+            unread=self._unread,
         )
 
     def _probe(self) -> Mapping[str, IdRule]:

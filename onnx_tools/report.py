@@ -27,8 +27,10 @@ REFERENCE = Lengths(batch=1, mean=512.0, maximum=512)
 class CoverageReport:
     """What a rewrite did.
 
-    `islands` are the nodes that compute or deliver padded tokens, each with the reason. `original` and `rewritten` are
-    the matrix products of both graphs, which cost.py turns into FLOPs for given lengths.
+    `islands` are the nodes that compute or deliver padded tokens, each with the reason. `notes` are what callers have
+    to know that names do not tell. `every_slot_counts`: no input tells what is padding, and padding is computed as
+    tokens are, as in the original. `original` and `rewritten` are the matrix products of both graphs, which cost.py
+    turns into FLOPs for given lengths.
     """
 
     passes: tuple[PassResult, ...]
@@ -37,6 +39,8 @@ class CoverageReport:
     plugins: Mapping[str, int]
     original: Products
     rewritten: Products
+    notes: tuple[str, ...] = ()
+    every_slot_counts: bool = False
 
     @property
     def packed_gemm_share(self) -> float | None:
@@ -80,6 +84,8 @@ class CoverageReport:
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values, for JSON."""
         return {
+            "notes": list(self.notes),
+            "every_slot_counts": self.every_slot_counts,
             "complete": self.complete,
             "packed_gemm_share": self.packed_gemm_share,
             "passes": [
@@ -103,7 +109,7 @@ class CoverageReport:
     def __str__(self) -> str:
         share = self.packed_gemm_share
         work = "no linear layer is counted" if share is None else f"{percent(share)} of the linear layers' work"
-        lines = [f"packed: {work}"]
+        lines = [*(f"note: {text}" for text in self.notes), f"packed: {work}"]
         lines += [f"{item.name}: {item.replaced} replaced, {len(item.missed)} missed" for item in self.passes]
         missed = [miss.reason for item in self.passes for miss in item.missed]
         lines += [f"  missed: {reason}" for reason in missed]

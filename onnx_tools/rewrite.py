@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -23,6 +23,7 @@ from .files.weights import Storage
 from .importing.canonical import runnable
 from .importing.nvidia import holds_plugins, without_plugins
 from .importing.quantized.unquantized import holds_quantization, without_quantization
+from .notes import every_slot_counts, notes_on
 from .operators import add_functions, check_nodes, with_functions
 from .operators.functions import OVERLOAD_IR_VERSION
 from .pipeline import rewrite_graph
@@ -154,7 +155,11 @@ def rewrite_model(
     original = model.with_proto(runnable(model.proto))
     inner = "packed" if interface == VARSEQLEN else interface
     passed = rewrite_graph(original, inner, mask, contiguous=masks == "contiguous")
-    report = coverage(passed.graph, passed.analysis, passed.results, passed.products)
+    report = replace(
+        coverage(passed.graph, passed.analysis, passed.results, passed.products),
+        notes=notes_on(passed, inner),
+        every_slot_counts=every_slot_counts(passed, inner),
+    )
     if strict and not report.complete:
         count, reasons = len(report.islands), "; ".join(report.reasons[:5])
         raise RewriteError(

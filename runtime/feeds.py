@@ -72,6 +72,8 @@ def padded_feeds(ragged: Ragged, metadata: Metadata, width: int | None = None) -
             grid = mask_values(metadata.mask, kept, item.dtype)
         elif item.role == PER_SEQUENCE:
             grid = ragged.of_sequences[item.name].astype(item.dtype)
+        elif item.role == "unread":
+            grid = np.zeros((*kept.shape, *item.behind), item.dtype)
         elif item.role == "seq_lens":
             grid = seq_lens.reshape(len(seq_lens), *item.behind).astype(item.dtype)
         else:

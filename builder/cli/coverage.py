@@ -20,6 +20,8 @@ LAYOUTS = {
     "padded": "a row for every slot [B, ..., S, ...]",
     "constant": "the same for every batch",
 }
+COMPLETE = "complete: nothing computes padding"
+EVERY_SLOT = "every slot counts as a token, padding among them, for no input tells what is padding"
 KEPT_SHOWN = 12  # tensors that stay float32
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -29,6 +31,8 @@ def print_coverage(console: Console, report: Mapping[str, Any]) -> None:
     from padfree.builder.coverage import near_misses
 
     costs = report.get("costs")
+    for note in report.get("notes", []):
+        print_line(console, f"note: {note}")
     if costs:
         _print_costs(console, costs, report["products"]["uncounted"])
     rows = [(item["name"], str(item["replaced"]), str(len(item["missed"]))) for item in report["passes"]]
@@ -66,7 +70,7 @@ def right_padded_reasons(report: Mapping[str, Any]) -> list[str]:
 def verdict(report: Mapping[str, Any]) -> str:
     """One sentence: how much of the model computes no padding."""
     if report["complete"]:
-        return "complete: nothing computes padding"
+        return COMPLETE if not report.get("every_slot_counts") else f"complete: {EVERY_SLOT}"
     count = len(report["islands"])
     padded = [name for name, layout in report["outputs"].items() if layout == "padded"]
     if padded and "PadfreeIndex" not in report["plugins"]:  # the padded interface's outputs are padded anyway

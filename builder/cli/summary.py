@@ -38,8 +38,13 @@ def print_summary(console: Console, lines: Sequence[Line]) -> None:
 def rewriting_lines(
     metadata: Mapping[str, Any], coverage: Mapping[str, Any] | None, *, measured: bool = True
 ) -> list[Line]:
-    """What was packed, what a batch must keep, which types it has, and with `measured` the errors: at most 4 lines."""
-    found = [("packed", packed(coverage))] if coverage else []
+    """What was packed, what a batch must keep, which types it has, and with `measured` the errors: at most 5 lines.
+
+    What callers have to know of inputs and outputs comes first.
+    """
+    notes = "; ".join((coverage or {}).get("notes", ()))
+    found = [("note", notes)] if notes else []
+    found += [("packed", packed(coverage))] if coverage else []
     for name, items in (("requires", _conditions(coverage or {})), ("types", _types(metadata))):
         if text := "; ".join(items):
             found.append((name, text))
@@ -48,10 +53,12 @@ def rewriting_lines(
 
 def packed(coverage: Mapping[str, Any]) -> str:
     """How much computes no padding, and the first reason why not all does."""
-    from .coverage import shares
+    from .coverage import EVERY_SLOT, shares
 
     if coverage["complete"]:
-        return "everything; no padding is computed"
+        return (
+            "everything; no padding is computed" if not coverage.get("every_slot_counts") else f"nothing: {EVERY_SLOT}"
+        )
     count = len(coverage["islands"])
     text = f"{shares(coverage)}; {count} node{'s' * (count != 1)} stay{'s' * (count == 1)} padded"
     reasons = _reasons(coverage)

@@ -67,7 +67,7 @@ class ComparedBatch:
         """One sequence alone, without the padding behind its last valid token."""
         kept = np.flatnonzero(self.mask[sequence])
         columns = slice(0, int(kept[-1]) + 1 if kept.size else 1)
-        whole = {item.name for item in original.inputs if not is_grid(item, original)}
+        whole = {item.name for item in original.inputs if not is_grid(item)}
         feeds = {
             name: values[sequence : sequence + 1] if name in whole else values[sequence : sequence + 1, columns]
             for name, values in self.feeds.items()
@@ -80,9 +80,9 @@ class ComparedBatch:
         return make_batch(f"{self.name}, right-padded", self.request(original), original)
 
 
-def is_grid(item: Input, original: Original) -> bool:
+def is_grid(item: Input) -> bool:
     """Whether an input is [B, S, ...], and has no row for every sequence instead."""
-    return item not in original.rows and not (item is original.mask and original.metadata.mask.lengths)
+    return not item.of_sequences
 
 
 def make_batch(name: str, rows: Mapping[str, list[Array]], original: Original) -> ComparedBatch:
@@ -121,6 +121,9 @@ def with_mask(name: str, feeds: Mapping[str, Array], mask: Mask, original: Origi
     elif rule.input is not None:
         grid = filled[rule.input]
         filled[rule.input] = np.where(mask, grid, rule.filler(rule.input)).astype(grid.dtype)
+    for item in original.unread:
+        axes = mask.shape if is_grid(item) else mask.shape[:1]
+        filled.setdefault(item.name, np.zeros((*axes, *item.behind), item.dtype))
     return ComparedBatch(name, filled, mask)
 
 
@@ -141,7 +144,7 @@ def from_feeds(name: str, feeds: Mapping[str, Any], original: Original) -> Compa
     rule = original.metadata.mask
     like = original.tokens[0].name if rule.input is None or rule.lengths else rule.input
     for item in original.inputs:
-        grid, axes = arrays[item.name], 2 if is_grid(item, original) else 1
+        grid, axes = arrays[item.name], 2 if is_grid(item) else 1
         if grid.ndim < axes or grid.shape != (*arrays[like].shape[:axes], *item.behind):
             sizes = ", ".join([*"BS"[:axes], *map(str, item.behind)])
             whose = "the mask " if rule.input else ""

@@ -14,7 +14,7 @@ from padfree.onnx_tools.analysis.kept import BATCH, SLOTS, Dims, padded_dims
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.importing.bound_inputs import bind_inputs
 from padfree.onnx_tools.importing.fixed_axes import FixedSizes, fixed_sizes
-from padfree.onnx_tools.importing.inputs import token_inputs_of
+from padfree.onnx_tools.importing.inputs import numbers_of, sequence_inputs_of, token_inputs_of
 from padfree.onnx_tools.importing.quantized.rounding_nodes import standard_rounding
 from padfree.onnx_tools.importing.quantized.unquantized import holds_quantization, without_rounding
 from padfree.onnx_tools.precision.widen import widen
@@ -42,6 +42,7 @@ class Input:
     excluded: tuple[int, ...] = ()
     behind: tuple[int, ...] = ()
     holds_floats: bool = False
+    of_sequences: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Original:
     rounding: of a quantised file.
     metadata: of a model rewritten from it; what the token inputs are and which values they may have.
     rows: the inputs that have a row for every sequence.
+    unread: the inputs that nothing reads.
     mask: the input that is the mask alone, or the lengths in its place; None where a token input tells what is padding,
         as ids do, or none does.
     layouts: output name -> "per_sequence" for [B, ...], anything else for numbers of slots.
@@ -75,6 +77,7 @@ class Original:
     metadata: Metadata
     tokens: tuple[Input, ...]
     rows: tuple[Input, ...]
+    unread: tuple[Input, ...]
     mask: Input | None
     layouts: dict[str, str]
     dims: dict[str, Dims | None]
@@ -83,7 +86,7 @@ class Original:
     @property
     def inputs(self) -> tuple[Input, ...]:
         """All inputs, the mask last."""
-        return (*self.tokens, *self.rows, *([] if self.mask is None else [self.mask]))
+        return (*self.tokens, *self.rows, *self.unread, *([] if self.mask is None else [self.mask]))
 
     @property
     def has_mask(self) -> bool:
@@ -141,11 +144,16 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
         if value.name not in weights
     }
     described = candidates[0] if candidates else parse_metadata(padded_metadata(model), str(path))
-    tokens, rows = _inputs(types, described.token_inputs()), _inputs(types, described.sequence_inputs())
+    tokens = _inputs(types, described.token_inputs())
+    rows = _inputs(types, described.sequence_inputs(), of_sequences=True)
+    unread = _unread(model, described)
+    gone = {item.name for item in unread}
+    tokens, rows = (tuple(item for item in items if item.name not in gone) for items in (tokens, rows))
     known = [item.original_name for item in (*described.token_inputs(), *described.sequence_inputs())]
+    known = [*(name for name in known if name not in gone), *gone]
     masks = [name for name in types if name not in known]
     alone = described.mask.input is not None and described.mask.input not in known
-    if len(masks) != int(alone) or len(tokens) + len(rows) != len(known):
+    if len(masks) != int(alone) or len(tokens) + len(rows) + len(unread) != len(known):
         raise BuildError(
             f"{path}: has inputs {', '.join(types)}, the model to compare has token inputs {', '.join(known)}; the "
             f"original must have those{' and one mask' if alone else ''}: compare a model with the one that it was "
@@ -163,7 +171,7 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
     items = {item["name"]: item for item in described.raw["outputs"]}
     dims = {name: padded_dims(items[name]) for name in layouts}
     sizes = fixed_sizes(model, token_inputs_of(model))
-    return Original(path, model, given, rounding, described, tokens, rows, mask, layouts, dims, sizes)
+    return Original(path, model, given, rounding, described, tokens, rows, unread, mask, layouts, dims, sizes)
 
 
 def _fixed(candidates: Sequence[Metadata]) -> Mapping[str, int | float]:
@@ -172,11 +180,23 @@ def _fixed(candidates: Sequence[Metadata]) -> Mapping[str, int | float]:
     return found
 
 
-def _inputs(types: Mapping[str, str], items: Iterable[InputInfo]) -> tuple[Input, ...]:
+def _unread(model: onnx.ModelProto, described: Metadata) -> tuple[Input, ...]:
+    """The inputs that nothing reads."""
+    names, rows = described.raw.get("unread", ()), sequence_inputs_of(model)
+    found = []
+    for value in model.graph.input:
+        if value.name in names:
+            dtype = str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name)
+            behind = rows[value.name] if value.name in rows else numbers_of(value)
+            found.append(Input(value.name, dtype, UNKNOWN_LIMIT, behind=behind, of_sequences=value.name in rows))
+    return tuple(found)
+
+
+def _inputs(types: Mapping[str, str], items: Iterable[InputInfo], *, of_sequences: bool = False) -> tuple[Input, ...]:
     """Those of the original's inputs, given with their types, that some of a rewritten model's are, in its order."""
     known = {item.original_name: item for item in items}
     return tuple(
-        Input(name, dtype, item.limit or UNKNOWN_LIMIT, item.excluded, item.behind, item.holds_floats)
+        Input(name, dtype, item.limit or UNKNOWN_LIMIT, item.excluded, item.behind, item.holds_floats, of_sequences)
         for name, dtype, item in ((name, dtype, known.get(name)) for name, dtype in types.items())
         if item is not None
     )

@@ -162,6 +162,6 @@ def input_metadata(original: Original) -> TensorMetadata:
     """The original's inputs as Polygraphy describes them."""
     metadata = TensorMetadata()
     for item in original.inputs:
-        axes = (None, None) if is_grid(item, original) else (None,)
+        axes = (None, None) if is_grid(item) else (None,)
         metadata.add(item.name, dtype=np.dtype(item.dtype), shape=(*axes, *item.behind))
     return metadata

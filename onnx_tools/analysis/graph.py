@@ -211,6 +211,16 @@ def inline_constants(graph: gs.Graph) -> None:
         tensor.to_constant(values)
 
 
+def unread_inputs(graph: gs.Graph) -> tuple[str, ...]:
+    """The inputs of a tidy graph whose values no output depends on; their sizes may be read."""
+    given_out = {id(tensor) for tensor in graph.outputs}
+    return tuple(
+        str(tensor.name)
+        for tensor in graph.inputs
+        if id(tensor) not in given_out and all(is_standard(node, "Shape", "Size") for node in tensor.outputs)
+    )
+
+
 def tidy(graph: gs.Graph) -> None:
     """Removes what leads to no output and sorts the nodes; the graph's inputs and the tokens' index stay."""
     wanted = list(graph.outputs)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 import onnx_graphsurgeon as gs
@@ -56,7 +56,10 @@ def packing_passes(keep: str) -> tuple[Pass, ...]:
     return (packing(keep), layer_norm, first_tokens)
 
 
-def interface_passes(interface: str, fillers: Mapping[str, int]) -> tuple[Pass, ...]:
-    """The last passes; `fillers` are what has to be in padded slots of inputs where something stays padded."""
-    packed = partial(packed_interface, fillers=fillers)
+def interface_passes(interface: str, fillers: Mapping[str, int], unread: Collection[str]) -> tuple[Pass, ...]:
+    """The last passes; `fillers` are what has to be in padded slots of inputs where something stays padded.
+
+    `unread` are inputs whose values are not read, of which the packed interface has none.
+    """
+    packed = partial(packed_interface, fillers=fillers, unread=unread)
     return (packed, attention_tasks) if interface == "packed" else (attention_tasks,)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -25,10 +25,12 @@ SEQ_LENS, MAX_SEQLEN = "seq_lens", "max_seqlen"
 _INT32 = np.dtype(np.int32)
 
 
-def packed_interface(graph: gs.Graph, analysis: Analysis, fillers: Mapping[str, int]) -> PassResult:
+def packed_interface(
+    graph: gs.Graph, analysis: Analysis, fillers: Mapping[str, int], unread: Collection[str] = ()
+) -> PassResult:
     """Replaces the padded inputs; what stays padded reads them unpacked, right-padded to the longest sequence.
 
-    `fillers` are what it has to find in padded slots, by input; 0 elsewhere.
+    `fillers` are what it has to find in padded slots, by input; 0 elsewhere. Inputs that are `unread` go.
     """
     boundary = boundary_of(graph)
     _pack_outputs(Editor(graph), analysis, boundary)
@@ -37,14 +39,15 @@ def packed_interface(graph: gs.Graph, analysis: Analysis, fillers: Mapping[str, 
     mask = next((tensor for tensor in graph.inputs if tensor.name == known.source), None)
     if not known.plain and mask is not None and _says_more(mask, boundary):
         mask = None  # its values are tokens' values too
-    inputs = [tensor for tensor in graph.inputs if tensor is not mask and is_token_input(tensor)]
+    gone = [tensor for tensor in graph.inputs if tensor is not mask and tensor.name in unread]
+    inputs = [tensor for tensor in graph.inputs if tensor is not mask and tensor not in gone and is_token_input(tensor)]
     inputs.sort(key=lambda tensor: len(tensor.shape))  # the first has one number a token
     names = [tensor.name for tensor in inputs]
-    others = [tensor for tensor in graph.inputs if tensor is not mask and not is_token_input(tensor)]
+    others = [tensor for tensor in graph.inputs if tensor not in [*inputs, *gone] and tensor is not mask]
     _check_names([*names, *(tensor.name for tensor in others)], graph)
     editor = Editor(graph)
     for tensor in graph.tensors().values():
-        if tensor.name in (SEQ_LENS, MAX_SEQLEN) or tensor in inputs or tensor is mask:
+        if tensor.name in (SEQ_LENS, MAX_SEQLEN) or tensor in inputs or tensor is mask or tensor in gone:
             tensor.name = editor.fresh(f"{tensor.name}_padded")
     seq_lens = gs.Variable(SEQ_LENS, _INT32, ["B"])
     tokens = [
@@ -61,7 +64,8 @@ def packed_interface(graph: gs.Graph, analysis: Analysis, fillers: Mapping[str, 
     row = tokens[0] if len(inputs[0].shape) == 2 else _filled(editor, tokens[0], 0)  # [T], whose values nobody reads
     positions = _count_positions(editor, analysis, seq_lens, row)
     graph.inputs = [*tokens, seq_lens, *(_row_input(editor, tensor) for tensor in others)]
-    _schedule(graph, editor, seq_lens, row, boundary, inputs if mask is None else [*inputs, mask], positions)
+    sized = [tensor for tensor in (*inputs, *gone, mask) if tensor is not None and is_token_input(tensor)]
+    _schedule(graph, editor, seq_lens, row, boundary, sized, positions)
     tidy(graph)
     filler = known.masked[0] if known.masked else 0
     for padded, packed in zip(inputs, tokens, strict=True):

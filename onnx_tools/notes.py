@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What callers have to know of a rewritten model's inputs and outputs that their names do not tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .analysis.kept import BATCH, SLOTS
+from .analysis.limits import limit_of
+from .pipeline import PassedGraph
+
+_ID_NAMES = ("input_ids", "input_word_ids", "ids")
+_TYPE_NAMES = ("token_type_ids", "segment_ids", "input_type_ids", "type_ids")
+_EXPORT = "torch.onnx.export gives input_names to the model's arguments in their order"
+
+
+def every_slot_counts(passed: PassedGraph, interface: str) -> bool:
+    """Whether the padded interface computes all slots as tokens, for no input tells what is padding."""
+    return interface == "padded" and passed.mask.source is None
+
+
+def unread_inputs_of(passed: PassedGraph) -> tuple[str, ...]:
+    """The inputs that nothing reads, in the original and in the result."""
+    return tuple(name for name in passed.unread if name != passed.mask.source)
+
+
+def notes_on(passed: PassedGraph, interface: str) -> tuple[str, ...]:
+    """A sentence each, what nothing reads first."""
+    return (*_unread(passed, interface), *_exchanged(passed), *_zeros(passed, interface))
+
+
+def _unread(passed: PassedGraph, interface: str) -> Iterator[str]:
+    unread, tables = unread_inputs_of(passed), _tables(passed)
+    said = f"nothing reads the input{'s' * (len(unread) > 1)} {_listed(unread)}" if unread else ""
+    if passed.mask.source is None:
+        beside = "and no other tells" if unread else "no input tells"
+        if interface == "padded":
+            follows = "every slot counts as a token, and padding changes results, as it does in the original"
+        else:
+            follows = "every sequence gets what the original gives it alone, not what it gives beside padding"
+        said = f"{said}, {beside} what is padding: {follows}" if said else f"{beside} what is padding: {follows}"
+        if not unread and interface != "padded":
+            said = ""
+    if said:
+        yield said
+    for name, rows in tables.items():
+        if unread and "mask" in name.lower():
+            yield (
+                f"ids are read from '{name}', which chooses from a table of {rows} rows: a tensor that is given for "
+                "two arguments is one input to torch.onnx.export; export with a tensor for each argument"
+            )
+
+
+def _exchanged(passed: PassedGraph) -> Iterator[str]:
+    """Inputs with names of each other's meaning."""
+    tables, mask = _tables(passed), passed.mask.source
+    ids = max((name for name in tables if name in _ID_NAMES), key=lambda name: tables[name], default=None)
+    types = max((name for name in tables if name in _TYPE_NAMES), key=lambda name: tables[name], default=None)
+    if ids is not None and types is not None and tables[types] > tables[ids]:
+        yield (
+            f"'{types}' chooses from a table of {tables[types]} rows, '{ids}' from one of {tables[ids]}: their names "
+            f"may be exchanged ({_EXPORT})"
+        )
+    named = next((name for name in tables if "mask" in name.lower()), None)
+    if mask is not None and "mask" not in mask.lower() and named is not None and named != mask:
+        yield (
+            f"'{mask}' is the padding mask, and '{named}' chooses from a table of {tables[named]} rows: their names "
+            f"may be exchanged ({_EXPORT})"
+        )
+
+
+def _zeros(passed: PassedGraph, interface: str) -> Iterator[str]:
+    names = [
+        str(tensor.name)
+        for tensor, dims in zip(passed.graph.outputs, passed.original_dims, strict=True)
+        if dims is not None and BATCH in dims and SLOTS in dims
+    ]
+    if interface == "padded" and passed.mask.source is not None and names:
+        yield (
+            f"rows of masked slots are zeros in {_listed(names)}, where the original has numbers: who reads them, as "
+            "ColBERT's query expansion does, needs the original"
+        )
+
+
+def _tables(passed: PassedGraph) -> dict[str, int]:
+    """The rows of the table that an input's values choose from, by input, where that is known."""
+    found = ((str(tensor.name), limit_of(passed.graph, tensor.name)) for tensor in passed.graph.inputs)
+    return {name: limit for name, limit in found if limit is not None}
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
