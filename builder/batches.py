@@ -13,6 +13,7 @@ from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
+from padfree.contract.texts import RIGHT
 from padfree.runtime import Metadata
 from padfree.runtime.errors import SessionError
 from padfree.runtime.texts import Text, TextReader
@@ -189,29 +190,26 @@ def _text(record: Mapping[str, Any]) -> Text:
 
 
 def _tokenize(texts: Sequence[Text], path: Path | str, metadata: Metadata, options: TextOptions) -> Request:
-    from .tokenization import tokenize
+    from .tokenization import load_tokenizer
 
-    if options.tokenizer is not None:
-        if options.prompt is not None:
-            raise BuildError(
-                f"--prompt {options.prompt}: is kept with the model's own tokenizer; leave --tokenizer out"
-            )
-        return tokenize(texts, options.tokenizer, metadata, truncate=options.truncate)
-    if options.model is None:
+    if options.tokenizer is None and options.model is None:
         raise BuildError(
             f"{path}: texts need a tokenizer; pass --tokenizer tokenizer.json (beside the model on the Hub)"
         )
+    if options.tokenizer is not None:
+        load_tokenizer(options.tokenizer, metadata)  # for its hints
     try:
-        reader = TextReader(options.model, metadata)
+        reader = TextReader(options.model or Path("the model"), metadata, options.tokenizer, truncate=options.truncate)
         tokens = reader.read(texts, prompt_name=options.prompt)
     except SessionError as error:
         raise BuildError(f"{path}: {error}") from error
     if tokens.cut:
         _log.warning(
-            "%s: %d of %d texts have more than %d tokens, and lost their ends",
+            "%s: %d of %d texts have more than %d tokens, and lost their %s",
             path,
             tokens.cut,
             len(texts),
             reader.max_length,
+            "ends" if reader.truncation_side == RIGHT else "beginnings",
         )
     return dict(tokens.request)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from padfree.runtime.budget import Budget
 from padfree.runtime.text_tasks import ANSWERS, CLASSIFY, EMBED, RERANK, TOKENS, Choices, Served, describe
-from padfree.runtime.texts import IDS
 
 from .driver import OnProgress, Outcome, deal, found_parts, remove_leftovers
 from .errors import BulkError
@@ -192,8 +191,6 @@ def _asked(request: Request) -> tuple[Served, Options, Model]:
     if request.prompt is not None and request.prompt not in served.prompts:
         known = ", ".join(served.prompts) or "none"
         raise BulkError(f"--prompt {request.prompt}: the model's prompts are {known}; choose one of them")
-    if IDS not in served.inputs:
-        raise BulkError(f"{request.model}: has no input {IDS}; export the model with it")
     _check_batches(request, budget)
     return served, _options(request, served, budget), identify(request.model, served.tokenizer_json)
 
@@ -219,6 +216,8 @@ def _options(request: Request, served: Served, budget: Budget) -> Options:
         shard_rows=request.shard_rows or rows,
         max_tokens=request.max_tokens or budget.max_tokens,
         max_sequences=request.max_sequences or budget.max_sequences,
+        truncation_side=served.truncation_side,
+        token_types=served.token_types,
     )
 
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from padfree.contract.fields import MOST_INT64, Fields, decode
+from padfree.contract.texts import RIGHT, SIDES
 
 from .errors import BulkError
 from .places import Place
@@ -93,6 +94,8 @@ class Options:
         shard_rows: rows of a shard, about.
         max_tokens: tokens of a batch; None: no limit.
         max_sequences: texts of a batch; None: no limit.
+        truncation_side: the end that longer texts lose.
+        token_types: whether texts have token types.
     """
 
     task: str
@@ -106,6 +109,8 @@ class Options:
     shard_rows: int
     max_tokens: int | None
     max_sequences: int | None
+    truncation_side: str = RIGHT
+    token_types: bool = True
 
 
 @dataclass(frozen=True)
@@ -165,7 +170,11 @@ class Manifest:
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `read_manifest` reads."""
-        return {"kind": KIND, "format": FORMAT, **json.loads(json.dumps(asdict(self)))}
+        content = {"kind": KIND, "format": FORMAT, **json.loads(json.dumps(asdict(self)))}
+        for name in _NEWER:
+            if content["options"][name] == Options.__dataclass_fields__[name].default:
+                del content["options"][name]
+        return content
 
 
 def write_manifest(output: Place, manifest: Manifest) -> None:
@@ -227,6 +236,8 @@ def _options(item: Fields) -> Options:
         shard_rows=item.integer("shard_rows", least=1),
         max_tokens=item.optional_integer("max_tokens", least=1),
         max_sequences=item.optional_integer("max_sequences", least=1),
+        truncation_side=item.text("truncation_side", SIDES) if "truncation_side" in item else RIGHT,
+        token_types="token_types" not in item or item.truth("token_types"),
     )
 
 
@@ -277,7 +288,11 @@ OPTION_NAMES: Mapping[str, str] = {
     "shard_rows": "--shard-rows",
     "max_tokens": "--max-tokens",
     "max_sequences": "--max-batch",
+    "truncation_side": "the end that longer texts lose",
+    "token_types": "whether texts have token types",
 }
+_NEWER = ("truncation_side", "token_types")
+"""Options that older manifests lack: with their defaults they are left out, so that digests stay as they were."""
 
 
 def _shown(value: Any) -> str:

@@ -11,8 +11,7 @@ from padfree.contract.names import ONNX_SUFFIX
 from padfree.runtime.budget import Budget
 from padfree.runtime.plan_files import open_plan
 from padfree.runtime.session import Session, budget_of
-from padfree.runtime.texts import parse_tokenizer, tokenizer_content
-from tokenizers import Tokenizer
+from padfree.runtime.text.tokenizer_file import TokenizerFile, read_tokenizer_file
 
 from .errors import BulkError
 from .manifest import Model
@@ -38,25 +37,29 @@ def identify(path: Path, tokenizer: bytes) -> Model:
     return Model(path.name, file_digest(path), hashlib.sha256(tokenizer).hexdigest())
 
 
-def check_model(known: Model, path: Path, tokenizer: Path) -> None:
+def check_model(known: Model, path: Path) -> None:
     """Refuses files that are not those of the manifest.
 
     Raises:
-        BulkError: another model or tokenizer.
+        BulkError: another model.
     """
     _check(path, file_digest(path), known.sha256)
-    checked_tokenizer(known, tokenizer)
 
 
-def checked_tokenizer(known: Model, file: Path) -> Tokenizer:
-    """The manifest's tokenizer, which pads and cuts nothing, made of the very bytes that were compared.
+def checked_tokenizer(known: Model, file: Path, rows: int | None) -> TokenizerFile:
+    """The manifest's tokenizer, with the very bytes that were compared.
+
+    Args:
+        known: what the manifest says.
+        file: the tokenizer.json; what lies beside it counts too.
+        rows: of the model's table of ids.
 
     Raises:
         BulkError: another tokenizer. padfree.runtime.SessionError: none.
     """
-    content = tokenizer_content(file)
-    _check(file, hashlib.sha256(content).hexdigest(), known.tokenizer_sha256)
-    return parse_tokenizer(content, file)
+    found = read_tokenizer_file(file, rows=rows)
+    _check(file, hashlib.sha256(found.content).hexdigest(), known.tokenizer_sha256)
+    return found
 
 
 def _check(file: Path, found: str, digest: str) -> None:

@@ -13,6 +13,7 @@ from .errors import ContractError
 from .fields import MOST_INT64, Fields
 from .names import FORMAT, FP8, INPUT_ROLES, INTERFACES, OUTPUT_LAYOUTS, PER_SEQUENCE, PRECISIONS
 from .quantization import QuantizationInfo, parse_quantization
+from .text_inputs import ids_among, positions_among, types_among
 from .texts import DIGEST, TextInfo, parse_text
 
 TYPE_NAMES = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -207,6 +208,14 @@ class Metadata:
         """The token input that a bare list of arrays means: ids, or embeddings where a model takes no ids."""
         return self._ids_input
 
+    def types_input(self) -> InputInfo | None:
+        """The token input of token types, or None."""
+        return types_among(self._integers, self._ids_input)
+
+    def positions_input(self) -> InputInfo | None:
+        """The token input of positions, or None."""
+        return positions_among(self._integers)
+
     def input_of_role(self, role: str) -> InputInfo | None:
         """The one input with this role, or None."""
         return next((item for item in self.inputs if item.role == role), None)
@@ -224,7 +233,12 @@ class Metadata:
     @cached_property
     def _ids_input(self) -> InputInfo:
         tokens = [item for item in self._token_inputs if item.width is None]
-        return next((item for item in tokens if item.name == "input_ids"), [*tokens, *self._token_inputs][0])
+        return ids_among(self._integers) or [*tokens, *self._token_inputs][0]
+
+    @cached_property
+    def _integers(self) -> tuple[InputInfo, ...]:
+        """Token inputs of one integer per token."""
+        return tuple(item for item in self._token_inputs if item.width is None and not item.holds_embeddings)
 
     @cached_property
     def _own_names(self) -> dict[str, str]:

@@ -11,7 +11,10 @@ from padfree.contract import texts as contract
 from padfree.contract.metadata import Metadata, OutputInfo
 
 from .errors import SessionError
-from .texts import IDS, TYPES, kept_content, largest_id, parse_tokenizer, tokenizer_content, tokenizer_path
+from .text.encoder import TextEncoder
+from .text.inputs import TextInputs
+from .text.source import text_source
+from .text.tokenizer_file import TokenizerFile
 
 EMBED, RERANK, CLASSIFY, SPARSE = "embed", "rerank", "classify", "sparse"
 TASKS = (EMBED, RERANK, CLASSIFY, SPARSE)
@@ -64,7 +67,10 @@ class Served:
         tokenizer: the tokenizer.json.
         tokenizer_json: what that file held when it was checked: whoever makes tokens later takes these bytes, for the
             file may be another one by then.
-        inputs: the token inputs of the original model.
+        inputs: of the model, which texts fill.
+        truncation_side: the end that longer texts lose.
+        token_types: whether texts have token types.
+        takes_pairs: whether texts come in pairs.
         max_length: most tokens of a text, or a pair.
         prompts: name -> what is put in front of texts.
         default_prompt: the name of the prompt for who asks for none.
@@ -79,11 +85,19 @@ class Served:
     precision: str
     tokenizer: Path
     tokenizer_json: bytes = field(repr=False)
-    inputs: tuple[str, ...]
+    inputs: TextInputs
+    truncation_side: str
+    token_types: bool
+    takes_pairs: bool
     max_length: int
     prompts: Mapping[str, str]
     default_prompt: str | None
     labels: tuple[str, ...]
+
+    def encoder(self) -> TextEncoder:
+        """What makes tokens of texts, at most `max_length` of each; of the very bytes that were checked."""
+        file = TokenizerFile(self.tokenizer, self.tokenizer_json, self.truncation_side, self.token_types)
+        return file.encoder(self.max_length)
 
     def prompt(self, name: str | None) -> str:
         """The text of a prompt; of the default one where no name is given.
@@ -114,25 +128,28 @@ def describe(model: Path, metadata: Metadata, choices: Choices) -> Served:
     if default is not None and default not in prompts:
         known = ", ".join(prompts) or "none"
         raise SessionError(f"--default-prompt {default}: the model's prompts are {known}; choose one of them")
-    inputs = tuple(item.original_name for item in metadata.token_inputs())
-    for name in inputs:
-        if name not in (IDS, TYPES):
-            raise SessionError(
-                f"{model}: texts do not give the model's input '{name}', only {IDS} and {TYPES}; export the model "
-                "without it"
-            )
-    tokenizer, content = _tokenizer(model, metadata, choices)
+    inputs = TextInputs(metadata, str(model))
+    if inputs.unfilled:
+        raise SessionError(
+            f"{model}: texts do not give the model's input '{inputs.unfilled[0]}', a number per sequence; bind it "
+            f"where the model is made: --fix {inputs.unfilled[0]}=VALUE"
+        )
+    task = TOKENS if output.layout != "per_sequence" else _task(model, output, info, choices.task)
+    source = text_source(model, metadata, choices.tokenizer, pairs=task == RERANK or info.takes_pairs)
     return Served(
         name=choices.name or model.stem,
-        task=TOKENS if output.layout != "per_sequence" else choices.task or _task(output, info.task),
+        task=task,
         output=output.name,
         pooling="_".join(info.pooling),
         activated=info.activation not in ("", IDENTITY),
         precision=metadata.precision,
-        tokenizer=tokenizer,
-        tokenizer_json=content,
+        tokenizer=source.path,
+        tokenizer_json=source.content,
         inputs=inputs,
-        max_length=_max_length(metadata, choices, info.max_length),
+        truncation_side=source.truncation_side,
+        token_types=bool(source.token_types),
+        takes_pairs=info.takes_pairs,
+        max_length=_max_length(metadata, choices, info.max_length, source),
         prompts=prompts,
         default_prompt=default,
         labels=info.labels,
@@ -163,39 +180,60 @@ def _output(metadata: Metadata, choices: Choices) -> OutputInfo:
     return output
 
 
-def _task(output: OutputInfo, task: str) -> str:
-    """The task that the model's folder, or an output's name and shape tell."""
-    if task == contract.SPARSE:
-        return SPARSE
-    if output.name == contract.OUTPUTS[contract.SENTENCES]:
-        return EMBED
-    if output.name in ANSWERS:
-        return RERANK if output.shape is not None and output.shape[-1:] == (1,) else CLASSIFY
-    raise SessionError(f"the output '{output.name}' does not tell what it is for; pass --task {'|'.join(TASKS)}")
+def _task(model: Path, output: OutputInfo, info: contract.TextInfo, asked: str | None) -> str:
+    """The task of a model: what its folder, or an output's name and shape tell, or else what the user says.
 
-
-def _tokenizer(model: Path, metadata: Metadata, choices: Choices) -> tuple[Path, bytes]:
-    """The tokenizer's file and what it holds, after a look at it."""
-    if choices.tokenizer is None:
-        file, content = tokenizer_path(model), kept_content(model, metadata)
-        parse_tokenizer(content, file)
-        return file, content
-    content = tokenizer_content(choices.tokenizer)
-    token, largest = largest_id(parse_tokenizer(content, choices.tokenizer))
-    limit = metadata.ids_input().limit
-    if limit is not None and largest >= limit:
+    Raises:
+        SessionError: the user asks for a task that the model does not have, or nothing tells.
+    """
+    width = output.shape[-1] if output.shape else None
+    if info.task == contract.SPARSE:
+        told: tuple[str, ...] = (SPARSE,)
+    elif output.name == contract.OUTPUTS[contract.SENTENCES]:
+        told = (EMBED, SPARSE) if not info.pooling else (EMBED,)
+    elif output.name in ANSWERS:
+        told = (RERANK, CLASSIFY) if width == 1 else (CLASSIFY,)
+    else:
+        told = ()
+    if asked is None:
+        if not told:
+            raise SessionError(
+                f"the output '{output.name}' does not tell what it is for; pass --task {'|'.join(TASKS)}"
+            )
+        return told[0]
+    if told and asked not in told:
         raise SessionError(
-            f"{choices.tokenizer}: has ids up to {largest} ({token!a}), the model takes 0..{limit - 1}: it is another "
-            "model's; pass the tokenizer.json that was saved with the model"
+            f"--task {asked}: '{output.name}' of {model} {_shown(output)}, which is for {' or '.join(told)}; leave "
+            "--task out, or serve a model that was made for it"
         )
-    return choices.tokenizer, content
+    if asked == RERANK and width not in (1, None):
+        raise SessionError(
+            f"--task {asked}: '{output.name}' of {model} {_shown(output)}, and a re-ranker's has one number per pair; "
+            f"pass --task {EMBED}, or serve a cross-encoder"
+        )
+    return asked
 
 
-def _max_length(metadata: Metadata, choices: Choices, said: int | None) -> int:
-    longest = metadata.longest
-    chosen = choices.max_length or min((limit for limit in (said, longest) if limit is not None), default=None)
+def _shown(output: OutputInfo) -> str:
+    width = output.shape[-1] if output.shape else None
+    return "has vectors" if width is None else f"has {width} number{'s' * (width != 1)} per text"
+
+
+def _max_length(metadata: Metadata, choices: Choices, said: int | None, source: TokenizerFile) -> int:
+    longest, asked = metadata.longest, choices.max_length
+    if asked is not None and asked < 1:
+        raise SessionError(f"--max-length {asked}: allowed: 1 or more; leave it out for what the model takes")
+    chosen = (
+        asked if asked is not None else min((limit for limit in (said, longest) if limit is not None), default=None)
+    )
     if chosen is None:
         raise SessionError("the model sets no limit to a text's length; pass --max-length 512")
     if longest is not None and chosen > longest:
         raise SessionError(f"--max-length {chosen}: the model takes {longest} tokens; pass {longest} or less")
+    specials = source.tokenizer().num_special_tokens_to_add(False)
+    if chosen <= specials:
+        raise SessionError(
+            f"--max-length {chosen}: the tokenizer puts {specials} tokens of its own around a text; pass "
+            f"{specials + 1} or more"
+        )
     return chosen

@@ -71,9 +71,9 @@ class Engine:
 
     def infer(self, frame: wire.Frame, send: Callable[[bytes], None]) -> None:
         """Takes a group; `send` gets its answer, perhaps in another thread."""
-        ticket = frame.ticket
+        ticket, inputs = frame.ticket, self._served.inputs
         try:
-            seconds, seq_lens, columns = wire.unpack_infer(frame.payload, self._served.inputs)
+            seconds, seq_lens, columns = wire.unpack_infer(frame.payload, inputs.token_names, inputs.sequence_names)
             if seconds <= 0:
                 raise DeadlineError("the request has waited too long already")
             future = self._batcher.submit_group(columns, seq_lens=seq_lens, deadline_s=seconds)

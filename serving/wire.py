@@ -50,7 +50,7 @@ def pack(kind: int, ticket: int, *parts: bytes | memoryview) -> bytes:
 
 
 def pack_infer(ticket: int, seq_lens: Array, columns: Sequence[Array], seconds: float) -> bytes:
-    """A group of sequences: lengths int32 [B] and every token input, int32 [T]."""
+    """A group of sequences: lengths int32 [B], every token input, int32 [T], then inputs of sequences, int32 [B]."""
     return pack(
         INFER,
         ticket,
@@ -60,12 +60,16 @@ def pack_infer(ticket: int, seq_lens: Array, columns: Sequence[Array], seconds: 
     )
 
 
-def unpack_infer(payload: memoryview, inputs: Sequence[str]) -> tuple[float, Array, dict[str, Array]]:
-    """Seconds left, lengths [B], and token input name -> [T]."""
+def unpack_infer(
+    payload: memoryview, inputs: Sequence[str], of_sequences: Sequence[str] = ()
+) -> tuple[float, Array, dict[str, Array]]:
+    """Seconds left, lengths [B], and input name -> [T], or [B] for those of sequences."""
     seconds, sequences = _INFER.unpack_from(payload)
     numbers = np.frombuffer(payload, np.int32, offset=_INFER.size)
-    columns = numbers[sequences:].reshape(len(inputs), -1)
-    return seconds, numbers[:sequences], dict(zip(inputs, columns, strict=True))
+    end = numbers.size - sequences * len(of_sequences)
+    columns = dict(zip(inputs, numbers[sequences:end].reshape(len(inputs), -1), strict=True))
+    columns |= zip(of_sequences, numbers[end:].reshape(len(of_sequences), sequences), strict=True)
+    return seconds, numbers[:sequences], columns
 
 
 def pack_rows(ticket: int, values: Array, queue_s: float, run_s: float) -> bytes:

@@ -22,13 +22,13 @@ from padfree.runtime.feeds import padded_feeds, split_outputs
 from padfree.runtime.plan_files import parse_metadata
 from padfree.runtime.request import Ragged, read_request
 from padfree.runtime.tensorrt_timing import measure_ms
+from padfree.runtime.texts import TextReader
 from rich.progress import Progress
 
 from ..engine.build import build_engine
 from ..errors import BuildError
 from ..peers.contender import rows_of
 from ..peers.padded import build_padded_engine, padded_metadata
-from ..tokenization import tokenize
 
 Array = npt.NDArray[Any]
 Results = Mapping[str, list[Array]]
@@ -110,7 +110,8 @@ def with_texts(model: DemoModel, texts: list[str]) -> DemoModel:
 
 def tokenized(texts: list[str], metadata: Metadata) -> dict[str, Any]:
     """The `batch` and `request` of a DemoModel; texts longer than the model's positions are cut."""
-    request = tokenize(texts, DEMO_DATA / "tokenizer.json", metadata, truncate=True, stand_in=True)
+    file = DEMO_DATA / "tokenizer.json"
+    request = TextReader(file, metadata, file).read(texts).request
     return {"batch": read_request(request, metadata), "request": request}
 
 

@@ -210,6 +210,7 @@ def _max_length(encoder: Path, config: ModelConfig, chain: Chain) -> int | None:
     """As sentence-transformers has it: what it says itself, or the tokenizer's limit and the model's positions."""
     if chain.max_length is not None:
         return chain.max_length
-    given = Entries(encoder / TOKENIZER_CONFIG).raw.get("model_max_length")
+    settings = Entries(encoder / TOKENIZER_CONFIG).raw
+    given = settings.get("model_max_length", settings.get("max_len"))  # as old versions wrote it
     limit = int(given) if isinstance(given, (int, float)) and 0 < given < _NO_LIMIT else None
     return min((found for found in (limit, config.max_positions) if found), default=None)

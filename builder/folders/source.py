@@ -26,7 +26,7 @@ from .given import located
 from .graph import add_head
 from .head import AS_THE_FOLDER_SAYS, Head, HeadOptions
 from .onnx_files import quantized_operator
-from .tokenizer import tokenizer_advice, tokenizer_bytes
+from .tokenizer import folder_tokenizer, tokenizer_advice
 
 Say = Callable[[str], object]
 
@@ -101,8 +101,10 @@ def _of_folder(
         check_packages(folder)
     for note in folder.notes:
         say(f"{path}: {note}")
-    content = tokenizer_bytes(folder)
-    if content is None:
+    tokenizer = folder_tokenizer(folder)
+    for note in () if tokenizer is None else tokenizer.notes:
+        say(f"{path}: {note}")
+    if tokenizer is None:
         say(f"{path}: has no tokenizer.json{tokenizer_advice(folder)}; texts will need --tokenizer")
     head = _head(path, options, folder.head)
     source = folder.onnx.chosen
@@ -116,13 +118,19 @@ def _of_folder(
         _check_file(model, folder)
     model = bind_inputs(model, fixed) if fixed else model
     add_head(model, head, options.outputs, mask=mask)
-    digest = None if content is None else hashlib.sha256(content).hexdigest()
-    text = replace(described(folder.text, folder.task, head), tokenizer_sha256=digest)
+    text = described(folder.text, folder.task, head)
+    if tokenizer is not None:
+        text = replace(
+            text,
+            tokenizer_sha256=hashlib.sha256(tokenizer.content).hexdigest(),
+            truncation_side=tokenizer.truncation_side,
+            token_types=bool(tokenizer.token_types),
+        )
     model.metadata_props.add(key=TEXT_METADATA_KEY, value=json.dumps(text.to_dict()))
     made = scratch / f"{path.resolve().name or 'model'}{ONNX_SUFFIX}"
     save_model(model, made)
-    if content is not None:
-        tokenizer_path(made).write_bytes(content)
+    if tokenizer is not None:
+        tokenizer_path(made).write_bytes(tokenizer.content)
     return Source(made, folder)
 
 

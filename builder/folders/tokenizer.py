@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import replace
 from typing import Any
 
 from padfree.contract.installation import install_command
 from padfree.runtime.errors import SessionError
-from padfree.runtime.texts import largest_id, parse_tokenizer
+from padfree.runtime.text.checks import largest_id
+from padfree.runtime.text.tokenizer_file import TYPES, TokenizerFile, read_tokenizer_file
 from tokenizers import Tokenizer, normalizers
 
 from ..errors import BuildError
@@ -20,21 +22,28 @@ from .objects import Entries
 _VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
 
 
-def tokenizer_bytes(folder: Folder) -> bytes | None:
-    """The tokenizer.json to be kept; None where the folder has none, and transformers is not there to make one.
+def folder_tokenizer(folder: Folder) -> TokenizerFile | None:
+    """The tokenizer to be kept; None where the folder has none, and transformers is not there to make one.
 
     Raises:
-        BuildError: the tokenizer is another model's, or the file is damaged.
+        BuildError: the tokenizer is another model's, the file is damaged, or a setting is one that padfree does not
+            follow.
     """
-    content = _converted(folder) if folder.tokenizer is None else folder.tokenizer.read_bytes()
-    if content is None:
-        return None
     try:
-        tokenizer = parse_tokenizer(content, folder.tokenizer or folder.path)
+        found = (
+            _converted(folder)
+            if folder.tokenizer is None
+            else read_tokenizer_file(folder.tokenizer, folder.encoder, folder.config.vocab_size)
+        )
+        if found is None:
+            return None
+        tokenizer = found.tokenizer()
     except SessionError as error:
         raise BuildError(str(error)) from error
     _check(tokenizer, folder)
-    return _with_lower_case(content) if folder.lower_case and not _writes_small(content) else content
+    if folder.lower_case and not _writes_small(found.content):
+        return replace(found, content=_with_lower_case(found.content))
+    return found
 
 
 def tokenizer_advice(folder: Folder) -> str:
@@ -49,7 +58,7 @@ def _vocabularies(folder: Folder) -> list[str]:
     return [name for name in _VOCABULARIES if (folder.encoder / name).is_file()]
 
 
-def _converted(folder: Folder) -> bytes | None:
+def _converted(folder: Folder) -> TokenizerFile | None:
     """The tokenizer that transformers makes of other files; None where it is not installed, or makes none."""
     if not _vocabularies(folder) or importlib.util.find_spec("transformers") is None:
         return None
@@ -57,9 +66,10 @@ def _converted(folder: Folder) -> bytes | None:
 
     try:
         made = AutoTokenizer.from_pretrained(str(folder.encoder), local_files_only=True, trust_remote_code=False)
-        return str(made.backend_tokenizer.to_str()).encode()
+        content = str(made.backend_tokenizer.to_str()).encode()
     except Exception:  # of many kinds, and none tells more than that there is no tokenizer
         return None
+    return TokenizerFile(folder.path, content, str(made.truncation_side), TYPES in made.model_input_names)
 
 
 def _check(tokenizer: Tokenizer, folder: Folder) -> None:

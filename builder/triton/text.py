@@ -9,12 +9,17 @@ from typing import Any
 
 from padfree.builder.errors import BuildError
 from padfree.builder.tokenization import load_tokenizer
+from padfree.contract.text_inputs import PROMPT_LENGTH
+from padfree.runtime import SessionError
+from padfree.runtime.text.inputs import TextInputs
+from padfree.runtime.text.source import text_source, tokenizer_path
+from padfree.runtime.text.tokenizer_file import TokenizerFile
 from padfree.runtime.triton.items import SEQ_LENS
 from padfree.runtime.triton.parameters import TokenizerParameters
-from padfree.runtime.triton.texts import COLUMNS, TEXT, TEXT_PAIR, TRUNCATE, TRUNCATED
+from padfree.runtime.triton.texts import TEXT, TEXT_PAIR, TRUNCATE, TRUNCATED
 
 from . import config as configs
-from .folder import ENSEMBLE, TOKENIZER, ModelFolder, copy_of
+from .folder import ENSEMBLE, TOKENIZER, ModelFolder
 from .python_backend import MODEL, MODEL_FILE, SHOWN_TYPES, new_config
 from .serving import Served
 from .tensors import VARIABLE, data_type, output_dims
@@ -41,24 +46,39 @@ def tokenizer_folder(served: Served, tokenizer: Path) -> ModelFolder:
         BuildError: no tokenizer there, an input that texts do not give, or a length that the model does not take.
     """
     file = tokenizer / TOKENIZER_FILE if tokenizer.is_dir() else tokenizer
-    max_length = _max_length(served, load_tokenizer(file, served.metadata, pairs=True))
+    source = _source(served, file)
+    max_length = _max_length(served, source.tokenizer())
+    inputs = _inputs(served)
     config: Any = new_config(tokenizer_name(served.options.name), served.max_batch)
     _add_text_inputs(config)
     int32 = configs.protobuf().DataType.TYPE_INT32
-    for name in _token_inputs(served):
+    for name in inputs.token_names:
         configs.add_output(config, name, int32, [VARIABLE])
+    if inputs.leaves_out_prompts:
+        configs.add_output(config, PROMPT_LENGTH, int32, [1])
     configs.add_output(config, SEQ_LENS, int32, [1])
     configs.add_output(config, TRUNCATED, configs.protobuf().DataType.TYPE_BOOL, [1])
     configs.add_batching(config, served, delays=False)
     configs.add_instances(config, served.options.instances, on_gpu=False)
+    metadata, text = served.metadata, served.metadata.text
+    types, positions = metadata.types_input(), metadata.positions_input()
+    usual = TokenizerParameters(max_length)
     parameters = TokenizerParameters(
-        max_length=max_length, long_texts=served.options.long_texts, vocabulary=served.metadata.ids_input().limit or 0
+        max_length=max_length,
+        long_texts=served.options.long_texts,
+        vocabulary=metadata.ids_input().limit or 0,
+        truncation_side=source.truncation_side,
+        token_types=bool(source.token_types),
+        prompt="" if text is None or text.default_prompt is None else text.prompts[text.default_prompt],
+        ids=metadata.ids_input().name,
+        types=usual.types if types is None else types.name,
+        positions=usual.positions if positions is None else positions.name,
     )
     configs.add_parameters(config, parameters.to_strings())
     return ModelFolder(
         version={
             MODEL_FILE: MODEL.format(module="tokenizer", name="TokenizerModel").encode(),
-            TOKENIZER_FILE: copy_of(file),
+            TOKENIZER_FILE: source.content,
         },
         beside={},
         config=configs.to_text(config),
@@ -82,7 +102,9 @@ def ensemble_folder(served: Served) -> ModelFolder:
         dtype = SHOWN_TYPES.get(output.dtype, output.dtype) if served.backend == "python" else output.dtype
         configs.add_output(config, output.name, data_type(pb, dtype), output_dims(output))
         outputs.append(output.name)
-    between = [*_token_inputs(served), *([SEQ_LENS] if rows_differ else [])]
+    inputs = _inputs(served)
+    prompts = [PROMPT_LENGTH] if inputs.leaves_out_prompts else []
+    between = [*inputs.token_names, *prompts, *([SEQ_LENS] if rows_differ else [])]
     if rows_differ and any(output.layout != "per_sequence" for output in served.metadata.outputs):
         configs.add_output(config, SEQ_LENS, pb.DataType.TYPE_INT32, [1])  # which rows of an answer are a text's
     configs.add_output(config, TRUNCATED, pb.DataType.TYPE_BOOL, [1])
@@ -106,15 +128,22 @@ def _add_step(steps: Any, model: str, inputs: Iterable[str], outputs: Iterable[s
     step.output_map.update({name: name for name in outputs})
 
 
-def _token_inputs(served: Served) -> list[str]:
-    names = [item.name for item in served.metadata.token_inputs()]
-    for name in names:
-        if name not in COLUMNS:
-            raise BuildError(
-                f"--tokenizer: texts do not give the model's input '{name}', only {', '.join(COLUMNS)}; export "
-                "the model without it, or leave --tokenizer out"
-            )
-    return names
+def _source(served: Served, file: Path) -> TokenizerFile:
+    """The tokenizer, checked: the one that the model keeps, with what its folder said, or another one."""
+    if file != tokenizer_path(served.path):
+        return load_tokenizer(file, served.metadata, pairs=True)
+    try:
+        return text_source(served.path, served.metadata)
+    except SessionError as error:
+        raise BuildError(str(error)) from error
+
+
+def _inputs(served: Served) -> TextInputs:
+    """What texts give the model."""
+    try:
+        return TextInputs(served.metadata, "--tokenizer")
+    except SessionError as error:
+        raise BuildError(f"{error}, and leave --tokenizer out") from error
 
 
 def _max_length(served: Served, tokenizer: Any) -> int:

@@ -7,19 +7,16 @@ import multiprocessing
 import os
 import queue
 import threading
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from padfree.runtime.texts import IDS, TYPES, Text
-from padfree.runtime.word_pieces import WordPieces
-from padfree.runtime.word_table import Looked
+from padfree.runtime.request import ZERO_WHEN_MISSING
+from padfree.runtime.text.inputs import TextInputs
 
 from ..errors import BulkError, IncompleteError
 from ..manifest import Manifest
@@ -38,7 +35,8 @@ class Tokens:
     Attributes:
         ids: of the good rows, an arrow array of int64 or string.
         seq_lens: tokens of each, int32 [B].
-        columns: the model's token inputs by the original's names, int32 [T]; those that are zeros are left out.
+        columns: the model's inputs by the original's names, int32 [T], or [B] of those with a number per sequence;
+            token types that are zeros are left out.
         bad: the other rows.
         cut: how many texts were longer than the model takes.
     """
@@ -56,57 +54,37 @@ class TextTokens:
     Args:
         manifest: which columns, which prompt, and how many tokens at most.
         tokenizer: the tokenizer.json, which has to be the manifest's.
-        inputs: the model's token inputs, by the original's names.
+        inputs: the model's, which texts fill.
+        rows: of the model's table of ids.
     """
 
-    def __init__(self, manifest: Manifest, tokenizer: Path, inputs: Sequence[str]) -> None:
-        self._manifest = manifest
-        self._most = manifest.options.max_length
-        self._tokenizer = checked_tokenizer(manifest.model, tokenizer)
-        self._words = WordPieces.of(self._tokenizer)
-        self._tokenizer.enable_truncation(self._most)
-        self._pairs = len(manifest.options.columns) > 1
-        plain = not any(self._tokenizer.encode("a").type_ids)
-        self._has_types = TYPES in inputs and (self._pairs or not plain)
-        if self._has_types and not self._pairs:
-            self._words = None  # which knows no types of single texts but 0
+    def __init__(self, manifest: Manifest, tokenizer: Path, inputs: TextInputs, rows: int | None = None) -> None:
+        options = manifest.options
+        self._manifest, self._inputs = manifest, inputs
+        file = checked_tokenizer(manifest.model, tokenizer, rows)
+        side, types = options.truncation_side, options.token_types
+        self._encoder = replace(file, truncation_side=side, token_types=types).encoder(options.max_length)
+        zeros = self._encoder.types_are_zeros(pairs=len(options.columns) > 1)
+        self._left_out = inputs.types_name if zeros and inputs.types_name in ZERO_WHEN_MISSING else None
+        self._prompt_tokens = self._encoder.prompt_tokens(options.prompt) if inputs.leaves_out_prompts else 0
 
     def read(self, chunk: Chunk) -> Tokens:
         """Tokens of the chunk's good rows, in their order."""
         parsed = parse(chunk, self._manifest)
         bad = list(parsed.bad)
         good = [(row, text) for row, text in enumerate(parsed.texts) if text is not None]
-        looked, cut = self._encode([text for _, text in good])
-        for (row, _), count in zip(good, looked.counts.tolist(), strict=True):
+        prompt = self._manifest.options.prompt
+        encoded = self._encoder.encode([f"{prompt}{text}" if prompt else text for _, text in good])
+        for (row, _), count in zip(good, encoded.seq_lens.tolist(), strict=True):
             if not count:
                 bad.append(BadRow(chunk.file, chunk.first + row, "no tokens", "no tokens", parsed.ids[row]))
-        rows = [row for (row, _), count in zip(good, looked.counts.tolist(), strict=True) if count]
-        columns = {IDS: looked.ids, **({TYPES: looked.types} if self._has_types else {})}
+        rows = [row for (row, _), count in zip(good, encoded.seq_lens.tolist(), strict=True) if count]
         kind = pa.string() if self._manifest.id_type == "string" else pa.int64()
         ids = pa.array([parsed.ids[row] for row in rows], kind)
-        counts = looked.counts[looked.counts > 0]
-        return Tokens(ids, counts, columns, tuple(sorted(bad, key=lambda row: row.row)), cut)
-
-    def _encode(self, texts: Sequence[Text]) -> tuple[Looked, int]:
-        """Tokens of texts, and how many of these lost their ends."""
-        prompt = self._manifest.options.prompt
-        if prompt:
-            texts = [f"{prompt}{text}" for text in texts]
-        cut = 0
-        if self._words is None or not texts:
-            looked = Looked.of_rows([None] * len(texts))
-        else:
-            looked = self._words.look_up(texts, self._most)
-            full = np.flatnonzero(looked.counts == self._most).tolist()
-            if full and not self._pairs:  # pairs that are too long are left to the library
-                longer = self._words.look_up([texts[at] for at in full], self._most + 1)
-                cut = int((longer.counts > self._most).sum())
-        left = [texts[at] for at in looked.left]
-        if not left:
-            return looked, cut
-        encodings = self._tokenizer.encode_batch_fast(left)
-        cut += sum(bool(encoding.overflowing) for encoding in encodings)
-        return looked.completed([(encoding.ids, encoding.type_ids) for encoding in encodings]), cut
+        kept = encoded.without_empty()
+        columns = self._inputs.columns(kept, self._prompt_tokens)
+        columns.pop(self._left_out or "", None)
+        return Tokens(ids, kept.seq_lens, columns, tuple(sorted(bad, key=lambda row: row.row)), int(encoded.cut.sum()))
 
 
 class TokenizerPool:

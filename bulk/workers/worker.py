@@ -18,10 +18,11 @@ import pyarrow as pa
 from padfree.runtime.budget import Budget, cut
 from padfree.runtime.request import Ragged, read_packed
 from padfree.runtime.session import Session
+from padfree.runtime.text.inputs import TextInputs
 
 from ..heads import Head, make_head
 from ..manifest import Manifest
-from ..models import check_model
+from ..models import check_model, checked_tokenizer
 from ..parts import Part, part_of, write_part
 from ..places import Place
 from ..reading.row_groups import RowGroups
@@ -106,7 +107,7 @@ class Worker:
         self._spec, self._manifest = spec, spec.manifest
         self._output = Place.of(spec.output)
         self._digest = spec.manifest.digest
-        check_model(spec.manifest.model, spec.model, spec.tokenizer)
+        check_model(spec.manifest.model, spec.model)
         # Without CUDA graphs: the same batch takes the same kernels, whatever came before it.
         self._session = Session(
             spec.model,
@@ -116,10 +117,12 @@ class Worker:
             allow_other_gpu=spec.allow_other_gpu,
         )
         metadata = self._session.metadata
-        inputs = [item.original_name for item in metadata.token_inputs()]
+        inputs, rows = TextInputs(metadata, str(spec.model)), metadata.ids_input().limit
+        checked_tokenizer(spec.manifest.model, spec.tokenizer, rows)
+        self._of_sequences = inputs.sequence_names
         options = spec.manifest.options
         self._budget = Budget(options.max_tokens, options.max_sequences, self._session.budget.counts_padding)
-        self._pool = TokenizerPool(spec.tokenizers, spec.manifest, spec.tokenizer, inputs)
+        self._pool = TokenizerPool(spec.tokenizers, spec.manifest, spec.tokenizer, inputs, rows)
         self._clock = Clock()
         self._runs = ThreadPoolExecutor(spec.runs, "padfree-runs")
         self._writers = ThreadPoolExecutor(WRITERS, "padfree-writers")

@@ -16,9 +16,10 @@ import sentence_transformers
 import torch
 from padfree.contract.texts import OUTPUTS
 from padfree.runtime import SessionError
+from padfree.runtime.text.encoder import Text
 from padfree.torch import Module
 
-from .tokens import Packed, Text, TextTokens
+from .tokens import Packed, TextTokens
 
 TEXTS = "padfree_texts"
 """The feature that holds texts which are not yet tokens."""

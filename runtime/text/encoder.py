@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,6 +44,24 @@ class Encoded:
         ends = np.cumsum(self.seq_lens, dtype=np.int64)
         return np.split(values, ends[:-1]) if self.seq_lens.size else []
 
+    @classmethod
+    def of_ids(cls, rows: Sequence[Sequence[int]]) -> Encoded:
+        """Of ids that the caller has; OverflowError where one has more than 32 bits."""
+        seq_lens = np.fromiter(map(len, rows), np.int32, len(rows))
+        ids = np.fromiter(chain.from_iterable(rows), np.int32, int(seq_lens.sum()))
+        return cls(ids, np.zeros_like(ids), seq_lens, np.zeros(len(rows), np.bool_))
+
+    @classmethod
+    def join(cls, parts: Sequence[Encoded]) -> Encoded:
+        """The texts of several, one or more, in their order."""
+        columns = ([getattr(part, name) for part in parts] for name in ("ids", "types", "seq_lens", "cut"))
+        return cls(*(np.concatenate(column) for column in columns))
+
+    def without_empty(self) -> Encoded:
+        """Without the texts that have no tokens."""
+        kept = self.seq_lens > 0
+        return self if kept.all() else Encoded(self.ids, self.types, self.seq_lens[kept], self.cut[kept])
+
     def split(self, sizes: Sequence[int]) -> Iterator[Encoded]:
         """The texts of several callers, so many each."""
         texts = np.cumsum([0, *sizes])
@@ -64,13 +82,23 @@ class TextEncoder:
 
     def __init__(self, tokenizer: Tokenizer, most: int | None, *, side: str = RIGHT, token_types: bool = True) -> None:
         self._tokenizer, self._side, self._token_types = tokenizer, side, token_types
-        self.most = most
         tokenizer.no_truncation()
         words = WordPieces.of(tokenizer)
         # Those know no types of single texts but 0.
         self._words = words if words is None or not any(tokenizer.encode("a").type_ids) else None
-        if most is not None:
-            tokenizer.enable_truncation(most, direction=side)
+        self.cut_to(most)
+
+    def cut_to(self, most: int | None) -> None:
+        """Cuts texts to another number of tokens from now on; None: to none."""
+        self.most = most
+        if most is None:
+            self._tokenizer.no_truncation()
+        else:
+            self._tokenizer.enable_truncation(most, direction=self._side)
+
+    def types_are_zeros(self, *, pairs: bool) -> bool:
+        """Whether all token types are 0: of single texts, or of pairs."""
+        return not self._token_types or (not pairs and not any(self._tokenizer.encode("a").type_ids))
 
     def look_up(self, texts: Sequence[Text]) -> Encoded | None:
         """Tokens of plain texts, so quickly that an event loop may wait; None where `encode` has to make them."""
@@ -92,6 +120,16 @@ class TextEncoder:
         whole = type(self._tokenizer).from_str(self._tokenizer.to_str())
         whole.no_truncation()
         return len(whole.encode(*([text] if isinstance(text, str) else text)))
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """How many tokens of a text are its prompt's, as sentence-transformers counts them; 0 for no prompt.
+
+        These are the prompt's by itself, without a special token at the end.
+        """
+        if not prompt:
+            return 0
+        alone = self._tokenizer.encode(prompt)
+        return len(alone) - (1 if alone.special_tokens_mask and alone.special_tokens_mask[-1] else 0)
 
     def _looked_up(self, texts: Sequence[Text]) -> tuple[Looked, Flags] | None:
         """What the words of texts tell, and which texts are cut; None where they tell nothing."""

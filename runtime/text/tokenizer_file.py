@@ -14,6 +14,7 @@ from padfree.contract.texts import RIGHT, SIDES
 
 from ..errors import SessionError
 from .classes import AS_SAVED, FOLLOWED, TokenizerClass, class_of
+from .encoder import TextEncoder
 from .rebuilt import Settings, can_rebuild, post_processor, rebuilt
 
 if TYPE_CHECKING:
@@ -48,6 +49,11 @@ class TokenizerFile:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, which pads nothing and cuts nothing."""
         return plain(parsed(self.content, self.path))
+
+    def encoder(self, most: int | None) -> TextEncoder:
+        """What makes tokens of texts with it, at most so many of each."""
+        types = self.token_types is not False
+        return TextEncoder(self.tokenizer(), most, side=self.truncation_side, token_types=types)
 
 
 def read_tokenizer_file(path: Path, settings: Path | None = None, rows: int | None = None) -> TokenizerFile:

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar
 
+from padfree.contract.text_inputs import PROMPT_LENGTH
+from padfree.contract.texts import RIGHT, SIDES
+
 from ..errors import SessionError
 
 PREFIX = "padfree_"
@@ -96,6 +99,13 @@ class TokenizerParameters(_Parameters):
             however few of its tokens are kept: texts that are cut before have other tokens.
         max_request_bytes: the most that all texts of one request have together.
         vocabulary: the rows of the model's table: a tokenizer with larger ids is another model's; 0: not known.
+        truncation_side: the end that longer texts lose: "right" or "left".
+        token_types: whether texts have token types; otherwise these are zeros.
+        prompt: what is put in front of single texts.
+        ids: the encoder's name for ids.
+        types: its name for token types.
+        positions: its name for positions.
+        prompt_length: its name for the number of a prompt's tokens.
     """
 
     max_length: int
@@ -104,6 +114,13 @@ class TokenizerParameters(_Parameters):
     max_text_bytes: int = 1 << 16
     max_request_bytes: int = 1 << 20
     vocabulary: int = 0
+    truncation_side: str = RIGHT
+    token_types: bool = True
+    prompt: str = ""
+    ids: str = "input_ids"
+    types: str = "token_type_ids"
+    positions: str = "position_ids"
+    prompt_length: str = PROMPT_LENGTH
 
     def __post_init__(self) -> None:
         for name in ("max_text_bytes", "max_request_bytes"):
@@ -116,10 +133,12 @@ class TokenizerParameters(_Parameters):
             raise SessionError(
                 f"'{PREFIX}max_length' is {self.max_length}, allowed: 1 or more; use the model's positions"
             )
-        if self.long_texts not in LONG_TEXTS:
-            raise SessionError(
-                f"'{PREFIX}long_texts' is {self.long_texts!r}, allowed: {', '.join(LONG_TEXTS)}; correct config.pbtxt"
-            )
+        for name, allowed in (("long_texts", LONG_TEXTS), ("truncation_side", SIDES)):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise SessionError(
+                    f"'{PREFIX}{name}' is {value!r}, allowed: {', '.join(allowed)}; correct config.pbtxt"
+                )
 
 
 def _parse(kind: Any, name: str, text: str) -> Any:

@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Encoding
 
 from ..errors import SessionError
-from ..texts import Text, largest_id, read_tokenizer
+from ..text.checks import largest_id
+from ..text.encoder import Encoded, Text
+from ..text.inputs import places
+from ..text.tokenizer_file import TokenizerFile, read_bytes
 from .answers import Answer, Failure, Request, attempt
 from .items import SEQ_LENS
 from .parameters import PREFIX, TokenizerParameters
@@ -24,11 +25,8 @@ TEXT = "text"
 TEXT_PAIR = "text_pair"
 TRUNCATE = "truncate"
 TRUNCATED = "truncated"
-COLUMNS: Mapping[str, Callable[[Encoding], Sequence[int]]] = {
-    "input_ids": lambda encoding: encoding.ids,
-    "token_type_ids": lambda encoding: encoding.type_ids,
-}
-OUTPUTS = (*COLUMNS, SEQ_LENS, TRUNCATED)
+OUTPUTS = ("input_ids", "token_type_ids", SEQ_LENS, TRUNCATED)
+"""What an encoder with the usual names of inputs gets."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +57,23 @@ class TextTokenizer:
     def __init__(
         self, file: Path, parameters: TokenizerParameters, on_truncated: Callable[[int], None] | None = None
     ) -> None:
-        whole, cutting = read_tokenizer(file), read_tokenizer(file)
-        token, largest = largest_id(whole)
+        source = TokenizerFile(file, read_bytes(file), parameters.truncation_side, parameters.token_types)
+        token, largest = largest_id(source.tokenizer())
         if 0 < parameters.vocabulary <= largest:
             raise SessionError(
                 f"{file}: has ids up to {largest} ({token!a}), '{PREFIX}vocabulary' is {parameters.vocabulary}: it is "
                 "another model's; copy the tokenizer.json that was saved with the model"
             )
-        self._max_length = parameters.max_length
         self._limits = parameters
         self._on_truncated = on_truncated
-        cutting.enable_truncation(parameters.max_length)
-        self._tokenizers = {False: whole, True: cutting}
+        self._encoder = source.encoder(parameters.max_length)
+        self._prompt_tokens = self._encoder.prompt_tokens(parameters.prompt)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names that callers may ask for."""
+        names = self._limits
+        return names.ids, names.types, names.positions, names.prompt_length, SEQ_LENS, TRUNCATED
 
     def read(self, request: Request) -> Texts | Failure:
         """The texts of a request, checked and decoded, or the reason why it is refused."""
@@ -79,54 +82,41 @@ class TextTokenizer:
     def answer(self, requests: Sequence[Texts | Failure]) -> list[Answer]:
         """Token ids, or the reason why there are none, for every request; all texts together."""
         readable = [texts for texts in requests if isinstance(texts, Texts)]
-        flat = [text for texts in readable for text in texts.rows]
-        encodings = iter(self._encode(flat, [cut for texts in readable for cut in texts.cut]))
-        return [
-            texts
-            if isinstance(texts, Failure)
-            else attempt(self._one, list(islice(encodings, len(texts.rows))), texts.wanted)
-            for texts in requests
-        ]
+        encoded = self._encoder.encode([text for texts in readable for text in texts.rows])
+        parts = encoded.split([len(texts.rows) for texts in readable])
+        return [texts if isinstance(texts, Failure) else attempt(self._one, next(parts), texts) for texts in requests]
 
     def answer_aside(self, texts: Texts) -> Answer:
         """The answer to one request, its texts one after the other: other requests find threads of the library free."""
-        # Not `encode`, which holds the interpreter up.
-        encodings = [
-            self._tokenizers[cut].encode_batch([text])[0] for text, cut in zip(texts.rows, texts.cut, strict=True)
-        ]
-        return attempt(self._one, encodings, texts.wanted)
+        return attempt(self._one, Encoded.join([self._encoder.encode([text]) for text in texts.rows]), texts)
 
-    def _encode(self, texts: Sequence[Text], cut: Sequence[bool]) -> list[Encoding]:
-        """Tokens of texts, of those that may be cut together and of the others."""
-        found: dict[int, Encoding] = {}
-        for wanted, tokenizer in self._tokenizers.items():
-            places = [at for at, flag in enumerate(cut) if flag is wanted]
-            found.update(zip(places, tokenizer.encode_batch([texts[at] for at in places]), strict=True))
-        return [found[at] for at in range(len(texts))]
-
-    def _one(self, encodings: Sequence[Encoding], wanted: Iterable[str]) -> dict[str, Array]:
-        seq_lens = [len(encoding) for encoding in encodings]
-        longest = max(seq_lens)
-        if longest > self._max_length:
+    def _one(self, encoded: Encoded, texts: Texts) -> dict[str, Array]:
+        for at in np.flatnonzero(encoded.cut & ~np.array(texts.cut)).tolist():
             raise SessionError(
-                f"text {seq_lens.index(longest)} has {longest} tokens, allowed: {self._max_length}; send a shorter "
-                f"text, let it be cut ('{TRUNCATE}'), or serve with {PREFIX}long_texts truncate"
+                f"text {at} has {self._encoder.full_length(texts.rows[at])} tokens, allowed: "
+                f"{self._limits.max_length}; send a shorter text, let it be cut ('{TRUNCATE}'), or serve with "
+                f"{PREFIX}long_texts truncate"
             )
-        truncated = [bool(encoding.overflowing) for encoding in encodings]
-        if self._on_truncated is not None and any(truncated):
-            self._on_truncated(sum(truncated))
-        outputs: dict[str, Array] = {}
-        for name in wanted:
-            if name == SEQ_LENS:
-                outputs[name] = np.array(seq_lens, dtype=np.int32)[:, None]
-                continue
-            if name == TRUNCATED:
-                outputs[name] = np.array(truncated)[:, None]
-                continue
-            outputs[name] = np.zeros((len(encodings), longest), dtype=np.int32)
-            for row, encoding in zip(outputs[name], encodings, strict=True):
-                row[: len(encoding)] = COLUMNS[name](encoding)
-        return outputs
+        if self._on_truncated is not None and encoded.cut.any():
+            self._on_truncated(int(encoded.cut.sum()))
+        names = self._limits
+        makes: Mapping[str, Callable[[], Array]] = {
+            names.ids: lambda: _grid(encoded, encoded.ids),
+            names.types: lambda: _grid(encoded, encoded.types),
+            names.positions: lambda: _grid(encoded, places(encoded.seq_lens)),
+            names.prompt_length: lambda: np.full((encoded.seq_lens.size, 1), self._prompt_tokens, np.int32),
+            SEQ_LENS: lambda: encoded.seq_lens[:, None],
+            TRUNCATED: lambda: encoded.cut[:, None],
+        }
+        return {name: makes[name]() for name in texts.wanted}
+
+
+def _grid(encoded: Encoded, values: Array) -> Array:
+    """Values [T] as rows with zeros after their ends."""
+    kept = np.arange(encoded.seq_lens.max()) < encoded.seq_lens[:, None]
+    grid = np.zeros(kept.shape, np.int32)
+    grid[kept] = values
+    return grid
 
 
 def read_texts(request: Request, limits: TokenizerParameters) -> Texts:
@@ -152,7 +142,9 @@ def read_texts(request: Request, limits: TokenizerParameters) -> Texts:
             f"request, or serve with a larger {PREFIX}max_request_bytes"
         )
     decoded = [_decoded(column, name, limits) for name, column in zip(names, columns, strict=True)]
-    rows: list[Text] = list(decoded[0]) if len(decoded) == 1 else list(zip(*decoded, strict=True))
+    rows: list[Text] = (
+        [limits.prompt + text for text in decoded[0]] if len(decoded) == 1 else list(zip(*decoded, strict=True))
+    )
     return Texts(rows, _cut(request.tensors, len(rows), limits), tuple(request.wanted), size_bytes)
 
 

@@ -4,8 +4,8 @@
 Input `text` is TYPE_STRING with dims [1], one text a sequence; `text_pair`, of the same kind, is the second text of
 each (rerankers), and `truncate`, TYPE_BOOL, says of each whether it may be cut. All are optional for the server:
 without `text` a request gets an error that says so, where the server's own would speak of a deadlock. Outputs are what
-the encoder takes: `input_ids` and `token_type_ids`, TYPE_INT32 with dims [-1], right-padded with zeros, and `seq_lens`,
-TYPE_INT32 with dims [1]; `truncated`, TYPE_BOOL with dims [1], says which texts were cut.
+the encoder takes: ids, token types and positions under the encoder's names, TYPE_INT32 with dims [-1], right-padded
+with zeros, and `seq_lens`, TYPE_INT32 with dims [1]; `truncated`, TYPE_BOOL with dims [1], says which texts were cut.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .server import (
     send_response,
     write_responses,
 )
-from .texts import OUTPUTS, Texts, TextTokenizer
+from .texts import Texts, TextTokenizer
 
 
 class TokenizerModel:
@@ -49,13 +49,13 @@ class TokenizerModel:
         """
         check_numpy()
         config = json.loads(args["model_config"])
-        check_outputs(config, OUTPUTS)
         check_response_cache(config)
         parameters = TokenizerParameters.from_config(config)
         folder = Path(args["model_repository"]) / args["model_version"]
         self._counters = Counters(args, TOKENIZER_COUNTERS)
         count_truncated = partial(self._counters.add, "padfree_truncated_texts_total")
         self._tokenizer = TextTokenizer(folder / parameters.tokenizer, parameters, count_truncated)
+        check_outputs(config, self._tokenizer.outputs)
         self._aside = Aside(self._tokenizer)
         self._counters.start()
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
+from padfree.runtime.text.encoder import Text
 
 from ..errors import malformed, not_tokenized, too_large
 from ..options import ServeOptions
-from .texts import Ids, Text
+from .texts import Ids
 
 IDS_REFUSED = (
     "token ids in the place of texts are not accepted: they would be those of another model's tokenizer. LangChain's "

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from padfree.runtime.text.encoder import Text
 from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE, Served
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -20,7 +21,7 @@ from ..metrics import Row
 from ..options import ServeOptions
 from .body import Body
 from .link import Link
-from .texts import Answer, Ids, Text, Texts
+from .texts import Answer, Ids, Texts
 
 JSON = "application/json"
 INTERNAL = 500
@@ -134,12 +135,14 @@ class Calls:
                 f"model is not {MODELS[wanted[0]]}, it is {MODELS[task]} and answers {ROUTES[task]}", "model_type"
             )
 
-    async def rows(self, call: Call, texts: Sequence[Text], *, kind: str, truncate: bool, ids: list[Ids]) -> Any:
-        """The model's rows for the texts of a call, or for its ids."""
+    async def rows(
+        self, call: Call, texts: Sequence[Text], *, kind: str, truncate: bool, ids: list[Ids], prompt: str = ""
+    ) -> Any:
+        """The model's rows for the texts of a call, which begin with the prompt, or for its ids."""
         call.kind, call.texts = kind, len(texts) or len(ids)
         call.characters = sum(len(text) if isinstance(text, str) else len(text[0]) + len(text[1]) for text in texts)
         self._count(call, "count")
-        call.answer = await self._texts.rows(texts, truncate=truncate, until=call.until, ids=ids)
+        call.answer = await self._texts.rows(texts, truncate=truncate, until=call.until, ids=ids, prompt=prompt)
         return call.answer.values
 
     def _count(self, call: Call, what: str) -> None:

@@ -53,7 +53,7 @@ class OpenAI:
         prompt = prompt_text(self._calls, body)
         prompted = [prompt + text for text in texts] if prompt else texts
         truncate = options.long_texts == "truncate"
-        rows = floats(await self._calls.rows(call, prompted, kind="embed", truncate=truncate, ids=ids))
+        rows = floats(await self._calls.rows(call, prompted, kind="embed", truncate=truncate, ids=ids, prompt=prompt))
         vectors = normalized(shortened(rows, dimensions))
         assert call.answer is not None
         tokens = call.answer.tokens

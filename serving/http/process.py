@@ -84,7 +84,7 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
     os.environ["RAYON_NUM_THREADS"] = str(front_end.threads)
     served = front_end.served
     try:
-        tokenizer, whole_tokenizer = (parse_tokenizer(served.tokenizer_json, served.tokenizer) for _ in range(2))
+        whole_tokenizer = parse_tokenizer(served.tokenizer_json, served.tokenizer)
     except Exception as error:  # nobody reads this process's own output
         channel.sendall(wire.pack(wire.LOG, 0, f"front-end {front_end.at} cannot start: {error!r}".encode()))
         raise SystemExit(CANNOT_START) from error
@@ -98,7 +98,7 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
         link = Link(on_drain=end, on_end=end)
         await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=channel)
         row = Row(numbers, front_end.at)
-        texts = Texts(front_end.served, tokenizer, link, row)
+        texts = Texts(front_end.served, link, row)
         looking = asyncio.create_task(_look(link))
         calls = Calls(front_end.served, front_end.options, texts, link, row)
         for part in (

@@ -61,7 +61,7 @@ class Tei:
         prompt = prompt_text(self._calls, call.body)
         prompted = [prompt + text for text in texts] if prompt else texts
         truncate = self._truncate(call.body)
-        return floats(await self._calls.rows(call, prompted, kind="embed", truncate=truncate, ids=ids))
+        return floats(await self._calls.rows(call, prompted, kind="embed", truncate=truncate, ids=ids, prompt=prompt))
 
     async def _embed(self, call: Call) -> Any:
         normalize, dimensions = call.body.truth("normalize", True), call.body.optional_count("dimensions")

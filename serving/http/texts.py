@@ -9,23 +9,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from padfree.runtime.budget import Budget, cut
+from padfree.runtime.text.encoder import Encoded, Text
 from padfree.runtime.text_tasks import Served
-from padfree.runtime.texts import IDS, TYPES
-from padfree.runtime.word_pieces import WordPieces
-from tokenizers import Encoding, Tokenizer
 
 from ..errors import ApiError, busy, failed, not_tokenized, too_large
 from ..metrics import Row
 from .link import GROUP, Link
 
 Array = npt.NDArray[Any]
-Text = str | tuple[str, str]
 Ids = list[int]
 T = TypeVar("T")
 
@@ -42,6 +38,7 @@ class Answer:
     Attributes:
         values: [texts, ...], or, where tokens have rows, those of all texts one after the other.
         seq_lens: tokens of each text.
+        cut: bool [texts], which of them were longer than the model takes, and have lost an end.
         tokenize_s: seconds until there were tokens.
         queue_s: seconds that its slowest group waited for the model.
         run_s: seconds of that group's runs.
@@ -49,6 +46,7 @@ class Answer:
 
     values: Array
     seq_lens: Array
+    cut: Array
     tokenize_s: float
     queue_s: float
     run_s: float
@@ -67,15 +65,7 @@ class _Job:
     ids: Sequence[Ids]
     truncate: bool
     characters: int
-    done: asyncio.Future[_Tokens]
-
-
-@dataclass(frozen=True)
-class _Tokens:
-    """Tokens of one request: lengths [B], and every token input [T]."""
-
-    seq_lens: Array
-    columns: tuple[Array, ...]
+    done: asyncio.Future[Encoded]
 
 
 class Texts:
@@ -83,17 +73,13 @@ class Texts:
 
     Args:
         served: the model.
-        tokenizer: its tokenizer, without padding.
         link: to the process with the model.
         row: the numbers of this process.
     """
 
-    def __init__(self, served: Served, tokenizer: Tokenizer, link: Link, row: Row) -> None:
+    def __init__(self, served: Served, link: Link, row: Row) -> None:
         self._served = served
-        self._words = WordPieces.of(tokenizer)
-        self._tokenizer = tokenizer
-        self._tokenizer.enable_truncation(served.max_length)
-        self._plain_types = not any(tokenizer.encode("a").type_ids)
+        self._encoder = served.encoder()
         self._link = link
         self._row = row
         self._loop = asyncio.get_running_loop()
@@ -103,7 +89,9 @@ class Texts:
         self._tokenizing = False
         self._characters = 0
 
-    async def rows(self, texts: Sequence[Text], *, truncate: bool, until: float, ids: Sequence[Ids] = ()) -> Answer:
+    async def rows(
+        self, texts: Sequence[Text], *, truncate: bool, until: float, ids: Sequence[Ids] = (), prompt: str = ""
+    ) -> Answer:
         """The model's rows for texts, or for ids in their place.
 
         Args:
@@ -111,6 +99,7 @@ class Texts:
             truncate: cut texts beyond the model's length; otherwise they are an error.
             until: time.perf_counter() at which nobody waits any more.
             ids: token ids, special tokens included, where there are no texts.
+            prompt: what the texts begin with, for models that leave it out of pooling.
 
         Raises:
             ApiError: texts that are too long, too much that waits, or a model that fails.
@@ -134,7 +123,8 @@ class Texts:
                 self._characters -= characters
         tokenize_s = time.perf_counter() - came
         self._row.observe("te_request_input_length", tokens.seq_lens.tolist())
-        return await self._infer(tokens, until, tokenize_s)
+        prompt_tokens = self._encoder.prompt_tokens(prompt) if self._served.inputs.leaves_out_prompts else 0
+        return await self._infer(tokens, prompt_tokens, until, tokenize_s)
 
     def close(self) -> None:
         """Ends the threads."""
@@ -155,12 +145,12 @@ class Texts:
         future = self._loop.run_in_executor(pool, self._tokenize, jobs)
         future.add_done_callback(lambda done: self._tokenized(jobs, done, pool is self._small))
 
-    def _tokenized(self, jobs: list[_Job], done: asyncio.Future[list[_Tokens | ApiError]], small: bool) -> None:
+    def _tokenized(self, jobs: list[_Job], done: asyncio.Future[list[Encoded | ApiError]], small: bool) -> None:
         if small:
             self._tokenizing = False
             self._next_batch()
         error = None if done.cancelled() else done.exception()
-        results: Sequence[_Tokens | ApiError] = (
+        results: Sequence[Encoded | ApiError] = (
             [failed(f"the texts could not be tokenised: {error!r}")] * len(jobs)
             if done.cancelled() or error is not None
             else done.result()
@@ -173,54 +163,28 @@ class Texts:
             else:
                 job.done.set_result(result)
 
-    def _tokenize(self, jobs: list[_Job]) -> list[_Tokens | ApiError]:
+    def _tokenize(self, jobs: list[_Job]) -> list[Encoded | ApiError]:
         """A thread's work."""
-        if len(jobs) == 1 and jobs[0].characters > BATCH_CHARACTERS:
-            found = _attempt(partial(self._looked_up, jobs[0]))
-            if found is not None:
-                return [found]
-        texts = [text for job in jobs for text in job.texts]
-        encodings = iter(self._tokenizer.encode_batch_fast(texts) if texts else [])
-        of_jobs = [(job, [next(encodings) for _ in job.texts]) for job in jobs]
-        return [_attempt(partial(self._tokens, job, found)) for job, found in of_jobs]
+        encoded = self._encoder.encode([text for job in jobs for text in job.texts])
+        parts = encoded.split([len(job.texts) for job in jobs])
+        return [_attempt(partial(self._tokens, job, part)) for job, part in zip(jobs, parts, strict=True)]
 
-    def _looked_up(self, job: _Job) -> _Tokens | None:
+    def _looked_up(self, job: _Job) -> Encoded | None:
         """Tokens of plain texts; None where the library has to make them."""
-        if self._words is None or job.ids or not self._plain_types:
-            return None
-        found = self._words.look_up(job.texts, self._served.max_length if job.truncate else None)
-        return None if found.left else self._checked(found.counts, {IDS: found.ids, TYPES: found.types})
+        found = None if job.ids else self._encoder.look_up(job.texts)
+        return None if found is None else self._tokens(job, found)
 
-    def _tokens(self, job: _Job, encodings: list[Encoding]) -> _Tokens:
-        if job.ids:
-            return self._packed(job.ids, None)
-        at = next((at for at, encoding in enumerate(encodings) if encoding.overflowing), None)
-        if at is not None and not job.truncate:
-            raise self._too_long(at)
-        types = None if self._has_plain_types(job) else [encoding.type_ids for encoding in encodings]
-        return self._packed([encoding.ids for encoding in encodings], types)
-
-    def _packed(self, rows: Sequence[Ids], types: Sequence[Ids] | None) -> _Tokens:
-        """Rows as the model takes them; types None: all are 0."""
-        seq_lens = np.fromiter(map(len, rows), np.int32, len(rows))
-        columns = {IDS: rows, **({} if types is None else {TYPES: types})}
-        total = int(seq_lens.sum())
-        return self._checked(seq_lens, {name: _flat(values, total) for name, values in columns.items()})
-
-    def _checked(self, seq_lens: Array, columns: Mapping[str, Array]) -> _Tokens:
-        """Lengths that the model takes, with the columns that it has; others are 0."""
+    def _tokens(self, job: _Job, encoded: Encoded) -> Encoded:
+        """A job's tokens, which the model takes; an ApiError where it does not."""
+        encoded = Encoded.of_ids(job.ids) if job.ids else encoded
+        seq_lens = encoded.seq_lens
+        if encoded.cut.any() and not job.truncate:
+            raise self._too_long(int(encoded.cut.argmax()))
         if seq_lens.max() > self._served.max_length:
             raise self._too_long(int(seq_lens.argmax()))
         if not seq_lens.all():
             raise not_tokenized(f"text {int(np.flatnonzero(seq_lens == 0)[0])} has no tokens; send one that has some")
-        zeros = np.zeros_like(columns[IDS])
-        return _Tokens(seq_lens, tuple(columns.get(name, zeros) for name in self._served.inputs))
-
-    def _has_plain_types(self, job: _Job) -> bool:
-        """Whether the types of all tokens are 0."""
-        return TYPES not in self._served.inputs or (
-            self._plain_types and all(isinstance(text, str) for text in job.texts)
-        )
+        return encoded
 
     def _too_long(self, at: int) -> ApiError:
         return too_large(
@@ -228,15 +192,26 @@ class Texts:
             "text, or ask for truncation"
         )
 
-    async def _infer(self, tokens: _Tokens, until: float, tokenize_s: float) -> Answer:
-        groups = [self._link.infer(*group, until) for group in _groups(tokens)]
+    async def _infer(self, tokens: Encoded, prompt_tokens: int, until: float, tokenize_s: float) -> Answer:
+        columns = self._served.inputs.columns(tokens, prompt_tokens)
+        groups = [self._link.infer(*group, until) for group in self._groups(tokens.seq_lens, columns)]
         found = [await groups[0]] if len(groups) == 1 else await asyncio.gather(*groups)
         slowest = max(found, key=lambda rows: rows.queue_s + rows.run_s)
         values = found[0].values if len(found) == 1 else np.concatenate([rows.values for rows in found])
         self._row.observe("te_request_queue_duration", [slowest.queue_s])
         self._row.observe("te_request_inference_duration", [slowest.run_s])
         self._row.observe("te_request_tokenization_duration", [tokenize_s])
-        return Answer(values, tokens.seq_lens, tokenize_s, slowest.queue_s, slowest.run_s)
+        return Answer(values, tokens.seq_lens, tokens.cut, tokenize_s, slowest.queue_s, slowest.run_s)
+
+    def _groups(self, seq_lens: Array, columns: Mapping[str, Array]) -> Iterator[tuple[Array, list[Array]]]:
+        """Lengths and inputs of the groups that a request is cut into."""
+        lengths, of_tokens = seq_lens.tolist(), self._served.inputs.token_names
+        start = 0
+        for run in cut(lengths, GROUP):
+            stop = start + sum(lengths[run])
+            parts = [value[start:stop] if name in of_tokens else value[run] for name, value in columns.items()]
+            yield seq_lens[run], parts
+            start = stop
 
 
 def _attempt(make: Callable[[], T]) -> T | ApiError:
@@ -249,19 +224,5 @@ def _attempt(make: Callable[[], T]) -> T | ApiError:
         return not_tokenized("a token id has more than 32 bits; send ids of this model's tokenizer")
 
 
-def _flat(rows: Sequence[Ids], total: int) -> Array:
-    return np.fromiter(chain.from_iterable(rows), np.int32, total)
-
-
 def _characters(text: Text) -> int:
     return len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
-
-
-def _groups(tokens: _Tokens) -> Iterator[tuple[Array, list[Array]]]:
-    """Lengths and token inputs of the groups that a request is cut into."""
-    lengths = tokens.seq_lens.tolist()
-    start = 0
-    for run in cut(lengths, GROUP):
-        stop = start + sum(lengths[run])
-        yield tokens.seq_lens[run], [column[start:stop] for column in tokens.columns]
-        start = stop

@@ -23,6 +23,8 @@ from padfree.bulk.reading.records import csv_fields, split, whole_records
 from padfree.bulk.reading.row_groups import CHUNK_ROWS, RowGroups
 from padfree.bulk.reading.rows import parse, read_chunks
 from padfree.bulk.reading.tokens import TextTokens
+from padfree.runtime.plan_files import parse_metadata
+from padfree.runtime.text.inputs import TextInputs
 from padfree.runtime.texts import read_tokenizer
 from pyarrow import parquet
 
@@ -164,15 +166,17 @@ def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("table", [False, True])
-def test_tokens_are_the_library_s(tmp_path: Path, pairs: bool, table: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_the_library_s(
+    tmp_path: Path, packed_metadata: dict[str, Any], pairs: bool, table: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not table:
-        monkeypatch.setattr("padfree.bulk.reading.tokens.WordPieces.of", lambda _: None)
+        monkeypatch.setattr("padfree.runtime.text.encoder.WordPieces.of", lambda _: None)
     some, most = texts(300, most=40), 24
     rows = [{"text": text, "other": other} for text, other in zip(some, reversed(some), strict=True)]
     write_lines(tmp_path / "in.jsonl", [*rows, {"text": "☃ naïve", "other": "x"}])
     columns = ("text", "other") if pairs else ("text",)
     manifest = plan([tmp_path / "in.jsonl"], columns=columns, max_length=most, shard_rows=1000)
-    tokens = TextTokens(manifest, TOKENIZER, ("input_ids", "token_type_ids", "attention_mask"))
+    tokens = TextTokens(manifest, TOKENIZER, TextInputs(parse_metadata(packed_metadata, "m"), "m"))
     (chunk,) = read_chunks(manifest, manifest.shards[0], RowGroups())
     found = tokens.read(chunk)
     library = read_tokenizer(TOKENIZER)
@@ -191,10 +195,12 @@ def test_tokens_are_the_library_s(tmp_path: Path, pairs: bool, table: bool, monk
     assert np.array(found.ids).tolist() == list(range(len(rows) + 1))
 
 
-def test_tokens_are_made_by_the_tokenizer_of_the_manifest_alone(tmp_path: Path) -> None:
+def test_tokens_are_made_by_the_tokenizer_of_the_manifest_alone(
+    tmp_path: Path, packed_metadata: dict[str, Any]
+) -> None:
     write_lines(tmp_path / "in.jsonl", [{"text": "a cat"}])
     manifest = plan([tmp_path / "in.jsonl"])
     other = tmp_path / "tokenizer.json"
     other.write_bytes(TOKENIZER.read_bytes() + b"\n")  # which the library reads as well
     with pytest.raises(BulkError, match="not the file that the result was begun with"):
-        TextTokens(manifest, other, ("input_ids",))
+        TextTokens(manifest, other, TextInputs(parse_metadata(packed_metadata, "m"), "m"))

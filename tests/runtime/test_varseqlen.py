@@ -235,7 +235,7 @@ def test_texts_are_served_by_it(tmp_path: Path) -> None:
             served = describe(path, opened.metadata, Choices())
             tokens = TextReader(path, opened.metadata).read(["a parcel", ("one text", "and another")])
             batcher = Batcher(opened, FirstCome(opened.budget))
-            packed = {name: np.concatenate(tokens.request[name]) for name in served.inputs}
+            packed = {name: np.concatenate(tokens.request[name]) for name in served.inputs.token_names}
             answers.append(batcher.submit_group(packed, seq_lens=tokens.seq_lens).result(30)[served.output])
             batcher.close()
     for one, two in zip(*answers, strict=True):

@@ -57,6 +57,9 @@ def test_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "similarity": "cosine",
         "labels": [],
         "activation": "",
+        "truncation_side": "right",
+        "token_types": True,
+        "pools_prompt": True,
     }
 
 

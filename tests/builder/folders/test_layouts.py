@@ -12,7 +12,7 @@ from padfree.builder import cli
 from padfree.builder.folders.folder import described, read_folder
 from padfree.builder.folders.head import HeadOptions
 from padfree.builder.folders.source import opened
-from padfree.builder.folders.tokenizer import tokenizer_bytes
+from padfree.builder.folders.tokenizer import folder_tokenizer
 from padfree.runtime.texts import tokenizer_path
 from tokenizers import Tokenizer
 
@@ -88,12 +88,14 @@ def test_lower_case_becomes_a_part_of_the_tokenizer(tmp_path: Path) -> None:
     tokenizer = write_json(tmp_path / "cased.json", cased)
     folder = write_folder(tmp_path / "model", modules=[MEAN], tokenizer=tokenizer)
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": 32, "do_lower_case": True})
-    content = tokenizer_bytes(read_folder(folder))
-    assert content is not None
-    small, plain = Tokenizer.from_str(content.decode()), Tokenizer.from_file(str(tokenizer))
+    found = folder_tokenizer(read_folder(folder))
+    assert found is not None
+    small, plain = found.tokenizer(), Tokenizer.from_file(str(tokenizer))
     assert small.encode("THE Cat").ids == plain.encode("the cat").ids != plain.encode("THE Cat").ids
     shutil.copy(TOKENIZER, folder / "tokenizer.json")  # writes texts small by itself
-    assert tokenizer_bytes(read_folder(folder)) == TOKENIZER.read_bytes()
+    again = folder_tokenizer(read_folder(folder))
+    assert again is not None
+    assert again.content == TOKENIZER.read_bytes()
 
 
 def test_the_task_follows_the_head(tmp_path: Path) -> None:

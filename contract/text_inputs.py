@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of a model's token inputs hold ids, token types and positions: by the tables that they index, then by names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+ID_NAMES = ("input_ids", "input_word_ids", "token_ids", "word_ids", "ids", "tokens")
+TYPE_NAMES = ("token_type_ids", "segment_ids", "input_type_ids", "type_ids", "token_types", "segments", "sentence_ids")
+POSITION_NAMES = ("position_ids", "pos_ids", "positions", "position_id")
+PROMPT_LENGTH = "prompt_length"
+"""The input per sequence of models that leave prompts out of pooling: how many of its first tokens are not pooled."""
+MOST_TYPES = 4
+"""Rows of a table of token types; larger ones are of something else."""
+
+
+class TableInput(Protocol):
+    """An input that indexes a table of `limit` rows; None: not known."""
+
+    @property
+    def original_name(self) -> str:
+        """Its name in the original model."""
+
+    @property
+    def limit(self) -> int | None:
+        """Rows of the table."""
+
+
+Item = TypeVar("Item", bound=TableInput)
+
+
+def ids_among(items: Sequence[Item]) -> Item | None:
+    """The input of ids: the one that is named so, unless one that is named for types indexes a larger table."""
+    named = next((item for name in ID_NAMES for item in items if item.original_name == name), None)
+    if named is not None:
+        exchanged = [item for item in items if item.original_name in TYPE_NAMES and _rows(item) > _rows(named) > 0]
+        return exchanged[0] if exchanged and _rows(named) <= MOST_TYPES else named
+    others = [item for item in items if item.original_name not in (*TYPE_NAMES, *POSITION_NAMES)] or items
+    return max(others, key=_rows, default=None)
+
+
+def types_among(items: Sequence[Item], ids: Item | None) -> Item | None:
+    """The input of token types: the one that is named so, or else the one with a table of so few rows."""
+    others = [item for item in items if item is not ids and item.original_name not in POSITION_NAMES]
+    named = next((item for name in TYPE_NAMES for item in others if item.original_name == name), None)
+    return named or next((item for item in others if 0 < _rows(item) <= MOST_TYPES), None)
+
+
+def positions_among(items: Sequence[Item]) -> Item | None:
+    """The input of positions."""
+    return next((item for item in items if item.original_name in POSITION_NAMES), None)
+
+
+def _rows(item: TableInput) -> int:
+    return item.limit or 0

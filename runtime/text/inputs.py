@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inputs of a model that texts fill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from padfree.contract.metadata import Metadata
+from padfree.contract.text_inputs import PROMPT_LENGTH
+
+from ..errors import SessionError
+from .encoder import Encoded
+
+Array = npt.NDArray[Any]
+
+
+class TextInputs:
+    """Fills a model's inputs with tokens of texts: ids, token types, positions, and lengths of prompts.
+
+    Args:
+        metadata: the model's.
+        shown: the model, for messages.
+
+    Attributes:
+        unfilled: inputs with a row per sequence that texts do not give; callers do.
+
+    Raises:
+        SessionError: the model reads something of tokens that texts do not give.
+    """
+
+    def __init__(self, metadata: Metadata, shown: str) -> None:
+        self._ids, self._types = metadata.ids_input(), metadata.types_input()
+        self._positions = metadata.positions_input()
+        if self._ids.holds_embeddings or self._ids.width is not None:
+            raise SessionError(
+                f"{shown}: has no input of token ids, only '{self._ids.name}'; export the model with input_ids"
+            )
+        known = (self._ids, self._types, self._positions)
+        strange = next((item for item in metadata.token_inputs() if item not in known), None)
+        if strange is not None:
+            raise SessionError(
+                f"{shown}: texts do not give the model's input '{strange.original_name}', only ids, token types and "
+                "positions; export the model without it, or run it on token ids"
+            )
+        per_sequence = [item for item in metadata.inputs if item.role == "per_sequence"]
+        self._prompts = next((item for item in per_sequence if item.original_name == PROMPT_LENGTH), None)
+        self.unfilled = tuple(item.original_name for item in per_sequence if item is not self._prompts)
+
+    @property
+    def leaves_out_prompts(self) -> bool:
+        """Whether the model wants to know how long prompts are."""
+        return self._prompts is not None
+
+    @property
+    def types_name(self) -> str | None:
+        """The name in the original model of the input of token types."""
+        return None if self._types is None else self._types.original_name
+
+    def token_columns(self, encoded: Encoded) -> dict[str, Array]:
+        """Input name in the original model -> int32 [T], in the model's order where that matters."""
+        columns = {self._ids.original_name: encoded.ids}
+        if self._types is not None:
+            columns[self._types.original_name] = encoded.types
+        if self._positions is not None:
+            columns[self._positions.original_name] = places(encoded.seq_lens)
+        return columns
+
+    @property
+    def token_names(self) -> tuple[str, ...]:
+        """Names in the original model of the token inputs, as `token_columns` gives them."""
+        items = (self._ids, self._types, self._positions)
+        return tuple(item.original_name for item in items if item is not None)
+
+    @property
+    def sequence_names(self) -> tuple[str, ...]:
+        """Names in the original model of the inputs with a number per sequence, as `columns` gives them."""
+        return () if self._prompts is None else (self._prompts.original_name,)
+
+    def columns(self, encoded: Encoded, prompt_tokens: int = 0) -> dict[str, Array]:
+        """As token_columns, and int32 [B] for inputs of sequences.
+
+        Args:
+            encoded: tokens of texts with their prompt.
+            prompt_tokens: how many of them are the prompt's, see `TextEncoder.prompt_tokens`.
+        """
+        columns = self.token_columns(encoded)
+        if self._prompts is not None:
+            columns[self._prompts.original_name] = np.full(encoded.seq_lens.size, prompt_tokens, np.int32)
+        return columns
+
+    def rows(self, encoded: Encoded, prompt_tokens: int = 0) -> dict[str, list[Any]]:
+        """As `columns`, with a list of integers per text, as `Session.run` takes them."""
+        found: dict[str, list[Any]] = {
+            name: [row.tolist() for row in encoded.rows(values)] for name, values in self.token_columns(encoded).items()
+        }
+        if self._prompts is not None:
+            found[self._prompts.original_name] = [prompt_tokens] * encoded.seq_lens.size
+        return found
+
+
+def places(seq_lens: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """0, 1, 2, ... for the tokens of each text, int32 [T]."""
+    ends = np.cumsum(seq_lens, dtype=np.int64)
+    total = int(ends[-1]) if ends.size else 0
+    return (np.arange(total) - np.repeat(ends - seq_lens, seq_lens)).astype(np.int32)

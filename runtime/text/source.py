@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tokenizer of a model's texts: the one that it keeps beside it, or one that the user names. All doors ask here."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+from padfree.contract.metadata import Metadata
+
+from ..errors import SessionError
+from .checks import check_tokenizer
+from .tokenizer_file import TokenizerFile, parsed, plain, read_bytes, read_tokenizer_file
+
+TOKENIZER_SUFFIX = ".tokenizer.json"
+
+
+def tokenizer_path(model: Path) -> Path:
+    """Where the tokenizer of a plan or .onnx file lies: model.plan -> model.plan.tokenizer.json."""
+    return model.with_name(model.name + TOKENIZER_SUFFIX)
+
+
+def text_source(
+    model: Path, metadata: Metadata, tokenizer: Path | None = None, *, pairs: bool | None = None
+) -> TokenizerFile:
+    """The tokenizer of a model's texts, with the end that long ones lose and whether they have token types.
+
+    Args:
+        model: the plan or .onnx file.
+        metadata: the model's own.
+        tokenizer: a tokenizer.json, instead of the one that the model keeps; what lies beside it is read too.
+        pairs: whether pairs of texts will come (default: what the model's folder said).
+
+    Raises:
+        SessionError: there is none, or it is another model's.
+    """
+    info = metadata.text
+    if tokenizer is None:
+        file, content = tokenizer_path(model), kept_content(model, metadata)
+        assert info is not None  # kept_content refuses models without it
+        plain(parsed(content, file))
+        return TokenizerFile(file, content, info.truncation_side, info.token_types)
+    found = read_tokenizer_file(tokenizer, rows=metadata.ids_input().limit)
+    if found.token_types is None:  # nothing lies beside it, and what the model's folder said holds
+        side = found.truncation_side if info is None else info.truncation_side
+        found = replace(found, truncation_side=side, token_types=info is None or info.token_types)
+    made = parsed(found.content, tokenizer)
+    padding = made.padding
+    check_tokenizer(
+        plain(made),
+        tokenizer,
+        metadata,
+        pairs=pairs if pairs is not None else info is not None and info.takes_pairs,
+        pad_id=None if padding is None else padding["pad_id"],
+        token_types=bool(found.token_types),
+    )
+    return found
+
+
+def kept_content(model: Path, metadata: Metadata) -> bytes:
+    """What the tokenizer.json holds that a plan or .onnx file keeps beside it, checked.
+
+    Raises:
+        SessionError: the model keeps none, or it is not there, or another one.
+    """
+    info = metadata.text
+    if info is None or info.tokenizer_sha256 is None:
+        raise SessionError(
+            f"{model}: keeps no tokenizer, as models that were made of a folder do; pass --tokenizer "
+            "tokenizer.json (beside the model on the Hub), or build it from the model's folder"
+        )
+    file = tokenizer_path(model)
+    content = read_bytes(file)
+    if hashlib.sha256(content).hexdigest() != info.tokenizer_sha256:
+        raise SessionError(
+            f"{file}: not the tokenizer that the model was made with; copy the file that was written beside it, or "
+            "build the model again"
+        )
+    return content
