@@ -6,8 +6,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from padfree.contract.installation import install_command
-
 from ..errors import BuildError
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -30,8 +28,8 @@ def download(name: str) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError as error:
         raise BuildError(
-            f"{name}: no such file or folder here, and to get it from the Hugging Face Hub needs huggingface_hub: "
-            f"{install_command('hub')}, or download the repository, and give its folder"
+            f"{name}: no such file or folder here, and to get it from the Hugging Face Hub needs huggingface_hub: pip "
+            "install huggingface_hub, or download the repository, and give its folder"
         ) from error
     try:
         return Path(snapshot_download(name, allow_patterns=list(_FILES)))

@@ -91,4 +91,4 @@ def test_messages_name_extras_through_it_alone() -> None:
         named |= set(re.findall(r"install_command\([\"']([\w-]+)[\"']\)", text))
         if path.name != "installation.py":
             assert not re.search(r"padfree\[|'\.\[", text), path
-    assert {"trt", "export", "hub", "serve", "triton", "bench"} <= named <= extras
+    assert {"trt", "export", "serve", "triton", "bench"} <= named <= extras

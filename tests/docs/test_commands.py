@@ -3,48 +3,27 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
-import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from padfree.builder import cli
 
-from tests.support.folders import WIDTH, write_folder
+from tests.support.folders import WIDTH
+from tests.support.tour import README, TEXTS, blocks, commands, python_example, write_start
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("**/*.md")])
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
+DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *PAGES]
 LINKING = [*DOCUMENTS, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs" / "notes").glob("*.md"))]
 PYPROJECT = (ROOT / "pyproject.toml").read_text("utf-8")
-OPERATORS = {"&&", "|", "||", ";"}
 # Programs whose arguments are checked below, and those that are known to take what the documents show.
 CHECKED = {"padfree", "pip", "pytest", "cmake", "python", "python3", ".ci/typecheck", ".ci/run", "tests/sanitizers/run"}
-PLAIN = {".", "curl", "docker", "kubectl", "ruff", "git", "optimum-cli", "sh", "tritonserver", "uvicorn", "xargs"}
-
-
-def blocks(document: Path, language: str) -> list[str]:
-    """Fenced blocks of one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", document.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-
-
-def commands(text: str) -> Iterator[list[str]]:
-    """Simple commands of a script, without variables set before them; line continuations are followed."""
-    for line in text.replace("\\\n", " ").splitlines():
-        words: list[str] = []
-        for word in [*shlex.split(line, comments=True), "&&"]:
-            if word not in OPERATORS:
-                words.append(word)
-                continue
-            while words and re.match(r"[A-Z_]+=", words[0]):
-                words.pop(0)
-            if words:
-                yield words
-            words = []
+PLAIN = {".", "curl", "cd", "docker", "kubectl", "ruff", "git", "optimum-cli", "sh", "tritonserver", "uvicorn", "xargs"}
 
 
 SCRIPTS = [(path, text) for path in DOCUMENTS for text in blocks(path, "sh")]
@@ -55,7 +34,7 @@ COMMANDS = [
 
 def test_the_documents_have_commands() -> None:
     shown = [" ".join(parameter.values[0]) for parameter in COMMANDS]
-    assert {"padfree demo", "pip install .", "pip install .[test]", "pytest"} <= set(shown)
+    assert {"git clone ADDRESS padfree", "padfree demo", "pip install .", "pip install .[test]", "pytest"} <= set(shown)
 
 
 @pytest.mark.parametrize("words", COMMANDS)
@@ -141,40 +120,64 @@ def test_links_and_paths_lead_somewhere(document: Path) -> None:
 
 
 @pytest.fixture
-def tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the files that the README's tour starts from: models, a tokenizer, a few texts."""
-    data = ROOT / "builder" / "demo" / "data"
-    modules = [("Pooling", {"pooling_mode": "mean"}), ("Normalize", {})]
-    write_folder(tmp_path / "all-MiniLM-L6-v2", modules=modules)
-    (tmp_path / "model").mkdir()
-    shutil.copy(data / "bert_tiny.onnx", tmp_path / "model" / "model.onnx")
-    shutil.copy(data / "tokenizer.json", tmp_path / "model")
-    lines = (data / "texts.txt").read_text("utf-8").splitlines()
-    (tmp_path / "texts.txt").write_text("\n".join(sorted(lines, key=len)[:5]) + "\n", encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that the README's tour starts in."""
+    monkeypatch.chdir(write_start(tmp_path))
     return tmp_path
 
 
-def test_the_tour_of_the_readme_works_without_a_gpu(tour: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    script = blocks(ROOT / "README.md", "sh")
+def test_the_tour_of_the_readme_works_without_a_gpu(start: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ran = []
-    for words in commands("\n".join(script)):
+    for words in commands("\n".join(blocks(README, "sh"))):
         if words[0] == "padfree" and words[1] in ("optimize", "inspect", "run") and not words[2].endswith(".plan"):
             assert cli.main(words[1:]) == 0, f"{' '.join(words)}: {capsys.readouterr().err}"
             ran.append(words[1])
-    assert ran == ["optimize", "run", "optimize", "run", "inspect"]
-    with np.load(tour / "vectors.npz") as results:
-        assert results["sentence_embedding"].shape == (5, WIDTH)
-    with np.load(tour / "out.npz") as results:
-        assert results["seq_lens"].shape == (5,)
+    assert ran == ["optimize", "run", "optimize", "run"]
+    with np.load(start / "vectors.npz") as results:
+        assert results["sentence_embedding"].shape == (TEXTS, WIDTH)
+    with np.load(start / "out.npz") as results:
+        assert results["seq_lens"].shape == (TEXTS,)
 
 
-def test_the_python_of_the_readme_works(tour: Path) -> None:
-    (example,) = blocks(ROOT / "README.md", "python")
+def test_the_python_of_the_readme_works(start: Path) -> None:
     scope: dict[str, object] = {}
-    example = re.sub(r"\b\d{4,}\b", "59", example)  # ids of BERT's vocabulary; the small model's has 930
-    exec(compile(example, "README.md", "exec"), scope)
+    exec(compile(python_example(), "README.md", "exec"), scope)
     outputs = scope["outputs"]
     assert isinstance(outputs, dict)
     assert all(len(rows) == 2 for rows in outputs.values())
-    assert (tour / "packed.onnx").exists()
+    assert (start / "packed.onnx").exists()
+
+
+START = ("pip install . && padfree demo", "pip install '.[test]' && pytest")
+"""What a stranger gives first."""
+
+
+def test_ci_begins_with_the_commands_of_the_readme() -> None:
+    lines = [line for block in blocks(README, "sh") for line in block.splitlines()]
+    assert [line for line in lines if "&&" in line and "git clone" not in line] == [*START]
+    script = (ROOT / ".ci" / "run").read_text("utf-8")
+    steps = re.findall(r"""^readme (\d+) "(.*)"$""", script, re.MULTILINE)
+    assert steps == [("150", START[0]), ("600", START[1])]
+    assert script.index("\nreadme 600") < script.index("\ntime pip install")
+
+
+def test_ci_knows_why_it_leaves_commands_of_the_readme_out() -> None:
+    """Its list names no command that is not there, and no reason for one that a machine without a GPU can run."""
+    given = [shlex.join(words) for block in blocks(README, "sh") for words in commands(block)]
+    spec = importlib.util.spec_from_file_location("stranger", ROOT / ".ci" / "readme.py")
+    assert spec is not None
+    assert spec.loader is not None
+    stranger = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(stranger)
+    assert set(stranger.NOT_RUN) <= set(given)
+    assert {"optimize", "run"} <= {shlex.split(each)[1] for each in given if each not in stranger.NOT_RUN}
+
+
+def test_the_table_of_extras_is_the_projects() -> None:
+    table = re.search(r"^\| extra \|.*\n\|[-|:]+\|\n((?:\|.*\n)+)", README.read_text("utf-8"), re.MULTILINE)
+    assert table is not None
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.group(1).splitlines()]
+    listed = [name for row in rows for name in re.findall(r"`([\w-]+)`", row[0])]
+    section = PYPROJECT.split("[project.optional-dependencies]")[1].split("\n[")[0]
+    assert sorted(listed) == sorted(re.findall(r"^([\w-]+) = \[$", section, re.MULTILINE))
+    assert all(re.fullmatch(r"[\d., to]+ [MG]B", row[2]) for row in rows), rows

@@ -21,7 +21,6 @@ EXTRAS: Mapping[str, str] = MappingProxyType(
         "cuda": "trt",
         "fastapi": "clients",
         "httptools": "serve",
-        "huggingface_hub": "hub",
         "kubernetes_validate": "dev",
         "langchain_openai": "clients",
         "llama_index": "clients",
