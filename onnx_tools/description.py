@@ -58,7 +58,7 @@ def describe(
             }
             for tensor, dims in zip(graph.outputs, passed.original_dims, strict=True)
         ],
-        "mask": passed.mask.described(limits.get(passed.mask.source)),
+        "mask": _mask(passed, limits.get(passed.mask.source)),
         "max_positions": _longest(passed, original),
         "hidden_size": first_width(analysis, graph),
         "num_layers": report.plugins.get("PadfreeAttention", 0),
@@ -97,10 +97,20 @@ def _longest(passed: PassedGraph, original: ModelProto) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
+def _mask(passed: PassedGraph, limit: int | None) -> dict[str, Any] | None:
+    """The original's mask, or its input of lengths in the place of one."""
+    described = passed.mask.described(limit)
+    if described is None or passed.lengths is None:
+        return described
+    return {**described, "input": passed.lengths.input, "lengths": True}
+
+
 def _input(graph: gs.Graph, tensor: gs.Tensor, interface: str, passed: PassedGraph) -> dict[str, Any]:
     role, sizes = "tokens", list(tensor.shape)
     if interface == "packed" and tensor.name in ("seq_lens", "max_seqlen"):
         role = tensor.name
+    elif passed.lengths is not None and tensor.name == passed.lengths.input:
+        role = "seq_lens"
     elif sizes[: 1 if interface == "packed" else 2] not in (["T"], ["B", "S"]):
         role = PER_SEQUENCE
     elif interface == "padded" and tensor.name == passed.mask.source and passed.mask.plain:
@@ -110,5 +120,8 @@ def _input(graph: gs.Graph, tensor: gs.Tensor, interface: str, passed: PassedGra
     has_values = role in ("tokens", PER_SEQUENCE, "unread")
     limit = limit_of(graph, tensor.name) if has_values else None
     found = {"name": tensor.name, "role": role, "limit": limit, "dtype": np.dtype(tensor.dtype).name}
-    behind = sizes[2 if interface == "padded" and role != PER_SEQUENCE else 1 :] if has_values else []
+    if role == "seq_lens":
+        behind = sizes[1:]
+    else:
+        behind = sizes[2 if interface == "padded" and role != PER_SEQUENCE else 1 :] if has_values else []
     return {**found, "width": int(behind[0])} if behind else found

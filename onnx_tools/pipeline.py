@@ -16,6 +16,7 @@ from .analysis.check import check_graph
 from .analysis.copies import Wiring, copy_of
 from .analysis.graph import add_domain, is_padfree, names_in_use, tidy, unread_inputs
 from .analysis.kept import Dims, dims_of_shape
+from .analysis.layout import is_token_input
 from .analysis.position_limits import longest_sequence
 from .analysis.special_ids import IdRule, SpecialIds, special_ids
 from .analysis.symbolic import Analysis, analyse
@@ -25,6 +26,7 @@ from .importing.axes import check_axes
 from .importing.canonical import name_outputs
 from .importing.importing import import_model
 from .importing.inputs import token_inputs_of
+from .importing.lengths import Lengths, lengths_among, put_mask, take_lengths
 from .passes import KEPT_MASKING, Miss, Pass, PassResult, interface_passes, packing_passes, preparation
 from .passes.base import boundary_of
 from .passes.masks.mask_values import Mask, mask_of
@@ -41,6 +43,7 @@ class PassedGraph:
     `products` are the original's matrix products, `longest` is the longest sequence's length that tables allow,
     `original_dims` are the sizes of every output in the original, `mask` tells which slots of it are padding, and
     `special` which ids it looks for, and `unread` are the inputs whose values no output depends on.
+    `lengths`: an input of lengths has the mask's place in the original.
     """
 
     graph: gs.Graph
@@ -53,6 +56,7 @@ class PassedGraph:
     mask: Mask
     special: Mapping[str, SpecialIds]
     unread: tuple[str, ...] = ()
+    lengths: Lengths | None = None
 
 
 def rewrite_graph(model: Model, interface: str, mask: str | None = None, *, contiguous: bool = False) -> PassedGraph:
@@ -74,6 +78,33 @@ def _rewritten(model: Model, interface: str, mask: str | None, *, contiguous: bo
     graph = import_model(model)
     check_axes(model, token_inputs_of(model.proto))
     add_domain(graph)
+    for name in _lengths_in(graph):
+        other = copy_of(graph)
+        lengths = put_mask(other, analyse(other), name)
+        tidy(other)
+        with contextlib.suppress(RewriteError):
+            passed = _packed(other, model, interface, mask, contiguous=contiguous)
+            if passed.mask.source == lengths.mask:
+                return _with_lengths(passed, lengths, interface)
+    return _packed(graph, model, interface, mask, contiguous=contiguous)
+
+
+def _lengths_in(graph: gs.Graph) -> list[str]:
+    """Inputs that may hold lengths in the place of a mask."""
+    return [] if all(is_token_input(tensor) for tensor in graph.inputs) else lengths_among(graph, analyse(graph))
+
+
+def _with_lengths(passed: PassedGraph, lengths: Lengths, interface: str) -> PassedGraph:
+    """The same with the original's input of lengths in the place of the mask, where the interface has one."""
+    if interface != "padded":
+        return replace(passed, lengths=lengths)
+    take_lengths(passed.graph, lengths)
+    tidy(passed.graph)
+    return replace(passed, analysis=analyse(passed.graph), lengths=lengths)
+
+
+def _packed(graph: gs.Graph, model: Model, interface: str, mask: str | None, *, contiguous: bool) -> PassedGraph:
+    """An imported graph after all passes."""
     first, *others = KEPT_MASKING
     prepared = _Progress(graph, interface, names_in_use(graph))
     prepared.run(preparation(interface, mask, prepared.longest, contiguous=contiguous))

@@ -167,7 +167,7 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
             f"{', '.join(item.name for item in described.outputs)}; none is in both: compare "
             "a model with the one that it was made from"
         )
-    mask = Input(masks[0], types[masks[0]], UNKNOWN_LIMIT) if alone else None
+    mask = _mask(model, masks[0], types[masks[0]], described) if alone else None
     items = {item["name"]: item for item in described.raw["outputs"]}
     dims = {name: padded_dims(items[name]) for name in layouts}
     sizes = fixed_sizes(model, token_inputs_of(model))
@@ -178,6 +178,12 @@ def _fixed(candidates: Sequence[Metadata]) -> Mapping[str, int | float]:
     """The inputs that models were rewritten without, for they were bound to numbers."""
     found: Mapping[str, int | float] = candidates[0].raw.get("fixed", {}) if candidates else {}
     return found
+
+
+def _mask(model: onnx.ModelProto, name: str, dtype: str, described: Metadata) -> Input:
+    """The mask, or the input of lengths in its place."""
+    behind = sequence_inputs_of(model)[name] if described.mask.lengths else ()
+    return Input(name, dtype, UNKNOWN_LIMIT, behind=behind, of_sequences=described.mask.lengths)
 
 
 def _unread(model: onnx.ModelProto, described: Metadata) -> tuple[Input, ...]:

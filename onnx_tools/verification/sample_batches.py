@@ -77,8 +77,9 @@ def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[
     if metadata["interface"] == "packed":
         mask = _prefix_mask(lengths)
         return [*batches, Batch("filler and empty", mask, filler_tokens=_FILLER_TOKENS, has_empty=True)]
-    if metadata.get("coverage", {}).get("right_padded_only", False):
-        return batches  # under other masks the original's attention reads padding
+    takes_lengths = (metadata.get("mask") or {}).get("lengths", False)
+    if takes_lengths or metadata.get("coverage", {}).get("right_padded_only", False):
+        return batches  # under other masks the original's attention reads padding, and lengths know none
     prefix = _prefix_mask(lengths)
     holed = rng.random(prefix.shape) < 0.6
     holed[:, 0] = True
@@ -130,6 +131,12 @@ def has_no_mask(metadata: Mapping[str, Any]) -> bool:
 def sequence_inputs(metadata: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The descriptions of the inputs with a row for every sequence, by name; the others are [B,S,...]."""
     return {item["name"]: item for item in metadata["inputs"] if item["role"] == PER_SEQUENCE}
+
+
+def names_of_rows(metadata: Mapping[str, Any]) -> set[str]:
+    """The original's inputs that are [B] or [B,N]: those of sequences, and lengths in the place of a mask."""
+    mask = metadata.get("mask") or {}
+    return {*sequence_inputs(metadata), *([mask["input"]] if mask.get("lengths") else [])}
 
 
 def fillers(metadata: Mapping[str, Any]) -> dict[str, int]:
@@ -193,6 +200,9 @@ def _original_feeds(
             ids = np.where(np.isin(ids, list(refused)) & batch.mask, other, ids)
             padding = rng.choice(mask["masked"], batch.mask.shape) if own else ids
             feeds[item.name] = np.where(batch.mask, ids, padding).astype(dtype)
+        elif mask.get("lengths") and item.name == mask["input"]:
+            feeds[item.name] = batch.mask.sum(1).reshape(-1, *[1] * (len(item.type.tensor_type.shape.dim) - 1))
+            feeds[item.name] = feeds[item.name].astype(dtype)
         else:
             feeds[item.name] = np.where(batch.mask, mask["kept"][0], mask["masked"][0]).astype(dtype)
     return feeds

@@ -30,8 +30,8 @@ from .sample_batches import (
     fillers,
     has_no_mask,
     make_batches,
+    names_of_rows,
     paddings,
-    sequence_inputs,
 )
 
 logger = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class _Models:
         self._names: list[str] = [item["name"] for item in metadata["outputs"]]
         self._is_alone = has_no_mask(metadata) and metadata["interface"] == "packed"
         self._fillers = fillers(metadata)
-        self._rows = sequence_inputs(metadata)
+        self._rows = names_of_rows(metadata)
 
     def compare(self, metadata: Mapping[str, Any], seed: int) -> dict[str, float]:
         """Each output's largest difference over all batches. Raises VerificationError."""

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lengths in the place of a mask, as MXNet's `valid_length`: an input [B] that positions are compared with.
+
+What the passes know are masks. So a mask takes the place of these comparisons, and its sum that of the lengths; where
+it is proved to be the padding mask, the packed interface has its lengths anyway, and the padded one makes it of the
+input again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from onnx import helper
+
+from ..analysis.graph import Editor, is_standard
+from ..analysis.layout import B, S, is_token_input
+from ..analysis.symbolic import Analysis, Apply, Element, Expr, Index
+from ..analysis.symbolic.expr import axis_index
+
+# Comparisons of a position, or of the one behind it (1), with its sequence's length: whether they are true at tokens.
+_KEEPS: Mapping[tuple[str, int], bool] = MappingProxyType(
+    {("Less", 0): True, ("GreaterOrEqual", 0): False, ("LessOrEqual", 1): True, ("Greater", 1): False}
+)
+_TURNED: Mapping[str, str] = MappingProxyType(
+    {"Less": "Greater", "Greater": "Less", "GreaterOrEqual": "LessOrEqual", "LessOrEqual": "GreaterOrEqual"}
+)
+_INT64 = np.dtype(np.int64)
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """An input of lengths, [B] or [B,1], and the name of the mask in its place."""
+
+    input: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    mask: str
+
+
+def lengths_among(graph: gs.Graph, analysis: Analysis) -> list[str]:
+    """The inputs with a row for every sequence that positions of tokens are compared with."""
+    return list(dict.fromkeys(source for _, source, _ in _comparisons(graph, analysis)))
+
+
+def put_mask(graph: gs.Graph, analysis: Analysis, name: str) -> Lengths:
+    """Puts a new mask int64 [B,S] in the place of an input of lengths, in place: of comparisons, and as their sum."""
+    editor = Editor(graph)
+    given = next(tensor for tensor in graph.inputs if tensor.name == name)
+    mask = gs.Variable(editor.fresh(f"{name}_mask"), _INT64, ["B", "S"])
+    found = Lengths(name, np.dtype(given.dtype).name, tuple(given.shape), mask.name)
+    graph.inputs = [mask if tensor is given else tensor for tensor in graph.inputs]
+    for node, source, keeps in _comparisons(graph, analysis, [given]):
+        if source == name:
+            _put_in_place(editor, mask, node, keeps, analysis[node.outputs[0]].rank or 2)
+    given.name, axes = editor.fresh(f"{name}_sum"), editor.constant("axes", np.asarray([1], np.int64))
+    keep = {"keepdims": int(len(found.shape) > 1)}
+    total = editor.node("ReduceSum", [mask, axes], stem=f"{name}_total", dtype=_INT64, attrs=keep)
+    target = helper.np_dtype_to_tensor_dtype(np.dtype(found.dtype))
+    editor.node("Cast", [total], stem=given.name, attrs={"to": target}, output=given)
+    return found
+
+
+def _comparisons(
+    graph: gs.Graph, analysis: Analysis, inputs: Sequence[gs.Tensor] | None = None
+) -> list[tuple[gs.Node, str, bool]]:
+    """Nodes that make bool [B,...,S] of positions and an input, that input, and whether they are true at tokens."""
+    given = graph.inputs if inputs is None else inputs
+    rows = [tensor.name for tensor in given if not is_token_input(tensor) and list(tensor.shape)[1:] in ([], [1])]
+    found = list[tuple[gs.Node, str, bool]]()
+    for node in graph.nodes if rows else ():
+        shape = analysis[node.outputs[0]].shape if is_standard(node, *_TURNED) else None
+        if not shape or shape[0] != B or shape[-1] != S or any(size.constant() != 1 for size in shape[1:-1]):
+            continue
+        one, other = (_inner(analysis[tensor].expr) for tensor in node.inputs)
+        places, length, op = (one, other, node.op) if isinstance(one, Index) else (other, one, _TURNED[node.op])
+        if not isinstance(places, Index) or not isinstance(length, Element) or length.source not in rows:
+            continue
+        axes = [axis_index(axis) for axis in range(max(analysis[tensor].rank or 0 for tensor in node.inputs))]
+        offset = next((rest for axis in axes if (rest := (places.poly - axis).constant()) is not None), None)
+        keeps = _KEEPS.get((op, -1 if offset is None else offset))
+        if keeps is not None:
+            found.append((node, length.source, keeps))
+    return found
+
+
+def _put_in_place(editor: Editor, mask: gs.Tensor, node: gs.Node, keeps: bool, rank: int) -> None:
+    """Makes the result of a comparison of the mask."""
+    result, boolean = node.outputs[0], np.dtype(np.bool_)
+    node.inputs.clear()
+    node.outputs.clear()
+    kept = editor.cast(mask, np.bool_, "kept")
+    if rank > 2:
+        axes = editor.constant("axes", np.arange(1, rank - 1))
+        kept = editor.node("Unsqueeze", [kept, axes], stem="kept", dtype=boolean)
+    editor.node("Identity" if keeps else "Not", [kept], stem=result.name, output=result)
+
+
+def take_lengths(graph: gs.Graph, lengths: Lengths) -> None:
+    """Makes the mask of the input of lengths, in place: 1 in the first slots of every sequence."""
+    editor = Editor(graph)
+    mask = next(tensor for tensor in graph.inputs if tensor.name == lengths.mask)
+    like = next(tensor for tensor in graph.inputs if is_token_input(tensor) and tensor is not mask)
+    given = gs.Variable(lengths.input, np.dtype(lengths.dtype), list(lengths.shape))
+    graph.inputs = [given if tensor is mask else tensor for tensor in graph.inputs]
+    mask.name = editor.fresh(f"{lengths.mask}_made")
+    shape = editor.node("Shape", [like], stem="slot_shape", dtype=_INT64)
+    second = editor.constant("second", np.asarray(1, np.int64))
+    slots = editor.node("Gather", [shape, second], stem="slots", dtype=_INT64, attrs={"axis": 0})
+    zero, one = (editor.constant(stem, np.asarray(value, np.int64)) for stem, value in (("zero", 0), ("one", 1)))
+    places = editor.node("Range", [zero, slots, one], stem="places", dtype=_INT64)
+    column = editor.constant("column", np.asarray([-1, 1], np.int64))
+    counts = editor.node("Reshape", [editor.cast(given, _INT64, "lengths"), column], stem="lengths", dtype=_INT64)
+    kept = editor.node("Less", [places, counts], stem="kept", dtype=np.dtype(np.bool_))
+    target = helper.np_dtype_to_tensor_dtype(_INT64)
+    editor.node("Cast", [kept], stem=mask.name, attrs={"to": target}, output=mask)
+
+
+def _inner(expr: Expr | None) -> Expr | None:
+    """The expression before casts."""
+    return _inner(expr.args[0]) if isinstance(expr, Apply) and expr.op == "Cast" else expr
